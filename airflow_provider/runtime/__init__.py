@@ -1,0 +1,23 @@
+"""The runtime: how a stream starts, ends, survives and is remembered. It never imports Airflow."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from airflow_provider.runtime.api import JobContext
+    from airflow_provider.runtime.sinks import files
+
+__all__ = ["JobContext", "files"]
+
+# Loaded when first asked for: a DAG file that names a sink must not pay for the whole runtime.
+_HOMES = {"JobContext": "airflow_provider.runtime.api", "files": "airflow_provider.runtime.sinks"}
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOMES.get(name)
+    if home is None:
+        msg = f"module {__name__!r} has no attribute {name!r}"
+        raise AttributeError(msg)
+    return getattr(import_module(home), name)

@@ -1,0 +1,209 @@
+"""What a job's author sees: one function, one context."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from airflow_provider.runtime.errors import ConfigError
+from airflow_provider.runtime.jobdir import check_name
+from airflow_provider.runtime.queries.definition import QueryDefinition, sources_of
+from airflow_provider.runtime.queries.plan import is_streaming
+from airflow_provider.runtime.sinks import FilesSink, Sink
+from airflow_provider.runtime.sources import SourceDefinition
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+OUTPUT_MODES = ("append", "update", "complete")
+Callback = Callable[[], None]
+_SINK_METHODS = ("check", "stage", "commit", "abort", "clean")
+
+
+class JobContext:
+    """Given to the job's function, which declares sources and queries with it and returns.
+
+    The function only declares: nothing is read or written while it runs.
+
+    Attributes:
+        spark: a Spark session of this job alone.
+        params: what the run was asked with, by name.
+        run_id: the run's id.
+        mode: ``STREAMING``.
+        interval: start and end of the run's data interval, or None.
+    """
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        *,
+        params: Mapping[str, str],
+        run_id: str,
+        mode: str,
+        interval: tuple[dt.datetime, dt.datetime] | None = None,
+    ) -> None:
+        self.spark = spark
+        self.params: Mapping[str, str] = _Params(params)
+        self.run_id = run_id
+        self.mode = mode
+        self.interval = interval
+        self._sources: list[SourceDefinition] = []
+        self._queries: list[QueryDefinition] = []
+        self._on_finish: list[Callback] = []
+        self._on_close: list[Callback] = []
+
+    def read(
+        self,
+        name: str,
+        *,
+        format: str,  # noqa: A002 - Spark's own word for it
+        path: str | None = None,
+        schema: StructType | str | None = None,
+        options: Mapping[str, str] | None = None,
+        bounded: bool = False,
+        watermark: tuple[str, str] | None = None,
+    ) -> DataFrame:
+        """Declare a source and return it as a streaming DataFrame.
+
+        Args:
+            name: the source's stable identity in this job.
+            format: any streaming source of Spark's: ``csv``, ``json``, ``parquet``, ``kafka``, …
+            path: for sources that have one.
+            schema: as for ``DataStreamReader.schema``; file sources need one.
+            options: the source's options.
+            bounded: whether the source ends. The end of a file source is what is there when an
+                attempt starts.
+            watermark: event-time column and delay, as for ``withWatermark``.
+
+        Raises:
+            ConfigError: the name is used twice, or Spark cannot read the source.
+        """
+        check_name(name, what="source")
+        if any(source.name == name for source in self._sources):
+            msg = f"source {name!r} is read twice; keep the DataFrame and use it again"
+            raise ConfigError(msg)
+        source = SourceDefinition(
+            name=name,
+            format=format,
+            path=path,
+            schema=schema,
+            options=dict(options or {}),
+            bounded=bounded,
+            watermark=watermark,
+        )
+        df = source.load(self.spark)
+        self._sources.append(source)
+        return df
+
+    def write(
+        self,
+        name: str,
+        df: DataFrame,
+        *,
+        to: Sink | Sequence[Sink],
+        output_mode: str = "append",
+        operators: Sequence[str] | None = None,
+    ) -> None:
+        """Declare a streaming query.
+
+        Args:
+            name: the query's stable identity in this job; its checkpoint lies under this name.
+            df: what it computes.
+            to: a sink, or several that share every epoch.
+            output_mode: ``append``, ``update`` or ``complete``, as far as the sinks allow.
+            operators: names of its stateful operators in plan order.
+
+        Raises:
+            ConfigError: the name is used twice, a sink is unknown or refuses, or *df* is not
+                streaming.
+        """
+        check_name(name, what="query")
+        if any(query.name == name for query in self._queries):
+            msg = f"query {name!r} is written twice; give each query a name of its own"
+            raise ConfigError(msg)
+        if output_mode not in OUTPUT_MODES:
+            msg = f"query {name!r}: output_mode {output_mode!r} is not one of {', '.join(OUTPUT_MODES)}"
+            raise ConfigError(msg)
+        if not is_streaming(df):
+            msg = f"query {name!r}: not a streaming DataFrame; begin with ctx.read"
+            raise ConfigError(msg)
+        sinks = _sinks_of(name, to)
+        for sink in sinks:
+            sink.check(output_mode)
+        self._queries.append(
+            QueryDefinition(
+                name=name,
+                df=df,
+                sinks=sinks,
+                output_mode=output_mode,
+                operators=tuple(operators or ()),
+                sources=sources_of(df, self._sources),
+            )
+        )
+
+    def on_finish(self, callback: Callback) -> None:
+        """Call *callback* when the job has produced its last row: only after a drain.
+
+        It runs before the last epochs are published and the final checkpoint is put. It is called
+        once in an attempt; an attempt that dies between the call and the final checkpoint is
+        followed by one that calls it again.
+        """
+        self._on_finish.append(callback)
+
+    def on_close(self, callback: Callback) -> None:
+        """Call *callback* at the end of every attempt, however it ends, unless it is killed."""
+        self._on_close.append(callback)
+
+    def finish(self) -> None:
+        """Call the ``on_finish`` callbacks in order; for the driver."""
+        for callback in self._on_finish:
+            callback()
+
+    def close(self) -> list[Exception]:
+        """Call all ``on_close`` callbacks; for the driver.
+
+        Returns:
+            What they raised.
+        """
+        errors: list[Exception] = []
+        for callback in self._on_close:
+            try:
+                callback()
+            except Exception as error:  # noqa: BLE001 - the others must be called too
+                errors.append(error)
+        return errors
+
+    @property
+    def queries(self) -> tuple[QueryDefinition, ...]:
+        """Return the queries declared so far."""
+        return tuple(self._queries)
+
+
+class _Params(dict[str, str]):
+    """Parameters whose absence is explained."""
+
+    def __missing__(self, name: str) -> str:
+        given = ", ".join(sorted(self)) or "none"
+        msg = f"the job needs a parameter {name!r} (given: {given}); pass --param {name}=VALUE"
+        raise ConfigError(msg)
+
+
+def _sinks_of(query: str, to: Sink | Sequence[Sink]) -> tuple[Sink, ...]:
+    sinks = tuple(to) if isinstance(to, (list, tuple)) else (to,)
+    if not sinks:
+        msg = f"query {query!r} has no sink; write it to files(…)"
+        raise ConfigError(msg)
+    for sink in sinks:
+        if not all(callable(getattr(sink, method, None)) for method in _SINK_METHODS):
+            msg = f"query {query!r}: unknown sink {sink!r}; use files(…), or an object with the sink protocol"
+            raise ConfigError(msg)
+    names = [sink.name for sink in sinks]
+    if len(set(names)) != len(names):
+        msg = f"query {query!r} has two sinks {names}; each must write to a place of its own"
+        raise ConfigError(msg)
+    return sinks
+
+
+__all__ = ["OUTPUT_MODES", "FilesSink", "JobContext"]

@@ -1,0 +1,189 @@
+"""What a run is asked to do, and which run that is; pure decisions and their types."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime as dt
+import uuid
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Final
+
+from airflow_provider.runtime.errors import ConfigError, JobDrainedError
+from airflow_provider.runtime.jobdir import (
+    FINISHED,
+    JobDirectory,
+    RunRecord,
+    check_name,
+)
+from airflow_provider.runtime.lifecycle import AtEnd
+
+if TYPE_CHECKING:
+    from airflow_provider.runtime.queries import QueryDefinition
+
+MODES: Final = ("automatic", "streaming", "batch")
+UNTIL: Final = ("end", "available", "stopped")
+STREAMING: Final = "STREAMING"
+
+
+@dataclasses.dataclass(frozen=True)
+class Ask:
+    """What the caller wants; None where the job decides.
+
+    Attributes:
+        job_dir: URL of the job directory.
+        entry: ``FILE.py:FUNC`` or ``pkg.mod:FUNC``.
+        run_id: None for the job's unfinished run, or a new one.
+        until: ``end``, ``available`` or ``stopped``.
+        at_end: ``drain`` or ``suspend``.
+        trigger_s: seconds between batches of a run that goes on until it is stopped.
+        conf: Spark configuration.
+        driver_id: the submission that started this driver, None for a person's command.
+    """
+
+    job_dir: str
+    entry: str
+    run_id: str | None = None
+    params: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    mode: str = "automatic"
+    until: str | None = None
+    at_end: str | None = None
+    trigger_s: float | None = None
+    interval: tuple[dt.datetime, dt.datetime] | None = None
+    master: str | None = None
+    conf: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    driver_id: str | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse what needs no look at the job.
+
+        Raises:
+            ConfigError: a value is not one of those allowed.
+        """
+        check_asked_words(self.mode, self.until, self.at_end)
+        if self.trigger_s is not None and self.until in {"end", "available"}:
+            msg = (
+                f"trigger is the time between batches of a run with until='stopped'; with "
+                f"until={self.until!r} batches follow each other at once, so leave it out"
+            )
+            raise ConfigError(msg)
+        if self.run_id is not None:
+            check_name(self.run_id, what="run id")
+
+
+def check_asked_words(mode: str, until: str | None, at_end: str | None) -> None:
+    """Refuse words that are not in the interface; the operator asks at DAG parse.
+
+    Raises:
+        ConfigError: the message lists those that are.
+    """
+    _check_word("mode", mode, MODES)
+    _check_word("until", until, (*UNTIL, None))
+    _check_word("at_end", at_end, (AtEnd.DRAIN.value, AtEnd.SUSPEND.value, None))
+    if mode == "batch":
+        msg = "mode 'batch' is not available in this version; use 'streaming' or 'automatic'"
+        raise ConfigError(msg)
+
+
+def _check_word(name: str, value: str | None, allowed: Sequence[str | None]) -> None:
+    if value not in allowed:
+        words = ", ".join(repr(word) for word in allowed if word is not None)
+        msg = f"{name} {value!r}: use one of {words}"
+        raise ConfigError(msg)
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """What the ask comes to for this job."""
+
+    until: str
+    at_end: AtEnd
+
+    def trigger(self, every_s: float | None) -> dict[str, bool | str]:
+        """Return the arguments of ``DataStreamWriter.trigger`` for reading input."""
+        if self.until == "stopped":
+            return {"processingTime": f"{round((every_s or 0.0) * 1000)} milliseconds"}
+        return {"availableNow": True}
+
+
+def resolve(ask: Ask, queries: Sequence[QueryDefinition]) -> Plan:
+    """Fill in what the ask leaves to the job.
+
+    Raises:
+        ConfigError: the job has no query, or the end is asked of a source that has none.
+    """
+    if not queries:
+        msg = f"entry {ask.entry!r}: the function has written no query; call ctx.write(name, df, to=…)"
+        raise ConfigError(msg)
+    until = ask.until or ("end" if all(query.bounded for query in queries) else "stopped")
+    if until == "end":
+        _check_bounded(queries)
+    if until != "stopped":
+        at_end = AtEnd(ask.at_end or ("drain" if until == "end" else "suspend"))
+        return Plan(until, at_end)
+    if ask.at_end == AtEnd.DRAIN.value:
+        msg = "at_end='drain' has no meaning with until='stopped'; such a run has no end of its own"
+        raise ConfigError(msg)
+    return Plan(until, AtEnd.SUSPEND)
+
+
+def _check_bounded(queries: Sequence[QueryDefinition]) -> None:
+    for query in queries:
+        for source in query.sources:
+            if not source.bounded:
+                msg = (
+                    f"query {query.name!r}: source {source.name!r} is not bounded, so it has no end; "
+                    "read it with bounded=True, or run with until='available' or 'stopped'"
+                )
+                raise ConfigError(msg)
+
+
+def choose_run(directory: JobDirectory, ask: Ask, now: dt.datetime) -> str:
+    """Return the run that the ask is about.
+
+    Without an id of its own an ask means the job's unfinished run, so that the same command
+    resumes; else its drained run, which is done; else a new one.
+    """
+    if ask.run_id is not None:
+        return ask.run_id
+    for run_id in reversed(directory.run_ids()):
+        final = directory.run(run_id).final()
+        if final is None or final.outcome == FINISHED:
+            return run_id
+    return f"manual-{now:%Y%m%dT%H%M%S}-{uuid.uuid4().hex[:6]}"
+
+
+def check_not_drained(directory: JobDirectory, run_id: str) -> None:
+    """Refuse to run on a job that another run has drained, or has begun to.
+
+    Raises:
+        JobDrainedError: it has.
+    """
+    drained_by = directory.draining_run()
+    if drained_by is None or drained_by == run_id:
+        return
+    ended = directory.run(drained_by).final() is not None
+    state = "was drained by" if ended else "is being drained by"
+    way_out = "" if ended else f"finish that one with --run-id {drained_by}, or "
+    msg = (
+        f"{directory.url}: the job {state} run {drained_by!r}. Its windows are flushed and their "
+        f"state is gone, so going on would repeat them; {way_out}use a new job directory"
+    )
+    raise JobDrainedError(msg)
+
+
+def check_same_ask(asked: RunRecord, stored: RunRecord | None) -> None:
+    """Refuse another attempt of a run that asks for something else.
+
+    Raises:
+        ConfigError: the message names what differs.
+    """
+    if stored is None:
+        return
+    before, now = stored.asked(), asked.asked()
+    for key, value in now.items():
+        if value != before[key]:
+            msg = (
+                f"run {asked.run_id!r} was begun with {key}={before[key]!r} and is now asked for with "
+                f"{key}={value!r}; ask as before, or use another run id or job directory"
+            )
+            raise ConfigError(msg)

@@ -1,0 +1,21 @@
+"""Spark's own checkpoint: its offset and commit logs, and the batch that drains it."""
+
+from airflow_provider.runtime.checkpoint.drain import (
+    MAX_WATERMARK_MS,
+    DrainStep,
+    next_drain_step,
+    plan_drain_batch,
+)
+from airflow_provider.runtime.checkpoint.logs import CheckpointLogs, LogPosition, OffsetEntry
+from airflow_provider.runtime.checkpoint.report import describe_checkpoint
+
+__all__ = [
+    "MAX_WATERMARK_MS",
+    "CheckpointLogs",
+    "DrainStep",
+    "LogPosition",
+    "OffsetEntry",
+    "describe_checkpoint",
+    "next_drain_step",
+    "plan_drain_batch",
+]

@@ -1,0 +1,83 @@
+"""The drain: one administrative batch with no input and the greatest watermark.
+
+Spark runs a planned, uncommitted batch exactly as its offset entry says. An entry with the offsets
+of the last committed batch and :data:`MAX_WATERMARK_MS` reads nothing, evicts all state and fires
+all event-time timers. Spark's own state repartitioning appends such entries too. The idea of a last
+checkpoint after MAX_WATERMARK is Flink's (FLIP-147).
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import Final
+
+from airflow_provider.runtime.checkpoint.logs import CheckpointLogs, LogPosition
+from airflow_provider.runtime.errors import JobDrainedError, OpenBatchError, UnknownJobError
+
+# 9999-12-31T23:59:59.999Z. Not Long.MaxValue: Spark multiplies by 1,000 and overflows.
+MAX_WATERMARK_MS: Final = 253_402_300_799_999
+
+
+class DrainStep(str, enum.Enum):
+    """What has to be done next to drain a query."""
+
+    NOTHING = "nothing"  # no batch ever ran, or no operator keeps state: there is nothing to flush
+    RUN_OPEN = "run_open"  # an ordinary batch is planned: run it first, and it alone
+    PLAN = "plan"  # plan the drain batch
+    RUN_PLANNED = "run_planned"  # the drain batch is planned: run it, and it alone
+    DONE = "done"  # the drain batch has committed
+
+
+def next_drain_step(position: LogPosition, *, stateful: bool) -> DrainStep:
+    """Decide from the logs alone, so that a restarted drain goes on where the last one died.
+
+    Args:
+        position: how far the query's logs reach.
+        stateful: whether the query has written state.
+    """
+    drain_planned = position.watermark_ms == MAX_WATERMARK_MS
+    if position.open_batch is not None:
+        return DrainStep.RUN_PLANNED if drain_planned else DrainStep.RUN_OPEN
+    if drain_planned:
+        return DrainStep.DONE
+    if position.last_commit < 0 or not stateful:
+        return DrainStep.NOTHING
+    return DrainStep.PLAN
+
+
+def plan_drain_batch(logs: CheckpointLogs) -> int:
+    """Append the drain batch to the offset log of a query that is not running.
+
+    Returns:
+        The drain batch. Start the query once with ``trigger(once=True)`` to run it; with
+        ``availableNow`` rows that arrived meanwhile would be read after it and dropped as late.
+
+    Raises:
+        UnknownJobError: there is no checkpoint, or no batch has committed.
+        OpenBatchError: a batch is planned and not committed.
+        JobDrainedError: the query is drained already.
+
+    Crash safety: the entry is put at once or not at all. Idempotent: by the batch.
+    """
+    position = logs.position()
+    if position.last_commit < 0 and position.open_batch is None:
+        msg = f"{logs.url}: no checkpoint with a committed batch there; run the query first"
+        raise UnknownJobError(msg)
+    step = next_drain_step(position, stateful=True)
+    if step is DrainStep.DONE:
+        msg = f"{logs.url}: drained already, by batch {position.last_commit}"
+        raise JobDrainedError(msg)
+    if step is DrainStep.RUN_PLANNED:
+        return position.last_offsets
+    if step is DrainStep.RUN_OPEN:
+        msg = (
+            f"{logs.url}: batch {position.open_batch} is planned and not committed; run the query "
+            "once with trigger(once=True), then plan the drain"
+        )
+        raise OpenBatchError(msg)
+    batch = position.last_commit + 1
+    entry = logs.offsets(position.last_commit).with_watermark(MAX_WATERMARK_MS)
+    if not logs.put_offsets(batch, entry):
+        msg = f"{logs.url}: batch {batch} was planned by somebody else just now; is the query running?"
+        raise OpenBatchError(msg)
+    return batch

@@ -1,0 +1,182 @@
+"""Spark's offset log and commit log, as bytes.
+
+A query's checkpoint holds ``offsets/<batch>``, written when a batch is planned, and
+``commits/<batch>``, written when it has ended; a batch whose offsets have no commit is run again
+with the same offsets. The bytes of an offset entry (Spark's ``OffsetSeqLog``)::
+
+    v1
+    {"batchWatermarkMs":0,"batchTimestampMs":1795230227049,"conf":{…}}
+    {"logOffset":0}              one line for each source in the order of the plan, "-" for none yet
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from typing import Any
+
+from airflow_provider.runtime.errors import CheckpointError, CorruptDocumentError
+from airflow_provider.runtime.storage import Storage
+
+_VERSIONS = frozenset({"v1", "v2"})
+_NO_OFFSET = "-"
+
+
+@dataclasses.dataclass(frozen=True)
+class LogPosition:
+    """How far a query's two logs reach.
+
+    Attributes:
+        last_offsets: the last planned batch, -1 for none.
+        last_commit: the last committed batch, -1 for none.
+        watermark_ms: the watermark with which the last planned batch runs, or ran; None for none.
+    """
+
+    last_offsets: int
+    last_commit: int
+    watermark_ms: int | None
+
+    @property
+    def open_batch(self) -> int | None:
+        """Return the batch that is planned and not committed; None when there is none."""
+        return self.last_offsets if self.last_offsets > self.last_commit else None
+
+
+@dataclasses.dataclass(frozen=True)
+class OffsetEntry:
+    """One entry of the offset log, kept so that what is not understood is written back as it was.
+
+    Attributes:
+        version: the first line.
+        metadata: the second line.
+        sources: the lines after it.
+    """
+
+    version: str
+    metadata: dict[str, Any]
+    sources: tuple[str, ...]
+
+    @classmethod
+    def parse(cls, data: bytes, *, where: str) -> OffsetEntry:
+        """Read an entry's bytes.
+
+        Raises:
+            CorruptDocumentError: they are not an offset entry, or of a version unknown here.
+        """
+        lines = data.decode(errors="replace").rstrip("\n").split("\n")
+        if lines[0] not in _VERSIONS:
+            msg = f"{where}: {lines[0][:20]!r} is not a known version of Spark's offset log"
+            raise CorruptDocumentError(msg)
+        try:
+            metadata = json.loads(lines[1])
+        except (IndexError, ValueError) as error:
+            msg = f"{where}: the offset log entry has no metadata line"
+            raise CorruptDocumentError(msg) from error
+        if not isinstance(metadata, dict):
+            msg = f"{where}: the metadata of the offset log entry is not an object"
+            raise CorruptDocumentError(msg)
+        return cls(version=lines[0], metadata=metadata, sources=tuple(lines[2:]))
+
+    @property
+    def watermark_ms(self) -> int:
+        """Return the watermark of the batch, milliseconds since 1970; 0 before the first."""
+        return int(self.metadata.get("batchWatermarkMs", 0))
+
+    def with_watermark(self, watermark_ms: int) -> OffsetEntry:
+        """Return the same offsets with another watermark."""
+        metadata = {**self.metadata, "batchWatermarkMs": watermark_ms}
+        return dataclasses.replace(self, metadata=metadata)
+
+    def to_bytes(self) -> bytes:
+        """Return the entry as Spark writes it."""
+        metadata = json.dumps(self.metadata, separators=(",", ":"), ensure_ascii=False)
+        return "\n".join([self.version, metadata, *self.sources]).encode()
+
+    def source_offsets(self) -> list[Any]:
+        """Return each source's end offset: JSON where it is JSON, text otherwise, None for none."""
+        return [_parse_offset(line) for line in self.sources]
+
+
+def _parse_offset(line: str) -> Any:
+    if line == _NO_OFFSET:
+        return None
+    try:
+        return json.loads(line)
+    except ValueError:
+        return line
+
+
+class CheckpointLogs:
+    """The logs of one query's checkpoint.
+
+    Args:
+        storage: the checkpoint's root.
+    """
+
+    def __init__(self, storage: Storage) -> None:
+        self._storage = storage
+        self.url = storage.url
+
+    def exists(self) -> bool:
+        """Tell whether there is a checkpoint at all."""
+        return self._storage.exists("metadata") or self._storage.exists("offsets")
+
+    def query_id(self) -> str | None:
+        """Return the id that Spark gave the query with this checkpoint; None before it started."""
+        try:
+            return str(json.loads(self._storage.read("metadata").decode().split("\n")[-1])["id"])
+        except FileNotFoundError:
+            return None
+        except (ValueError, KeyError, TypeError) as error:
+            msg = f"{self.url}/metadata: not the metadata of a Spark query"
+            raise CorruptDocumentError(msg) from error
+
+    def batches(self, log: str) -> list[int]:
+        """Return the batches that have an entry in *log* (``offsets`` or ``commits``), ascending."""
+        return sorted(int(name) for name in self._storage.list(log) if name.isdigit())
+
+    def position(self) -> LogPosition:
+        """Return how far the logs reach.
+
+        Raises:
+            CheckpointError: they contradict each other.
+        """
+        offsets, commits = self.batches("offsets"), self.batches("commits")
+        last_offsets, last_commit = max(offsets, default=-1), max(commits, default=-1)
+        if last_commit > last_offsets or last_offsets > last_commit + 1:
+            msg = (
+                f"{self.url}: the last planned batch is {last_offsets} and the last committed one "
+                f"{last_commit}; files of this checkpoint are missing"
+            )
+            raise CheckpointError(msg)
+        watermark = self.offsets(last_offsets).watermark_ms if offsets else None
+        return LogPosition(last_offsets, last_commit, watermark)
+
+    def offsets(self, batch: int) -> OffsetEntry:
+        """Return the entry of a planned batch.
+
+        Raises:
+            CheckpointError: there is none.
+        """
+        path = f"offsets/{batch}"
+        try:
+            data = self._storage.read(path)
+        except FileNotFoundError as error:
+            msg = f"{self.url}/{path}: no such batch in the offset log"
+            raise CheckpointError(msg) from error
+        return OffsetEntry.parse(data, where=f"{self.url}/{path}")
+
+    def put_offsets(self, batch: int, entry: OffsetEntry) -> bool:
+        """Plan *batch* unless it is planned; True when this call planned it."""
+        # Hadoop's local filesystem checks a file against the .crc beside it: a stale one would say
+        # that the new entry is damaged.
+        self._storage.delete(f"offsets/.{batch}.crc")
+        return self._storage.put_if_absent(f"offsets/{batch}", entry.to_bytes())
+
+    def is_committed(self, batch: int) -> bool:
+        """Tell whether the batch has a commit."""
+        return self._storage.exists(f"commits/{batch}")
+
+    def is_stateful(self) -> bool:
+        """Tell whether any batch has written state."""
+        return any(name.isdigit() for name in self._storage.list("state"))

@@ -1,0 +1,306 @@
+"""``spark-stream``: the runtime from a shell. Exit codes are in :mod:`errors`."""
+
+from __future__ import annotations
+
+import argparse
+import datetime as dt
+import json
+import logging
+import signal
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from types import FrameType
+from typing import Any
+
+from airflow_provider.runtime.asking import MODES, UNTIL, Ask
+from airflow_provider.runtime.checkpoint import (
+    CheckpointLogs,
+    describe_checkpoint,
+    plan_drain_batch,
+)
+from airflow_provider.runtime.clock import SystemClock
+from airflow_provider.runtime.console import live_progress
+from airflow_provider.runtime.durations import parse_duration
+from airflow_provider.runtime.errors import (
+    EXIT_OK,
+    ConfigError,
+    SparkStreamError,
+    UnknownJobError,
+)
+from airflow_provider.runtime.failures import classify
+from airflow_provider.runtime.jobdir import JobDirectory
+from airflow_provider.runtime.lease import TAKEABLE, LeaseObserver
+from airflow_provider.runtime.requests import put_cancel, read_reply
+from airflow_provider.runtime.storage import open_storage
+from airflow_provider.runtime.watching import RunWatcher
+
+log = logging.getLogger(__name__)
+
+_CANCEL_TIMEOUT_S = 60.0
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command.
+
+    Returns:
+        The exit code.
+    """
+    arguments = _parser().parse_args(argv)
+    logging.basicConfig(
+        level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(message)s"
+    )
+    logging.getLogger("py4j").setLevel(logging.WARNING)
+    try:
+        return int(arguments.command(arguments))
+    except SparkStreamError as error:
+        return _report(error, as_json=getattr(arguments, "json", False))
+
+
+def script() -> None:
+    """Be the application that ``spark-submit`` runs."""
+    sys.exit(main())
+
+
+def _report(error: SparkStreamError, *, as_json: bool) -> int:
+    failure = getattr(error, "failure", None)
+    code = failure.exit_code if failure is not None else error.exit_code
+    if as_json:
+        described = (failure or classify(error)).to_dict()
+        _print_json({"version": 1, "error": type(error).__name__, "exit_code": code, **described})
+    print(f"spark-stream: error: {error}", file=sys.stderr)
+    return code
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    from airflow_provider.runtime.driver import run_job
+
+    ask = _ask_of(arguments)
+    stop = threading.Event()
+    with live_progress() as on_progress:
+        final = run_job(
+            ask,
+            stop=stop,
+            on_progress=on_progress,
+            on_spark_started=lambda: _stop_on_signals(stop),
+        )
+    if arguments.json:
+        _print_json(final.to_dict())
+    else:
+        rows = "" if final.rows_read is None else f", {final.rows_read:,} rows read"
+        print(f"{final.outcome}: run {final.run_id}{rows}, attempt {final.attempts}")
+    return EXIT_OK
+
+
+def _ask_of(arguments: argparse.Namespace) -> Ask:
+    trigger = arguments.trigger
+    return Ask(
+        job_dir=arguments.job_dir,
+        entry=arguments.entry,
+        run_id=arguments.run_id,
+        params=_pairs(arguments.param, "--param"),
+        mode=arguments.mode,
+        until=arguments.until,
+        at_end=arguments.at_end,
+        trigger_s=parse_duration(trigger, name="--trigger") if trigger else None,
+        interval=_interval(arguments.interval),
+        master=arguments.master,
+        conf=_pairs(arguments.conf, "--conf"),
+        driver_id=arguments.driver_id,
+    )
+
+
+def _pairs(values: Sequence[str], option: str) -> dict[str, str]:
+    pairs: dict[str, str] = {}
+    for value in values:
+        key, separator, text = value.partition("=")
+        if not separator or not key:
+            msg = f"{option} {value!r}: write {option} NAME=VALUE"
+            raise ConfigError(msg)
+        pairs[key] = text
+    return pairs
+
+
+def _interval(values: Sequence[str] | None) -> tuple[dt.datetime, dt.datetime] | None:
+    if values is None:
+        return None
+    try:
+        start, end = (dt.datetime.fromisoformat(v.replace("Z", "+00:00")) for v in values)
+    except ValueError as error:
+        msg = f"--interval {' '.join(values)}: write two times such as 2026-01-01T00:00:00Z"
+        raise ConfigError(msg) from error
+    return start, end
+
+
+def _stop_on_signals(stop: threading.Event) -> None:
+    """Cancel the attempt on SIGTERM and SIGINT, whose handlers Spark has just replaced."""
+
+    def handle(number: int, _: FrameType | None) -> None:
+        log.info("%s: stopping", signal.Signals(number).name)
+        stop.set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, handle)
+
+
+def _status(arguments: argparse.Namespace) -> int:
+    storage = open_storage(arguments.job_dir)
+    directory = _known_job(JobDirectory(storage))
+    runs = directory.run_ids()
+    if arguments.run_id is not None and arguments.run_id not in runs:
+        msg = f"{directory.url}: no run {arguments.run_id!r}; its runs: {', '.join(runs) or 'none'}"
+        raise UnknownJobError(msg)
+    shown = [arguments.run_id] if arguments.run_id is not None else runs
+    document = _status_document(directory, shown)
+    if arguments.json:
+        _print_json(document)
+    else:
+        _print_status(document)
+    return EXIT_OK
+
+
+def _known_job(directory: JobDirectory) -> JobDirectory:
+    if directory.job() is None:
+        msg = f"{directory.url}: no job there (no job.json); check the path"
+        raise UnknownJobError(msg)
+    return directory
+
+
+def _status_document(directory: JobDirectory, runs: Sequence[str]) -> dict[str, Any]:
+    lease, liveness = LeaseObserver(directory.storage, SystemClock()).settle()
+    job = directory.job()
+    return {
+        "version": 1,
+        "job": job.name if job else None,
+        "job_dir": directory.url,
+        "lease": {"token": lease.token, "run_id": lease.run_id, "holder": liveness.value}
+        if lease
+        else None,
+        "runs": [_run_document(directory, run_id) for run_id in runs],
+    }
+
+
+def _run_document(directory: JobDirectory, run_id: str) -> dict[str, Any]:
+    watcher = RunWatcher(directory.storage, run_id, SystemClock())
+    view, judgement = watcher.settle()
+    attempt = view.attempt
+    return {
+        "run_id": run_id,
+        "state": view.final.outcome if view.final else judgement.verdict.value,
+        "attempts": attempt.attempt if attempt else 0,
+        "failure": attempt.failure if attempt and not view.final else None,
+        "progress": view.progress.to_dict() if view.progress else None,
+        "final": view.final.to_dict() if view.final else None,
+    }
+
+
+def _print_status(document: dict[str, Any]) -> None:
+    lease = document["lease"]
+    holder = (
+        f"lease {lease['token']} ({lease['holder']}, run {lease['run_id']})"
+        if lease
+        else "no lease"
+    )
+    print(f"job {document['job']} in {document['job_dir']}: {holder}")
+    for run in document["runs"]:
+        rows = (run["final"] or run["progress"] or {}).get("rows_read")
+        print(
+            f"  run {run['run_id']}: {run['state']}, {run['attempts']} attempt(s)"
+            + (f", {rows:,} rows read" if rows is not None else "")
+        )
+        if run["failure"]:
+            print(f"    {run['failure']['failure_class']}: {run['failure']['reason']}")
+
+
+def _cancel(arguments: argparse.Namespace) -> int:
+    storage = open_storage(arguments.job_dir)
+    directory = _known_job(JobDirectory(storage))
+    clock = SystemClock()
+    observer = LeaseObserver(storage, clock)
+    lease, liveness = observer.settle()
+    if lease is None or liveness in TAKEABLE:
+        msg = f"{directory.url}: no driver is running this job, so there is nothing to cancel"
+        raise UnknownJobError(msg)
+    request = put_cancel(storage, lease.token, clock)
+    deadline = clock.monotonic() + _CANCEL_TIMEOUT_S
+    while clock.monotonic() < deadline:
+        _, liveness = observer.look()
+        answer = read_reply(storage, request)
+        if liveness in TAKEABLE:
+            ended = "cancelled" if answer else "ended before it saw the request"
+            print(f"{directory.url}: run {lease.run_id} {ended}")
+            return EXIT_OK
+        clock.sleep(0.2)
+    msg = (
+        f"{directory.url}: the driver of run {lease.run_id!r} on {lease.owner['host']} has not stopped "
+        f"in {_CANCEL_TIMEOUT_S:.0f} seconds; look at its log, or kill it: a run resumes from any point"
+    )
+    raise SparkStreamError(msg)
+
+
+def _checkpoint_show(arguments: argparse.Namespace) -> int:
+    _print_json(describe_checkpoint(open_storage(arguments.url)))
+    return EXIT_OK
+
+
+def _checkpoint_plan_drain(arguments: argparse.Namespace) -> int:
+    logs = CheckpointLogs(open_storage(arguments.url))
+    batch = plan_drain_batch(logs)
+    print(
+        f"{logs.url}: batch {batch} is planned; start the query once with trigger(once=True) to run it"
+    )
+    return EXIT_OK
+
+
+def _print_json(document: dict[str, Any]) -> None:
+    print(json.dumps(document, indent=1))
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="spark-stream", description="Run Spark streams that end with a final checkpoint."
+    )
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    _add_run(commands)
+    status = _add(commands, "status", _status, "say how a job's runs stand")
+    status.add_argument("job_dir", metavar="JOB_DIR")
+    status.add_argument("--run-id", metavar="ID")
+    status.add_argument("--json", action="store_true")
+    cancel = _add(commands, "cancel", _cancel, "stop a job's driver; the same run can be resumed")
+    cancel.add_argument("job_dir", metavar="JOB_DIR")
+    checkpoint = commands.add_parser("checkpoint", help="look at, or drain, any Spark checkpoint")
+    actions = checkpoint.add_subparsers(required=True, metavar="ACTION")
+    show = _add(actions, "show", _checkpoint_show, "explain a checkpoint as JSON")
+    show.add_argument("url", metavar="URL")
+    drain = _add(actions, "plan-drain", _checkpoint_plan_drain, "plan the drain of a stopped query")
+    drain.add_argument("url", metavar="URL")
+    return parser
+
+
+def _add(
+    commands: Any, name: str, command: Callable[[argparse.Namespace], int], text: str
+) -> argparse.ArgumentParser:
+    parser: argparse.ArgumentParser = commands.add_parser(name, help=text, description=text)
+    parser.set_defaults(command=command)
+    return parser
+
+
+def _add_run(commands: Any) -> None:
+    run = _add(commands, "run", _run, "run a job until its final checkpoint has committed")
+    run.add_argument("job_dir", metavar="JOB_DIR", help="the job's home on a shared filesystem")
+    run.add_argument("--entry", required=True, metavar="FILE.py:FUNC", help="or pkg.mod:FUNC")
+    run.add_argument("--run-id", metavar="ID", help="default: the unfinished run, or a new one")
+    run.add_argument("--param", action="append", default=[], metavar="K=V", help="for the job")
+    run.add_argument("--mode", choices=MODES, default="automatic")
+    run.add_argument("--until", choices=UNTIL, help="default: end if all sources are bounded")
+    run.add_argument("--at-end", choices=("drain", "suspend"))
+    run.add_argument("--trigger", metavar="DURATION", help="between batches, with --until stopped")
+    run.add_argument("--interval", nargs=2, metavar=("START", "END"), help="ISO 8601 times")
+    run.add_argument("--master", metavar="URL", help="default: local[*], or what spark-submit says")
+    run.add_argument("--conf", action="append", default=[], metavar="K=V", help="for Spark")
+    run.add_argument("--driver-id", help=argparse.SUPPRESS)  # set by who submits a driver
+    run.add_argument("--json", action="store_true", help="print the final checkpoint on stdout")
+
+
+if __name__ == "__main__":
+    script()

@@ -1,0 +1,48 @@
+"""Time behind one small interface, so that tests own it."""
+
+from __future__ import annotations
+
+import datetime as dt
+import time
+from typing import Protocol
+
+
+class Clock(Protocol):
+    """What the runtime knows of time."""
+
+    def now(self) -> dt.datetime:
+        """Return the wall clock's time in UTC; for people and documents, never for decisions."""
+
+    def monotonic(self) -> float:
+        """Return seconds that only grow, comparable within this process."""
+
+    def sleep(self, seconds: float) -> None:
+        """Wait for *seconds*."""
+
+
+class SystemClock:
+    """The machine's own clock."""
+
+    def now(self) -> dt.datetime:
+        """Return the time in UTC."""
+        return dt.datetime.now(dt.timezone.utc)
+
+    def monotonic(self) -> float:
+        """Return seconds since some fixed moment."""
+        return time.monotonic()
+
+    def sleep(self, seconds: float) -> None:
+        """Wait for *seconds*."""
+        time.sleep(seconds)
+
+
+def to_iso(moment: dt.datetime) -> str:
+    """Write *moment* as ISO 8601 in UTC with milliseconds and a final ``Z``."""
+    text = moment.astimezone(dt.timezone.utc).isoformat(timespec="milliseconds")
+    return text.replace("+00:00", "Z")
+
+
+def millis_to_iso(epoch_ms: int) -> str:
+    """Write *epoch_ms* (milliseconds since 1970 in UTC) like :func:`to_iso`."""
+    start = dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc)
+    return to_iso(start + dt.timedelta(milliseconds=epoch_ms))

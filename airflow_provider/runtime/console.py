@@ -1,0 +1,52 @@
+"""Progress on a terminal, by rich; without it, or without a terminal, nothing is shown."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from airflow_provider.runtime.jobdir import ProgressRecord
+
+
+@contextlib.contextmanager
+def live_progress() -> Iterator[Callable[[ProgressRecord], None] | None]:
+    """Show a table on stderr that follows the run; yields what takes each progress."""
+    try:
+        from rich.console import Console
+        from rich.live import Live
+    except ImportError:  # a cluster's driver has PySpark and fsspec only
+        yield None
+        return
+    if not sys.stderr.isatty():
+        yield None
+        return
+    with Live(console=Console(stderr=True), refresh_per_second=4, transient=False) as live:
+        yield lambda record: live.update(_table(record))
+
+
+def _table(record: ProgressRecord) -> Any:
+    from rich.table import Table
+
+    title = f"{record.phase} · attempt {record.attempt} · {record.rows_per_second:,.0f} rows/s"
+    table = Table(title=title, title_justify="left")
+    for column in ("query", "phase", "rows read", "batch", "watermark", "state rows", "backlog"):
+        table.add_column(column)
+    for name, query in record.queries.items():
+        backlog = query["backlog"] or {}
+        table.add_row(
+            name,
+            query["phase"],
+            _number(query["rows_read"]),
+            _number(query["batch"]),
+            query["watermark"] or "-",
+            _number(query["state_rows"]),
+            ", ".join(f"{key} {value:,}" for key, value in backlog.items()) or "-",
+        )
+    return table
+
+
+def _number(value: int | None) -> str:
+    return "-" if value is None else f"{value:,}"

@@ -1,0 +1,95 @@
+"""The one parser of durations: ``"10 seconds"``, ``"PT10S"``, or a number of seconds."""
+
+from __future__ import annotations
+
+import math
+import re
+
+from airflow_provider.runtime.errors import ConfigError
+
+_UNITS = {
+    "ms": "milliseconds",
+    "millisecond": "milliseconds",
+    "s": "seconds",
+    "sec": "seconds",
+    "second": "seconds",
+    "m": "minutes",
+    "min": "minutes",
+    "minute": "minutes",
+    "h": "hours",
+    "hour": "hours",
+    "d": "days",
+    "day": "days",
+    "w": "weeks",
+    "week": "weeks",
+}
+_PART = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-z]+)\s*,?")
+
+
+def parse_duration(value: str | float, *, name: str = "duration") -> float:
+    """Read a duration.
+
+    Args:
+        value: ``"10 seconds"``, ``"1 minute 30 seconds"``, ISO 8601 such as ``"PT1M30S"``, or
+            seconds as a number or as its text. Calendar units (months, years) have no fixed length
+            and are refused.
+        name: what the duration is for, named in the error.
+
+    Returns:
+        Seconds, zero or more.
+
+    Raises:
+        ConfigError: the text is not a duration, or it is negative or infinite.
+    """
+    seconds = _seconds_of(value)
+    if seconds is None or not math.isfinite(seconds) or seconds < 0:
+        msg = (
+            f"{name}: {value!r} is not a duration; write for example '10 seconds', "
+            "'1 minute 30 seconds', 'PT10S' or a number of seconds"
+        )
+        raise ConfigError(msg)
+    return seconds
+
+
+def _seconds_of(value: str | float) -> float | None:
+    if isinstance(value, bool):
+        return None
+    if isinstance(value, (int, float)):
+        return float(value)
+    text = value.strip()
+    if re.fullmatch(r"\d+(\.\d+)?", text):
+        return float(text)
+    if text[:1] in {"P", "p"}:
+        return _iso_seconds(text.upper())
+    return _words_seconds(text.lower())
+
+
+def _iso_seconds(text: str) -> float | None:
+    # Imported late: a driver on a cluster has PySpark and fsspec only, and is given seconds.
+    import pendulum
+    from pendulum.parsing.exceptions import ParserError
+
+    try:
+        parsed = pendulum.parse(text)
+    except (ParserError, ValueError):
+        return None
+    if not isinstance(parsed, pendulum.Duration) or parsed.years or parsed.months:
+        return None
+    return float(parsed.total_seconds())
+
+
+def _words_seconds(text: str) -> float | None:
+    parts: dict[str, float] = {}
+    position = 0
+    while position < len(text):
+        match = _PART.match(text, position)
+        unit = match and (_UNITS.get(match[2]) or _UNITS.get(match[2].removesuffix("s")))
+        if match is None or not unit or unit in parts:
+            return None
+        parts[unit] = float(match[1])
+        position = match.end()
+    if not parts:
+        return None
+    import pendulum
+
+    return float(pendulum.duration(**parts).total_seconds())

@@ -1,0 +1,77 @@
+"""From ``FILE.py:FUNC`` or ``pkg.mod:FUNC`` to the job's function."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import importlib.util
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from airflow_provider.runtime.errors import ConfigError
+
+
+def split_entry(entry: str) -> tuple[str, str]:
+    """Return the module or file and the function's name.
+
+    Raises:
+        ConfigError: the text is not an entry point.
+    """
+    place, separator, function = entry.rpartition(":")
+    if not separator or not place or not function.isidentifier():
+        msg = f"entry {entry!r}: write FILE.py:FUNCTION or package.module:FUNCTION"
+        raise ConfigError(msg)
+    return place, function
+
+
+def check_entry_file(entry: str) -> None:
+    """Refuse an entry whose file is not there; a module is looked for only where it will run.
+
+    Raises:
+        ConfigError: the text is not an entry point, or names a file that does not exist.
+    """
+    place, _ = split_entry(entry)
+    if place.endswith(".py") and not Path(place).is_file():
+        msg = f"entry {entry!r}: there is no file {place}"
+        raise ConfigError(msg)
+
+
+def load_entry(entry: str) -> Callable[[Any], None]:
+    """Import the job's function.
+
+    Raises:
+        ConfigError: no such file, module or function, or importing it failed.
+    """
+    check_entry_file(entry)
+    place, name = split_entry(entry)
+    try:
+        module = _load_file(place) if place.endswith(".py") else importlib.import_module(place)
+    except Exception as error:
+        msg = f"entry {entry!r}: importing {place} failed: {type(error).__name__}: {error}"
+        raise ConfigError(msg) from error
+    function = getattr(module, name, None)
+    if not callable(function):
+        found = sorted(n for n, v in vars(module).items() if callable(v) and not n.startswith("_"))
+        msg = f"entry {entry!r}: {place} has no function {name!r}; it has {', '.join(found) or 'none'}"
+        raise ConfigError(msg)
+    return function  # type: ignore[no-any-return]  # a function of the user's, typed by them
+
+
+def _load_file(place: str) -> ModuleType:
+    path = Path(place).resolve()
+    # The folder goes on the path as it does for ``python FILE``: jobs import their neighbours.
+    if str(path.parent) not in sys.path:
+        sys.path.insert(0, str(path.parent))
+    # A name of its own: two jobs in one process may both be called ``job.py``.
+    name = f"{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        msg = f"{path} is not a Python file"
+        raise ImportError(msg)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module

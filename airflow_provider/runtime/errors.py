@@ -1,0 +1,116 @@
+"""Every error of the runtime.
+
+::
+
+    SparkStreamError                 .exit_code: what the command line returns
+    ├ ConfigError(ValueError)        the caller's mistake; nothing was written           2
+    │ ├ UnsupportedStorageError      no atomic put-if-absent there
+    │ ├ UnsupportedVersionError      written by a newer version of this package
+    │ ├ UnknownJobError              no job, run or checkpoint at that place
+    │ └ JobDrainedError              the job has ended for good and cannot resume
+    ├ LeaseHeldError                 another live driver owns the job; nothing written   5
+    ├ LeaseLostError                 another driver took over; this one stops            5
+    ├ CheckpointError                a checkpoint or document is not what it must be     4
+    │ ├ CorruptDocumentError
+    │ └ OpenBatchError               a planned batch has not been committed
+    ├ SinkError                      a sink could not stage or publish                   3
+    ├ RunFailedError                 the attempt ended; .failure says class and reason   3 or 4
+    ├ RunCancelledError              somebody cancelled it; the same command resumes     3
+    └ IllegalTransitionError         a bug of this package                               4
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+if TYPE_CHECKING:
+    from airflow_provider.runtime.failures import Failure
+
+EXIT_OK = 0
+EXIT_USAGE = 2
+EXIT_RETRY = 3
+EXIT_FATAL = 4
+EXIT_LEASE = 5
+
+
+class SparkStreamError(Exception):
+    """Root of all errors that the runtime raises on purpose."""
+
+    exit_code: ClassVar[int] = EXIT_RETRY
+
+
+class ConfigError(SparkStreamError, ValueError):
+    """What was asked for cannot be done; the message names the thing and the way out."""
+
+    exit_code = EXIT_USAGE
+
+
+class UnsupportedStorageError(ConfigError):
+    """The filesystem has no atomic put-if-absent, so two drivers could own one job."""
+
+
+class UnsupportedVersionError(ConfigError):
+    """A document was written by a newer version of this package than the one reading it."""
+
+
+class UnknownJobError(ConfigError):
+    """There is no job, run or checkpoint at the given place."""
+
+
+class JobDrainedError(ConfigError):
+    """The job was drained: its state is flushed, so running on would repeat its last windows."""
+
+
+class LeaseHeldError(SparkStreamError):
+    """Another driver owns the job directory and is alive; nothing was written."""
+
+    exit_code = EXIT_LEASE
+
+
+class LeaseLostError(SparkStreamError):
+    """Another driver has taken the job over; this one has committed nothing since."""
+
+    exit_code = EXIT_LEASE
+
+
+class CheckpointError(SparkStreamError):
+    """A checkpoint does not hold what its protocol says it must hold."""
+
+    exit_code = EXIT_FATAL
+
+
+class CorruptDocumentError(CheckpointError):
+    """A document of the job directory or a log entry of Spark's cannot be read."""
+
+
+class OpenBatchError(CheckpointError):
+    """A batch is planned and not committed, so nothing can be planned after it."""
+
+
+class SinkError(SparkStreamError):
+    """A sink could not stage or publish; what was published stays, the next start goes on."""
+
+
+class RunFailedError(SparkStreamError):
+    """The attempt ended in failure; all that was committed stays committed.
+
+    Args:
+        failure: its class, reason and origin.
+    """
+
+    def __init__(self, failure: Failure) -> None:
+        super().__init__(failure)
+        self.failure = failure
+
+    def __str__(self) -> str:
+        return self.failure.describe()
+
+
+class RunCancelledError(SparkStreamError):
+    """Somebody cancelled the attempt; the same command resumes the run."""
+
+
+class IllegalTransitionError(SparkStreamError):
+    """An event reached the lifecycle in a phase that has no place for it."""
+
+    exit_code = EXIT_FATAL

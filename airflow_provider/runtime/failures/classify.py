@@ -1,0 +1,134 @@
+"""Failures by class: the four of Flink's ``ThrowableType``, decided by a table over the causes."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import re
+import socket
+from collections.abc import Iterator
+from typing import Any, Final
+
+from airflow_provider.runtime.errors import EXIT_FATAL, EXIT_RETRY, CheckpointError, ConfigError
+
+
+class FailureClass(str, enum.Enum):
+    """What can be done about a failure."""
+
+    NON_RECOVERABLE = "NON_RECOVERABLE"  # the same again will fail again
+    DATA_MISSING = "DATA_MISSING"  # input or state is gone; its producer is needed
+    ENVIRONMENT = "ENVIRONMENT"  # the machine's fault: another one, or later
+    RECOVERABLE = "RECOVERABLE"  # anything else: try again
+
+
+@dataclasses.dataclass(frozen=True)
+class Failure:
+    """Why an attempt ended.
+
+    Attributes:
+        failure_class: what can be done about it.
+        reason: one line for people.
+        condition: Spark's error condition, or the exception's type.
+        query: the query it ended, None when it was none.
+        host: the machine of the driver.
+    """
+
+    failure_class: FailureClass
+    reason: str
+    condition: str
+    query: str | None
+    host: str
+
+    @property
+    def exit_code(self) -> int:
+        """Return the command line's exit code for it."""
+        fatal = self.failure_class is FailureClass.NON_RECOVERABLE
+        return EXIT_FATAL if fatal else EXIT_RETRY
+
+    def describe(self) -> str:
+        """Return one line: class, query, condition and reason."""
+        where = f"query {self.query!r}: " if self.query else ""
+        return f"{self.failure_class.value}: {where}{self.condition}: {self.reason}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain JSON values."""
+        return {**dataclasses.asdict(self), "failure_class": self.failure_class.value}
+
+
+# First match wins, most specific first; the names are those of Python and Java exception types and
+# of Spark's error conditions, matched against every cause.
+_TABLE: Final[tuple[tuple[FailureClass, re.Pattern[str]], ...]] = (
+    (
+        FailureClass.ENVIRONMENT,
+        re.compile(r"OutOfMemoryError|No space left on device|Disk quota exceeded|ExecutorLost"),
+    ),
+    (
+        FailureClass.DATA_MISSING,
+        re.compile(
+            r"FileNotFoundException|FAILED_READ_FILE|FILE_NOT_EXIST|OffsetOutOfRange|MetadataFetchFailed"
+            r"|CANNOT_LOAD_STATE_STORE"
+        ),
+    ),
+    (
+        FailureClass.NON_RECOVERABLE,
+        re.compile(
+            r"AnalysisException|ParseException|AccessControlException|PermissionError"
+            r"|STATE_STORE_.*(SCHEMA|INCOMPATIBLE|MISMATCH)|STREAMING_STATEFUL_OPERATOR_NOT_MATCH"
+            r"|CORRUPT_METADATA|UNSUPPORTED_(OPERATION|FEATURE)"
+        ),
+    ),
+    (
+        FailureClass.NON_RECOVERABLE,
+        re.compile(
+            r"\b(TypeError|AttributeError|NameError|ImportError|ModuleNotFoundError|SyntaxError)\b"
+        ),
+    ),
+)
+_OURS: Final[tuple[type[Exception], ...]] = (ConfigError, CheckpointError)
+_REASON_CHARS: Final = 500
+
+
+def classify(error: BaseException, *, query: str | None = None) -> Failure:
+    """Say what *error* means for the next attempt; what is not known is RECOVERABLE.
+
+    Args:
+        error: the exception, with its causes.
+        query: the query that it ended.
+    """
+    texts = [f"{type(e).__name__}: {_condition_of(e)}: {e}" for e in _causes(error)]
+    return Failure(
+        failure_class=_class_of(error, "\n".join(texts)),
+        reason=_first_line(str(error)) or type(error).__name__,
+        condition=_condition_of(error),
+        query=query,
+        host=socket.gethostname(),
+    )
+
+
+def _class_of(error: BaseException, text: str) -> FailureClass:
+    if any(isinstance(cause, _OURS) for cause in _causes(error)):
+        return FailureClass.NON_RECOVERABLE
+    for failure_class, pattern in _TABLE:
+        if pattern.search(text):
+            return failure_class
+    return FailureClass.RECOVERABLE
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    seen: set[int] = set()
+    current: BaseException | None = error
+    while current is not None and id(current) not in seen:
+        seen.add(id(current))
+        yield current
+        current = current.__cause__ or current.__context__
+
+
+def _condition_of(error: BaseException) -> str:
+    get_condition = getattr(error, "getCondition", None)
+    condition = get_condition() if callable(get_condition) else None
+    return str(condition) if condition else type(error).__name__
+
+
+def _first_line(text: str) -> str:
+    line = next((line.strip() for line in text.splitlines() if line.strip()), "")
+    return line[:_REASON_CHARS]

@@ -1,0 +1,133 @@
+"""The final checkpoint: built when all is committed, and verified before anybody is told."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from airflow_provider.runtime.checkpoint import CheckpointLogs, LogPosition
+from airflow_provider.runtime.clock import millis_to_iso
+from airflow_provider.runtime.errors import CheckpointError
+from airflow_provider.runtime.jobdir import FINISHED, FinalCheckpoint, JobDirectory
+from airflow_provider.runtime.sinks.epochs import EpochRecord
+
+if TYPE_CHECKING:
+    from airflow_provider.runtime.queries import QueryDefinition, StateOperator
+    from airflow_provider.runtime.sinks import EpochCommitter
+
+
+def describe_query(
+    query: QueryDefinition,
+    *,
+    logs: CheckpointLogs,
+    epochs: EpochCommitter,
+    operators: Sequence[StateOperator],
+    finished: bool,
+) -> dict[str, Any]:
+    """Return a query's part of the final checkpoint.
+
+    Args:
+        query: the query as the job wrote it.
+        logs: its checkpoint.
+        epochs: what it has published.
+        operators: its stateful operators and the rows they hold.
+        finished: whether it was drained.
+    """
+    position = logs.position()
+    last = epochs.last_record()
+    return {
+        "batch_id": position.last_commit if position.last_commit >= 0 else None,
+        "watermark": _watermark(position),
+        "finished": finished,
+        "sources": _sources(query, logs, position, finished=finished),
+        "operators": [
+            {
+                "id": op.id,
+                "name": _name_of(query.operators, index),
+                "kind": op.kind,
+                "state_rows": op.state_rows,
+                "finished": finished,
+            }
+            for index, op in enumerate(operators)
+        ],
+        "sinks": [
+            {
+                "name": sink.name,
+                "epoch": last.epoch if last else None,
+                "rows": epochs.run_rows(sink.name),
+            }
+            for sink in query.sinks
+        ],
+    }
+
+
+def verify_final(directory: JobDirectory, final: FinalCheckpoint) -> FinalCheckpoint:
+    """Return *final* if what it says is so.
+
+    Raises:
+        CheckpointError: a batch is not in Spark's commit log, or a sink's epoch is not published.
+    """
+    for name, query in final.queries.items():
+        _verify_batches(directory, final, name, query)
+        _verify_sinks(directory, final, name, query["sinks"])
+    return final
+
+
+def _verify_batches(
+    directory: JobDirectory, final: FinalCheckpoint, name: str, query: Mapping[str, Any]
+) -> None:
+    logs = CheckpointLogs(directory.checkpoint(name))
+    position = logs.position()
+    batch = -1 if query["batch_id"] is None else int(query["batch_id"])
+    # A suspended job may have run on since; a finished one may not.
+    committed = position.last_commit == batch or (
+        final.outcome != FINISHED and position.last_commit > batch
+    )
+    if not committed:
+        msg = (
+            f"{directory.url}: the final checkpoint of run {final.run_id!r} says that query {name!r} "
+            f"committed batch {batch}, but Spark's commit log ends with {position.last_commit}; the "
+            "checkpoint was changed by hand or by another program"
+        )
+        raise CheckpointError(msg)
+
+
+def _verify_sinks(
+    directory: JobDirectory, final: FinalCheckpoint, query: str, sinks: Sequence[Mapping[str, Any]]
+) -> None:
+    for sink in sinks:
+        if sink["epoch"] is None:
+            continue
+        record = EpochRecord.read(directory.committables(query), f"{sink['epoch']}.json")
+        if record is None or record.committed is None:
+            msg = (
+                f"{directory.url}: the final checkpoint of run {final.run_id!r} says that query "
+                f"{query!r} published epoch {sink['epoch']} to {sink['name']}, but its record says "
+                "otherwise"
+            )
+            raise CheckpointError(msg)
+
+
+def _watermark(position: LogPosition) -> str | None:
+    return millis_to_iso(position.watermark_ms) if position.watermark_ms else None
+
+
+def _sources(
+    query: QueryDefinition, logs: CheckpointLogs, position: LogPosition, *, finished: bool
+) -> list[dict[str, Any]]:
+    offsets: list[Any] = []
+    if position.last_commit >= 0:
+        offsets = logs.offsets(position.last_commit).source_offsets()
+    return [
+        {
+            "name": source.name,
+            "bounded": source.bounded,
+            "finished": finished and source.bounded,
+            "end_offset": offsets[index] if index < len(offsets) else None,
+        }
+        for index, source in enumerate(query.sources)
+    ]
+
+
+def _name_of(names: Sequence[str], index: int) -> str:
+    return names[index] if index < len(names) else str(index)

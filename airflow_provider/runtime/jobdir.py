@@ -1,0 +1,314 @@
+"""The job directory: where each document lies, and what is in it.
+
+::
+
+    job.json                                     JobRecord
+    queries/<query>/checkpoint/                  Spark's own, format untouched
+    queries/<query>/committables/<epoch>.json    EpochRecord (sinks/epochs.py)
+    runs/<run id>/run.json                       RunRecord
+    runs/<run id>/submissions/<driver id>.json   SubmissionRecord: intent, put before submitting
+    runs/<run id>/submissions/<driver id>.process.json, .exit.json
+    runs/<run id>/attempts/<n>.json              AttemptRecord
+    runs/<run id>/progress.json                  ProgressRecord
+    runs/<run id>/drain.json                     DrainIntent: put once, before a drain batch is planned
+    runs/<run id>/final.json                     FinalCheckpoint: put once, never changed
+    leases/<token>.json  heartbeats/<token>.json
+    requests/<id>.json  replies/<id>.json
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from typing import Any, Final
+
+from airflow_provider.runtime.errors import ConfigError
+from airflow_provider.runtime.storage import Document, Storage
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+=-]{0,199}")
+
+
+def check_name(name: str, *, what: str) -> str:
+    """Return *name* if it can name a folder everywhere.
+
+    Raises:
+        ConfigError: it cannot.
+    """
+    if not _NAME.fullmatch(name):
+        msg = (
+            f"{what} {name!r}: use letters, digits and _ . + = - only, beginning with a letter or "
+            "a digit, 200 at most"
+        )
+        raise ConfigError(msg)
+    return name
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class JobRecord(Document):
+    """``job.json``: the directory's format and the job's name."""
+
+    name: str
+    created: str
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RunRecord(Document):
+    """``run.json``: what was asked, put by the run's first attempt and never changed.
+
+    Attributes:
+        interval: start and end as ISO 8601, or None.
+        starting: per query the last committed batch when the run began, -1 for none.
+    """
+
+    run_id: str
+    entry: str
+    params: dict[str, str]
+    mode: str
+    until: str
+    at_end: str
+    trigger_s: float | None
+    interval: list[str] | None
+    starting: dict[str, int]
+    started: str
+
+    def asked(self) -> dict[str, Any]:
+        """Return what a later attempt of the run must ask for as well.
+
+        The entry point is not in it: a fixed program may lie elsewhere.
+        """
+        keys = ("params", "mode", "until", "at_end", "interval")
+        return {key: getattr(self, key) for key in keys}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class AttemptRecord(Document):
+    """``attempts/<n>.json``: one driver's life; without ``ended`` it lives, or was killed."""
+
+    attempt: int
+    driver_id: str
+    token: int
+    host: str
+    pid: int
+    entry: str
+    started: str
+    ended: str | None = None
+    outcome: str | None = None
+    failure: dict[str, Any] | None = None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SubmissionRecord(Document):
+    """``submissions/<driver id>.json``: the intent to start a driver, put before it starts."""
+
+    driver_id: str
+    run_id: str
+    submitted: str
+    log: str | None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ExitRecord(Document):
+    """``submissions/<driver id>.exit.json``: how the driver's process ended.
+
+    Attributes:
+        exit_code: negative for a signal, as in :mod:`subprocess`.
+        last_lines: the end of the driver's log, for the task's error.
+    """
+
+    exit_code: int
+    ended: str
+    last_lines: list[str]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ProgressRecord(Document):
+    """``progress.json``: the last progress of a run, for people; nothing is decided by it."""
+
+    at: str
+    attempt: int
+    phase: str
+    rows_read: int
+    rows_per_second: float
+    queries: dict[str, dict[str, Any]]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DrainIntent(Document):
+    """``drain.json``: every query has read all input; from here the run only drains.
+
+    Attributes:
+        batches: per query the last batch that read input, -1 for none.
+    """
+
+    run_id: str
+    batches: dict[str, int]
+    at: str
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RequestRecord(Document):
+    """``requests/<id>.json``: somebody asks the driver that holds lease *token* for something."""
+
+    id: str
+    kind: str
+    token: int
+    at: str
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ReplyRecord(Document):
+    """``replies/<id>.json``: the driver's answer."""
+
+    id: str
+    ok: bool
+    message: str
+    at: str
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FinalCheckpoint(Document):
+    """``final.json``: the run ended and all is committed. Its shape is in the README."""
+
+    job: str
+    run_id: str
+    outcome: str
+    mode: str
+    attempts: int
+    started: str
+    committed: str
+    rows_read: int | None
+    savepoint: str | None
+    queries: dict[str, dict[str, Any]]
+
+
+FINISHED: Final = "FINISHED"
+SUSPENDED: Final = "SUSPENDED"
+FAILED: Final = "FAILED"
+CANCELLED: Final = "CANCELLED"
+SUCCESSES: Final = frozenset({FINISHED, SUSPENDED})
+
+
+class JobDirectory:
+    """Reads and writes the documents of one job.
+
+    Args:
+        storage: the directory.
+    """
+
+    def __init__(self, storage: Storage) -> None:
+        self.storage = storage
+        self.url = storage.url
+
+    def job(self) -> JobRecord | None:
+        """Return the job's record; None when the directory holds no job."""
+        return JobRecord.read(self.storage, "job.json")
+
+    def put_job(self, record: JobRecord) -> None:
+        """Make the directory a job's. Idempotent: the first record stays."""
+        record.put_if_absent(self.storage, "job.json")
+
+    def checkpoint(self, query: str) -> Storage:
+        """Return where Spark keeps the checkpoint of *query*."""
+        return self.storage.at(f"queries/{query}/checkpoint")
+
+    def committables(self, query: str) -> Storage:
+        """Return where the sinks' epoch records of *query* lie."""
+        return self.storage.at(f"queries/{query}/committables")
+
+    def query_names(self) -> list[str]:
+        """Return the queries that have a folder, sorted."""
+        return self.storage.list("queries")
+
+    def run_ids(self) -> list[str]:
+        """Return the runs that have a record, oldest first."""
+        records = [self.run(run_id).record() for run_id in self.storage.list("runs")]
+        found = [record for record in records if record is not None]
+        return [r.run_id for r in sorted(found, key=lambda r: (r.started, r.run_id))]
+
+    def run(self, run_id: str) -> RunDirectory:
+        """Return the documents of one run, which need not exist yet."""
+        return RunDirectory(self.storage.at(f"runs/{run_id}"), run_id)
+
+    def draining_run(self) -> str | None:
+        """Return the run that has begun to drain the job, finished or not; None if none has."""
+        for run_id in self.storage.list("runs"):
+            if self.storage.exists(f"runs/{run_id}/drain.json"):
+                return run_id
+        return None
+
+
+class RunDirectory:
+    """Reads and writes the documents of one run.
+
+    Args:
+        storage: ``runs/<run id>``.
+        run_id: the run's id.
+    """
+
+    def __init__(self, storage: Storage, run_id: str) -> None:
+        self.storage = storage
+        self.run_id = run_id
+
+    def record(self) -> RunRecord | None:
+        """Return what was asked; None before the first attempt."""
+        return RunRecord.read(self.storage, "run.json")
+
+    def put_record(self, record: RunRecord) -> RunRecord:
+        """Store what was asked, or return what was asked before."""
+        if record.put_if_absent(self.storage, "run.json"):
+            return record
+        return self.record() or record
+
+    def final(self) -> FinalCheckpoint | None:
+        """Return the final checkpoint; None while there is none."""
+        return FinalCheckpoint.read(self.storage, "final.json")
+
+    def put_final(self, final: FinalCheckpoint) -> FinalCheckpoint:
+        """Put the final checkpoint, or return the one that is there: it never changes."""
+        if final.put_if_absent(self.storage, "final.json"):
+            return final
+        return self.final() or final
+
+    def drain_intent(self) -> DrainIntent | None:
+        """Return the intent to drain; None while the run reads."""
+        return DrainIntent.read(self.storage, "drain.json")
+
+    def put_drain_intent(self, intent: DrainIntent) -> None:
+        """Store the intent. Idempotent: the first one stays."""
+        intent.put_if_absent(self.storage, "drain.json")
+
+    def progress(self) -> ProgressRecord | None:
+        """Return the last progress."""
+        return ProgressRecord.read(self.storage, "progress.json")
+
+    def attempts(self) -> list[AttemptRecord]:
+        """Return the attempts, oldest first."""
+        names = self.storage.list("attempts")
+        read = [AttemptRecord.read(self.storage, f"attempts/{name}") for name in names]
+        return sorted((r for r in read if r is not None), key=lambda r: r.attempt)
+
+    def attempt_count(self) -> int:
+        """Return how many attempts there have been."""
+        return len(self.storage.list("attempts"))
+
+    def put_attempt(self, attempt: AttemptRecord) -> None:
+        """Store or complete an attempt; only the driver that holds its lease does so."""
+        attempt.put(self.storage, f"attempts/{attempt.attempt}.json")
+
+    def submissions(self) -> list[SubmissionRecord]:
+        """Return the intents to start a driver, oldest first."""
+        names = [n for n in self.storage.list("submissions") if n.count(".") == 1]
+        read = [SubmissionRecord.read(self.storage, f"submissions/{name}") for name in names]
+        return sorted((r for r in read if r is not None), key=lambda r: (r.submitted, r.driver_id))
+
+    def put_submission(self, record: SubmissionRecord) -> None:
+        """Store the intent to start a driver."""
+        record.put(self.storage, f"submissions/{record.driver_id}.json")
+
+    def exit_of(self, driver_id: str) -> ExitRecord | None:
+        """Return how the driver's process ended; None while it runs, or when nobody could tell."""
+        return ExitRecord.read(self.storage, f"submissions/{driver_id}.exit.json")
+
+    def put_exit(self, driver_id: str, record: ExitRecord) -> None:
+        """Store how the driver's process ended."""
+        record.put(self.storage, f"submissions/{driver_id}.exit.json")

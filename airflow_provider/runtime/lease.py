@@ -1,0 +1,235 @@
+"""The lease: the right to drive a job directory, and the fencing token that proves it.
+
+``leases/<token>.json`` is put if absent with token = last + 1, so of several drivers one gets it.
+Whoever holds the highest token owns the job; an owner is fenced when ``leases/<token + 1>.json``
+exists (Kleppmann, "How to do distributed locking", 2016). A lease ends when its holder releases it,
+when its processes are certainly gone, or when its heartbeat has stood still for ``timeout_s``
+*on the observer's own monotonic clock*: two machines' clocks are never compared.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import logging
+import threading
+import uuid
+from typing import Any
+
+from airflow_provider.runtime import failpoints
+from airflow_provider.runtime.clock import Clock, to_iso
+from airflow_provider.runtime.errors import LeaseHeldError, LeaseLostError
+from airflow_provider.runtime.process import ProcessIdentity
+from airflow_provider.runtime.storage import Document, Storage
+
+log = logging.getLogger(__name__)
+
+HEARTBEAT_S = 2.0
+TIMEOUT_S = 20.0  # shorter, and a driver in a long pause is taken for dead: safe, but work is lost
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LeaseRecord(Document):
+    """``leases/<token>.json``: who drives the job, for which run."""
+
+    token: int
+    run_id: str
+    driver_id: str
+    nonce: str
+    owner: dict[str, Any]
+    heartbeat_s: float
+    timeout_s: float
+    acquired: str
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class HeartbeatRecord(Document):
+    """``heartbeats/<token>.json``: proof of life; ``beat`` only grows."""
+
+    token: int
+    beat: int
+    at: str
+    released: bool = False
+
+
+class Liveness(str, enum.Enum):
+    """What an observer knows of a lease's holder."""
+
+    FREE = "free"  # there is no lease, or its holder released it
+    DEAD = "dead"  # its processes are gone, or its heartbeat stood still for the timeout
+    LIVE = "live"  # its heartbeat moved while it was watched
+    UNKNOWN = "unknown"  # neither seen alive nor silent for long enough
+
+
+TAKEABLE = frozenset({Liveness.FREE, Liveness.DEAD})
+
+
+class LeaseObserver:
+    """Watches a job's lease from outside.
+
+    Args:
+        storage: the job directory.
+        clock: its monotonic time measures how long a heartbeat has stood still.
+    """
+
+    def __init__(self, storage: Storage, clock: Clock) -> None:
+        self._storage = storage
+        self._clock = clock
+        self._seen: tuple[int, int] | None = None  # token and beat
+        self._seen_at = 0.0
+        self._moved = False
+
+    def current(self) -> LeaseRecord | None:
+        """Return the lease with the highest token, whatever became of it."""
+        token = last_token(self._storage)
+        return LeaseRecord.read(self._storage, f"leases/{token}.json") if token else None
+
+    def look(self) -> tuple[LeaseRecord | None, Liveness]:
+        """Look once; the more often it is called, the more it knows."""
+        lease = self.current()
+        if lease is None:
+            return None, Liveness.FREE
+        beat = HeartbeatRecord.read(self._storage, f"heartbeats/{lease.token}.json")
+        if beat is not None and beat.released:
+            return lease, Liveness.FREE
+        if ProcessIdentity.from_dict(lease.owner).is_gone():
+            return lease, Liveness.DEAD
+        return lease, self._judge(lease, beat.beat if beat else 0)
+
+    def _judge(self, lease: LeaseRecord, beat: int) -> Liveness:
+        now = self._clock.monotonic()
+        seen = (lease.token, beat)
+        if seen != self._seen:
+            self._moved = self._seen is not None and self._seen[0] == lease.token
+            self._seen, self._seen_at = seen, now
+        if now - self._seen_at >= lease.timeout_s:
+            return Liveness.DEAD
+        return Liveness.LIVE if self._moved else Liveness.UNKNOWN
+
+    def settle(self, poll_s: float = 0.2) -> tuple[LeaseRecord | None, Liveness]:
+        """Look until it is known whether the holder lives; takes one timeout at most."""
+        while True:
+            lease, liveness = self.look()
+            if liveness is not Liveness.UNKNOWN:
+                return lease, liveness
+            self._clock.sleep(poll_s)
+
+
+class Lease:
+    """A lease that this process holds.
+
+    Made by :func:`acquire_lease`; :meth:`check` before every commit, :meth:`release` at the end.
+    """
+
+    def __init__(self, storage: Storage, record: LeaseRecord, clock: Clock) -> None:
+        self._storage = storage
+        self._clock = clock
+        self._beat = 0
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+        self.record = record
+        self.token = record.token
+
+    def start_heartbeat(self) -> None:
+        """Beat in a thread of its own until released."""
+        self.beat()
+        self._thread = threading.Thread(target=self._keep_beating, name="heartbeat", daemon=True)
+        self._thread.start()
+
+    def beat(self, *, released: bool = False) -> None:
+        """Put the next heartbeat."""
+        self._beat += 1
+        record = HeartbeatRecord(
+            token=self.token, beat=self._beat, at=to_iso(self._clock.now()), released=released
+        )
+        record.put(self._storage, f"heartbeats/{self.token}.json")
+
+    def is_lost(self) -> bool:
+        """Tell whether another driver has taken over."""
+        return self._storage.exists(f"leases/{self.token + 1}.json")
+
+    def check(self) -> None:
+        """Stop here unless this driver may still commit.
+
+        Raises:
+            LeaseLostError: another driver has taken over.
+        """
+        if self.is_lost():
+            msg = (
+                f"{self._storage.url}: another driver has taken lease {self.token + 1} while this "
+                f"one held {self.token}; this driver stops and has committed nothing since"
+            )
+            raise LeaseLostError(msg)
+
+    def release(self) -> None:
+        """Stop beating and let the next driver in at once. Idempotent."""
+        if self._stop.is_set():
+            return
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join(timeout=10)
+        self.beat(released=True)
+
+    def _keep_beating(self) -> None:
+        while not self._stop.wait(self.record.heartbeat_s):
+            try:
+                self.beat()
+            except OSError as error:
+                # The storage may come back; until then ``check`` keeps anything from being committed.
+                log.warning("heartbeat of lease %s could not be written: %s", self.token, error)
+
+
+def last_token(storage: Storage) -> int:
+    """Return the highest token ever given; 0 when there is none."""
+    tokens = [int(name.removesuffix(".json")) for name in storage.list("leases")]
+    return max(tokens, default=0)
+
+
+def acquire_lease(
+    storage: Storage,
+    *,
+    run_id: str,
+    driver_id: str,
+    owner: ProcessIdentity,
+    clock: Clock,
+    timeout_s: float = TIMEOUT_S,
+    heartbeat_s: float = HEARTBEAT_S,
+) -> Lease:
+    """Take the lease of a job directory and begin to beat.
+
+    Waits while the present holder, if any, is neither seen alive nor known to be dead.
+
+    Raises:
+        LeaseHeldError: its holder is alive, or another driver was faster. Nothing was written.
+
+    Crash safety: a lease whose holder dies ends by itself after ``timeout_s``.
+    """
+    observer = LeaseObserver(storage, clock)
+    held, liveness = observer.settle()
+    if liveness not in TAKEABLE:
+        raise _held_error(storage, held)
+    record = LeaseRecord(
+        token=(held.token if held else 0) + 1,
+        run_id=run_id,
+        driver_id=driver_id,
+        nonce=uuid.uuid4().hex,
+        owner=owner.to_dict(),
+        heartbeat_s=heartbeat_s,
+        timeout_s=timeout_s,
+        acquired=to_iso(clock.now()),
+    )
+    if not record.put_if_absent(storage, f"leases/{record.token}.json"):
+        raise _held_error(storage, observer.current())
+    failpoints.hit("lease.acquired")
+    lease = Lease(storage, record, clock)
+    lease.start_heartbeat()
+    return lease
+
+
+def _held_error(storage: Storage, held: LeaseRecord | None) -> LeaseHeldError:
+    who = f"lease {held.token}, run {held.run_id!r}, on {held.owner['host']}" if held else "a lease"
+    msg = (
+        f"{storage.url}: another driver is running this job ({who}); wait for it, or end it with "
+        f"'spark-stream cancel {storage.url}'"
+    )
+    return LeaseHeldError(msg)

@@ -1,0 +1,67 @@
+"""What people see of a run while it runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from airflow_provider.runtime.clock import Clock, to_iso
+from airflow_provider.runtime.jobdir import ProgressRecord
+from airflow_provider.runtime.lifecycle import Lifecycle
+
+if TYPE_CHECKING:
+    from airflow_provider.runtime.queries import RunningQuery
+
+
+class ProgressMeter:
+    """Turns what queries report into a :class:`ProgressRecord`.
+
+    Args:
+        clock: measures the rate.
+        attempt: the attempt's number.
+    """
+
+    def __init__(self, clock: Clock, attempt: int) -> None:
+        self._clock = clock
+        self._attempt = attempt
+        self._begun = clock.monotonic()
+        self._rows_before: int | None = None
+
+    def read(self, life: Lifecycle, queries: Iterable[RunningQuery]) -> ProgressRecord:
+        """Return the progress of this moment."""
+        parts = {query.name: _query_progress(life, query) for query in queries}
+        rows = sum(part["rows_read"] or 0 for part in parts.values())
+        if self._rows_before is None:
+            self._rows_before = rows
+        seconds = max(self._clock.monotonic() - self._begun, 1e-3)
+        return ProgressRecord(
+            at=to_iso(self._clock.now()),
+            attempt=self._attempt,
+            phase=life.phase.value,
+            rows_read=rows,
+            rows_per_second=round((rows - self._rows_before) / seconds, 1),
+            queries=parts,
+        )
+
+
+def _query_progress(life: Lifecycle, query: RunningQuery) -> dict[str, Any]:
+    spark = query.last_progress() or {}
+    return {
+        "phase": life.queries[query.name].value,
+        "rows_read": query.epochs.rows_read(),
+        "batch": spark.get("batchId"),
+        "watermark": spark.get("eventTime", {}).get("watermark"),
+        "state_rows": sum(op["numRowsTotal"] for op in spark.get("stateOperators", [])),
+        "backlog": _backlog(spark.get("sources", [])),
+    }
+
+
+def _backlog(sources: list[dict[str, Any]]) -> dict[str, int] | None:
+    """Return what sources say is still unread, by the source's own measure; None if none says."""
+    found: dict[str, int] = {}
+    for source in sources:
+        for key, value in (source.get("metrics") or {}).items():
+            outstanding = key.lower().endswith(("outstanding", "behindlatest"))
+            if outstanding and str(value).lstrip("-").isdigit():
+                found[key] = found.get(key, 0) + int(value)
+    return found or None

@@ -1,0 +1,112 @@
+"""One running query: its trigger, its callback, its end."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from typing import TYPE_CHECKING, Any
+
+from airflow_provider.runtime.checkpoint import CheckpointLogs
+from airflow_provider.runtime.lifecycle import Run
+from airflow_provider.runtime.queries.plan import count_input_rows
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+    from pyspark.sql.streaming import StreamingQuery
+
+    from airflow_provider.runtime.queries.definition import QueryDefinition
+    from airflow_provider.runtime.sinks import EpochCommitter
+
+log = logging.getLogger(__name__)
+
+_START_TIMEOUT_S = 60.0
+
+
+class RunningQuery:
+    """Starts a query as often as the lifecycle asks and says how it ended.
+
+    Args:
+        definition: the query.
+        checkpoint: where Spark keeps its checkpoint.
+        logs: the same, to read.
+        epochs: takes its output.
+        trigger: arguments of ``DataStreamWriter.trigger`` for reading input.
+    """
+
+    def __init__(
+        self,
+        definition: QueryDefinition,
+        *,
+        checkpoint: str,
+        logs: CheckpointLogs,
+        epochs: EpochCommitter,
+        trigger: dict[str, Any],
+    ) -> None:
+        self.name = definition.name
+        self.definition = definition
+        self.logs = logs
+        self.epochs = epochs
+        self._checkpoint = checkpoint
+        self._trigger = trigger
+        self._query: StreamingQuery | None = None
+        self._started = threading.Event()
+        self._callback_error: BaseException | None = None
+        self._progress: dict[str, Any] | None = None
+
+    def start(self, how: Run) -> None:
+        """Start the query; returns when Spark has begun to run it."""
+        self._started.clear()
+        self._callback_error = None
+        writer = self.definition.df.writeStream.outputMode(self.definition.output_mode)
+        writer = writer.foreachBatch(self._on_batch).queryName(self.name)
+        writer = writer.option("checkpointLocation", self._checkpoint)
+        trigger = self._trigger if how is Run.INPUT else {"once": True}
+        self._query = writer.trigger(**trigger).start()
+        self._started.set()
+        log.info("query=%s started (%s)", self.name, how.value)
+
+    def has_ended(self) -> bool:
+        """Tell whether a query that was started no longer runs."""
+        return self._query is not None and not self._query.isActive
+
+    def error(self) -> BaseException | None:
+        """Return why the query ended; None when it ended by itself."""
+        if self._callback_error is not None:
+            return self._callback_error
+        return self._query.exception() if self._query is not None else None
+
+    def settle(self) -> None:
+        """Forget a query that has ended, but for its last progress."""
+        self._progress = self.last_progress()
+        self._query = None
+
+    def stop(self) -> None:
+        """Stop the query, in the middle of a batch if there is one. Idempotent."""
+        if self._query is not None and self._query.isActive:
+            self._query.stop()
+
+    def last_progress(self) -> dict[str, Any] | None:
+        """Return Spark's last progress of the query; None before the first."""
+        progress = self._query.lastProgress if self._query is not None else None
+        if progress is None:
+            return self._progress
+        return dict(progress) if isinstance(progress, dict) else _as_dict(progress)
+
+    def _on_batch(self, df: DataFrame, batch: int) -> None:
+        try:
+            self.epochs.pre_commit(df, batch, self._count_input)
+        except BaseException as error:
+            # Spark wraps it twice and keeps only its text; the driver wants to know its type.
+            self._callback_error = error
+            raise
+
+    def _count_input(self) -> int | None:
+        if not self._started.wait(_START_TIMEOUT_S) or self._query is None:
+            return None
+        return count_input_rows(self._query._jsq.streamingQuery())  # type: ignore[attr-defined]
+
+
+def _as_dict(progress: Any) -> dict[str, Any]:
+    import json
+
+    return dict(json.loads(progress.json))

@@ -1,0 +1,67 @@
+"""The Spark session of a driver."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+# A driver whose executors are threads of its own needs no address that others can reach.
+_LOCAL_DEFAULTS = {
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.host": "127.0.0.1",
+    "spark.ui.enabled": "false",
+}
+
+
+def start_spark(app_name: str, master: str | None, conf: Mapping[str, str]) -> SparkSession:
+    """Start Spark, or join the JVM that ``spark-submit`` has started.
+
+    Args:
+        app_name: name of the Spark application.
+        master: Spark's master URL; None for what ``spark-submit`` says, or ``local[*]``.
+        conf: further configuration.
+    """
+    from pyspark.sql import SparkSession
+
+    submitted = is_submitted()
+    chosen = master or (None if submitted else "local[*]")
+    builder = SparkSession.builder.appName(app_name)
+    if chosen is not None:
+        builder = builder.master(chosen)
+    settings = {"spark.ui.showConsoleProgress": "false", **conf}
+    if chosen is not None and chosen.startswith("local"):
+        settings = {**_LOCAL_DEFAULTS, **settings}
+    for key, value in settings.items():
+        builder = builder.config(key, value)
+    spark = builder.getOrCreate()
+    spark.sparkContext.setLogLevel("WARN")
+    return spark
+
+
+def job_session(spark: SparkSession, conf: Mapping[str, str]) -> SparkSession:
+    """Return a session of the job's own, so that jobs in one JVM do not see each other's settings."""
+    session = spark.newSession()
+    for key, value in conf.items():
+        if session.conf.isModifiable(key):
+            session.conf.set(key, value)
+    return session
+
+
+def is_submitted() -> bool:
+    """Tell whether ``spark-submit`` has started this process and its JVM."""
+    return "PYSPARK_GATEWAY_PORT" in os.environ
+
+
+def jvm_pid(spark: SparkSession) -> int:
+    """Return the PID of the JVM."""
+    return int(spark._jvm.java.lang.ProcessHandle.current().pid())  # type: ignore[union-attr]
+
+
+def checkpoint_url(place: str) -> str:
+    """Return a checkpoint's place as Spark wants it: a plain path is a local one."""
+    return Path(place).absolute().as_uri() if place.startswith("/") else place

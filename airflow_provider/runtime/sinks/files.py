@@ -1,0 +1,217 @@
+"""The ``files`` sink: plain data files in a folder that any reader can read without options.
+
+An epoch is staged in a hidden folder *beside* the output folder, because some readers (DuckDB's
+``**``) do look into hidden folders inside it, and published file by file with ``rename``. A reader
+sees a file whole or not at all; an epoch of several files appears file by file, as with Flink's
+``FileSink``, and what a crash cuts short the next start completes.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from airflow_provider.runtime import failpoints
+from airflow_provider.runtime.errors import ConfigError, SinkError
+from airflow_provider.runtime.sinks.protocol import Committable, EpochId, Fence, Staged
+from airflow_provider.runtime.storage import local_path_of
+from airflow_provider.runtime.storage.local import sync_folder
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+FORMATS: Final = ("parquet", "json", "csv", "orc")
+_SELF_DESCRIBING: Final = frozenset({"parquet", "orc"})  # an empty file still tells the schema
+# Spark names a file part-<task>-<uuid>.c000.snappy.parquet, or with -c000; what follows is kept.
+_SPARK_NAME = re.compile(r"part-\d+-[0-9a-f-]{36}[.-]c\d+(?P<suffix>\..+)")
+_WRITER_OPTIONS: Final = {
+    # Nobody reads the staging folder, so neither a marker nor a second rename is of use there.
+    "mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
+    "mapreduce.fileoutputcommitter.algorithm.version": "2",
+}
+
+
+def files(
+    path: str,
+    format: str = "parquet",  # noqa: A002 - Spark's own word for it
+    partition_by: Sequence[str] = (),
+    *,
+    options: Mapping[str, str] | None = None,
+) -> FilesSink:
+    """Write a query's rows as files in the folder *path*.
+
+    Args:
+        path: a folder on a local or network-mounted filesystem; made when it is missing. Other
+            writers may use it too.
+        format: ``parquet``, ``json``, ``csv`` or ``orc``.
+        partition_by: columns that become subfolders ``column=value``.
+        options: further options of Spark's writer, such as ``compression`` or ``header``.
+    """
+    partition_columns = (partition_by,) if isinstance(partition_by, str) else tuple(partition_by)
+    return FilesSink(path, format, partition_columns, dict(options or {}))
+
+
+class FilesSink:
+    """See :func:`files`, which makes one."""
+
+    def __init__(
+        self, path: str, file_format: str, partition_by: tuple[str, ...], options: dict[str, str]
+    ) -> None:
+        self._format = file_format
+        self._partition_by = partition_by
+        self._options = options
+        self._url = path
+        local = local_path_of(path)
+        self._folder = Path(local) if local is not None else None
+
+    @property
+    def name(self) -> str:
+        """Return the sink's name: its kind and its folder."""
+        return f"files:{self._folder or self._url}"
+
+    def check(self, output_mode: str) -> None:
+        """Refuse an unknown format, another output mode than append, or an unwritable folder."""
+        if self._format not in FORMATS:
+            msg = f"{self.name}: unknown format {self._format!r}; use one of {', '.join(FORMATS)}"
+            raise ConfigError(msg)
+        if output_mode != "append":
+            msg = (
+                f"{self.name}: files can only be added to, so output_mode must be 'append', not "
+                f"{output_mode!r}"
+            )
+            raise ConfigError(msg)
+        if self._folder is None:
+            msg = (
+                f"{self.name}: files are published by rename, which this filesystem does not have; "
+                "use a path on a local or mounted filesystem"
+            )
+            raise ConfigError(msg)
+        _check_writable(self._folder, self.name)
+
+    def stage(self, df: DataFrame, epoch: EpochId) -> Staged:
+        """Write the rows with Spark into the hidden folder and flush them to the disk."""
+        from pyspark.sql import Observation
+        from pyspark.sql import functions as F  # noqa: N812 - the name everybody knows
+
+        staging = self._staging(epoch.query_id) / f"{epoch.epoch}-{epoch.token}"
+        counted = Observation()
+        writer = df.observe(counted, F.count(F.lit(1)).alias("rows")).write
+        writer = writer.format(self._format).mode("overwrite").options(**self._options)
+        writer = writer.options(**_WRITER_OPTIONS).partitionBy(*self._partition_by)
+        writer.save(str(staging))
+        rows = int(counted.get["rows"])
+        publish = rows > 0 or self._needs_schema(epoch.query_id)
+        names = list(_data_files(staging)) if publish else []
+        _flush([staging / name for name in names])
+        moves = [[name, _final_name(name, i, epoch)] for i, name in enumerate(names)]
+        return Staged({"staging": staging.name, "query_id": epoch.query_id, "files": moves}, rows)
+
+    def commit(self, committable: Committable, fence: Fence) -> None:
+        """Rename the staged files into the folder, one by one."""
+        staging = self._staging(committable["query_id"]) / committable["staging"]
+        folders: set[Path] = set()
+        for staged, final in committable["files"]:
+            target = self._output / final
+            target.parent.mkdir(parents=True, exist_ok=True)
+            fence()
+            _publish(staging / staged, target)
+            failpoints.hit("sink.published_one")
+            folders.add(target.parent)
+        for folder in folders:
+            sync_folder(folder)
+        self._remove_staging(staging)
+
+    def abort(self, committable: Committable) -> None:
+        """Remove the epoch's hidden folder."""
+        staging = self._staging(committable["query_id"]) / committable["staging"]
+        self._remove_staging(staging)
+
+    def clean(self, query_id: str, keep: Collection[int]) -> None:
+        """Remove the query's hidden folders, but for the epochs in *keep*."""
+        staging = self._staging(query_id)
+        if not staging.is_dir():
+            return
+        for folder in list(staging.iterdir()):
+            if int(folder.name.partition("-")[0]) not in keep:
+                self._remove_staging(folder)
+
+    @property
+    def _output(self) -> Path:
+        if self._folder is None:  # check() has refused it before
+            raise SinkError(self.name)
+        return self._folder
+
+    def _staging(self, query_id: str) -> Path:
+        return self._output.parent / f".{self._output.name}.staging" / query_id
+
+    def _remove_staging(self, folder: Path) -> None:
+        shutil.rmtree(folder, ignore_errors=True)
+        for parent in (folder.parent, folder.parent.parent):
+            try:
+                parent.rmdir()
+            except OSError:
+                return  # others are staging there
+
+    def _needs_schema(self, query_id: str) -> bool:
+        """Tell whether a file without rows is wanted: the first, so that readers find a schema."""
+        if self._format not in _SELF_DESCRIBING or self._partition_by:
+            return False
+        return next(self._output.glob(f"*{query_id}*"), None) is None
+
+
+def _check_writable(folder: Path, name: str) -> None:
+    if folder.exists() and not folder.is_dir():
+        msg = f"{name}: this is a file; name a folder"
+        raise ConfigError(msg)
+    existing = next(parent for parent in (folder, *folder.parents) if parent.exists())
+    # The hidden folder lies beside the output, so its parent must be writable too.
+    for place in {existing, folder.parent if folder.parent.exists() else existing}:
+        if not os.access(place, os.W_OK | os.X_OK):
+            msg = f"{name}: no permission to write in {place}"
+            raise ConfigError(msg)
+
+
+def _data_files(staging: Path) -> Iterator[str]:
+    """Yield the data files under *staging* as relative paths, sorted."""
+    for path in sorted(staging.rglob("part-*")):
+        if path.is_file():
+            yield path.relative_to(staging).as_posix()
+
+
+def _final_name(staged: str, number: int, epoch: EpochId) -> str:
+    folder, _, name = staged.rpartition("/")
+    match = _SPARK_NAME.fullmatch(name)
+    suffix = match["suffix"] if match else Path(name).suffix
+    final = f"part-{epoch.epoch:010d}-{number:05d}-{epoch.query_id}{suffix}"
+    return f"{folder}/{final}" if folder else final
+
+
+def _publish(staged: Path, target: Path) -> None:
+    """Move *staged* to *target*; done already when only *target* is there."""
+    if target.exists():
+        return
+    try:
+        staged.replace(target)
+    except FileNotFoundError:
+        if not target.exists():
+            msg = (
+                f"{target}: neither published nor staged ({staged} is gone); the staged file was "
+                "removed by hand, restore it or start a new job directory"
+            )
+            raise SinkError(msg) from None
+
+
+def _flush(paths: Sequence[Path]) -> None:
+    """Make files and their names survive a loss of power, before the epoch is pre-committed."""
+    for path in paths:
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+    for folder in {path.parent for path in paths}:
+        sync_folder(folder)

@@ -1,0 +1,7 @@
+"""The only room that touches fsspec: places for documents with atomic put and put-if-absent."""
+
+from airflow_provider.runtime.storage.base import Storage
+from airflow_provider.runtime.storage.documents import Document
+from airflow_provider.runtime.storage.opening import local_path_of, open_storage, supported_schemes
+
+__all__ = ["Document", "Storage", "local_path_of", "open_storage", "supported_schemes"]

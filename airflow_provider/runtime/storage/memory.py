@@ -1,0 +1,69 @@
+"""Documents in this process, for tests: the same promises, nothing on a disk."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+
+class MemoryStorage:
+    """A prefix of fsspec's in-memory filesystem.
+
+    Args:
+        filesystem: fsspec's ``MemoryFileSystem``; it is one per process.
+        root: the prefix.
+    """
+
+    shared = False
+    _lock = threading.Lock()  # fsspec's ``mode="create"`` looks and then writes; this makes it one
+
+    def __init__(self, filesystem: Any, root: str) -> None:
+        self._fs = filesystem
+        self._root = root.rstrip("/")
+
+    @property
+    def url(self) -> str:
+        """Return the place's address."""
+        return f"memory://{self._root}"
+
+    def at(self, path: str) -> MemoryStorage:
+        """Return the prefix *path* under this one."""
+        return MemoryStorage(self._fs, f"{self._root}/{path}")
+
+    def read(self, path: str) -> bytes:
+        """Return the whole object."""
+        return bytes(self._fs.cat_file(self._full(path)))
+
+    def put(self, path: str, data: bytes) -> None:
+        """Replace the object under the lock."""
+        with self._lock:
+            self._fs.pipe_file(self._full(path), data)
+
+    def put_if_absent(self, path: str, data: bytes) -> bool:
+        """Look and write under the lock."""
+        with self._lock:
+            if self._fs.exists(self._full(path)):
+                return False
+            self._fs.pipe_file(self._full(path), data)
+            return True
+
+    def exists(self, path: str) -> bool:
+        """Tell whether there is an object or a prefix."""
+        return bool(self._fs.exists(self._full(path)))
+
+    def list(self, path: str) -> list[str]:
+        """Return the names directly under the prefix."""
+        try:
+            found = self._fs.ls(self._full(path), detail=False)
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+        return sorted(name.rstrip("/").rsplit("/", 1)[-1] for name in found)
+
+    def delete(self, path: str) -> None:
+        """Remove the object or all under the prefix."""
+        with self._lock:
+            if self._fs.exists(self._full(path)):
+                self._fs.rm(self._full(path), recursive=True)
+
+    def _full(self, path: str) -> str:
+        return f"{self._root}/{path}" if path else self._root

@@ -1,0 +1,234 @@
+"""Watching a run from outside, through its job directory alone: status, operators, triggers.
+
+:class:`RunWatcher` looks, :func:`judge` decides. A watcher may live in another process, on another
+machine, and start long after the run did.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+from typing import Any, Final
+
+from airflow_provider.runtime.clock import Clock
+from airflow_provider.runtime.failures import FailureClass
+from airflow_provider.runtime.final import verify_final
+from airflow_provider.runtime.jobdir import (
+    CANCELLED,
+    AttemptRecord,
+    ExitRecord,
+    FinalCheckpoint,
+    JobDirectory,
+    ProgressRecord,
+    SubmissionRecord,
+)
+from airflow_provider.runtime.errors import EXIT_FATAL, EXIT_LEASE, EXIT_USAGE
+from airflow_provider.runtime.lease import LeaseObserver, LeaseRecord, Liveness
+from airflow_provider.runtime.process import ProcessIdentity
+from airflow_provider.runtime.storage import Document, Storage
+
+START_TIMEOUT_S: Final = 600.0  # a cluster may queue a driver for long; silence must end some time
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ProcessRecord(Document):
+    """``submissions/<driver id>.process.json``: the process that looks after the driver."""
+
+    identity: dict[str, Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class View:
+    """What one look at a run has shown.
+
+    Attributes:
+        lease: the job's newest lease, of whatever run.
+        liveness: what is known of its holder.
+        attempt: the run's last attempt.
+        submission: the submission watched, or the run's last one.
+        exit: how its process ended, if that is known.
+        submission_gone: whether its process has certainly ended.
+    """
+
+    final: FinalCheckpoint | None
+    lease: LeaseRecord | None
+    liveness: Liveness
+    attempt: AttemptRecord | None
+    submission: SubmissionRecord | None
+    exit: ExitRecord | None
+    submission_gone: bool
+    progress: ProgressRecord | None = None
+
+
+class Verdict(str, enum.Enum):
+    """What a view comes to."""
+
+    DONE = "done"  # the final checkpoint is there
+    RUNNING = "running"  # a driver of this run is alive, or may be
+    STARTING = "starting"  # a driver was submitted and has not taken the lease yet
+    FOREIGN = "foreign"  # a driver of another run is alive
+    FAILED = "failed"  # the watched driver ended without a final checkpoint
+    ABSENT = "absent"  # nobody is at work on this run
+
+
+@dataclasses.dataclass(frozen=True)
+class Judgement:
+    """A verdict and its reason.
+
+    Attributes:
+        fatal: whether another attempt cannot help.
+    """
+
+    verdict: Verdict
+    reason: str = ""
+    fatal: bool = False
+
+
+def judge(view: View, *, run_id: str) -> Judgement:
+    """Decide what is going on with *run_id*, from one look."""
+    if view.final is not None:
+        return Judgement(Verdict.DONE)
+    held = view.liveness in {Liveness.LIVE, Liveness.UNKNOWN}
+    if held and view.lease is not None:
+        if view.lease.run_id == run_id:
+            return Judgement(Verdict.RUNNING)
+        return Judgement(Verdict.FOREIGN, _foreign_reason(view.lease))
+    if view.submission is None:
+        return Judgement(Verdict.ABSENT)
+    if view.exit is not None:
+        return _judge_exit(view, view.exit)
+    if _lease_of_submission(view) or view.submission_gone:
+        return Judgement(
+            Verdict.FAILED, _attempt_reason(view) or "the driver died without a final checkpoint"
+        )
+    return Judgement(Verdict.STARTING)
+
+
+def _judge_exit(view: View, ended: ExitRecord) -> Judgement:
+    reason = _attempt_reason(view)
+    if reason is None:
+        tail = next((line for line in reversed(ended.last_lines) if line.strip()), "")
+        reason = (
+            f"the driver ended with exit code {ended.exit_code} and left no final checkpoint"
+            f"{': ' + tail if tail else ''}"
+        )
+    fatal = ended.exit_code in {EXIT_USAGE, EXIT_FATAL}
+    if ended.exit_code == EXIT_LEASE:
+        reason = f"another driver held the lease: {reason}"
+    return Judgement(Verdict.FAILED, reason, fatal=fatal)
+
+
+def _lease_of_submission(view: View) -> bool:
+    return (
+        view.lease is not None
+        and view.submission is not None
+        and view.lease.driver_id == view.submission.driver_id
+    )
+
+
+def _attempt_reason(view: View) -> str | None:
+    """Return what the watched driver itself has recorded about its end."""
+    attempt, submission = view.attempt, view.submission
+    if attempt is None or submission is None or attempt.driver_id != submission.driver_id:
+        return None
+    if attempt.outcome == CANCELLED:
+        return f"attempt {attempt.attempt} was cancelled"
+    if attempt.failure is None:
+        return None
+    failure = attempt.failure
+    where = f"query {failure['query']!r}: " if failure.get("query") else ""
+    return (
+        f"{failure.get('failure_class', FailureClass.RECOVERABLE.value)}: {where}"
+        f"{failure.get('condition')}: {failure.get('reason')} (attempt {attempt.attempt} on "
+        f"{attempt.host})"
+    )
+
+
+def _foreign_reason(lease: LeaseRecord) -> str:
+    return (
+        f"run {lease.run_id!r} is running this job (lease {lease.token}, on {lease.owner['host']}); "
+        "wait for it, cancel it, or give each run a job directory of its own"
+    )
+
+
+class RunWatcher:
+    """Looks at one run again and again.
+
+    Args:
+        storage: the job directory.
+        run_id: the run.
+        clock: measures how long a heartbeat has stood still.
+        driver_id: the submission to watch; None for the run's last one.
+    """
+
+    def __init__(
+        self, storage: Storage, run_id: str, clock: Clock, driver_id: str | None = None
+    ) -> None:
+        self._storage = storage
+        self._directory = JobDirectory(storage)
+        self._run = self._directory.run(run_id)
+        self._observer = LeaseObserver(storage, clock)
+        self._clock = clock
+        self._begun = clock.monotonic()
+        self._driver_id = driver_id
+        self.run_id = run_id
+
+    def look(self) -> View:
+        """Look once."""
+        lease, liveness = self._observer.look()
+        submission = self._submission()
+        # Read after the lease: a driver puts its final checkpoint before it gives the lease up.
+        final = self._run.final()
+        attempts = self._run.attempts()
+        return View(
+            final=final,
+            lease=lease,
+            liveness=liveness,
+            attempt=attempts[-1] if attempts else None,
+            submission=submission,
+            exit=self._run.exit_of(submission.driver_id) if submission else None,
+            submission_gone=self._is_gone(submission),
+            progress=self._run.progress(),
+        )
+
+    def judge(self) -> Judgement:
+        """Look once and decide; a driver that never comes up ends as failed."""
+        judgement = judge(self.look(), run_id=self.run_id)
+        waited = self._clock.monotonic() - self._begun
+        if judgement.verdict is Verdict.STARTING and waited > START_TIMEOUT_S:
+            reason = (
+                f"the driver was submitted, but has not taken the lease in {waited:.0f} seconds"
+            )
+            return Judgement(Verdict.FAILED, reason)
+        return judgement
+
+    def settle(self, poll_s: float = 0.2) -> tuple[View, Judgement]:
+        """Look until it is known whether a driver lives; takes one lease timeout at most."""
+        while True:
+            view = self.look()
+            if view.final is not None or view.liveness is not Liveness.UNKNOWN:
+                return view, judge(view, run_id=self.run_id)
+            self._clock.sleep(poll_s)
+
+    def verified_final(self) -> FinalCheckpoint | None:
+        """Return the final checkpoint, verified; None while there is none.
+
+        Raises:
+            CheckpointError: it says what is not so.
+        """
+        final = self._run.final()
+        return verify_final(self._directory, final) if final is not None else None
+
+    def _submission(self) -> SubmissionRecord | None:
+        if self._driver_id is not None:
+            path = f"submissions/{self._driver_id}.json"
+            return SubmissionRecord.read(self._run.storage, path)
+        submissions = self._run.submissions()
+        return submissions[-1] if submissions else None
+
+    def _is_gone(self, submission: SubmissionRecord | None) -> bool:
+        if submission is None:
+            return False
+        path = f"submissions/{submission.driver_id}.process.json"
+        record = ProcessRecord.read(self._run.storage, path)
+        return record is not None and ProcessIdentity.from_dict(record.identity).is_gone()

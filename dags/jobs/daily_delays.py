@@ -1,0 +1,25 @@
+"""Daily departure delays per airport, over flights in event time."""
+
+from pyspark.sql import functions as F
+
+from airflow_provider.runtime import JobContext, files
+
+
+def daily_delays(ctx: JobContext) -> None:
+    """Count flights and average their delay, per day and airport of origin."""
+    flights = ctx.read(
+        "flights",
+        format="csv",
+        path=ctx.params["input"],
+        options={"header": "true"},
+        schema="time_hour timestamp, origin string, dep_delay double",
+        bounded=True,
+        watermark=("time_hour", "2 hours"),
+    )
+    daily = flights.groupBy(F.window("time_hour", "1 day"), "origin").agg(
+        F.count("*").alias("flights"),
+        F.count("dep_delay").alias("departed"),
+        F.avg("dep_delay").alias("mean_delay"),
+    )
+    rows = daily.select(F.col("window.start").cast("date").alias("day"), "origin", "flights", "departed", "mean_delay")
+    ctx.write("daily", rows, to=files(ctx.params["output"]), operators=["daily_window"])
