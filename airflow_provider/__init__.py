@@ -21,7 +21,7 @@ def get_provider_info() -> dict[str, Any]:
     return {
         "package-name": "airflow-provider-spark-streaming",
         "name": "Spark Streaming",
-        "description": "Spark Structured Streaming jobs with final checkpoints and exactly-once sinks.",
+        "description": "Spark streams that end with a final checkpoint and exactly-once sinks.",
         "versions": [__version__],
         "integrations": [
             {

@@ -1,0 +1,1 @@
+"""Start drivers and talk to jobs."""

@@ -6,8 +6,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from airflow_provider.runtime.api import JobContext
-    from airflow_provider.runtime.sinks import files
+    from airflow_provider.runtime.api import JobContext as JobContext
+    from airflow_provider.runtime.sinks.files import files as files
 
 __all__ = ["JobContext", "files"]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime as dt
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -14,6 +13,8 @@ from airflow_provider.runtime.sinks import FilesSink, Sink
 from airflow_provider.runtime.sources import SourceDefinition
 
 if TYPE_CHECKING:
+    import datetime as dt
+
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
@@ -58,7 +59,7 @@ class JobContext:
         self,
         name: str,
         *,
-        format: str,  # noqa: A002 - Spark's own word for it
+        format: str,
         path: str | None = None,
         schema: StructType | str | None = None,
         options: Mapping[str, str] | None = None,
@@ -124,7 +125,8 @@ class JobContext:
             msg = f"query {name!r} is written twice; give each query a name of its own"
             raise ConfigError(msg)
         if output_mode not in OUTPUT_MODES:
-            msg = f"query {name!r}: output_mode {output_mode!r} is not one of {', '.join(OUTPUT_MODES)}"
+            modes = ", ".join(OUTPUT_MODES)
+            msg = f"query {name!r}: output_mode {output_mode!r} is not one of {modes}"
             raise ConfigError(msg)
         if not is_streaming(df):
             msg = f"query {name!r}: not a streaming DataFrame; begin with ctx.read"
@@ -197,7 +199,7 @@ def _sinks_of(query: str, to: Sink | Sequence[Sink]) -> tuple[Sink, ...]:
         raise ConfigError(msg)
     for sink in sinks:
         if not all(callable(getattr(sink, method, None)) for method in _SINK_METHODS):
-            msg = f"query {query!r}: unknown sink {sink!r}; use files(…), or an object with the sink protocol"
+            msg = f"query {query!r}: unknown sink {sink!r}; use files(…) or a sink of your own"
             raise ConfigError(msg)
     names = [sink.name for sink in sinks]
     if len(set(names)) != len(names):

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import datetime as dt
 import uuid
-from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from airflow_provider.runtime.errors import ConfigError, JobDrainedError
@@ -18,6 +16,9 @@ from airflow_provider.runtime.jobdir import (
 from airflow_provider.runtime.lifecycle import AtEnd
 
 if TYPE_CHECKING:
+    import datetime as dt
+    from collections.abc import Mapping, Sequence
+
     from airflow_provider.runtime.queries import QueryDefinition
 
 MODES: Final = ("automatic", "streaming", "batch")
@@ -112,7 +113,7 @@ def resolve(ask: Ask, queries: Sequence[QueryDefinition]) -> Plan:
         ConfigError: the job has no query, or the end is asked of a source that has none.
     """
     if not queries:
-        msg = f"entry {ask.entry!r}: the function has written no query; call ctx.write(name, df, to=…)"
+        msg = f"entry {ask.entry!r}: the function wrote no query; call ctx.write(name, df, to=…)"
         raise ConfigError(msg)
     until = ask.until or ("end" if all(query.bounded for query in queries) else "stopped")
     if until == "end":
@@ -131,8 +132,8 @@ def _check_bounded(queries: Sequence[QueryDefinition]) -> None:
         for source in query.sources:
             if not source.bounded:
                 msg = (
-                    f"query {query.name!r}: source {source.name!r} is not bounded, so it has no end; "
-                    "read it with bounded=True, or run with until='available' or 'stopped'"
+                    f"query {query.name!r}: source {source.name!r} is not bounded, so it has no "
+                    "end; read it with bounded=True, or run with until='available' or 'stopped'"
                 )
                 raise ConfigError(msg)
 
@@ -183,7 +184,7 @@ def check_same_ask(asked: RunRecord, stored: RunRecord | None) -> None:
     for key, value in now.items():
         if value != before[key]:
             msg = (
-                f"run {asked.run_id!r} was begun with {key}={before[key]!r} and is now asked for with "
-                f"{key}={value!r}; ask as before, or use another run id or job directory"
+                f"run {asked.run_id!r} was begun with {key}={before[key]!r} and is now asked for "
+                f"with {key}={value!r}; ask as before, or use another run id or job directory"
             )
             raise ConfigError(msg)

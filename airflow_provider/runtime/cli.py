@@ -9,9 +9,7 @@ import logging
 import signal
 import sys
 import threading
-from collections.abc import Callable, Sequence
-from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from airflow_provider.runtime.asking import MODES, UNTIL, Ask
 from airflow_provider.runtime.checkpoint import (
@@ -34,6 +32,10 @@ from airflow_provider.runtime.lease import TAKEABLE, LeaseObserver
 from airflow_provider.runtime.requests import put_cancel, read_reply
 from airflow_provider.runtime.storage import open_storage
 from airflow_provider.runtime.watching import RunWatcher
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from types import FrameType
 
 log = logging.getLogger(__name__)
 
@@ -232,8 +234,9 @@ def _cancel(arguments: argparse.Namespace) -> int:
             return EXIT_OK
         clock.sleep(0.2)
     msg = (
-        f"{directory.url}: the driver of run {lease.run_id!r} on {lease.owner['host']} has not stopped "
-        f"in {_CANCEL_TIMEOUT_S:.0f} seconds; look at its log, or kill it: a run resumes from any point"
+        f"{directory.url}: the driver of run {lease.run_id!r} on {lease.owner['host']} has not "
+        f"stopped in {_CANCEL_TIMEOUT_S:.0f} seconds; look at its log, or kill it: a run resumes "
+        "from any point"
     )
     raise SparkStreamError(msg)
 
@@ -246,9 +249,7 @@ def _checkpoint_show(arguments: argparse.Namespace) -> int:
 def _checkpoint_plan_drain(arguments: argparse.Namespace) -> int:
     logs = CheckpointLogs(open_storage(arguments.url))
     batch = plan_drain_batch(logs)
-    print(
-        f"{logs.url}: batch {batch} is planned; start the query once with trigger(once=True) to run it"
-    )
+    print(f"{logs.url}: batch {batch} is planned; start the query once with trigger(once=True)")
     return EXIT_OK
 
 

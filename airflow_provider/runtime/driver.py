@@ -1,89 +1,35 @@
-"""One attempt: observe, decide, act, until the run has its final checkpoint.
-
-Deciding is :mod:`lifecycle`'s; this module carries its instructions out and feeds it what happens.
-"""
+"""A driver: one attempt at a run, from what is asked to the final checkpoint."""
 
 from __future__ import annotations
 
 import contextlib
-import dataclasses
-import logging
-import os
-import socket
 import threading
-import uuid
-from collections import deque
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
-from airflow_provider.runtime import failpoints, lifecycle
-from airflow_provider.runtime.api import JobContext
 from airflow_provider.runtime.asking import (
-    STREAMING,
     Ask,
-    Plan,
-    check_not_drained,
-    check_same_ask,
     choose_run,
-    resolve,
 )
-from airflow_provider.runtime.checkpoint import CheckpointLogs, next_drain_step, plan_drain_batch
-from airflow_provider.runtime.clock import Clock, SystemClock, to_iso
-from airflow_provider.runtime.entry import check_entry_file, load_entry
-from airflow_provider.runtime.errors import (
-    ConfigError,
-    LeaseHeldError,
-    LeaseLostError,
-    RunCancelledError,
-    RunFailedError,
-    SparkStreamError,
-    UnsupportedStorageError,
+from airflow_provider.runtime.attempt import Attempt, OnProgress
+from airflow_provider.runtime.clock import Clock, SystemClock
+from airflow_provider.runtime.final import verify_final
+from airflow_provider.runtime.preparing import (
+    check_before_spark,
+    declare_job,
+    open_job_directory,
 )
-from airflow_provider.runtime.failures import Failure, classify
-from airflow_provider.runtime.final import describe_query, verify_final
-from airflow_provider.runtime.java import check_java
-from airflow_provider.runtime.jobdir import (
-    CANCELLED,
-    FAILED,
-    FINISHED,
-    SUSPENDED,
-    AttemptRecord,
-    DrainIntent,
-    FinalCheckpoint,
-    JobDirectory,
-    JobRecord,
-    ProgressRecord,
-    RunDirectory,
-    RunRecord,
-)
-from airflow_provider.runtime.lease import TAKEABLE, Lease, LeaseObserver, acquire_lease
-from airflow_provider.runtime.process import identify_this
-from airflow_provider.runtime.progress import ProgressMeter
-from airflow_provider.runtime.queries import (
-    QueryDefinition,
-    RunningQuery,
-    StateOperator,
-    read_state_operators,
-)
-from airflow_provider.runtime.requests import pending_cancels, reply
 from airflow_provider.runtime.session import (
-    checkpoint_url,
-    is_submitted,
-    job_session,
-    jvm_pid,
     start_spark,
 )
-from airflow_provider.runtime.sinks import EpochCommitter
-from airflow_provider.runtime.storage import open_storage
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from pyspark.sql import SparkSession
 
-log = logging.getLogger(__name__)
-
-POLL_S: Final = 0.1
-_SLOW_POLL_S: Final = 1.0  # lease, requests and progress: each costs a look at the storage
-OnProgress = Callable[[ProgressRecord], None]
+    from airflow_provider.runtime.jobdir import (
+        FinalCheckpoint,
+    )
 
 
 def run_job(
@@ -118,406 +64,24 @@ def run_job(
     Crash safety: the same ask resumes from any point; see the crash table in ARCHITECTURE.md.
     """
     clock = clock or SystemClock()
-    directory = _open(ask.job_dir)
+    directory = open_job_directory(ask.job_dir)
     run_id = choose_run(directory, ask, clock.now())
     done = directory.run(run_id).final()
     if done is not None:
         return verify_final(directory, done)
-    _check_before_spark(ask, directory, run_id, clock)
+    check_before_spark(ask, directory, run_id, clock)
     owned = spark is None
     spark = spark or start_spark(f"spark-stream {ask.job_dir} {run_id}", ask.master, ask.conf)
     try:
         if on_spark_started is not None:
             on_spark_started()
-        job = _declare(ask, run_id, spark)
+        job = declare_job(ask, run_id, spark)
         stop = stop or threading.Event()
-        return _Attempt(ask, directory, run_id, job, clock, stop, on_progress).run()
+        attempt = Attempt(
+            ask, directory, run_id, job, clock=clock, stop=stop, on_progress=on_progress
+        )
+        return attempt.run()
     finally:
         if owned:
             with contextlib.suppress(Exception):  # the JVM may be gone; the outcome stands
                 spark.stop()
-
-
-def _open(job_dir: str) -> JobDirectory:
-    storage = open_storage(job_dir)
-    if not storage.shared:
-        msg = f"{job_dir}: Spark cannot reach this process's memory; use a path or a URL of a filesystem"
-        raise UnsupportedStorageError(msg)
-    directory = JobDirectory(storage)
-    directory.job()  # refuses a newer format
-    return directory
-
-
-def _check_before_spark(ask: Ask, directory: JobDirectory, run_id: str, clock: Clock) -> None:
-    """Refuse all that can be refused without the seconds that a JVM takes to start."""
-    check_entry_file(ask.entry)
-    check_not_drained(directory, run_id)
-    if not is_submitted():
-        check_java()
-    lease, liveness = LeaseObserver(directory.storage, clock).settle()
-    if liveness not in TAKEABLE and lease is not None:
-        msg = (
-            f"{directory.url}: another driver is running this job (lease {lease.token}, run "
-            f"{lease.run_id!r}, on {lease.owner['host']}); wait for it, or end it with "
-            f"'spark-stream cancel {directory.url}'"
-        )
-        raise LeaseHeldError(msg)
-
-
-@dataclasses.dataclass(frozen=True)
-class _Job:
-    """What the job's function has declared."""
-
-    name: str
-    spark: SparkSession
-    context: JobContext
-    plan: Plan
-
-    @property
-    def queries(self) -> tuple[QueryDefinition, ...]:
-        return self.context.queries
-
-
-def _declare(ask: Ask, run_id: str, spark: SparkSession) -> _Job:
-    from pyspark.errors import PySparkException
-
-    session = job_session(spark, ask.conf)
-    context = JobContext(
-        session, params=ask.params, run_id=run_id, mode=STREAMING, interval=ask.interval
-    )
-    function = load_entry(ask.entry)
-    try:
-        function(context)
-    except SparkStreamError:
-        raise
-    except (PySparkException, Exception) as error:
-        msg = f"entry {ask.entry!r}: the job's function failed: {type(error).__name__}: {error}"
-        raise ConfigError(msg) from error
-    plan = resolve(ask, context.queries)
-    return _Job(getattr(function, "__name__", "job"), session, context, plan)
-
-
-class _Attempt:
-    """One driver's work on one run, from the lease to its release."""
-
-    def __init__(
-        self,
-        ask: Ask,
-        directory: JobDirectory,
-        run_id: str,
-        job: _Job,
-        clock: Clock,
-        stop: threading.Event,
-        on_progress: OnProgress | None,
-    ) -> None:
-        self._ask = ask
-        self._directory = directory
-        self._run: RunDirectory = directory.run(run_id)
-        self._job = job
-        self._clock = clock
-        self._stop = stop
-        self._on_progress = on_progress
-        self._life = lifecycle.Lifecycle.of(
-            tuple(query.name for query in job.queries), job.plan.at_end
-        )
-        self._events: deque[lifecycle.Event] = deque()
-        self._queries: dict[str, RunningQuery] = {}
-        self._driver_id = ask.driver_id or uuid.uuid4().hex
-        self._final: FinalCheckpoint | None = None
-        self._next_slow_look = 0.0
-        self._acts = {
-            lifecycle.StartQuery: self._start_query,
-            lifecycle.StoreDrainIntent: self._store_drain_intent,
-            lifecycle.PlanDrain: self._plan_drain,
-            lifecycle.CallFinish: self._call_finish,
-            lifecycle.CommitEpochs: self._commit_epochs,
-            lifecycle.PutFinal: self._put_final,
-            lifecycle.Close: self._close,
-        }
-
-    def run(self) -> FinalCheckpoint:
-        asked = self._asked_record()
-        check_same_ask(asked, self._run.record())
-        self._lease = acquire_lease(
-            self._directory.storage,
-            run_id=self._run.run_id,
-            driver_id=self._driver_id,
-            owner=identify_this(jvm_pid(self._job.spark)),
-            clock=self._clock,
-        )
-        try:
-            return self._run_with_lease(asked)
-        finally:
-            self._lease.release()
-
-    def _run_with_lease(self, asked: RunRecord) -> FinalCheckpoint:
-        # Looked at again: another driver may have come and gone while Spark started.
-        done = self._run.final()
-        if done is not None:
-            return verify_final(self._directory, done)
-        check_not_drained(self._directory, self._run.run_id)
-        self._directory.put_job(JobRecord(name=self._job.name, created=to_iso(self._clock.now())))
-        stored = self._run.put_record(asked)
-        check_same_ask(asked, stored)
-        failpoints.hit("run.recorded")
-        self._attempt = self._record_attempt()
-        failpoints.hit("attempt.recorded")
-        self._meter = ProgressMeter(self._clock, self._attempt.attempt)
-        try:
-            self._live(stored)
-        except SparkStreamError as error:
-            self._end_attempt(FAILED, classify(error))
-            raise
-        return self._conclude()
-
-    def _live(self, run: RunRecord) -> None:
-        """Feed the lifecycle until it has ended; errors become its events."""
-        self._started = run.started
-        if self._try(self._open_queries):
-            self._events.append(lifecycle.Started(intended=self._run.drain_intent() is not None))
-        while self._life.phase is not lifecycle.JobPhase.ENDED:
-            if not self._events:
-                self._try(self._observe)
-            if self._events:
-                self._handle(self._events.popleft())
-            else:
-                self._clock.sleep(POLL_S)
-
-    def _handle(self, event: lifecycle.Event) -> None:
-        before = self._life.phase
-        self._life, instructions = self._life.handle(event)
-        if self._life.phase is not before:
-            log.info("run=%s %s -> %s", self._run.run_id, before.value, self._life.phase.value)
-        for instruction in instructions:
-            if not self._try(self._acts[type(instruction)], instruction):
-                return
-
-    def _try(self, act: Callable[..., None], *args: lifecycle.Instruction) -> bool:
-        """Call *act*; turn any error but a lost lease into the end of the attempt."""
-        try:
-            act(*args)
-        except LeaseLostError:
-            self._close_quietly()
-            raise
-        except Exception as error:  # noqa: BLE001 - whatever it is, the lifecycle ends the attempt
-            log.info("run=%s fails", self._run.run_id, exc_info=True)
-            self._events.clear()
-            self._events.append(lifecycle.Failed(classify(error)))
-            return False
-        return True
-
-    # --- observe --------------------------------------------------------------------------------
-
-    def _observe(self) -> None:
-        for query in self._queries.values():
-            if query.has_ended():
-                self._events.append(self._how_it_ended(query))
-                return
-            if self._life.publishes:
-                query.epochs.commit_ready()
-        if self._stop.is_set():
-            self._stop.clear()
-            self._events.append(lifecycle.CancelRequested())
-        elif self._clock.monotonic() >= self._next_slow_look:
-            self._next_slow_look = self._clock.monotonic() + _SLOW_POLL_S
-            self._look_around()
-
-    def _how_it_ended(self, query: RunningQuery) -> lifecycle.Event:
-        error = query.error()
-        self._report_progress()
-        query.settle()
-        if isinstance(error, LeaseLostError):
-            raise error
-        if error is not None:
-            return lifecycle.Failed(classify(error, query=query.name))
-        step = next_drain_step(query.logs.position(), stateful=query.logs.is_stateful())
-        return lifecycle.QueryEnded(query.name, step)
-
-    def _look_around(self) -> None:
-        self._lease.check()
-        for request in pending_cancels(self._directory.storage, self._lease.token):
-            reply(
-                self._directory.storage, request, ok=True, message="cancelling", clock=self._clock
-            )
-            self._events.append(lifecycle.CancelRequested())
-        self._report_progress()
-
-    def _report_progress(self) -> None:
-        record = self._meter.read(self._life, self._queries.values())
-        record.put(self._run.storage, "progress.json")
-        if self._on_progress is not None:
-            self._on_progress(record)
-
-    # --- act ------------------------------------------------------------------------------------
-
-    def _open_queries(self) -> None:
-        for definition in self._job.queries:
-            place = self._directory.checkpoint(definition.name)
-            logs = CheckpointLogs(place)
-            epochs = EpochCommitter(
-                definition.name,
-                storage=self._directory.committables(definition.name),
-                logs=logs,
-                sinks=definition.sinks,
-                lease=self._lease,
-                run_id=self._run.run_id,
-                clock=self._clock,
-            )
-            epochs.recover()
-            self._queries[definition.name] = RunningQuery(
-                definition,
-                checkpoint=checkpoint_url(place.url),
-                logs=logs,
-                epochs=epochs,
-                trigger=self._job.plan.trigger(self._ask.trigger_s),
-            )
-
-    def _start_query(self, instruction: lifecycle.StartQuery) -> None:
-        self._lease.check()
-        self._queries[instruction.query].start(instruction.how)
-
-    def _store_drain_intent(self, _: lifecycle.StoreDrainIntent) -> None:
-        self._lease.check()
-        positions = {name: query.logs.position() for name, query in self._queries.items()}
-        self._run.put_drain_intent(
-            DrainIntent(
-                run_id=self._run.run_id,
-                batches={name: position.last_commit for name, position in positions.items()},
-                at=to_iso(self._clock.now()),
-            )
-        )
-        failpoints.hit("drain.intended")
-        steps = {
-            name: next_drain_step(position, stateful=self._queries[name].logs.is_stateful())
-            for name, position in positions.items()
-        }
-        self._events.append(lifecycle.IntentStored(steps))
-
-    def _plan_drain(self, instruction: lifecycle.PlanDrain) -> None:
-        self._lease.check()
-        batch = plan_drain_batch(self._queries[instruction.query].logs)
-        log.info("query=%s batch=%s planned to drain", instruction.query, batch)
-        failpoints.hit("drain.planned")
-
-    def _call_finish(self, _: lifecycle.CallFinish) -> None:
-        failpoints.hit("drain.ended")
-        self._job.context.finish()
-        failpoints.hit("final.finished")
-        self._events.append(lifecycle.FinishDone())
-
-    def _commit_epochs(self, _: lifecycle.CommitEpochs) -> None:
-        for query in self._queries.values():
-            query.epochs.commit_through(query.logs.position().last_commit)
-        self._events.append(lifecycle.EpochsCommitted())
-
-    def _put_final(self, instruction: lifecycle.PutFinal) -> None:
-        drained = instruction.at_end is lifecycle.AtEnd.DRAIN
-        counts = [query.epochs.rows_read() for query in self._queries.values()]
-        known = [count for count in counts if count is not None]
-        final = FinalCheckpoint(
-            job=self._job.name,
-            run_id=self._run.run_id,
-            outcome=FINISHED if drained else SUSPENDED,
-            mode=STREAMING,
-            attempts=self._attempt.attempt,
-            started=self._started,
-            committed=to_iso(self._clock.now()),
-            rows_read=sum(known) if len(known) == len(counts) else None,
-            savepoint=None,
-            queries={
-                name: describe_query(
-                    query.definition,
-                    logs=query.logs,
-                    epochs=query.epochs,
-                    operators=self._state_operators(query),
-                    finished=drained,
-                )
-                for name, query in self._queries.items()
-            },
-        )
-        verify_final(self._directory, final)
-        self._lease.check()
-        self._final = self._run.put_final(final)
-        failpoints.hit("final.put")
-        self._events.append(lifecycle.FinalPut())
-
-    def _state_operators(self, query: RunningQuery) -> list[StateOperator]:
-        """Return the operators from the last batch's own report, or by reading the state."""
-        if not query.logs.is_stateful():
-            return []
-        progress = query.last_progress()
-        if progress and progress["batchId"] == query.logs.position().last_commit:
-            return [
-                StateOperator(index, operator["operatorName"], operator["numRowsTotal"])
-                for index, operator in enumerate(progress["stateOperators"])
-            ]
-        place = self._directory.checkpoint(query.name).url
-        return read_state_operators(self._job.spark, checkpoint_url(place))
-
-    def _close(self, _: lifecycle.Close) -> None:
-        self._close_quietly()
-        self._events.clear()
-        self._events.append(lifecycle.Closed())
-
-    def _close_quietly(self) -> None:
-        for query in self._queries.values():
-            try:
-                query.stop()
-            except Exception as error:  # noqa: BLE001 - the JVM may be gone; the others must stop
-                log.warning("query=%s could not be stopped: %s", query.name, error)
-        for error in self._job.context.close():
-            log.warning("run=%s an on_close callback failed", self._run.run_id, exc_info=error)
-
-    # --- records --------------------------------------------------------------------------------
-
-    def _asked_record(self) -> RunRecord:
-        logs = {
-            q.name: CheckpointLogs(self._directory.checkpoint(q.name)) for q in self._job.queries
-        }
-        interval = self._ask.interval
-        return RunRecord(
-            run_id=self._run.run_id,
-            entry=self._ask.entry,
-            params=dict(self._ask.params),
-            mode=STREAMING,
-            until=self._job.plan.until,
-            at_end=self._job.plan.at_end.value,
-            trigger_s=self._ask.trigger_s,
-            interval=[to_iso(moment) for moment in interval] if interval else None,
-            starting={name: log.position().last_commit for name, log in logs.items()},
-            started=to_iso(self._clock.now()),
-        )
-
-    def _record_attempt(self) -> AttemptRecord:
-        attempt = AttemptRecord(
-            attempt=self._run.attempt_count() + 1,
-            driver_id=self._driver_id,
-            token=self._lease.token,
-            host=socket.gethostname(),
-            pid=os.getpid(),
-            entry=self._ask.entry,
-            started=to_iso(self._clock.now()),
-        )
-        self._run.put_attempt(attempt)
-        return attempt
-
-    def _end_attempt(self, outcome: str, failure: Failure | None = None) -> None:
-        ended = dataclasses.replace(
-            self._attempt,
-            ended=to_iso(self._clock.now()),
-            outcome=outcome,
-            failure=failure.to_dict() if failure else None,
-        )
-        self._run.put_attempt(ended)
-
-    def _conclude(self) -> FinalCheckpoint:
-        failure = self._life.failure
-        if self._final is not None:
-            self._end_attempt(self._final.outcome)
-            return self._final
-        if failure is not None:
-            self._end_attempt(FAILED, failure)
-            raise RunFailedError(failure)
-        self._end_attempt(CANCELLED)
-        msg = f"run {self._run.run_id!r} was cancelled; the same command resumes it"
-        raise RunCancelledError(msg)

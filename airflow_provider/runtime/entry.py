@@ -6,12 +6,14 @@ import hashlib
 import importlib
 import importlib.util
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from airflow_provider.runtime.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import ModuleType
 
 
 def split_entry(entry: str) -> tuple[str, str]:
@@ -55,7 +57,8 @@ def load_entry(entry: str) -> Callable[[Any], None]:
     function = getattr(module, name, None)
     if not callable(function):
         found = sorted(n for n, v in vars(module).items() if callable(v) and not n.startswith("_"))
-        msg = f"entry {entry!r}: {place} has no function {name!r}; it has {', '.join(found) or 'none'}"
+        names = ", ".join(found) or "none"
+        msg = f"entry {entry!r}: {place} has no function {name!r}; it has {names}"
         raise ConfigError(msg)
     return function  # type: ignore[no-any-return]  # a function of the user's, typed by them
 

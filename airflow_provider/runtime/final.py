@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider.runtime.checkpoint import CheckpointLogs, LogPosition
@@ -12,6 +11,8 @@ from airflow_provider.runtime.jobdir import FINISHED, FinalCheckpoint, JobDirect
 from airflow_provider.runtime.sinks.epochs import EpochRecord
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from airflow_provider.runtime.queries import QueryDefinition, StateOperator
     from airflow_provider.runtime.sinks import EpochCommitter
 
@@ -85,9 +86,9 @@ def _verify_batches(
     )
     if not committed:
         msg = (
-            f"{directory.url}: the final checkpoint of run {final.run_id!r} says that query {name!r} "
-            f"committed batch {batch}, but Spark's commit log ends with {position.last_commit}; the "
-            "checkpoint was changed by hand or by another program"
+            f"{directory.url}: the final checkpoint of run {final.run_id!r} says that query "
+            f"{name!r} committed batch {batch}, but Spark's commit log ends with "
+            f"{position.last_commit}; the checkpoint was changed by hand or by another program"
         )
         raise CheckpointError(msg)
 

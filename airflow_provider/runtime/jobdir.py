@@ -10,7 +10,7 @@
     runs/<run id>/submissions/<driver id>.process.json, .exit.json
     runs/<run id>/attempts/<n>.json              AttemptRecord
     runs/<run id>/progress.json                  ProgressRecord
-    runs/<run id>/drain.json                     DrainIntent: put once, before a drain batch is planned
+    runs/<run id>/drain.json                     DrainIntent: put once, before planning a drain
     runs/<run id>/final.json                     FinalCheckpoint: put once, never changed
     leases/<token>.json  heartbeats/<token>.json
     requests/<id>.json  replies/<id>.json

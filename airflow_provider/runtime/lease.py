@@ -175,7 +175,7 @@ class Lease:
             try:
                 self.beat()
             except OSError as error:
-                # The storage may come back; until then ``check`` keeps anything from being committed.
+                # The storage may come back; until then ``check`` lets nothing be committed.
                 log.warning("heartbeat of lease %s could not be written: %s", self.token, error)
 
 

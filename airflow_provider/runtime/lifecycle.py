@@ -16,12 +16,15 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-from collections.abc import Mapping
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from airflow_provider.runtime.checkpoint.drain import DrainStep
+from airflow_provider.runtime.checkpoint.steps import DrainStep
 from airflow_provider.runtime.errors import IllegalTransitionError
-from airflow_provider.runtime.failures import Failure
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from airflow_provider.runtime.failures import Failure
 
 
 class JobPhase(str, enum.Enum):
@@ -237,7 +240,7 @@ class Lifecycle:
         if handler is None:
             msg = f"{event} came in phase {self.phase.value} of {self}"
             raise IllegalTransitionError(msg)
-        return handler(self, event)  # type: ignore[arg-type]  # the table pairs them
+        return handler(self, event)
 
     def _on_interruption(
         self, event: Failed | CancelRequested
@@ -267,7 +270,8 @@ class Lifecycle:
         return read._to(JobPhase.DRAINING), (CommitEpochs(), StoreDrainIntent())
 
     def _on_intent(self, event: IntentStored) -> tuple[Lifecycle, tuple[Instruction, ...]]:
-        draining, instructions = self, ()
+        draining = self
+        instructions: tuple[Instruction, ...] = ()
         for name in self.queries:
             draining, more = draining._drain_on(name, event.steps[name])
             instructions += more
@@ -316,7 +320,10 @@ class Lifecycle:
         return dataclasses.replace(self, phase=phase)
 
 
-_HANDLERS: Final = {
+# Each handler takes the event it is paired with, which a type checker cannot see.
+_HANDLERS: Final[
+    Mapping[tuple[JobPhase, type], Callable[..., tuple[Lifecycle, tuple[Instruction, ...]]]]
+] = {
     (JobPhase.OPENED, Started): Lifecycle._on_started,
     (JobPhase.READING, QueryEnded): Lifecycle._on_read,
     (JobPhase.DRAINING, EpochsCommitted): Lifecycle._on_epochs_published,

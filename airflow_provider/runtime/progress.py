@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider.runtime.clock import Clock, to_iso
 from airflow_provider.runtime.jobdir import ProgressRecord
-from airflow_provider.runtime.lifecycle import Lifecycle
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from airflow_provider.runtime.lifecycle import Lifecycle
     from airflow_provider.runtime.queries import RunningQuery
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import uuid
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from airflow_provider.runtime.clock import Clock, to_iso
 from airflow_provider.runtime.jobdir import ReplyRecord, RequestRecord
-from airflow_provider.runtime.storage import Storage
+
+if TYPE_CHECKING:
+    from airflow_provider.runtime.storage import Storage
 
 CANCEL: Final = "cancel"
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from pyspark.sql import SparkSession
 
 # A driver whose executors are threads of its own needs no address that others can reach.
@@ -44,7 +45,7 @@ def start_spark(app_name: str, master: str | None, conf: Mapping[str, str]) -> S
 
 
 def job_session(spark: SparkSession, conf: Mapping[str, str]) -> SparkSession:
-    """Return a session of the job's own, so that jobs in one JVM do not see each other's settings."""
+    """Return a session of the job's own: jobs in one JVM do not see each other's settings."""
     session = spark.newSession()
     for key, value in conf.items():
         if session.conf.isModifiable(key):

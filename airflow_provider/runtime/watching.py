@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from airflow_provider.runtime.clock import Clock
+from airflow_provider.runtime.errors import EXIT_FATAL, EXIT_LEASE, EXIT_USAGE
 from airflow_provider.runtime.failures import FailureClass
 from airflow_provider.runtime.final import verify_final
 from airflow_provider.runtime.jobdir import (
@@ -22,12 +22,17 @@ from airflow_provider.runtime.jobdir import (
     ProgressRecord,
     SubmissionRecord,
 )
-from airflow_provider.runtime.errors import EXIT_FATAL, EXIT_LEASE, EXIT_USAGE
 from airflow_provider.runtime.lease import LeaseObserver, LeaseRecord, Liveness
 from airflow_provider.runtime.process import ProcessIdentity
 from airflow_provider.runtime.storage import Document, Storage
 
+if TYPE_CHECKING:
+    from airflow_provider.runtime.clock import Clock
+
 START_TIMEOUT_S: Final = 600.0  # a cluster may queue a driver for long; silence must end some time
+_PROCESS_TIMEOUT_S: Final = (
+    60.0  # the process that submits says that it is there in a second or two
+)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -35,6 +40,13 @@ class ProcessRecord(Document):
     """``submissions/<driver id>.process.json``: the process that looks after the driver."""
 
     identity: dict[str, Any]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ClaimRecord(Document):
+    """``runs/<run id>/claim.json``: which try of an Airflow task watches the run."""
+
+    generation: int
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,6 +60,7 @@ class View:
         submission: the submission watched, or the run's last one.
         exit: how its process ended, if that is known.
         submission_gone: whether its process has certainly ended.
+        submission_started: whether its process has come up at all.
     """
 
     final: FinalCheckpoint | None
@@ -58,6 +71,7 @@ class View:
     exit: ExitRecord | None
     submission_gone: bool
     progress: ProgressRecord | None = None
+    submission_started: bool = True
 
 
 class Verdict(str, enum.Enum):
@@ -95,6 +109,10 @@ def judge(view: View, *, run_id: str) -> Judgement:
         return Judgement(Verdict.FOREIGN, _foreign_reason(view.lease))
     if view.submission is None:
         return Judgement(Verdict.ABSENT)
+    return _judge_submission(view)
+
+
+def _judge_submission(view: View) -> Judgement:
     if view.exit is not None:
         return _judge_exit(view, view.exit)
     if _lease_of_submission(view) or view.submission_gone:
@@ -146,8 +164,8 @@ def _attempt_reason(view: View) -> str | None:
 
 def _foreign_reason(lease: LeaseRecord) -> str:
     return (
-        f"run {lease.run_id!r} is running this job (lease {lease.token}, on {lease.owner['host']}); "
-        "wait for it, cancel it, or give each run a job directory of its own"
+        f"run {lease.run_id!r} is running this job (lease {lease.token}, on "
+        f"{lease.owner['host']}); wait for it, cancel it, or give each run its own job directory"
     )
 
 
@@ -180,6 +198,7 @@ class RunWatcher:
         # Read after the lease: a driver puts its final checkpoint before it gives the lease up.
         final = self._run.final()
         attempts = self._run.attempts()
+        process = self._process(submission)
         return View(
             final=final,
             lease=lease,
@@ -187,15 +206,18 @@ class RunWatcher:
             attempt=attempts[-1] if attempts else None,
             submission=submission,
             exit=self._run.exit_of(submission.driver_id) if submission else None,
-            submission_gone=self._is_gone(submission),
+            submission_gone=process is not None and process.is_gone(),
+            submission_started=process is not None,
             progress=self._run.progress(),
         )
 
     def judge(self) -> Judgement:
         """Look once and decide; a driver that never comes up ends as failed."""
-        judgement = judge(self.look(), run_id=self.run_id)
+        view = self.look()
+        judgement = judge(view, run_id=self.run_id)
         waited = self._clock.monotonic() - self._begun
-        if judgement.verdict is Verdict.STARTING and waited > START_TIMEOUT_S:
+        patience = START_TIMEOUT_S if view.submission_started else _PROCESS_TIMEOUT_S
+        if judgement.verdict is Verdict.STARTING and waited > patience:
             reason = (
                 f"the driver was submitted, but has not taken the lease in {waited:.0f} seconds"
             )
@@ -226,9 +248,9 @@ class RunWatcher:
         submissions = self._run.submissions()
         return submissions[-1] if submissions else None
 
-    def _is_gone(self, submission: SubmissionRecord | None) -> bool:
+    def _process(self, submission: SubmissionRecord | None) -> ProcessIdentity | None:
         if submission is None:
-            return False
+            return None
         path = f"submissions/{submission.driver_id}.process.json"
         record = ProcessRecord.read(self._run.storage, path)
-        return record is not None and ProcessIdentity.from_dict(record.identity).is_gone()
+        return ProcessIdentity.from_dict(record.identity) if record is not None else None

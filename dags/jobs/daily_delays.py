@@ -21,5 +21,6 @@ def daily_delays(ctx: JobContext) -> None:
         F.count("dep_delay").alias("departed"),
         F.avg("dep_delay").alias("mean_delay"),
     )
-    rows = daily.select(F.col("window.start").cast("date").alias("day"), "origin", "flights", "departed", "mean_delay")
+    day = F.col("window.start").cast("date").alias("day")
+    rows = daily.select(day, "origin", "flights", "departed", "mean_delay")
     ctx.write("daily", rows, to=files(ctx.params["output"]), operators=["daily_window"])

@@ -1,13 +1,14 @@
 """Spark's own checkpoint: its offset and commit logs, and the batch that drains it."""
 
-from airflow_provider.runtime.checkpoint.drain import (
+from airflow_provider.runtime.checkpoint.drain import plan_drain_batch
+from airflow_provider.runtime.checkpoint.logs import CheckpointLogs, OffsetEntry
+from airflow_provider.runtime.checkpoint.report import describe_checkpoint
+from airflow_provider.runtime.checkpoint.steps import (
     MAX_WATERMARK_MS,
     DrainStep,
+    LogPosition,
     next_drain_step,
-    plan_drain_batch,
 )
-from airflow_provider.runtime.checkpoint.logs import CheckpointLogs, LogPosition, OffsetEntry
-from airflow_provider.runtime.checkpoint.report import describe_checkpoint
 
 __all__ = [
     "MAX_WATERMARK_MS",

@@ -8,41 +8,17 @@ checkpoint after MAX_WATERMARK is Flink's (FLIP-147).
 
 from __future__ import annotations
 
-import enum
-from typing import Final
+from typing import TYPE_CHECKING
 
-from airflow_provider.runtime.checkpoint.logs import CheckpointLogs, LogPosition
+from airflow_provider.runtime.checkpoint.steps import (
+    MAX_WATERMARK_MS,
+    DrainStep,
+    next_drain_step,
+)
 from airflow_provider.runtime.errors import JobDrainedError, OpenBatchError, UnknownJobError
 
-# 9999-12-31T23:59:59.999Z. Not Long.MaxValue: Spark multiplies by 1,000 and overflows.
-MAX_WATERMARK_MS: Final = 253_402_300_799_999
-
-
-class DrainStep(str, enum.Enum):
-    """What has to be done next to drain a query."""
-
-    NOTHING = "nothing"  # no batch ever ran, or no operator keeps state: there is nothing to flush
-    RUN_OPEN = "run_open"  # an ordinary batch is planned: run it first, and it alone
-    PLAN = "plan"  # plan the drain batch
-    RUN_PLANNED = "run_planned"  # the drain batch is planned: run it, and it alone
-    DONE = "done"  # the drain batch has committed
-
-
-def next_drain_step(position: LogPosition, *, stateful: bool) -> DrainStep:
-    """Decide from the logs alone, so that a restarted drain goes on where the last one died.
-
-    Args:
-        position: how far the query's logs reach.
-        stateful: whether the query has written state.
-    """
-    drain_planned = position.watermark_ms == MAX_WATERMARK_MS
-    if position.open_batch is not None:
-        return DrainStep.RUN_PLANNED if drain_planned else DrainStep.RUN_OPEN
-    if drain_planned:
-        return DrainStep.DONE
-    if position.last_commit < 0 or not stateful:
-        return DrainStep.NOTHING
-    return DrainStep.PLAN
+if TYPE_CHECKING:
+    from airflow_provider.runtime.checkpoint.logs import CheckpointLogs
 
 
 def plan_drain_batch(logs: CheckpointLogs) -> int:
@@ -78,6 +54,6 @@ def plan_drain_batch(logs: CheckpointLogs) -> int:
     batch = position.last_commit + 1
     entry = logs.offsets(position.last_commit).with_watermark(MAX_WATERMARK_MS)
     if not logs.put_offsets(batch, entry):
-        msg = f"{logs.url}: batch {batch} was planned by somebody else just now; is the query running?"
+        msg = f"{logs.url}: batch {batch} was planned just now by somebody else; is it running?"
         raise OpenBatchError(msg)
     return batch

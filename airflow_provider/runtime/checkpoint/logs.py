@@ -13,33 +13,16 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from airflow_provider.runtime.checkpoint.steps import LogPosition
 from airflow_provider.runtime.errors import CheckpointError, CorruptDocumentError
-from airflow_provider.runtime.storage import Storage
+
+if TYPE_CHECKING:
+    from airflow_provider.runtime.storage import Storage
 
 _VERSIONS = frozenset({"v1", "v2"})
 _NO_OFFSET = "-"
-
-
-@dataclasses.dataclass(frozen=True)
-class LogPosition:
-    """How far a query's two logs reach.
-
-    Attributes:
-        last_offsets: the last planned batch, -1 for none.
-        last_commit: the last committed batch, -1 for none.
-        watermark_ms: the watermark with which the last planned batch runs, or ran; None for none.
-    """
-
-    last_offsets: int
-    last_commit: int
-    watermark_ms: int | None
-
-    @property
-    def open_batch(self) -> int | None:
-        """Return the batch that is planned and not committed; None when there is none."""
-        return self.last_offsets if self.last_offsets > self.last_commit else None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -132,7 +115,7 @@ class CheckpointLogs:
             raise CorruptDocumentError(msg) from error
 
     def batches(self, log: str) -> list[int]:
-        """Return the batches that have an entry in *log* (``offsets`` or ``commits``), ascending."""
+        """Return the batches with an entry in *log* (``offsets`` or ``commits``), ascending."""
         return sorted(int(name) for name in self._storage.list(log) if name.isdigit())
 
     def position(self) -> LogPosition:

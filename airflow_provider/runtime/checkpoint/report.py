@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from airflow_provider.runtime.checkpoint.drain import MAX_WATERMARK_MS
 from airflow_provider.runtime.checkpoint.logs import CheckpointLogs
+from airflow_provider.runtime.checkpoint.steps import MAX_WATERMARK_MS
 from airflow_provider.runtime.clock import millis_to_iso
 from airflow_provider.runtime.errors import UnknownJobError
-from airflow_provider.runtime.storage import Storage
+
+if TYPE_CHECKING:
+    from airflow_provider.runtime.storage import Storage
 
 _SHOWN_BATCHES = 10
 

@@ -6,10 +6,12 @@ import dataclasses
 import enum
 import re
 import socket
-from collections.abc import Iterator
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider.runtime.errors import EXIT_FATAL, EXIT_RETRY, CheckpointError, ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 
 class FailureClass(str, enum.Enum):

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from airflow_provider.runtime.queries.plan import source_names
 from airflow_provider.runtime.sources import SourceDefinition
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from pyspark.sql import DataFrame
 
     from airflow_provider.runtime.sinks import Sink

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import threading
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider.runtime.checkpoint import CheckpointLogs
 from airflow_provider.runtime.lifecycle import Run
 from airflow_provider.runtime.queries.plan import count_input_rows
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
-    from pyspark.sql.streaming import StreamingQuery
+    from pyspark.sql.streaming.query import StreamingQuery
 
+    from airflow_provider.runtime.checkpoint import CheckpointLogs
     from airflow_provider.runtime.queries.definition import QueryDefinition
     from airflow_provider.runtime.sinks import EpochCommitter
 
@@ -88,9 +89,7 @@ class RunningQuery:
     def last_progress(self) -> dict[str, Any] | None:
         """Return Spark's last progress of the query; None before the first."""
         progress = self._query.lastProgress if self._query is not None else None
-        if progress is None:
-            return self._progress
-        return dict(progress) if isinstance(progress, dict) else _as_dict(progress)
+        return dict(json.loads(progress.json)) if progress is not None else self._progress
 
     def _on_batch(self, df: DataFrame, batch: int) -> None:
         try:
@@ -103,10 +102,4 @@ class RunningQuery:
     def _count_input(self) -> int | None:
         if not self._started.wait(_START_TIMEOUT_S) or self._query is None:
             return None
-        return count_input_rows(self._query._jsq.streamingQuery())  # type: ignore[attr-defined]
-
-
-def _as_dict(progress: Any) -> dict[str, Any]:
-    import json
-
-    return dict(json.loads(progress.json))
+        return count_input_rows(self._query._jsq.streamingQuery())

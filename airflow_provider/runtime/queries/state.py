@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from pyspark.sql import Row, SparkSession
 
 log = logging.getLogger(__name__)
@@ -46,8 +47,8 @@ def read_state_operators(spark: SparkSession, checkpoint: str) -> list[StateOper
 
 
 def _count(spark: SparkSession, checkpoint: str, operator: int, store: str) -> int | None:
-    from pyspark.errors import PySparkException
     from py4j.protocol import Py4JJavaError
+    from pyspark.errors import PySparkException
 
     reader = spark.read.format("statestore").option("operatorId", operator)
     # Every column family as raw bytes: the same call then serves windows, joins and timers.

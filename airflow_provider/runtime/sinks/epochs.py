@@ -14,7 +14,6 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider.runtime import failpoints
-from airflow_provider.runtime.checkpoint import CheckpointLogs
 from airflow_provider.runtime.clock import Clock, to_iso
 from airflow_provider.runtime.errors import LeaseLostError, SinkError
 from airflow_provider.runtime.sinks.protocol import EpochId, Sink
@@ -23,6 +22,7 @@ from airflow_provider.runtime.storage import Document, Storage
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
+    from airflow_provider.runtime.checkpoint import CheckpointLogs
     from airflow_provider.runtime.lease import Lease
 
 log = logging.getLogger(__name__)
@@ -188,7 +188,7 @@ class EpochCommitter:
             if sink is None:
                 msg = (
                     f"query {self._query!r}: epoch {record.epoch} was pre-committed for sink "
-                    f"{part['name']!r}, which the job no longer writes to; put it back and run again"
+                    f"{part['name']!r}, which the job no longer writes to; put it back"
                 )
                 raise SinkError(msg)
             sink.commit(part["committable"], self._lease.check)

@@ -11,7 +11,6 @@ from __future__ import annotations
 import os
 import re
 import shutil
-from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -22,6 +21,8 @@ from airflow_provider.runtime.storage import local_path_of
 from airflow_provider.runtime.storage.local import sync_folder
 
 if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator, Mapping, Sequence
+
     from pyspark.sql import DataFrame
 
 FORMATS: Final = ("parquet", "json", "csv", "orc")
@@ -37,7 +38,7 @@ _WRITER_OPTIONS: Final = {
 
 def files(
     path: str,
-    format: str = "parquet",  # noqa: A002 - Spark's own word for it
+    format: str = "parquet",
     partition_by: Sequence[str] = (),
     *,
     options: Mapping[str, str] | None = None,

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider.runtime.errors import ConfigError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
@@ -38,8 +39,8 @@ class SourceDefinition:
         Raises:
             ConfigError: Spark cannot read it: no such path, format, schema or column.
         """
-        from pyspark.errors import AnalysisException, IllegalArgumentException
         from py4j.protocol import Py4JJavaError
+        from pyspark.errors import AnalysisException, IllegalArgumentException
 
         try:
             return self._load(spark)

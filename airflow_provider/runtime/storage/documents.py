@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from typing import Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from airflow_provider.runtime.errors import CorruptDocumentError, UnsupportedVersionError
-from airflow_provider.runtime.storage.base import Storage
+
+if TYPE_CHECKING:
+    from airflow_provider.runtime.storage.base import Storage
 
 D = TypeVar("D", bound="Document")
 

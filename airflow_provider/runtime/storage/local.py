@@ -6,10 +6,13 @@ import contextlib
 import os
 import shutil
 import uuid
-from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from airflow_provider.runtime.errors import UnsupportedStorageError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 _TEMPORARY = ".tmp-"  # hidden from ``list``, so that a crash while writing leaves nothing visible
 

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import fsspec
 from fsspec.core import split_protocol
 
 from airflow_provider.runtime.errors import UnsupportedStorageError
-from airflow_provider.runtime.storage.base import Storage
 from airflow_provider.runtime.storage.local import LocalStorage
 from airflow_provider.runtime.storage.memory import MemoryStorage
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from airflow_provider.runtime.storage.base import Storage
 
 
 def _local(url: str) -> Storage:
@@ -53,8 +56,8 @@ def open_storage(url: str) -> Storage:
     opener = _OPENERS.get(scheme)
     if opener is None:
         msg = (
-            f"{url}: the scheme {scheme!r} has no tested atomic put-if-absent here, which the lease "
-            f"and the final checkpoint need; use one of: {', '.join(supported_schemes())}"
+            f"{url}: the scheme {scheme!r} has no tested atomic put-if-absent here, which the "
+            f"lease and the final checkpoint need; use one of: {', '.join(supported_schemes())}"
         )
         raise UnsupportedStorageError(msg)
     return opener(url)

@@ -1,0 +1,60 @@
+# Every target makes the environment it needs; `make` alone says what there is.
+.DEFAULT_GOAL := help
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DELETE_ON_ERROR:
+
+BIN := .venv/bin
+INSTALLED := .venv/.installed
+# Any Python will do to start with: the script finds the right one, or PYTHON names it.
+ANY_PYTHON = $(shell command -v python3 || command -v python || echo python3)
+
+.PHONY: help
+help: ## Show this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+$(INSTALLED): pyproject.toml constraints.txt scripts/setup_env.py
+	@$(ANY_PYTHON) scripts/setup_env.py
+
+.PHONY: setup
+setup: ## Make .venv with everything, and find or install Java (PYTHON chooses the Python)
+	@$(ANY_PYTHON) scripts/setup_env.py
+
+.PHONY: demo
+demo: $(INSTALLED) ## Run the example DAG with real Airflow and real Spark
+	@$(BIN)/python scripts/demo.py
+
+.PHONY: check
+check: $(INSTALLED) ## Lint, formatting, types, import rules, test docstrings
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-logo
+	$(BIN)/interrogate --quiet tests
+
+.PHONY: format
+format: $(INSTALLED) ## Format, and fix what can be fixed
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+.PHONY: test
+test: $(INSTALLED) ## Every test but the soak ones (ARGS adds pytest options)
+	$(BIN)/python -m pytest -m "not soak" $(ARGS)
+
+.PHONY: test-fast
+test-fast: $(INSTALLED) ## The tests without Spark and Airflow: under one minute
+	$(BIN)/python -m pytest -m "not spark and not airflow and not soak" $(ARGS)
+
+.PHONY: soak
+soak: $(INSTALLED) ## The tests that run for long
+	$(BIN)/python -m pytest -m soak --timeout=0 $(ARGS)
+
+.PHONY: bench
+bench: $(INSTALLED) ## Compare the runtime with plain PySpark
+	@$(BIN)/python scripts/bench.py
+
+.PHONY: clean
+clean: ## Remove all that was made here, except .venv
+	rm -rf .airflow .work spark-warehouse metastore_db derby.log build dist htmlcov .coverage
+	rm -rf .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache *.egg-info
+	find . -path ./.venv -prune -o -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,35 @@
+"""Following a driver's log file from the task's log."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+_CHUNK_BYTES: Final = 1 << 20
+
+
+class LogFollower:
+    """Reads what has been added to a file since it was last asked.
+
+    Args:
+        path: the file; None, or one on another machine, has nothing to say.
+        offset: where to begin, in bytes.
+    """
+
+    def __init__(self, path: str | None, offset: int = 0) -> None:
+        self._path = Path(path) if path is not None else None
+        self.offset = offset
+
+    def new_lines(self) -> list[str]:
+        """Return the whole lines added since the last call; a line still being written waits."""
+        if self._path is None:
+            return []
+        try:
+            with self._path.open("rb") as file:
+                file.seek(self.offset)
+                data = file.read(_CHUNK_BYTES)
+        except OSError:
+            return []
+        whole, newline, _ = data.rpartition(b"\n")
+        self.offset += len(whole) + len(newline)
+        return whole.decode(errors="replace").splitlines()

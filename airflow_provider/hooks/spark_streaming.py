@@ -1,0 +1,214 @@
+"""Start drivers through the apache-spark provider, and talk to a job through its directory."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import uuid
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
+from airflow.sdk import BaseHook
+from airflow.sdk.configuration import conf as airflow_conf
+
+from airflow_provider.hooks.packaging import application_path, runtime_zip
+from airflow_provider.runtime.clock import Clock, SystemClock, to_iso
+from airflow_provider.runtime.entry import check_entry_file, split_entry
+from airflow_provider.runtime.java import check_java
+from airflow_provider.runtime.jobdir import JobDirectory, SubmissionRecord
+from airflow_provider.runtime.lease import TAKEABLE, LeaseObserver
+from airflow_provider.runtime.requests import put_cancel
+from airflow_provider.runtime.storage import local_path_of, open_storage
+from airflow_provider.runtime.watching import ClaimRecord, RunWatcher
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+# Airflow's own configuration and secrets are the worker's; a driver has no use for them.
+_PRIVATE_PREFIXES = ("AIRFLOW__", "AIRFLOW_CONN_", "AIRFLOW_VAR_", "_AIRFLOW_")
+_LOCAL_CONF = {
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.host": "127.0.0.1",
+    "spark.ui.enabled": "false",
+}
+
+
+class SparkStreamingHook(BaseHook):
+    """Submits drivers of the runtime with ``spark-submit``.
+
+    The command is built by the apache-spark provider's ``SparkSubmitHook`` from the Spark
+    connection, so that masters, deploy modes, queues and Kerberos are configured as everywhere in
+    Airflow. The process runs detached from the worker.
+
+    Args:
+        conn_id: a Spark connection.
+        conf: Spark configuration.
+        py_files: further files for the job, comma-separated.
+        packages: Maven coordinates, comma-separated.
+        clock: time; None for the machine's.
+    """
+
+    conn_name_attr = "conn_id"
+    default_conn_name = "spark_default"
+    conn_type = "spark"
+    hook_name = "Spark Streaming"
+
+    def __init__(
+        self,
+        conn_id: str = default_conn_name,
+        *,
+        conf: Mapping[str, str] | None = None,
+        py_files: str | None = None,
+        packages: str | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        super().__init__()
+        self._conn_id = conn_id
+        self._conf = dict(conf or {})
+        self._py_files = py_files
+        self._packages = packages
+        self._clock = clock or SystemClock()
+
+    def get_conn(self) -> Any:
+        """Return None: a job is talked to through its directory, not through a connection."""
+        return None
+
+    def watcher(self, job_dir: str, run_id: str, driver_id: str | None = None) -> RunWatcher:
+        """Return a watcher of a run; see :mod:`airflow_provider.runtime.watching`."""
+        return RunWatcher(open_storage(job_dir), run_id, self._clock, driver_id)
+
+    def submit(
+        self, *, job_dir: str, run_id: str, entry: str, arguments: Sequence[str]
+    ) -> SubmissionRecord:
+        """Start a driver and return at once.
+
+        Args:
+            job_dir: URL of the job directory.
+            run_id: the run.
+            entry: ``FILE.py:FUNC`` or ``pkg.mod:FUNC``.
+            arguments: further arguments of ``spark-stream run``.
+
+        Raises:
+            ConfigError: Java, the entry file or the storage is not as it must be; nothing was
+                written.
+
+        Crash safety: the intent is stored first. A crash after it leaves an intent without a
+        process, which the next call ignores; the lease keeps two drivers apart.
+        """
+        storage = open_storage(job_dir)
+        check_entry_file(entry)
+        driver_id = uuid.uuid4().hex
+        log = self._log_path(job_dir, run_id, driver_id)
+        spark = self._spark_submit(job_dir, run_id, entry, [*arguments, "--driver-id", driver_id])
+        if spark._connection["deploy_mode"] != "cluster":
+            check_java()
+        command = spark._build_spark_submit_command(str(application_path()))
+        record = SubmissionRecord(
+            driver_id=driver_id,
+            run_id=run_id,
+            submitted=to_iso(self._clock.now()),
+            log=str(log),
+        )
+        JobDirectory(storage).run(run_id).put_submission(record)
+        self._launch(job_dir, record, log, command)
+        return record
+
+    def claim(self, job_dir: str, run_id: str) -> int:
+        """Say that a new task try watches the run from now on.
+
+        Returns:
+            The claim's generation. :meth:`cancel` on behalf of an older one does nothing: Airflow
+            may tell a trigger of the last try that it was killed when the next try already runs.
+        """
+        storage = JobDirectory(open_storage(job_dir)).run(run_id).storage
+        last = ClaimRecord.read(storage, "claim.json")
+        claim = ClaimRecord(generation=(last.generation if last else 0) + 1)
+        claim.put(storage, "claim.json")
+        return claim.generation
+
+    def cancel(self, job_dir: str, run_id: str, generation: int) -> bool:
+        """Ask the run's live driver to stop, if *generation* is still the newest claim.
+
+        Returns:
+            Whether a driver was asked.
+        """
+        storage = open_storage(job_dir)
+        claim = ClaimRecord.read(JobDirectory(storage).run(run_id).storage, "claim.json")
+        if claim is None or claim.generation != generation:
+            return False
+        lease, liveness = LeaseObserver(storage, self._clock).look()
+        if lease is None or liveness in TAKEABLE or lease.run_id != run_id:
+            return False
+        put_cancel(storage, lease.token, self._clock)
+        return True
+
+    def _spark_submit(
+        self, job_dir: str, run_id: str, entry: str, arguments: Sequence[str]
+    ) -> SparkSubmitHook:
+        files = [str(runtime_zip(_home() / "spark_streaming")), *_split(self._py_files)]
+        plain = self._make_submit_hook(entry, files, [])
+        is_cluster = plain._connection["deploy_mode"] == "cluster"
+        place, function = split_entry(entry)
+        if is_cluster and place.endswith(".py"):
+            # The driver runs elsewhere: the file travels with it and is found by its module's name.
+            files.append(place)
+            entry = f"{Path(place).stem}:{function}"
+        application = ["run", job_dir, "--entry", entry, "--run-id", run_id, *arguments]
+        return self._make_submit_hook(f"spark-stream {job_dir} {run_id}", files, application)
+
+    def _make_submit_hook(
+        self, name: str, files: Sequence[str], application: Sequence[str]
+    ) -> SparkSubmitHook:
+        hook = SparkSubmitHook(
+            conn_id=self._conn_id,
+            conf=self._conf,
+            py_files=",".join(files),
+            packages=self._packages,
+            name=name,
+            application_args=list(application),
+        )
+        if str(hook._connection["master"]).startswith("local"):
+            hook._conf = {**_LOCAL_CONF, **self._conf}
+        return hook
+
+    def _log_path(self, job_dir: str, run_id: str, driver_id: str) -> Path:
+        local = local_path_of(job_dir)
+        if local is not None:
+            return Path(local) / "runs" / run_id / "logs" / f"{driver_id}.log"
+        base = Path(airflow_conf.get("logging", "base_log_folder", fallback=str(_home() / "logs")))
+        return base / "spark_streaming" / run_id / f"{driver_id}.log"
+
+    def _launch(
+        self, job_dir: str, record: SubmissionRecord, log: Path, command: Sequence[str]
+    ) -> None:
+        launcher = [sys.executable, "-m", "airflow_provider.runtime.launcher"]
+        options = ["--job-dir", job_dir, "--run-id", record.run_id]
+        options += ["--driver-id", record.driver_id, "--log", str(log)]
+        subprocess.Popen(
+            [*launcher, *options, "--", *command],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,  # neither the worker's death nor its signals reach the driver
+            env=_driver_environment(os.environ),
+        )
+        self.log.info("Driver %s submitted; its log is %s", record.driver_id, log)
+
+
+def _driver_environment(environ: Mapping[str, str]) -> dict[str, str]:
+    kept = {k: v for k, v in environ.items() if not k.startswith(_PRIVATE_PREFIXES)}
+    # spark-submit and Python of the worker's own environment, unless somebody chose others.
+    scripts = str(Path(sys.executable).parent)
+    kept["PATH"] = os.pathsep.join([scripts, kept.get("PATH", os.defpath)])
+    kept.setdefault("PYSPARK_PYTHON", sys.executable)
+    return kept
+
+
+def _home() -> Path:
+    return Path(os.environ.get("AIRFLOW_HOME", "~/airflow")).expanduser()
+
+
+def _split(names: str | None) -> list[str]:
+    return [name.strip() for name in (names or "").split(",") if name.strip()]

@@ -1,0 +1,313 @@
+"""The operator: one task owns the whole life of a run."""
+
+from __future__ import annotations
+
+import datetime as dt
+import hashlib
+import re
+from typing import TYPE_CHECKING, Any, ClassVar, Final
+
+from airflow.sdk import BaseOperator
+from airflow.sdk.exceptions import AirflowException, AirflowFailException
+
+from airflow_provider.hooks.following import LogFollower
+from airflow_provider.hooks.spark_streaming import SparkStreamingHook
+from airflow_provider.runtime.asking import check_asked_words
+from airflow_provider.runtime.clock import SystemClock
+from airflow_provider.runtime.durations import parse_duration
+from airflow_provider.runtime.entry import split_entry
+from airflow_provider.runtime.errors import CheckpointError, ConfigError
+from airflow_provider.runtime.watching import RunWatcher, Verdict, View
+from airflow_provider.triggers.spark_streaming import WAITING, SparkStreamingTrigger
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from airflow.sdk import Context
+
+ON_EXISTING: Final = ("adopt", "wait", "fail")
+ON_KILL: Final = ("cancel", "detach")
+_RUN_INTERVAL: Final = "run"  # stands for the DAG run's data interval until there is one
+_RUN_ID_CHARS: Final = 150  # leaves room for the hash, and for file systems' 255
+_UNSAFE = re.compile(r"[^A-Za-z0-9_.+=-]+")
+
+
+class SparkStreamingOperator(BaseOperator):
+    """Run a Spark job until its final checkpoint has committed.
+
+    The task is green only with a verified final checkpoint: its batches are in Spark's commit logs
+    and its sinks' epochs are published. ``execute()`` decides from the job directory alone: a run
+    that has ended is done at once, a driver of this run that is alive is adopted, else one is
+    submitted. So a retry or a clear resumes, and never starts a second driver. XCom: the final
+    checkpoint document.
+
+    Args:
+        job: the job's function, ``FILE.py:FUNC`` or ``pkg.mod:FUNC``.
+        job_dir: the job's home, a path or URL that the worker, the triggerer and Spark all reach.
+        params: parameters of the job, text to text; templated.
+        mode: ``automatic`` or ``streaming``.
+        until: ``end``, ``available`` or ``stopped``; None lets the job's sources decide.
+        at_end: ``drain`` or ``suspend``; None for what goes with *until*.
+        run_id: None to derive it from DAG, task and DAG run, the same for every try.
+        conn_id: a Spark connection.
+        conf: Spark configuration.
+        py_files: further files for the job, comma-separated.
+        packages: Maven coordinates, comma-separated.
+        interval: start and end as ISO 8601; by default the DAG run's data interval, if it has one;
+            None for none.
+        on_existing: what to do about a live driver. ``adopt``: wait for it if it is this run's,
+            fail if it is another run's; ``wait``: also wait for another run's to end; ``fail``.
+        on_kill: what happens to the driver when the task is killed, marked or cleared while it
+            waits. ``cancel``: it stops, and a later try resumes; ``detach``: it goes on.
+        trigger: time between batches of a run with ``until="stopped"``.
+        deferrable: wait in the triggerer, without a worker slot.
+        poll_interval: seconds between looks at the job directory.
+
+    Raises:
+        ConfigError: an argument is not what it must be; when the DAG is parsed.
+    """
+
+    template_fields: Sequence[str] = (
+        "job",
+        "job_dir",
+        "job_params",
+        "run_id",
+        "interval",
+        "conf",
+        "py_files",
+        "packages",
+        "conn_id",
+    )
+    template_fields_renderers: ClassVar[dict[str, str]] = {"job_params": "json", "conf": "json"}
+    ui_color: str = "#e7f0f7"
+
+    def __init__(
+        self,
+        *,
+        job: str,
+        job_dir: str,
+        params: Mapping[str, str] | None = None,
+        mode: str = "automatic",
+        until: str | None = None,
+        at_end: str | None = None,
+        run_id: str | None = None,
+        conn_id: str = "spark_default",
+        conf: Mapping[str, str] | None = None,
+        py_files: str | None = None,
+        packages: str | None = None,
+        interval: Sequence[str] | str | None = _RUN_INTERVAL,
+        on_existing: str = "adopt",
+        on_kill: str = "cancel",
+        trigger: str | float | None = None,
+        deferrable: bool = True,
+        poll_interval: float = 1.0,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(params=params, **kwargs)  # type: ignore[arg-type]  # Airflow wraps them
+        check_asked_words(mode, until, at_end)
+        _check_choice("on_existing", on_existing, ON_EXISTING)
+        _check_choice("on_kill", on_kill, ON_KILL)
+        if "{{" not in job:
+            split_entry(job)
+        if trigger is not None:
+            parse_duration(trigger, name="trigger")
+        if poll_interval <= 0:
+            msg = f"poll_interval {poll_interval!r}: seconds between looks, more than 0"
+            raise ConfigError(msg)
+        self.job = job
+        self.job_dir = job_dir
+        self.job_params = _own_params(params)
+        self.mode = mode
+        self.until = until
+        self.at_end = at_end
+        self.run_id = run_id
+        self.conn_id = conn_id
+        self.conf = dict(conf or {})
+        self.py_files = py_files
+        self.packages = packages
+        self.interval = interval
+        self.on_existing = on_existing
+        self.on_kill_policy = on_kill
+        self.trigger = trigger
+        self.deferrable = deferrable
+        self.poll_interval = poll_interval
+        self._claimed: tuple[str, int] | None = None
+
+    def execute(self, context: Context) -> dict[str, Any]:
+        """Reconcile with the job directory, then wait.
+
+        Returns:
+            The final checkpoint document.
+
+        Raises:
+            AirflowFailException: the run failed for good, or cannot be run as it is.
+            AirflowException: the run failed; a retry resumes it.
+        """
+        try:
+            return self._reconcile(context)
+        except (ConfigError, CheckpointError) as error:
+            raise AirflowFailException(str(error)) from error
+
+    def resume(self, context: Context, event: dict[str, Any] | None = None) -> dict[str, Any]:
+        """Continue when the trigger has fired; the job directory, asked again, is the truth."""
+        run_id = self._run_id(context)
+        try:
+            final = self._hook().watcher(self.job_dir, run_id).verified_final()
+            if final is not None:
+                return final.to_dict()
+            event = event or {}
+            if self.on_existing == "wait" and event.get("driver_id") is None:
+                return self._reconcile(context)  # the other run's driver has ended
+        except (ConfigError, CheckpointError) as error:
+            raise AirflowFailException(str(error)) from error
+        raise _failure(str(event.get("reason", "")), fatal=bool(event.get("fatal")))
+
+    def on_kill(self) -> None:
+        """Stop the driver of a task that waits in a worker, as *on_kill* says."""
+        if self._claimed is not None and self.on_kill_policy == "cancel":
+            run_id, generation = self._claimed
+            self._hook().cancel(self.job_dir, run_id, generation)
+
+    def _reconcile(self, context: Context) -> dict[str, Any]:
+        run_id = self._run_id(context)
+        hook = self._hook()
+        watcher = hook.watcher(self.job_dir, run_id)
+        view, judgement = watcher.settle()
+        if judgement.verdict is Verdict.DONE:
+            final = watcher.verified_final()
+            self.log.info("Run %s has its final checkpoint; nothing is left to do", run_id)
+            return final.to_dict() if final is not None else {}
+        generation = hook.claim(self.job_dir, run_id)
+        self._claimed = (run_id, generation)
+        driver_id, log_path = self._driver_to_wait_for(hook, view, judgement.verdict, context)
+        if judgement.verdict is Verdict.FOREIGN and self.on_existing != "wait":
+            raise AirflowFailException(judgement.reason)
+        return self._wait(run_id, driver_id, generation, log_path)
+
+    def _driver_to_wait_for(
+        self, hook: SparkStreamingHook, view: View, verdict: Verdict, context: Context
+    ) -> tuple[str | None, str | None]:
+        """Return the driver's id and log: an existing one's, or those of one just submitted."""
+        if verdict is Verdict.FOREIGN:
+            return None, None
+        existing = _existing_driver(view, verdict)
+        if existing is None:
+            record = hook.submit(
+                job_dir=self.job_dir,
+                run_id=self._run_id(context),
+                entry=self.job,
+                arguments=self._arguments(context),
+            )
+            return record.driver_id, record.log
+        if self.on_existing == "fail":
+            msg = f"driver {existing} of this run is alive, and on_existing is 'fail'"
+            raise AirflowFailException(msg)
+        self.log.info("Driver %s of this run is alive: waiting for it", existing)
+        log = view.submission.log if view.submission is not None else None
+        return existing, log
+
+    def _wait(
+        self, run_id: str, driver_id: str | None, generation: int, log_path: str | None
+    ) -> dict[str, Any]:
+        trigger = SparkStreamingTrigger(
+            job_dir=self.job_dir,
+            run_id=run_id,
+            driver_id=driver_id,
+            generation=generation,
+            wait_for_foreign=self.on_existing == "wait",
+            on_kill_policy=self.on_kill_policy,
+            poll_interval=self.poll_interval,
+            log_path=log_path,
+        )
+        if self.deferrable:
+            self.defer(trigger=trigger, method_name="resume")
+        return self._wait_here(run_id, driver_id, log_path)
+
+    def _wait_here(
+        self, run_id: str, driver_id: str | None, log_path: str | None
+    ) -> dict[str, Any]:
+        clock = SystemClock()
+        watcher: RunWatcher = self._hook().watcher(self.job_dir, run_id, driver_id)
+        follower = LogFollower(log_path)
+        while True:
+            judgement = watcher.judge()
+            for line in follower.new_lines():
+                self.log.info("driver: %s", line)
+            final = watcher.verified_final()
+            if final is not None:
+                return final.to_dict()
+            if judgement.verdict not in WAITING:
+                raise _failure(judgement.reason, fatal=judgement.fatal)
+            clock.sleep(self.poll_interval)
+
+    def _hook(self) -> SparkStreamingHook:
+        return SparkStreamingHook(
+            self.conn_id, conf=self.conf, py_files=self.py_files, packages=self.packages
+        )
+
+    def _run_id(self, context: Context) -> str:
+        if self.run_id is not None:
+            return self.run_id
+        ti = context["ti"]
+        index = "" if ti.map_index is None or ti.map_index < 0 else f"-{ti.map_index}"
+        return derive_run_id(f"{ti.dag_id}-{ti.task_id}-{ti.run_id}{index}")
+
+    def _arguments(self, context: Context) -> list[str]:
+        arguments = ["--mode", self.mode]
+        for name, value in sorted(self.job_params.items()):
+            arguments += ["--param", f"{name}={value}"]
+        if self.until is not None:
+            arguments += ["--until", self.until]
+        if self.at_end is not None:
+            arguments += ["--at-end", self.at_end]
+        if self.trigger is not None:
+            arguments += ["--trigger", str(parse_duration(self.trigger, name="trigger"))]
+        interval = self._interval(context)
+        return arguments + (["--interval", *interval] if interval else [])
+
+    def _interval(self, context: Context) -> list[str] | None:
+        if self.interval is None:
+            return None
+        if self.interval != _RUN_INTERVAL:
+            return [str(moment) for moment in self.interval]
+        # Manual and partitioned runs may have none, and then lack the keys.
+        found = [context.get("data_interval_start"), context.get("data_interval_end")]
+        return [m.isoformat() for m in found if isinstance(m, dt.datetime)] if all(found) else None
+
+
+def derive_run_id(text: str) -> str:
+    """Return *text* as a run id: safe in a path, and different for different texts."""
+    safe = _UNSAFE.sub("_", text).strip("_.")
+    if safe == text and len(safe) <= _RUN_ID_CHARS:
+        return safe
+    return f"{safe[:_RUN_ID_CHARS]}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
+
+
+def _existing_driver(view: View, verdict: Verdict) -> str | None:
+    if verdict is Verdict.RUNNING and view.lease is not None:
+        return view.lease.driver_id
+    if verdict is Verdict.STARTING and view.submission is not None and view.submission_started:
+        return view.submission.driver_id
+    return None
+
+
+def _own_params(params: Mapping[str, Any] | None) -> dict[str, str]:
+    """Return the task's own parameters as text; Airflow has merged the DAG's into them."""
+    if params is None:
+        return {}
+    get_param = getattr(params, "get_param", None)
+    if get_param is None:
+        return {name: str(value) for name, value in params.items()}
+    own = (name for name in params if getattr(get_param(name), "source", None) != "dag")
+    return {name: str(params[name]) for name in own}
+
+
+def _check_choice(name: str, value: str, allowed: Sequence[str]) -> None:
+    if value not in allowed:
+        msg = f"{name} {value!r}: use one of {', '.join(map(repr, allowed))}"
+        raise ConfigError(msg)
+
+
+def _failure(reason: str, *, fatal: bool) -> AirflowException:
+    text = reason or "the driver ended without a final checkpoint"
+    return AirflowFailException(text) if fatal else AirflowException(text)

@@ -1,0 +1,6 @@
+"""The application that ``spark-submit`` runs; alone in its folder, which Spark puts on the path."""
+
+from airflow_provider.runtime.cli import script
+
+if __name__ == "__main__":
+    script()

@@ -1,0 +1,66 @@
+"""Looks after one submission: starts ``spark-submit``, waits, and records how it ended.
+
+It runs detached from whoever submitted, in a process group of its own, so that the death of an
+Airflow worker neither kills the driver nor loses its exit code. It holds no state: a run whose
+launcher was killed goes on, and its watchers then judge by the lease alone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import subprocess
+import sys
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Final
+
+from airflow_provider.runtime.clock import SystemClock, to_iso
+from airflow_provider.runtime.jobdir import ExitRecord, JobDirectory, RunDirectory
+from airflow_provider.runtime.process import identify_this
+from airflow_provider.runtime.storage import open_storage
+from airflow_provider.runtime.watching import ProcessRecord
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_LAST_LINES: Final = 20
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command after ``--`` and return its exit code."""
+    parser = argparse.ArgumentParser(prog="spark-stream-launcher")
+    for option in ("--job-dir", "--run-id", "--driver-id", "--log"):
+        parser.add_argument(option, required=True)
+    parser.add_argument("command", nargs=argparse.REMAINDER)
+    arguments = parser.parse_args(argv)
+    run = JobDirectory(open_storage(arguments.job_dir)).run(arguments.run_id)
+    command = arguments.command[1:] if arguments.command[:1] == ["--"] else arguments.command
+    return _look_after(run, arguments.driver_id, command, Path(arguments.log))
+
+
+def _look_after(run: RunDirectory, driver_id: str, command: Sequence[str], log: Path) -> int:
+    here = ProcessRecord(identity=identify_this().to_dict())
+    here.put(run.storage, f"submissions/{driver_id}.process.json")
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("ab") as output:
+        code = _run(command, output)
+    lines = collections.deque(log.read_text(errors="replace").splitlines(), maxlen=_LAST_LINES)
+    record = ExitRecord(
+        exit_code=code, ended=to_iso(SystemClock().now()), last_lines=[line[:500] for line in lines]
+    )
+    run.put_exit(driver_id, record)
+    return code
+
+
+def _run(command: Sequence[str], output: IO[bytes]) -> int:
+    try:
+        return subprocess.run(
+            list(command), stdin=subprocess.DEVNULL, stdout=output, stderr=output, check=False
+        ).returncode
+    except OSError as error:
+        output.write(f"spark-stream: error: {command[0]} could not be started: {error}\n".encode())
+        return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,98 @@
+"""All that can be refused before anything is written: the ask, the machine, the job's function."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING
+
+from airflow_provider.runtime.api import JobContext
+from airflow_provider.runtime.asking import STREAMING, Ask, Plan, check_not_drained, resolve
+from airflow_provider.runtime.entry import check_entry_file, load_entry
+from airflow_provider.runtime.errors import (
+    ConfigError,
+    LeaseHeldError,
+    SparkStreamError,
+    UnsupportedStorageError,
+)
+from airflow_provider.runtime.java import check_java
+from airflow_provider.runtime.jobdir import JobDirectory
+from airflow_provider.runtime.lease import TAKEABLE, LeaseObserver
+from airflow_provider.runtime.session import is_submitted, job_session
+from airflow_provider.runtime.storage import open_storage
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from airflow_provider.runtime.clock import Clock
+    from airflow_provider.runtime.queries import QueryDefinition
+
+
+def open_job_directory(job_dir: str) -> JobDirectory:
+    """Return the job directory; nothing is written.
+
+    Raises:
+        UnsupportedStorageError: two drivers could own a job there, or Spark cannot reach it.
+        UnsupportedVersionError: it is of a newer format.
+    """
+    storage = open_storage(job_dir)
+    if not storage.shared:
+        msg = (
+            f"{job_dir}: Spark cannot reach this process's memory; use a path or a filesystem's URL"
+        )
+        raise UnsupportedStorageError(msg)
+    directory = JobDirectory(storage)
+    directory.job()  # refuses a newer format
+    return directory
+
+
+def check_before_spark(ask: Ask, directory: JobDirectory, run_id: str, clock: Clock) -> None:
+    """Refuse all that can be refused without the seconds that a JVM takes to start."""
+    check_entry_file(ask.entry)
+    check_not_drained(directory, run_id)
+    if not is_submitted():
+        check_java()
+    lease, liveness = LeaseObserver(directory.storage, clock).settle()
+    if liveness not in TAKEABLE and lease is not None:
+        msg = (
+            f"{directory.url}: another driver is running this job (lease {lease.token}, run "
+            f"{lease.run_id!r}, on {lease.owner['host']}); wait for it, or end it with "
+            f"'spark-stream cancel {directory.url}'"
+        )
+        raise LeaseHeldError(msg)
+
+
+@dataclasses.dataclass(frozen=True)
+class DeclaredJob:
+    """What the job's function has declared, and how it is to be run."""
+
+    name: str
+    spark: SparkSession
+    context: JobContext
+    plan: Plan
+
+    @property
+    def queries(self) -> tuple[QueryDefinition, ...]:
+        """Return the queries in the order in which the job wrote them."""
+        return self.context.queries
+
+
+def declare_job(ask: Ask, run_id: str, spark: SparkSession) -> DeclaredJob:
+    """Call the job's function, which only declares; nothing is written.
+
+    Raises:
+        ConfigError: the function is not there, failed, or declared what cannot be run.
+    """
+    session = job_session(spark, ask.conf)
+    context = JobContext(
+        session, params=ask.params, run_id=run_id, mode=STREAMING, interval=ask.interval
+    )
+    function = load_entry(ask.entry)
+    try:
+        function(context)
+    except SparkStreamError:
+        raise
+    except Exception as error:
+        msg = f"entry {ask.entry!r}: the job's function failed: {type(error).__name__}: {error}"
+        raise ConfigError(msg) from error
+    plan = resolve(ask, context.queries)
+    return DeclaredJob(getattr(function, "__name__", "job"), session, context, plan)

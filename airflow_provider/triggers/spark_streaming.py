@@ -1,0 +1,135 @@
+"""Waits in the triggerer for a run to end; costs no worker slot."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, Final
+
+from airflow.triggers.base import BaseTrigger, TriggerEvent
+
+from airflow_provider.hooks.following import LogFollower
+from airflow_provider.hooks.spark_streaming import SparkStreamingHook
+from airflow_provider.runtime.errors import SparkStreamError
+from airflow_provider.runtime.watching import Judgement, Verdict
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+WAITING: Final = frozenset({Verdict.RUNNING, Verdict.STARTING})
+_KILL_TIMEOUT_S: Final = 25.0
+_IO_FAILURES_ALLOWED: Final = 60  # the storage may be away for a while; a raise would cost a try
+_background: set[asyncio.Task[bool]] = set()
+
+
+class SparkStreamingTrigger(BaseTrigger):
+    """Fires once, when the run has its final checkpoint or its driver has ended without one.
+
+    Its arguments are stored in Airflow's database: they hold no secrets, and unknown ones from
+    another version are ignored.
+
+    Args:
+        job_dir: URL of the job directory.
+        run_id: the run.
+        driver_id: the driver that is waited for.
+        generation: the claim of the task's try; see :meth:`SparkStreamingHook.claim`.
+        wait_for_foreign: whether another run's driver is waited for, too.
+        on_kill_policy: ``cancel`` or ``detach``.
+        poll_interval: seconds between looks.
+        log_path: the driver's log file, followed when this machine has it.
+        log_offset: where to begin in it, in bytes.
+    """
+
+    def __init__(
+        self,
+        job_dir: str,
+        run_id: str,
+        driver_id: str | None,
+        generation: int,
+        *,
+        wait_for_foreign: bool = False,
+        on_kill_policy: str = "cancel",
+        poll_interval: float = 1.0,
+        log_path: str | None = None,
+        log_offset: int = 0,
+        **_: Any,
+    ) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]  # Airflow has no types there
+        self.job_dir = job_dir
+        self.run_id = run_id
+        self.driver_id = driver_id
+        self.generation = generation
+        self.wait_for_foreign = wait_for_foreign
+        self.on_kill_policy = on_kill_policy
+        self.poll_interval = poll_interval
+        self.log_path = log_path
+        self.log_offset = log_offset
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        """Return the class path and arguments from which another triggerer goes on."""
+        return (
+            "airflow_provider.triggers.spark_streaming.SparkStreamingTrigger",
+            {
+                "v": 1,
+                "job_dir": self.job_dir,
+                "run_id": self.run_id,
+                "driver_id": self.driver_id,
+                "generation": self.generation,
+                "wait_for_foreign": self.wait_for_foreign,
+                "on_kill_policy": self.on_kill_policy,
+                "poll_interval": self.poll_interval,
+                "log_path": self.log_path,
+                "log_offset": self.log_offset,
+            },
+        )
+
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        """Look until there is something to say; storage is read in threads."""
+        judgement = await self._wait()
+        yield TriggerEvent(  # type: ignore[no-untyped-call]  # as above
+            {
+                "verdict": judgement.verdict.value,
+                "reason": judgement.reason,
+                "fatal": judgement.fatal,
+                "driver_id": self.driver_id,
+            }
+        )
+
+    async def _wait(self) -> Judgement:
+        watcher = SparkStreamingHook().watcher(self.job_dir, self.run_id, self.driver_id)
+        follower = LogFollower(self.log_path, self.log_offset)
+        failures = 0
+        while True:
+            try:
+                judgement = await asyncio.to_thread(watcher.judge)
+                failures = 0
+            except SparkStreamError as error:
+                return Judgement(Verdict.FAILED, str(error), fatal=True)
+            except OSError as error:
+                failures += 1
+                if failures > _IO_FAILURES_ALLOWED:
+                    return Judgement(Verdict.FAILED, f"{self.job_dir} cannot be read: {error}")
+                self.log.warning("%s cannot be read: %s", self.job_dir, error)
+                judgement = Judgement(Verdict.RUNNING)
+            for line in await asyncio.to_thread(follower.new_lines):
+                self.log.info("driver: %s", line)
+            if not self._waits(judgement.verdict):
+                return judgement
+            await asyncio.sleep(self.poll_interval)
+
+    def _waits(self, verdict: Verdict) -> bool:
+        return verdict in WAITING or (verdict is Verdict.FOREIGN and self.wait_for_foreign)
+
+    async def on_kill(self) -> None:
+        """Ask the driver to stop, unless a newer try of the task watches the run already.
+
+        Airflow cancels this coroutine after about a second, so the work is done in a task of its
+        own that the cancellation does not reach.
+        """
+        if self.on_kill_policy != "cancel":
+            return
+        hook = SparkStreamingHook()
+        cancel = asyncio.to_thread(hook.cancel, self.job_dir, self.run_id, self.generation)
+        task = asyncio.create_task(asyncio.wait_for(cancel, _KILL_TIMEOUT_S))
+        _background.add(task)
+        task.add_done_callback(_background.discard)
+        await asyncio.shield(task)

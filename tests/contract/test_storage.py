@@ -1,0 +1,322 @@
+"""What every storage promises; a backend is supported when it passes here."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+import uuid
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+import fsspec
+import pytest
+
+from airflow_provider.runtime.storage.local import LocalStorage
+from airflow_provider.runtime.storage.memory import MemoryStorage
+
+if TYPE_CHECKING:
+    from airflow_provider.runtime.storage import Storage
+
+RACERS = 8
+RACING_PROCESS = """
+import sys
+from airflow_provider.runtime.storage.local import LocalStorage
+
+storage, racer = LocalStorage(sys.argv[1]), sys.argv[2]
+print("ready", flush=True)
+sys.stdin.readline()
+for name in range(50):
+    if storage.put_if_absent(f"leases/{name}", racer.encode()):
+        print(name)
+"""
+
+
+class StorageContract:
+    """The promises; a subclass gives a fresh, empty ``storage``."""
+
+    def test_what_was_put_is_read_back(self, storage: Storage):
+        """
+        An object is read back byte for byte, under folders that nobody has made before.
+        """
+        storage.put("a/b/c.json", b"\x00one\n")
+
+        assert b"\x00one\n" == storage.read("a/b/c.json")
+
+    def test_put_replaces(self, storage: Storage):
+        """
+        A second put takes the place of the first, also when it is shorter.
+        """
+        storage.put("a", b"a long first object")
+        storage.put("a", b"2")
+
+        assert b"2" == storage.read("a")
+
+    def test_an_empty_object_is_an_object(self, storage: Storage):
+        """
+        An object without bytes exists and is read as no bytes.
+        """
+        storage.put("a", b"")
+
+        assert storage.exists("a")
+        assert b"" == storage.read("a")
+
+    def test_reading_what_is_not_there(self, storage: Storage):
+        """
+        Reading a missing object says so, whether or not its folder exists.
+        """
+        storage.put("a/there", b"1")
+
+        with pytest.raises(FileNotFoundError):
+            storage.read("a/missing")
+        with pytest.raises(FileNotFoundError):
+            storage.read("b/missing")
+
+    def test_put_if_absent_writes_once(self, storage: Storage):
+        """
+        The first put-if-absent writes and says so; the second changes nothing and says so.
+        """
+        assert storage.put_if_absent("a/1", b"first") is True
+        assert storage.put_if_absent("a/1", b"second") is False
+        assert b"first" == storage.read("a/1")
+
+    def test_put_if_absent_respects_a_plain_put(self, storage: Storage):
+        """
+        An object that an ordinary put wrote is not absent.
+        """
+        storage.put("a", b"put")
+
+        assert storage.put_if_absent("a", b"other") is False
+        assert b"put" == storage.read("a")
+
+    def test_a_deleted_object_is_absent_again(self, storage: Storage):
+        """
+        After a delete, put-if-absent writes.
+        """
+        storage.put("a", b"1")
+        storage.delete("a")
+
+        assert storage.put_if_absent("a", b"2") is True
+        assert b"2" == storage.read("a")
+
+    @pytest.mark.parametrize("round_", range(5))
+    def test_one_of_racing_threads_wins(self, storage: Storage, round_: int):
+        """
+        Of threads that put the same name at the same moment exactly one is told that it won, and
+        its bytes are the object.
+        """
+        start = threading.Barrier(RACERS)
+
+        def race(racer: int) -> bool:
+            start.wait()
+            return storage.put_if_absent(f"leases/{round_}.json", f"racer {racer}".encode())
+
+        with ThreadPoolExecutor(RACERS) as pool:
+            won = list(pool.map(race, range(RACERS)))
+
+        assert 1 == won.count(True)
+        assert f"racer {won.index(True)}".encode() == storage.read(f"leases/{round_}.json")
+
+    def test_a_reader_never_sees_a_part(self, storage: Storage):
+        """
+        While an object is replaced again and again, every read gives one version, whole.
+        """
+        versions = [bytes([65 + i]) * 50_000 for i in range(8)]
+        storage.put("doc", versions[0])
+        ended = threading.Event()
+
+        def read_all() -> set[bytes]:
+            seen = set()
+            while not ended.is_set():
+                seen.add(storage.read("doc"))
+                seen.update(storage.read(name) for name in storage.list(""))
+            return seen
+
+        with ThreadPoolExecutor(2) as pool:
+            reading = [pool.submit(read_all) for _ in range(2)]
+            for version in versions * 5:
+                storage.put("doc", version)
+            ended.set()
+            seen = set().union(*(reader.result() for reader in reading))
+
+        assert seen
+        assert seen <= set(versions)
+
+    def test_list_is_sorted_and_shallow(self, storage: Storage):
+        """
+        A listing gives the names directly under a folder, of objects and folders, sorted.
+        """
+        for path in ("d/b.json", "d/a.json", "d/sub/x", "d/10", "other"):
+            storage.put(path, b"1")
+
+        assert ["10", "a.json", "b.json", "sub"] == storage.list("d")
+        assert ["d", "other"] == storage.list("")
+
+    def test_listing_shows_what_was_just_put(self, storage: Storage):
+        """
+        A listing is never behind the writes before it.
+        """
+        listings = []
+        for number in range(5):
+            storage.put_if_absent(f"d/{number}", b"")
+            listings.append(len(storage.list("d")))
+
+        assert [1, 2, 3, 4, 5] == listings
+
+    def test_list_of_nothing_is_empty(self, storage: Storage):
+        """
+        A folder that does not exist has no names.
+        """
+        assert [] == storage.list("nowhere")
+        assert [] == storage.list("")
+
+    def test_exists_tells_of_objects_and_folders(self, storage: Storage):
+        """
+        Objects and the folders they lie in exist, other names do not.
+        """
+        storage.put("a/b", b"1")
+
+        assert storage.exists("a/b")
+        assert storage.exists("a")
+        assert not storage.exists("a/c")
+        assert not storage.exists("b")
+
+    def test_delete_removes_an_object_only(self, storage: Storage):
+        """
+        Deleting an object leaves its neighbours.
+        """
+        storage.put("a/1", b"1")
+        storage.put("a/2", b"2")
+        storage.delete("a/1")
+
+        assert ["2"] == storage.list("a")
+
+    def test_delete_removes_a_tree(self, storage: Storage):
+        """
+        Deleting a folder removes all in it, and nothing beside it.
+        """
+        for path in ("a/1", "a/b/2", "ab/3"):
+            storage.put(path, b"1")
+        storage.delete("a")
+
+        assert not storage.exists("a")
+        assert not storage.exists("a/b/2")
+        assert storage.exists("ab/3")
+
+    def test_delete_of_nothing_is_done(self, storage: Storage):
+        """
+        Deleting what is not there is no error, twice neither.
+        """
+        storage.delete("nowhere/1")
+        storage.delete("nowhere/1")
+
+        assert not storage.exists("nowhere")
+
+    def test_at_is_the_same_place(self, storage: Storage):
+        """
+        A storage at a folder reads and writes the same objects by shorter paths.
+        """
+        below = storage.at("runs/r1")
+        below.put("run.json", b"1")
+        storage.put("runs/r1/final.json", b"2")
+
+        assert b"1" == storage.read("runs/r1/run.json")
+        assert ["final.json", "run.json"] == below.list("")
+        assert b"2" == storage.at("runs").at("r1").read("final.json")
+        assert f"{storage.url}/runs/r1" == below.url
+
+    def test_the_url_has_no_slash_at_the_end(self, storage: Storage):
+        """
+        An address can be extended with a slash and a path.
+        """
+        assert not storage.url.endswith("/")
+
+
+class TestLocalStorage(StorageContract):
+    """A folder of this machine."""
+
+    @pytest.fixture
+    def storage(self, tmp_path) -> Storage:
+        return LocalStorage(str(tmp_path / "new" / "root"))
+
+    def test_one_of_racing_processes_wins(self, storage: LocalStorage):
+        """
+        Of processes that put the same names at the same time exactly one wins each name.
+        """
+        command = [sys.executable, "-c", RACING_PROCESS, storage.url]
+        racers = [
+            subprocess.Popen(
+                [*command, str(racer)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            )
+            for racer in range(4)
+        ]
+        for process in racers:
+            assert "ready\n" == process.stdout.readline()
+        for process in racers:
+            process.stdin.write("go\n")
+            process.stdin.flush()
+        won = {str(racer): process.communicate()[0].split() for racer, process in enumerate(racers)}
+
+        names = sorted((name for mine in won.values() for name in mine), key=int)
+        assert [str(name) for name in range(50)] == names
+        assert won == {
+            racer: [n for n in mine if storage.read(f"leases/{n}").decode() == racer]
+            for racer, mine in won.items()
+        }
+
+    def test_what_a_crash_left_half_written_is_not_listed(self, storage: LocalStorage, tmp_path):
+        """
+        The temporary file of a writer that died is not among the names.
+        """
+        storage.put("d/whole", b"1")
+        (tmp_path / "new" / "root" / "d" / f".tmp-{uuid.uuid4().hex}").write_bytes(b"hal")
+
+        assert ["whole"] == storage.list("d")
+
+    def test_no_temporary_file_stays(self, storage: LocalStorage, tmp_path):
+        """
+        After puts, won and lost, the folder holds nothing but the object.
+        """
+        storage.put("d/a", b"1")
+        storage.put_if_absent("d/a", b"2")
+        storage.put_if_absent("d/b", b"2")
+
+        assert ["a", "b"] == sorted(p.name for p in (tmp_path / "new" / "root" / "d").iterdir())
+
+    def test_other_processes_see_it(self, storage: LocalStorage):
+        """
+        A folder is shared with the driver and its executors.
+        """
+        assert storage.shared is True
+
+    def test_deleting_a_link_leaves_what_it_points_to(self, storage: LocalStorage, tmp_path):
+        """
+        A symbolic link to a folder is removed as a link.
+        """
+        elsewhere = tmp_path / "elsewhere"
+        elsewhere.mkdir()
+        (elsewhere / "data").write_bytes(b"1")
+        storage.put("d/a", b"1")
+        (tmp_path / "new" / "root" / "d" / "link").symlink_to(elsewhere)
+        storage.delete("d/link")
+
+        assert ["a"] == storage.list("d")
+        assert (elsewhere / "data").exists()
+
+
+class TestMemoryStorage(StorageContract):
+    """A prefix of this process's memory."""
+
+    @pytest.fixture
+    def storage(self) -> Storage:
+        filesystem = fsspec.filesystem("memory")
+        root = f"/contract-{uuid.uuid4().hex}"
+        yield MemoryStorage(filesystem, root)
+        if filesystem.exists(root):
+            filesystem.rm(root, recursive=True)
+
+    def test_other_processes_do_not_see_it(self, storage: MemoryStorage):
+        """
+        Memory is not shared, so no job can run on it.
+        """
+        assert storage.shared is False

@@ -1,0 +1,203 @@
+"""Jobs that the tests run, in process and as ``spark-stream run tests/spark/jobs.py:NAME``.
+
+Their input is CSV without a header: ``time, k, v`` (see ``streams.write_events``). Times leave a job
+as whole seconds, so that every reader of the output sees the same numbers.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from pyspark.sql import DataFrame, Row
+from pyspark.sql import functions as F
+from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle
+from pyspark.sql.streaming.state import GroupState, GroupStateTimeout
+
+from airflow_provider.runtime import JobContext, files
+
+SCHEMA = "time timestamp, k string, v int"
+
+
+def events(ctx: JobContext, name: str = "events", *, param: str = "input", **options: Any) -> DataFrame:
+    """Read one folder of events, one file per batch if the run asks for it."""
+    per_batch = ctx.params.get("files_per_batch")
+    asked = {
+        "format": "csv",
+        "path": ctx.params[param],
+        "schema": SCHEMA,
+        "options": {"maxFilesPerTrigger": per_batch} if per_batch else {},
+        "bounded": ctx.params.get("bounded", "yes") == "yes",
+        "watermark": ("time", "0 seconds"),
+    }
+    return ctx.read(name, **{**asked, **options})
+
+
+def write(ctx: JobContext, df: DataFrame, name: str = "out") -> None:
+    ctx.write(name, df, to=files(ctx.params["output"]))
+
+
+def seconds(column: str) -> Any:
+    return F.col(column).cast("long")
+
+
+def tumbling(df: DataFrame, *keys: str) -> DataFrame:
+    """Count and sum in windows of ten seconds."""
+    counted = df.groupBy(F.window("time", "10 seconds"), *keys).agg(
+        F.count("*").alias("n"), F.sum("v").alias("total")
+    )
+    return counted.select(seconds("window.start").alias("start"), *keys, "n", "total")
+
+
+# --- the drain matrix ---------------------------------------------------------------------------
+
+
+def tumbling_window(ctx: JobContext) -> None:
+    write(ctx, tumbling(events(ctx), "k"))
+
+
+def window_over_window(ctx: JobContext) -> None:
+    fine = events(ctx).groupBy(F.window("time", "10 seconds"), "k").agg(F.count("*").alias("n"))
+    coarse = fine.groupBy(F.window(F.window_time("window"), "20 seconds")).agg(
+        F.count("*").alias("groups"), F.sum("n").alias("n")
+    )
+    write(ctx, coarse.select(seconds("window.start").alias("start"), "groups", "n"))
+
+
+def session_window(ctx: JobContext) -> None:
+    sessions = events(ctx).groupBy(F.session_window("time", "4 seconds"), "k")
+    counted = sessions.agg(F.count("*").alias("n"))
+    write(
+        ctx,
+        counted.select(
+            seconds("session_window.start").alias("start"),
+            seconds("session_window.end").alias("end"),
+            "k",
+            "n",
+        ),
+    )
+
+
+def joined(ctx: JobContext) -> DataFrame:
+    shown = events(ctx, "shown", param="shown").withColumnsRenamed({"time": "shown_at", "k": "id"})
+    clicked = events(ctx, "clicked", param="clicked")
+    clicked = clicked.withColumnsRenamed({"time": "clicked_at", "k": "clicked_id"}).drop("v")
+    soon = F.expr("clicked_id = id AND clicked_at BETWEEN shown_at AND shown_at + INTERVAL 5 SECONDS")
+    return shown.join(clicked, soon, "leftOuter")
+
+
+def outer_join(ctx: JobContext) -> None:
+    rows = joined(ctx)
+    write(
+        ctx,
+        rows.select(
+            "id",
+            seconds("shown_at").alias("shown"),
+            F.coalesce(seconds("clicked_at"), F.lit(-1)).alias("clicked"),
+        ),
+    )
+
+
+def join_then_aggregation(ctx: JobContext) -> None:
+    counted = joined(ctx).groupBy(F.window("shown_at", "10 seconds")).agg(
+        F.count("*").alias("shown"), F.count("clicked_at").alias("clicked")
+    )
+    write(ctx, counted.select(seconds("window.start").alias("start"), "shown", "clicked"))
+
+
+def deduplication(ctx: JobContext) -> None:
+    """Keep one row for each key and value."""
+    distinct = events(ctx).dropDuplicatesWithinWatermark(["k", "v"])
+    write(ctx, distinct.select("k", "v"))
+
+
+def deduplication_then_window(ctx: JobContext) -> None:
+    write(ctx, tumbling(events(ctx).dropDuplicatesWithinWatermark(["k", "v"]), "k"))
+
+
+class PerBucket(StatefulProcessor):
+    """Counts rows in buckets of ten seconds; an event-time timer at a bucket's end emits it."""
+
+    def init(self, handle: StatefulProcessorHandle) -> None:
+        self._handle = handle
+        self._counts = handle.getMapState("counts", "bucket long", "n long")
+
+    def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:  # noqa: N802, N803 - Spark's names
+        for row in rows:
+            self._add(row["bucket"], 1)
+        return iter(())
+
+    def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator[Row]:  # noqa: N802, N803 - Spark's names
+        bucket = expiredTimerInfo.getExpiryTimeInMs() // 1000 - 10
+        yield Row(k=key[0], start=bucket, n=self._take(bucket))
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+    def _add(self, bucket: int, n: int) -> None:
+        before = self._counts.getValue((bucket,))[0] if self._counts.containsKey((bucket,)) else 0
+        self._counts.updateValue((bucket,), (before + n,))
+        self._handle.registerTimer((bucket + 10) * 1000)
+
+    def _take(self, bucket: int) -> int:
+        n = self._counts.getValue((bucket,))[0]
+        self._counts.removeKey((bucket,))
+        return int(n)
+
+
+class PerBucketInPandas(PerBucket):
+    """The same over pandas frames."""
+
+    def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterator[pd.DataFrame]:  # noqa: N802, N803 - Spark's names
+        for frame in rows:
+            for bucket, n in frame.groupby("bucket").size().items():
+                self._add(int(bucket), int(n))
+        return iter(())
+
+    def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator[pd.DataFrame]:  # noqa: N802, N803 - Spark's names
+        bucket = expiredTimerInfo.getExpiryTimeInMs() // 1000 - 10
+        yield pd.DataFrame({"k": [key[0]], "start": [bucket], "n": [self._take(bucket)]})
+
+
+def bucketed(ctx: JobContext) -> DataFrame:
+    return events(ctx).withColumn("bucket", seconds("time") - seconds("time") % 10)
+
+
+def timers(ctx: JobContext) -> None:
+    rows = bucketed(ctx).groupBy("k")
+    schema = "k string, start long, n long"
+    write(ctx, rows.transformWithState(PerBucket(), schema, "append", "eventTime"))
+
+
+def timers_in_pandas(ctx: JobContext) -> None:
+    rows = bucketed(ctx).groupBy("k")
+    schema = "k string, start long, n long"
+    write(ctx, rows.transformWithStateInPandas(PerBucketInPandas(), schema, "append", "eventTime"))
+
+
+def count_until_timeout(
+    key: tuple[Any, ...], frames: Iterator[pd.DataFrame], state: GroupState
+) -> Iterator[pd.DataFrame]:
+    """Count a bucket's rows; its event-time timeout emits the count."""
+    if state.hasTimedOut:
+        (n,) = state.get
+        state.remove()
+        yield pd.DataFrame({"k": [key[0]], "start": [key[1]], "n": [n]})
+        return
+    before = state.get[0] if state.exists else 0
+    state.update((before + sum(len(frame) for frame in frames),))
+    state.setTimeoutTimestamp((int(key[1]) + 10) * 1000)
+
+
+def timeouts_in_pandas(ctx: JobContext) -> None:
+    counted = bucketed(ctx).groupBy("k", "bucket").applyInPandasWithState(
+        count_until_timeout,
+        "k string, start long, n long",
+        "n long",
+        "append",
+        GroupStateTimeout.EventTimeTimeout,
+    )
+    write(ctx, counted)

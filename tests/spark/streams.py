@@ -1,0 +1,149 @@
+"""What the tests of real streams share: input, asks, readers of the output, and the truth."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime as dt
+import os
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pandas as pd
+
+from airflow_provider.runtime.asking import Ask
+from airflow_provider.runtime.driver import run_job
+from airflow_provider.runtime.jobdir import FinalCheckpoint
+
+JOBS = Path(__file__).with_name("jobs.py")
+START = int(dt.datetime(2026, 1, 1, tzinfo=dt.timezone.utc).timestamp())
+END_OF_TIME = "9999-12-31T23:59:59.999Z"
+Event = tuple[int, str, int]  # seconds after START, key, value
+Rows = list[tuple[Any, ...]]
+
+CONF: Mapping[str, str] = {
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.shuffle.partitions": "2",
+}
+
+
+def write_events(folder: Path, *files: Sequence[Event], first: int = 0) -> Path:
+    """Write each sequence of events as one file, the older the earlier in the order."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for number, events in enumerate(files, start=first):
+        path = folder / f"{number:03d}.csv"
+        path.write_text("".join(f"{_text(t)},{k},{v}\n" for t, k, v in events), encoding="utf-8")
+        os.utime(path, (START + number, START + number))
+    return folder
+
+
+def _text(after_start: int) -> str:
+    return dt.datetime.fromtimestamp(START + after_start, dt.timezone.utc).strftime("%F %T")
+
+
+@dataclasses.dataclass(frozen=True)
+class Place:
+    """The folders of one job: its directory, its input, its output, and what its callbacks noted."""
+
+    root: Path
+
+    @property
+    def job_dir(self) -> Path:
+        return self.root / "job"
+
+    @property
+    def input(self) -> Path:
+        return self.root / "input"
+
+    @property
+    def output(self) -> Path:
+        return self.root / "output"
+
+    @property
+    def trace(self) -> Path:
+        return self.root / "trace"
+
+    def ask(self, job: str, **asked: Any) -> Ask:
+        """Ask for *job* of ``jobs.py``; ``params`` and ``conf`` are added to what it needs anyway."""
+        params = {"input": str(self.input), "output": str(self.output)}
+        params.update(asked.pop("params", {}))
+        conf = {**CONF, **asked.pop("conf", {})}
+        entry = asked.pop("entry", f"{JOBS}:{job}")
+        return Ask(job_dir=str(self.job_dir), entry=entry, params=params, conf=conf, **asked)
+
+    def run(self, spark: Any, job: str, **asked: Any) -> FinalCheckpoint:
+        return run_job(self.ask(job, **asked), spark=spark)
+
+    def noted(self) -> list[str]:
+        return self.trace.read_text(encoding="utf-8").split() if self.trace.exists() else []
+
+
+# --- readers ------------------------------------------------------------------------------------
+
+
+def read_with_pandas(folder: Path) -> Rows:
+    return plain(pd.read_parquet(folder).itertuples(index=False))
+
+
+def read_with_duckdb(pattern: Path | str) -> Rows:
+    with duckdb.connect() as connection:
+        return plain(connection.execute("FROM read_parquet(?)", [str(pattern)]).fetchall())
+
+
+def read_with_spark(spark: Any, folder: Path, file_format: str = "parquet", **reading: Any) -> Rows:
+    return plain(spark.read.load(str(folder), format=file_format, **reading).collect())
+
+
+def read_everywhere(spark: Any, folder: Path) -> dict[str, Rows]:
+    """Read a folder of Parquet files in each way that a user would, without options."""
+    return {
+        "pandas": read_with_pandas(folder),
+        "DuckDB, folder": read_with_duckdb(folder),
+        "DuckDB, **": read_with_duckdb(folder / "**" / "*.parquet"),
+        "Spark": read_with_spark(spark, folder),
+    }
+
+
+def plain(rows: Iterable[Iterable[Any]]) -> Rows:
+    """Return rows as sorted tuples of plain values."""
+    return sorted(tuple(_plain(value) for value in row) for row in rows)
+
+
+def _plain(value: Any) -> Any:
+    return value.item() if hasattr(value, "item") else value
+
+
+# --- the truth, computed over all events at once ------------------------------------------------
+
+
+def windows_of(events: Iterable[Event], size: int = 10) -> Rows:
+    """Return start, key, count and sum for each window that has a row."""
+    found: dict[tuple[int, str], list[int]] = defaultdict(list)
+    for t, k, v in events:
+        found[START + t - t % size, k].append(v)
+    return sorted((start, k, len(vs), sum(vs)) for (start, k), vs in found.items())
+
+
+# --- what holds after every drain ---------------------------------------------------------------
+
+
+def state_of(spark: Any, checkpoint: Path) -> dict[str, int]:
+    """Count the rows in every store of a checkpoint with Spark's documented state readers."""
+    found: dict[str, int] = {}
+    for store in spark.read.format("state-metadata").load(str(checkpoint)).collect():
+        for label, options in _readings(store):
+            reader = spark.read.format("statestore").option("operatorId", store["operatorId"])
+            name = f"{store['operatorId']}:{store['operatorName']}:{label}"
+            found[name] = reader.options(**options).load(str(checkpoint)).count()
+    return found
+
+
+def _readings(store: Any) -> list[tuple[str, dict[str, str]]]:
+    kind = store["operatorName"]
+    if kind == "symmetricHashJoin":
+        return [(side, {"joinSide": side}) for side in ("left", "right")]
+    if kind.startswith("transformWithState"):
+        return [("counts", {"stateVarName": "counts"}), ("timers", {"readRegisteredTimers": "true"})]
+    return [("default", {})]

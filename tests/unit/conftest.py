@@ -1,0 +1,23 @@
+"""Fixtures of the JVM-free tests."""
+
+from __future__ import annotations
+
+import pytest
+
+from airflow_provider.runtime.storage.local import LocalStorage
+from tests.unit.support import FakeClock, SparkCheckpoint
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock()
+
+
+@pytest.fixture
+def storage(tmp_path) -> LocalStorage:
+    return LocalStorage(str(tmp_path / "job"))
+
+
+@pytest.fixture
+def spark(tmp_path) -> SparkCheckpoint:
+    return SparkCheckpoint(tmp_path / "checkpoint")

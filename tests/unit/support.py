@@ -1,0 +1,280 @@
+"""Fakes that stand for time, for sinks, and for what Spark writes; shared by the JVM-free tests."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime as dt
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from airflow_provider.runtime.checkpoint import CheckpointLogs
+from airflow_provider.runtime.lease import acquire_lease
+from airflow_provider.runtime.process import identify_this
+from airflow_provider.runtime.sinks import EpochCommitter, FilesSink, Staged
+from airflow_provider.runtime.storage.local import LocalStorage
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from airflow_provider.runtime.lease import Lease
+    from airflow_provider.runtime.process import ProcessIdentity
+    from airflow_provider.runtime.sinks import EpochId, Fence, Sink
+    from airflow_provider.runtime.storage import Storage
+
+QUERY_ID = "0b9f6c1e-3a55-4d43-8f2b-2f6a51c3d9aa"
+NEVER_S = 3600.0  # a heartbeat that does not beat by itself during a test
+
+
+class FakeClock:
+    """A clock that stands still until somebody sleeps or sets it.
+
+    Attributes:
+        time: what :meth:`monotonic` returns.
+        wall: what :meth:`now` returns, of no relation to ``time``.
+        during_sleep: called once per sleep, after the time has passed.
+    """
+
+    def __init__(self, wall: dt.datetime | None = None) -> None:
+        self.time = 0.0
+        self.wall = wall or dt.datetime(2026, 1, 1, tzinfo=dt.timezone.utc)
+        self.during_sleep: Callable[[], None] | None = None
+
+    def now(self) -> dt.datetime:
+        return self.wall
+
+    def monotonic(self) -> float:
+        return self.time
+
+    def sleep(self, seconds: float) -> None:
+        self.time += seconds
+        if self.during_sleep is not None:
+            self.during_sleep()
+
+
+class SparkCheckpoint:
+    """A query's checkpoint, written by hand as Spark writes it.
+
+    Args:
+        root: the checkpoint's folder.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.storage = LocalStorage(str(root))
+        self.logs = CheckpointLogs(self.storage)
+
+    def begin(self, query_id: str = QUERY_ID) -> SparkCheckpoint:
+        self._write("metadata", f'{{"id":"{query_id}"}}'.encode())
+        return self
+
+    def plan(
+        self, batch: int, *, watermark_ms: int = 0, sources: Sequence[str] = ('{"logOffset":0}',)
+    ) -> SparkCheckpoint:
+        metadata = {
+            "batchWatermarkMs": watermark_ms,
+            "batchTimestampMs": 1_795_230_227_049 + batch,
+            "conf": {"spark.sql.shuffle.partitions": "2"},
+        }
+        text = "\n".join(["v1", json.dumps(metadata, separators=(",", ":")), *sources])
+        self._write(f"offsets/{batch}", text.encode())
+        return self
+
+    def commit(self, batch: int) -> SparkCheckpoint:
+        self._write(f"commits/{batch}", b'v1\n{"nextBatchWatermarkMs":0}')
+        return self
+
+    def run(self, batch: int, *, watermark_ms: int = 0) -> SparkCheckpoint:
+        return self.plan(batch, watermark_ms=watermark_ms).commit(batch)
+
+    def keep_state(self, *operators: int) -> SparkCheckpoint:
+        for operator in operators or (0,):
+            self._write(f"state/{operator}/0/1.delta", b"state")
+            self._write(f"state/{operator}/1/1.delta", b"state")
+        return self
+
+    def _write(self, path: str, data: bytes) -> None:
+        target = self.root / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(data)
+
+
+class FakeFrame:
+    """Rows that stand for a DataFrame, and how often they were persisted."""
+
+    def __init__(self, *rows: str) -> None:
+        self.rows = rows
+        self.persisted = 0
+        self.unpersisted = 0
+
+    def persist(self) -> FakeFrame:
+        self.persisted += 1
+        return self
+
+    def unpersist(self) -> None:
+        self.unpersisted += 1
+
+
+class FakeSink:
+    """A sink whose staged and published epochs are two dicts.
+
+    Attributes:
+        staged: rows by committable's key, invisible to readers.
+        published: rows by epoch, in the order of publication.
+        calls: what was asked of it, in order.
+    """
+
+    def __init__(self, name: str = "fake") -> None:
+        self.name = name
+        self.staged: dict[str, list[str]] = {}
+        self.published: dict[int, list[str]] = {}
+        self.calls: list[tuple[str, Any]] = []
+
+    def check(self, output_mode: str) -> None:
+        self.calls.append(("check", output_mode))
+
+    def stage(self, df: Any, epoch: EpochId) -> Staged:
+        self.calls.append(("stage", epoch.epoch))
+        key = f"{epoch.epoch}-{epoch.token}"
+        self.staged[key] = list(df.rows)
+        return Staged({"key": key, "epoch": epoch.epoch}, len(df.rows))
+
+    def commit(self, committable: dict[str, Any], fence: Fence) -> None:
+        self.calls.append(("commit", committable["epoch"]))
+        fence()
+        rows = self.staged.pop(committable["key"], None)
+        if rows is not None:
+            self.published[committable["epoch"]] = rows
+
+    def abort(self, committable: dict[str, Any]) -> None:
+        self.calls.append(("abort", committable["epoch"]))
+        self.staged.pop(committable["key"], None)
+
+    def clean(self, query_id: str, keep: Any) -> None:
+        self.calls.append(("clean", query_id))
+        for key in list(self.staged):
+            if int(key.partition("-")[0]) not in keep:
+                del self.staged[key]
+
+    def asked(self, what: str) -> list[Any]:
+        return [argument for call, argument in self.calls if call == what]
+
+
+class HandStagedFiles(FilesSink):
+    """The ``files`` sink, whose staging writes one small file per row without Spark."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(str(folder), "json", (), {})
+        self.folder = folder
+
+    def stage(self, df: Any, epoch: EpochId) -> Staged:
+        committable = stage_by_hand(
+            self.folder, df.rows, query_id=epoch.query_id, epoch=epoch.epoch, token=epoch.token
+        )
+        return Staged(committable, len(df.rows))
+
+    def visible(self) -> list[str]:
+        """Return the rows that a reader of the folder sees, sorted, with any duplicates."""
+        return sorted(path.read_text() for path in self.folder.rglob("part-*"))
+
+
+def staging_of(folder: Path, query_id: str = QUERY_ID) -> Path:
+    return folder.parent / f".{folder.name}.staging" / query_id
+
+
+def stage_by_hand(
+    folder: Path,
+    rows: Sequence[str],
+    *,
+    query_id: str = QUERY_ID,
+    epoch: int = 0,
+    token: int = 1,
+    partition: str = "",
+) -> dict[str, Any]:
+    """Write one staged file per row, and return the committable that names them."""
+    staging = staging_of(folder, query_id) / f"{epoch}-{token}"
+    moves = []
+    for number, row in enumerate(rows):
+        staged = f"{partition}part-{number:05d}-{query_id}-c000.json"
+        (staging / staged).parent.mkdir(parents=True, exist_ok=True)
+        (staging / staged).write_text(row)
+        final = f"{partition}part-{epoch:010d}-{number:05d}-{query_id}.json"
+        moves.append([staged, final])
+    return {"staging": staging.name, "query_id": query_id, "files": moves}
+
+
+def take_lease(
+    storage: Storage,
+    clock: FakeClock,
+    *,
+    run_id: str = "r1",
+    driver_id: str = "d1",
+    owner: ProcessIdentity | None = None,
+    timeout_s: float = 20.0,
+    heartbeat_s: float = NEVER_S,
+) -> Lease:
+    return acquire_lease(
+        storage,
+        run_id=run_id,
+        driver_id=driver_id,
+        owner=owner or identify_this(),
+        clock=clock,
+        timeout_s=timeout_s,
+        heartbeat_s=heartbeat_s,
+    )
+
+
+class EpochBench:
+    """A job directory with one query, whose Spark side is written by hand.
+
+    Args:
+        root: the job directory.
+        sinks: where the query writes.
+    """
+
+    def __init__(self, root: Path, *sinks: Sink) -> None:
+        self.storage = LocalStorage(str(root))
+        self.spark = SparkCheckpoint(root / "queries" / "q" / "checkpoint")
+        self.committables = self.storage.at("queries/q/committables")
+        self.clock = FakeClock()
+        self.sinks = sinks
+        self._leases: list[Lease] = []
+
+    def driver(self, run_id: str = "r1", *sinks: Sink) -> EpochCommitter:
+        """Take the lease, waiting out any holder, and return a committer under it."""
+        lease = take_lease(self.storage, self.clock, run_id=run_id, timeout_s=1.0)
+        self._leases.append(lease)
+        return EpochCommitter(
+            "q",
+            storage=self.committables,
+            logs=self.spark.logs,
+            sinks=sinks or self.sinks,
+            lease=lease,
+            run_id=run_id,
+            clock=self.clock,
+        )
+
+    def recovered(self, run_id: str = "r1", *sinks: Sink) -> EpochCommitter:
+        committer = self.driver(run_id, *sinks)
+        committer.recover()
+        return committer
+
+    def records(self) -> list[int]:
+        return sorted(int(name.removesuffix(".json")) for name in self.committables.list(""))
+
+    def close(self) -> None:
+        for lease in self._leases:
+            lease.release()
+
+
+@contextlib.contextmanager
+def bench(root: Path, *sinks: Sink) -> Iterator[EpochBench]:
+    made = EpochBench(root, *sinks)
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+def counted(rows: int | None) -> Callable[[], int | None]:
+    return lambda: rows

@@ -1,0 +1,130 @@
+"""The shape that the code keeps, and what the repository never contains."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+ROOT = Path(__file__).resolve().parents[2]
+CODE = sorted(
+    path for room in ("airflow_provider", "scripts") for path in (ROOT / room).rglob("*.py")
+)
+TESTS = sorted((ROOT / "tests").rglob("test_*.py"))
+
+MODULE_LINES = 500
+BODY_LINES = 45
+
+# In two parts each, so that this file does not contain what it looks for.
+FORBIDDEN = tuple(
+    "".join(parts).encode()
+    for parts in (
+        ("pypi.", "org/simple"),
+        ("files.python", "hosted.org"),
+        ("--extra-", "index-url"),
+        ("--index-", "url"),
+        ("--find-", "links"),
+        ("/wo", "rk/"),
+        ("/ro", "ot/"),
+        ("/ho", "me/"),
+        ("/Us", "ers/"),
+    )
+)
+OURS_TO_IGNORE = {".git", ".venv", ".airflow", ".work", "build", "dist"}
+CACHES = {"__pycache__", ".hypothesis", ".mypy_cache", ".pytest_cache", ".ruff_cache"}
+
+
+def name_of(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+def functions_in(path: Path) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
+    for node in ast.walk(ast.parse(path.read_bytes(), filename=str(path))):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield node
+
+
+def body_lines(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    statements = function.body[ast.get_docstring(function) is not None :]
+    if not statements:
+        return 0
+    return (statements[-1].end_lineno or 0) - statements[0].lineno + 1
+
+
+def committed_files() -> list[Path]:
+    """Return the files that git has or would take, or, in an unpacked archive, all but caches."""
+    command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    listing = subprocess.run(command, cwd=ROOT, capture_output=True, check=False)
+    if listing.returncode == 0:
+        paths = [ROOT / name.decode() for name in listing.stdout.split(b"\0") if name]
+    else:
+        skipped = OURS_TO_IGNORE | CACHES
+        paths = [p for p in ROOT.rglob("*") if not skipped & set(p.relative_to(ROOT).parts)]
+    return [path for path in paths if path.is_file()]
+
+
+def forbidden_in(content: bytes) -> list[str]:
+    is_text = b"\0" not in content
+    return [needle.decode() for needle in FORBIDDEN if is_text and needle in content]
+
+
+def test_there_is_code_to_look_at():
+    """
+    The checks below look at something.
+    """
+    assert CODE
+    assert TESTS
+
+
+@pytest.mark.parametrize("path", CODE, ids=name_of)
+def test_a_module_can_be_read_in_one_sitting(path):
+    """
+    No module is longer than 500 lines.
+    """
+    lines = len(path.read_text(encoding="utf-8").splitlines())
+
+    assert lines <= MODULE_LINES
+
+
+@pytest.mark.parametrize("path", CODE, ids=name_of)
+def test_a_function_fits_on_a_screen(path):
+    """
+    No function's body, its docstring apart, is longer than 45 lines.
+    """
+    too_long = {f.name: body_lines(f) for f in functions_in(path) if body_lines(f) > BODY_LINES}
+
+    assert {} == too_long
+
+
+@pytest.mark.parametrize("path", TESTS, ids=name_of)
+def test_every_test_says_what_it_shows(path):
+    """
+    Each test function has a docstring.
+    """
+    tests = [f for f in functions_in(path) if f.name.startswith("test_")]
+
+    assert [] == [f.name for f in tests if not ast.get_docstring(f)]
+
+
+def test_the_repository_names_no_machine_and_no_package_index():
+    """
+    No text file contains a package index's address or a path of somebody's machine.
+    """
+    found = {name_of(path): forbidden_in(path.read_bytes()) for path in committed_files()}
+
+    assert {} == {name: needles for name, needles in found.items() if needles}
+
+
+@pytest.mark.parametrize("needle", FORBIDDEN, ids=lambda needle: needle.decode().strip("/-"))
+def test_a_forbidden_text_would_be_found(needle):
+    """
+    The search for forbidden texts finds each of them in a text file, and skips binary ones.
+    """
+    assert forbidden_in(b"see " + needle + b"here")
+    assert [] == forbidden_in(b"\0" + needle)
