@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 # Airflow's own configuration and secrets are the worker's; a driver has no use for them.
 _PRIVATE_PREFIXES = ("AIRFLOW__", "AIRFLOW_CONN_", "AIRFLOW_VAR_", "_AIRFLOW_")
+_CONF = {"spark.log.level": "WARN"}  # the task's log follows the driver's
 _LOCAL_CONF = {
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",
@@ -169,8 +170,8 @@ class SparkStreamingHook(BaseHook):
             name=name,
             application_args=list(application),
         )
-        if str(hook._connection["master"]).startswith("local"):
-            hook._conf = {**_LOCAL_CONF, **self._conf}
+        local = str(hook._connection["master"]).startswith("local")
+        hook._conf = {**_CONF, **(_LOCAL_CONF if local else {}), **self._conf}
         return hook
 
     def _log_path(self, job_dir: str, run_id: str, driver_id: str) -> Path:

@@ -36,9 +36,7 @@ def open_job_directory(job_dir: str) -> JobDirectory:
     """
     storage = open_storage(job_dir)
     if not storage.shared:
-        msg = (
-            f"{job_dir}: Spark cannot reach this process's memory; use a path or a filesystem's URL"
-        )
+        msg = f"{job_dir}: Spark cannot reach this process's memory; use another filesystem"
         raise UnsupportedStorageError(msg)
     directory = JobDirectory(storage)
     directory.job()  # refuses a newer format

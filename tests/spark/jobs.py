@@ -22,7 +22,9 @@ from airflow_provider.runtime import JobContext, files
 SCHEMA = "time timestamp, k string, v int"
 
 
-def events(ctx: JobContext, name: str = "events", *, param: str = "input", **options: Any) -> DataFrame:
+def events(
+    ctx: JobContext, name: str = "events", *, param: str = "input", **options: Any
+) -> DataFrame:
     """Read one folder of events, one file per batch if the run asks for it."""
     per_batch = ctx.params.get("files_per_batch")
     asked = {
@@ -85,7 +87,9 @@ def joined(ctx: JobContext) -> DataFrame:
     shown = events(ctx, "shown", param="shown").withColumnsRenamed({"time": "shown_at", "k": "id"})
     clicked = events(ctx, "clicked", param="clicked")
     clicked = clicked.withColumnsRenamed({"time": "clicked_at", "k": "clicked_id"}).drop("v")
-    soon = F.expr("clicked_id = id AND clicked_at BETWEEN shown_at AND shown_at + INTERVAL 5 SECONDS")
+    soon = F.expr(
+        "clicked_id = id AND clicked_at BETWEEN shown_at AND shown_at + INTERVAL 5 SECONDS"
+    )
     return shown.join(clicked, soon, "leftOuter")
 
 
@@ -102,8 +106,10 @@ def outer_join(ctx: JobContext) -> None:
 
 
 def join_then_aggregation(ctx: JobContext) -> None:
-    counted = joined(ctx).groupBy(F.window("shown_at", "10 seconds")).agg(
-        F.count("*").alias("shown"), F.count("clicked_at").alias("clicked")
+    counted = (
+        joined(ctx)
+        .groupBy(F.window("shown_at", "10 seconds"))
+        .agg(F.count("*").alias("shown"), F.count("clicked_at").alias("clicked"))
     )
     write(ctx, counted.select(seconds("window.start").alias("start"), "shown", "clicked"))
 
@@ -130,7 +136,9 @@ class PerBucket(StatefulProcessor):
             self._add(row["bucket"], 1)
         return iter(())
 
-    def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator[Row]:  # noqa: N802, N803 - Spark's names
+    def handleExpiredTimer(
+        self, key: Any, timerValues: Any, expiredTimerInfo: Any
+    ) -> Iterator[Row]:  # noqa: N802, N803 - Spark's names
         bucket = expiredTimerInfo.getExpiryTimeInMs() // 1000 - 10
         yield Row(k=key[0], start=bucket, n=self._take(bucket))
 
@@ -157,7 +165,9 @@ class PerBucketInPandas(PerBucket):
                 self._add(int(bucket), int(n))
         return iter(())
 
-    def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator[pd.DataFrame]:  # noqa: N802, N803 - Spark's names
+    def handleExpiredTimer(
+        self, key: Any, timerValues: Any, expiredTimerInfo: Any
+    ) -> Iterator[pd.DataFrame]:  # noqa: N802, N803 - Spark's names
         bucket = expiredTimerInfo.getExpiryTimeInMs() // 1000 - 10
         yield pd.DataFrame({"k": [key[0]], "start": [bucket], "n": [self._take(bucket)]})
 
@@ -193,11 +203,15 @@ def count_until_timeout(
 
 
 def timeouts_in_pandas(ctx: JobContext) -> None:
-    counted = bucketed(ctx).groupBy("k", "bucket").applyInPandasWithState(
-        count_until_timeout,
-        "k string, start long, n long",
-        "n long",
-        "append",
-        GroupStateTimeout.EventTimeTimeout,
+    counted = (
+        bucketed(ctx)
+        .groupBy("k", "bucket")
+        .applyInPandasWithState(
+            count_until_timeout,
+            "k string, start long, n long",
+            "n long",
+            "append",
+            GroupStateTimeout.EventTimeTimeout,
+        )
     )
     write(ctx, counted)

@@ -145,5 +145,8 @@ def _readings(store: Any) -> list[tuple[str, dict[str, str]]]:
     if kind == "symmetricHashJoin":
         return [(side, {"joinSide": side}) for side in ("left", "right")]
     if kind.startswith("transformWithState"):
-        return [("counts", {"stateVarName": "counts"}), ("timers", {"readRegisteredTimers": "true"})]
+        return [
+            ("counts", {"stateVarName": "counts"}),
+            ("timers", {"readRegisteredTimers": "true"}),
+        ]
     return [("default", {})]

@@ -64,9 +64,7 @@ def test_only_the_watermark_changes():
     """
     entry = OffsetEntry.parse(SPARK_WROTE, where="offsets/0").with_watermark(MAX_WATERMARK_MS)
 
-    assert (
-        SPARK_WROTE.replace(b"1357016400000", str(MAX_WATERMARK_MS).encode()) == entry.to_bytes()
-    )
+    assert SPARK_WROTE.replace(b"1357016400000", str(MAX_WATERMARK_MS).encode()) == entry.to_bytes()
 
 
 def test_the_second_version_is_read():
@@ -128,9 +126,7 @@ _LINES = st.one_of(
 )
 
 
-@given(
-    st.sampled_from(["v1", "v2"]), st.dictionaries(_TEXT, _JSON, max_size=4), st.lists(_LINES)
-)
+@given(st.sampled_from(["v1", "v2"]), st.dictionaries(_TEXT, _JSON, max_size=4), st.lists(_LINES))
 def test_any_entry_survives_a_round_trip(version, metadata, sources):
     """
     An entry that is written and read again is the same entry, also with members and sources that
@@ -484,7 +480,9 @@ def test_a_long_log_is_shown_by_its_end(spark):
     for batch in range(25):
         spark.run(batch)
 
-    assert list(range(15, 25)) == [b["batch"] for b in describe_checkpoint(spark.storage)["batches"]]
+    assert list(range(15, 25)) == [
+        b["batch"] for b in describe_checkpoint(spark.storage)["batches"]
+    ]
 
 
 def test_no_checkpoint_there(tmp_path):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from airflow_provider.runtime.checkpoint import DrainStep
@@ -427,6 +427,7 @@ class World:
         self.steps[instruction.query] = after[self.steps[instruction.query]]
 
 
+@settings(max_examples=300, deadline=None)
 @given(st.data())
 def test_in_any_life_the_order_holds(data):
     """

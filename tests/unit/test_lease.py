@@ -1,0 +1,308 @@
+"""The lease: at most one driver of a job, whatever dies, pauses or races."""
+
+from __future__ import annotations
+
+import datetime as dt
+import subprocess
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from airflow_provider.runtime.errors import EXIT_LEASE, LeaseHeldError, LeaseLostError
+from airflow_provider.runtime.lease import (
+    HeartbeatRecord,
+    Lease,
+    LeaseObserver,
+    LeaseRecord,
+    Liveness,
+    last_token,
+)
+from airflow_provider.runtime.process import ProcessIdentity, identify
+from airflow_provider.runtime.storage.local import LocalStorage
+from tests.unit.support import FakeClock, take_lease
+
+TIMEOUT_S = 20.0
+ELSEWHERE = ProcessIdentity(host="elsewhere", space="other-boot/pid:[1]", processes=((7, 7),))
+
+
+@pytest.fixture
+def take(storage, clock):
+    """Return :func:`take_lease` on the job directory; every lease is released at the end."""
+    taken: list[Lease] = []
+
+    def take_one(**how) -> Lease:
+        taken.append(take_lease(storage, how.pop("clock", clock), **how))
+        return taken[-1]
+
+    yield take_one
+    for lease in taken:
+        lease.release()
+
+
+def beating(lease: Lease, clock: FakeClock) -> None:
+    """Let the lease's heartbeat move whenever somebody waits."""
+    clock.during_sleep = lease.beat
+
+
+def test_the_first_lease(storage, clock, take):
+    """
+    On a job that nobody drives the lease is had at once, with token 1 and a first heartbeat.
+    """
+    lease = take(run_id="r1", driver_id="d1")
+
+    assert 1 == lease.token
+    assert 0.0 == clock.time
+    assert lease.record == LeaseRecord.read(storage, "leases/1.json")
+    assert ("r1", "d1") == (lease.record.run_id, lease.record.driver_id)
+    assert HeartbeatRecord.read(storage, "heartbeats/1.json").beat >= 1
+
+
+def test_a_released_lease_is_had_at_once(storage, clock, take):
+    """
+    After a release the next driver waits for nothing and gets the next token.
+    """
+    take().release()
+    assert (Liveness.FREE) is LeaseObserver(storage, clock).look()[1]
+
+    assert 2 == take().token
+    assert 0.0 == clock.time
+
+
+def test_a_dead_drivers_lease_is_had_at_once(storage, clock, take):
+    """
+    A driver killed on this machine is known to be gone without waiting for its heartbeat.
+    """
+    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    take(owner=identify([child.pid]))
+    child.kill()
+    child.communicate()
+
+    assert Liveness.DEAD is LeaseObserver(storage, clock).look()[1]
+    assert 2 == take().token
+    assert 0.0 == clock.time
+
+
+def test_a_live_drivers_lease_is_refused(storage, clock, take):
+    """
+    While the holder's heartbeat moves, another driver is told who holds the lease and what to do,
+    and writes nothing.
+    """
+    beating(take(run_id="nightly"), clock)
+
+    with pytest.raises(LeaseHeldError) as raised:
+        take(run_id="other")
+
+    assert EXIT_LEASE == raised.value.exit_code
+    assert "lease 1, run 'nightly'" in str(raised.value)
+    assert f"spark-stream cancel {storage.url}" in str(raised.value)
+    assert ["1.json"] == storage.list("leases")
+    assert clock.time < 1
+
+
+@pytest.mark.parametrize("hours", [-5, 0, 5])
+def test_silence_is_measured_on_the_observers_clock(storage, take, hours):
+    """
+    A silent driver of another machine is taken over after its timeout and not before, however the
+    two machines' wall clocks differ.
+    """
+    theirs = FakeClock(dt.datetime(2026, 1, 1, tzinfo=dt.timezone.utc))
+    ours = FakeClock(theirs.wall + dt.timedelta(hours=hours))
+    ours.time = 1_000_000.0
+    take(owner=ELSEWHERE, clock=theirs, timeout_s=TIMEOUT_S)
+
+    assert 2 == take(clock=ours).token
+    assert TIMEOUT_S <= ours.time - 1_000_000.0 < TIMEOUT_S + 1
+
+
+def test_one_look_is_not_enough(storage, clock, take):
+    """
+    A holder that cannot be asked is unknown at first, dead after the timeout, and not earlier.
+    """
+    take(owner=ELSEWHERE, timeout_s=TIMEOUT_S)
+    observer = LeaseObserver(storage, clock)
+
+    seen = []
+    for time in (0.0, 10.0, 19.9, 20.0):
+        clock.time = time
+        seen.append(observer.look()[1])
+
+    assert [Liveness.UNKNOWN] * 3 + [Liveness.DEAD] == seen
+
+
+def test_a_heartbeat_that_moves_proves_life_and_starts_the_timeout_anew(storage, clock, take):
+    """
+    Each new beat is life; the timeout counts from the last one that was seen.
+    """
+    lease = take(owner=ELSEWHERE, timeout_s=TIMEOUT_S)
+    observer = LeaseObserver(storage, clock)
+
+    seen = []
+    for time, beats in ((0, False), (15, True), (34, False), (36, False)):
+        clock.time = time
+        if beats:
+            lease.beat()
+        seen.append(observer.look()[1])
+
+    assert [Liveness.UNKNOWN, Liveness.LIVE, Liveness.LIVE, Liveness.DEAD] == seen
+
+
+def test_a_new_lease_is_not_taken_for_a_moved_heartbeat(storage, clock, take):
+    """
+    The beat of one lease says nothing about the holder of the next.
+    """
+    first = take(owner=ELSEWHERE)
+    observer = LeaseObserver(storage, clock)
+    observer.look()
+    first.release()
+    take(owner=ELSEWHERE)
+
+    assert Liveness.UNKNOWN is observer.look()[1]
+
+
+def test_a_lease_without_a_heartbeat_dies_too(storage, clock, take):
+    """
+    A driver that died between its lease and its first heartbeat is taken over after the timeout.
+    """
+    take(owner=ELSEWHERE, timeout_s=TIMEOUT_S)
+    storage.delete("heartbeats/1.json")
+
+    assert 2 == take().token
+    assert TIMEOUT_S <= clock.time
+
+
+@pytest.mark.parametrize("held_before", [False, True])
+def test_one_of_racing_drivers_gets_the_lease(storage, take, held_before):
+    """
+    Of drivers that ask at the same moment one gets the lease, the others are refused.
+    """
+    if held_before:
+        take().release()
+    start = threading.Barrier(8)
+
+    def race(racer: int) -> Lease | None:
+        start.wait()
+        try:
+            return take(driver_id=f"d{racer}", clock=FakeClock())
+        except LeaseHeldError:
+            return None
+
+    with ThreadPoolExecutor(8) as pool:
+        won = [lease for lease in pool.map(race, range(8)) if lease is not None]
+
+    assert 1 == len(won)
+    assert won[0].token == last_token(storage) == (2 if held_before else 1)
+    assert won[0].record.driver_id == LeaseObserver(storage, FakeClock()).current().driver_id
+
+
+def test_a_driver_that_was_overtaken_may_not_commit(storage, clock, take):
+    """
+    The moment another driver has the next token, the old one's check fails, for good.
+    """
+    old = take(owner=ELSEWHERE)
+    old.check()
+    new = take()
+
+    with pytest.raises(LeaseLostError, match="another driver has taken lease 2") as raised:
+        old.check()
+    assert EXIT_LEASE == raised.value.exit_code
+    assert old.is_lost()
+    new.check()
+
+    new.release()
+    with pytest.raises(LeaseLostError):
+        old.check()
+
+
+def test_a_beat_of_an_overtaken_driver_revives_nothing(storage, clock, take):
+    """
+    A driver that wakes up after its lease was taken beats for its own token only.
+    """
+    old = take(owner=ELSEWHERE)
+    new = take()
+    old.beat()
+    new.release()
+
+    assert Liveness.FREE is LeaseObserver(storage, clock).look()[1]
+
+
+def test_release_twice_is_release(storage, take):
+    """
+    A second release writes nothing.
+    """
+    lease = take()
+    lease.release()
+    first = storage.read("heartbeats/1.json")
+    lease.release()
+
+    assert first == storage.read("heartbeats/1.json")
+    assert HeartbeatRecord.read(storage, "heartbeats/1.json").released
+
+
+def test_a_lease_beats_by_itself(storage, take):
+    """
+    A thread beats until the release, and the last beat is the release.
+    """
+    counting = CountingStorage(storage)
+    lease = take_lease(counting, FakeClock(), heartbeat_s=0.001)
+    assert counting.enough.wait(30)
+    lease.release()
+    last = HeartbeatRecord.read(storage, "heartbeats/1.json")
+
+    assert last.released
+    assert [] == [t.name for t in threading.enumerate() if t.name == "heartbeat"]
+    assert counting.beats == last.beat
+
+
+def test_a_heartbeat_outlives_a_storage_that_fails_for_a_while():
+    """
+    A beat that cannot be written is tried again, since the storage may come back.
+    """
+    failing = CountingStorage(None)
+    lease = Lease(failing, a_record(), FakeClock())
+    lease.start_heartbeat()
+    failing.broken = True
+    assert failing.refused.wait(30)
+    failing.broken = False
+    failing.beats = 0
+    failing.enough.clear()
+    assert failing.enough.wait(30)
+    lease.release()
+
+
+class CountingStorage:
+    """A storage that counts heartbeats, and refuses them while it is broken."""
+
+    def __init__(self, inner: LocalStorage | None) -> None:
+        self.inner = inner
+        self.beats = 0
+        self.broken = False
+        self.enough = threading.Event()
+        self.refused = threading.Event()
+
+    def put(self, path: str, data: bytes) -> None:
+        if self.broken:
+            self.refused.set()
+            raise OSError(5, "not now")
+        self.beats += 1
+        if self.inner is not None:
+            self.inner.put(path, data)
+        if self.beats >= 5:
+            self.enough.set()
+
+    def __getattr__(self, name: str):
+        return getattr(self.inner, name)
+
+
+def a_record() -> LeaseRecord:
+    return LeaseRecord(
+        token=1,
+        run_id="r1",
+        driver_id="d1",
+        nonce="n",
+        owner=ELSEWHERE.to_dict(),
+        heartbeat_s=0.001,
+        timeout_s=TIMEOUT_S,
+        acquired="2026-01-01T00:00:00.000Z",
+    )
