@@ -45,7 +45,7 @@ from airflow_provider.runtime.jobdir import (
     RunDirectory,
     RunRecord,
 )
-from airflow_provider.runtime.lease import acquire_lease
+from airflow_provider.runtime.lease import LeaseObserver, acquire_lease
 from airflow_provider.runtime.process import identify_this
 from airflow_provider.runtime.progress import ProgressMeter
 from airflow_provider.runtime.queries import (
@@ -81,6 +81,7 @@ class Attempt:
         directory: the job directory.
         run_id: the run.
         job: what the job's function has declared.
+        observer: what has watched the lease so far.
         clock: time.
         stop: set by the caller to cancel the attempt.
         on_progress: called about once a second.
@@ -93,6 +94,7 @@ class Attempt:
         run_id: str,
         job: DeclaredJob,
         *,
+        observer: LeaseObserver,
         clock: Clock,
         stop: threading.Event,
         on_progress: OnProgress | None,
@@ -101,6 +103,7 @@ class Attempt:
         self._directory = directory
         self._run: RunDirectory = directory.run(run_id)
         self._job = job
+        self._observer = observer
         self._clock = clock
         self._stop = stop
         self._on_progress = on_progress
@@ -133,6 +136,7 @@ class Attempt:
             driver_id=self._driver_id,
             owner=identify_this(jvm_pid(self._job.spark)),
             clock=self._clock,
+            observer=self._observer,
         )
         try:
             return self._run_with_lease(asked)

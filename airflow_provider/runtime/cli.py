@@ -23,6 +23,7 @@ from airflow_provider.runtime.durations import parse_duration
 from airflow_provider.runtime.errors import (
     EXIT_OK,
     ConfigError,
+    RunFailedError,
     SparkStreamError,
     UnknownJobError,
 )
@@ -57,6 +58,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         return int(arguments.command(arguments))
     except SparkStreamError as error:
         return _report(error, as_json=getattr(arguments, "json", False))
+    except Exception as error:
+        log.exception("unexpected")
+        return _report(RunFailedError(classify(error)), as_json=getattr(arguments, "json", False))
 
 
 def script() -> None:

@@ -69,7 +69,7 @@ def run_job(
     done = directory.run(run_id).final()
     if done is not None:
         return verify_final(directory, done)
-    check_before_spark(ask, directory, run_id, clock)
+    observer = check_before_spark(ask, directory, run_id, clock)
     owned = spark is None
     spark = spark or start_spark(f"spark-stream {ask.job_dir} {run_id}", ask.master, ask.conf)
     try:
@@ -78,7 +78,14 @@ def run_job(
         job = declare_job(ask, run_id, spark)
         stop = stop or threading.Event()
         attempt = Attempt(
-            ask, directory, run_id, job, clock=clock, stop=stop, on_progress=on_progress
+            ask,
+            directory,
+            run_id,
+            job,
+            observer=observer,
+            clock=clock,
+            stop=stop,
+            on_progress=on_progress,
         )
         return attempt.run()
     finally:

@@ -192,22 +192,24 @@ def acquire_lease(
     driver_id: str,
     owner: ProcessIdentity,
     clock: Clock,
+    observer: LeaseObserver | None = None,
     timeout_s: float = TIMEOUT_S,
     heartbeat_s: float = HEARTBEAT_S,
 ) -> Lease:
     """Take the lease of a job directory and begin to beat.
 
-    Waits while the present holder, if any, is neither seen alive nor known to be dead.
+    Waits while the present holder, if any, is neither seen alive nor known to be dead; an
+    *observer* that has watched it before need not wait again.
 
     Raises:
         LeaseHeldError: its holder is alive, or another driver was faster. Nothing was written.
 
     Crash safety: a lease whose holder dies ends by itself after ``timeout_s``.
     """
-    observer = LeaseObserver(storage, clock)
+    observer = observer or LeaseObserver(storage, clock)
     held, liveness = observer.settle()
-    if liveness not in TAKEABLE:
-        raise _held_error(storage, held)
+    if held is not None and liveness not in TAKEABLE:
+        raise held_error(storage, held)
     record = LeaseRecord(
         token=(held.token if held else 0) + 1,
         run_id=run_id,
@@ -219,17 +221,18 @@ def acquire_lease(
         acquired=to_iso(clock.now()),
     )
     if not record.put_if_absent(storage, f"leases/{record.token}.json"):
-        raise _held_error(storage, observer.current())
+        raise held_error(storage, observer.current() or record)
     failpoints.hit("lease.acquired")
     lease = Lease(storage, record, clock)
     lease.start_heartbeat()
     return lease
 
 
-def _held_error(storage: Storage, held: LeaseRecord | None) -> LeaseHeldError:
-    who = f"lease {held.token}, run {held.run_id!r}, on {held.owner['host']}" if held else "a lease"
+def held_error(storage: Storage, held: LeaseRecord) -> LeaseHeldError:
+    """Return the error that names who holds the lease, and the way out."""
     msg = (
-        f"{storage.url}: another driver is running this job ({who}); wait for it, or end it with "
+        f"{storage.url}: another driver is running this job (lease {held.token}, run "
+        f"{held.run_id!r}, on {held.owner['host']}); wait for it, or end it with "
         f"'spark-stream cancel {storage.url}'"
     )
     return LeaseHeldError(msg)

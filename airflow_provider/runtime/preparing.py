@@ -10,13 +10,12 @@ from airflow_provider.runtime.asking import STREAMING, Ask, Plan, check_not_drai
 from airflow_provider.runtime.entry import check_entry_file, load_entry
 from airflow_provider.runtime.errors import (
     ConfigError,
-    LeaseHeldError,
     SparkStreamError,
     UnsupportedStorageError,
 )
 from airflow_provider.runtime.java import check_java
 from airflow_provider.runtime.jobdir import JobDirectory
-from airflow_provider.runtime.lease import TAKEABLE, LeaseObserver
+from airflow_provider.runtime.lease import TAKEABLE, LeaseObserver, held_error
 from airflow_provider.runtime.session import is_submitted, job_session
 from airflow_provider.runtime.storage import open_storage
 
@@ -43,20 +42,27 @@ def open_job_directory(job_dir: str) -> JobDirectory:
     return directory
 
 
-def check_before_spark(ask: Ask, directory: JobDirectory, run_id: str, clock: Clock) -> None:
-    """Refuse all that can be refused without the seconds that a JVM takes to start."""
+def check_before_spark(
+    ask: Ask, directory: JobDirectory, run_id: str, clock: Clock
+) -> LeaseObserver:
+    """Refuse all that can be refused without the seconds that a JVM takes to start.
+
+    Returns:
+        What has watched the lease meanwhile.
+
+    Raises:
+        ConfigError: the ask cannot be met.
+        LeaseHeldError: another driver is running the job.
+    """
     check_entry_file(ask.entry)
     check_not_drained(directory, run_id)
     if not is_submitted():
         check_java()
-    lease, liveness = LeaseObserver(directory.storage, clock).settle()
-    if liveness not in TAKEABLE and lease is not None:
-        msg = (
-            f"{directory.url}: another driver is running this job (lease {lease.token}, run "
-            f"{lease.run_id!r}, on {lease.owner['host']}); wait for it, or end it with "
-            f"'spark-stream cancel {directory.url}'"
-        )
-        raise LeaseHeldError(msg)
+    observer = LeaseObserver(directory.storage, clock)
+    lease, liveness = observer.settle()
+    if lease is not None and liveness not in TAKEABLE:
+        raise held_error(directory.storage, lease)
+    return observer
 
 
 @dataclasses.dataclass(frozen=True)

@@ -6,6 +6,8 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from airflow_provider.runtime.errors import ConfigError, SparkStreamError
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -26,6 +28,10 @@ def start_spark(app_name: str, master: str | None, conf: Mapping[str, str]) -> S
         app_name: name of the Spark application.
         master: Spark's master URL; None for what ``spark-submit`` says, or ``local[*]``.
         conf: further configuration.
+
+    Raises:
+        ConfigError: the master URL is none that Spark knows.
+        SparkStreamError: Spark did not start.
     """
     from pyspark.sql import SparkSession
 
@@ -39,7 +45,12 @@ def start_spark(app_name: str, master: str | None, conf: Mapping[str, str]) -> S
         settings = {**_LOCAL_DEFAULTS, **settings}
     for key, value in settings.items():
         builder = builder.config(key, value)
-    spark = builder.getOrCreate()
+    try:
+        spark = builder.getOrCreate()
+    except Exception as error:
+        reason = next((line for line in str(error).splitlines() if "Exception" in line), str(error))
+        msg = f"Spark could not be started with master {chosen!r}: {reason}"
+        raise (ConfigError if "Master URL" in msg else SparkStreamError)(msg) from error
     spark.sparkContext.setLogLevel("WARN")
     return spark
 

@@ -7,6 +7,7 @@ as whole seconds, so that every reader of the output sees the same numbers.
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -33,7 +34,7 @@ def events(
         "schema": SCHEMA,
         "options": {"maxFilesPerTrigger": per_batch} if per_batch else {},
         "bounded": ctx.params.get("bounded", "yes") == "yes",
-        "watermark": ("time", "0 seconds"),
+        "watermark": ("time", "5 seconds"),
     }
     return ctx.read(name, **{**asked, **options})
 
@@ -215,3 +216,145 @@ def timeouts_in_pandas(ctx: JobContext) -> None:
         )
     )
     write(ctx, counted)
+
+
+# --- edges --------------------------------------------------------------------------------------
+
+
+def rows_of(df: DataFrame) -> DataFrame:
+    return df.select(seconds("time").alias("second"), "k", "v")
+
+
+def no_state(ctx: JobContext) -> None:
+    write(ctx, rows_of(events(ctx)))
+
+
+def two_queries(ctx: JobContext) -> None:
+    """Write windows and the rows themselves, each by a query of its own."""
+    df = events(ctx)
+    output = Path(ctx.params["output"])
+    ctx.write("windows", tumbling(df, "k"), to=files(str(output / "windows")))
+    ctx.write("rows", rows_of(df), to=files(str(output / "rows")))
+
+
+def two_sinks(ctx: JobContext) -> None:
+    output = Path(ctx.params["output"])
+    sinks = [files(str(output / "one")), files(str(output / "two"), format="json")]
+    ctx.write("out", tumbling(events(ctx), "k"), to=sinks)
+
+
+def partitioned(ctx: JobContext) -> None:
+    sink = files(ctx.params["output"], partition_by=("k",))
+    ctx.write("out", tumbling(events(ctx), "k"), to=sink)
+
+
+def in_format(ctx: JobContext) -> None:
+    sink = files(ctx.params["output"], format=ctx.params["format"])
+    ctx.write("out", tumbling(events(ctx), "k"), to=sink, operators=["windows"])
+
+
+def united_with_itself(ctx: JobContext) -> None:
+    df = events(ctx)
+    write(ctx, tumbling(df.union(df), "k"))
+
+
+def joined_with_itself(ctx: JobContext) -> None:
+    df = events(ctx)
+    same = F.expr("a.k = b.k AND a.time = b.time")
+    write(ctx, df.alias("a").join(df.alias("b"), same).select(seconds("a.time").alias("t"), "a.k", "b.v"))
+
+
+def two_sources(ctx: JobContext) -> None:
+    one, other = events(ctx, "one"), events(ctx, "other", param="other")
+    write(ctx, tumbling(one.union(other), "k"))
+
+
+def without_watermark(ctx: JobContext) -> None:
+    write(ctx, events(ctx, watermark=None).groupBy("k").count())
+
+
+def foreign_source(ctx: JobContext) -> None:
+    """Read a stream without telling the context."""
+    write(ctx, rows_of(ctx.spark.readStream.csv(ctx.params["input"], schema=SCHEMA)))
+
+
+def traced(ctx: JobContext) -> None:
+    """Note each callback, and what readers saw when the job finished."""
+    trace = Path(ctx.params["trace"])
+
+    def note(word: str) -> None:
+        with trace.open("a", encoding="utf-8") as notes:
+            notes.write(f"{word}\n")
+
+    def finish() -> None:
+        note(f"finish:{_published(ctx.params['output'])}")
+        failing = ctx.params.get("failing")
+        if failing is not None and Path(failing).exists():
+            raise OSError(failing)
+
+    ctx.on_finish(finish)
+    ctx.on_close(lambda: note("close"))
+    tumbling_window(ctx)
+
+
+def _published(output: str) -> int:
+    found = list(Path(output).glob("*.parquet"))
+    return sum(len(pd.read_parquet(path)) for path in found)
+
+
+# --- bad input ----------------------------------------------------------------------------------
+
+
+def no_query(ctx: JobContext) -> None:
+    events(ctx)
+
+
+def one_name_twice(ctx: JobContext) -> None:
+    df = events(ctx)
+    write(ctx, df, "twin")
+    write(ctx, df, "twin")
+
+
+def unknown_sink(ctx: JobContext) -> None:
+    ctx.write("out", events(ctx), to="console")  # type: ignore[arg-type]
+
+
+def missing_param(ctx: JobContext) -> None:
+    write(ctx, events(ctx, param="where_the_events_are"))
+
+
+def raising(ctx: JobContext) -> None:
+    events(ctx)
+    raise ZeroDivisionError("no such day")
+
+
+# --- crashes ------------------------------------------------------------------------------------
+
+
+def gated(ctx: JobContext) -> None:
+    """Hold the first batch back until the gate's file is there."""
+    gate = ctx.params["gate"]
+
+    def passes(_: str) -> bool:
+        deadline = time.monotonic() + 120
+        while not os.path.exists(gate):  # noqa: PTH110 - runs in Spark's worker
+            if time.monotonic() > deadline:
+                raise TimeoutError(gate)
+            time.sleep(0.05)
+        return True
+
+    held = events(ctx).filter(F.udf(passes, "boolean")("k"))
+    write(ctx, tumbling(held, "k"))
+
+
+def exiting(ctx: JobContext) -> None:
+    """End the process in ``on_finish``, as a job that knows no better; once."""
+    left = Path(ctx.params["left"])
+
+    def leave() -> None:
+        if not left.exists():
+            left.touch()
+            os._exit(0)
+
+    ctx.on_finish(leave)
+    tumbling_window(ctx)

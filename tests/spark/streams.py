@@ -65,6 +65,9 @@ class Place:
     def trace(self) -> Path:
         return self.root / "trace"
 
+    def checkpoint(self, query: str = "out") -> Path:
+        return self.job_dir / "queries" / query / "checkpoint"
+
     def ask(self, job: str, **asked: Any) -> Ask:
         """Ask for *job* of ``jobs.py``; ``params`` and ``conf`` are added to what it needs anyway."""
         params = {"input": str(self.input), "output": str(self.output)}

@@ -25,6 +25,7 @@ from streams import (
 from airflow_provider.runtime.api import JobContext
 from airflow_provider.runtime.entry import load_entry
 from airflow_provider.runtime.errors import RunFailedError
+from airflow_provider.runtime.failures import FailureClass
 
 pytestmark = pytest.mark.spark
 
@@ -38,7 +39,7 @@ STORES = {
 # others, and only the end of the data closes the rest.
 EVENTS: tuple[list[Event], list[Event]] = (
     [(1, "a", 1), (2, "b", 2), (3, "a", 3), (3, "a", 3), (12, "c", 4), (14, "a", 5), (15, "b", 6)],
-    [(16, "a", 7), (16, "a", 7), (23, "c", 8), (31, "b", 9), (37, "a", 10), (38, "d", 11)],
+    [(15, "b", 6), (16, "a", 7), (16, "a", 7), (23, "c", 8), (31, "b", 9), (37, "a", 10), (38, "d", 11)],
 )
 ALL = [*EVENTS[0], *EVENTS[1]]
 CLICKED: tuple[list[Event], list[Event]] = (
@@ -163,7 +164,7 @@ def test_a_drain_flushes_every_row_and_leaves_no_state(spark, place, job, store,
     assert len(truth) == query["sinks"][0]["rows"]
     rows_in = len(ALL) + (sum(map(len, CLICKED)) if job in JOINS else 0)
     assert rows_in == final.rows_read
-    state = state_of(spark, place.job_dir / "queries" / "out" / "checkpoint")
+    state = state_of(spark, place.checkpoint())
     assert dict.fromkeys(state, 0) == state
     assert state
 

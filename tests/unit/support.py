@@ -242,7 +242,7 @@ class EpochBench:
 
     def driver(self, run_id: str = "r1", *sinks: Sink) -> EpochCommitter:
         """Take the lease, waiting out any holder, and return a committer under it."""
-        lease = take_lease(self.storage, self.clock, run_id=run_id, timeout_s=1.0)
+        lease = take_lease(self.storage, self.clock, run_id=run_id, timeout_s=0.1)
         self._leases.append(lease)
         return EpochCommitter(
             "q",

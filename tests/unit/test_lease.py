@@ -54,7 +54,7 @@ def test_the_first_lease(storage, clock, take):
 
     assert 1 == lease.token
     assert 0.0 == clock.time
-    assert lease.record == LeaseRecord.read(storage, "leases/1.json")
+    assert lease.record.to_bytes() == storage.read("leases/1.json")
     assert ("r1", "d1") == (lease.record.run_id, lease.record.driver_id)
     assert HeartbeatRecord.read(storage, "heartbeats/1.json").beat >= 1
 
@@ -64,7 +64,7 @@ def test_a_released_lease_is_had_at_once(storage, clock, take):
     After a release the next driver waits for nothing and gets the next token.
     """
     take().release()
-    assert (Liveness.FREE) is LeaseObserver(storage, clock).look()[1]
+    assert Liveness.FREE is LeaseObserver(storage, clock).look()[1]
 
     assert 2 == take().token
     assert 0.0 == clock.time

@@ -137,7 +137,8 @@ class FilesSink:
         if not staging.is_dir():
             return
         for folder in list(staging.iterdir()):
-            if int(folder.name.partition("-")[0]) not in keep:
+            epoch = folder.name.partition("-")[0]
+            if not (epoch.isdigit() and int(epoch) in keep):
                 self._remove_staging(folder)
 
     @property

@@ -1,0 +1,467 @@
+"""The edges of a bounded run: little input, late input, several of everything, and runs again."""
+
+from __future__ import annotations
+
+import threading
+
+import duckdb
+import pandas as pd
+import pytest
+from streams import (
+    END_OF_TIME,
+    START,
+    plain,
+    read_everywhere,
+    read_with_pandas,
+    read_with_spark,
+    state_of,
+    windows_of,
+    write_events,
+)
+
+from airflow_provider.runtime.driver import run_job
+from airflow_provider.runtime.errors import (
+    ConfigError,
+    JobDrainedError,
+    RunCancelledError,
+    RunFailedError,
+)
+from airflow_provider.runtime.failures import FailureClass
+from airflow_provider.runtime.jobdir import JobDirectory
+from airflow_provider.runtime.storage import open_storage
+
+pytestmark = pytest.mark.spark
+
+FEW = [(1, "a", 1), (2, "b", 2), (13, "a", 3)]
+MORE = [(21, "b", 4), (22, "a", 5), (35, "c", 6)]
+LAST = [(36, "c", 7), (44, "a", 8)]
+ONE_BY_ONE = {"files_per_batch": "1"}
+
+
+def rows_after_start(*events):
+    return sorted((START + t, k, v) for t, k, v in events)
+
+
+def attempts_of(place, run_id):
+    return JobDirectory(open_storage(str(place.job_dir))).run(run_id).attempts()
+
+
+def files_under(folder):
+    return sorted(str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file())
+
+
+# --- little input -------------------------------------------------------------------------------
+
+
+def test_an_empty_input_is_finished_at_once(spark, place):
+    """
+    A folder without files has an end too: no batch runs, nothing is written, the run is FINISHED.
+    """
+    place.input.mkdir()
+
+    final = place.run(spark, "tumbling_window")
+
+    assert ("FINISHED", 0) == (final.outcome, final.rows_read)
+    query = final.queries["out"]
+    assert (None, None, True) == (query["batch_id"], query["watermark"], query["finished"])
+    assert [(None, 0)] == [(sink["epoch"], sink["rows"]) for sink in query["sinks"]]
+    assert [] == list(place.root.glob("output/*"))
+
+
+def test_a_file_without_rows_is_an_input_too(spark, place):
+    """
+    A batch without rows gives readers the schema of an output without rows.
+    """
+    write_events(place.input, [])
+
+    final = place.run(spark, "tumbling_window")
+
+    assert ("FINISHED", 0, 0) == (
+        final.outcome,
+        final.rows_read,
+        final.queries["out"]["sinks"][0]["rows"],
+    )
+    assert {name: [] for name in read_everywhere(spark, place.output)} == (
+        read_everywhere(spark, place.output)
+    )
+
+
+def test_one_row(spark, place):
+    """
+    The only window of the only row is flushed.
+    """
+    write_events(place.input, FEW[:1])
+
+    final = place.run(spark, "tumbling_window")
+
+    assert [(START, "a", 1, 1)] == read_with_pandas(place.output)
+    assert ("FINISHED", 1) == (final.outcome, final.rows_read)
+
+
+@pytest.mark.parametrize(
+    ("params", "batches"), [({}, 1), (ONE_BY_ONE, 3)], ids=["one batch", "three batches"]
+)
+def test_the_number_of_batches_does_not_show(spark, place, params, batches):
+    """
+    The same files read as one batch or as several give the same output and the same counts.
+    """
+    write_events(place.input, FEW, MORE, LAST)
+
+    final = place.run(spark, "tumbling_window", params=params)
+
+    truth = windows_of([*FEW, *MORE, *LAST])
+    assert truth == read_with_pandas(place.output)
+    assert (8, len(truth)) == (final.rows_read, final.queries["out"]["sinks"][0]["rows"])
+    # After them one that moves the watermark on, and the drain batch; the first is batch 0.
+    assert batches + 1 == final.queries["out"]["batch_id"]
+
+
+def test_a_query_without_state_needs_no_drain(spark, place):
+    """
+    Without state there is nothing to flush: the last batch that read input is the last batch.
+    """
+    write_events(place.input, FEW, MORE)
+
+    final = place.run(spark, "no_state", params=ONE_BY_ONE)
+
+    assert rows_after_start(*FEW, *MORE) == read_with_pandas(place.output)
+    query = final.queries["out"]
+    assert ("FINISHED", True, 1, []) == (
+        final.outcome,
+        query["finished"],
+        query["batch_id"],
+        query["operators"],
+    )
+    assert (6, 6) == (final.rows_read, query["sinks"][0]["rows"])
+
+
+def test_rows_that_are_late_are_read_and_dropped(spark, place):
+    """
+    A batch whose every row is late changes nothing: its windows are not opened again by the drain.
+    """
+    write_events(place.input, [(100, "a", 1)], [(101, "a", 2)], FEW)
+
+    final = place.run(spark, "tumbling_window", params=ONE_BY_ONE)
+
+    assert windows_of([(100, "a", 1), (101, "a", 2)]) == read_with_pandas(place.output)
+    assert (5, 1) == (final.rows_read, final.queries["out"]["sinks"][0]["rows"])
+    assert {"0:stateStoreSave:default": 0} == state_of(spark, place.checkpoint())
+
+
+# --- several of everything ----------------------------------------------------------------------
+
+
+def test_several_queries_finish_together(spark, place):
+    """
+    Each query has its own checkpoint, output and end; the final checkpoint tells of both.
+    """
+    write_events(place.input, FEW, MORE)
+
+    final = place.run(spark, "two_queries")
+
+    assert windows_of([*FEW, *MORE]) == read_with_pandas(place.output / "windows")
+    assert rows_after_start(*FEW, *MORE) == read_with_pandas(place.output / "rows")
+    assert {"windows", "rows"} == final.queries.keys()
+    assert [True, True] == [query["finished"] for query in final.queries.values()]
+    assert END_OF_TIME == final.queries["windows"]["watermark"]
+    assert 12 == final.rows_read  # each query reads the input for itself
+
+
+def test_several_sinks_share_every_epoch(spark, place):
+    """
+    Two sinks of one query get the same rows, computed once.
+    """
+    write_events(place.input, FEW, MORE)
+
+    final = place.run(spark, "two_sinks", params=ONE_BY_ONE)
+
+    truth = windows_of([*FEW, *MORE])
+    assert truth == read_with_pandas(place.output / "one")
+    columns = ["start", "k", "n", "total"]
+    in_json = spark.read.json(str(place.output / "two")).select(columns)
+    assert truth == plain(in_json.collect())
+    sinks = final.queries["out"]["sinks"]
+    assert [len(truth)] * 2 == [sink["rows"] for sink in sinks]
+    assert 1 == len({sink["epoch"] for sink in sinks})
+    assert 6 == final.rows_read
+
+
+def test_partitions_become_folders(spark, place):
+    """
+    Every reader finds the partition column of ``partition_by`` again.
+    """
+    write_events(place.input, FEW, MORE)
+
+    final = place.run(spark, "partitioned", params=ONE_BY_ONE)
+
+    truth = sorted((k, start, n, total) for start, k, n, total in windows_of([*FEW, *MORE]))
+    columns = ["k", "start", "n", "total"]
+    assert ["k=a", "k=b", "k=c"] == sorted(path.name for path in place.output.iterdir())
+    frame = pd.read_parquet(place.output).astype({"k": str})
+    assert truth == plain(frame[columns].itertuples(index=False))
+    with duckdb.connect() as connection:
+        pattern = str(place.output / "**" / "*.parquet")
+        found = connection.execute(f"SELECT {', '.join(columns)} FROM read_parquet(?)", [pattern])
+        assert truth == plain(found.fetchall())
+    assert truth == plain(spark.read.parquet(str(place.output)).select(columns).collect())
+    assert len(truth) == final.queries["out"]["sinks"][0]["rows"]
+
+
+@pytest.mark.parametrize("file_format", ["parquet", "json", "csv", "orc"])
+def test_every_format_is_written(spark, place, file_format):
+    """
+    Spark reads back each format that the sink writes, without options but a schema.
+    """
+    write_events(place.input, FEW, MORE)
+
+    final = place.run(spark, "in_format", params={"format": file_format})
+
+    truth = windows_of([*FEW, *MORE])
+    schema = "start long, k string, n long, total long"
+    assert truth == read_with_spark(spark, place.output, file_format, schema=schema)
+    assert ["windows"] == [operator["name"] for operator in final.queries["out"]["operators"]]
+
+
+def test_a_source_united_with_itself(spark, place):
+    """
+    A DataFrame used twice is one source, each row of which takes both ways.
+    """
+    write_events(place.input, FEW, MORE)
+
+    final = place.run(spark, "united_with_itself")
+
+    assert windows_of([*FEW, *FEW, *MORE, *MORE]) == read_with_pandas(place.output)
+    assert ["events"] == [source["name"] for source in final.queries["out"]["sources"]]
+
+
+def test_a_source_joined_with_itself(spark, place):
+    """
+    Both sides of a self-join are the same source, and both are drained.
+    """
+    write_events(place.input, FEW, MORE)
+
+    final = place.run(spark, "joined_with_itself")
+
+    assert rows_after_start(*FEW, *MORE) == read_with_pandas(place.output)
+    assert {"events"} == {source["name"] for source in final.queries["out"]["sources"]}
+    assert [0] == [operator["state_rows"] for operator in final.queries["out"]["operators"]]
+
+
+def test_two_sources_of_different_length(spark, place):
+    """
+    A source that ended long ago in event time does not hold the other one's windows back.
+    """
+    write_events(place.input, FEW)
+    write_events(place.root / "other", MORE, LAST)
+    params = {**ONE_BY_ONE, "other": str(place.root / "other")}
+
+    final = place.run(spark, "two_sources", params=params)
+
+    assert windows_of([*FEW, *MORE, *LAST]) == read_with_pandas(place.output)
+    ends = {s["name"]: s["end_offset"] for s in final.queries["out"]["sources"]}
+    assert {"one": {"logOffset": 0}, "other": {"logOffset": 1}} == ends
+    assert 8 == final.rows_read
+
+
+# --- runs again ---------------------------------------------------------------------------------
+
+
+def test_a_suspended_job_goes_on_and_ends_as_one_run_would(spark, place):
+    """
+    What a run suspends, the next one continues: together they give what one run gives.
+    """
+    write_events(place.input, FEW, MORE)
+    first = place.run(spark, "tumbling_window", run_id="one", until="available", at_end="suspend")
+    held = state_of(spark, place.checkpoint())
+    write_events(place.input, LAST, first=2)
+
+    second = place.run(spark, "tumbling_window", run_id="two")
+
+    assert ("SUSPENDED", False, 6) == (
+        first.outcome,
+        first.queries["out"]["finished"],
+        first.rows_read,
+    )
+    assert sum(held.values()) == first.queries["out"]["operators"][0]["state_rows"] > 0
+    assert ("FINISHED", True, 2) == (
+        second.outcome,
+        second.queries["out"]["finished"],
+        second.rows_read,
+    )
+    truth = windows_of([*FEW, *MORE, *LAST])
+    assert truth == read_with_pandas(place.output)
+    assert len(truth) == sum(run.queries["out"]["sinks"][0]["rows"] for run in (first, second))
+
+
+def test_a_suspended_run_is_over_but_its_job_is_not(spark, place):
+    """
+    Asking without a run id after a suspended run begins another one.
+    """
+    write_events(place.input, FEW)
+    asked = {"until": "available", "at_end": "suspend"}
+    first = place.run(spark, "tumbling_window", **asked)
+    write_events(place.input, MORE, first=1)
+
+    second = place.run(spark, "tumbling_window", **asked)
+
+    assert first.run_id != second.run_id
+    assert [3, 3] == [first.rows_read, second.rows_read]
+
+
+def test_a_finished_run_returns_at_once(spark, place):
+    """
+    Asked again, with or without its id, a FINISHED run answers from its final checkpoint alone.
+    """
+    write_events(place.input, FEW)
+    params = {"trace": str(place.trace)}
+    final = place.run(spark, "traced", params=params, run_id="only")
+    before = files_under(place.root)
+
+    again = [
+        run_job(place.ask("traced", params=params, run_id=run_id), clock=None)
+        for run_id in ("only", None)
+    ]
+
+    assert [final, final] == again
+    assert before == files_under(place.root)
+    assert 1 == len(attempts_of(place, "only"))
+    assert 1 == len([word for word in place.noted() if word.startswith("finish")])
+
+
+def test_a_drained_job_refuses_another_run(spark, place):
+    """
+    Another run on a drained job is refused before it leaves a trace, with the way out.
+    """
+    write_events(place.input, FEW)
+    place.run(spark, "tumbling_window", run_id="first")
+    before = files_under(place.root)
+
+    with pytest.raises(JobDrainedError, match="drained by run 'first'.*new job directory") as refused:
+        place.run(spark, "tumbling_window", run_id="second")
+
+    assert 2 == refused.value.exit_code
+    assert before == files_under(place.root)
+
+
+def test_a_run_is_not_continued_with_other_parameters(spark, place):
+    """
+    The same run id with other parameters is refused and names what differs.
+    """
+    write_events(place.input, FEW)
+    stop = threading.Event()
+    stop.set()
+    with pytest.raises(RunCancelledError):
+        run_job(place.ask("tumbling_window", run_id="r"), spark=spark, stop=stop)
+    before = files_under(place.job_dir)
+
+    with pytest.raises(ConfigError, match="run 'r' was begun with params=.*another run id"):
+        place.run(spark, "tumbling_window", run_id="r", params={"input": str(place.root)})
+
+    assert before == files_under(place.job_dir)
+
+
+# --- callbacks ----------------------------------------------------------------------------------
+
+
+def test_the_job_finishes_before_its_last_rows_are_published(spark, place):
+    """
+    ``on_finish`` runs once, when the last row is produced and not yet visible; ``on_close`` follows.
+    """
+    write_events(place.input, FEW, MORE)
+    params = {**ONE_BY_ONE, "trace": str(place.trace)}
+
+    final = place.run(spark, "traced", params=params)
+
+    rows = final.queries["out"]["sinks"][0]["rows"]
+    word, close = place.noted()
+    published = int(word.removeprefix("finish:"))
+    assert "close" == close
+    assert 0 < published < rows
+
+
+def test_a_suspended_run_closes_without_finishing(spark, place):
+    """
+    Without a drain there is no last row, so only ``on_close`` is called.
+    """
+    write_events(place.input, FEW)
+
+    place.run(
+        spark, "traced", params={"trace": str(place.trace)}, until="available", at_end="suspend"
+    )
+
+    assert ["close"] == place.noted()
+
+
+def test_a_cancelled_attempt_closes_and_resumes(spark, place):
+    """
+    ``on_close`` is called by a cancelled attempt as well, and the same ask goes on.
+    """
+    write_events(place.input, FEW)
+    stop = threading.Event()
+    stop.set()
+    ask = place.ask("traced", params={"trace": str(place.trace)})
+
+    with pytest.raises(RunCancelledError, match="same command resumes"):
+        run_job(ask, spark=spark, stop=stop)
+
+    assert ["close"] == place.noted()
+    final = run_job(ask, spark=spark)
+    assert ("FINISHED", 2) == (final.outcome, final.attempts)
+    assert windows_of(FEW) == read_with_pandas(place.output)
+
+
+def test_a_failing_finish_is_called_again_and_nothing_else_is_done_twice(spark, place):
+    """
+    An attempt that fails in ``on_finish`` leaves a drained query; the next one only finishes it, and
+    does not read what came to the input meanwhile.
+    """
+    write_events(place.input, FEW)
+    failing = place.root / "failing"
+    failing.touch()
+    ask = place.ask("traced", params={"trace": str(place.trace), "failing": str(failing)})
+
+    with pytest.raises(RunFailedError):
+        run_job(ask, spark=spark)
+
+    failing.unlink()
+    write_events(place.input, MORE, first=1)
+    final = run_job(ask, spark=spark)
+    assert ["finish:0", "close", "finish:0", "close"] == place.noted()
+    assert ("FINISHED", 2, 3) == (final.outcome, final.attempts, final.rows_read)
+    assert windows_of(FEW) == read_with_pandas(place.output)
+    failed, succeeded = attempts_of(place, final.run_id)
+    assert ("FAILED", "FINISHED") == (failed.outcome, succeeded.outcome)
+
+
+# --- what cannot work ---------------------------------------------------------------------------
+
+
+def test_an_aggregation_without_a_watermark_fails_for_good(spark, place):
+    """
+    Spark's own reason, its class and the query are in the failure; nothing is published.
+    """
+    write_events(place.input, FEW)
+
+    with pytest.raises(RunFailedError, match="watermark") as failed:
+        place.run(spark, "without_watermark")
+
+    assert FailureClass.NON_RECOVERABLE is failed.value.failure.failure_class
+    assert not place.output.exists()
+
+
+def test_a_stream_opened_by_the_job_itself_has_no_end(spark, place):
+    """
+    A stream that the context does not know is taken for unbounded: it cannot run until the end.
+    """
+    write_events(place.input, FEW)
+
+    with pytest.raises(ConfigError, match="query 'out'.*is not bounded.*until='available'"):
+        place.run(spark, "foreign_source", until="end")
+
+    assert not place.job_dir.exists()
+    final = place.run(spark, "foreign_source", until="available")
+    assert "SUSPENDED" == final.outcome
+    assert rows_after_start(*FEW) == read_with_pandas(place.output)
+    assert [(False, False)] == [
+        (source["bounded"], source["finished"]) for source in final.queries["out"]["sources"]
+    ]

@@ -1,0 +1,424 @@
+"""The epochs of a query: pre-committed in Spark's batch, published after Spark's commit."""
+
+from __future__ import annotations
+
+import pytest
+
+from airflow_provider.runtime.errors import LeaseLostError, SinkError
+from airflow_provider.runtime.sinks import EpochRecord
+from tests.unit.support import QUERY_ID, EpochBench, FakeFrame, FakeSink, counted
+
+
+@pytest.fixture
+def sink() -> FakeSink:
+    return FakeSink()
+
+
+@pytest.fixture
+def job(tmp_path, sink):
+    """Yield a job directory whose one query writes to ``sink``."""
+    bench = EpochBench(tmp_path / "job", sink)
+    bench.spark.begin()
+    yield bench
+    bench.close()
+
+
+def run_epoch(job: EpochBench, committer, epoch: int, *rows: str, read: int | None = None) -> None:
+    """Let Spark plan, run and commit a batch, without publishing it."""
+    job.spark.plan(epoch)
+    committer.pre_commit(FakeFrame(*rows), epoch, counted(len(rows) if read is None else read))
+    job.spark.commit(epoch)
+
+
+def record_of(job: EpochBench, epoch: int) -> EpochRecord:
+    return EpochRecord.read(job.committables, f"{epoch}.json")
+
+
+# --- the two phases -----------------------------------------------------------------------------
+
+
+def test_pre_commit_stages_and_records(job, sink):
+    """
+    After a pre-commit the rows are staged, the record says for whom, and no reader sees a row.
+    """
+    committer = job.recovered("r1")
+    job.spark.plan(0)
+    committer.pre_commit(FakeFrame("a", "b"), 0, counted(7))
+    record = record_of(job, 0)
+
+    assert {"0-1": ["a", "b"]} == sink.staged
+    assert {} == sink.published
+    assert (0, QUERY_ID, "r1", 1, 7) == (
+        record.epoch,
+        record.query_id,
+        record.run_id,
+        record.token,
+        record.rows_read,
+    )
+    assert record.committed is None
+    assert [
+        {"name": "fake", "rows": 2, "run_rows": 2, "committable": {"key": "0-1", "epoch": 0}}
+    ] == record.sinks
+
+
+def test_an_epoch_is_published_only_after_sparks_commit(job, sink):
+    """
+    Publishing waits for the entry in Spark's commit log, then publishes and says so in the record.
+    """
+    committer = job.recovered()
+    job.spark.plan(0)
+    committer.pre_commit(FakeFrame("a"), 0, counted(1))
+    committer.commit_ready()
+    assert {} == sink.published
+    assert committer.has_pending()
+
+    job.spark.commit(0)
+    committer.commit_ready()
+    assert {0: ["a"]} == sink.published
+    assert not committer.has_pending()
+    assert "2026-01-01T00:00:00.000Z" == record_of(job, 0).committed
+
+
+def test_publishing_again_is_nothing(job, sink):
+    """
+    An epoch that was published is not published again.
+    """
+    committer = job.recovered()
+    run_epoch(job, committer, 0, "a")
+    committer.commit_ready()
+    committer.commit_ready()
+    committer.commit_through(0)
+
+    assert [0] == sink.asked("commit")
+
+
+def test_epochs_are_published_in_order(job, sink):
+    """
+    Epochs that waited are published by number, and those past the last commit wait on.
+    """
+    committer = job.recovered()
+    for epoch in range(3):
+        run_epoch(job, committer, epoch, f"row {epoch}")
+    job.spark.plan(3)
+    committer.pre_commit(FakeFrame("row 3"), 3, counted(1))
+
+    committer.commit_through(1)
+    assert [0, 1] == sink.asked("commit")
+
+    committer.commit_ready()
+    assert [0, 1, 2] == sink.asked("commit")
+    assert committer.has_pending()
+
+
+def test_an_epoch_without_rows_is_an_epoch(job, sink):
+    """
+    A batch whose output is empty is staged, recorded and published like any other.
+    """
+    committer = job.recovered()
+    run_epoch(job, committer, 0)
+    committer.commit_ready()
+
+    assert {0: []} == sink.published
+    assert 0 == record_of(job, 0).sinks[0]["rows"]
+
+
+def test_several_sinks_share_every_epoch(tmp_path):
+    """
+    All sinks get the same rows of a batch that is computed once, and are published together.
+    """
+    first, second = FakeSink("first"), FakeSink("second")
+    job = EpochBench(tmp_path / "job", first, second)
+    job.spark.begin().plan(0)
+    committer = job.recovered()
+    frame = FakeFrame("a")
+    committer.pre_commit(frame, 0, counted(1))
+    job.spark.commit(0)
+    committer.commit_ready()
+    job.close()
+
+    assert {0: ["a"]} == first.published == second.published
+    assert (1, 1) == (frame.persisted, frame.unpersisted)
+    assert ["first", "second"] == [part["name"] for part in record_of(job, 0).sinks]
+
+
+def test_one_sink_needs_no_copy(job):
+    """
+    With a single sink the batch's rows are not persisted.
+    """
+    committer = job.recovered()
+    job.spark.plan(0)
+    frame = FakeFrame("a")
+    committer.pre_commit(frame, 0, counted(1))
+
+    assert (0, 0) == (frame.persisted, frame.unpersisted)
+
+
+def test_a_sink_that_cannot_stage_leaves_no_record(tmp_path):
+    """
+    When one of several sinks fails to stage, nothing is recorded, the rows are let go, and the
+    batch fails with the sink's error.
+    """
+
+    class Full(FakeSink):
+        def stage(self, df, epoch):
+            raise OSError(28, "No space left on device")
+
+    job = EpochBench(tmp_path / "job", FakeSink(), Full("full"))
+    job.spark.begin().plan(0)
+    committer = job.recovered()
+    frame = FakeFrame("a")
+
+    with pytest.raises(OSError, match="No space left"):
+        committer.pre_commit(frame, 0, counted(1))
+    job.close()
+
+    assert [] == job.records()
+    assert 1 == frame.unpersisted
+
+
+def test_a_query_without_metadata_is_refused(tmp_path, sink):
+    """
+    A batch of a checkpoint that has no query id cannot be recorded.
+    """
+    job = EpochBench(tmp_path / "job", sink)
+    committer = job.driver()
+
+    with pytest.raises(SinkError, match="has written no metadata"):
+        committer.pre_commit(FakeFrame("a"), 0, counted(1))
+    job.close()
+
+    assert [] == sink.asked("stage")
+
+
+# --- recovery -----------------------------------------------------------------------------------
+
+
+def test_recovery_of_nothing(job, sink):
+    """
+    A query that has never run has nothing to publish and no last epoch.
+    """
+    committer = job.recovered()
+
+    assert committer.last_record() is None
+    assert not committer.has_pending()
+    assert [] == sink.asked("commit")
+
+
+def test_recovery_publishes_what_spark_committed(job, sink):
+    """
+    Epochs that Spark committed and nobody published are published at the next start, in order.
+    """
+    first = job.recovered()
+    run_epoch(job, first, 0, "a")
+    first.commit_ready()
+    run_epoch(job, first, 1, "b")
+    run_epoch(job, first, 2, "c")
+
+    second = job.recovered()
+
+    assert {0: ["a"], 1: ["b"], 2: ["c"]} == sink.published
+    assert [0, 1, 2] == sink.asked("commit")
+    assert 2 == second.last_record().epoch
+    assert all(record_of(job, epoch).committed for epoch in range(3))
+
+
+def test_recovery_aborts_what_spark_did_not_commit(job, sink):
+    """
+    An epoch without a commit is taken back, because Spark will run its batch again.
+    """
+    first = job.recovered()
+    run_epoch(job, first, 0, "a")
+    job.spark.plan(1)
+    first.pre_commit(FakeFrame("wrong"), 1, counted(1))
+
+    second = job.recovered()
+
+    assert {0: ["a"]} == sink.published
+    assert [1] == sink.asked("abort")
+    assert {} == sink.staged
+    assert [0] == job.records()
+    assert 0 == second.last_record().epoch
+
+    second.pre_commit(FakeFrame("right"), 1, counted(1))
+    job.spark.commit(1)
+    second.commit_ready()
+    assert {0: ["a"], 1: ["right"]} == sink.published
+
+
+def test_recovery_removes_what_no_record_names(job, sink):
+    """
+    What a driver staged before it died without a record is removed.
+    """
+    job.recovered()
+    sink.staged["0-1"] = ["half"]
+
+    job.recovered()
+
+    assert {} == sink.staged
+
+
+def test_recovery_twice_is_recovery(job, sink):
+    """
+    A second recovery finds nothing left to do.
+    """
+    first = job.recovered()
+    run_epoch(job, first, 0, "a")
+    second = job.recovered()
+    second.recover()
+
+    assert [0] == sink.asked("commit")
+
+
+def test_a_sink_that_the_job_no_longer_has_stops_recovery(tmp_path):
+    """
+    A committed epoch of a sink that was removed from the job is an error that names the sink, and
+    its record stays for when the sink is back.
+    """
+    kept, dropped = FakeSink("kept"), FakeSink("dropped")
+    job = EpochBench(tmp_path / "job", kept, dropped)
+    job.spark.begin()
+    run_epoch(job, job.recovered(), 0, "a")
+
+    without = job.driver("r1", kept)
+    with pytest.raises(SinkError, match="'dropped', which the job no longer writes to"):
+        without.recover()
+    assert record_of(job, 0).committed is None
+
+    job.recovered()
+    job.close()
+    assert {0: ["a"]} == dropped.published == kept.published
+
+
+# --- fencing ------------------------------------------------------------------------------------
+
+
+def test_a_driver_that_lost_its_lease_stages_nothing(job, sink):
+    """
+    A pre-commit of an overtaken driver fails before it computes a row.
+    """
+    old = job.recovered()
+    job.recovered()
+    job.spark.plan(0)
+
+    with pytest.raises(LeaseLostError):
+        old.pre_commit(FakeFrame("stale"), 0, counted(1))
+    assert [] == sink.asked("stage")
+    assert [] == job.records()
+
+
+def test_a_driver_overtaken_while_it_stages_records_nothing(job, sink):
+    """
+    When the lease is lost between staging and recording, no record is put.
+    """
+    old = job.recovered()
+    job.spark.plan(0)
+
+    class Overtaken(FakeFrame):
+        @property
+        def rows(self):
+            job.driver("r1")
+            return ("stale",)
+
+        @rows.setter
+        def rows(self, _):
+            pass
+
+    with pytest.raises(LeaseLostError):
+        old.pre_commit(Overtaken(), 0, counted(1))
+    assert [] == job.records()
+
+
+def test_a_driver_that_lost_its_lease_publishes_nothing(job, sink):
+    """
+    An epoch that Spark committed for an overtaken driver is published by the new driver alone.
+    """
+    old = job.recovered()
+    run_epoch(job, old, 0, "a")
+    new = job.driver()
+
+    with pytest.raises(LeaseLostError):
+        old.commit_ready()
+    assert {} == sink.published
+    assert record_of(job, 0).committed is None
+
+    new.recover()
+    assert {0: ["a"]} == sink.published
+
+
+def test_an_epoch_is_pre_committed_once(job):
+    """
+    A driver that finds the record of another one for its epoch stops, and that record stays.
+    """
+    committer = job.recovered()
+    job.spark.plan(0)
+    theirs = EpochRecord(
+        epoch=0, query_id=QUERY_ID, run_id="r1", token=9, rows_read=1, sinks=[]
+    )
+    theirs.put(job.committables, "0.json")
+
+    with pytest.raises(LeaseLostError, match="another driver has pre-committed this epoch"):
+        committer.pre_commit(FakeFrame("a"), 0, counted(1))
+    assert theirs == record_of(job, 0)
+    assert not committer.has_pending()
+
+
+# --- counting -----------------------------------------------------------------------------------
+
+
+def test_rows_are_counted_over_a_run(job):
+    """
+    Rows read and written add up over the epochs of a run.
+    """
+    committer = job.recovered()
+    assert 0 == committer.rows_read()
+
+    run_epoch(job, committer, 0, "a", "b", read=10)
+    run_epoch(job, committer, 1, "c", read=5)
+
+    assert 15 == committer.rows_read()
+    assert 3 == committer.run_rows("fake")
+    assert 0 == committer.run_rows("unknown")
+
+
+def test_rows_are_counted_across_restarts(job):
+    """
+    A restarted attempt counts on from the epochs that hold, without those that were taken back.
+    """
+    first = job.recovered()
+    run_epoch(job, first, 0, "a", "b", read=10)
+    job.spark.plan(1)
+    first.pre_commit(FakeFrame("lost"), 1, counted(100))
+
+    second = job.recovered()
+    assert (10, 2) == (second.rows_read(), second.run_rows("fake"))
+
+    second.pre_commit(FakeFrame("c"), 1, counted(5))
+    assert (15, 3) == (second.rows_read(), second.run_rows("fake"))
+
+
+def test_another_run_counts_from_zero(job):
+    """
+    What an earlier run read and wrote is not counted again.
+    """
+    first = job.recovered("r1")
+    run_epoch(job, first, 0, "a", "b", read=10)
+    second = job.recovered("r2")
+
+    assert (0, 0) == (second.rows_read(), second.run_rows("fake"))
+
+    run_epoch(job, second, 1, "c", read=5)
+    assert (5, 1) == (second.rows_read(), second.run_rows("fake"))
+
+
+def test_what_is_not_known_stays_unknown(job):
+    """
+    Once a batch's input could not be counted, the run's count is unknown and not too low.
+    """
+    committer = job.recovered()
+    job.spark.plan(0)
+    committer.pre_commit(FakeFrame("a"), 0, counted(None))
+    job.spark.commit(0)
+    run_epoch(job, committer, 1, "b", read=5)
+
+    assert committer.rows_read() is None
+    assert 2 == committer.run_rows("fake")

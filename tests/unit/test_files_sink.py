@@ -1,0 +1,354 @@
+"""The ``files`` sink without Spark: names, publishing, and what a crash leaves."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from airflow_provider.runtime import failpoints, files
+from airflow_provider.runtime.errors import ConfigError, LeaseLostError, SinkError
+from airflow_provider.runtime.sinks import EpochId
+from airflow_provider.runtime.sinks.files import _final_name
+from tests.unit.support import QUERY_ID, HandStagedFiles, stage_by_hand, staging_of
+
+
+class SimulatedCrashError(BaseException):
+    """Stands for ``kill -9`` in this process."""
+
+
+@pytest.fixture
+def output(tmp_path):
+    return tmp_path / "out"
+
+
+@pytest.fixture
+def sink(output) -> HandStagedFiles:
+    return HandStagedFiles(output)
+
+
+def unfenced() -> None:
+    """Let every step pass."""
+
+
+def names(folder) -> list[str]:
+    return sorted(p.relative_to(folder).as_posix() for p in folder.rglob("*") if p.is_file())
+
+
+# --- publishing ---------------------------------------------------------------------------------
+
+
+def test_staged_files_appear_in_the_folder(sink, output):
+    """
+    A commit moves every staged file into the output folder, whole and under its final name.
+    """
+    sink.commit(stage_by_hand(output, ["a", "b"], epoch=3), unfenced)
+
+    assert [
+        f"part-0000000003-00000-{QUERY_ID}.json",
+        f"part-0000000003-00001-{QUERY_ID}.json",
+    ] == names(output)
+    assert ["a", "b"] == sink.visible()
+
+
+def test_nothing_is_visible_before_the_commit(sink, output):
+    """
+    Staged files lie beside the output folder, not in it, in a folder that readers skip.
+    """
+    stage_by_hand(output, ["a"])
+
+    assert not output.exists()
+    assert output.parent == staging_of(output).parent.parent
+    assert staging_of(output).parent.name.startswith(".")
+
+
+def test_staging_leaves_no_trace(sink, output):
+    """
+    After the last epoch's commit the hidden folder is gone.
+    """
+    sink.commit(stage_by_hand(output, ["a"]), unfenced)
+
+    assert ["out"] == sorted(p.name for p in output.parent.iterdir())
+
+
+def test_a_commit_leaves_others_staging_alone(sink, output):
+    """
+    The hidden folder stays while other epochs and queries stage there.
+    """
+    first = stage_by_hand(output, ["a"], epoch=0)
+    stage_by_hand(output, ["b"], epoch=1)
+    stage_by_hand(output, ["c"], query_id="another-query")
+    sink.commit(first, unfenced)
+
+    assert ["1-1"] == sorted(p.name for p in staging_of(output).iterdir())
+    assert ["0-1"] == sorted(p.name for p in staging_of(output, "another-query").iterdir())
+
+
+def test_partitions_keep_their_folders(sink, output):
+    """
+    A file staged under ``column=value`` is published under the same folder.
+    """
+    sink.commit(stage_by_hand(output, ["a"], partition="day=1/origin=JFK/"), unfenced)
+
+    assert [f"day=1/origin=JFK/part-{0:010d}-00000-{QUERY_ID}.json"] == names(output)
+
+
+def test_an_epoch_without_files_is_published(sink, output):
+    """
+    An epoch of no rows changes nothing that a reader sees.
+    """
+    sink.commit({"staging": "0-1", "query_id": QUERY_ID, "files": []}, unfenced)
+
+    assert not output.exists()
+
+
+def test_other_files_in_the_folder_stay(sink, output):
+    """
+    Files of other writers are neither moved nor overwritten.
+    """
+    output.mkdir()
+    (output / "theirs.json").write_text("theirs")
+    sink.commit(stage_by_hand(output, ["a"]), unfenced)
+
+    assert "theirs" == (output / "theirs.json").read_text()
+    assert ["a"] == sink.visible()
+
+
+@pytest.mark.parametrize("died_after", range(4))
+def test_a_commit_cut_short_anywhere_is_completed_by_the_next(
+    sink, output, monkeypatch, died_after
+):
+    """
+    Whichever file was the last one published, the same commit again publishes the rest and
+    nothing twice.
+    """
+    rows = ["a", "b", "c", "d"]
+    committable = stage_by_hand(output, rows)
+    hits = []
+
+    def die(name: str) -> None:
+        hits.append(name)
+        if len(hits) == died_after + 1:
+            raise SimulatedCrashError(name)
+
+    monkeypatch.setattr(failpoints, "hit", die)
+    with pytest.raises(SimulatedCrashError):
+        sink.commit(committable, unfenced)
+    assert rows[: died_after + 1] == sink.visible()
+
+    sink.commit(committable, unfenced)
+    assert rows == sink.visible()
+    assert ["out"] == sorted(p.name for p in output.parent.iterdir())
+
+
+def test_a_commit_again_after_the_end_changes_nothing(sink, output):
+    """
+    A second commit of a published epoch finds all in place.
+    """
+    committable = stage_by_hand(output, ["a", "b"])
+    sink.commit(committable, unfenced)
+    sink.commit(committable, unfenced)
+
+    assert ["a", "b"] == sink.visible()
+
+
+def test_every_file_is_fenced(sink, output):
+    """
+    A driver that loses its lease between two files publishes no further one.
+    """
+    fences = []
+
+    def fence() -> None:
+        fences.append(1)
+        if len(fences) == 3:
+            msg = "overtaken"
+            raise LeaseLostError(msg)
+
+    with pytest.raises(LeaseLostError):
+        sink.commit(stage_by_hand(output, ["a", "b", "c", "d"]), fence)
+    assert ["a", "b"] == sink.visible()
+
+
+def test_a_staged_file_that_was_removed_is_named(sink, output):
+    """
+    A file that is neither staged nor published is an error that names both places and the way out.
+    """
+    committable = stage_by_hand(output, ["a", "b"])
+    ((_, _), (staged, final)) = committable["files"]
+    (staging_of(output) / "0-1" / staged).unlink()
+
+    with pytest.raises(SinkError, match="neither published nor staged") as raised:
+        sink.commit(committable, unfenced)
+    assert str(output / final) in str(raised.value)
+    assert "restore it" in str(raised.value)
+    assert ["a"] == sink.visible()
+
+
+# --- taking back --------------------------------------------------------------------------------
+
+
+def test_abort_removes_what_was_staged(sink, output):
+    """
+    An aborted epoch leaves nothing behind, and aborting again is nothing.
+    """
+    committable = stage_by_hand(output, ["a"])
+    sink.abort(committable)
+    sink.abort(committable)
+
+    assert [] == list(output.parent.iterdir())
+
+
+def test_abort_leaves_published_epochs_alone(sink, output):
+    """
+    Taking one epoch back does not touch another one, published or staged.
+    """
+    sink.commit(stage_by_hand(output, ["a"], epoch=0), unfenced)
+    stage_by_hand(output, ["c"], epoch=2)
+    sink.abort(stage_by_hand(output, ["b"], epoch=1))
+
+    assert ["a"] == sink.visible()
+    assert ["2-1"] == [p.name for p in staging_of(output).iterdir()]
+
+
+def test_clean_removes_all_but_what_is_kept(sink, output):
+    """
+    Cleaning removes a query's staged epochs except those to keep, of every driver.
+    """
+    for epoch, token in ((0, 1), (1, 1), (1, 2), (2, 2)):
+        stage_by_hand(output, ["x"], epoch=epoch, token=token)
+    sink.clean(QUERY_ID, keep={1})
+
+    assert ["1-1", "1-2"] == sorted(p.name for p in staging_of(output).iterdir())
+
+
+def test_clean_knows_its_own_query(sink, output):
+    """
+    What another query stages for the same folder stays.
+    """
+    stage_by_hand(output, ["a"], query_id="another-query")
+    sink.clean(QUERY_ID, keep=())
+
+    assert staging_of(output, "another-query").is_dir()
+
+
+def test_clean_never_removes_published_files(sink, output):
+    """
+    Cleaning after a commit leaves the output as it is.
+    """
+    sink.commit(stage_by_hand(output, ["a"]), unfenced)
+    sink.clean(QUERY_ID, keep=())
+    sink.clean(QUERY_ID, keep=())
+
+    assert ["a"] == sink.visible()
+
+
+# --- names --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("staged", "final"),
+    [
+        (
+            "part-00003-0b9f6c1e-3a55-4d43-8f2b-2f6a51c3d9aa-c000.snappy.parquet",
+            "part-0000000012-00002-QID.snappy.parquet",
+        ),
+        (
+            "part-00003-0b9f6c1e-3a55-4d43-8f2b-2f6a51c3d9aa.c000.csv.gz",
+            "part-0000000012-00002-QID.csv.gz",
+        ),
+        (
+            "k=1/part-00003-0b9f6c1e-3a55-4d43-8f2b-2f6a51c3d9aa.c000.json",
+            "k=1/part-0000000012-00002-QID.json",
+        ),
+        ("part-of-something-else.orc", "part-0000000012-00002-QID.orc"),
+    ],
+)
+def test_a_final_name_says_epoch_and_query(staged, final):
+    """
+    A published file's name is the same at every attempt of an epoch, and keeps Spark's suffix.
+    """
+    assert final == _final_name(staged, 2, EpochId("q", "QID", 12, 7))
+
+
+def test_final_names_do_not_depend_on_the_driver():
+    """
+    A restarted driver publishes an epoch under the same names, so that nothing appears twice.
+    """
+    staged = "part-00003-0b9f6c1e-3a55-4d43-8f2b-2f6a51c3d9aa.c000.json"
+
+    assert _final_name(staged, 0, EpochId("q", "QID", 1, 1)) == _final_name(
+        staged, 0, EpochId("q", "QID", 1, 2)
+    )
+
+
+def test_final_names_sort_by_epoch():
+    """
+    A listing of the output folder shows epochs in their order.
+    """
+    finals = [_final_name("part-0.json", 0, EpochId("q", "QID", e, 1)) for e in (2, 10, 1)]
+
+    assert [finals[2], finals[0], finals[1]] == sorted(finals)
+
+
+# --- refusals -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("make", "output_mode", "complaint"),
+    [
+        (lambda p: files(f"{p}/out", format="xlsx"), "append", "unknown format 'xlsx'.*parquet"),
+        (lambda p: files(f"{p}/out"), "update", "must be 'append', not 'update'"),
+        (lambda p: files(f"{p}/out"), "complete", "must be 'append', not 'complete'"),
+        (lambda p: files("s3://bucket/out"), "append", "files:s3://bucket/out: .*by rename"),
+        (lambda p: files(f"{p}/a-file"), "append", "this is a file; name a folder"),
+    ],
+)
+def test_what_cannot_work_is_refused_before_anything_is_written(
+    tmp_path, make, output_mode, complaint
+):
+    """
+    A sink that cannot work says why, names itself, and makes nothing.
+    """
+    (tmp_path / "a-file").write_text("")
+    before = sorted(tmp_path.rglob("*"))
+
+    with pytest.raises(ConfigError, match=complaint) as raised:
+        make(tmp_path).check(output_mode)
+    assert str(raised.value).startswith("files:")
+    assert before == sorted(tmp_path.rglob("*"))
+
+
+def test_a_folder_that_cannot_be_written_is_refused(tmp_path, monkeypatch):
+    """
+    Without the permission to write beside the output folder the sink is refused.
+    """
+    monkeypatch.setattr(os, "access", lambda path, mode: False)  # root may write anywhere
+
+    with pytest.raises(ConfigError, match="no permission to write in"):
+        files(str(tmp_path / "out")).check("append")
+
+
+@pytest.mark.parametrize("file_format", ["parquet", "json", "csv", "orc"])
+def test_a_sink_that_can_work_is_accepted(tmp_path, file_format):
+    """
+    Every known format is accepted for a folder that need not exist yet, and nothing is made.
+    """
+    files(str(tmp_path / "new" / "out"), format=file_format).check("append")
+
+    assert [] == list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("url", ["file://{}/out", "{}/out", "{}/out/"])
+def test_a_sinks_name_is_its_folder(tmp_path, url):
+    """
+    The name is the same at every start, however the folder is written.
+    """
+    assert f"files:{tmp_path}/out" == files(url.format(tmp_path)).name
+
+
+@pytest.mark.parametrize("partition_by", ["day", ["day"], ("day",)])
+def test_one_partition_column_may_be_a_word(tmp_path, partition_by):
+    """
+    A single column's name is not taken for a list of letters.
+    """
+    assert ("day",) == files(str(tmp_path), partition_by=partition_by)._partition_by
