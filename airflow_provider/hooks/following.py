@@ -5,7 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-_CHUNK_BYTES: Final = 1 << 20
+_CHUNK_BYTES: Final = (
+    1 << 16
+)  # its lines are logged in a few milliseconds: a triggerer may not stall
 
 
 class LogFollower:
@@ -21,7 +23,10 @@ class LogFollower:
         self.offset = offset
 
     def new_lines(self) -> list[str]:
-        """Return the whole lines added since the last call; a line still being written waits."""
+        """Return the next whole lines, as many as fit into one read; empty when there are no more.
+
+        A line still being written waits, unless it is too long for one read.
+        """
         if self._path is None:
             return []
         try:
@@ -30,6 +35,8 @@ class LogFollower:
                 data = file.read(_CHUNK_BYTES)
         except OSError:
             return []
-        whole, newline, _ = data.rpartition(b"\n")
-        self.offset += len(whole) + len(newline)
-        return whole.decode(errors="replace").splitlines()
+        end = data.rfind(b"\n") + 1
+        if not end and len(data) == _CHUNK_BYTES:
+            end = len(data)
+        self.offset += end
+        return data[:end].decode(errors="replace").splitlines()

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import subprocess
 import sys
+import threading
 import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,19 +14,23 @@ from typing import TYPE_CHECKING, Any
 from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 from airflow.sdk import BaseHook
 from airflow.sdk.configuration import conf as airflow_conf
+from airflow.sdk.exceptions import AirflowNotFoundException
 
 from airflow_provider.hooks.packaging import application_path, runtime_zip
 from airflow_provider.runtime.clock import Clock, SystemClock, to_iso
 from airflow_provider.runtime.entry import check_entry_file, split_entry
+from airflow_provider.runtime.errors import ConfigError, UnsupportedStorageError
 from airflow_provider.runtime.java import check_java
-from airflow_provider.runtime.jobdir import JobDirectory, SubmissionRecord
+from airflow_provider.runtime.jobdir import JobDirectory, RequestRecord, SubmissionRecord
 from airflow_provider.runtime.lease import TAKEABLE, LeaseObserver
-from airflow_provider.runtime.requests import put_cancel
+from airflow_provider.runtime.requests import CANCEL, put_cancel
 from airflow_provider.runtime.storage import local_path_of, open_storage
 from airflow_provider.runtime.watching import ClaimRecord, RunWatcher
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+
+    from airflow.sdk import Connection
 
 # Airflow's own configuration and secrets are the worker's; a driver has no use for them.
 _PRIVATE_PREFIXES = ("AIRFLOW__", "AIRFLOW_CONN_", "AIRFLOW_VAR_", "_AIRFLOW_")
@@ -80,6 +86,22 @@ class SparkStreamingHook(BaseHook):
         """Return a watcher of a run; see :mod:`airflow_provider.runtime.watching`."""
         return RunWatcher(open_storage(job_dir), run_id, self._clock, driver_id)
 
+    def check(self, job_dir: str, entry: str) -> None:
+        """Refuse what can be refused before anything is written.
+
+        Raises:
+            ConfigError: Java, the entry file, the Spark connection or the storage is not as it must
+                be.
+        """
+        storage = open_storage(job_dir)
+        if not storage.shared:
+            msg = f"{job_dir}: a driver cannot reach this process's memory; use another filesystem"
+            raise UnsupportedStorageError(msg)
+        JobDirectory(storage).job()  # refuses a newer format
+        check_entry_file(entry)
+        self._spark_connection()
+        check_java()  # spark-submit needs one in every deploy mode
+
     def submit(
         self, *, job_dir: str, run_id: str, entry: str, arguments: Sequence[str]
     ) -> SubmissionRecord:
@@ -92,19 +114,16 @@ class SparkStreamingHook(BaseHook):
             arguments: further arguments of ``spark-stream run``.
 
         Raises:
-            ConfigError: Java, the entry file or the storage is not as it must be; nothing was
-                written.
+            ConfigError: see :meth:`check`; nothing was written.
 
         Crash safety: the intent is stored first. A crash after it leaves an intent without a
         process, which the next call ignores; the lease keeps two drivers apart.
         """
+        self.check(job_dir, entry)
         storage = open_storage(job_dir)
-        check_entry_file(entry)
         driver_id = uuid.uuid4().hex
         log = self._log_path(job_dir, run_id, driver_id)
         spark = self._spark_submit(job_dir, run_id, entry, [*arguments, "--driver-id", driver_id])
-        if spark._connection["deploy_mode"] != "cluster":
-            check_java()
         command = spark._build_spark_submit_command(str(application_path()))
         record = SubmissionRecord(
             driver_id=driver_id,
@@ -145,34 +164,51 @@ class SparkStreamingHook(BaseHook):
         put_cancel(storage, lease.token, self._clock)
         return True
 
+    def is_cancelled(self, job_dir: str, token: int) -> bool:
+        """Tell whether the driver that holds lease *token* was ever asked to stop."""
+        storage = open_storage(job_dir)
+        names = storage.list("requests")
+        requests = (RequestRecord.read(storage, f"requests/{name}") for name in names)
+        return any(r is not None and r.kind == CANCEL and r.token == token for r in requests)
+
     def _spark_submit(
         self, job_dir: str, run_id: str, entry: str, arguments: Sequence[str]
     ) -> SparkSubmitHook:
         files = [str(runtime_zip(_home() / "spark_streaming")), *_split(self._py_files)]
-        plain = self._make_submit_hook(entry, files, [])
-        is_cluster = plain._connection["deploy_mode"] == "cluster"
+        is_cluster = self._spark_connection().extra_dejson.get("deploy-mode") == "cluster"
         place, function = split_entry(entry)
         if is_cluster and place.endswith(".py"):
             # The driver runs elsewhere: the file travels with it and is found by its module's name.
             files.append(place)
             entry = f"{Path(place).stem}:{function}"
-        application = ["run", job_dir, "--entry", entry, "--run-id", run_id, *arguments]
-        return self._make_submit_hook(f"spark-stream {job_dir} {run_id}", files, application)
-
-    def _make_submit_hook(
-        self, name: str, files: Sequence[str], application: Sequence[str]
-    ) -> SparkSubmitHook:
         hook = SparkSubmitHook(
             conn_id=self._conn_id,
-            conf=self._conf,
             py_files=",".join(files),
             packages=self._packages,
-            name=name,
-            application_args=list(application),
+            name=f"spark-stream {job_dir} {run_id}",
+            application_args=["run", job_dir, "--entry", entry, "--run-id", run_id, *arguments],
         )
         local = str(hook._connection["master"]).startswith("local")
         hook._conf = {**_CONF, **(_LOCAL_CONF if local else {}), **self._conf}
         return hook
+
+    def _spark_connection(self) -> Connection:
+        """Return the connection, unless ``SparkSubmitHook`` would make nothing good of it."""
+        try:
+            connection = self.get_connection(self._conn_id)
+        except AirflowNotFoundException as error:  # it would take YARN instead
+            msg = (
+                f"conn_id {self._conn_id!r}: Airflow has no such connection; add one of type spark"
+            )
+            raise ConfigError(msg) from error
+        has_kubernetes = importlib.util.find_spec("airflow.providers.cncf") is not None
+        if "k8s" in f"{connection.conn_type} {connection.host}" and not has_kubernetes:
+            msg = (
+                f"conn_id {self._conn_id!r}: Spark on Kubernetes needs the package "
+                "apache-airflow-providers-cncf-kubernetes"
+            )
+            raise ConfigError(msg)
+        return connection
 
     def _log_path(self, job_dir: str, run_id: str, driver_id: str) -> Path:
         local = local_path_of(job_dir)
@@ -187,7 +223,7 @@ class SparkStreamingHook(BaseHook):
         launcher = [sys.executable, "-m", "airflow_provider.runtime.launcher"]
         options = ["--job-dir", job_dir, "--run-id", record.run_id]
         options += ["--driver-id", record.driver_id, "--log", str(log)]
-        subprocess.Popen(
+        process = subprocess.Popen(
             [*launcher, *options, "--", *command],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
@@ -195,6 +231,8 @@ class SparkStreamingHook(BaseHook):
             start_new_session=True,  # neither the worker's death nor its signals reach the driver
             env=_driver_environment(os.environ),
         )
+        # Whoever outlives it must not leave it a zombie; nobody else waits for it.
+        threading.Thread(target=process.wait, name="reaper", daemon=True).start()
         self.log.info("Driver %s submitted; its log is %s", record.driver_id, log)
 
 

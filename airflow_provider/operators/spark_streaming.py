@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import hashlib
 import re
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
 
 from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
@@ -17,8 +17,16 @@ from airflow_provider.runtime.clock import SystemClock
 from airflow_provider.runtime.durations import parse_duration
 from airflow_provider.runtime.entry import split_entry
 from airflow_provider.runtime.errors import CheckpointError, ConfigError
-from airflow_provider.runtime.watching import RunWatcher, Verdict, View
-from airflow_provider.triggers.spark_streaming import WAITING, SparkStreamingTrigger
+from airflow_provider.runtime.jobdir import check_name
+from airflow_provider.runtime.storage import local_path_of
+from airflow_provider.runtime.watching import (
+    START_TIMEOUT_S,
+    Judgement,
+    RunWatcher,
+    Verdict,
+    View,
+)
+from airflow_provider.triggers.spark_streaming import SparkStreamingTrigger, is_waiting
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -30,6 +38,17 @@ ON_KILL: Final = ("cancel", "detach")
 _RUN_INTERVAL: Final = "run"  # stands for the DAG run's data interval until there is one
 _RUN_ID_CHARS: Final = 150  # leaves room for the hash, and for file systems' 255
 _UNSAFE = re.compile(r"[^A-Za-z0-9_.+=-]+")
+
+
+class Waited(NamedTuple):
+    """The driver that a task waits for, and its log.
+
+    Attributes:
+        driver_id: None for one that has to end before this run's own can be submitted.
+    """
+
+    driver_id: str | None
+    log: str | None
 
 
 class SparkStreamingOperator(BaseOperator):
@@ -111,6 +130,7 @@ class SparkStreamingOperator(BaseOperator):
             split_entry(job)
         if trigger is not None:
             parse_duration(trigger, name="trigger")
+        _check_interval(interval)
         if poll_interval <= 0:
             msg = f"poll_interval {poll_interval!r}: seconds between looks, more than 0"
             raise ConfigError(msg)
@@ -156,8 +176,8 @@ class SparkStreamingOperator(BaseOperator):
             if final is not None:
                 return final.to_dict()
             event = event or {}
-            if self.on_existing == "wait" and event.get("driver_id") is None:
-                return self._reconcile(context)  # the other run's driver has ended
+            if event.get("driver_id") is None:
+                return self._reconcile(context)  # the driver that was in the way has ended
         except (ConfigError, CheckpointError) as error:
             raise AirflowFailException(str(error)) from error
         raise _failure(str(event.get("reason", "")), fatal=bool(event.get("fatal")))
@@ -177,66 +197,78 @@ class SparkStreamingOperator(BaseOperator):
             final = watcher.verified_final()
             self.log.info("Run %s has its final checkpoint; nothing is left to do", run_id)
             return final.to_dict() if final is not None else {}
+        existing = self._existing_driver(hook, view, judgement)
+        if existing is None:
+            hook.check(self.job_dir, self.job)  # before anything is written
         generation = hook.claim(self.job_dir, run_id)
         self._claimed = (run_id, generation)
-        driver_id, log_path = self._driver_to_wait_for(hook, view, judgement.verdict, context)
-        if judgement.verdict is Verdict.FOREIGN and self.on_existing != "wait":
-            raise AirflowFailException(judgement.reason)
-        return self._wait(run_id, driver_id, generation, log_path)
-
-    def _driver_to_wait_for(
-        self, hook: SparkStreamingHook, view: View, verdict: Verdict, context: Context
-    ) -> tuple[str | None, str | None]:
-        """Return the driver's id and log: an existing one's, or those of one just submitted."""
-        if verdict is Verdict.FOREIGN:
-            return None, None
-        existing = _existing_driver(view, verdict)
         if existing is None:
-            record = hook.submit(
-                job_dir=self.job_dir,
-                run_id=self._run_id(context),
-                entry=self.job,
-                arguments=self._arguments(context),
-            )
-            return record.driver_id, record.log
-        if self.on_existing == "fail":
-            msg = f"driver {existing} of this run is alive, and on_existing is 'fail'"
-            raise AirflowFailException(msg)
-        self.log.info("Driver %s of this run is alive: waiting for it", existing)
-        log = view.submission.log if view.submission is not None else None
-        return existing, log
+            existing = self._submit(hook, run_id, context)
+        document = self._wait(run_id, existing, generation)
+        return document if document is not None else self._reconcile(context)
 
-    def _wait(
-        self, run_id: str, driver_id: str | None, generation: int, log_path: str | None
-    ) -> dict[str, Any]:
-        trigger = SparkStreamingTrigger(
+    def _existing_driver(
+        self, hook: SparkStreamingHook, view: View, judgement: Judgement
+    ) -> Waited | None:
+        """Return whom to wait for before anything is submitted; None for nobody."""
+        if judgement.verdict is Verdict.FOREIGN:
+            if self.on_existing != "wait":
+                raise AirflowFailException(judgement.reason)
+            return Waited(driver_id=None, log=None)
+        driver_id = _driver_of_run(view, judgement.verdict)
+        if driver_id is None:
+            return None
+        running = view.lease if judgement.verdict is Verdict.RUNNING else None
+        if running is not None and hook.is_cancelled(self.job_dir, running.token):
+            # The last try's trigger was killed by a clear: a driver takes a while to stop.
+            self.log.info("Driver %s was asked to stop: waiting for its end", driver_id)
+            return Waited(driver_id=None, log=None)
+        if self.on_existing == "fail":
+            msg = f"driver {driver_id} of this run is alive, and on_existing is 'fail'"
+            raise AirflowFailException(msg)
+        self.log.info("Driver %s of this run is alive: waiting for it", driver_id)
+        return Waited(driver_id, view.submission.log if view.submission is not None else None)
+
+    def _submit(self, hook: SparkStreamingHook, run_id: str, context: Context) -> Waited:
+        record = hook.submit(
             job_dir=self.job_dir,
             run_id=run_id,
-            driver_id=driver_id,
+            entry=self.job,
+            arguments=self._arguments(context),
+        )
+        return Waited(record.driver_id, record.log)
+
+    def _wait(self, run_id: str, waited: Waited, generation: int) -> dict[str, Any] | None:
+        """Return the final checkpoint; None when the driver that was in the way has ended."""
+        trigger = SparkStreamingTrigger(
+            job_dir=local_path_of(self.job_dir) or self.job_dir,  # not relative to this worker
+            run_id=run_id,
+            driver_id=waited.driver_id,
             generation=generation,
             wait_for_foreign=self.on_existing == "wait",
             on_kill_policy=self.on_kill_policy,
             poll_interval=self.poll_interval,
-            log_path=log_path,
+            log_path=waited.log,
         )
         if self.deferrable:
             self.defer(trigger=trigger, method_name="resume")
-        return self._wait_here(run_id, driver_id, log_path)
+        return self._wait_here(run_id, waited)
 
-    def _wait_here(
-        self, run_id: str, driver_id: str | None, log_path: str | None
-    ) -> dict[str, Any]:
+    def _wait_here(self, run_id: str, waited: Waited) -> dict[str, Any] | None:
         clock = SystemClock()
-        watcher: RunWatcher = self._hook().watcher(self.job_dir, run_id, driver_id)
-        follower = LogFollower(log_path)
+        watcher: RunWatcher = self._hook().watcher(self.job_dir, run_id, waited.driver_id)
+        follower = LogFollower(waited.log)
         while True:
             judgement = watcher.judge()
-            for line in follower.new_lines():
-                self.log.info("driver: %s", line)
+            while lines := follower.new_lines():
+                for line in lines:
+                    self.log.info("driver: %s", line)
             final = watcher.verified_final()
             if final is not None:
                 return final.to_dict()
-            if judgement.verdict not in WAITING:
+            if not is_waiting(judgement.verdict, wait_for_foreign=self.on_existing == "wait"):
+                if waited.driver_id is None:
+                    return None
                 raise _failure(judgement.reason, fatal=judgement.fatal)
             clock.sleep(self.poll_interval)
 
@@ -247,7 +279,7 @@ class SparkStreamingOperator(BaseOperator):
 
     def _run_id(self, context: Context) -> str:
         if self.run_id is not None:
-            return self.run_id
+            return check_name(self.run_id, what="run id")
         ti = context["ti"]
         index = "" if ti.map_index is None or ti.map_index < 0 else f"-{ti.map_index}"
         return derive_run_id(f"{ti.dag_id}-{ti.task_id}-{ti.run_id}{index}")
@@ -277,18 +309,22 @@ class SparkStreamingOperator(BaseOperator):
 
 def derive_run_id(text: str) -> str:
     """Return *text* as a run id: safe in a path, and different for different texts."""
-    safe = _UNSAFE.sub("_", text).strip("_.")
+    safe = _UNSAFE.sub("_", text).strip("_.+=-")
     if safe == text and len(safe) <= _RUN_ID_CHARS:
         return safe
     return f"{safe[:_RUN_ID_CHARS]}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
 
 
-def _existing_driver(view: View, verdict: Verdict) -> str | None:
+def _driver_of_run(view: View, verdict: Verdict) -> str | None:
     if verdict is Verdict.RUNNING and view.lease is not None:
         return view.lease.driver_id
-    if verdict is Verdict.STARTING and view.submission is not None and view.submission_started:
-        return view.submission.driver_id
-    return None
+    submission = view.submission
+    if verdict is not Verdict.STARTING or submission is None or not view.submission_started:
+        return None
+    # One that has not come up for so long was lost with its machine; the lease keeps it out.
+    submitted = dt.datetime.fromisoformat(submission.submitted.replace("Z", "+00:00"))
+    age_s = (SystemClock().now() - submitted).total_seconds()
+    return submission.driver_id if age_s < START_TIMEOUT_S else None
 
 
 def _own_params(params: Mapping[str, Any] | None) -> dict[str, str]:
@@ -305,6 +341,14 @@ def _own_params(params: Mapping[str, Any] | None) -> dict[str, str]:
 def _check_choice(name: str, value: str, allowed: Sequence[str]) -> None:
     if value not in allowed:
         msg = f"{name} {value!r}: use one of {', '.join(map(repr, allowed))}"
+        raise ConfigError(msg)
+
+
+def _check_interval(interval: Sequence[str] | str | None) -> None:
+    if interval is None or interval == _RUN_INTERVAL:
+        return
+    if isinstance(interval, str) or len(interval) != 2:  # noqa: PLR2004 - start and end
+        msg = f"interval {interval!r}: give a start and an end, or None for none"
         raise ConfigError(msg)
 
 

@@ -63,13 +63,17 @@ def load_entry(entry: str) -> Callable[[Any], None]:
     return function  # type: ignore[no-any-return]  # a function of the user's, typed by them
 
 
+def is_entry_file(module: ModuleType) -> bool:
+    """Tell whether the module is a job's file, which only this process has imported."""
+    return module.__name__ == _name_of(Path(module.__file__ or ""))
+
+
 def _load_file(place: str) -> ModuleType:
     path = Path(place).resolve()
     # The folder goes on the path as it does for ``python FILE``: jobs import their neighbours.
     if str(path.parent) not in sys.path:
         sys.path.insert(0, str(path.parent))
-    # A name of its own: two jobs in one process may both be called ``job.py``.
-    name = f"{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
+    name = _name_of(path)
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
         msg = f"{path} is not a Python file"
@@ -78,3 +82,8 @@ def _load_file(place: str) -> ModuleType:
     sys.modules[name] = module
     spec.loader.exec_module(module)
     return module
+
+
+def _name_of(path: Path) -> str:
+    """Return a module name of the file's own: two jobs in a process may both be ``job.py``."""
+    return f"{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"

@@ -8,7 +8,6 @@ launcher was killed goes on, and its watchers then judge by the lease alone.
 from __future__ import annotations
 
 import argparse
-import collections
 import subprocess
 import sys
 from pathlib import Path
@@ -24,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 _LAST_LINES: Final = 20
+_LAST_BYTES: Final = 1 << 16  # a log may be longer than the memory
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -44,12 +44,18 @@ def _look_after(run: RunDirectory, driver_id: str, command: Sequence[str], log: 
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("ab") as output:
         code = _run(command, output)
-    lines = collections.deque(log.read_text(errors="replace").splitlines(), maxlen=_LAST_LINES)
     record = ExitRecord(
-        exit_code=code, ended=to_iso(SystemClock().now()), last_lines=[line[:500] for line in lines]
+        exit_code=code, ended=to_iso(SystemClock().now()), last_lines=_last_lines(log)
     )
     run.put_exit(driver_id, record)
     return code
+
+
+def _last_lines(log: Path) -> list[str]:
+    with log.open("rb") as file:
+        file.seek(max(0, log.stat().st_size - _LAST_BYTES))
+        lines = file.read().decode(errors="replace").splitlines()
+    return [line[:500] for line in lines[-_LAST_LINES:]]
 
 
 def _run(command: Sequence[str], output: IO[bytes]) -> int:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import sys
 from typing import TYPE_CHECKING
 
 from airflow_provider.runtime.api import JobContext
 from airflow_provider.runtime.asking import STREAMING, Ask, Plan, check_not_drained, resolve
-from airflow_provider.runtime.entry import check_entry_file, load_entry
+from airflow_provider.runtime.entry import check_entry_file, is_entry_file, load_entry
 from airflow_provider.runtime.errors import (
     ConfigError,
     SparkStreamError,
@@ -20,6 +21,8 @@ from airflow_provider.runtime.session import is_submitted, job_session
 from airflow_provider.runtime.storage import open_storage
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from pyspark.sql import SparkSession
 
     from airflow_provider.runtime.clock import Clock
@@ -91,6 +94,7 @@ def declare_job(ask: Ask, run_id: str, spark: SparkSession) -> DeclaredJob:
         session, params=ask.params, run_id=run_id, mode=STREAMING, interval=ask.interval
     )
     function = load_entry(ask.entry)
+    _send_by_value(function)
     try:
         function(context)
     except SparkStreamError:
@@ -100,3 +104,12 @@ def declare_job(ask: Ask, run_id: str, spark: SparkSession) -> DeclaredJob:
         raise ConfigError(msg) from error
     plan = resolve(ask, context.queries)
     return DeclaredJob(getattr(function, "__name__", "job"), session, context, plan)
+
+
+def _send_by_value(function: Callable[..., None]) -> None:
+    """Let Spark's Python workers have what the job's file defines, which they cannot import."""
+    from pyspark import cloudpickle
+
+    module = sys.modules.get(function.__module__)
+    if module is not None and is_entry_file(module):
+        cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]  # Spark's

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -37,6 +38,9 @@ def start_spark(app_name: str, master: str | None, conf: Mapping[str, str]) -> S
 
     submitted = is_submitted()
     chosen = master or (None if submitted else "local[*]")
+    if chosen is not None and chosen.startswith("local"):
+        # Spark's Python workers are of this environment, not of the first python3 on the path.
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = SparkSession.builder.appName(app_name)
     if chosen is not None:
         builder = builder.master(chosen)

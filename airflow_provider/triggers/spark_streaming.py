@@ -15,10 +15,15 @@ from airflow_provider.runtime.watching import Judgement, Verdict
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-WAITING: Final = frozenset({Verdict.RUNNING, Verdict.STARTING})
+_WAITING: Final = frozenset({Verdict.RUNNING, Verdict.STARTING})
 _KILL_TIMEOUT_S: Final = 25.0
 _IO_FAILURES_ALLOWED: Final = 60  # the storage may be away for a while; a raise would cost a try
 _background: set[asyncio.Task[bool]] = set()
+
+
+def is_waiting(verdict: Verdict, *, wait_for_foreign: bool) -> bool:
+    """Tell whether a task goes on waiting."""
+    return verdict in _WAITING or (wait_for_foreign and verdict is Verdict.FOREIGN)
 
 
 class SparkStreamingTrigger(BaseTrigger):
@@ -110,14 +115,12 @@ class SparkStreamingTrigger(BaseTrigger):
                     return Judgement(Verdict.FAILED, f"{self.job_dir} cannot be read: {error}")
                 self.log.warning("%s cannot be read: %s", self.job_dir, error)
                 judgement = Judgement(Verdict.RUNNING)
-            for line in await asyncio.to_thread(follower.new_lines):
-                self.log.info("driver: %s", line)
-            if not self._waits(judgement.verdict):
+            while lines := await asyncio.to_thread(follower.new_lines):
+                for line in lines:
+                    self.log.info("driver: %s", line)
+            if not is_waiting(judgement.verdict, wait_for_foreign=self.wait_for_foreign):
                 return judgement
             await asyncio.sleep(self.poll_interval)
-
-    def _waits(self, verdict: Verdict) -> bool:
-        return verdict in WAITING or (verdict is Verdict.FOREIGN and self.wait_for_foreign)
 
     async def on_kill(self) -> None:
         """Ask the driver to stop, unless a newer try of the task watches the run already.

@@ -12,7 +12,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from streams import Place  # noqa: E402 - found through the path just set
+from streams import JVM_OPTIONS, Place  # noqa: E402 - found through the path just set
 
 
 @pytest.fixture(scope="session")
@@ -24,6 +24,7 @@ def spark() -> Iterator[Any]:
     builder = SparkSession.builder.master("local[2]").appName("tests")
     for key, value in {
         "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.extraJavaOptions": JVM_OPTIONS,
         "spark.driver.host": "127.0.0.1",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",

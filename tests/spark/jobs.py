@@ -7,6 +7,7 @@ as whole seconds, so that every reader of the output sees the same numbers.
 from __future__ import annotations
 
 import os
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -333,9 +334,11 @@ def raising(ctx: JobContext) -> None:
 
 def gated(ctx: JobContext) -> None:
     """Hold the first batch back until the gate's file is there."""
-    gate = ctx.params["gate"]
+    gate, prefix = ctx.params["gate"], sys.prefix
 
     def passes(_: str) -> bool:
+        if sys.prefix != prefix:
+            raise ImportError(f"the driver runs in {prefix}, its worker in {sys.prefix}")
         deadline = time.monotonic() + 120
         while not os.path.exists(gate):  # noqa: PTH110 - runs in Spark's worker
             if time.monotonic() > deadline:

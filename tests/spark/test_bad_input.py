@@ -53,7 +53,7 @@ def error_of(capsys: pytest.CaptureFixture[str]) -> str:
         ([], {"entry": "tumbling_window"}, ["'tumbling_window'", "FILE.py:FUNCTION"]),
         ([], {"job_dir": "s3://bucket/job"}, ["s3://bucket/job", "'s3'", "use one of"]),
         ([], {"job_dir": "ftp://host/job"}, ["ftp://host/job", "'ftp'", "use one of"]),
-        ([], {"job_dir": "memory://job"}, ["memory://job", "use a path"]),
+        ([], {"job_dir": "memory://job"}, ["memory://job", "filesystem"]),
         (["--until=stopped", "--trigger=soon"], {}, ["--trigger", "'soon'", "10 seconds"]),
         (["--until=stopped", "--trigger=-5 seconds"], {}, ["--trigger", "'-5 seconds'"]),
         (["--until=stopped", "--trigger=1 month"], {}, ["--trigger", "'1 month'"]),
@@ -197,7 +197,7 @@ def test_a_place_without_a_job_is_said_so(ready, capsys, verb):
     ("job", "asked", "words"),
     [
         ("missing_function", {}, ["'missing_function'", "tumbling_window"]),
-        ("no_query", {}, ["no_query", "written no query", "ctx.write"]),
+        ("no_query", {}, ["no_query", "no query", "ctx.write"]),
         ("one_name_twice", {}, ["query 'twin'", "twice", "name of its own"]),
         ("unknown_sink", {}, ["query 'out'", "unknown sink 'console'", "files("]),
         ("missing_param", {}, ["'where_the_events_are'", "--param where_the_events_are="]),

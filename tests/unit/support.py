@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import datetime as dt
 import json
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider.runtime.checkpoint import CheckpointLogs
@@ -16,6 +15,7 @@ from airflow_provider.runtime.storage.local import LocalStorage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
+    from pathlib import Path
 
     from airflow_provider.runtime.lease import Lease
     from airflow_provider.runtime.process import ProcessIdentity

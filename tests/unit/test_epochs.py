@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
+
 import pytest
 
-from airflow_provider.runtime.errors import LeaseLostError, SinkError
+from airflow_provider.runtime.errors import CheckpointError, LeaseLostError, SinkError
 from airflow_provider.runtime.sinks import EpochRecord
-from tests.unit.support import QUERY_ID, EpochBench, FakeFrame, FakeSink, counted
+from tests.unit.support import QUERY_ID, EpochBench, FakeFrame, FakeSink, HandStagedFiles, counted
 
 
 @pytest.fixture
@@ -351,15 +353,64 @@ def test_an_epoch_is_pre_committed_once(job):
     """
     committer = job.recovered()
     job.spark.plan(0)
-    theirs = EpochRecord(
-        epoch=0, query_id=QUERY_ID, run_id="r1", token=9, rows_read=1, sinks=[]
-    )
+    theirs = EpochRecord(epoch=0, query_id=QUERY_ID, run_id="r1", token=9, rows_read=1, sinks=[])
     theirs.put(job.committables, "0.json")
 
     with pytest.raises(LeaseLostError, match="another driver has pre-committed this epoch"):
         committer.pre_commit(FakeFrame("a"), 0, counted(1))
     assert theirs == record_of(job, 0)
     assert not committer.has_pending()
+
+
+@pytest.mark.xfail(strict=True, reason="an epoch without rows is marked published without a fence")
+def test_a_driver_that_lost_its_lease_records_nothing_about_an_epoch_without_rows(job, tmp_path):
+    """
+    Also where a sink has nothing to publish, an overtaken driver writes nothing.
+    """
+    files = HandStagedFiles(tmp_path / "out")
+    old = job.recovered("r1", files)
+    run_epoch(job, old, 0)
+    job.driver()
+
+    with pytest.raises(LeaseLostError):
+        old.commit_ready()
+    assert record_of(job, 0).committed is None
+
+
+@pytest.mark.xfail(strict=True, reason="Spark's own commit is not fenced, and its loss not noticed")
+def test_a_batch_that_an_overtaken_driver_commits_late_is_not_lost(job, sink):
+    """
+    When the Spark of an overtaken driver wakes up and commits a batch that recovery has taken back,
+    its rows are published, or their absence is an error: they are never skipped in silence.
+    """
+    old = job.recovered()
+    job.spark.plan(0)
+    old.pre_commit(FakeFrame("a"), 0, counted(1))
+    job.recovered()
+    job.spark.commit(0)
+
+    try:
+        job.recovered()
+    except CheckpointError:
+        return
+    assert {0: ["a"]} == sink.published
+
+
+@pytest.mark.xfail(strict=True, reason="published epochs are taken back and run again")
+def test_a_checkpoint_older_than_what_was_published_is_refused(job, sink):
+    """
+    When Spark's log ends before an epoch that was published, the checkpoint was removed or rolled
+    back by hand; running on would publish the same rows again.
+    """
+    committer = job.recovered()
+    run_epoch(job, committer, 0, "a")
+    committer.commit_ready()
+    shutil.rmtree(job.spark.root)
+    job.spark.begin("a-new-query-id")
+
+    with pytest.raises(CheckpointError):
+        job.recovered()
+    assert record_of(job, 0).committed is not None
 
 
 # --- counting -----------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -20,8 +21,10 @@ from airflow_provider.runtime.lease import (
     last_token,
 )
 from airflow_provider.runtime.process import ProcessIdentity, identify
-from airflow_provider.runtime.storage.local import LocalStorage
 from tests.unit.support import FakeClock, take_lease
+
+if TYPE_CHECKING:
+    from airflow_provider.runtime.storage.local import LocalStorage
 
 TIMEOUT_S = 20.0
 ELSEWHERE = ProcessIdentity(host="elsewhere", space="other-boot/pid:[1]", processes=((7, 7),))
@@ -184,7 +187,7 @@ def test_one_of_racing_drivers_gets_the_lease(storage, take, held_before):
     def race(racer: int) -> Lease | None:
         start.wait()
         try:
-            return take(driver_id=f"d{racer}", clock=FakeClock())
+            return take(driver_id=f"d{racer}", clock=ImpatientClock())
         except LeaseHeldError:
             return None
 
@@ -269,6 +272,14 @@ def test_a_heartbeat_outlives_a_storage_that_fails_for_a_while():
     failing.enough.clear()
     assert failing.enough.wait(30)
     lease.release()
+
+
+class ImpatientClock(FakeClock):
+    """A clock of drivers that do not wait to see whether the one before them lives."""
+
+    def sleep(self, seconds: float) -> None:
+        msg = f"another driver was faster, and it would take {seconds} seconds to know more"
+        raise LeaseHeldError(msg)
 
 
 class CountingStorage:

@@ -100,7 +100,7 @@ def classify(error: BaseException, *, query: str | None = None) -> Failure:
     texts = [f"{type(e).__name__}: {_condition_of(e)}: {e}" for e in _causes(error)]
     return Failure(
         failure_class=_class_of(error, "\n".join(texts)),
-        reason=_first_line(str(error)) or type(error).__name__,
+        reason=_reason_in(str(error)) or type(error).__name__,
         condition=_condition_of(error),
         query=query,
         host=socket.gethostname(),
@@ -131,6 +131,9 @@ def _condition_of(error: BaseException) -> str:
     return str(condition) if condition else type(error).__name__
 
 
-def _first_line(text: str) -> str:
-    line = next((line.strip() for line in text.splitlines() if line.strip()), "")
-    return line[:_REASON_CHARS]
+def _reason_in(text: str) -> str:
+    """Return the line that says most: what ends a Python worker's traceback, else the first."""
+    _, traceback, after = text.partition("Traceback (most recent call last):\n")
+    lines = [line for line in (after if traceback else text).splitlines() if line.strip()]
+    said = (line for line in lines if not (traceback and line.startswith(" ")))
+    return next(said, "").strip()[:_REASON_CHARS]

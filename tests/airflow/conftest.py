@@ -1,0 +1,101 @@
+"""Airflow's environment, set before any test module imports it; and what the tests share."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE))
+
+from services import (  # noqa: E402 - found through the path just set
+    ROOT,
+    Airflow,
+    airflow_environment,
+    end_drivers,
+    postgres,
+    run_airflow,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+# Airflow reads these once, when it is first imported, which is when test modules are collected:
+# before any fixture, so neither tmp_path_factory nor monkeypatch could come in time.
+_HOME = Path(tempfile.mkdtemp(prefix="airflow-tests-"))
+atexit.register(shutil.rmtree, _HOME, ignore_errors=True)
+for name in [name for name in os.environ if name.startswith(("AIRFLOW", "_AIRFLOW"))]:
+    del os.environ[name]
+os.environ["AIRFLOW_HOME"] = str(_HOME)
+os.environ["AIRFLOW__CORE__LOAD_EXAMPLES"] = "False"
+os.environ["AIRFLOW__CORE__UNIT_TEST_MODE"] = "False"
+os.environ["AIRFLOW__CORE__DAGS_FOLDER"] = str(ROOT / "dags")
+os.environ["AIRFLOW__USAGE_DATA_COLLECTION__ENABLED"] = "False"
+os.environ["AIRFLOW_CONN_SPARK_DEFAULT"] = '{"conn_type": "spark", "host": "local[1]"}'
+
+
+# Airflow reads .airflowignore with a class of pathspec that pathspec wants renamed.
+_NOT_OURS = "ignore:GitWildMatchPattern:DeprecationWarning"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark every test of this folder, and let pass what only Airflow can change."""
+    for item in items:
+        if HERE in item.path.parents:
+            item.add_marker(pytest.mark.airflow)
+            item.add_marker(pytest.mark.filterwarnings(_NOT_OURS))
+
+
+@pytest.fixture(scope="session")
+def sqlite_airflow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    """Give the environment of an Airflow on SQLite, enough for ``dag.test()``."""
+    folder = tmp_path_factory.mktemp("sqlite")
+    dags = folder / "dags"
+    shutil.copytree(ROOT / "dags", dags / "flights")
+    shutil.copytree(HERE / "dags", dags / "tests")
+    data = folder / "data"
+    environment = airflow_environment(
+        folder / "home", dags, FLIGHTS_DATA=str(data / "flights"), TEST_DATA=str(data)
+    )
+    run_airflow(["db", "migrate"], environment)
+    yield environment
+    end_drivers(data)
+
+
+@pytest.fixture(scope="session")
+def postgres_url() -> Iterator[str]:
+    """Give the URL of a PostgreSQL of our own."""
+    with postgres() as url:
+        yield url
+
+
+@pytest.fixture(scope="session")
+def airflow_services(
+    tmp_path_factory: pytest.TempPathFactory, postgres_url: str
+) -> Iterator[Airflow]:
+    """Give an Airflow of four real processes on PostgreSQL."""
+    folder = tmp_path_factory.mktemp("services")
+    dags = folder / "dags"
+    shutil.copytree(ROOT / "dags", dags / "flights")
+    shutil.copytree(HERE / "dags", dags / "tests")
+    data = folder / "data"
+    airflow = Airflow(
+        folder / "home",
+        dags,
+        postgres_url,
+        FLIGHTS_DATA=str(data / "flights"),
+        TEST_DATA=str(data),
+    )
+    try:
+        airflow.start()
+        yield airflow
+    finally:
+        airflow.stop()
+        end_drivers(data)

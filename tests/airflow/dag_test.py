@@ -1,0 +1,25 @@
+"""Run one DAG by ``dag.test()`` and write down how it went: ``dag_test.py FILE DAG_ID ANSWER``."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+
+def main(dag_file: str, dag_id: str, answer: str) -> None:
+    from airflow.dag_processing.dagbag import DagBag
+
+    bag = DagBag(dag_file)
+    assert not bag.import_errors, bag.import_errors
+    run = bag.dags[dag_id].test()
+    tasks = {
+        ti.task_id: {"state": str(ti.state), "value": ti.xcom_pull(task_ids=ti.task_id)}
+        for ti in run.get_task_instances()
+    }
+    document = {"state": str(run.state), "run_id": run.run_id, "tasks": tasks}
+    Path(answer).write_text(json.dumps(document))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,46 @@
+"""DAGs whose job stands still in its last batch until a file appears."""
+
+from __future__ import annotations
+
+import datetime as dt
+import os
+from pathlib import Path
+
+from airflow.sdk import dag
+
+from airflow_provider.operators.spark_streaming import SparkStreamingOperator
+
+HERE = Path(__file__).resolve().parent
+DATA = Path(os.environ["TEST_DATA"])
+
+
+def gated(dag_id: str, *, retries: int = 0, **arguments: object) -> None:
+    """Make a DAG of one task, whose folders are named like it."""
+    place = DATA / dag_id
+
+    @dag(dag_id=dag_id, schedule=None, catchup=False)
+    def one_task() -> None:
+        SparkStreamingOperator(
+            task_id="count",
+            job=f"{HERE}/jobs/gated.py:count",
+            job_dir=f"{place}/job",
+            params={
+                "input": f"{place}/input",
+                "output": f"{place}/output",
+                "gate": f"{place}/gate",
+            },
+            conf={"spark.sql.session.timeZone": "UTC", "spark.sql.shuffle.partitions": "1"},
+            retries=retries,
+            retry_delay=dt.timedelta(seconds=1),
+            poll_interval=0.5,
+            **arguments,
+        )
+
+    one_task()
+
+
+gated("held_by_nobody", deferrable=False)
+gated("held_by_a_worker", deferrable=False, retries=2)
+gated("held_by_the_triggerer", retries=2)
+gated("cleared")
+gated("marked")

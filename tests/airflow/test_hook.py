@@ -1,0 +1,462 @@
+"""The hook: the command that it builds, the process that it starts, and what it refuses."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import stat
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
+from handmade import RUN, Job
+from services import wait_for
+
+import airflow_provider
+from airflow_provider.hooks.packaging import application_path, runtime_zip
+from airflow_provider.hooks.spark_streaming import SparkStreamingHook
+from airflow_provider.runtime.errors import ConfigError, UnsupportedStorageError
+
+APPLICATION = str(application_path())
+STAND_IN = f"""#!{sys.executable}
+import json, os, sys
+heard = {{"argv": sys.argv, "environ": dict(os.environ)}}
+heard.update(session=os.getsid(0), pid=os.getpid())
+with open(os.environ["HEARD"] + ".tmp", "w") as file:
+    json.dump(heard, file)
+os.replace(os.environ["HEARD"] + ".tmp", os.environ["HEARD"])
+print("to stdout")
+print("to stderr", file=sys.stderr)
+sys.exit(int(os.environ.get("EXIT", "0")))
+"""
+
+
+def connect(monkeypatch: pytest.MonkeyPatch, host: str, **extra: str) -> None:
+    connection = {"conn_type": "spark", "host": host, "extra": extra}
+    monkeypatch.setenv("AIRFLOW_CONN_SPARK_TEST", json.dumps(connection))
+
+
+@pytest.fixture
+def entry(tmp_path: Path) -> str:
+    """An entry file, which nobody imports here."""
+    file = tmp_path / "flights_jobs.py"
+    file.write_text("raise AssertionError\n")
+    return f"{file}:daily"
+
+
+@pytest.fixture
+def heard(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """Put a program in the place of ``spark3-submit``; it writes here what it was started with."""
+    programs = tmp_path / "programs"
+    programs.mkdir()
+    program = programs / "spark3-submit"
+    program.write_text(STAND_IN)
+    program.chmod(program.stat().st_mode | stat.S_IXUSR)
+    monkeypatch.setenv("PATH", f"{programs}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setenv("HEARD", str(tmp_path / "heard.json"))
+    connect(monkeypatch, "local[1]", **{"spark-binary": "spark3-submit"})
+    return tmp_path / "heard.json"
+
+
+def hook_of(**arguments: Any) -> SparkStreamingHook:
+    return SparkStreamingHook("spark_test", **arguments)
+
+
+def command_of(entry: str, job_dir: str = "/jobs/flights", **arguments: Any) -> list[str]:
+    """Return the command with which a driver would be submitted."""
+    submit_hook = hook_of(**arguments)._spark_submit(job_dir, RUN, entry, ["--mode", "automatic"])
+    return list(submit_hook._build_spark_submit_command(APPLICATION))
+
+
+def options(command: list[str], name: str) -> list[str]:
+    """Return every value of a ``spark-submit`` option."""
+    end = command.index(APPLICATION)
+    return [command[i + 1] for i in range(end) if command[i] == name]
+
+
+def submit(hook: SparkStreamingHook, job: Job, entry: str) -> Any:
+    return hook.submit(job_dir=job.url, run_id=RUN, entry=entry, arguments=["--mode", "automatic"])
+
+
+# --- the command ------------------------------------------------------------------------------
+
+
+def test_a_local_command_keeps_to_this_machine(monkeypatch: pytest.MonkeyPatch, entry: str) -> None:
+    """
+    A driver whose executors are threads of its own listens on the loopback interface only.
+    """
+    connect(monkeypatch, "local[1]")
+
+    command = command_of(entry)
+
+    assert "spark-submit" == command[0]
+    assert ["local[1]"] == options(command, "--master")
+    assert {
+        "spark.log.level=WARN",
+        "spark.driver.bindAddress=127.0.0.1",
+        "spark.driver.host=127.0.0.1",
+        "spark.ui.enabled=false",
+    } == set(options(command, "--conf"))
+    assert [
+        *(APPLICATION, "run", "/jobs/flights", "--entry", entry, "--run-id", RUN),
+        *("--mode", "automatic"),
+    ] == command[command.index(APPLICATION) :]
+
+
+def test_configuration_packages_and_files_are_passed_on(
+    monkeypatch: pytest.MonkeyPatch, entry: str
+) -> None:
+    """
+    What the user says about Spark wins over our own settings; their files come after the runtime.
+    """
+    connect(monkeypatch, "local[1]")
+
+    command = command_of(
+        entry,
+        conf={"spark.ui.enabled": "true", "spark.sql.shuffle.partitions": "3"},
+        packages="a:b:1,c:d:2",
+        py_files="one.py, two.zip",
+    )
+    (files,) = options(command, "--py-files")
+
+    assert "spark.ui.enabled=true" in options(command, "--conf")
+    assert "spark.ui.enabled=false" not in options(command, "--conf")
+    assert "spark.sql.shuffle.partitions=3" in options(command, "--conf")
+    assert ["a:b:1,c:d:2"] == options(command, "--packages")
+    assert ["one.py", "two.zip"] == files.split(",")[1:]
+    assert "spark-stream-runtime-" in files.split(",")[0]
+
+
+def test_a_standalone_cluster_in_client_mode_reads_the_entry_file_here(
+    monkeypatch: pytest.MonkeyPatch, entry: str
+) -> None:
+    """
+    In client mode the driver runs on this machine, whatever the master, and other machines must
+    reach it.
+    """
+    connect(monkeypatch, "spark://master:7077")
+
+    command = command_of(entry)
+
+    assert ["spark://master:7077"] == options(command, "--master")
+    assert [] == options(command, "--deploy-mode")
+    assert ["spark.log.level=WARN"] == options(command, "--conf")
+    assert entry == command[command.index("--entry") + 1]
+
+
+@pytest.mark.parametrize("master", ["yarn", "spark://master:7077"])
+def test_in_cluster_mode_the_entry_file_travels_with_the_driver(
+    monkeypatch: pytest.MonkeyPatch, entry: str, master: str
+) -> None:
+    """
+    Elsewhere there is no such path: the file is shipped, and named by its module.
+    """
+    connect(monkeypatch, master, **{"deploy-mode": "cluster", "queue": "streams"})
+
+    command = command_of(entry)
+    (files,) = options(command, "--py-files")
+
+    assert [master] == options(command, "--master")
+    assert ["cluster"] == options(command, "--deploy-mode")
+    assert ["streams"] == options(command, "--queue")
+    assert entry.rpartition(":")[0] == files.split(",")[-1]
+    assert "flights_jobs:daily" == command[command.index("--entry") + 1]
+
+
+def test_in_cluster_mode_a_module_is_left_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """
+    A job that is installed on the cluster is found by its own name there.
+    """
+    connect(monkeypatch, "yarn", **{"deploy-mode": "cluster"})
+
+    command = command_of("flights.jobs:daily")
+
+    assert "flights.jobs:daily" == command[command.index("--entry") + 1]
+    assert 1 == len(options(command, "--py-files")[0].split(","))
+
+
+@pytest.mark.skipif(
+    importlib.util.find_spec("airflow.providers.cncf") is not None,
+    reason="the Kubernetes provider is there",
+)
+def test_kubernetes_without_its_provider_names_what_to_install(
+    monkeypatch: pytest.MonkeyPatch, entry: str
+) -> None:
+    """
+    The apache-spark provider needs another package for Kubernetes, which the error names.
+    """
+    connect(monkeypatch, "k8s://https://cluster:443", **{"deploy-mode": "cluster"})
+
+    with pytest.raises(ConfigError, match="apache-airflow-providers-cncf-kubernetes"):
+        command_of(entry)
+
+
+@pytest.mark.parametrize("name", ["_connection", "_conf", "_build_spark_submit_command"])
+def test_the_apache_spark_provider_still_has_what_we_touch(
+    monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """
+    The private names of ``SparkSubmitHook`` on which the hook builds are there.
+    """
+    connect(monkeypatch, "local[1]")
+
+    assert hasattr(SparkSubmitHook(conn_id="spark_test"), name)
+
+
+def test_the_apache_spark_provider_still_means_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    """
+    ``_connection`` tells master and deploy mode, and ``_conf`` set later is in the command.
+    """
+    connect(monkeypatch, "yarn", **{"deploy-mode": "cluster"})
+    hook = SparkSubmitHook(conn_id="spark_test", application_args=["run"], name="n")
+
+    hook._conf = {"spark.a": "b"}
+
+    assert ("yarn", "cluster") == (hook._connection["master"], hook._connection["deploy_mode"])
+    assert [
+        *("spark-submit", "--master", "yarn", "--conf", "spark.a=b", "--name", "n"),
+        *("--deploy-mode", "cluster", "app.py", "run"),
+    ] == hook._build_spark_submit_command("app.py")
+
+
+# --- the runtime that travels ---------------------------------------------------------------------
+
+
+def installed(*packages: str, into: Path) -> Path:
+    """Return a folder with these packages of the environment and no others."""
+    into.mkdir()
+    for name in packages:
+        spec = importlib.util.find_spec(name)
+        assert spec is not None
+        assert spec.origin is not None
+        (into / name).symlink_to(Path(spec.origin).parent)
+    return into
+
+
+def imports(archive: Path, site: Path) -> dict[str, str]:
+    """Import every module of the zip in a bare Python; return what was missing for which."""
+    with zipfile.ZipFile(archive) as file:
+        names = [name.removesuffix(".py").removesuffix("/__init__") for name in file.namelist()]
+    modules = [name.replace("/", ".") for name in names if "/application/" not in name]
+    program = (
+        "import importlib, json, sys\n"
+        "sys.path[:0] = sys.argv[1:3]\n"
+        "missing = {}\n"
+        "for name in sys.argv[3:]:\n"
+        "    try:\n"
+        "        importlib.import_module(name)\n"
+        "    except ModuleNotFoundError as error:\n"
+        "        missing[name] = error.name.partition('.')[0]\n"
+        "print(json.dumps(missing))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-S", "-E", "-c", program, str(archive), str(site), *modules],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=site,
+    )
+    assert 0 == done.returncode, done.stderr
+    return dict(json.loads(done.stdout))
+
+
+def test_the_zip_holds_the_whole_runtime_and_nothing_of_airflow(tmp_path: Path) -> None:
+    """
+    Every module of the runtime travels; operators, triggers and hooks stay.
+    """
+    root = Path(airflow_provider.__file__).parent
+    runtime = {str(p.relative_to(root.parent)) for p in (root / "runtime").rglob("*.py")}
+
+    with zipfile.ZipFile(runtime_zip(tmp_path)) as archive:
+        names = set(archive.namelist())
+
+    assert runtime | {"airflow_provider/__init__.py"} == names
+
+
+def test_the_zip_is_made_once_for_the_same_content(tmp_path: Path) -> None:
+    """
+    Its name is its content's, so that tries and tasks share it and no half-written one is seen.
+    """
+    first = runtime_zip(tmp_path)
+    written = first.stat().st_mtime_ns
+
+    again = runtime_zip(tmp_path)
+
+    assert (first, written) == (again, again.stat().st_mtime_ns)
+    assert [first] == list(tmp_path.iterdir())
+
+
+def test_a_cluster_needs_only_pyspark_and_fsspec(tmp_path: Path) -> None:
+    """
+    Every module of the zip can be imported where nothing but PySpark and fsspec is installed.
+    """
+    site = installed("fsspec", "pyspark", "py4j", into=tmp_path / "site")
+
+    assert {} == imports(runtime_zip(tmp_path / "zip"), site)
+
+
+def test_what_watches_a_run_needs_no_pyspark(tmp_path: Path) -> None:
+    """
+    With fsspec alone, nothing but PySpark is missing, and not to those who only look at a job.
+    """
+    site = installed("fsspec", into=tmp_path / "site")
+
+    missing = imports(runtime_zip(tmp_path / "zip"), site)
+    lookers = {"watching", "jobdir", "lease", "requests", "launcher", "final", "cli", "asking"}
+
+    assert set(missing.values()) <= {"pyspark", "py4j"}
+    assert set() == {f"airflow_provider.runtime.{name}" for name in lookers} & set(missing)
+
+
+# --- the process ----------------------------------------------------------------------------------
+
+
+def test_a_driver_is_started_detached_and_its_end_is_recorded(
+    monkeypatch: pytest.MonkeyPatch, heard: Path, tmp_path: Path, entry: str
+) -> None:
+    """
+    The intent is stored, the process runs in a session of its own, its output is in its log, and
+    its exit code and last lines are kept for whoever asks later.
+    """
+    monkeypatch.setenv("EXIT", "3")
+    job = Job(tmp_path / "job")
+
+    record = submit(hook_of(), job, entry)
+    ended = wait_for("the exit is recorded", lambda: job.run.exit_of(record.driver_id), within=30)
+    told = json.loads(heard.read_text())
+
+    assert [record] == job.run.submissions()
+    assert 3 == ended.exit_code
+    assert {"to stdout", "to stderr"} == set(ended.last_lines)
+    assert {"to stdout", "to stderr"} == set(Path(str(record.log)).read_text().split("\n")) - {""}
+    assert os.getsid(0) != told["session"]
+    assert told["pid"] != told["session"]  # what looks after it leads the session
+    assert ["--driver-id", record.driver_id] == told["argv"][-2:]
+
+
+def test_the_drivers_environment_has_none_of_airflows_secrets(
+    monkeypatch: pytest.MonkeyPatch, heard: Path, tmp_path: Path, entry: str
+) -> None:
+    """
+    Configuration, connections and variables of Airflow stay with the worker; the rest is passed.
+    """
+    for name in ("AIRFLOW__CORE__FERNET_KEY", "AIRFLOW_CONN_BANK", "AIRFLOW_VAR_PIN", "_AIRFLOW_X"):
+        monkeypatch.setenv(name, "secret")
+    monkeypatch.setenv("AWS_PROFILE", "streams")
+    job = Job(tmp_path / "job")
+
+    record = submit(hook_of(), job, entry)
+    wait_for("the exit is recorded", lambda: job.run.exit_of(record.driver_id), within=30)
+    environ = json.loads(heard.read_text())["environ"]
+
+    assert [] == [
+        name
+        for name in environ
+        if name.startswith(("AIRFLOW__", "AIRFLOW_CONN_", "AIRFLOW_VAR_", "_AIRFLOW_"))
+    ]
+    assert "streams" == environ["AWS_PROFILE"]
+    assert sys.executable == environ["PYSPARK_PYTHON"]
+
+
+def test_a_program_that_cannot_be_started_is_a_usage_error(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, entry: str
+) -> None:
+    """
+    Without ``spark3-submit`` on the path the run fails for good and names the program.
+    """
+    connect(monkeypatch, "local[1]", **{"spark-binary": "spark3-submit"})
+    job = Job(tmp_path / "job")
+
+    record = submit(hook_of(), job, entry)
+    ended = wait_for("the exit is recorded", lambda: job.run.exit_of(record.driver_id), within=30)
+    judgement = hook_of().watcher(job.url, RUN).judge()
+
+    assert 2 == ended.exit_code
+    assert judgement.fatal
+    assert "spark3-submit could not be started" in judgement.reason
+
+
+# --- what is refused ------------------------------------------------------------------------------
+
+
+def test_no_java_is_refused_before_anything_is_written(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, entry: str
+) -> None:
+    """
+    Where there is no Java, nothing is submitted and no intent is stored.
+    """
+    connect(monkeypatch, "local[1]")
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+
+    with pytest.raises(ConfigError, match="Spark needs Java and there is none on PATH"):
+        submit(hook_of(), Job(tmp_path / "job"), entry)
+
+    assert not (tmp_path / "job").exists()
+
+
+def test_an_old_java_is_refused(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, entry: str
+) -> None:
+    """
+    A Java that Spark cannot run on is named with its version and the remedy.
+    """
+    connect(monkeypatch, "local[1]")
+    java = tmp_path / "old" / "bin" / "java"
+    java.parent.mkdir(parents=True)
+    java.write_text("#!/bin/sh\necho 'openjdk version \"1.8.0_402\"' >&2\n")
+    java.chmod(0o755)
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "old"))
+
+    with pytest.raises(ConfigError, match="is Java 8, Spark needs 17 or newer; install"):
+        submit(hook_of(), Job(tmp_path / "job"), entry)
+
+    assert not (tmp_path / "job").exists()
+
+
+def test_a_missing_entry_file_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """
+    An entry file that is not there is named, and no intent is stored.
+    """
+    connect(monkeypatch, "local[1]")
+
+    with pytest.raises(ConfigError, match=r"there is no file .*/missing\.py"):
+        submit(hook_of(), Job(tmp_path / "job"), f"{tmp_path}/missing.py:daily")
+
+    assert not (tmp_path / "job").exists()
+
+
+def test_a_scheme_without_put_if_absent_is_refused(
+    monkeypatch: pytest.MonkeyPatch, entry: str
+) -> None:
+    """
+    A filesystem on which two drivers could own one job is refused with those that are supported.
+    """
+    connect(monkeypatch, "local[1]")
+
+    with pytest.raises(UnsupportedStorageError, match="use one of: file, local, memory"):
+        hook_of().submit(job_dir="hdfs://name/job", run_id=RUN, entry=entry, arguments=[])
+
+
+def test_an_unknown_connection_is_refused(tmp_path: Path, entry: str) -> None:
+    """
+    A connection that Airflow does not have is not silently taken for YARN.
+    """
+    with pytest.raises(ConfigError, match="conn_id 'nobody_knows': Airflow has no such connection"):
+        submit(SparkStreamingHook("nobody_knows"), Job(tmp_path / "job"), entry)
+
+    assert not (tmp_path / "job").exists()
+
+
+def test_claims_count_the_tries(tmp_path: Path) -> None:
+    """
+    Each try that watches a run has a generation of its own, the newer the higher.
+    """
+    job = Job(tmp_path / "job")
+
+    assert [1, 2, 3] == [hook_of().claim(job.url, RUN) for _ in range(3)]

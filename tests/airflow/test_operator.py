@@ -1,0 +1,567 @@
+"""The operator: what it makes of its arguments, and of what it finds in the job directory."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import threading
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from airflow.sdk import DAG
+from airflow.sdk.bases.operator import ExecutorSafeguard
+from airflow.sdk.exceptions import AirflowException, AirflowFailException, TaskDeferred
+from airflow.serialization.serialized_objects import DagSerialization
+from handmade import ELSEWHERE, RUN, TI, Job, ended_process
+
+from airflow_provider.operators.spark_streaming import SparkStreamingOperator, derive_run_id
+from airflow_provider.runtime.clock import SystemClock
+from airflow_provider.runtime.errors import ConfigError
+from airflow_provider.runtime.jobdir import check_name
+from airflow_provider.runtime.requests import put_cancel
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+JOB = "flights.jobs:daily"
+MISSING = "/nowhere/jobs.py:daily"  # as soon as a driver is to be submitted, this is refused
+
+
+@pytest.fixture(autouse=True)
+def callable_outside_of_a_task() -> Iterator[None]:
+    """Airflow's own switch for tests: ``execute()`` may be called without a task runner."""
+    before, ExecutorSafeguard.test_mode = ExecutorSafeguard.test_mode, True
+    yield
+    ExecutorSafeguard.test_mode = before
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Job:
+    return Job(tmp_path / "job")
+
+
+def operator_of(job: Job, **arguments: Any) -> SparkStreamingOperator:
+    arguments = {"job": MISSING, "poll_interval": 0.05, **arguments}
+    return SparkStreamingOperator(task_id="daily", job_dir=job.url, **arguments)
+
+
+def context(**more: Any) -> Any:
+    return {"ti": TI, **more}
+
+
+def deferral(operator: SparkStreamingOperator) -> TaskDeferred:
+    """Execute, and return the deferral that it must come to."""
+    with pytest.raises(TaskDeferred) as raised:
+        operator.execute(context())
+    return raised.value
+
+
+def in_dag(dag: DAG | None = None, **arguments: Any) -> SparkStreamingOperator:
+    dag = dag or DAG("flights", schedule=None)
+    arguments = {"job": JOB, "job_dir": "/jobs/flights", **arguments}
+    return SparkStreamingOperator(task_id="daily", dag=dag, **arguments)
+
+
+# --- when the DAG is parsed ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"mode": "sometimes"}, "mode 'sometimes': use one of"),
+        ({"mode": "batch"}, "mode 'batch' is not available in this version"),
+        ({"until": "noon"}, "until 'noon': use one of 'end', 'available', 'stopped'"),
+        ({"at_end": "stop"}, "at_end 'stop': use one of 'drain', 'suspend'"),
+        ({"on_existing": "steal"}, "on_existing 'steal': use one of 'adopt', 'wait', 'fail'"),
+        ({"on_kill": "shoot"}, "on_kill 'shoot': use one of 'cancel', 'detach'"),
+        ({"job": "flights.jobs"}, "entry 'flights.jobs': write FILE.py:FUNCTION"),
+        ({"job": "flights.jobs:"}, "entry 'flights.jobs:': write FILE.py:FUNCTION"),
+        ({"job": "jobs.py:not a name"}, "entry 'jobs.py:not a name': write FILE.py:FUNCTION"),
+        ({"trigger": "soon"}, "trigger: 'soon' is not a duration"),
+        ({"trigger": -1}, "trigger: -1 is not a duration"),
+        ({"trigger": "1 month"}, "trigger: '1 month' is not a duration"),
+        ({"poll_interval": 0}, "poll_interval 0: seconds between looks, more than 0"),
+        ({"interval": "2026-01-01"}, "interval '2026-01-01': give a start and an end"),
+        ({"interval": ["2026-01-01"]}, "interval ['2026-01-01']: give a start and an end"),
+    ],
+)
+def test_a_bad_argument_is_refused_when_the_dag_is_parsed(wrong: dict[str, Any], said: str) -> None:
+    """
+    The error names the argument, what it was, and what it may be.
+    """
+    with pytest.raises(ConfigError) as raised:
+        in_dag(**wrong)
+
+    assert said in str(raised.value)
+
+
+def test_a_templated_job_is_not_judged_before_it_is_rendered() -> None:
+    """
+    The entry point may come from a template, which has no form yet when the DAG is parsed.
+    """
+    operator = in_dag(job="{{ var.value.job }}")
+
+    assert "{{ var.value.job }}" == operator.job
+
+
+def test_parsing_neither_looks_for_connections_nor_for_files() -> None:
+    """
+    A DAG with an unknown connection and a missing file parses: that is judged where it runs.
+    """
+    operator = in_dag(conn_id="nobody_knows", job=MISSING, job_dir="s3://bucket/job")
+
+    assert ("nobody_knows", MISSING) == (operator.conn_id, operator.job)
+
+
+def test_the_dags_params_are_not_the_jobs() -> None:
+    """
+    A job gets the operator's ``params`` only, although Airflow merges the DAG's into them.
+    """
+    dag = DAG("flights", schedule=None, params={"colour": "blue", "input": "/of/the/dag"})
+
+    with_own = in_dag(dag, params={"input": "/in", "days": 3})
+    without = SparkStreamingOperator(task_id="other", dag=dag, job=JOB, job_dir="/jobs")
+
+    assert {"input": "/in", "days": "3"} == with_own.job_params
+    assert {} == without.job_params
+
+
+def test_every_templated_field_is_an_attribute_and_is_rendered() -> None:
+    """
+    Job, folders, parameters, configuration, packages, connection and interval take templates.
+    """
+    template = "{{ ds }}"
+    operator = in_dag(
+        job="jobs.py:f_{{ ds_nodash }}",
+        job_dir=f"/jobs/{template}",
+        params={"input": f"/in/{template}"},
+        run_id=f"run-{template}",
+        interval=[template, "{{ tomorrow }}"],
+        conf={"spark.app": template},
+        py_files=f"{template}.py",
+        packages=f"a:b:{template}",
+        conn_id=f"spark_{template}",
+    )
+
+    values = {"ds": "2026-01-01", "ds_nodash": "20260101", "tomorrow": "2026-01-02"}
+    operator.render_template_fields(values, jinja_env=in_dag().get_template_env())
+
+    rendered = {name: getattr(operator, name) for name in operator.template_fields}
+    assert {
+        "job": "jobs.py:f_20260101",
+        "job_dir": "/jobs/2026-01-01",
+        "job_params": {"input": "/in/2026-01-01"},
+        "run_id": "run-2026-01-01",
+        "interval": ["2026-01-01", "2026-01-02"],
+        "conf": {"spark.app": "2026-01-01"},
+        "py_files": "2026-01-01.py",
+        "packages": "a:b:2026-01-01",
+        "conn_id": "spark_2026-01-01",
+    } == rendered
+
+
+def test_a_dag_with_the_operator_is_serialised() -> None:
+    """
+    The scheduler and the web server rebuild the DAG, with its templated fields, from JSON.
+    """
+    dag = DAG("flights", schedule=None, params={"colour": "blue"})
+    in_dag(dag, params={"input": "/in"}, conf={"spark.app": "{{ ds }}"}, trigger="10 seconds")
+
+    document = json.loads(json.dumps(DagSerialization.serialize_dag(dag)))
+    task = DagSerialization.deserialize_dag(document).get_task("daily")
+
+    assert "SparkStreamingOperator" == task.task_type
+    assert {"input": "/in"} == task.job_params
+    assert {"spark.app": "{{ ds }}"} == task.conf
+
+
+def test_mapped_tasks_have_runs_of_their_own(job: Job) -> None:
+    """
+    The map index is part of the derived run id, so that mapped tasks do not adopt each other.
+    """
+    mapped = SimpleNamespace(**{**vars(TI), "map_index": 7})
+    job.run_id = f"{RUN}-7"
+    Job(job.root, f"{RUN}-7").finish()
+
+    document = operator_of(job).execute({"ti": mapped})
+
+    assert f"{RUN}-7" == document["run_id"]
+
+
+# --- the derived run id -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "flights-daily-manual__2026-01-01T00:00:00+00:00",
+        "flights-daily-scheduled__2026-01-01T00:00:00+00:00-3",
+        "-dag-task-run",
+        "_.+=-a",
+        "daily/../../etc",
+        "dag-täglich-run",
+        "x" * 400,
+    ],
+)
+def test_a_derived_run_id_is_a_valid_name_and_stays_the_same(text: str) -> None:
+    """
+    Whatever DAG, task and DAG run are called, each try finds the same folder.
+    """
+    run_id = derive_run_id(text)
+
+    assert run_id == check_name(run_id, what="run id")
+    assert run_id == derive_run_id(text)
+
+
+def test_different_texts_have_different_run_ids() -> None:
+    """
+    What had to be replaced or cut off is told apart by a hash.
+    """
+    texts = ["a:b", "a_b", "a/b", "a b", "x" * 200, "x" * 201, "-a_b"]
+
+    assert len(texts) == len({derive_run_id(text) for text in texts})
+
+
+def test_a_plain_text_is_its_own_run_id() -> None:
+    """
+    Where nothing needs replacing, people find the run under the name they know.
+    """
+    assert "flights-daily-run_1" == derive_run_id("flights-daily-run_1")
+
+
+# --- execute() decides from the job directory alone ---------------------------------------------
+
+
+def test_a_finished_run_is_done_at_once(job: Job) -> None:
+    """
+    Asked again, the task returns the final checkpoint and writes nothing.
+    """
+    final = job.finish()
+    before = job.documents()
+
+    document = operator_of(job).execute(context())
+
+    assert final.to_dict() == document
+    assert before == job.documents()
+
+
+def test_a_final_checkpoint_that_is_not_true_fails_for_good(job: Job) -> None:
+    """
+    A final checkpoint whose batch is not in Spark's commit log makes no task green.
+    """
+    final = job.finish().to_dict()
+    final["queries"] = {"daily": {"batch_id": 3, "sinks": []}}
+    job.run.storage.put("final.json", json.dumps(final).encode())
+
+    with pytest.raises(AirflowFailException) as raised:
+        operator_of(job).execute(context())
+
+    assert "says that query 'daily' committed batch 3" in str(raised.value)
+
+
+def test_a_live_driver_of_the_run_is_adopted(job: Job) -> None:
+    """
+    The task waits for the driver that is there, with a claim of its own, and submits none.
+    """
+    job.submit("driver", process=ELSEWHERE, log=job.root / "driver.log")
+    with job.lease("driver"):
+        deferred = deferral(operator_of(job))
+
+    assert "resume" == deferred.method_name
+    assert {
+        "v": 1,
+        "job_dir": job.url,
+        "run_id": RUN,
+        "driver_id": "driver",
+        "generation": 1,
+        "wait_for_foreign": False,
+        "on_kill_policy": "cancel",
+        "poll_interval": 0.05,
+        "log_path": f"{job.url}/driver.log",
+        "log_offset": 0,
+    } == deferred.trigger.serialize()[1]
+    assert ["driver"] == [record.driver_id for record in job.run.submissions()]
+
+
+def test_a_driver_that_is_still_starting_is_adopted(job: Job) -> None:
+    """
+    A driver submitted by the last try, which has no lease yet, is waited for, too.
+    """
+    job.submit("driver", process=ELSEWHERE)
+
+    deferred = deferral(operator_of(job))
+
+    assert "driver" == deferred.trigger.driver_id
+
+
+@pytest.mark.parametrize("left", ["nothing", "an intent", "a dead process", "an exit", "long ago"])
+def test_what_a_lost_driver_left_is_no_reason_to_wait(job: Job, left: str) -> None:
+    """
+    An intent without a process, a dead process, an exit, and a driver that has not come up for
+    longer than any cluster takes: each try after it submits.
+    """
+    if left == "an intent":
+        job.submit()
+    if left == "a dead process":
+        job.submit(process=ended_process())
+    if left == "an exit":
+        job.submit(process=ELSEWHERE)
+        job.end("driver", 137)
+    if left == "long ago":
+        job.submit(process=ELSEWHERE, ago_s=1200)
+
+    with pytest.raises(AirflowFailException, match=r"there is no file /nowhere/jobs\.py"):
+        operator_of(job).execute(context())
+
+
+def test_what_cannot_be_submitted_leaves_no_trace(job: Job) -> None:
+    """
+    A missing entry file is said before anything is written, the claim included.
+    """
+    with pytest.raises(AirflowFailException, match=r"there is no file /nowhere/jobs\.py"):
+        operator_of(job).execute(context())
+
+    assert not job.root.exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ({"job_dir": "s3://bucket/job"}, "the scheme 's3' has no tested atomic put-if-absent"),
+        ({"job_dir": "memory://job"}, "a driver cannot reach this process's memory"),
+        ({"conn_id": "nobody_knows"}, "Airflow has no such connection"),
+        ({"run_id": "../other"}, "run id '../other'"),
+        ({"run_id": "manual__2026-01-01T00:00:00"}, "run id 'manual__2026-01-01T00:00:00'"),
+    ],
+)
+def test_what_only_the_worker_can_judge_fails_for_good(
+    job: Job, arguments: dict[str, Any], said: str
+) -> None:
+    """
+    An unsupported job directory, an unknown connection and a bad run id are not retried.
+    """
+    operator = SparkStreamingOperator(
+        task_id="daily", **{"job": JOB, "job_dir": job.url, **arguments}
+    )
+
+    with pytest.raises(AirflowFailException) as raised:
+        operator.execute(context())
+
+    assert said in str(raised.value)
+    assert not job.root.exists()
+
+
+def test_a_job_directory_of_a_newer_format_fails_for_good(job: Job) -> None:
+    """
+    What a newer version has written is refused before anything is added to it.
+    """
+    job.storage.put("job.json", b'{"version": 99, "name": "daily", "created": "later"}')
+    before = job.documents()
+
+    with pytest.raises(AirflowFailException, match="format version 99 is newer than 1"):
+        operator_of(job).execute(context())
+
+    assert before == job.documents()
+
+
+def test_another_runs_driver_is_an_error_that_names_it(job: Job) -> None:
+    """
+    By default a second run does not wait on a job directory that is in use, nor writes to it.
+    """
+    with job.lease("other", run_id="another"):
+        before = [name for name in job.documents() if "heartbeats" not in name]
+        with pytest.raises(AirflowFailException, match="run 'another' is running this job"):
+            operator_of(job).execute(context())
+        after = [name for name in job.documents() if "heartbeats" not in name]
+
+    assert before == after
+
+
+def test_another_runs_driver_can_be_waited_for(job: Job) -> None:
+    """
+    With ``on_existing="wait"`` the task waits for the other run's end, then submits its own.
+    """
+    operator = operator_of(job, on_existing="wait")
+    with job.lease("other", run_id="another"):
+        deferred = deferral(operator)
+    event = {"verdict": "absent", "reason": "", "fatal": False, "driver_id": None}
+
+    with pytest.raises(AirflowFailException, match="there is no file"):  # it would submit now
+        operator.resume(context(), event)
+
+    assert deferred.trigger.wait_for_foreign
+    assert deferred.trigger.driver_id is None
+
+
+def test_another_runs_driver_can_be_waited_for_in_a_worker(job: Job) -> None:
+    """
+    Not deferrable, ``on_existing="wait"`` waits all the same, then submits.
+    """
+    operator = operator_of(job, on_existing="wait", deferrable=False)
+    with job.lease("other", run_id="another") as lease:
+        threading.Timer(0.5, lease.release).start()
+        with pytest.raises(AirflowFailException, match="there is no file"):
+            operator.execute(context())
+
+
+def test_a_live_driver_can_be_an_error(job: Job) -> None:
+    """
+    With ``on_existing="fail"`` a driver of the same run is not adopted.
+    """
+    job.submit("driver", process=ELSEWHERE)
+    with (
+        job.lease("driver"),
+        pytest.raises(AirflowFailException, match="driver driver of this run is alive"),
+    ):
+        operator_of(job, on_existing="fail").execute(context())
+
+
+def test_a_driver_that_was_asked_to_stop_is_not_adopted(job: Job) -> None:
+    """
+    Cleared while deferred, the task waits for the end of the driver that the clear has stopped,
+    and submits anew instead of failing with it.
+    """
+    job.submit("driver", process=ELSEWHERE)
+    operator = operator_of(job)
+    with job.lease("driver") as lease:
+        put_cancel(job.storage, lease.token, SystemClock())
+        deferred = deferral(operator)
+    job.attempt("driver", "CANCELLED")
+    job.end("driver", 3)
+    event = {"verdict": "failed", "reason": "cancelled", "fatal": False, "driver_id": None}
+
+    with pytest.raises(AirflowFailException, match="there is no file"):  # it would submit now
+        operator.resume(context(), event)
+
+    assert deferred.trigger.driver_id is None
+
+
+# --- the end of the wait ------------------------------------------------------------------------
+
+
+def test_the_event_is_not_believed_without_the_final_checkpoint(job: Job) -> None:
+    """
+    An event that says done makes no task green: the final checkpoint does.
+    """
+    event = {"verdict": "done", "reason": "", "fatal": False, "driver_id": "driver"}
+
+    with pytest.raises(AirflowException, match="the driver ended without a final checkpoint"):
+        operator_of(job).resume(context(), event)
+
+
+def test_a_final_checkpoint_outweighs_an_event(job: Job) -> None:
+    """
+    A driver that died after its final checkpoint has done all: the task is green.
+    """
+    final = job.finish()
+    event = {"verdict": "failed", "reason": "killed", "fatal": True, "driver_id": "driver"}
+
+    assert final.to_dict() == operator_of(job).resume(context(), event)
+
+
+@pytest.mark.parametrize(
+    ("fatal", "error"), [(False, AirflowException), (True, AirflowFailException)]
+)
+def test_a_failure_is_retried_unless_it_is_for_good(
+    job: Job,
+    fatal: bool,  # noqa: FBT001 - a parameter of the test
+    error: type[Exception],
+) -> None:
+    """
+    The reason is the task's error, and only a failure for good forbids the retry.
+    """
+    event = {"verdict": "failed", "reason": "no space left", "fatal": fatal, "driver_id": "driver"}
+
+    with pytest.raises(AirflowException, match="no space left") as raised:
+        operator_of(job).resume(context(), event)
+
+    assert error is type(raised.value)
+
+
+def test_waiting_in_a_worker_ends_with_the_drivers_failure(job: Job) -> None:
+    """
+    Not deferrable, the task fails with what the driver said, exit code 0 included.
+    """
+    job.submit("driver", process=ELSEWHERE)
+    with job.lease("driver") as lease:
+        threading.Timer(0.3, lease.release).start()
+        job.end("driver", 0, "bye")
+        with pytest.raises(AirflowException) as raised:
+            operator_of(job, deferrable=False).execute(context())
+
+    assert "the driver ended with exit code 0 and left no final checkpoint: bye" == str(
+        raised.value
+    )
+
+
+@pytest.mark.parametrize(("policy", "asked"), [("cancel", 1), ("detach", 0)])
+def test_killed_in_a_worker_it_does_with_the_driver_as_it_was_told(
+    job: Job, policy: str, asked: int
+) -> None:
+    """
+    ``on_kill`` of a task that holds a worker asks its driver to stop, or lets it go on.
+    """
+    job.submit("driver", process=ELSEWHERE)
+    operator = operator_of(job, on_kill=policy)
+    with job.lease("driver"):
+        deferral(operator)
+        operator.on_kill()
+
+        assert asked == len(job.cancels())
+
+
+def test_killed_before_it_did_anything_it_asks_nobody(job: Job) -> None:
+    """
+    A task killed before ``execute()`` has claimed the run stops no driver.
+    """
+    with job.lease("driver"):
+        operator_of(job).on_kill()
+
+        assert [] == job.cancels()
+
+
+# --- what the driver is told --------------------------------------------------------------------
+
+
+def test_the_driver_is_told_all_that_was_asked() -> None:
+    """
+    Mode, parameters, end and interval become arguments of ``spark-stream run``.
+    """
+    operator = in_dag(
+        params={"b": "2", "a": "x=y z"}, until="stopped", trigger="1 minute", interval=None
+    )
+
+    assert [
+        *("--mode", "automatic", "--param", "a=x=y z", "--param", "b=2"),
+        *("--until", "stopped", "--trigger", "60.0"),
+    ] == operator._arguments(context())
+
+
+def test_the_runs_data_interval_is_passed_on_when_there_is_one() -> None:
+    """
+    A scheduled run's interval reaches the job; a manual run without one has none.
+    """
+    start = dt.datetime(2026, 1, 1, tzinfo=dt.timezone.utc)
+    end = start + dt.timedelta(days=1)
+    operator = in_dag(at_end="suspend")
+    scheduled = context(data_interval_start=start, data_interval_end=end)
+
+    assert [
+        *("--mode", "automatic", "--at-end", "suspend"),
+        *("--interval", "2026-01-01T00:00:00+00:00", "2026-01-02T00:00:00+00:00"),
+    ] == operator._arguments(scheduled)
+    assert ["--mode", "automatic", "--at-end", "suspend"] == operator._arguments(context())
+
+
+def test_an_interval_of_ones_own_replaces_the_runs() -> None:
+    """
+    ``interval`` gives start and end, whatever the DAG run's are.
+    """
+    operator = in_dag(interval=["2026-01-01", "2026-02-01"])
+    start = dt.datetime(2026, 5, 1, tzinfo=dt.timezone.utc)
+
+    arguments = operator._arguments(context(data_interval_start=start, data_interval_end=start))
+
+    assert ["--interval", "2026-01-01", "2026-02-01"] == arguments[-3:]

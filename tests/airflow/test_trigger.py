@@ -1,0 +1,381 @@
+"""What waits in the triggerer, on job directories made by hand and a real event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from airflow.sdk.module_loading import import_string
+from handmade import ELSEWHERE, RUN, Job, ended_process
+
+from airflow_provider.hooks.following import LogFollower
+from airflow_provider.hooks.spark_streaming import SparkStreamingHook
+from airflow_provider.triggers.spark_streaming import SparkStreamingTrigger
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+FIRST, SECOND = 1, 2
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Job:
+    return Job(tmp_path / "job")
+
+
+def trigger_of(job: Job, driver_id: str | None = "driver", **more: Any) -> SparkStreamingTrigger:
+    return SparkStreamingTrigger(job.url, job.run_id, driver_id, FIRST, poll_interval=0.05, **more)
+
+
+def fire(trigger: SparkStreamingTrigger, within: float = 10.0) -> list[dict[str, Any]]:
+    """Run the trigger to its own end, as the triggerer does, and return all its events."""
+
+    async def collect() -> list[dict[str, Any]]:
+        return [event.payload async for event in trigger.run()]
+
+    return asyncio.run(asyncio.wait_for(collect(), within))
+
+
+def test_it_survives_serialisation() -> None:
+    """
+    Another triggerer rebuilds the same trigger from what is stored in the database.
+    """
+    trigger = SparkStreamingTrigger(
+        "/jobs/flights",
+        RUN,
+        "driver",
+        SECOND,
+        wait_for_foreign=True,
+        on_kill_policy="detach",
+        poll_interval=3.0,
+        log_path="/logs/driver.log",
+        log_offset=12,
+    )
+    classpath, arguments = trigger.serialize()
+
+    rebuilt = import_string(classpath)(**arguments)
+
+    assert (classpath, arguments) == rebuilt.serialize()
+    assert type(trigger) is type(rebuilt)
+
+
+def test_arguments_of_another_version_are_ignored() -> None:
+    """
+    A trigger stored by a newer version still starts.
+    """
+    classpath, arguments = SparkStreamingTrigger("/jobs", RUN, None, FIRST).serialize()
+
+    rebuilt = import_string(classpath)(**arguments, colour="blue")
+
+    assert arguments == rebuilt.serialize()[1]
+
+
+def test_the_final_checkpoint_fires_it_once(job: Job) -> None:
+    """
+    With a final checkpoint there is one event, and the trigger ends right after it.
+    """
+    job.submit()
+    job.finish()
+
+    events = fire(trigger_of(job))
+
+    assert [{"verdict": "done", "reason": "", "fatal": False, "driver_id": "driver"}] == events
+
+
+def test_it_waits_while_the_driver_lives(job: Job) -> None:
+    """
+    A live driver keeps it waiting; the final checkpoint that the driver puts ends the wait.
+    """
+    job.submit(process=ELSEWHERE)
+
+    async def watch() -> tuple[bool, list[dict[str, Any]]]:
+        async def collect() -> list[dict[str, Any]]:
+            return [event.payload async for event in trigger_of(job).run()]
+
+        task = asyncio.create_task(collect())
+        done, _ = await asyncio.wait([task], timeout=1.0)
+        await asyncio.to_thread(job.finish)
+        return bool(done), await asyncio.wait_for(task, 10)
+
+    with job.lease():
+        fired_early, events = asyncio.run(watch())
+
+    assert not fired_early
+    assert ["done"] == [event["verdict"] for event in events]
+
+
+def test_it_leaves_the_event_loop_free(job: Job) -> None:
+    """
+    All storage is read in threads: others on the triggerer's loop go on while it looks.
+    """
+    job.submit(process=ELSEWHERE)
+    loop_thread = threading.get_ident()
+    readers: list[int] = []
+
+    async def watch() -> None:
+        trigger = trigger_of(job)
+        original = SparkStreamingHook.watcher
+
+        def watcher(self: SparkStreamingHook, *arguments: Any) -> Any:
+            found = original(self, *arguments)
+            judge = found.judge
+            found.judge = lambda: (readers.append(threading.get_ident()), judge())[1]
+            return found
+
+        SparkStreamingHook.watcher = watcher  # type: ignore[method-assign]
+        try:
+            task = asyncio.create_task(trigger._wait())
+            await asyncio.sleep(0)
+            while not readers:
+                await asyncio.sleep(0.01)
+            task.cancel()
+        finally:
+            SparkStreamingHook.watcher = original  # type: ignore[method-assign]
+
+    asyncio.run(asyncio.wait_for(watch(), 10))
+
+    assert loop_thread not in readers
+
+
+@pytest.mark.parametrize(
+    ("exit_code", "fatal"), [(0, False), (1, False), (2, True), (3, False), (4, True), (-9, False)]
+)
+def test_an_exit_without_a_final_checkpoint_is_a_failure(
+    job: Job,
+    exit_code: int,
+    fatal: bool,  # noqa: FBT001 - a parameter of the test
+) -> None:
+    """
+    Whatever the exit code, 0 included, no final checkpoint means failed; only usage errors and
+    failures for good forbid a retry.
+    """
+    job.submit(process=ELSEWHERE)
+    job.end("driver", exit_code, "something", "the last words", "")
+
+    (event,) = fire(trigger_of(job))
+
+    assert ("failed", fatal) == (event["verdict"], event["fatal"])
+    assert (
+        f"the driver ended with exit code {exit_code} and left no final checkpoint: the last words"
+        == event["reason"]
+    )
+
+
+def test_a_driver_that_says_why_it_failed_is_quoted(job: Job) -> None:
+    """
+    The class and reason that the driver has recorded are worth more than its exit code.
+    """
+    job.submit(process=ELSEWHERE)
+    failure = {
+        "failure_class": "NON_RECOVERABLE",
+        "reason": "no such column: delay",
+        "condition": "UNRESOLVED_COLUMN",
+        "query": "daily",
+    }
+    job.attempt("driver", "FAILED", failure)
+    job.end("driver", 4)
+
+    (event,) = fire(trigger_of(job))
+
+    assert event["fatal"]
+    assert (
+        "NON_RECOVERABLE: query 'daily': UNRESOLVED_COLUMN: no such column: delay "
+        "(attempt 1 on here)" == event["reason"]
+    )
+
+
+def test_a_driver_killed_with_its_keeper_is_noticed(job: Job) -> None:
+    """
+    Where nobody could record an exit code, the death of the processes tells.
+    """
+    job.submit(process=ended_process())
+
+    (event,) = fire(trigger_of(job))
+
+    assert ("failed", False) == (event["verdict"], event["fatal"])
+    assert "the driver died without a final checkpoint" == event["reason"]
+
+
+def test_a_driver_that_died_with_its_lease_is_noticed(job: Job) -> None:
+    """
+    A lease whose holder's processes are gone does not keep the task waiting for its timeout.
+    """
+    job.submit(process=ELSEWHERE)
+    with job.lease(owner=ended_process()) as lease:
+        lease._stop.set()  # it dies: no more heartbeats, and no release
+
+    (event,) = fire(trigger_of(job), within=4.0)  # less than the lease's timeout
+
+    assert "failed" == event["verdict"]
+
+
+def test_another_runs_driver_is_waited_for_only_when_asked(job: Job) -> None:
+    """
+    A live driver of another run ends the wait with its name, or is waited for to the end.
+    """
+    with job.lease("other", run_id="another"):
+        (event,) = fire(trigger_of(job, None))
+        with pytest.raises(asyncio.TimeoutError):
+            fire(trigger_of(job, None, wait_for_foreign=True), within=0.7)
+    (after,) = fire(trigger_of(job, None, wait_for_foreign=True))
+
+    assert "foreign" == event["verdict"]
+    assert "run 'another' is running this job (lease 1" in event["reason"]
+    assert "absent" == after["verdict"]
+
+
+def test_a_document_that_cannot_be_read_fails_for_good(job: Job) -> None:
+    """
+    A corrupt document is said at once, with its place, instead of being looked at for ever.
+    """
+    job.submit()
+    job.run.storage.put("final.json", b"not JSON")
+
+    (event,) = fire(trigger_of(job))
+
+    assert ("failed", True) == (event["verdict"], event["fatal"])
+    assert f"{job.url}/runs/{RUN}/final.json: not JSON" in event["reason"]
+
+
+def test_killed_it_asks_the_driver_to_stop(job: Job) -> None:
+    """
+    Marked or cleared while deferred, the task's own driver is asked to stop by its lease's token.
+    """
+    hook = SparkStreamingHook()
+    generation = hook.claim(job.url, job.run_id)
+    with job.lease() as lease:
+        asyncio.run(SparkStreamingTrigger(job.url, RUN, "driver", generation).on_kill())
+        cancels = job.cancels()
+
+    assert [lease.token] == cancels
+
+
+def test_killed_late_it_leaves_the_next_trys_driver_alone(job: Job) -> None:
+    """
+    Told of its death after the next try has claimed the run, the old trigger writes nothing.
+    """
+    hook = SparkStreamingHook()
+    old = hook.claim(job.url, job.run_id)
+    hook.claim(job.url, job.run_id)
+    with job.lease():
+        asyncio.run(SparkStreamingTrigger(job.url, RUN, "driver", old).on_kill())
+
+    assert [] == job.cancels()
+
+
+@pytest.mark.parametrize("owner", ["dead", "released", "another run's"])
+def test_killed_it_asks_nobody_who_is_not_this_runs_live_driver(job: Job, owner: str) -> None:
+    """
+    A dead driver, one that has ended, and another run's are not asked for anything.
+    """
+    hook = SparkStreamingHook()
+    generation = hook.claim(job.url, job.run_id)
+    trigger = SparkStreamingTrigger(job.url, RUN, "driver", generation)
+    identity = ended_process() if owner == "dead" else None
+    run_id = "another" if owner == "another run's" else None
+    with job.lease(owner=identity, run_id=run_id):
+        if owner != "released":
+            asyncio.run(trigger.on_kill())
+    if owner == "released":
+        asyncio.run(trigger.on_kill())
+
+    assert [] == job.cancels()
+
+
+def test_detached_it_writes_nothing(job: Job) -> None:
+    """
+    With ``on_kill="detach"`` the driver goes on, unasked.
+    """
+    generation = SparkStreamingHook().claim(job.url, job.run_id)
+    trigger = SparkStreamingTrigger(job.url, RUN, "driver", generation, on_kill_policy="detach")
+    with job.lease():
+        before = job.documents()
+        asyncio.run(trigger.on_kill())
+
+        assert before == job.documents()
+
+
+def test_cancelling_on_kill_does_not_stop_the_request(job: Job) -> None:
+    """
+    Airflow cuts ``on_kill`` off after a moment; the request to stop is put all the same.
+    """
+    generation = SparkStreamingHook().claim(job.url, job.run_id)
+
+    async def cut_off() -> None:
+        task = asyncio.create_task(
+            SparkStreamingTrigger(job.url, RUN, "driver", generation).on_kill()
+        )
+        await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.wait([task])
+        while not job.cancels():
+            await asyncio.sleep(0.01)
+
+    with job.lease():
+        asyncio.run(asyncio.wait_for(cut_off(), 10))
+
+    assert 1 == len(job.cancels())
+
+
+def test_a_log_is_followed_by_whole_lines(tmp_path: Path) -> None:
+    """
+    A line still being written waits for its end, and no line comes twice.
+    """
+    path = tmp_path / "driver.log"
+    path.write_text("one\ntwo\nthr")
+    follower = LogFollower(str(path))
+
+    first = follower.new_lines()
+    with path.open("a") as file:
+        file.write("ee\n")
+    second = follower.new_lines()
+
+    assert ["one", "two"] == first
+    assert ["three"] == second
+    assert [] == follower.new_lines()
+    assert path.stat().st_size == follower.offset
+
+
+def test_a_log_of_another_machine_has_nothing_to_say(tmp_path: Path) -> None:
+    """
+    A missing log file is not an error: the driver may run elsewhere.
+    """
+    assert [] == LogFollower(None).new_lines()
+    assert [] == LogFollower(str(tmp_path / "missing.log")).new_lines()
+
+
+def test_an_endless_line_does_not_stop_the_following(tmp_path: Path) -> None:
+    """
+    A line longer than what is read at once comes in pieces, and the next line follows.
+    """
+    path = tmp_path / "driver.log"
+    path.write_text("x" * (3 << 20) + "\nend\n")
+    follower = LogFollower(str(path))
+
+    lines = [line for lines in iter(follower.new_lines, []) for line in lines]
+
+    assert 3 << 20 == sum(len(line) for line in lines[:-1])
+    assert "end" == lines[-1]
+
+
+def test_the_drivers_log_is_read_to_its_end_before_the_event(job: Job, tmp_path: Path) -> None:
+    """
+    What the driver has written last stands in the task's log, however long its log is.
+    """
+    log = tmp_path / "driver.log"
+    log.write_text("a line\n" * 400_000 + "the last words\n")
+    job.submit(process=ELSEWHERE)
+    job.end("driver", 1)
+    trigger = trigger_of(job, log_path=str(log))
+    said: list[str] = []
+
+    class Log:
+        def info(self, text: str, line: str) -> None:
+            said.append(text % line)
+
+    trigger._log = Log()
+    fire(trigger)
+
+    assert "driver: the last words" == said[-1]

@@ -1,0 +1,266 @@
+"""Whatever dies, and whenever: the same command again, and every row lands exactly once."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import re
+import signal
+import time
+from pathlib import Path
+
+import pytest
+from drivers import Watcher, await_that
+from streams import START, Event, Place, read_with_duckdb, read_with_pandas, windows_of, write_events
+
+import airflow_provider
+from airflow_provider.runtime import failpoints
+from airflow_provider.runtime.errors import EXIT_LEASE, EXIT_OK, EXIT_RETRY
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
+
+ONE_BY_ONE = {"files_per_batch": "1"}
+
+
+def some_files(count: int) -> list[list[Event]]:
+    """Return events in a little disorder, never late: each file goes on where the last one ended."""
+    dice = random.Random(2026)
+    values = iter(range(10_000))  # no two events are equal, so that a copy can be told from its twin
+    return [
+        [(10 * n + dice.randint(0, 9), dice.choice("abc"), next(values)) for _ in range(5)]
+        for n in range(count)
+    ]
+
+
+def rows_of(events: list[Event]) -> list[tuple[int, str, int]]:
+    return sorted((START + t, k, v) for t, k, v in events)
+
+
+def names_in(folder: Path) -> list[str]:
+    names = os.listdir(folder) if folder.is_dir() else []
+    return sorted(name for name in names if not name.startswith("."))
+
+
+def attempts_of(place: Place) -> list[dict]:
+    found = sorted(place.job_dir.glob("runs/*/attempts/*.json"), key=lambda path: int(path.stem))
+    return [json.loads(path.read_text()) for path in found]
+
+
+def last_lease(place: Place) -> dict:
+    found = max(place.job_dir.glob("leases/*.json"), key=lambda path: int(path.stem))
+    return json.loads(found.read_text())
+
+
+# --- kill -9 ------------------------------------------------------------------------------------
+
+
+def moments(place: Place) -> dict[str, Path]:
+    """Return the folders in which a run's progress shows, by what it means."""
+    query = place.job_dir / "queries" / "windows"
+    return {
+        "batch planned": query / "checkpoint" / "offsets",
+        "batch committed": query / "checkpoint" / "commits",
+        "epoch pre-committed": query / "committables",
+        "epoch published": place.output / "windows",
+    }
+
+
+def test_a_driver_killed_at_any_moment_loses_and_repeats_nothing(place, drivers):
+    """
+    Killed again and again at moments drawn by lot, the same command ends with the exact result, and
+    no reader has ever seen a row too many or a file half written.
+    """
+    seed = int(os.environ.get("KILL_SEED", random.randrange(1_000_000)))
+    print(f"KILL_SEED={seed}")
+    dice = random.Random(seed)
+    batches = some_files(12)
+    events = [event for batch in batches for event in batch]
+    write_events(place.input, *batches)
+    truth = {
+        place.output / "windows": windows_of(events),
+        place.output / "rows": rows_of(events),
+    }
+    watcher = Watcher(truth)
+
+    kills = 0
+    with watcher.watching():
+        for _ in range(4):
+            what, folder = dice.choice(sorted(moments(place).items()))
+            wanted = len(names_in(folder)) + dice.randint(1, 2)
+            driver = drivers.run("two_queries", ONE_BY_ONE)
+            await_that(
+                lambda: (len(attempts_of(place)) > kills and len(names_in(folder)) >= wanted)
+                or not driver.is_alive
+            )
+            if not driver.is_alive:
+                break
+            driver.kill()
+            kills += 1
+            print(f"killed at {what} ({wanted})")
+        last = drivers.run("two_queries", ONE_BY_ONE)
+        assert EXIT_OK == last.wait(), last.log[-3000:]
+
+    assert [] == watcher.wrong
+    assert watcher.looks > 10
+    for folder, rows in truth.items():
+        assert rows == read_with_pandas(folder)
+        assert rows == read_with_duckdb(folder / "**" / "*.parquet")
+    final = last.final()
+    assert ("FINISHED", 2 * len(events)) == (final["outcome"], final["rows_read"])
+    assert {"windows": len(truth[place.output / "windows"]), "rows": len(events)} == {
+        name: query["sinks"][0]["rows"] for name, query in final["queries"].items()
+    }
+    assert kills >= 3
+    assert kills + 1 == final["attempts"] == len(attempts_of(place))
+    assert [None] * kills == [attempt["outcome"] for attempt in attempts_of(place)[:-1]]
+
+
+def test_a_driver_whose_jvm_is_killed_fails_and_resumes(place, drivers):
+    """
+    Without its JVM a driver ends by itself, worth a retry, and the same command goes on.
+    """
+    batches = some_files(6)
+    events = [event for batch in batches for event in batch]
+    write_events(place.input, *batches)
+    driver = drivers.run("tumbling_window", ONE_BY_ONE)
+    commits = place.checkpoint() / "commits"
+    assert await_that(lambda: len(names_in(commits)) >= 2), driver.log[-3000:]
+    jvm = last_lease(place)["owner"]["processes"][1][0]
+
+    os.kill(jvm, signal.SIGKILL)
+
+    assert EXIT_RETRY == driver.wait(), driver.log[-3000:]
+    again = drivers.run("tumbling_window", ONE_BY_ONE)
+    assert EXIT_OK == again.wait(), again.log[-3000:]
+    assert windows_of(events) == read_with_pandas(place.output)
+    final = again.final()
+    assert (2, len(events)) == (final["attempts"], final["rows_read"])
+    assert ["FAILED", "FINISHED"] == [attempt["outcome"] for attempt in attempts_of(place)]
+
+
+# --- failpoints ---------------------------------------------------------------------------------
+
+
+def test_every_failpoint_in_the_source_is_listed():
+    """
+    A crash point that no test can reach is a hole, so the list and the source agree.
+    """
+    sources = Path(airflow_provider.__file__).parent.rglob("*.py")
+    found = [m for s in sources for m in re.findall(r'failpoints\.hit\("([^"]+)"\)', s.read_text())]
+
+    assert sorted(failpoints.ALL) == sorted(found)
+
+
+# What publishes is what recovery does first, so its points come twice: the second time the driver
+# dies while it recovers from the first.
+DEATHS = tuple(
+    point
+    for point in failpoints.ALL
+    for _ in range(2 if point in {"sink.published_one", "sink.published"} else 1)
+)
+BEFORE_THE_ATTEMPT = {"lease.acquired", "run.recorded"}
+
+
+def test_a_job_that_dies_at_every_failpoint_in_turn_loses_and_repeats_nothing(place, drivers):
+    """
+    One job dies at each point there is, also while it recovers and in the middle of its drain, and
+    still ends with the exact result; what comes to the input after its end is not read.
+    """
+    batches = some_files(9)
+    events = [event for batch in batches for event in batch]
+    write_events(place.input, *batches)
+    truth = windows_of(events)
+    watcher = Watcher({place.output: truth})
+
+    with watcher.watching():
+        for point in DEATHS:
+            driver = drivers.run("tumbling_window", ONE_BY_ONE, SPARK_STREAM_FAILPOINT=point)
+            assert (point, failpoints.CRASH_EXIT) == (point, driver.wait()), driver.log[-3000:]
+            if point == "drain.intended":
+                write_events(place.input, [(500, "late", 1)], first=len(batches))
+    # The last one died after it had put the final checkpoint, so no JVM is needed any more.
+    begun = time.monotonic()
+    last = drivers.run("tumbling_window", ONE_BY_ONE, JAVA_HOME=str(place.root))
+
+    assert EXIT_OK == last.wait(), last.log[-3000:]
+    assert time.monotonic() - begun < 10
+    assert [] == watcher.wrong
+    assert truth == read_with_pandas(place.output)
+    final = last.final()
+    assert ("FINISHED", len(events)) == (final["outcome"], final["rows_read"])
+    assert len(truth) == final["queries"]["out"]["sinks"][0]["rows"]
+    attempts = len([point for point in DEATHS if point not in BEFORE_THE_ATTEMPT])
+    assert attempts == final["attempts"] == len(attempts_of(place))
+    assert [0] == [operator["state_rows"] for operator in final["queries"]["out"]["operators"]]
+    assert [] == list(place.root.glob(".*.staging"))
+
+
+# --- two drivers, signals, requests -------------------------------------------------------------
+
+
+def listing(place: Place) -> list[tuple[str, bytes]]:
+    """Return the job directory's documents, but for those that a driver alive goes on writing."""
+    moving = ("heartbeats", "queries")
+    found = [path for path in place.job_dir.rglob("*") if path.is_file()]
+    kept = [p for p in found if p.relative_to(place.job_dir).parts[0] not in moving]
+    return sorted((str(p), p.read_bytes()) for p in kept if p.name != "progress.json" and ".tmp-" not in p.name)
+
+
+def test_two_drivers_a_signal_and_a_request(place, drivers):
+    """
+    A second driver ends with 5 and writes nothing; SIGTERM and ``cancel`` end a driver with 3 in the
+    middle of a batch; the same command then gives the exact result.
+    """
+    (events,) = some_files(1)
+    write_events(place.input, events)
+    gate = place.root / "gate"
+    params = {"gate": str(gate)}
+    offsets = place.checkpoint() / "offsets"
+
+    first = drivers.run("gated", params)
+    assert await_that(lambda: names_in(offsets) != []), first.log[-3000:]
+    before = listing(place)
+    others = [drivers.run("gated", params), drivers.run("gated", params, "--run-id=another")]
+    assert [EXIT_LEASE] * 2 == [other.wait() for other in others]
+    assert all("another driver is running this job (lease 1" in other.log for other in others)
+    assert before == listing(place)
+    assert first.is_alive
+
+    first.process.send_signal(signal.SIGTERM)
+    assert EXIT_RETRY == first.wait(), first.log[-3000:]
+
+    second = drivers.run("gated", params)
+    assert await_that(lambda: len(attempts_of(place)) == 2), second.log[-3000:]
+    cancel = drivers.command("cancel", str(place.job_dir))
+    assert (EXIT_OK, EXIT_RETRY) == (cancel.wait(), second.wait()), cancel.log + second.log[-3000:]
+    assert "cancelled" in second.log
+    nobody = drivers.command("cancel", str(place.job_dir))
+    assert nobody.wait() == 2
+    assert "no driver is running this job" in nobody.log
+
+    assert [] == names_in(place.output)
+    gate.touch()
+    third = drivers.run("gated", params)
+    assert EXIT_OK == third.wait(), third.log[-3000:]
+    assert windows_of(events) == read_with_pandas(place.output)
+    assert ["CANCELLED", "CANCELLED", "FINISHED"] == [a["outcome"] for a in attempts_of(place)]
+    assert (3, len(events)) == (third.final()["attempts"], third.final()["rows_read"])
+
+
+def test_exit_code_0_is_not_a_final_checkpoint(place, drivers):
+    """
+    A driver that leaves with 0 by itself has proven nothing; only the next one's final checkpoint does.
+    """
+    (events,) = some_files(1)
+    write_events(place.input, events)
+    params = {"left": str(place.root / "left")}
+
+    liar = drivers.run("exiting", params)
+
+    assert EXIT_OK == liar.wait(), liar.log[-3000:]
+    assert [] == list(place.job_dir.glob("runs/*/final.json"))
+    honest = drivers.run("exiting", params)
+    assert EXIT_OK == honest.wait(), honest.log[-3000:]
+    assert ("FINISHED", 2) == (honest.final()["outcome"], honest.final()["attempts"])
+    assert windows_of(events) == read_with_pandas(place.output)

@@ -1,0 +1,172 @@
+"""Job directories made by hand, as drivers and Airflow leave them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from airflow_provider.runtime.jobdir import (
+    FINISHED,
+    SUSPENDED,
+    AttemptRecord,
+    DrainIntent,
+    ExitRecord,
+    FinalCheckpoint,
+    JobDirectory,
+    JobRecord,
+    ProgressRecord,
+    RunRecord,
+    SubmissionRecord,
+)
+from airflow_provider.runtime.sinks import EpochRecord
+from airflow_provider.runtime.storage.local import LocalStorage
+from tests.unit.support import QUERY_ID, SparkCheckpoint
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from airflow_provider.runtime.storage import Storage
+
+NOW = "2026-01-01T00:00:00.000Z"
+
+
+def an_epoch(epoch: int = 0, *, committed: str | None = NOW) -> EpochRecord:
+    return EpochRecord(
+        epoch=epoch,
+        query_id=QUERY_ID,
+        run_id="r1",
+        token=1,
+        rows_read=10,
+        sinks=[],
+        committed=committed,
+    )
+
+
+def a_final(
+    run_id: str = "r1", *, outcome: str = FINISHED, batch: int | None = 0, epoch: int | None = 0
+) -> FinalCheckpoint:
+    query = {
+        "batch_id": batch,
+        "watermark": None,
+        "finished": outcome == FINISHED,
+        "sources": [],
+        "operators": [],
+        "sinks": [{"name": "files:/out", "epoch": epoch, "rows": 3}],
+    }
+    return FinalCheckpoint(
+        job="daily_delays",
+        run_id=run_id,
+        outcome=outcome,
+        mode="STREAMING",
+        attempts=1,
+        started=NOW,
+        committed=NOW,
+        rows_read=10,
+        savepoint=None,
+        queries={"q": query},
+    )
+
+
+def a_run(run_id: str = "r1", **values: Any) -> RunRecord:
+    asked = {
+        "run_id": run_id,
+        "entry": "job.py:daily",
+        "params": {"input": "/in"},
+        "mode": "STREAMING",
+        "until": "end",
+        "at_end": "drain",
+        "trigger_s": None,
+        "interval": None,
+        "starting": {"q": -1},
+        "started": NOW,
+    }
+    return RunRecord(**{**asked, **values})
+
+
+def an_attempt(number: int = 1, *, driver_id: str = "d1", **values: Any) -> AttemptRecord:
+    attempt = {
+        "attempt": number,
+        "driver_id": driver_id,
+        "token": number,
+        "host": "worker-7",
+        "pid": 42,
+        "entry": "job.py:daily",
+        "started": NOW,
+    }
+    return AttemptRecord(**{**attempt, **values})
+
+
+def a_submission(driver_id: str = "d1", *, submitted: str = NOW) -> SubmissionRecord:
+    return SubmissionRecord(driver_id=driver_id, run_id="r1", submitted=submitted, log=None)
+
+
+def an_exit(exit_code: int = 1, *lines: str) -> ExitRecord:
+    return ExitRecord(exit_code=exit_code, ended=NOW, last_lines=list(lines))
+
+
+def a_progress(**values: Any) -> ProgressRecord:
+    query = {
+        "phase": "reading",
+        "rows_read": 1234567,
+        "batch": 3,
+        "watermark": "2013-01-01T00:00:00.000Z",
+        "state_rows": 42,
+        "backlog": {"filesOutstanding": 5},
+    }
+    progress = {
+        "at": NOW,
+        "attempt": 2,
+        "phase": "reading",
+        "rows_read": 1234567,
+        "rows_per_second": 520000.4,
+        "queries": {"daily": query},
+    }
+    return ProgressRecord(**{**progress, **values})
+
+
+def an_intent(run_id: str) -> DrainIntent:
+    return DrainIntent(run_id=run_id, batches={"q": 0}, at=NOW)
+
+
+class HandMadeJob:
+    """A job directory with one query ``q``.
+
+    Args:
+        root: its folder.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.storage: Storage = LocalStorage(str(root))
+        self.directory = JobDirectory(self.storage)
+        self.spark = SparkCheckpoint(root / "queries" / "q" / "checkpoint")
+
+    def begin(self, name: str = "daily_delays") -> HandMadeJob:
+        self.directory.put_job(JobRecord(name=name, created=NOW))
+        return self
+
+    def ran(self, batch: int = 0, *, published: bool = True) -> HandMadeJob:
+        """Let the query commit batches up to *batch*, with the epoch of each."""
+        self.spark.begin()
+        for epoch in range(batch + 1):
+            self.spark.run(epoch)
+            record = an_epoch(epoch, committed=NOW if published else None)
+            record.put(self.directory.committables("q"), f"{epoch}.json")
+        return self
+
+    def asked(self, run_id: str = "r1", **values: Any) -> HandMadeJob:
+        self.directory.run(run_id).put_record(a_run(run_id, **values))
+        return self
+
+    def finished(self, run_id: str = "r1") -> HandMadeJob:
+        return self._ended(run_id, FINISHED)
+
+    def suspended(self, run_id: str = "r1") -> HandMadeJob:
+        return self._ended(run_id, SUSPENDED)
+
+    def _ended(self, run_id: str, outcome: str) -> HandMadeJob:
+        run = self.directory.run(run_id)
+        run.put_attempt(an_attempt(ended=NOW, outcome=outcome))
+        if outcome == FINISHED:
+            run.put_drain_intent(an_intent(run_id))
+        run.put_final(a_final(run_id, outcome=outcome))
+        return self

@@ -1,0 +1,443 @@
+"""``spark-stream`` on job directories made by hand: what it prints, and its exit codes."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from airflow_provider.runtime import cli
+from airflow_provider.runtime.checkpoint import MAX_WATERMARK_MS
+from airflow_provider.runtime.cli import main
+from airflow_provider.runtime.clock import SystemClock
+from airflow_provider.runtime.errors import EXIT_FATAL, EXIT_OK, EXIT_RETRY, EXIT_USAGE
+from airflow_provider.runtime.jobdir import FAILED
+from airflow_provider.runtime.process import identify
+from airflow_provider.runtime.requests import pending_cancels, reply
+from tests.unit.jobs import NOW, HandMadeJob, a_final, a_progress, an_attempt
+from tests.unit.support import QUERY_ID, FakeClock, take_lease
+
+
+@pytest.fixture
+def job(tmp_path) -> HandMadeJob:
+    return HandMadeJob(tmp_path / "job")
+
+
+@pytest.fixture(autouse=True)
+def quiet_logging(monkeypatch):
+    """Leave the process's logging as it is."""
+    monkeypatch.setattr(cli.logging, "basicConfig", lambda **_: None)
+
+
+@pytest.fixture
+def live_driver(job):
+    """Take the lease as a driver whose heart beats quickly; answer a cancel and let go."""
+    lease = take_lease(job.storage, FakeClock(), run_id="r1", heartbeat_s=0.01)
+    ended = threading.Event()
+
+    def drive() -> None:
+        while not ended.wait(0.01):
+            for request in pending_cancels(job.storage, lease.token):
+                reply(job.storage, request, ok=True, message="cancelling", clock=FakeClock())
+                lease.release()
+                return
+
+    driver = threading.Thread(target=drive)
+    driver.start()
+    yield lease
+    ended.set()
+    driver.join()
+    lease.release()
+
+
+def printed(capsys) -> dict:
+    return json.loads(capsys.readouterr().out)
+
+
+# --- usage --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        [],
+        ["fly"],
+        ["status"],
+        ["status", "/job", "--colour"],
+        ["cancel"],
+        ["checkpoint"],
+        ["checkpoint", "show"],
+        ["checkpoint", "plan-drain"],
+        ["checkpoint", "explode", "/c"],
+        ["run"],
+        ["run", "/job"],
+        ["run", "/job", "--entry", "a.py:f", "--mode", "turbo"],
+        ["run", "/job", "--entry", "a.py:f", "--until", "noon"],
+        ["run", "/job", "--entry", "a.py:f", "--at-end", "explode"],
+        ["run", "/job", "--entry", "a.py:f", "--interval", "2026-01-01"],
+    ],
+)
+def test_a_mistyped_command_is_bad_usage(argv, capsys):
+    """
+    What the command line does not know ends with code 2 and the usage on stderr.
+    """
+    with pytest.raises(SystemExit) as raised:
+        main(argv)
+
+    assert EXIT_USAGE == raised.value.code
+    assert "usage: spark-stream" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("options", "complaint"),
+    [
+        (["--param", "input"], "--param 'input': write --param NAME=VALUE"),
+        (["--param", "=x"], "--param '=x': write --param NAME=VALUE"),
+        (["--conf", "x"], "--conf 'x': write --conf NAME=VALUE"),
+        (["--trigger", "soon", "--until", "stopped"], "--trigger: 'soon' is not a duration"),
+        (["--trigger", "5 s", "--until", "end"], "leave it out"),
+        (["--interval", "x", "y"], "--interval x y: write two times"),
+        (["--run-id", "a/b"], "run id 'a/b': use letters"),
+        (["--mode", "batch"], "mode 'batch' is not available in this version"),
+        (["--entry", "nowhere.py:f"], "there is no file nowhere.py"),
+        (["--entry", "nowhere"], "write FILE.py:FUNCTION"),
+    ],
+)
+def test_a_run_that_cannot_be_is_refused_before_anything_is_written(
+    job, capsys, options, complaint
+):
+    """
+    A wrong value ends with code 2 and one line that names it, and no directory is made.
+    """
+    argv = ["run", str(job.root), "--entry", __file__ + ":nothing", *options]
+
+    assert EXIT_USAGE == main(argv)
+    output = capsys.readouterr()
+    assert "" == output.out
+    assert output.err.startswith("spark-stream: error: ")
+    assert complaint in output.err
+    assert 1 == len(output.err.splitlines())
+    assert not job.root.exists()
+
+
+@pytest.mark.parametrize(
+    ("url", "complaint"),
+    [("s3://bucket/job", "the scheme 's3'"), ("memory://job", "this process's memory")],
+)
+def test_a_job_on_storage_that_does_not_serve_is_refused(capsys, url, complaint):
+    """
+    A job directory that two drivers could own, or that Spark cannot reach, ends with code 2.
+    """
+    assert EXIT_USAGE == main(["run", url, "--entry", __file__ + ":nothing"])
+    assert complaint in capsys.readouterr().err
+
+
+def test_with_json_an_error_is_json_too(job, capsys):
+    """
+    With ``--json`` a script finds the error's name, its code and its class on stdout.
+    """
+    argv = ["run", str(job.root), "--entry", "nowhere.py:f", "--json"]
+
+    assert EXIT_USAGE == main(argv)
+    document = printed(capsys)
+    assert ("ConfigError", EXIT_USAGE, "NON_RECOVERABLE") == (
+        document["error"],
+        document["exit_code"],
+        document["failure_class"],
+    )
+    assert "there is no file nowhere.py" in document["reason"]
+
+
+# --- run, when there is nothing to run ----------------------------------------------------------
+
+
+def test_a_finished_run_returns_at_once(job, capsys):
+    """
+    Asked again, a FINISHED run prints its final checkpoint, and Spark is never started.
+    """
+    job.begin().asked().ran(0).finished()
+    argv = ["run", str(job.root), "--entry", "gone.py:f", "--run-id", "r1"]
+
+    assert EXIT_OK == main([*argv, "--json"])
+    assert a_final().to_dict() == printed(capsys)
+    assert EXIT_OK == main(argv)
+    assert "FINISHED: run r1, 10 rows read, attempt 1\n" == capsys.readouterr().out
+
+
+def test_a_final_checkpoint_that_does_not_hold_is_fatal(job, capsys):
+    """
+    A FINISHED run whose checkpoint was tampered with ends with code 4.
+    """
+    job.begin().asked().ran(0, published=False).finished()
+
+    assert EXIT_FATAL == main(["run", str(job.root), "--entry", "a.py:f", "--run-id", "r1"])
+    assert "its record says otherwise" in capsys.readouterr().err
+
+
+def test_a_drained_job_refuses_another_run(job, capsys):
+    """
+    Another run of a drained job ends with code 2 and the reason.
+    """
+    job.begin().asked().ran(0).finished()
+    argv = ["run", str(job.root), "--entry", __file__ + ":nothing", "--run-id", "r2"]
+
+    assert EXIT_USAGE == main(argv)
+    assert "the job was drained by run 'r1'" in capsys.readouterr().err
+
+
+def test_a_directory_of_a_newer_format_is_refused(job, capsys):
+    """
+    A job directory that a newer version wrote ends with code 2 and is not touched.
+    """
+    job.storage.put("job.json", b'{"version": 99}')
+
+    assert EXIT_USAGE == main(["run", str(job.root), "--entry", __file__ + ":nothing"])
+    assert "format version 99 is newer" in capsys.readouterr().err
+    assert ["job.json"] == job.storage.list("")
+
+
+# --- status -------------------------------------------------------------------------------------
+
+
+def test_status_of_no_job(job, capsys):
+    """
+    A place without a job ends with code 2 and is not made.
+    """
+    assert EXIT_USAGE == main(["status", str(job.root)])
+    assert "no job there (no job.json); check the path" in capsys.readouterr().err
+    assert not job.root.exists()
+
+
+def test_status_of_a_new_job(job, capsys):
+    """
+    A job without runs is shown as such.
+    """
+    job.begin()
+
+    assert EXIT_OK == main(["status", str(job.root)])
+    assert f"job daily_delays in {job.root}: no lease\n" == capsys.readouterr().out
+
+
+def test_status_of_a_finished_run(job, capsys):
+    """
+    A finished run is shown with its outcome, its attempts and its rows.
+    """
+    job.begin().asked().ran(0).finished()
+
+    assert EXIT_OK == main(["status", str(job.root)])
+    assert "  run r1: FINISHED, 1 attempt(s), 10 rows read\n" in capsys.readouterr().out
+
+
+def test_status_as_json(job, capsys):
+    """
+    A script gets every run with its final checkpoint or its last failure and progress.
+    """
+    job.begin().asked("r1", started="2026-01-01T00:00:00.000Z").ran(0).suspended("r1")
+    job.asked("r2", started="2026-01-02T00:00:00.000Z")
+    failure = {"failure_class": "ENVIRONMENT", "reason": "No space left on device"}
+    run = job.directory.run("r2")
+    run.put_attempt(an_attempt(1, ended=NOW, outcome=FAILED, failure=failure))
+    a_progress().put(run.storage, "progress.json")
+
+    assert EXIT_OK == main(["status", str(job.root), "--json"])
+    document = printed(capsys)
+
+    assert ("daily_delays", str(job.root), None) == (
+        document["job"],
+        document["job_dir"],
+        document["lease"],
+    )
+    assert ["r1", "r2"] == [run["run_id"] for run in document["runs"]]
+    assert ["SUSPENDED", "absent"] == [run["state"] for run in document["runs"]]
+    assert [None, failure] == [run["failure"] for run in document["runs"]]
+    assert document["runs"][0]["final"]["outcome"] == "SUSPENDED"
+    assert 1234567 == document["runs"][1]["progress"]["rows_read"]
+
+
+def test_status_of_one_run(job, capsys):
+    """
+    With a run id only that run is shown; an unknown one is refused with those there are.
+    """
+    job.begin().asked("r1").asked("r2")
+
+    assert EXIT_OK == main(["status", str(job.root), "--run-id", "r2", "--json"])
+    assert ["r2"] == [run["run_id"] for run in printed(capsys)["runs"]]
+
+    assert EXIT_USAGE == main(["status", str(job.root), "--run-id", "r9"])
+    assert "no run 'r9'; its runs: r1, r2" in capsys.readouterr().err
+
+
+def test_status_shows_a_failure(job, capsys):
+    """
+    A failed attempt's class and reason are shown to people.
+    """
+    job.begin().asked()
+    failure = {"failure_class": "ENVIRONMENT", "reason": "No space left on device"}
+    job.directory.run("r1").put_attempt(an_attempt(2, ended=NOW, outcome=FAILED, failure=failure))
+
+    assert EXIT_OK == main(["status", str(job.root)])
+    shown = capsys.readouterr().out
+    assert "run r1: absent, 2 attempt(s)" in shown
+    assert "ENVIRONMENT: No space left on device" in shown
+
+
+def test_status_of_a_live_driver(job, live_driver, capsys):
+    """
+    A driver whose heart beats is shown as live, and its run as running.
+    """
+    job.begin().asked()
+
+    assert EXIT_OK == main(["status", str(job.root)])
+    shown = capsys.readouterr().out
+    assert "lease 1 (live, run r1)" in shown
+    assert "run r1: running" in shown
+
+
+def test_status_of_a_killed_driver(job, capsys):
+    """
+    A driver that was killed on this machine is shown as dead at once.
+    """
+    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    lease = take_lease(job.storage, FakeClock(), owner=identify([child.pid]))
+    child.kill()
+    child.communicate()
+    job.begin().asked()
+    began = SystemClock().monotonic()
+
+    assert EXIT_OK == main(["status", str(job.root)])
+    assert "lease 1 (dead, run r1)" in capsys.readouterr().out
+    assert SystemClock().monotonic() - began < 10
+    lease.release()
+
+
+# --- cancel -------------------------------------------------------------------------------------
+
+
+def test_cancel_without_a_driver(job, capsys):
+    """
+    With nobody to cancel the command ends with code 2 and puts no request.
+    """
+    job.begin()
+
+    assert EXIT_USAGE == main(["cancel", str(job.root)])
+    assert "there is nothing to cancel" in capsys.readouterr().err
+    assert [] == job.storage.list("requests")
+
+
+def test_cancel_of_no_job(job, capsys):
+    """
+    A place without a job is refused.
+    """
+    assert EXIT_USAGE == main(["cancel", str(job.root)])
+    assert "no job there" in capsys.readouterr().err
+
+
+def test_cancel_waits_until_the_driver_has_let_go(job, live_driver, capsys):
+    """
+    A live driver is asked, answers and lets go; then the command succeeds.
+    """
+    job.begin().asked()
+
+    assert EXIT_OK == main(["cancel", str(job.root)])
+    assert f"{job.root}: run r1 cancelled\n" == capsys.readouterr().out
+    assert 1 == len(job.storage.list("replies"))
+
+
+def test_cancel_of_a_driver_that_does_not_stop(job, capsys, monkeypatch):
+    """
+    A driver that does not stop in time is named, with the way out, and the code says try again.
+    """
+    monkeypatch.setattr(cli, "_CANCEL_TIMEOUT_S", 0.0)
+    lease = take_lease(job.storage, FakeClock(), run_id="r1", heartbeat_s=0.01)
+    job.begin()
+
+    assert EXIT_RETRY == main(["cancel", str(job.root)])
+    lease.release()
+    assert "has not stopped in 0 seconds" in capsys.readouterr().err.replace("\n", " ")
+
+
+# --- checkpoint ---------------------------------------------------------------------------------
+
+
+def test_checkpoint_show(spark, capsys):
+    """
+    A checkpoint of any query is explained as JSON.
+    """
+    spark.begin().run(0).plan(1)
+
+    assert EXIT_OK == main(["checkpoint", "show", str(spark.root)])
+    document = printed(capsys)
+    assert (QUERY_ID, 0, 1) == (
+        document["query_id"],
+        document["last_committed_batch"],
+        document["open_batch"],
+    )
+
+
+@pytest.mark.parametrize("action", ["show", "plan-drain"])
+def test_no_checkpoint_there(tmp_path, capsys, action):
+    """
+    A folder that is no checkpoint ends with code 2 and its address.
+    """
+    assert EXIT_USAGE == main(["checkpoint", action, str(tmp_path)])
+    assert str(tmp_path) in capsys.readouterr().err
+    assert [] == list(tmp_path.iterdir())
+
+
+def test_checkpoint_plan_drain(spark, capsys):
+    """
+    A stopped query of any origin is drained by one planned batch, and the next step is said.
+    """
+    spark.begin().run(0)
+
+    for _ in range(2):
+        assert EXIT_OK == main(["checkpoint", "plan-drain", str(spark.root)])
+        assert "batch 1 is planned" in capsys.readouterr().out
+    assert MAX_WATERMARK_MS == spark.logs.offsets(1).watermark_ms
+
+
+@pytest.mark.parametrize(
+    ("state", "exit_code", "complaint"),
+    [
+        ("open", EXIT_FATAL, "batch 1 is planned and not committed"),
+        ("drained", EXIT_USAGE, "drained already, by batch 1"),
+        ("contradiction", EXIT_FATAL, "files of this checkpoint are missing"),
+        ("damaged", EXIT_FATAL, "is not a known version of Spark's offset log"),
+    ],
+)
+def test_a_checkpoint_that_cannot_be_drained(spark, capsys, state, exit_code, complaint):
+    """
+    An open, drained or damaged checkpoint is refused, and nothing is written.
+    """
+    spark.begin().run(0)
+    if state == "open":
+        spark.plan(1)
+    elif state == "drained":
+        spark.run(1, watermark_ms=MAX_WATERMARK_MS)
+    elif state == "contradiction":
+        spark.commit(1)
+    else:
+        (spark.root / "offsets" / "0").write_bytes(b"garbage")
+    before = sorted(spark.root.rglob("*"))
+
+    assert exit_code == main(["checkpoint", "plan-drain", str(spark.root)])
+    assert complaint in capsys.readouterr().err
+    assert before == sorted(spark.root.rglob("*"))
+
+
+def test_the_command_runs_as_a_module():
+    """
+    ``python -m airflow_provider.runtime.cli`` is the command.
+    """
+    command = [sys.executable, "-m", "airflow_provider.runtime.cli"]
+    run = subprocess.run([*command, "--help"], capture_output=True, text=True, check=False)
+
+    assert 0 == run.returncode
+    assert run.stdout.startswith("usage: spark-stream")
+
+
+def nothing(ctx: object) -> None:
+    """Stand for a job that is never called."""

@@ -1,0 +1,156 @@
+"""Progress, as it is measured and as it is shown."""
+
+from __future__ import annotations
+
+import io
+import types
+
+import pytest
+from rich.console import Console
+
+from airflow_provider.runtime.console import _table, live_progress
+from airflow_provider.runtime.lifecycle import AtEnd, Lifecycle
+from airflow_provider.runtime.progress import ProgressMeter
+from tests.unit.jobs import a_progress
+
+
+def shown(record) -> str:
+    console = Console(file=io.StringIO(), width=140)
+    console.print(_table(record))
+    return console.file.getvalue()
+
+
+def test_progress_is_a_table():
+    """
+    A person sees phase, attempt and rate, and for each query its rows, batch, watermark, state and
+    backlog.
+    """
+    text = shown(a_progress())
+
+    assert "reading · attempt 2 · 520,000 rows/s" in text
+    for part in ("daily", "1,234,567", "3", "2013-01-01T00:00:00.000Z", "42", "filesOutstanding 5"):
+        assert part in text
+
+
+def test_what_is_not_known_is_a_dash():
+    """
+    Before the first batch a query has no numbers, and the table says so.
+    """
+    query = dict.fromkeys(("rows_read", "batch", "watermark", "state_rows", "backlog"))
+    text = shown(a_progress(queries={"daily": {"phase": "idle", **query}}))
+
+    assert 5 == text.count(" - ")
+
+
+def test_without_a_terminal_nothing_is_shown(capsys):
+    """
+    Into a file or a pipe no table is drawn.
+    """
+    with live_progress() as on_progress:
+        assert on_progress is None
+
+    assert ("", "") == capsys.readouterr()
+
+
+def test_on_a_terminal_a_table_follows_the_run(monkeypatch):
+    """
+    On a terminal every progress takes the place of the one before.
+    """
+
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    terminal = Terminal()
+    monkeypatch.setattr("sys.stderr", terminal)
+    monkeypatch.setenv("TERM", "xterm")
+    with live_progress() as on_progress:
+        on_progress(a_progress())
+        on_progress(a_progress(phase="draining"))
+
+    assert "draining" in terminal.getvalue()
+
+
+# --- the meter ----------------------------------------------------------------------------------
+
+
+def a_query(rows, spark=None, name="daily"):
+    return types.SimpleNamespace(
+        name=name,
+        epochs=types.SimpleNamespace(rows_read=lambda: rows),
+        last_progress=lambda: spark,
+    )
+
+
+LIFE = Lifecycle.of(("daily",), AtEnd.DRAIN)
+SPARK = {
+    "batchId": 7,
+    "eventTime": {"watermark": "2013-01-02T00:00:00.000Z"},
+    "stateOperators": [{"numRowsTotal": 40}, {"numRowsTotal": 2}],
+    "sources": [
+        {"metrics": {"numFilesOutstanding": "5", "numBytesOutstanding": "1000", "other": "9"}},
+        {"metrics": {"numFilesOutstanding": "2", "avgOffsetsBehindLatest": "3.5"}},
+        {"metrics": None},
+        {},
+    ],
+}
+
+
+def test_progress_before_the_first_batch(clock):
+    """
+    Without a report of Spark's the progress has what is known.
+    """
+    record = ProgressMeter(clock, attempt=1).read(LIFE, [a_query(0)])
+
+    assert ("opened", 0, 0.0) == (record.phase, record.rows_read, record.rows_per_second)
+    assert {
+        "phase": "idle",
+        "rows_read": 0,
+        "batch": None,
+        "watermark": None,
+        "state_rows": 0,
+        "backlog": None,
+    } == record.queries["daily"]
+
+
+def test_progress_is_what_spark_reports(clock):
+    """
+    Batch, watermark and state come from Spark's report, and the backlog is summed over sources.
+    """
+    record = ProgressMeter(clock, attempt=1).read(LIFE, [a_query(10, SPARK)])
+
+    assert {
+        "phase": "idle",
+        "rows_read": 10,
+        "batch": 7,
+        "watermark": "2013-01-02T00:00:00.000Z",
+        "state_rows": 42,
+        "backlog": {"numFilesOutstanding": 7, "numBytesOutstanding": 1000},
+    } == record.queries["daily"]
+
+
+def test_the_rate_is_the_attempts_own(clock):
+    """
+    What earlier attempts have read counts as read, but not into the rate of this one.
+    """
+    meter = ProgressMeter(clock, attempt=2)
+    first = meter.read(LIFE, [a_query(1000)])
+    clock.time = 10.0
+    second = meter.read(LIFE, [a_query(1500)])
+
+    assert [(1000, 0.0), (1500, 50.0)] == [
+        (r.rows_read, r.rows_per_second) for r in (first, second)
+    ]
+
+
+@pytest.mark.parametrize("rows", [None, 0])
+def test_rows_that_are_not_known_are_not_counted(clock, rows):
+    """
+    A query whose input cannot be counted adds nothing to the sum.
+    """
+    life = Lifecycle.of(("a", "b"), AtEnd.DRAIN)
+    record = ProgressMeter(clock, attempt=1).read(
+        life, [a_query(rows, name="a"), a_query(5, name="b")]
+    )
+
+    assert 5 == record.rows_read

@@ -1,0 +1,194 @@
+"""Where the documents of a job lie, and which of them never change."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from airflow_provider.runtime.errors import ConfigError
+from airflow_provider.runtime.jobdir import FAILED, JobRecord, check_name
+from airflow_provider.runtime.requests import pending_cancels, put_cancel, read_reply, reply
+from tests.unit.jobs import (
+    NOW,
+    HandMadeJob,
+    a_final,
+    a_run,
+    a_submission,
+    an_attempt,
+    an_exit,
+    an_intent,
+)
+
+
+@pytest.fixture
+def job(tmp_path) -> HandMadeJob:
+    return HandMadeJob(tmp_path / "job")
+
+
+def files_of(job: HandMadeJob) -> list[str]:
+    return sorted(p.relative_to(job.root).as_posix() for p in job.root.rglob("*") if p.is_file())
+
+
+def test_documents_lie_where_the_design_says(job):
+    """
+    Every document has its place, on which other tools and people depend.
+    """
+    job.begin().asked("r1")
+    run = job.directory.run("r1")
+    run.put_attempt(an_attempt(1))
+    run.put_submission(a_submission("d1"))
+    run.put_exit("d1", an_exit())
+    run.put_drain_intent(an_intent("r1"))
+    run.put_final(a_final())
+
+    assert [
+        "job.json",
+        "runs/r1/attempts/1.json",
+        "runs/r1/drain.json",
+        "runs/r1/final.json",
+        "runs/r1/run.json",
+        "runs/r1/submissions/d1.exit.json",
+        "runs/r1/submissions/d1.json",
+    ] == files_of(job)
+    assert f"{job.root}/queries/q/checkpoint" == job.directory.checkpoint("q").url
+    assert f"{job.root}/queries/q/committables" == job.directory.committables("q").url
+
+
+def test_an_empty_directory_holds_nothing(job):
+    """
+    Where nothing was written every question has an empty answer, and nothing is made.
+    """
+    run = job.directory.run("r1")
+
+    assert job.directory.job() is None
+    assert [] == job.directory.run_ids() == job.directory.query_names()
+    assert job.directory.draining_run() is None
+    assert [None] * 4 == [run.record(), run.final(), run.drain_intent(), run.progress()]
+    assert [] == run.attempts() == run.submissions()
+    assert not job.root.exists()
+
+
+def test_the_first_to_say_so_stands(job):
+    """
+    The job, what was asked, the intent to drain and the final checkpoint are put once.
+    """
+    job.begin("first").begin("second")
+    run = job.directory.run("r1")
+    run.put_drain_intent(an_intent("r1"))
+    run.put_drain_intent(dataclasses.replace(an_intent("r1"), batches={"q": 9}))
+
+    assert JobRecord(name="first", created=NOW) == job.directory.job()
+    assert a_run() == run.put_record(a_run())
+    assert a_run() == run.put_record(a_run(until="available"))
+    assert a_final() == run.put_final(a_final())
+    assert a_final() == run.put_final(a_final(outcome="SUSPENDED"))
+    assert {"q": 0} == run.drain_intent().batches
+
+
+def test_runs_are_listed_by_their_age(job):
+    """
+    Runs are known by their record, oldest first; a folder without one is no run yet.
+    """
+    job.asked("b", started="2026-01-01T00:00:00.000Z")
+    job.asked("a", started="2026-01-02T00:00:00.000Z")
+    job.directory.run("c").put_submission(a_submission())
+
+    assert ["b", "a"] == job.directory.run_ids()
+
+
+def test_attempts_are_listed_by_number(job):
+    """
+    The tenth attempt follows the ninth, and an attempt's end takes the place of its beginning.
+    """
+    run = job.directory.run("r1")
+    for number in range(1, 12):
+        run.put_attempt(an_attempt(number))
+    run.put_attempt(an_attempt(3, ended=NOW, outcome=FAILED))
+
+    assert list(range(1, 12)) == [attempt.attempt for attempt in run.attempts()]
+    assert 11 == run.attempt_count()
+    assert FAILED == run.attempts()[2].outcome
+
+
+def test_the_run_that_drains_is_found(job):
+    """
+    A stored intent names the run that has begun to drain the job.
+    """
+    job.asked("r1").asked("r2")
+    job.directory.run("r2").put_drain_intent(an_intent("r2"))
+
+    assert "r2" == job.directory.draining_run()
+
+
+@pytest.mark.parametrize("name", ["a", "daily_delays", "v1.2", "a=b", "a+b-c", "9", "x" * 200])
+def test_a_name_that_is_a_folder_everywhere(name):
+    """
+    Letters, digits and a few signs make a name.
+    """
+    assert name == check_name(name, what="query")
+
+
+@pytest.mark.parametrize(
+    "name", ["", ".", "..", ".hidden", "-x", "a/b", "a b", "a:b", "ä", "a\n", "x" * 201]
+)
+def test_a_name_that_is_no_folder_somewhere(name):
+    """
+    Anything else is refused, with what it was for.
+    """
+    with pytest.raises(ConfigError, match=r"^query .*use letters, digits"):
+        check_name(name, what="query")
+
+
+# --- requests -----------------------------------------------------------------------------------
+
+
+def test_a_request_waits_for_its_reply(storage, clock):
+    """
+    A request is pending until the driver it means has answered it.
+    """
+    request_id = put_cancel(storage, 3, clock)
+    (request,) = pending_cancels(storage, 3)
+
+    assert (request_id, "cancel", 3) == (request.id, request.kind, request.token)
+    assert read_reply(storage, request_id) is None
+
+    reply(storage, request, ok=True, message="cancelling", clock=clock)
+
+    assert [] == pending_cancels(storage, 3)
+    assert (True, "cancelling") == (
+        read_reply(storage, request_id).ok,
+        read_reply(storage, request_id).message,
+    )
+
+
+def test_a_request_means_one_driver(storage, clock):
+    """
+    A request to an earlier driver does not stop a later one.
+    """
+    put_cancel(storage, 3, clock)
+
+    assert [] == pending_cancels(storage, 2)
+    assert [] == pending_cancels(storage, 4)
+    assert 1 == len(pending_cancels(storage, 3))
+
+
+def test_several_people_may_ask(storage, clock):
+    """
+    Each request has a reply of its own.
+    """
+    ids = {put_cancel(storage, 1, clock) for _ in range(3)}
+
+    assert ids == {request.id for request in pending_cancels(storage, 1)}
+
+
+def test_other_kinds_of_request_are_left_alone(storage, clock):
+    """
+    What a later version may ask for is not taken for a cancel.
+    """
+    put_cancel(storage, 1, clock)
+    (name,) = storage.list("requests")
+    data = storage.read(f"requests/{name}").replace(b'"cancel"', b'"savepoint"')
+    storage.put("requests/other.json", data)
+
+    assert 1 == len(pending_cancels(storage, 1))

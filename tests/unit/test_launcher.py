@@ -1,0 +1,74 @@
+"""The process that looks after a driver records how it ended."""
+
+from __future__ import annotations
+
+import pytest
+
+from airflow_provider.runtime.launcher import main
+from airflow_provider.runtime.process import ProcessIdentity
+from airflow_provider.runtime.watching import ProcessRecord
+from tests.unit.jobs import HandMadeJob
+
+
+@pytest.fixture
+def job(tmp_path) -> HandMadeJob:
+    return HandMadeJob(tmp_path / "job")
+
+
+def launch(job: HandMadeJob, tmp_path, *command: str) -> int:
+    log = tmp_path / "logs" / "driver.log"
+    options = ["--job-dir", str(job.root), "--run-id", "r1", "--driver-id", "d1"]
+    return main([*options, "--log", str(log), "--", *command])
+
+
+@pytest.mark.parametrize(
+    ("script", "exit_code"), [("exit 0", 0), ("exit 3", 3), ("kill -9 $$", -9)]
+)
+def test_an_exit_code_is_recorded(job, tmp_path, script, exit_code):
+    """
+    However the driver ends, its exit code is returned and stored; a signal is negative.
+    """
+    assert exit_code == launch(job, tmp_path, "sh", "-c", script)
+    assert exit_code == job.directory.run("r1").exit_of("d1").exit_code
+
+
+def test_output_goes_to_the_log_and_its_end_into_the_record(job, tmp_path):
+    """
+    The log holds all that the driver says, and the record the last lines.
+    """
+    launch(job, tmp_path, "sh", "-c", "for i in $(seq 30); do echo line $i; done; echo last >&2")
+    lines = (tmp_path / "logs" / "driver.log").read_text().splitlines()
+
+    assert [*(f"line {i}" for i in range(1, 31)), "last"] == lines
+    assert lines[-20:] == job.directory.run("r1").exit_of("d1").last_lines
+
+
+def test_a_long_log_is_read_from_its_end(job, tmp_path):
+    """
+    Of a very long line only its beginning is stored.
+    """
+    launch(job, tmp_path, "sh", "-c", "head -c 300000 /dev/zero | tr '\\0' x; echo; echo last")
+
+    assert "last" == job.directory.run("r1").exit_of("d1").last_lines[-1]
+    assert all(len(line) <= 500 for line in job.directory.run("r1").exit_of("d1").last_lines)
+
+
+def test_a_command_that_cannot_be_started_is_bad_usage(job, tmp_path):
+    """
+    A program that is not there ends with code 2 and is named in the log.
+    """
+    assert 2 == launch(job, tmp_path, str(tmp_path / "no-such-program"))
+
+    record = job.directory.run("r1").exit_of("d1")
+    assert 2 == record.exit_code
+    assert "no-such-program could not be started" in record.last_lines[-1]
+
+
+def test_the_launcher_can_be_seen(job, tmp_path):
+    """
+    While the driver runs, whoever watches knows the process that looks after it.
+    """
+    launch(job, tmp_path, "true")
+    record = ProcessRecord.read(job.storage, "runs/r1/submissions/d1.process.json")
+
+    assert not ProcessIdentity.from_dict(record.identity).is_gone()

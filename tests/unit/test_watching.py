@@ -1,0 +1,390 @@
+"""Watching a run from outside: one look, one verdict."""
+
+from __future__ import annotations
+
+import dataclasses
+import subprocess
+import sys
+
+import pytest
+
+from airflow_provider.runtime.errors import CheckpointError
+from airflow_provider.runtime.jobdir import CANCELLED, FAILED
+from airflow_provider.runtime.lease import LeaseRecord, Liveness
+from airflow_provider.runtime.process import identify, identify_this
+from airflow_provider.runtime.watching import (
+    START_TIMEOUT_S,
+    Judgement,
+    ProcessRecord,
+    RunWatcher,
+    Verdict,
+    View,
+    judge,
+)
+from tests.unit.jobs import (
+    NOW,
+    HandMadeJob,
+    a_final,
+    a_progress,
+    a_submission,
+    an_attempt,
+    an_exit,
+)
+from tests.unit.support import take_lease
+
+
+def a_lease(run_id: str = "r1", driver_id: str = "d1") -> LeaseRecord:
+    return LeaseRecord(
+        token=3,
+        run_id=run_id,
+        driver_id=driver_id,
+        nonce="n",
+        owner={"host": "worker-7", "space": None, "processes": []},
+        heartbeat_s=2.0,
+        timeout_s=20.0,
+        acquired=NOW,
+    )
+
+
+NOTHING = View(
+    final=None,
+    lease=None,
+    liveness=Liveness.FREE,
+    attempt=None,
+    submission=None,
+    exit=None,
+    submission_gone=False,
+)
+BROKEN = {
+    "failure_class": "DATA_MISSING",
+    "query": "daily",
+    "condition": "FAILED_READ_FILE",
+    "reason": "no such file",
+}
+TABLE = {
+    "nothing": ({}, Verdict.ABSENT),
+    "a final checkpoint": ({"final": a_final()}, Verdict.DONE),
+    "a final checkpoint, its driver still closing": (
+        {"final": a_final(), "lease": a_lease(), "liveness": Liveness.LIVE},
+        Verdict.DONE,
+    ),
+    "a final checkpoint, and a later run at work": (
+        {"final": a_final(), "lease": a_lease("r2"), "liveness": Liveness.LIVE},
+        Verdict.DONE,
+    ),
+    "a live driver": ({"lease": a_lease(), "liveness": Liveness.LIVE}, Verdict.RUNNING),
+    "a driver that may live": (
+        {"lease": a_lease(), "liveness": Liveness.UNKNOWN},
+        Verdict.RUNNING,
+    ),
+    "a live driver, whose submitter has ended": (
+        {
+            "lease": a_lease(),
+            "liveness": Liveness.LIVE,
+            "submission": a_submission(),
+            "exit": an_exit(0),
+        },
+        Verdict.RUNNING,
+    ),
+    "another run's live driver": (
+        {"lease": a_lease("r2"), "liveness": Liveness.LIVE},
+        Verdict.FOREIGN,
+    ),
+    "another run's driver that may live": (
+        {"lease": a_lease("r2"), "liveness": Liveness.UNKNOWN, "submission": a_submission()},
+        Verdict.FOREIGN,
+    ),
+    "another run's dead driver": (
+        {"lease": a_lease("r2"), "liveness": Liveness.DEAD},
+        Verdict.ABSENT,
+    ),
+    "a dead driver of a person's command": (
+        {"lease": a_lease(), "liveness": Liveness.DEAD},
+        Verdict.ABSENT,
+    ),
+    "submitted, nothing seen yet": ({"submission": a_submission()}, Verdict.STARTING),
+    "submitted after another driver's end": (
+        {
+            "submission": a_submission("d2"),
+            "lease": a_lease(driver_id="d1"),
+            "liveness": Liveness.FREE,
+        },
+        Verdict.STARTING,
+    ),
+    "the submitted driver is dead": (
+        {"submission": a_submission(), "lease": a_lease(), "liveness": Liveness.DEAD},
+        Verdict.FAILED,
+    ),
+    "the submitted driver let go": (
+        {"submission": a_submission(), "lease": a_lease(), "liveness": Liveness.FREE},
+        Verdict.FAILED,
+    ),
+    "the submitter's process is gone": (
+        {"submission": a_submission(), "submission_gone": True},
+        Verdict.FAILED,
+    ),
+    "the driver has ended with 0 and no final checkpoint": (
+        {"submission": a_submission(), "exit": an_exit(0)},
+        Verdict.FAILED,
+    ),
+    "the driver has ended with 3": (
+        {"submission": a_submission(), "exit": an_exit(3)},
+        Verdict.FAILED,
+    ),
+}
+
+
+@pytest.mark.parametrize("case", TABLE)
+def test_a_view_has_one_verdict(case):
+    """
+    What one look shows comes to one verdict.
+    """
+    seen, verdict = TABLE[case]
+
+    assert verdict is judge(dataclasses.replace(NOTHING, **seen), run_id="r1").verdict
+
+
+@pytest.mark.parametrize(
+    ("exit_code", "fatal"),
+    [
+        (0, False),
+        (1, False),
+        (2, True),
+        (3, False),
+        (4, True),
+        (5, False),
+        (137, False),
+        (-9, False),
+    ],
+)
+def test_an_exit_code_says_whether_a_retry_can_help(exit_code, fatal):
+    """
+    Bad usage and a failure for good are fatal, anything else is worth another attempt.
+    """
+    view = dataclasses.replace(NOTHING, submission=a_submission(), exit=an_exit(exit_code))
+
+    assert fatal is judge(view, run_id="r1").fatal
+
+
+@pytest.mark.parametrize(
+    ("seen", "reason"),
+    [
+        (
+            {"exit": an_exit(0)},
+            "the driver ended with exit code 0 and left no final checkpoint",
+        ),
+        (
+            {"exit": an_exit(2, "log", "spark-stream: error: no such file", "  ")},
+            "the driver ended with exit code 2 and left no final checkpoint: "
+            "spark-stream: error: no such file",
+        ),
+        ({"submission_gone": True}, "the driver died without a final checkpoint"),
+        (
+            {"exit": an_exit(3), "attempt": an_attempt(2, outcome=FAILED, failure=BROKEN)},
+            "DATA_MISSING: query 'daily': FAILED_READ_FILE: no such file (attempt 2 on worker-7)",
+        ),
+        (
+            {
+                "exit": an_exit(3),
+                "attempt": an_attempt(outcome=FAILED, failure={**BROKEN, "query": None}),
+            },
+            "DATA_MISSING: FAILED_READ_FILE: no such file (attempt 1 on worker-7)",
+        ),
+        (
+            {"exit": an_exit(3), "attempt": an_attempt(2, outcome=CANCELLED)},
+            "attempt 2 was cancelled",
+        ),
+        (
+            {"exit": an_exit(1), "attempt": an_attempt(1, driver_id="earlier", failure=BROKEN)},
+            "the driver ended with exit code 1 and left no final checkpoint",
+        ),
+        (
+            {"exit": an_exit(5)},
+            "another driver held the lease: the driver ended with exit code 5 and left no final "
+            "checkpoint",
+        ),
+        (
+            {"submission_gone": True, "attempt": an_attempt(outcome=FAILED, failure=BROKEN)},
+            "DATA_MISSING: query 'daily': FAILED_READ_FILE: no such file (attempt 1 on worker-7)",
+        ),
+    ],
+)
+def test_a_failure_says_why(seen, reason):
+    """
+    The reason is what the driver recorded, else how its process ended, else that it died.
+    """
+    view = dataclasses.replace(NOTHING, submission=a_submission(), **seen)
+
+    assert reason == judge(view, run_id="r1").reason
+
+
+def test_another_runs_driver_is_named():
+    """
+    A job that is busy says with which run, where, and what can be done.
+    """
+    view = dataclasses.replace(NOTHING, lease=a_lease("nightly"), liveness=Liveness.LIVE)
+    reason = judge(view, run_id="r1").reason
+
+    assert reason.startswith("run 'nightly' is running this job (lease 3, on worker-7); wait")
+
+
+# --- on a job directory -------------------------------------------------------------------------
+
+
+@pytest.fixture
+def job(tmp_path) -> HandMadeJob:
+    return HandMadeJob(tmp_path / "job").begin()
+
+
+def test_a_run_from_submission_to_its_end(job, clock):
+    """
+    One watcher sees a run absent, starting, running and done, by its documents alone.
+    """
+    watcher = RunWatcher(job.storage, "r1", clock)
+    run = job.directory.run("r1")
+    verdicts = [watcher.judge().verdict]
+
+    run.put_submission(a_submission("d1"))
+    verdicts.append(watcher.judge().verdict)
+
+    lease = take_lease(job.storage, clock, run_id="r1", driver_id="d1")
+    verdicts.append(watcher.judge().verdict)
+
+    job.ran(0)
+    run.put_attempt(an_attempt())
+    run.put_final(a_final())
+    verdicts.append(watcher.judge().verdict)
+    lease.release()
+    verdicts.append(watcher.judge().verdict)
+
+    assert [
+        Verdict.ABSENT,
+        Verdict.STARTING,
+        Verdict.RUNNING,
+        Verdict.DONE,
+        Verdict.DONE,
+    ] == verdicts
+    assert a_final() == watcher.verified_final()
+
+
+def test_a_look_gathers_what_there_is(job, clock):
+    """
+    A view holds the last attempt, the last submission, its exit and the progress.
+    """
+    run = job.directory.run("r1")
+    for number in (1, 2):
+        run.put_attempt(an_attempt(number, driver_id=f"d{number}"))
+        run.put_submission(a_submission(f"d{number}", submitted=f"2026-01-0{number}T00:00:00Z"))
+    run.put_exit("d2", an_exit(3))
+    a_progress().put(run.storage, "progress.json")
+    view = RunWatcher(job.storage, "r1", clock).look()
+
+    assert 2 == view.attempt.attempt
+    assert "d2" == view.submission.driver_id
+    assert an_exit(3) == view.exit
+    assert a_progress() == view.progress
+    assert not view.submission_gone
+
+
+def test_a_watcher_keeps_to_its_own_submission(job, clock):
+    """
+    A watcher of one submission is not misled by a later one.
+    """
+    run = job.directory.run("r1")
+    run.put_submission(a_submission("d1"))
+    run.put_exit("d1", an_exit(3))
+    run.put_submission(a_submission("d2", submitted="2026-02-01T00:00:00Z"))
+
+    assert Verdict.FAILED is RunWatcher(job.storage, "r1", clock, "d1").judge().verdict
+    assert Verdict.STARTING is RunWatcher(job.storage, "r1", clock, "d2").judge().verdict
+    assert Verdict.STARTING is RunWatcher(job.storage, "r1", clock).judge().verdict
+
+
+def test_a_submitter_that_died_is_noticed(job, clock):
+    """
+    When the process that looked after the driver is gone before the driver came up, it failed.
+    """
+    run = job.directory.run("r1")
+    run.put_submission(a_submission("d1"))
+    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    record = ProcessRecord(identity=identify([child.pid]).to_dict())
+    record.put(run.storage, "submissions/d1.process.json")
+    watcher = RunWatcher(job.storage, "r1", clock)
+    before = watcher.judge().verdict
+    child.kill()
+    child.communicate()
+
+    assert [Verdict.STARTING, Verdict.FAILED] == [before, watcher.judge().verdict]
+
+
+def test_a_driver_that_never_comes_up_has_failed(job, clock):
+    """
+    A submission that stays silent for the start timeout is a failure worth a retry.
+    """
+    run = job.directory.run("r1")
+    run.put_submission(a_submission("d1"))
+    record = ProcessRecord(identity=identify_this().to_dict())
+    record.put(run.storage, "submissions/d1.process.json")
+    watcher = RunWatcher(job.storage, "r1", clock)
+    clock.time = START_TIMEOUT_S
+    assert Verdict.STARTING is watcher.judge().verdict
+
+    clock.time = START_TIMEOUT_S + 1
+    judgement = watcher.judge()
+
+    assert Verdict.FAILED is judgement.verdict
+    assert not judgement.fatal
+    assert "has not taken the lease in 601 seconds" in judgement.reason
+
+
+def test_a_submitter_that_never_comes_up_has_failed_sooner(job, clock):
+    """
+    A submission whose own process does not appear is given a minute and not ten.
+    """
+    job.directory.run("r1").put_submission(a_submission("d1"))
+    watcher = RunWatcher(job.storage, "r1", clock)
+    clock.time = 60.0
+    assert Verdict.STARTING is watcher.judge().verdict
+
+    clock.time = 61.0
+    assert Verdict.FAILED is watcher.judge().verdict
+
+
+def test_settling_waits_until_it_is_known(job, clock):
+    """
+    A watcher that settles learns from a moving heartbeat that the driver lives.
+    """
+    lease = take_lease(job.storage, clock, run_id="r1")
+    clock.during_sleep = lease.beat
+    _, judgement = RunWatcher(job.storage, "r1", clock).settle()
+    lease.release()
+
+    assert Judgement(Verdict.RUNNING) == judgement
+    assert 0 < clock.time < 1
+
+
+def test_settling_on_a_silent_driver_takes_its_timeout(job, clock):
+    """
+    A driver that fell silent is known to be dead after one timeout.
+    """
+    lease = take_lease(job.storage, clock, run_id="r1", timeout_s=20.0)
+    view, judgement = RunWatcher(job.storage, "r1", clock).settle()
+    lease.release()
+
+    assert Liveness.DEAD is view.liveness
+    assert Verdict.ABSENT is judgement.verdict
+    assert 20 <= clock.time < 21
+
+
+def test_a_final_checkpoint_is_verified_for_the_watcher(job, clock):
+    """
+    A final checkpoint that says what is not so is an error and not a success.
+    """
+    watcher = RunWatcher(job.storage, "r1", clock)
+    assert watcher.verified_final() is None
+
+    job.ran(0, published=False)
+    job.directory.run("r1").put_final(a_final())
+
+    with pytest.raises(CheckpointError):
+        watcher.verified_final()
