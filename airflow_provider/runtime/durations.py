@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 
 from airflow_provider.runtime.errors import ConfigError
@@ -23,6 +22,9 @@ _UNITS = {
     "w": "weeks",
     "week": "weeks",
 }
+# Pendulum also takes an empty duration and an interval of two; neither says how long.
+_ISO = re.compile(r"P(?=.)(?:\d+(?:[.,]\d+)?[WD])*(?:T(?:\d+(?:[.,]\d+)?[HMS])+)?")
+_LONGEST_S = 1e10  # some 300 years: longer, and a typing error is likelier than the wish
 _PART = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-z]+)\s*,?")
 
 
@@ -41,8 +43,11 @@ def parse_duration(value: str | float, *, name: str = "duration") -> float:
     Raises:
         ConfigError: the text is not a duration, or it is negative or infinite.
     """
-    seconds = _seconds_of(value)
-    if seconds is None or not math.isfinite(seconds) or seconds < 0:
+    try:
+        seconds = _seconds_of(value)
+    except OverflowError:
+        seconds = None
+    if seconds is None or not 0 <= seconds <= _LONGEST_S:
         msg = (
             f"{name}: {value!r} is not a duration; write for example '10 seconds', "
             "'1 minute 30 seconds', 'PT10S' or a number of seconds"
@@ -69,6 +74,8 @@ def _iso_seconds(text: str) -> float | None:
     import pendulum
     from pendulum.parsing.exceptions import ParserError
 
+    if not _ISO.fullmatch(text):
+        return None
     try:
         parsed = pendulum.parse(text)
     except (ParserError, ValueError):

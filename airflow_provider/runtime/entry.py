@@ -51,7 +51,7 @@ def load_entry(entry: str) -> Callable[[Any], None]:
     place, name = split_entry(entry)
     try:
         module = _load_file(place) if place.endswith(".py") else importlib.import_module(place)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         msg = f"entry {entry!r}: importing {place} failed: {type(error).__name__}: {error}"
         raise ConfigError(msg) from error
     function = getattr(module, name, None)

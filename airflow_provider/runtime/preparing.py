@@ -99,7 +99,7 @@ def declare_job(ask: Ask, run_id: str, spark: SparkSession) -> DeclaredJob:
         function(context)
     except SparkStreamError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         msg = f"entry {ask.entry!r}: the job's function failed: {type(error).__name__}: {error}"
         raise ConfigError(msg) from error
     plan = resolve(ask, context.queries)

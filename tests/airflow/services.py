@@ -153,10 +153,14 @@ def _copy_installation(installation: Path, to: Path) -> Path:
 def postgres() -> Iterator[str]:
     """Run PostgreSQL behind a Unix socket, and give its SQLAlchemy URL.
 
-    Its folder is a short path in the system's temporary folder: a socket's path is limited, and
-    the unprivileged account of a run by root cannot enter pytest's own folders.
+    Its folder has a short path, for a socket's is limited, and lies where the unprivileged account
+    of a run by root can go, which pytest's own folders do not.
     """
-    with tempfile.TemporaryDirectory(prefix="pg-", ignore_cleanup_errors=True) as name:
+    with tempfile.TemporaryDirectory(
+        prefix="pg-",
+        dir="/tmp",  # noqa: S108 - made by mkdtemp
+        ignore_cleanup_errors=True,
+    ) as name:
         folder = Path(name)
         account = _as_unprivileged()
         installation = _postgres_installation()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 from typing import TYPE_CHECKING, Any
 
@@ -106,37 +107,43 @@ def test_it_waits_while_the_driver_lives(job: Job) -> None:
     assert ["done"] == [event["verdict"] for event in events]
 
 
-def test_it_leaves_the_event_loop_free(job: Job) -> None:
+def test_it_leaves_the_event_loop_free(job: Job, tmp_path: Path) -> None:
     """
-    All storage is read in threads: others on the triggerer's loop go on while it looks.
+    Storage that takes its time to answer does not stall the triggerer's other triggers.
     """
-    job.submit(process=ELSEWHERE)
-    loop_thread = threading.get_ident()
-    readers: list[int] = []
+    final = Job(tmp_path / "other").finish().to_bytes()
+    job.run.storage.put("folder", b"")
+    slow = job.root / "runs" / RUN / "final.json"
+    os.mkfifo(slow)  # whoever opens it waits until somebody writes
+    ticks: list[int] = []
+    enough = threading.Event()
+    ticks_while_waiting: list[int] = []
 
-    async def watch() -> None:
-        trigger = trigger_of(job)
-        original = SparkStreamingHook.watcher
+    def answer() -> None:
+        enough.wait(5)
+        ticks_while_waiting.append(len(ticks))
+        slow.write_bytes(final)
 
-        def watcher(self: SparkStreamingHook, *arguments: Any) -> Any:
-            found = original(self, *arguments)
-            judge = found.judge
-            found.judge = lambda: (readers.append(threading.get_ident()), judge())[1]
-            return found
+    async def tick() -> None:
+        while True:
+            ticks.append(1)
+            if len(ticks) > 10:
+                enough.set()
+            await asyncio.sleep(0.01)
 
-        SparkStreamingHook.watcher = watcher  # type: ignore[method-assign]
-        try:
-            task = asyncio.create_task(trigger._wait())
-            await asyncio.sleep(0)
-            while not readers:
-                await asyncio.sleep(0.01)
-            task.cancel()
-        finally:
-            SparkStreamingHook.watcher = original  # type: ignore[method-assign]
+    async def watch() -> list[dict[str, Any]]:
+        ticking = asyncio.create_task(tick())
+        events = [event.payload async for event in trigger_of(job).run()]
+        ticking.cancel()
+        return events
 
-    asyncio.run(asyncio.wait_for(watch(), 10))
+    writer = threading.Thread(target=answer)
+    writer.start()
+    events = asyncio.run(asyncio.wait_for(watch(), 20))
+    writer.join()
 
-    assert loop_thread not in readers
+    assert ["done"] == [event["verdict"] for event in events]
+    assert 10 < ticks_while_waiting[0]
 
 
 @pytest.mark.parametrize(
@@ -360,22 +367,19 @@ def test_an_endless_line_does_not_stop_the_following(tmp_path: Path) -> None:
     assert "end" == lines[-1]
 
 
-def test_the_drivers_log_is_read_to_its_end_before_the_event(job: Job, tmp_path: Path) -> None:
+def test_the_drivers_log_is_read_to_its_end_before_the_event(
+    job: Job, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """
     What the driver has written last stands in the task's log, however long its log is.
     """
     log = tmp_path / "driver.log"
-    log.write_text("a line\n" * 400_000 + "the last words\n")
+    log.write_text("a line\n" * 40_000 + "the last words\n")
     job.submit(process=ELSEWHERE)
     job.end("driver", 1)
-    trigger = trigger_of(job, log_path=str(log))
-    said: list[str] = []
 
-    class Log:
-        def info(self, text: str, line: str) -> None:
-            said.append(text % line)
+    fire(trigger_of(job, log_path=str(log)))
+    said = capsys.readouterr().out
 
-    trigger._log = Log()
-    fire(trigger)
-
-    assert "driver: the last words" == said[-1]
+    assert 40_000 == said.count("driver: a line")
+    assert 1 == said.count("driver: the last words")

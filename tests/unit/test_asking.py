@@ -166,6 +166,16 @@ def test_the_unfinished_run_goes_on(job):
     assert "r2" == choose_run(job.directory, ask(), NOW)
 
 
+def test_of_two_unfinished_runs_the_younger_goes_on(job):
+    """
+    Where several runs have no final checkpoint, the same command means the last one begun.
+    """
+    job.asked("younger", started="2026-01-02T00:00:00.000Z")
+    job.asked("older", started="2026-01-01T00:00:00.000Z")
+
+    assert "younger" == choose_run(job.directory, ask(), NOW)
+
+
 def test_a_finished_run_is_done(job):
     """
     The same command after a drain means the run that drained.

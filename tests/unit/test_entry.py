@@ -133,7 +133,6 @@ def test_an_entry_that_does_not_load_says_why(tmp_path, text, entry, complaint):
     assert EXIT_USAGE == raised.value.exit_code
 
 
-@pytest.mark.xfail(strict=True, raises=SystemExit, reason="a job file can end the driver quietly")
 def test_a_file_that_exits_when_it_is_imported(tmp_path):
     """
     A job file that calls ``sys.exit`` while it is imported is an error, not the driver's end.

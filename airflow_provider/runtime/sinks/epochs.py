@@ -2,7 +2,9 @@
 
 ``queries/<query>/committables/<epoch>.json`` is put when all sinks have staged, before Spark can
 write ``commits/<epoch>``. The commit log therefore decides: with a commit the epoch is published,
-without one it is aborted, because Spark will run the batch again with the same offsets.
+without one it waits, because Spark will run the batch again with the same offsets; what the second
+run has staged takes its place. It is not aborted before: the Spark of a driver that was taken for
+dead may wake up and still commit the batch, and then its rows are the ones that count.
 """
 
 from __future__ import annotations
@@ -11,11 +13,11 @@ import dataclasses
 import logging
 import threading
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 from airflow_provider.runtime import failpoints
 from airflow_provider.runtime.clock import Clock, to_iso
-from airflow_provider.runtime.errors import LeaseLostError, SinkError
+from airflow_provider.runtime.errors import CheckpointError, LeaseLostError, SinkError
 from airflow_provider.runtime.sinks.protocol import EpochId, Sink
 from airflow_provider.runtime.storage import Document, Storage
 
@@ -92,26 +94,35 @@ class EpochCommitter:
     def recover(self) -> None:
         """Bring the sinks in line with Spark's commit log; call before the query starts.
 
-        Epochs that Spark committed are published, later ones aborted, and staged data that no
-        record references is removed.
+        Epochs that Spark committed are published, a later one waits for its batch to be run again,
+        and staged data that no record references is removed.
+
+        Raises:
+            CheckpointError: Spark's log and the records contradict each other.
 
         Crash safety: calling it again completes it.
         """
         last_commit = self._logs.position().last_commit
-        for epoch in self._epochs_descending():
+        epochs = self._epochs_descending()
+        if last_commit >= 0 and last_commit not in epochs:
+            msg = (
+                f"{self._logs.url}: batch {last_commit} is committed, but what it wrote is not "
+                f"recorded in {self._storage.url}; another program ran the query on this checkpoint"
+            )
+            raise CheckpointError(msg)
+        for epoch in epochs:
             record = self._read(epoch)
-            if epoch > last_commit:
-                self._abort(record)
-            elif record.committed is None:
+            if record.committed is None:
                 self._pending[epoch] = record
-            else:
-                break  # epochs are published in order: all below are
-        self._last = self._newest_record()
+                continue
+            self._check_still_committed(record, last_commit)
+            break  # epochs are published in order: all below are
+        self._last = self._read(last_commit) if last_commit >= 0 else None
         self.commit_through(last_commit)
         query_id = self._logs.query_id()
         if query_id is not None:
             for sink in self._sinks:
-                sink.clean(query_id, keep=())
+                sink.clean(query_id, keep=tuple(self._pending))
 
     def pre_commit(self, df: DataFrame, epoch: int, count_input: CountInput) -> None:
         """Stage *df* in every sink and record it; Spark commits the batch when this returns.
@@ -138,17 +149,12 @@ class EpochCommitter:
             query_id=query_id,
             run_id=self._run_id,
             token=self._lease.token,
-            rows_read=_add(self._rows_read_before(), count_input()),
+            rows_read=_add(self._rows_read_before(epoch), count_input()),
             sinks=staged,
         )
         self._lease.check()
-        if not record.put_if_absent(self._storage, f"{epoch}.json"):
-            msg = f"{self._storage.url}/{epoch}.json: another driver has pre-committed this epoch"
-            raise LeaseLostError(msg)
+        self._record(record)
         failpoints.hit("sink.precommitted")
-        with self._lock:
-            self._pending[epoch] = record
-            self._last = record
 
     def commit_ready(self) -> None:
         """Publish what Spark has committed; looks only for commits that are still missing."""
@@ -164,8 +170,10 @@ class EpochCommitter:
         return self._last
 
     def has_pending(self) -> bool:
-        """Tell whether an epoch waits to be published."""
-        return bool(self._pending)
+        """Tell whether an epoch that Spark has committed waits to be published."""
+        with self._lock:
+            pending = tuple(self._pending)
+        return any(self._logs.is_committed(epoch) for epoch in pending)
 
     def commit_through(self, last_commit: int) -> None:
         """Publish, in order, every pending epoch up to *last_commit* inclusive.
@@ -183,6 +191,7 @@ class EpochCommitter:
 
     def _publish(self, record: EpochRecord) -> None:
         by_name = {sink.name: sink for sink in self._sinks}
+        self._lease.check()
         for part in record.sinks:
             sink = by_name.get(part["name"])
             if sink is None:
@@ -195,6 +204,9 @@ class EpochCommitter:
         failpoints.hit("sink.published")
         done = dataclasses.replace(record, committed=to_iso(self._clock.now()))
         done.put(self._storage, f"{record.epoch}.json")
+        with self._lock:
+            if self._last is None or self._last.epoch <= record.epoch:
+                self._last = done
         log.debug("query=%s epoch=%s published", self._query, record.epoch)
         failpoints.hit("sink.committed")
 
@@ -214,39 +226,70 @@ class EpochCommitter:
         return {
             "name": sink.name,
             "rows": staged.rows,
-            "run_rows": staged.rows + self.run_rows(sink.name),
+            "run_rows": staged.rows + self._run_rows(sink.name, self._before(epoch.epoch)),
             "committable": staged.committable,
         }
 
     def run_rows(self, sink_name: str) -> int:
         """Return how many rows the run has given the sink so far."""
-        if self._last is None or self._last.run_id != self._run_id:
-            return 0
-        return next((s["run_rows"] for s in self._last.sinks if s["name"] == sink_name), 0)
+        return self._run_rows(sink_name, self._last)
 
     def rows_read(self) -> int | None:
         """Return how many input rows the run has read so far, None when not known."""
-        return self._rows_read_before()
+        return self._last.rows_read if self._is_ours(self._last) else 0
 
-    def _rows_read_before(self) -> int | None:
-        if self._last is None or self._last.run_id != self._run_id:
+    def _run_rows(self, sink_name: str, record: EpochRecord | None) -> int:
+        if not self._is_ours(record):
             return 0
-        return self._last.rows_read
+        return next((s["run_rows"] for s in record.sinks if s["name"] == sink_name), 0)
+
+    def _rows_read_before(self, epoch: int) -> int | None:
+        before = self._before(epoch)
+        return before.rows_read if self._is_ours(before) else 0
+
+    def _is_ours(self, record: EpochRecord | None) -> TypeGuard[EpochRecord]:
+        return record is not None and record.run_id == self._run_id
+
+    def _before(self, epoch: int) -> EpochRecord | None:
+        """Return the record of the epoch before; usually the last one, else one from storage."""
+        if self._last is not None and self._last.epoch == epoch - 1:
+            return self._last
+        return EpochRecord.read(self._storage, f"{epoch - 1}.json")
+
+    def _record(self, record: EpochRecord) -> None:
+        """Put the record, in the place of one that an earlier driver left for the same batch."""
+        path = f"{record.epoch}.json"
+        with self._lock:
+            replaced = self._pending.get(record.epoch)
+        if replaced is not None and replaced.token < record.token:
+            record.put(self._storage, path)
+            self._abort(replaced)
+        elif not record.put_if_absent(self._storage, path):
+            msg = f"{self._storage.url}/{path}: another driver has pre-committed this epoch"
+            raise LeaseLostError(msg)
+        with self._lock:
+            self._pending[record.epoch] = record
+            self._last = record
 
     def _abort(self, record: EpochRecord) -> None:
         by_name = {sink.name: sink for sink in self._sinks}
         for part in record.sinks:
             if part["name"] in by_name:
                 by_name[part["name"]].abort(part["committable"])
-        self._storage.delete(f"{record.epoch}.json")
+
+    def _check_still_committed(self, record: EpochRecord, last_commit: int) -> None:
+        if record.epoch <= last_commit:
+            return
+        msg = (
+            f"{self._logs.url}: epoch {record.epoch} is published, but Spark's log ends with batch "
+            f"{last_commit}; the checkpoint was removed or rolled back by hand, and running on "
+            "would publish the same rows again: restore it, or start a new job directory and output"
+        )
+        raise CheckpointError(msg)
 
     def _epochs_descending(self) -> list[int]:
         names = (name.removesuffix(".json") for name in self._storage.list(""))
         return sorted((int(name) for name in names if name.isdigit()), reverse=True)
-
-    def _newest_record(self) -> EpochRecord | None:
-        epochs = self._epochs_descending()
-        return self._read(epochs[0]) if epochs else None
 
     def _read(self, epoch: int) -> EpochRecord:
         record = EpochRecord.read(self._storage, f"{epoch}.json")
