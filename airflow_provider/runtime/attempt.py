@@ -244,6 +244,7 @@ class Attempt:
     # --- act ------------------------------------------------------------------------------------
 
     def _open_queries(self) -> None:
+        intent = self._run.drain_intent()
         for definition in self._job.queries:
             place = self._directory.checkpoint(definition.name)
             logs = CheckpointLogs(place)
@@ -256,7 +257,7 @@ class Attempt:
                 run_id=self._run.run_id,
                 clock=self._clock,
             )
-            epochs.recover()
+            epochs.recover(intent.batches.get(definition.name) if intent is not None else None)
             self._queries[definition.name] = RunningQuery(
                 definition,
                 checkpoint=checkpoint_url(place.url),
@@ -329,6 +330,8 @@ class Attempt:
             },
         )
         verify_final(self._directory, final)
+        for query in self._queries.values():
+            query.epochs.remove_leftovers()
         self._lease.check()
         self._final = self._run.put_final(final)
         failpoints.hit("final.put")

@@ -181,8 +181,8 @@ class Lease:
 
 def last_token(storage: Storage) -> int:
     """Return the highest token ever given; 0 when there is none."""
-    tokens = [int(name.removesuffix(".json")) for name in storage.list("leases")]
-    return max(tokens, default=0)
+    names = (name.removesuffix(".json") for name in storage.list("leases"))
+    return max((int(name) for name in names if name.isdigit()), default=0)
 
 
 def acquire_lease(

@@ -29,7 +29,8 @@ class ProcessIdentity:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain JSON values."""
-        return dataclasses.asdict(self)
+        pairs = [list(pair) for pair in self.processes]
+        return {"host": self.host, "space": self.space, "processes": pairs}
 
     @classmethod
     def from_dict(cls, raw: Mapping[str, Any]) -> ProcessIdentity:
@@ -39,7 +40,7 @@ class ProcessIdentity:
 
     def is_gone(self) -> bool:
         """Tell whether every one of the processes has certainly ended; False when in doubt."""
-        if self.space is None or self.space != _current_space():
+        if not self.processes or self.space is None or self.space != _current_space():
             return False
         return all(_start_of(pid) != start for pid, start in self.processes)
 

@@ -36,10 +36,14 @@ def await_that(what: Callable[[], bool], *, seconds: float = EXIT_S) -> bool:
 class Driver:
     """One ``spark-stream`` command as a process group of its own."""
 
-    def __init__(self, arguments: Sequence[str], place: Place, number: int, **environment: str) -> None:
+    def __init__(
+        self, arguments: Sequence[str], place: Place, number: int, **environment: str
+    ) -> None:
         self._out = place.root / f"driver-{number}.out"
         self._err = place.root / f"driver-{number}.err"
-        inherited = {k: v for k, v in os.environ.items() if not k.startswith(("PYSPARK_", "SPARK_"))}
+        inherited = {
+            k: v for k, v in os.environ.items() if not k.startswith(("PYSPARK_", "SPARK_"))
+        }
         path = os.pathsep.join(filter(None, [ROOT, os.environ.get("PYTHONPATH")]))
         with self._out.open("wb") as out, self._err.open("wb") as err:
             self.process = subprocess.Popen(

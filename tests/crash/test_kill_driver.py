@@ -12,7 +12,15 @@ from pathlib import Path
 
 import pytest
 from drivers import Watcher, await_that
-from streams import START, Event, Place, read_with_duckdb, read_with_pandas, windows_of, write_events
+from streams import (
+    START,
+    Event,
+    Place,
+    read_with_duckdb,
+    read_with_pandas,
+    windows_of,
+    write_events,
+)
 
 import airflow_provider
 from airflow_provider.runtime import failpoints
@@ -26,7 +34,9 @@ ONE_BY_ONE = {"files_per_batch": "1"}
 def some_files(count: int) -> list[list[Event]]:
     """Return events in a little disorder, never late: each file goes on where the last one ended."""
     dice = random.Random(2026)
-    values = iter(range(10_000))  # no two events are equal, so that a copy can be told from its twin
+    values = iter(
+        range(10_000)
+    )  # no two events are equal, so that a copy can be told from its twin
     return [
         [(10 * n + dice.randint(0, 9), dice.choice("abc"), next(values)) for _ in range(5)]
         for n in range(count)
@@ -90,8 +100,10 @@ def test_a_driver_killed_at_any_moment_loses_and_repeats_nothing(place, drivers)
             wanted = len(names_in(folder)) + dice.randint(1, 2)
             driver = drivers.run("two_queries", ONE_BY_ONE)
             await_that(
-                lambda: (len(attempts_of(place)) > kills and len(names_in(folder)) >= wanted)
-                or not driver.is_alive
+                lambda: (
+                    (len(attempts_of(place)) > kills and len(names_in(folder)) >= wanted)
+                    or not driver.is_alive
+                )
             )
             if not driver.is_alive:
                 break
@@ -204,7 +216,11 @@ def listing(place: Place) -> list[tuple[str, bytes]]:
     moving = ("heartbeats", "queries")
     found = [path for path in place.job_dir.rglob("*") if path.is_file()]
     kept = [p for p in found if p.relative_to(place.job_dir).parts[0] not in moving]
-    return sorted((str(p), p.read_bytes()) for p in kept if p.name != "progress.json" and ".tmp-" not in p.name)
+    return sorted(
+        (str(p), p.read_bytes())
+        for p in kept
+        if p.name != "progress.json" and ".tmp-" not in p.name
+    )
 
 
 def test_two_drivers_a_signal_and_a_request(place, drivers):

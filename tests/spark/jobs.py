@@ -262,7 +262,10 @@ def united_with_itself(ctx: JobContext) -> None:
 def joined_with_itself(ctx: JobContext) -> None:
     df = events(ctx)
     same = F.expr("a.k = b.k AND a.time = b.time")
-    write(ctx, df.alias("a").join(df.alias("b"), same).select(seconds("a.time").alias("t"), "a.k", "b.v"))
+    write(
+        ctx,
+        df.alias("a").join(df.alias("b"), same).select(seconds("a.time").alias("t"), "a.k", "b.v"),
+    )
 
 
 def two_sources(ctx: JobContext) -> None:

@@ -31,7 +31,9 @@ def paths_under(folder: Path) -> list[str]:
     return sorted(str(path.relative_to(folder)) for path in folder.rglob("*"))
 
 
-def command(place: Place, *more: str, entry: str = f"{JOBS}:tumbling_window", job_dir: str = "") -> list[str]:
+def command(
+    place: Place, *more: str, entry: str = f"{JOBS}:tumbling_window", job_dir: str = ""
+) -> list[str]:
     params = ("--param", f"input={place.input}", "--param", f"output={place.output}")
     return ["run", job_dir or str(place.job_dir), "--entry", entry, *params, *more]
 
@@ -151,7 +153,9 @@ def test_java_that_is_too_old_is_said_so(ready, capsys, monkeypatch):
     """
     java = ready.root / "old" / "java"
     java.parent.mkdir()
-    java.write_text("#!/bin/sh\necho 'openjdk version \"11.0.2\" 2019-01-15' >&2\n", encoding="utf-8")
+    java.write_text(
+        "#!/bin/sh\necho 'openjdk version \"11.0.2\" 2019-01-15' >&2\n", encoding="utf-8"
+    )
     java.chmod(0o755)
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setenv("PATH", str(java.parent) + os.pathsep + os.environ["PATH"])
@@ -278,10 +282,18 @@ def test_an_error_found_by_spark_has_exit_code_2_and_is_one_json_document(ready)
     """
     entry = f"{JOBS}:missing_param"
     root = str(Path(airflow_provider.__file__).parents[1])
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([root, os.environ.get("PYTHONPATH", "")])}
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join([root, os.environ.get("PYTHONPATH", "")]),
+    }
 
     done = subprocess.run(
-        [sys.executable, "-m", "airflow_provider.runtime.cli", *command(ready, "--json", entry=entry)],
+        [
+            sys.executable,
+            "-m",
+            "airflow_provider.runtime.cli",
+            *command(ready, "--json", entry=entry),
+        ],
         cwd=ready.root,
         env=environment,
         capture_output=True,

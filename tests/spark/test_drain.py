@@ -39,7 +39,15 @@ STORES = {
 # others, and only the end of the data closes the rest.
 EVENTS: tuple[list[Event], list[Event]] = (
     [(1, "a", 1), (2, "b", 2), (3, "a", 3), (3, "a", 3), (12, "c", 4), (14, "a", 5), (15, "b", 6)],
-    [(15, "b", 6), (16, "a", 7), (16, "a", 7), (23, "c", 8), (31, "b", 9), (37, "a", 10), (38, "d", 11)],
+    [
+        (15, "b", 6),
+        (16, "a", 7),
+        (16, "a", 7),
+        (23, "c", 8),
+        (31, "b", 9),
+        (37, "a", 10),
+        (38, "d", 11),
+    ],
 )
 ALL = [*EVENTS[0], *EVENTS[1]]
 CLICKED: tuple[list[Event], list[Event]] = (

@@ -336,7 +336,9 @@ def test_a_drained_job_refuses_another_run(spark, place):
     place.run(spark, "tumbling_window", run_id="first")
     before = files_under(place.root)
 
-    with pytest.raises(JobDrainedError, match="drained by run 'first'.*new job directory") as refused:
+    with pytest.raises(
+        JobDrainedError, match="drained by run 'first'.*new job directory"
+    ) as refused:
         place.run(spark, "tumbling_window", run_id="second")
 
     assert 2 == refused.value.exit_code

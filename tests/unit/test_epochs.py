@@ -352,6 +352,25 @@ def test_a_driver_that_lost_its_lease_publishes_nothing(job, sink):
     assert {0: ["a"]} == sink.published
 
 
+def test_a_driver_overtaken_while_it_publishes_stops_there(job, sink):
+    """
+    A sink can ask before each visible step whether its driver may go on, and is told when not.
+    """
+    old = job.recovered()
+    run_epoch(job, old, 0, "a")
+    publish = sink.commit
+
+    def publish_slowly(committable, fence) -> None:
+        job.driver()
+        publish(committable, fence)
+
+    sink.commit = publish_slowly
+    with pytest.raises(LeaseLostError):
+        old.commit_ready()
+    assert {} == sink.published
+    assert record_of(job, 0).committed is None
+
+
 def test_an_epoch_is_pre_committed_once(job):
     """
     A driver that finds the record of another one for its epoch stops, and that record stays.

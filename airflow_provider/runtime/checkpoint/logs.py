@@ -73,7 +73,7 @@ class OffsetEntry:
     def to_bytes(self) -> bytes:
         """Return the entry as Spark writes it."""
         metadata = json.dumps(self.metadata, separators=(",", ":"), ensure_ascii=False)
-        return "\n".join([self.version, metadata, *self.sources]).encode()
+        return "\n".join([self.version, metadata, *self.sources]).encode(errors="surrogatepass")
 
     def source_offsets(self) -> list[Any]:
         """Return each source's end offset: JSON where it is JSON, text otherwise, None for none."""

@@ -91,11 +91,15 @@ class EpochCommitter:
         self._pending: dict[int, EpochRecord] = {}  # Invariant: staged by us, not yet published
         self._last: EpochRecord | None = None
 
-    def recover(self) -> None:
+    def recover(self, through: int | None = None) -> None:
         """Bring the sinks in line with Spark's commit log; call before the query starts.
 
         Epochs that Spark committed are published, a later one waits for its batch to be run again,
         and staged data that no record references is removed.
+
+        Args:
+            through: publish epochs up to this one only: what a drain has produced waits for
+                ``finish()``. None for all.
 
         Raises:
             CheckpointError: Spark's log and the records contradict each other.
@@ -118,7 +122,11 @@ class EpochCommitter:
             self._check_still_committed(record, last_commit)
             break  # epochs are published in order: all below are
         self._last = self._read(last_commit) if last_commit >= 0 else None
-        self.commit_through(last_commit)
+        self.commit_through(last_commit if through is None else min(through, last_commit))
+        self.remove_leftovers()
+
+    def remove_leftovers(self) -> None:
+        """Remove staged data of this query that belongs to no epoch that waits. Idempotent."""
         query_id = self._logs.query_id()
         if query_id is not None:
             for sink in self._sinks:
