@@ -21,11 +21,10 @@ from airflow_provider.runtime.clock import Clock, SystemClock, to_iso
 from airflow_provider.runtime.entry import check_entry_file, split_entry
 from airflow_provider.runtime.errors import ConfigError, UnsupportedStorageError
 from airflow_provider.runtime.java import check_java
-from airflow_provider.runtime.jobdir import JobDirectory, RequestRecord, SubmissionRecord
-from airflow_provider.runtime.lease import TAKEABLE, LeaseObserver
-from airflow_provider.runtime.requests import CANCEL, put_cancel
+from airflow_provider.runtime.jobdir import JobDirectory, SubmissionRecord
+from airflow_provider.runtime.requests import put_cancel
 from airflow_provider.runtime.storage import local_path_of, open_storage
-from airflow_provider.runtime.watching import ClaimRecord, RunWatcher
+from airflow_provider.runtime.watching import ClaimRecord, RunWatcher, driver_at_work, judge
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -149,7 +148,9 @@ class SparkStreamingHook(BaseHook):
         return claim.generation
 
     def cancel(self, job_dir: str, run_id: str, generation: int) -> bool:
-        """Ask the run's live driver to stop, if *generation* is still the newest claim.
+        """Ask the run's driver to stop, if *generation* is still the newest claim.
+
+        A driver that was submitted and has not come up yet stops when it does.
 
         Returns:
             Whether a driver was asked.
@@ -158,18 +159,13 @@ class SparkStreamingHook(BaseHook):
         claim = ClaimRecord.read(JobDirectory(storage).run(run_id).storage, "claim.json")
         if claim is None or claim.generation != generation:
             return False
-        lease, liveness = LeaseObserver(storage, self._clock).look()
-        if lease is None or liveness in TAKEABLE or lease.run_id != run_id:
+        watcher = RunWatcher(storage, run_id, self._clock)
+        view = watcher.look()
+        driver_id = driver_at_work(view, judge(view, run_id=run_id).verdict)
+        if driver_id is None:
             return False
-        put_cancel(storage, lease.token, self._clock)
+        put_cancel(storage, driver_id, self._clock)
         return True
-
-    def is_cancelled(self, job_dir: str, token: int) -> bool:
-        """Tell whether the driver that holds lease *token* was ever asked to stop."""
-        storage = open_storage(job_dir)
-        names = storage.list("requests")
-        requests = (RequestRecord.read(storage, f"requests/{name}") for name in names)
-        return any(r is not None and r.kind == CANCEL and r.token == token for r in requests)
 
     def _spark_submit(
         self, job_dir: str, run_id: str, entry: str, arguments: Sequence[str]

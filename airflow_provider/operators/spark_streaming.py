@@ -18,13 +18,15 @@ from airflow_provider.runtime.durations import parse_duration
 from airflow_provider.runtime.entry import split_entry
 from airflow_provider.runtime.errors import CheckpointError, ConfigError
 from airflow_provider.runtime.jobdir import check_name
-from airflow_provider.runtime.storage import local_path_of
+from airflow_provider.runtime.requests import is_cancelled
+from airflow_provider.runtime.storage import local_path_of, open_storage
 from airflow_provider.runtime.watching import (
     START_TIMEOUT_S,
     Judgement,
     RunWatcher,
     Verdict,
     View,
+    driver_at_work,
 )
 from airflow_provider.triggers.spark_streaming import SparkStreamingTrigger, is_waiting
 
@@ -218,8 +220,7 @@ class SparkStreamingOperator(BaseOperator):
         driver_id = _driver_of_run(view, judgement.verdict)
         if driver_id is None:
             return None
-        running = view.lease if judgement.verdict is Verdict.RUNNING else None
-        if running is not None and hook.is_cancelled(self.job_dir, running.token):
+        if is_cancelled(open_storage(self.job_dir), driver_id):
             # The last try's trigger was killed by a clear: a driver takes a while to stop.
             self.log.info("Driver %s was asked to stop: waiting for its end", driver_id)
             return Waited(driver_id=None, log=None)
@@ -316,15 +317,14 @@ def derive_run_id(text: str) -> str:
 
 
 def _driver_of_run(view: View, verdict: Verdict) -> str | None:
-    if verdict is Verdict.RUNNING and view.lease is not None:
-        return view.lease.driver_id
+    driver_id = driver_at_work(view, verdict)
     submission = view.submission
-    if verdict is not Verdict.STARTING or submission is None or not view.submission_started:
-        return None
+    if verdict is Verdict.RUNNING or driver_id is None or submission is None:
+        return driver_id
     # One that has not come up for so long was lost with its machine; the lease keeps it out.
     submitted = dt.datetime.fromisoformat(submission.submitted.replace("Z", "+00:00"))
     age_s = (SystemClock().now() - submitted).total_seconds()
-    return submission.driver_id if age_s < START_TIMEOUT_S else None
+    return driver_id if age_s < START_TIMEOUT_S else None
 
 
 def _own_params(params: Mapping[str, Any] | None) -> dict[str, str]:

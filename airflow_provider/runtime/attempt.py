@@ -228,7 +228,7 @@ class Attempt:
 
     def _look_around(self) -> None:
         self._lease.check()
-        for request in pending_cancels(self._directory.storage, self._lease.token):
+        for request in pending_cancels(self._directory.storage, self._driver_id):
             reply(
                 self._directory.storage, request, ok=True, message="cancelling", clock=self._clock
             )

@@ -227,7 +227,7 @@ def _cancel(arguments: argparse.Namespace) -> int:
     if lease is None or liveness in TAKEABLE:
         msg = f"{directory.url}: no driver is running this job, so there is nothing to cancel"
         raise UnknownJobError(msg)
-    request = put_cancel(storage, lease.token, clock)
+    request = put_cancel(storage, lease.driver_id, clock)
     deadline = clock.monotonic() + _CANCEL_TIMEOUT_S
     while clock.monotonic() < deadline:
         _, liveness = observer.look()

@@ -147,11 +147,15 @@ class DrainIntent(Document):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RequestRecord(Document):
-    """``requests/<id>.json``: somebody asks the driver that holds lease *token* for something."""
+    """``requests/<id>.json``: somebody asks one driver for something, and no later one.
+
+    Attributes:
+        driver_id: the driver that is meant; it may not have taken its lease yet.
+    """
 
     id: str
     kind: str
-    token: int
+    driver_id: str
     at: str
 
 

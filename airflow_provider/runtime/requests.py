@@ -9,32 +9,35 @@ from airflow_provider.runtime.clock import Clock, to_iso
 from airflow_provider.runtime.jobdir import ReplyRecord, RequestRecord
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from airflow_provider.runtime.storage import Storage
 
 CANCEL: Final = "cancel"
 
 
-def put_cancel(storage: Storage, token: int, clock: Clock) -> str:
-    """Ask the driver that holds lease *token* to stop at once; a later driver is not meant.
+def put_cancel(storage: Storage, driver_id: str, clock: Clock) -> str:
+    """Ask one driver to stop at once, now or when it comes up; a later driver is not meant.
 
     Returns:
         The request's id.
     """
-    request = RequestRecord(id=uuid.uuid4().hex, kind=CANCEL, token=token, at=to_iso(clock.now()))
+    request = RequestRecord(
+        id=uuid.uuid4().hex, kind=CANCEL, driver_id=driver_id, at=to_iso(clock.now())
+    )
     request.put(storage, f"requests/{request.id}.json")
     return request.id
 
 
-def pending_cancels(storage: Storage, token: int) -> list[RequestRecord]:
-    """Return the requests to cancel the holder of lease *token* that have no reply yet."""
-    found = []
-    for name in storage.list("requests"):
-        if storage.exists(f"replies/{name}"):
-            continue
-        request = RequestRecord.read(storage, f"requests/{name}")
-        if request is not None and request.kind == CANCEL and request.token == token:
-            found.append(request)
-    return found
+def pending_cancels(storage: Storage, driver_id: str) -> list[RequestRecord]:
+    """Return the requests to cancel the driver that have no reply yet."""
+    found = _cancels(storage, driver_id)
+    return [request for request in found if read_reply(storage, request.id) is None]
+
+
+def is_cancelled(storage: Storage, driver_id: str) -> bool:
+    """Tell whether the driver was ever asked to stop."""
+    return any(_cancels(storage, driver_id))
 
 
 def reply(
@@ -48,3 +51,10 @@ def reply(
 def read_reply(storage: Storage, request_id: str) -> ReplyRecord | None:
     """Return the driver's answer; None while there is none."""
     return ReplyRecord.read(storage, f"replies/{request_id}.json")
+
+
+def _cancels(storage: Storage, driver_id: str) -> Iterator[RequestRecord]:
+    for name in storage.list("requests"):
+        request = RequestRecord.read(storage, f"requests/{name}")
+        if request is not None and request.kind == CANCEL and request.driver_id == driver_id:
+            yield request

@@ -169,6 +169,15 @@ def _foreign_reason(lease: LeaseRecord) -> str:
     )
 
 
+def driver_at_work(view: View, verdict: Verdict) -> str | None:
+    """Return the driver that runs or starts on behalf of the run; None when there is none."""
+    if verdict is Verdict.RUNNING and view.lease is not None:
+        return view.lease.driver_id
+    if verdict is Verdict.STARTING and view.submission is not None and view.submission_started:
+        return view.submission.driver_id
+    return None
+
+
 class RunWatcher:
     """Looks at one run again and again.
 

@@ -147,10 +147,10 @@ class Job:
         """Return every file of the job directory."""
         return sorted(str(p.relative_to(self.root)) for p in self.root.rglob("*") if p.is_file())
 
-    def cancels(self) -> list[int]:
-        """Return the lease tokens whose holders were asked to stop."""
+    def cancels(self) -> list[str]:
+        """Return the drivers that were asked to stop."""
         found = [
             RequestRecord.read(self.storage, f"requests/{name}")
             for name in self.storage.list("requests")
         ]
-        return [request.token for request in found if request is not None]
+        return [request.driver_id for request in found if request is not None]

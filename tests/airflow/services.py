@@ -158,7 +158,7 @@ def postgres() -> Iterator[str]:
     """
     with tempfile.TemporaryDirectory(
         prefix="pg-",
-        dir="/tmp",  # noqa: S108 - made by mkdtemp
+        dir="/tmp",
         ignore_cleanup_errors=True,
     ) as name:
         folder = Path(name)

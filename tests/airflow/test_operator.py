@@ -425,8 +425,8 @@ def test_a_driver_that_was_asked_to_stop_is_not_adopted(job: Job) -> None:
     """
     job.submit("driver", process=ELSEWHERE)
     operator = operator_of(job)
-    with job.lease("driver") as lease:
-        put_cancel(job.storage, lease.token, SystemClock())
+    with job.lease("driver"):
+        put_cancel(job.storage, "driver", SystemClock())
         deferred = deferral(operator)
     job.attempt("driver", "CANCELLED")
     job.end("driver", 3)

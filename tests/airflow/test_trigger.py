@@ -248,15 +248,27 @@ def test_a_document_that_cannot_be_read_fails_for_good(job: Job) -> None:
 
 def test_killed_it_asks_the_driver_to_stop(job: Job) -> None:
     """
-    Marked or cleared while deferred, the task's own driver is asked to stop by its lease's token.
+    Marked or cleared while deferred, the task's own driver is asked to stop.
     """
     hook = SparkStreamingHook()
     generation = hook.claim(job.url, job.run_id)
-    with job.lease() as lease:
+    with job.lease():
         asyncio.run(SparkStreamingTrigger(job.url, RUN, "driver", generation).on_kill())
         cancels = job.cancels()
 
-    assert [lease.token] == cancels
+    assert ["driver"] == cancels
+
+
+def test_killed_before_the_driver_came_up_it_asks_that_driver(job: Job) -> None:
+    """
+    A driver that was submitted and has no lease yet is asked, too: it stops when it comes up.
+    """
+    generation = SparkStreamingHook().claim(job.url, job.run_id)
+    job.submit("driver", process=ELSEWHERE)
+
+    asyncio.run(SparkStreamingTrigger(job.url, RUN, "driver", generation).on_kill())
+
+    assert ["driver"] == job.cancels()
 
 
 def test_killed_late_it_leaves_the_next_trys_driver_alone(job: Job) -> None:

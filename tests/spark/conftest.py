@@ -12,7 +12,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from streams import JVM_OPTIONS, Place  # noqa: E402 - found through the path just set
+from streams import JVM_OPTIONS, Place
 
 
 @pytest.fixture(scope="session")

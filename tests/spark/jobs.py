@@ -4,6 +4,7 @@ Their input is CSV without a header: ``time, k, v`` (see ``streams.write_events`
 as whole seconds, so that every reader of the output sees the same numbers.
 """
 
+# ruff: noqa: N802, N803 - a StatefulProcessor's methods and their arguments have Spark's names
 from __future__ import annotations
 
 import os
@@ -15,7 +16,7 @@ from typing import Any
 
 import pandas as pd
 from pyspark.sql import DataFrame, Row
-from pyspark.sql import functions as F
+from pyspark.sql import functions as F  # noqa: N812 - the name everybody knows
 from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle
 from pyspark.sql.streaming.state import GroupState, GroupStateTimeout
 
@@ -133,14 +134,14 @@ class PerBucket(StatefulProcessor):
         self._handle = handle
         self._counts = handle.getMapState("counts", "bucket long", "n long")
 
-    def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:  # noqa: N802, N803 - Spark's names
+    def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:
         for row in rows:
             self._add(row["bucket"], 1)
         return iter(())
 
     def handleExpiredTimer(
         self, key: Any, timerValues: Any, expiredTimerInfo: Any
-    ) -> Iterator[Row]:  # noqa: N802, N803 - Spark's names
+    ) -> Iterator[Row]:
         bucket = expiredTimerInfo.getExpiryTimeInMs() // 1000 - 10
         yield Row(k=key[0], start=bucket, n=self._take(bucket))
 
@@ -161,7 +162,7 @@ class PerBucket(StatefulProcessor):
 class PerBucketInPandas(PerBucket):
     """The same over pandas frames."""
 
-    def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterator[pd.DataFrame]:  # noqa: N802, N803 - Spark's names
+    def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterator[pd.DataFrame]:
         for frame in rows:
             for bucket, n in frame.groupby("bucket").size().items():
                 self._add(int(bucket), int(n))
@@ -169,7 +170,7 @@ class PerBucketInPandas(PerBucket):
 
     def handleExpiredTimer(
         self, key: Any, timerValues: Any, expiredTimerInfo: Any
-    ) -> Iterator[pd.DataFrame]:  # noqa: N802, N803 - Spark's names
+    ) -> Iterator[pd.DataFrame]:
         bucket = expiredTimerInfo.getExpiryTimeInMs() // 1000 - 10
         yield pd.DataFrame({"k": [key[0]], "start": [bucket], "n": [self._take(bucket)]})
 
@@ -343,7 +344,7 @@ def gated(ctx: JobContext) -> None:
         if sys.prefix != prefix:
             raise ImportError(f"the driver runs in {prefix}, its worker in {sys.prefix}")
         deadline = time.monotonic() + 120
-        while not os.path.exists(gate):  # noqa: PTH110 - runs in Spark's worker
+        while not os.path.exists(gate):
             if time.monotonic() > deadline:
                 raise TimeoutError(gate)
             time.sleep(0.05)

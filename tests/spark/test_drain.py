@@ -214,6 +214,6 @@ def test_timers_need_rocksdb(spark, place):
     with pytest.raises(RunFailedError) as failed:
         place.run(spark, "timers", conf=conf, **prepare(place, "timers"))
 
-    assert (
-        "UNSUPPORTED_FEATURE.STORE_BACKEND_NOT_SUPPORTED_FOR_TWS" == failed.value.failure.condition
-    )
+    failure = failed.value.failure
+    assert (FailureClass.NON_RECOVERABLE, "out") == (failure.failure_class, failure.query)
+    assert "Please use RocksDBStateStoreProvider" in failure.reason

@@ -40,7 +40,7 @@ def live_driver(job):
 
     def drive() -> None:
         while not ended.wait(0.01):
-            for request in pending_cancels(job.storage, lease.token):
+            for request in pending_cancels(job.storage, lease.record.driver_id):
                 reply(job.storage, request, ok=True, message="cancelling", clock=FakeClock())
                 lease.release()
                 return

@@ -147,15 +147,15 @@ def test_a_request_waits_for_its_reply(storage, clock):
     """
     A request is pending until the driver it means has answered it.
     """
-    request_id = put_cancel(storage, 3, clock)
-    (request,) = pending_cancels(storage, 3)
+    request_id = put_cancel(storage, "driver-3", clock)
+    (request,) = pending_cancels(storage, "driver-3")
 
-    assert (request_id, "cancel", 3) == (request.id, request.kind, request.token)
+    assert (request_id, "cancel", "driver-3") == (request.id, request.kind, request.driver_id)
     assert read_reply(storage, request_id) is None
 
     reply(storage, request, ok=True, message="cancelling", clock=clock)
 
-    assert [] == pending_cancels(storage, 3)
+    assert [] == pending_cancels(storage, "driver-3")
     assert (True, "cancelling") == (
         read_reply(storage, request_id).ok,
         read_reply(storage, request_id).message,
@@ -166,29 +166,29 @@ def test_a_request_means_one_driver(storage, clock):
     """
     A request to an earlier driver does not stop a later one.
     """
-    put_cancel(storage, 3, clock)
+    put_cancel(storage, "driver-3", clock)
 
-    assert [] == pending_cancels(storage, 2)
-    assert [] == pending_cancels(storage, 4)
-    assert 1 == len(pending_cancels(storage, 3))
+    assert [] == pending_cancels(storage, "driver-2")
+    assert [] == pending_cancels(storage, "driver-4")
+    assert 1 == len(pending_cancels(storage, "driver-3"))
 
 
 def test_several_people_may_ask(storage, clock):
     """
     Each request has a reply of its own.
     """
-    ids = {put_cancel(storage, 1, clock) for _ in range(3)}
+    ids = {put_cancel(storage, "driver-1", clock) for _ in range(3)}
 
-    assert ids == {request.id for request in pending_cancels(storage, 1)}
+    assert ids == {request.id for request in pending_cancels(storage, "driver-1")}
 
 
 def test_other_kinds_of_request_are_left_alone(storage, clock):
     """
     What a later version may ask for is not taken for a cancel.
     """
-    put_cancel(storage, 1, clock)
+    put_cancel(storage, "driver-1", clock)
     (name,) = storage.list("requests")
     data = storage.read(f"requests/{name}").replace(b'"cancel"', b'"savepoint"')
     storage.put("requests/other.json", data)
 
-    assert 1 == len(pending_cancels(storage, 1))
+    assert 1 == len(pending_cancels(storage, "driver-1"))
