@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.jobdir import check_name
 from airflow_provider.runtime.queries.definition import QueryDefinition, sources_of
-from airflow_provider.runtime.queries.plan import is_streaming
+from airflow_provider.runtime.queries.plan import check_supported, is_streaming
 from airflow_provider.runtime.sinks import FilesSink, Sink
 from airflow_provider.runtime.sources import SourceDefinition
 
@@ -134,6 +134,10 @@ class JobContext:
         sinks = _sinks_of(name, to)
         for sink in sinks:
             sink.check(output_mode)
+        refused = check_supported(df, output_mode)
+        if refused is not None:
+            msg = f"query {name!r}: Spark cannot run it as a stream: {refused}"
+            raise ConfigError(msg)
         self._queries.append(
             QueryDefinition(
                 name=name,

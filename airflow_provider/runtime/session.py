@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from pathlib import Path
@@ -13,6 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from pyspark.sql import SparkSession
+
+log = logging.getLogger(__name__)
 
 # A driver whose executors are threads of its own needs no address that others can reach.
 _LOCAL_DEFAULTS = {
@@ -56,6 +59,7 @@ def start_spark(app_name: str, master: str | None, conf: Mapping[str, str]) -> S
         msg = f"Spark could not be started with master {chosen!r}: {reason}"
         raise (ConfigError if "Master URL" in msg else SparkStreamError)(msg) from error
     spark.sparkContext.setLogLevel("WARN")
+    _warn_of_mixture(spark)
     return spark
 
 
@@ -66,6 +70,23 @@ def job_session(spark: SparkSession, conf: Mapping[str, str]) -> SparkSession:
         if session.conf.isModifiable(key):
             session.conf.set(key, value)
     return session
+
+
+def _warn_of_mixture(spark: SparkSession) -> None:
+    """Say that PySpark's Python files and Spark's jars are of different versions.
+
+    The apache-spark provider depends on ``pyspark-client``, which pip installs over ``pyspark``.
+    """
+    import pyspark
+
+    if pyspark.__version__ != spark.version:
+        log.warning(
+            "PySpark's Python files are %s and Spark's jars %s; if pip has installed "
+            "pyspark-client over pyspark: pip install --force-reinstall --no-deps pyspark==%s",
+            pyspark.__version__,
+            spark.version,
+            spark.version,
+        )
 
 
 def is_submitted() -> bool:

@@ -76,7 +76,10 @@ def moments(place: Place) -> dict[str, Path]:
     }
 
 
-def test_a_driver_killed_at_any_moment_loses_and_repeats_nothing(place, drivers):
+@pytest.mark.parametrize(
+    ("files", "times"), [(12, 4), pytest.param(120, 40, marks=pytest.mark.soak)]
+)
+def test_a_driver_killed_at_any_moment_loses_and_repeats_nothing(place, drivers, files, times):
     """
     Killed again and again at moments drawn by lot, the same command ends with the exact result, and
     no reader has ever seen a row too many or a file half written.
@@ -84,7 +87,7 @@ def test_a_driver_killed_at_any_moment_loses_and_repeats_nothing(place, drivers)
     seed = int(os.environ.get("KILL_SEED", random.randrange(1_000_000)))
     print(f"KILL_SEED={seed}")
     dice = random.Random(seed)
-    batches = some_files(12)
+    batches = some_files(files)
     events = [event for batch in batches for event in batch]
     write_events(place.input, *batches)
     truth = {
@@ -95,7 +98,7 @@ def test_a_driver_killed_at_any_moment_loses_and_repeats_nothing(place, drivers)
 
     kills = 0
     with watcher.watching():
-        for _ in range(4):
+        for _ in range(times):
             what, folder = dice.choice(sorted(moments(place).items()))
             wanted = len(names_in(folder)) + dice.randint(1, 2)
             driver = drivers.run("two_queries", ONE_BY_ONE)
@@ -123,7 +126,7 @@ def test_a_driver_killed_at_any_moment_loses_and_repeats_nothing(place, drivers)
     assert {"windows": len(truth[place.output / "windows"]), "rows": len(events)} == {
         name: query["sinks"][0]["rows"] for name, query in final["queries"].items()
     }
-    assert kills >= 3
+    assert kills >= times - 1
     assert kills + 1 == final["attempts"] == len(attempts_of(place))
     assert [None] * kills == [attempt["outcome"] for attempt in attempts_of(place)[:-1]]
 

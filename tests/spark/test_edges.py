@@ -26,7 +26,6 @@ from airflow_provider.runtime.errors import (
     RunCancelledError,
     RunFailedError,
 )
-from airflow_provider.runtime.failures import FailureClass
 from airflow_provider.runtime.jobdir import JobDirectory
 from airflow_provider.runtime.storage import open_storage
 
@@ -438,16 +437,17 @@ def test_a_failing_finish_is_called_again_and_nothing_else_is_done_twice(spark, 
 # --- what cannot work ---------------------------------------------------------------------------
 
 
-def test_an_aggregation_without_a_watermark_fails_for_good(spark, place):
+def test_an_aggregation_without_a_watermark_is_refused_before_anything_is_written(spark, place):
     """
-    Spark's own reason, its class and the query are in the failure; nothing is published.
+    What Spark cannot run as a stream is said with Spark's own reason and the query's name, before
+    there is a job directory.
     """
     write_events(place.input, FEW)
 
-    with pytest.raises(RunFailedError, match="watermark") as failed:
+    with pytest.raises(ConfigError, match="query 'out': Spark cannot run it.*watermark"):
         place.run(spark, "without_watermark")
 
-    assert FailureClass.NON_RECOVERABLE is failed.value.failure.failure_class
+    assert not place.job_dir.exists()
     assert not place.output.exists()
 
 

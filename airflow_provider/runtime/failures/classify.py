@@ -57,6 +57,14 @@ class Failure:
         return {**dataclasses.asdict(self), "failure_class": self.failure_class.value}
 
 
+_JVM_GONE: Final = re.compile(r"Py4JNetworkError|Answer from Java side is empty|ConnectionRefused")
+_JVM_GONE_REASON: Final = (
+    "Spark's JVM has ended (killed, or out of memory); the same command resumes"
+)
+# Spark writes its conditions in brackets, the most particular one last.
+_CONDITION: Final = re.compile(r"\[([A-Z][A-Z0-9]*(?:_[A-Z0-9]+)+(?:\.[A-Z0-9_]+)*)\]")
+_WRAPPER: Final = "STREAM_FAILED"  # any failure of a query; says nothing of its cause
+
 # First match wins, most specific first; the names are those of Python and Java exception types and
 # of Spark's error conditions, matched against every cause.
 _TABLE: Final[tuple[tuple[FailureClass, re.Pattern[str]], ...]] = (
@@ -64,6 +72,7 @@ _TABLE: Final[tuple[tuple[FailureClass, re.Pattern[str]], ...]] = (
         FailureClass.ENVIRONMENT,
         re.compile(r"OutOfMemoryError|No space left on device|Disk quota exceeded|ExecutorLost"),
     ),
+    (FailureClass.ENVIRONMENT, _JVM_GONE),
     (
         FailureClass.DATA_MISSING,
         re.compile(
@@ -98,9 +107,11 @@ def classify(error: BaseException, *, query: str | None = None) -> Failure:
         query: the query that it ended.
     """
     texts = [f"{type(e).__name__}: {_condition_of(e)}: {e}" for e in _causes(error)]
+    text = "\n".join(texts)
+    said = _JVM_GONE_REASON if _JVM_GONE.search(text) else _reason_in(str(error))
     return Failure(
-        failure_class=_class_of(error, "\n".join(texts)),
-        reason=_reason_in(str(error)) or type(error).__name__,
+        failure_class=_class_of(error, text),
+        reason=said or type(error).__name__,
         condition=_condition_of(error),
         query=query,
         host=socket.gethostname(),
@@ -128,7 +139,10 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
 def _condition_of(error: BaseException) -> str:
     get_condition = getattr(error, "getCondition", None)
     condition = get_condition() if callable(get_condition) else None
-    return str(condition) if condition else type(error).__name__
+    if condition and condition != _WRAPPER:
+        return str(condition)
+    named = [found for found in _CONDITION.findall(str(error)) if found != _WRAPPER]
+    return named[-1] if named else str(condition or type(error).__name__)
 
 
 def _reason_in(text: str) -> str:

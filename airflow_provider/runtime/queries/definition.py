@@ -6,7 +6,7 @@ import dataclasses
 from typing import TYPE_CHECKING
 
 from airflow_provider.runtime.queries.plan import source_names
-from airflow_provider.runtime.sources import SourceDefinition
+from airflow_provider.runtime.sources import UNKNOWN_FORMAT, SourceDefinition
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -54,7 +54,7 @@ def sources_of(df: DataFrame, known: Sequence[SourceDefinition]) -> tuple[Source
 def _foreign(position: int) -> SourceDefinition:
     return SourceDefinition(
         name=f"source-{position}",
-        format="unknown",
+        format=UNKNOWN_FORMAT,
         path=None,
         schema=None,
         options={},

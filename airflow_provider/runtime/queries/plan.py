@@ -31,6 +31,27 @@ def source_names(df: DataFrame) -> list[str | None]:
     return [name for _, name in found]
 
 
+def check_supported(df: DataFrame, output_mode: str) -> str | None:
+    """Return why Spark would refuse to start *df* as a stream; None when it would not.
+
+    Spark itself says so only after it has written a checkpoint.
+    """
+    from py4j.protocol import Py4JError
+    from pyspark.errors import AnalysisException
+
+    jvm = df.sparkSession._jvm
+    sql = jvm.org.apache.spark.sql  # type: ignore[union-attr]
+    checker = sql.catalyst.analysis.UnsupportedOperationChecker
+    mode = getattr(sql.streaming.OutputMode, output_mode.capitalize())()
+    try:
+        checker.checkForStreaming(df._jdf.queryExecution().analyzed(), mode)
+    except AnalysisException as error:
+        return next(line for line in str(error).splitlines() if line.strip())
+    except Py4JError as error:  # another version of Spark; it will say so itself
+        log.debug("Spark's check for unsupported operations is not there: %s", error)
+    return None
+
+
 def is_streaming(df: Any) -> bool:
     """Tell whether *df* is a streaming DataFrame."""
     return bool(getattr(df, "isStreaming", False))

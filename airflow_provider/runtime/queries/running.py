@@ -100,6 +100,8 @@ class RunningQuery:
             raise
 
     def _count_input(self) -> int | None:
+        if not all(source.is_known for source in self.definition.sources):
+            return None  # a stream that the job opened by itself cannot be told from a table
         if not self._started.wait(_START_TIMEOUT_S) or self._query is None:
             return None
         return count_input_rows(self._query._jsq.streamingQuery())

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 # Carries the source's name into Spark's plan, where offsets and metrics are found again by it.
 SOURCE_OPTION: Final = "spark-stream.source"
+UNKNOWN_FORMAT: Final = "unknown"  # of a stream that the job opened without ``ctx.read``
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,6 +33,11 @@ class SourceDefinition:
     options: Mapping[str, str]
     bounded: bool
     watermark: tuple[str, str] | None
+
+    @property
+    def is_known(self) -> bool:
+        """Tell whether ``ctx.read`` has opened the source."""
+        return self.format != UNKNOWN_FORMAT
 
     def load(self, spark: SparkSession) -> DataFrame:
         """Return the streaming DataFrame.
