@@ -68,7 +68,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-POLL_S: Final = 0.1
+POLL_S: Final = 0.05  # a drained job is noticed this late, twice
 _SLOW_POLL_S: Final = 1.0  # lease, requests and progress: each costs a look at the storage
 OnProgress = Callable[[ProgressRecord], None]
 
