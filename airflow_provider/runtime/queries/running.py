@@ -84,12 +84,22 @@ class RunningQuery:
     def stop(self) -> None:
         """Stop the query, in the middle of a batch if there is one. Idempotent."""
         if self._query is not None and self._query.isActive:
+            self._refuse_jobs(self._query)
             self._query.stop()
 
     def last_progress(self) -> dict[str, Any] | None:
         """Return Spark's last progress of the query; None before the first."""
         progress = self._query.lastProgress if self._query is not None else None
         return dict(json.loads(progress.json)) if progress is not None else self._progress
+
+    def _refuse_jobs(self, query: StreamingQuery) -> None:
+        """Cancel the Spark jobs of the query, and those that its batch has yet to submit.
+
+        Spark's own stop cancels the ones of this moment only, and waits for a batch that submits its
+        job a moment later until that has run to its end.
+        """
+        context = self.definition.df.sparkSession.sparkContext
+        context._jsc.sc().cancelJobGroupAndFutureJobs(query.runId)
 
     def _on_batch(self, df: DataFrame, batch: int) -> None:
         try:
