@@ -95,8 +95,8 @@ class RunningQuery:
     def _refuse_jobs(self, query: StreamingQuery) -> None:
         """Cancel the Spark jobs of the query, and those that its batch has yet to submit.
 
-        Spark's own stop cancels the ones of this moment only, and waits for a batch that submits its
-        job a moment later until that has run to its end.
+        Spark's own stop cancels the ones of this moment only, and then waits for a batch that
+        submits its job a moment later until that has run to its end.
         """
         context = self.definition.df.sparkSession.sparkContext
         context._jsc.sc().cancelJobGroupAndFutureJobs(query.runId)
