@@ -43,7 +43,7 @@ test: $(INSTALLED) ## Every test but the soak ones (ARGS adds pytest options)
 
 .PHONY: test-fast
 test-fast: $(INSTALLED) ## The tests without Spark and Airflow: under one minute
-	$(BIN)/python -m pytest -m "not spark and not airflow and not soak" $(ARGS)
+	$(BIN)/python -m pytest -m "not spark and not airflow and not slow and not soak" $(ARGS)
 
 .PHONY: soak
 soak: $(INSTALLED) ## The tests that run for long

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.jobdir import check_name
 from airflow_provider.runtime.queries.definition import QueryDefinition, sources_of
 from airflow_provider.runtime.queries.plan import check_supported, is_streaming
-from airflow_provider.runtime.sinks import FilesSink, Sink
+from airflow_provider.runtime.sinks import FilesSink, NativeSink, Sink
 from airflow_provider.runtime.sources import SourceDefinition
 
 if TYPE_CHECKING:
@@ -20,7 +20,15 @@ if TYPE_CHECKING:
 
 OUTPUT_MODES = ("append", "update", "complete")
 Callback = Callable[[], None]
-_SINK_METHODS = ("check", "stage", "commit", "abort", "clean")
+_SINK_METHODS = (
+    "check",
+    "recover",
+    "stage",
+    "commit",
+    "abort",
+    "check_take_back",
+    "take_back",
+)
 
 
 class JobContext:
@@ -103,7 +111,7 @@ class JobContext:
         name: str,
         df: DataFrame,
         *,
-        to: Sink | Sequence[Sink],
+        to: Sink | NativeSink | Sequence[Sink],
         output_mode: str = "append",
         operators: Sequence[str] | None = None,
     ) -> None:
@@ -112,7 +120,7 @@ class JobContext:
         Args:
             name: the query's stable identity in this job; its checkpoint lies under this name.
             df: what it computes.
-            to: a sink, or several that share every epoch.
+            to: a sink, or several that share every epoch; ``native`` takes a query of its own.
             output_mode: ``append``, ``update`` or ``complete``, as far as the sinks allow.
             operators: names of its stateful operators in plan order.
 
@@ -133,7 +141,7 @@ class JobContext:
             raise ConfigError(msg)
         sinks = _sinks_of(name, to)
         for sink in sinks:
-            sink.check(output_mode)
+            sink.check(df, output_mode)
         refused = check_supported(df, output_mode)
         if refused is not None:
             msg = f"query {name!r}: Spark cannot run it as a stream: {refused}"
@@ -142,7 +150,8 @@ class JobContext:
             QueryDefinition(
                 name=name,
                 df=df,
-                sinks=sinks,
+                sinks=tuple(sink for sink in sinks if not isinstance(sink, NativeSink)),
+                native=next((sink for sink in sinks if isinstance(sink, NativeSink)), None),
                 output_mode=output_mode,
                 operators=tuple(operators or ()),
                 sources=sources_of(df, self._sources),
@@ -196,20 +205,30 @@ class _Params(dict[str, str]):
         raise ConfigError(msg)
 
 
-def _sinks_of(query: str, to: Sink | Sequence[Sink]) -> tuple[Sink, ...]:
-    sinks = tuple(to) if isinstance(to, (list, tuple)) else (to,)
+def _sinks_of(query: str, to: Sink | NativeSink | Sequence[Sink]) -> tuple[Sink | NativeSink, ...]:
+    sinks: tuple[Any, ...] = tuple(to) if isinstance(to, (list, tuple)) else (to,)
     if not sinks:
         msg = f"query {query!r} has no sink; write it to files(…)"
         raise ConfigError(msg)
     for sink in sinks:
-        if not all(callable(getattr(sink, method, None)) for method in _SINK_METHODS):
+        if not isinstance(sink, NativeSink) and not _is_sink(sink):
             msg = f"query {query!r}: unknown sink {sink!r}; use files(…) or a sink of your own"
             raise ConfigError(msg)
     names = [sink.name for sink in sinks]
     if len(set(names)) != len(names):
         msg = f"query {query!r} has two sinks {names}; each must write to a place of its own"
         raise ConfigError(msg)
+    if len(sinks) > 1 and any(isinstance(sink, NativeSink) for sink in sinks):
+        msg = (
+            f"query {query!r}: one of Spark's own sinks cannot share epochs with others {names}; "
+            "write a second query"
+        )
+        raise ConfigError(msg)
     return sinks
+
+
+def _is_sink(sink: Any) -> bool:
+    return all(callable(getattr(sink, method, None)) for method in _SINK_METHODS)
 
 
 __all__ = ["OUTPUT_MODES", "FilesSink", "JobContext"]

@@ -49,6 +49,7 @@ from airflow_provider.runtime.lease import LeaseObserver, acquire_lease
 from airflow_provider.runtime.process import identify_this
 from airflow_provider.runtime.progress import ProgressMeter
 from airflow_provider.runtime.queries import (
+    QueryDefinition,
     RunningQuery,
     StateOperator,
     read_state_operators,
@@ -58,7 +59,7 @@ from airflow_provider.runtime.session import (
     checkpoint_url,
     jvm_pid,
 )
-from airflow_provider.runtime.sinks import EpochCommitter
+from airflow_provider.runtime.sinks import EpochCommitter, NativeEpochs
 
 if TYPE_CHECKING:
     import threading
@@ -248,15 +249,7 @@ class Attempt:
         for definition in self._job.queries:
             place = self._directory.checkpoint(definition.name)
             logs = CheckpointLogs(place)
-            epochs = EpochCommitter(
-                definition.name,
-                storage=self._directory.committables(definition.name),
-                logs=logs,
-                sinks=definition.sinks,
-                lease=self._lease,
-                run_id=self._run.run_id,
-                clock=self._clock,
-            )
+            epochs = self._epochs_of(definition, logs)
             epochs.recover(intent.batches.get(definition.name) if intent is not None else None)
             self._queries[definition.name] = RunningQuery(
                 definition,
@@ -265,6 +258,28 @@ class Attempt:
                 epochs=epochs,
                 trigger=self._job.plan.trigger(self._ask.trigger_s),
             )
+
+    def _epochs_of(
+        self, definition: QueryDefinition, logs: CheckpointLogs
+    ) -> EpochCommitter | NativeEpochs:
+        if definition.native is not None:
+            log.info(
+                "query=%s sink=%s guarantees: %s",
+                definition.name,
+                definition.native.name,
+                definition.native.guarantee,
+            )
+            return NativeEpochs(definition.native)
+        return EpochCommitter(
+            definition.name,
+            storage=self._directory.committables(definition.name),
+            logs=logs,
+            sinks=definition.sinks,
+            lease=self._lease,
+            run_id=self._run.run_id,
+            clock=self._clock,
+            keep_run=definition.bounded,
+        )
 
     def _start_query(self, instruction: lifecycle.StartQuery) -> None:
         self._lease.check()

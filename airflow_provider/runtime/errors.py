@@ -14,6 +14,7 @@
     │ ├ CorruptDocumentError
     │ └ OpenBatchError               a planned batch has not been committed
     ├ SinkError                      a sink could not stage or publish                   3
+    │ └ TakeBackError                what was published cannot be removed exactly        4
     ├ RunFailedError                 the attempt ended; .failure says class and reason   3 or 4
     ├ RunCancelledError              somebody cancelled it; the same command resumes     3
     └ IllegalTransitionError         a bug of this package                               4
@@ -89,6 +90,12 @@ class OpenBatchError(CheckpointError):
 
 class SinkError(SparkStreamError):
     """A sink could not stage or publish; what was published stays, the next start goes on."""
+
+
+class TakeBackError(SinkError):
+    """What a run has published cannot be removed exactly; nothing was removed."""
+
+    exit_code = EXIT_FATAL
 
 
 class RunFailedError(SparkStreamError):

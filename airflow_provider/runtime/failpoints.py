@@ -1,4 +1,4 @@
-"""Named places where a test can make a process die; silent unless the environment arms one.
+"""Named places where a test can make a process die or stop; silent unless the environment arms one.
 
 Each name is a row of the crash table in ARCHITECTURE.md.
 """
@@ -6,6 +6,7 @@ Each name is a row of the crash table in ARCHITECTURE.md.
 from __future__ import annotations
 
 import os
+import signal
 from typing import Final
 
 ALL: Final = (
@@ -14,9 +15,23 @@ ALL: Final = (
     "attempt.recorded",
     "sink.staged",
     "sink.precommitted",
-    "sink.published_one",
     "sink.published",
     "sink.committed",
+    "sink.forgotten",
+    "recover.planned",
+    "recover.aborted",
+    "recover.published",
+    "recover.cleaned",
+    "recover.folded",
+    "takeback.intended",
+    "takeback.removed_one",
+    "takeback.done",
+    "files.published_one",
+    "files.taken_back_one",
+    "sql.committing",
+    "sql.committed",
+    "sql.taking_back",
+    "sql.taken_back",
     "drain.intended",
     "drain.planned",
     "drain.ended",
@@ -30,16 +45,22 @@ _VARIABLE: Final = "SPARK_STREAM_FAILPOINT"
 def hit(name: str) -> None:
     """Die here, as by ``kill -9``, if *name* is armed.
 
-    ``SPARK_STREAM_FAILPOINT=name`` arms the first hit, ``name:3`` the third.
+    ``SPARK_STREAM_FAILPOINT=name`` arms the first hit, ``name:3`` the third; with ``!stop`` at its
+    end the process stops instead, once, until it gets SIGCONT: a driver in a long pause.
     """
     armed = os.environ.get(_VARIABLE)
     if armed is None:
         return
-    wanted, _, count = armed.partition(":")
+    place, _, action = armed.partition("!")
+    wanted, _, count = place.partition(":")
     if wanted != name:
         return
     left = int(count or 1) - 1
     if left > 0:
-        os.environ[_VARIABLE] = f"{name}:{left}"
+        os.environ[_VARIABLE] = f"{name}:{left}" + (f"!{action}" if action else "")
+        return
+    if action == "stop":
+        del os.environ[_VARIABLE]
+        os.kill(os.getpid(), signal.SIGSTOP)
         return
     os._exit(CRASH_EXIT)  # no finally, no atexit: exactly what a crash skips

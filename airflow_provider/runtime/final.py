@@ -8,20 +8,20 @@ from airflow_provider.runtime.checkpoint import CheckpointLogs, LogPosition
 from airflow_provider.runtime.clock import millis_to_iso
 from airflow_provider.runtime.errors import CheckpointError
 from airflow_provider.runtime.jobdir import FINISHED, FinalCheckpoint, JobDirectory
-from airflow_provider.runtime.sinks.epochs import EpochRecord
+from airflow_provider.runtime.sinks.records import EpochRecords
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from airflow_provider.runtime.queries import QueryDefinition, StateOperator
-    from airflow_provider.runtime.sinks import EpochCommitter
+    from airflow_provider.runtime.sinks import EpochCommitter, NativeEpochs
 
 
 def describe_query(
     query: QueryDefinition,
     *,
     logs: CheckpointLogs,
-    epochs: EpochCommitter,
+    epochs: EpochCommitter | NativeEpochs,
     operators: Sequence[StateOperator],
     finished: bool,
 ) -> dict[str, Any]:
@@ -37,6 +37,7 @@ def describe_query(
     position = logs.position()
     last = epochs.last_record()
     return {
+        "query_id": logs.query_id(),
         "batch_id": position.last_commit if position.last_commit >= 0 else None,
         "watermark": _watermark(position),
         "finished": finished,
@@ -53,11 +54,11 @@ def describe_query(
         ],
         "sinks": [
             {
-                "name": sink.name,
+                "name": name,
                 "epoch": last.epoch if last else None,
-                "rows": epochs.run_rows(sink.name),
+                "rows": epochs.run_rows(name),
             }
-            for sink in query.sinks
+            for name in query.sink_names
         ],
     }
 
@@ -70,7 +71,7 @@ def verify_final(directory: JobDirectory, final: FinalCheckpoint) -> FinalCheckp
     """
     for name, query in final.queries.items():
         _verify_batches(directory, final, name, query)
-        _verify_sinks(directory, final, name, query["sinks"])
+        _verify_sinks(directory, final, name, query)
     return final
 
 
@@ -94,16 +95,16 @@ def _verify_batches(
 
 
 def _verify_sinks(
-    directory: JobDirectory, final: FinalCheckpoint, query: str, sinks: Sequence[Mapping[str, Any]]
+    directory: JobDirectory, final: FinalCheckpoint, name: str, query: Mapping[str, Any]
 ) -> None:
-    for sink in sinks:
-        if sink["epoch"] is None:
+    for sink in query["sinks"]:
+        if sink["epoch"] is None:  # no epoch, or a sink that records none
             continue
-        record = EpochRecord.read(directory.committables(query), f"{sink['epoch']}.json")
-        if record is None or record.committed is None:
+        records = EpochRecords(directory.committables(name), query["query_id"])
+        if not records.is_published(sink["epoch"]):
             msg = (
                 f"{directory.url}: the final checkpoint of run {final.run_id!r} says that query "
-                f"{query!r} published epoch {sink['epoch']} to {sink['name']}, but its record says "
+                f"{name!r} published epoch {sink['epoch']} to {sink['name']}, but its record says "
                 "otherwise"
             )
             raise CheckpointError(msg)

@@ -148,6 +148,10 @@ class Lease:
         """Tell whether another driver has taken over."""
         return self._storage.exists(f"leases/{self.token + 1}.json")
 
+    def outlived(self, token: int) -> bool:
+        """Tell whether the driver that held the earlier *token* has certainly ended."""
+        return token < self.token and has_ended(self._storage, token)
+
     def check(self) -> None:
         """Stop here unless this driver may still commit.
 
@@ -183,6 +187,18 @@ def last_token(storage: Storage) -> int:
     """Return the highest token ever given; 0 when there is none."""
     names = (name.removesuffix(".json") for name in storage.list("leases"))
     return max((int(name) for name in names if name.isdigit()), default=0)
+
+
+def has_ended(storage: Storage, token: int) -> bool:
+    """Tell whether the driver that held *token* can do nothing any more.
+
+    Only a release and dead processes are certain; a heartbeat that stands still is not.
+    """
+    beat = HeartbeatRecord.read(storage, f"heartbeats/{token}.json")
+    if beat is not None and beat.released:
+        return True
+    lease = LeaseRecord.read(storage, f"leases/{token}.json")
+    return lease is not None and ProcessIdentity.from_dict(lease.owner).is_gone()
 
 
 def acquire_lease(

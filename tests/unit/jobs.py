@@ -17,7 +17,7 @@ from airflow_provider.runtime.jobdir import (
     RunRecord,
     SubmissionRecord,
 )
-from airflow_provider.runtime.sinks import EpochRecord
+from airflow_provider.runtime.sinks import EpochRecord, EpochRecords
 from airflow_provider.runtime.storage.local import LocalStorage
 from tests.unit.support import QUERY_ID, SparkCheckpoint
 
@@ -45,6 +45,7 @@ def a_final(
     run_id: str = "r1", *, outcome: str = FINISHED, batch: int | None = 0, epoch: int | None = 0
 ) -> FinalCheckpoint:
     query = {
+        "query_id": QUERY_ID,
         "batch_id": batch,
         "watermark": None,
         "finished": outcome == FINISHED,
@@ -149,8 +150,9 @@ class HandMadeJob:
         self.spark.begin()
         for epoch in range(batch + 1):
             self.spark.run(epoch)
-            record = an_epoch(epoch, committed=NOW if published else None)
-            record.put(self.directory.committables("q"), f"{epoch}.json")
+            records = EpochRecords(self.directory.committables("q"), QUERY_ID)
+            put = records.put_published if published else records.put_precommit
+            put(an_epoch(epoch, committed=NOW if published else None))
         return self
 
     def asked(self, run_id: str = "r1", **values: Any) -> HandMadeJob:

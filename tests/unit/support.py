@@ -10,7 +10,15 @@ from typing import TYPE_CHECKING, Any
 from airflow_provider.runtime.checkpoint import CheckpointLogs
 from airflow_provider.runtime.lease import acquire_lease
 from airflow_provider.runtime.process import identify_this
-from airflow_provider.runtime.sinks import EpochCommitter, FilesSink, Staged
+from airflow_provider.runtime.sinks import (
+    Committable,
+    EpochCommitter,
+    EpochId,
+    EpochRecord,
+    EpochRecords,
+    FilesSink,
+    Staged,
+)
 from airflow_provider.runtime.storage.local import LocalStorage
 
 if TYPE_CHECKING:
@@ -19,7 +27,7 @@ if TYPE_CHECKING:
 
     from airflow_provider.runtime.lease import Lease
     from airflow_provider.runtime.process import ProcessIdentity
-    from airflow_provider.runtime.sinks import EpochId, Fence, Sink
+    from airflow_provider.runtime.sinks import Fence, Sink
     from airflow_provider.runtime.storage import Storage
 
 QUERY_ID = "0b9f6c1e-3a55-4d43-8f2b-2f6a51c3d9aa"
@@ -130,31 +138,42 @@ class FakeSink:
         self.published: dict[int, list[str]] = {}
         self.calls: list[tuple[str, Any]] = []
 
-    def check(self, output_mode: str) -> None:
+    def check(self, df: Any, output_mode: str) -> None:
         self.calls.append(("check", output_mode))
+
+    def recover(self, query_id: str, is_garbage: Any, fence: Fence) -> None:
+        self.calls.append(("recover", query_id))
+        for key in list(self.staged):
+            epoch, _, token = key.partition("-")
+            if is_garbage(int(epoch), int(token)):
+                del self.staged[key]
 
     def stage(self, df: Any, epoch: EpochId) -> Staged:
         self.calls.append(("stage", epoch.epoch))
         key = f"{epoch.epoch}-{epoch.token}"
         self.staged[key] = list(df.rows)
-        return Staged({"key": key, "epoch": epoch.epoch}, len(df.rows))
+        return Staged({"key": key}, len(df.rows))
 
-    def commit(self, committable: dict[str, Any], fence: Fence) -> None:
-        self.calls.append(("commit", committable["epoch"]))
-        fence()
-        rows = self.staged.pop(committable["key"], None)
+    def commit(self, committable: Committable, fence: Fence) -> None:
+        self.calls.append(("commit", committable.epoch.epoch))
+        fence.check()
+        rows = self.staged.pop(committable.data["key"], None)
         if rows is not None:
-            self.published[committable["epoch"]] = rows
+            self.published[committable.epoch.epoch] = rows
 
-    def abort(self, committable: dict[str, Any]) -> None:
-        self.calls.append(("abort", committable["epoch"]))
-        self.staged.pop(committable["key"], None)
+    def abort(self, committable: Committable) -> None:
+        self.calls.append(("abort", committable.epoch.epoch))
+        self.staged.pop(committable.data["key"], None)
 
-    def clean(self, query_id: str, keep: Any) -> None:
-        self.calls.append(("clean", query_id))
-        for key in list(self.staged):
-            if int(key.partition("-")[0]) not in keep:
-                del self.staged[key]
+    def check_take_back(self, committables: Any) -> None:
+        self.calls.append(("check_take_back", [c.epoch.epoch for c in committables]))
+
+    def take_back(self, committables: Any, fence: Fence) -> None:
+        self.calls.append(("take_back", [c.epoch.epoch for c in committables]))
+        for committable in committables:
+            fence.check()
+            self.staged.pop(committable.data["key"], None)
+            self.published.pop(committable.epoch.epoch, None)
 
     def asked(self, what: str) -> list[Any]:
         return [argument for call, argument in self.calls if call == what]
@@ -171,7 +190,7 @@ class HandStagedFiles(FilesSink):
         committable = stage_by_hand(
             self.folder, df.rows, query_id=epoch.query_id, epoch=epoch.epoch, token=epoch.token
         )
-        return Staged(committable, len(df.rows))
+        return Staged(committable.data, len(df.rows))
 
     def visible(self) -> list[str]:
         """Return the rows that a reader of the folder sees, sorted, with any duplicates."""
@@ -190,7 +209,7 @@ def stage_by_hand(
     epoch: int = 0,
     token: int = 1,
     partition: str = "",
-) -> dict[str, Any]:
+) -> Committable:
     """Write one staged file per row, and return the committable that names them."""
     staging = staging_of(folder, query_id) / f"{epoch}-{token}"
     moves = []
@@ -200,7 +219,7 @@ def stage_by_hand(
         (staging / staged).write_text(row)
         final = f"{partition}part-{epoch:010d}-{number:05d}-{query_id}.json"
         moves.append([staged, final])
-    return {"staging": staging.name, "query_id": query_id, "files": moves}
+    return Committable(EpochId("q", query_id, epoch, token), {"files": moves})
 
 
 def take_lease(
@@ -242,8 +261,7 @@ class EpochBench:
 
     def driver(self, run_id: str = "r1", *sinks: Sink) -> EpochCommitter:
         """Take the lease, waiting out any holder, and return a committer under it."""
-        lease = take_lease(self.storage, self.clock, run_id=run_id, timeout_s=0.1)
-        self._leases.append(lease)
+        lease = self.lease(run_id)
         return EpochCommitter(
             "q",
             storage=self.committables,
@@ -254,13 +272,35 @@ class EpochBench:
             clock=self.clock,
         )
 
+    def lease(self, run_id: str = "r1") -> Lease:
+        """Take the lease, waiting out any holder."""
+        lease = take_lease(self.storage, self.clock, run_id=run_id, timeout_s=0.1)
+        self._leases.append(lease)
+        return lease
+
     def recovered(self, run_id: str = "r1", *sinks: Sink) -> EpochCommitter:
         committer = self.driver(run_id, *sinks)
         committer.recover()
         return committer
 
-    def records(self) -> list[int]:
-        return sorted(int(name.removesuffix(".json")) for name in self.committables.list(""))
+    @property
+    def records(self) -> EpochRecords:
+        return EpochRecords(self.committables, QUERY_ID)
+
+    def epochs(self) -> list[int]:
+        """Return the epochs that have a record, pre-committed or published."""
+        found = self.records.find()
+        return sorted({*found.published, *found.precommitted})
+
+    def record(self, epoch: int) -> EpochRecord | None:
+        """Return the record that counts for *epoch*."""
+        tokens = self.records.find().precommitted.get(epoch)
+        published = self.records.published(epoch)
+        return published or (self.records.precommitted(epoch, tokens[-1]) if tokens else None)
+
+    def end(self, token: int) -> None:
+        """Let the driver of *token* release its lease."""
+        self._leases[token - 1].release()
 
     def close(self) -> None:
         for lease in self._leases:

@@ -125,7 +125,7 @@ def test_a_run_that_cannot_be_is_refused_before_anything_is_written(
 
 @pytest.mark.parametrize(
     ("url", "complaint"),
-    [("s3://bucket/job", "the scheme 's3'"), ("memory://job", "this process's memory")],
+    [("hdfs://host/job", "the scheme 'hdfs'"), ("memory://job", "this process's memory")],
 )
 def test_a_job_on_storage_that_does_not_serve_is_refused(capsys, url, complaint):
     """

@@ -33,7 +33,7 @@ def run_epoch(job: EpochBench, committer, epoch: int, *rows: str, read: int | No
 
 
 def record_of(job: EpochBench, epoch: int) -> EpochRecord:
-    return EpochRecord.read(job.committables, f"{epoch}.json")
+    return job.record(epoch)
 
 
 # --- the two phases -----------------------------------------------------------------------------
@@ -58,9 +58,7 @@ def test_pre_commit_stages_and_records(job, sink):
         record.rows_read,
     )
     assert record.committed is None
-    assert [
-        {"name": "fake", "rows": 2, "run_rows": 2, "committable": {"key": "0-1", "epoch": 0}}
-    ] == record.sinks
+    assert [{"name": "fake", "rows": 2, "run_rows": 2, "data": {"key": "0-1"}}] == record.sinks
 
 
 def test_an_epoch_is_published_only_after_sparks_commit(job, sink):
@@ -111,7 +109,7 @@ def test_epochs_are_published_in_order(job, sink):
 
     committer.commit_ready()
     assert [0, 1, 2] == sink.asked("commit")
-    assert [0, 1, 2, 3] == job.records()
+    assert [0, 1, 2, 3] == job.epochs()
     assert record_of(job, 3).committed is None
 
 
@@ -177,7 +175,7 @@ def test_a_sink_that_cannot_stage_leaves_no_record(tmp_path):
         committer.pre_commit(frame, 0, counted(1))
     job.close()
 
-    assert [] == job.records()
+    assert [] == job.epochs()
     assert 1 == frame.unpersisted
 
 
@@ -243,24 +241,31 @@ def test_an_epoch_that_spark_did_not_commit_is_replaced_when_its_batch_runs_agai
     assert not second.has_pending()
 
     second.pre_commit(FakeFrame("second run"), 1, counted(1))
-    assert [1] == sink.asked("abort")
-    assert {"1-2": ["second run"]} == sink.staged
     assert 2 == record_of(job, 1).token
 
     job.spark.commit(1)
     second.commit_ready()
+    assert [1] == sink.asked("abort")
+    assert {} == sink.staged
     assert {0: ["a"], 1: ["second run"]} == sink.published
 
 
 def test_recovery_removes_what_no_record_names(job, sink):
     """
-    What a driver staged before it died without a record is removed.
+    What a driver that has ended staged without a record is removed; what one that may be alive
+    staged stays until its epoch is published by another.
     """
     job.recovered()
-    sink.staged["0-1"] = ["half"]
-
     job.recovered()
+    job.end(1)
+    sink.staged.update({"0-1": ["half"], "0-2": ["half"]})
 
+    third = job.recovered()
+    assert {"0-2"} == set(sink.staged)
+
+    run_epoch(job, third, 0, "a")
+    third.commit_ready()
+    third.remove_leftovers()
     assert {} == sink.staged
 
 
@@ -310,7 +315,7 @@ def test_a_driver_that_lost_its_lease_stages_nothing(job, sink):
     with pytest.raises(LeaseLostError):
         old.pre_commit(FakeFrame("stale"), 0, counted(1))
     assert [] == sink.asked("stage")
-    assert [] == job.records()
+    assert [] == job.epochs()
 
 
 def test_a_driver_overtaken_while_it_stages_records_nothing(job, sink):
@@ -332,7 +337,7 @@ def test_a_driver_overtaken_while_it_stages_records_nothing(job, sink):
 
     with pytest.raises(LeaseLostError):
         old.pre_commit(Overtaken(), 0, counted(1))
-    assert [] == job.records()
+    assert [] == job.epochs()
 
 
 def test_a_driver_that_lost_its_lease_publishes_nothing(job, sink):
@@ -373,17 +378,16 @@ def test_a_driver_overtaken_while_it_publishes_stops_there(job, sink):
 
 def test_an_epoch_is_pre_committed_once(job):
     """
-    A driver that finds the record of another one for its epoch stops, and that record stays.
+    A driver records an epoch once: what it has pre-committed is never replaced by itself.
     """
     committer = job.recovered()
     job.spark.plan(0)
-    theirs = EpochRecord(epoch=0, query_id=QUERY_ID, run_id="r1", token=9, rows_read=1, sinks=[])
-    theirs.put(job.committables, "0.json")
+    committer.pre_commit(FakeFrame("a"), 0, counted(1))
+    first = record_of(job, 0)
 
-    with pytest.raises(LeaseLostError, match="another driver has pre-committed this epoch"):
-        committer.pre_commit(FakeFrame("a"), 0, counted(1))
-    assert theirs == record_of(job, 0)
-    assert not committer.has_pending()
+    with pytest.raises(LeaseLostError, match="lease 1 has pre-committed epoch 0 before"):
+        committer.pre_commit(FakeFrame("b"), 0, counted(1))
+    assert first == record_of(job, 0)
 
 
 def test_a_driver_that_lost_its_lease_records_nothing_about_an_epoch_without_rows(job, tmp_path):

@@ -8,9 +8,19 @@ import pytest
 
 from airflow_provider.runtime import failpoints, files
 from airflow_provider.runtime.errors import ConfigError, LeaseLostError, SinkError
-from airflow_provider.runtime.sinks import EpochId
+from airflow_provider.runtime.sinks import Committable, EpochId
 from airflow_provider.runtime.sinks.files import _final_name
+from airflow_provider.runtime.testing import LosingFence, OpenFence
 from tests.unit.support import QUERY_ID, HandStagedFiles, stage_by_hand, staging_of
+
+
+class Frame:
+    """As much of a DataFrame as a check may look at."""
+
+    columns = ("day", "origin")
+
+
+FRAME = Frame()
 
 
 class SimulatedCrashError(BaseException):
@@ -27,10 +37,6 @@ def sink(output) -> HandStagedFiles:
     return HandStagedFiles(output)
 
 
-def unfenced() -> None:
-    """Let every step pass."""
-
-
 def names(folder) -> list[str]:
     return sorted(p.relative_to(folder).as_posix() for p in folder.rglob("*") if p.is_file())
 
@@ -42,7 +48,7 @@ def test_staged_files_appear_in_the_folder(sink, output):
     """
     A commit moves every staged file into the output folder, whole and under its final name.
     """
-    sink.commit(stage_by_hand(output, ["a", "b"], epoch=3), unfenced)
+    sink.commit(stage_by_hand(output, ["a", "b"], epoch=3), OpenFence())
 
     assert [
         f"part-0000000003-00000-{QUERY_ID}.json",
@@ -66,7 +72,7 @@ def test_staging_leaves_no_trace(sink, output):
     """
     After the last epoch's commit the hidden folder is gone.
     """
-    sink.commit(stage_by_hand(output, ["a"]), unfenced)
+    sink.commit(stage_by_hand(output, ["a"]), OpenFence())
 
     assert ["out"] == sorted(p.name for p in output.parent.iterdir())
 
@@ -78,7 +84,7 @@ def test_a_commit_leaves_others_staging_alone(sink, output):
     first = stage_by_hand(output, ["a"], epoch=0)
     stage_by_hand(output, ["b"], epoch=1)
     stage_by_hand(output, ["c"], query_id="another-query")
-    sink.commit(first, unfenced)
+    sink.commit(first, OpenFence())
 
     assert ["1-1"] == sorted(p.name for p in staging_of(output).iterdir())
     assert ["0-1"] == sorted(p.name for p in staging_of(output, "another-query").iterdir())
@@ -88,7 +94,7 @@ def test_partitions_keep_their_folders(sink, output):
     """
     A file staged under ``column=value`` is published under the same folder.
     """
-    sink.commit(stage_by_hand(output, ["a"], partition="day=1/origin=JFK/"), unfenced)
+    sink.commit(stage_by_hand(output, ["a"], partition="day=1/origin=JFK/"), OpenFence())
 
     assert [f"day=1/origin=JFK/part-{0:010d}-00000-{QUERY_ID}.json"] == names(output)
 
@@ -97,7 +103,7 @@ def test_an_epoch_without_files_is_published(sink, output):
     """
     An epoch of no rows changes nothing that a reader sees.
     """
-    sink.commit({"staging": "0-1", "query_id": QUERY_ID, "files": []}, unfenced)
+    sink.commit(Committable(EpochId("q", QUERY_ID, 0, 1), {"files": []}), OpenFence())
 
     assert not output.exists()
 
@@ -108,7 +114,7 @@ def test_other_files_in_the_folder_stay(sink, output):
     """
     output.mkdir()
     (output / "theirs.json").write_text("theirs")
-    sink.commit(stage_by_hand(output, ["a"]), unfenced)
+    sink.commit(stage_by_hand(output, ["a"]), OpenFence())
 
     assert "theirs" == (output / "theirs.json").read_text()
     assert ["a"] == sink.visible()
@@ -133,10 +139,10 @@ def test_a_commit_cut_short_anywhere_is_completed_by_the_next(
 
     monkeypatch.setattr(failpoints, "hit", die)
     with pytest.raises(SimulatedCrashError):
-        sink.commit(committable, unfenced)
+        sink.commit(committable, OpenFence())
     assert rows[: died_after + 1] == sink.visible()
 
-    sink.commit(committable, unfenced)
+    sink.commit(committable, OpenFence())
     assert rows == sink.visible()
     assert ["out"] == sorted(p.name for p in output.parent.iterdir())
 
@@ -146,8 +152,8 @@ def test_a_commit_again_after_the_end_changes_nothing(sink, output):
     A second commit of a published epoch finds all in place.
     """
     committable = stage_by_hand(output, ["a", "b"])
-    sink.commit(committable, unfenced)
-    sink.commit(committable, unfenced)
+    sink.commit(committable, OpenFence())
+    sink.commit(committable, OpenFence())
 
     assert ["a", "b"] == sink.visible()
 
@@ -156,16 +162,8 @@ def test_every_file_is_fenced(sink, output):
     """
     A driver that loses its lease between two files publishes no further one.
     """
-    fences = []
-
-    def fence() -> None:
-        fences.append(1)
-        if len(fences) == 3:
-            msg = "overtaken"
-            raise LeaseLostError(msg)
-
     with pytest.raises(LeaseLostError):
-        sink.commit(stage_by_hand(output, ["a", "b", "c", "d"]), fence)
+        sink.commit(stage_by_hand(output, ["a", "b", "c", "d"]), LosingFence(3))
     assert ["a", "b"] == sink.visible()
 
 
@@ -174,17 +172,17 @@ def test_a_staged_file_that_was_removed_is_named(sink, output):
     A file that is neither staged nor published is an error that names both places and the way out.
     """
     committable = stage_by_hand(output, ["a", "b"])
-    ((_, _), (staged, final)) = committable["files"]
+    ((_, _), (staged, final)) = committable.data["files"]
     (staging_of(output) / "0-1" / staged).unlink()
 
     with pytest.raises(SinkError, match="neither published nor staged") as raised:
-        sink.commit(committable, unfenced)
+        sink.commit(committable, OpenFence())
     assert str(output / final) in str(raised.value)
     assert "restore it" in str(raised.value)
     assert ["a"] == sink.visible()
 
 
-# --- taking back --------------------------------------------------------------------------------
+# --- aborting and recovering -------------------------------------------------------------------
 
 
 def test_abort_removes_what_was_staged(sink, output):
@@ -202,7 +200,7 @@ def test_abort_leaves_published_epochs_alone(sink, output):
     """
     Taking one epoch back does not touch another one, published or staged.
     """
-    sink.commit(stage_by_hand(output, ["a"], epoch=0), unfenced)
+    sink.commit(stage_by_hand(output, ["a"], epoch=0), OpenFence())
     stage_by_hand(output, ["c"], epoch=2)
     sink.abort(stage_by_hand(output, ["b"], epoch=1))
 
@@ -210,36 +208,48 @@ def test_abort_leaves_published_epochs_alone(sink, output):
     assert ["2-1"] == [p.name for p in staging_of(output).iterdir()]
 
 
-def test_clean_removes_all_but_what_is_kept(sink, output):
+def test_recovery_removes_what_is_garbage(sink, output):
     """
-    Cleaning removes a query's staged epochs except those to keep, of every driver.
+    A start removes what it is told is garbage, and folders of no form that the sink makes.
     """
     for epoch, token in ((0, 1), (1, 1), (1, 2), (2, 2)):
         stage_by_hand(output, ["x"], epoch=epoch, token=token)
-    sink.clean(QUERY_ID, keep={1})
+    (staging_of(output) / "half").mkdir()
+    sink.recover(QUERY_ID, lambda epoch, _: epoch != 1, OpenFence())
 
     assert ["1-1", "1-2"] == sorted(p.name for p in staging_of(output).iterdir())
 
 
-def test_clean_knows_its_own_query(sink, output):
-    """
-    What another query stages for the same folder stays.
-    """
-    stage_by_hand(output, ["a"], query_id="another-query")
-    sink.clean(QUERY_ID, keep=())
-
-    assert staging_of(output, "another-query").is_dir()
+# --- taking back --------------------------------------------------------------------------------
 
 
-def test_clean_never_removes_published_files(sink, output):
+def test_taking_back_deletes_the_epochs_files(sink, output):
     """
-    Cleaning after a commit leaves the output as it is.
+    A take-back deletes the files of its epochs and nothing else, and leaves the folder.
     """
-    sink.commit(stage_by_hand(output, ["a"]), unfenced)
-    sink.clean(QUERY_ID, keep=())
-    sink.clean(QUERY_ID, keep=())
+    output.mkdir()
+    (output / "theirs.json").write_text("theirs")
+    taken = [stage_by_hand(output, ["b"], epoch=2), stage_by_hand(output, ["a"], epoch=1)]
+    for committable in (stage_by_hand(output, ["kept"], epoch=0), *taken):
+        sink.commit(committable, OpenFence())
+    sink.take_back(taken, OpenFence())
+    sink.take_back(taken, OpenFence())
 
-    assert ["a"] == sink.visible()
+    assert ["kept"] == sink.visible()
+    assert (output / "theirs.json").exists()
+
+
+def test_a_rename_that_was_about_to_happen_finds_nothing(sink, output):
+    """
+    A driver paused before a rename cannot bring a file back: what it would move is gone first.
+    """
+    committable = stage_by_hand(output, ["a", "b"])
+    fence = OpenFence()
+    fence.check = lambda: HandStagedFiles(output).take_back([committable], OpenFence())
+
+    with pytest.raises(SinkError, match="neither published nor staged"):
+        sink.commit(committable, fence)
+    assert [] == sink.visible()
 
 
 # --- names --------------------------------------------------------------------------------------
@@ -313,7 +323,7 @@ def test_what_cannot_work_is_refused_before_anything_is_written(
     before = sorted(tmp_path.rglob("*"))
 
     with pytest.raises(ConfigError, match=complaint) as raised:
-        make(tmp_path).check(output_mode)
+        make(tmp_path).check(FRAME, output_mode)
     assert str(raised.value).startswith("files:")
     assert before == sorted(tmp_path.rglob("*"))
 
@@ -325,7 +335,7 @@ def test_a_folder_that_cannot_be_written_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "access", lambda path, mode: False)  # root may write anywhere
 
     with pytest.raises(ConfigError, match="no permission to write in"):
-        files(str(tmp_path / "out")).check("append")
+        files(str(tmp_path / "out")).check(FRAME, "append")
 
 
 @pytest.mark.parametrize("file_format", ["parquet", "json", "csv", "orc"])
@@ -333,7 +343,7 @@ def test_a_sink_that_can_work_is_accepted(tmp_path, file_format):
     """
     Every known format is accepted for a folder that need not exist yet, and nothing is made.
     """
-    files(str(tmp_path / "new" / "out"), format=file_format).check("append")
+    files(str(tmp_path / "new" / "out"), format=file_format).check(FRAME, "append")
 
     assert [] == list(tmp_path.iterdir())
 

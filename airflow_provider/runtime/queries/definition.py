@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame
 
-    from airflow_provider.runtime.sinks import Sink
+    from airflow_provider.runtime.sinks import NativeSink, Sink
 
 
 @dataclasses.dataclass(frozen=True)
@@ -21,6 +21,8 @@ class QueryDefinition:
     """What ``ctx.write`` was called with.
 
     Attributes:
+        sinks: the two-phase sinks that share its epochs; none when it has a native one.
+        native: Spark's own sink, or None.
         sources: the query's sources in the order in which Spark logs their offsets.
         operators: names of its stateful operators in plan order; empty for ``0``, ``1``, …
     """
@@ -31,6 +33,14 @@ class QueryDefinition:
     output_mode: str
     operators: tuple[str, ...]
     sources: tuple[SourceDefinition, ...]
+    native: NativeSink | None = None
+
+    @property
+    def sink_names(self) -> tuple[str, ...]:
+        """Return the names of all its sinks."""
+        return tuple(sink.name for sink in self.sinks) or (
+            (self.native.name,) if self.native else ()
+        )
 
     @property
     def bounded(self) -> bool:

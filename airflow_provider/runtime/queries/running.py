@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_provider.runtime.lifecycle import Run
 from airflow_provider.runtime.queries.plan import count_input_rows
+from airflow_provider.runtime.sinks import NativeEpochs
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.streaming.query import StreamingQuery
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
 
     from airflow_provider.runtime.checkpoint import CheckpointLogs
     from airflow_provider.runtime.queries.definition import QueryDefinition
@@ -40,7 +42,7 @@ class RunningQuery:
         *,
         checkpoint: str,
         logs: CheckpointLogs,
-        epochs: EpochCommitter,
+        epochs: EpochCommitter | NativeEpochs,
         trigger: dict[str, Any],
     ) -> None:
         self.name = definition.name
@@ -59,7 +61,7 @@ class RunningQuery:
         self._started.clear()
         self._callback_error = None
         writer = self.definition.df.writeStream.outputMode(self.definition.output_mode)
-        writer = writer.foreachBatch(self._on_batch).queryName(self.name)
+        writer = self._with_sinks(writer).queryName(self.name)
         writer = writer.option("checkpointLocation", self._checkpoint)
         trigger = self._trigger if how is Run.INPUT else {"once": True}
         self._query = writer.trigger(**trigger).start()
@@ -101,9 +103,15 @@ class RunningQuery:
         context = self.definition.df.sparkSession.sparkContext
         context._jsc.sc().cancelJobGroupAndFutureJobs(query.runId)
 
-    def _on_batch(self, df: DataFrame, batch: int) -> None:
+    def _with_sinks(self, writer: DataStreamWriter) -> DataStreamWriter:
+        epochs = self.epochs
+        if isinstance(epochs, NativeEpochs):
+            return epochs.sink.attach(writer)
+        return writer.foreachBatch(lambda df, batch: self._on_batch(epochs, df, batch))
+
+    def _on_batch(self, epochs: EpochCommitter, df: DataFrame, batch: int) -> None:
         try:
-            self.epochs.pre_commit(df, batch, self._count_input)
+            epochs.pre_commit(df, batch, self._count_input)
         except BaseException as error:
             # Spark wraps it twice and keeps only its text; the driver wants to know its type.
             self._callback_error = error

@@ -1,16 +1,33 @@
 """Sinks with a two-phase commit: staged, pre-committed, then published after Spark's commit."""
 
-from airflow_provider.runtime.sinks.epochs import EpochCommitter, EpochRecord
+from airflow_provider.runtime.sinks.epochs import EpochCommitter
 from airflow_provider.runtime.sinks.files import FilesSink, files
-from airflow_provider.runtime.sinks.protocol import EpochId, Fence, Sink, Staged
+from airflow_provider.runtime.sinks.native import NativeEpochs, NativeSink, native
+from airflow_provider.runtime.sinks.protocol import (
+    Committable,
+    EpochId,
+    Fence,
+    IsGarbage,
+    Sink,
+    Staged,
+)
+from airflow_provider.runtime.sinks.records import EpochRecord, EpochRecords
+from airflow_provider.runtime.sinks.takeback import RunTakeBack
 
 __all__ = [
+    "Committable",
     "EpochCommitter",
     "EpochId",
     "EpochRecord",
+    "EpochRecords",
     "Fence",
     "FilesSink",
+    "IsGarbage",
+    "NativeEpochs",
+    "NativeSink",
+    "RunTakeBack",
     "Sink",
     "Staged",
     "files",
+    "native",
 ]

@@ -16,12 +16,20 @@ from typing import TYPE_CHECKING, Final
 
 from airflow_provider.runtime import failpoints
 from airflow_provider.runtime.errors import ConfigError, SinkError
-from airflow_provider.runtime.sinks.protocol import Committable, EpochId, Fence, Staged
+from airflow_provider.runtime.sinks.protocol import (
+    Committable,
+    EpochId,
+    Fence,
+    IsGarbage,
+    Staged,
+)
+from airflow_provider.runtime.sinks.staging import stage_files
 from airflow_provider.runtime.storage import local_path_of
 from airflow_provider.runtime.storage.local import sync_folder
+from airflow_provider.runtime.storage.trees import folders_in
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from pyspark.sql import DataFrame
 
@@ -29,11 +37,7 @@ FORMATS: Final = ("parquet", "json", "csv", "orc")
 _SELF_DESCRIBING: Final = frozenset({"parquet", "orc"})  # an empty file still tells the schema
 # Spark names a file part-<task>-<uuid>.c000.snappy.parquet, or with -c000; what follows is kept.
 _SPARK_NAME = re.compile(r"part-\d+-[0-9a-f-]{36}[.-]c\d+(?P<suffix>\..+)")
-_WRITER_OPTIONS: Final = {
-    # Nobody reads the staging folder, so neither a marker nor a second rename is of use there.
-    "mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
-    "mapreduce.fileoutputcommitter.algorithm.version": "2",
-}
+_STAGING_NAME = re.compile(r"(?P<epoch>\d+)-(?P<token>\d+)")
 
 
 def files(
@@ -74,8 +78,12 @@ class FilesSink:
         """Return the sink's name: its kind and its folder."""
         return f"files:{self._folder or self._url}"
 
-    def check(self, output_mode: str) -> None:
+    def check(self, df: DataFrame, output_mode: str) -> None:
         """Refuse an unknown format, another output mode than append, or an unwritable folder."""
+        missing = [column for column in self._partition_by if column not in df.columns]
+        if missing:
+            msg = f"{self.name}: there is no column {missing[0]!r} to partition by"
+            raise ConfigError(msg)
         if self._format not in FORMATS:
             msg = f"{self.name}: unknown format {self._format!r}; use one of {', '.join(FORMATS)}"
             raise ConfigError(msg)
@@ -93,34 +101,40 @@ class FilesSink:
             raise ConfigError(msg)
         _check_writable(self._folder, self.name)
 
+    def recover(self, query_id: str, is_garbage: IsGarbage, fence: Fence) -> None:
+        """Remove the query's hidden folders that are garbage; a rename needs no other fence."""
+        del fence
+        staging = self._staging(query_id)
+        for name in folders_in(str(staging)):
+            match = _STAGING_NAME.fullmatch(name)
+            if match is None or is_garbage(int(match["epoch"]), int(match["token"])):
+                self._remove_staging(staging / name)
+        self._remove_if_empty(staging)
+
     def stage(self, df: DataFrame, epoch: EpochId) -> Staged:
         """Write the rows with Spark into the hidden folder and flush them to the disk."""
-        from pyspark.sql import Observation
-        from pyspark.sql import functions as F  # noqa: N812 - the name everybody knows
-
-        staging = self._staging(epoch.query_id) / f"{epoch.epoch}-{epoch.token}"
-        counted = Observation()
-        writer = df.observe(counted, F.count(F.lit(1)).alias("rows")).write
-        writer = writer.format(self._format).mode("overwrite").options(**self._options)
-        writer = writer.options(**_WRITER_OPTIONS).partitionBy(*self._partition_by)
-        writer.save(str(staging))
-        rows = int(counted.get["rows"])
-        publish = rows > 0 or self._needs_schema(epoch.query_id)
-        names = list(_data_files(staging)) if publish else []
-        _flush([staging / name for name in names])
+        staged = stage_files(
+            df,
+            str(self._folder_of(epoch)),
+            self._format,
+            partition_by=self._partition_by,
+            options=self._options,
+        )
+        publish = staged.rows > 0 or self._needs_schema(epoch.query_id)
+        names = [name for name, _ in staged.files] if publish else []
         moves = [[name, _final_name(name, i, epoch)] for i, name in enumerate(names)]
-        return Staged({"staging": staging.name, "query_id": epoch.query_id, "files": moves}, rows)
+        return Staged({"files": moves}, staged.rows)
 
     def commit(self, committable: Committable, fence: Fence) -> None:
         """Rename the staged files into the folder, one by one."""
-        staging = self._staging(committable["query_id"]) / committable["staging"]
+        staging = self._folder_of(committable.epoch)
         folders: set[Path] = set()
-        for staged, final in committable["files"]:
+        for staged, final in committable.data["files"]:
             target = self._output / final
             target.parent.mkdir(parents=True, exist_ok=True)
-            fence()
+            fence.check()
             _publish(staging / staged, target)
-            failpoints.hit("sink.published_one")
+            failpoints.hit("files.published_one")
             folders.add(target.parent)
         for folder in folders:
             sync_folder(folder)
@@ -128,18 +142,25 @@ class FilesSink:
 
     def abort(self, committable: Committable) -> None:
         """Remove the epoch's hidden folder."""
-        staging = self._staging(committable["query_id"]) / committable["staging"]
-        self._remove_staging(staging)
+        self._remove_staging(self._folder_of(committable.epoch))
 
-    def clean(self, query_id: str, keep: Collection[int]) -> None:
-        """Remove the query's hidden folders, but for the epochs in *keep*."""
-        staging = self._staging(query_id)
-        if not staging.is_dir():
-            return
-        for folder in list(staging.iterdir()):
-            epoch = folder.name.partition("-")[0]
-            if not (epoch.isdigit() and int(epoch) in keep):
-                self._remove_staging(folder)
+    def check_take_back(self, committables: Sequence[Committable]) -> None:
+        """Accept: a file's name says which epoch it is of."""
+
+    def take_back(self, committables: Sequence[Committable], fence: Fence) -> None:
+        """Delete the files that the epochs have published, one by one."""
+        folders: set[Path] = set()
+        for committable in committables:
+            # First, so that a driver paused before a rename finds nothing to rename.
+            self._remove_staging(self._folder_of(committable.epoch))
+            for _, final in committable.data["files"]:
+                fence.check()
+                (self._output / final).unlink(missing_ok=True)
+                failpoints.hit("files.taken_back_one")
+                folders.add((self._output / final).parent)
+        for folder in folders:
+            if folder.is_dir():
+                sync_folder(folder)
 
     @property
     def _output(self) -> Path:
@@ -150,11 +171,17 @@ class FilesSink:
     def _staging(self, query_id: str) -> Path:
         return self._output.parent / f".{self._output.name}.staging" / query_id
 
+    def _folder_of(self, epoch: EpochId) -> Path:
+        return self._staging(epoch.query_id) / f"{epoch.epoch}-{epoch.token}"
+
     def _remove_staging(self, folder: Path) -> None:
         shutil.rmtree(folder, ignore_errors=True)
-        for parent in (folder.parent, folder.parent.parent):
+        self._remove_if_empty(folder.parent)
+
+    def _remove_if_empty(self, staging: Path) -> None:
+        for folder in (staging, staging.parent):
             try:
-                parent.rmdir()
+                folder.rmdir()
             except OSError:
                 return  # others are staging there
 
@@ -175,13 +202,6 @@ def _check_writable(folder: Path, name: str) -> None:
         if not os.access(place, os.W_OK | os.X_OK):
             msg = f"{name}: no permission to write in {place}"
             raise ConfigError(msg)
-
-
-def _data_files(staging: Path) -> Iterator[str]:
-    """Yield the data files under *staging* as relative paths, sorted."""
-    for path in sorted(staging.rglob("part-*")):
-        if path.is_file():
-            yield path.relative_to(staging).as_posix()
 
 
 def _final_name(staged: str, number: int, epoch: EpochId) -> str:
@@ -205,15 +225,3 @@ def _publish(staged: Path, target: Path) -> None:
                 "removed by hand, restore it or start a new job directory"
             )
             raise SinkError(msg) from None
-
-
-def _flush(paths: Sequence[Path]) -> None:
-    """Make files and their names survive a loss of power, before the epoch is pre-committed."""
-    for path in paths:
-        descriptor = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-    for folder in {path.parent for path in paths}:
-        sync_folder(folder)

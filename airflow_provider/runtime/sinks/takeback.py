@@ -1,0 +1,175 @@
+"""Taking back what a run has published: the epochs at the end of a query's history, in every sink.
+
+The intent is put before the first row is removed, so whoever comes next goes on instead of running
+the query on outputs that are half there. The query's id has ended with it: the checkpoint that is
+restored to before the run gets a new one, and a driver of the old one that wakes up later finds its
+epochs taken back in every sink.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING
+
+from airflow_provider.runtime import failpoints
+from airflow_provider.runtime.clock import Clock, to_iso
+from airflow_provider.runtime.errors import TakeBackError
+from airflow_provider.runtime.sinks.epochs import committable_of
+from airflow_provider.runtime.sinks.native import NativeSink
+from airflow_provider.runtime.sinks.records import EpochRecord, EpochRecords, TakeBackRecord
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from airflow_provider.runtime.sinks.protocol import Committable, Fence, Sink
+
+
+class RunTakeBack:
+    """Takes back one run's epochs of one query.
+
+    No query may run on the checkpoint meanwhile: the caller holds the lease.
+
+    Args:
+        query: the query's name.
+        records: its records.
+        sinks: all that it has written to.
+        run_id: the run.
+        fence: the caller's lease.
+        clock: for the record's times.
+    """
+
+    def __init__(
+        self,
+        query: str,
+        *,
+        records: EpochRecords,
+        sinks: Sequence[Sink | NativeSink],
+        run_id: str,
+        fence: Fence,
+        clock: Clock,
+    ) -> None:
+        self._query = query
+        self._records = records
+        self._native = [sink for sink in sinks if isinstance(sink, NativeSink)]
+        self._sinks = [sink for sink in sinks if not isinstance(sink, NativeSink)]
+        self._run_id = run_id
+        self._fence = fence
+        self._clock = clock
+
+    def check(self) -> None:
+        """Refuse what cannot be done; nothing is removed or recorded.
+
+        Raises:
+            TakeBackError: a later run has written to the query, a record was folded away, a sink
+                is missing, or a sink cannot remove exactly what it published.
+        """
+        self._plan()
+
+    def take_back(self) -> int:
+        """Remove what the run has published from every sink.
+
+        Returns:
+            The first epoch taken back; -1 when the run has none.
+
+        Raises:
+            TakeBackError: as :meth:`check`.
+            LeaseLostError: another driver has taken over; the next call goes on.
+
+        Crash safety: calling it again completes it.
+        Idempotent: by query id and run.
+        """
+        begun = self._records.take_back()
+        if begun is not None and begun.done and begun.run_id == self._run_id:
+            return begun.first_epoch
+        first, work = self._plan()
+        if first < 0:
+            return first
+        self._fence.check()
+        intent = TakeBackRecord(
+            query_id=self._records.query_id,
+            run_id=self._run_id,
+            first_epoch=first,
+            began=to_iso(self._clock.now()),
+        )
+        self._records.put_take_back(intent)
+        failpoints.hit("takeback.intended")
+        for sink, committables in work:
+            sink.take_back(committables, self._fence)
+            failpoints.hit("takeback.removed_one")
+        self._fence.check()
+        self._records.put_take_back(dataclasses.replace(intent, done=to_iso(self._clock.now())))
+        failpoints.hit("takeback.done")
+        return first
+
+    def _plan(self) -> tuple[int, list[tuple[Sink, list[Committable]]]]:
+        """Return the first epoch, and for each sink the committables, newest first."""
+        for native in self._native:
+            native.check_take_back(())
+        begun = self._records.take_back()
+        if begun is not None and begun.done is None and begun.run_id != self._run_id:
+            msg = (
+                f"{self._records.url}: run {begun.run_id!r} is being taken back, which began at "
+                f"{begun.began}; finish that first"
+            )
+            raise TakeBackError(msg)
+        chosen = self._chosen()
+        if not chosen:
+            return -1, []
+        work = [(sink, self._committables(sink, chosen)) for sink in self._sinks_of(chosen)]
+        for sink, committables in work:
+            sink.check_take_back(committables)
+        return min(record.epoch for record in chosen), work
+
+    def _chosen(self) -> list[EpochRecord]:
+        """Return the run's records, newest first; also those of epochs not yet published."""
+        found = self._records.find()
+        waiting = [
+            self._records.precommitted(epoch, token)
+            for epoch, tokens in found.precommitted.items()
+            for token in tokens
+        ]
+        published = [r for e in found.published if (r := self._records.published(e)) is not None]
+        chosen = [r for r in (*published, *waiting) if r.run_id == self._run_id]
+        if not chosen:
+            return []
+        first = min(record.epoch for record in chosen)
+        taken = self._records.take_back()
+        standing = [r for r in published if taken is None or r.epoch < taken.first_epoch]
+        later = [r for r in standing if r.run_id != self._run_id and r.epoch > first]
+        if later:
+            msg = (
+                f"{self._records.url}: run {later[0].run_id!r} has written to query "
+                f"{self._query!r} after run {self._run_id!r}; take back the later runs first"
+            )
+            raise TakeBackError(msg)
+        self._check_all_recorded(first)
+        return sorted(chosen, key=lambda r: (r.epoch, r.token), reverse=True)
+
+    def _check_all_recorded(self, first: int) -> None:
+        ranges = self._records.history().ranges
+        if any(run == self._run_id for *_, run in ranges):
+            msg = (
+                f"{self._records.url}: the records of run {self._run_id!r} before epoch {first} "
+                "were folded away, so it cannot be taken back as a whole; restore a savepoint and "
+                "rebuild the output instead"
+            )
+            raise TakeBackError(msg)
+
+    def _sinks_of(self, chosen: Sequence[EpochRecord]) -> list[Sink]:
+        by_name = {sink.name: sink for sink in self._sinks}
+        names = {part["name"] for record in chosen for part in record.sinks}
+        if missing := sorted(names - set(by_name)):
+            msg = (
+                f"query {self._query!r}: run {self._run_id!r} wrote to {missing[0]!r}, which the "
+                "job no longer writes to; put it back"
+            )
+            raise TakeBackError(msg)
+        return [sink for sink in self._sinks if sink.name in names]
+
+    def _committables(self, sink: Sink, chosen: Sequence[EpochRecord]) -> list[Committable]:
+        return [
+            committable_of(self._query, record, part)
+            for record in chosen
+            for part in record.sinks
+            if part["name"] == sink.name
+        ]

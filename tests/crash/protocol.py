@@ -1,0 +1,63 @@
+"""One driver's life without Spark, as a process of its own that a failpoint can end.
+
+``python -m tests.crash.protocol ROOT drive RUN EPOCHS`` recovers, then runs batches until there are
+EPOCHS of them; ``… take-back RUN`` takes the run back.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from airflow_provider.runtime.sinks import EpochRecords, RunTakeBack, epochs
+from tests.unit.support import QUERY_ID, EpochBench, FakeFrame, HandStagedFiles, counted
+
+KEPT = 2  # records of earlier runs, so that folding happens
+
+
+def open_job(root: Path) -> EpochBench:
+    return EpochBench(root / "job", HandStagedFiles(root / "out"), HandStagedFiles(root / "copy"))
+
+
+def rows_of(epoch: int) -> list[str]:
+    return [f"{epoch}.{number}" for number in range((epoch * 3 + 2) % 4)]
+
+
+def drive(root: Path, run_id: str, upto: int) -> None:
+    job = open_job(root)
+    if job.spark.logs.query_id() is None:
+        job.spark.begin()
+    driver = job.driver(run_id)
+    driver.recover()
+    while (position := job.spark.logs.position()).last_commit < upto - 1:
+        epoch = position.last_commit + 1
+        if position.open_batch is None:
+            job.spark.plan(epoch)
+        rows = rows_of(epoch)
+        driver.pre_commit(FakeFrame(*rows), epoch, counted(len(rows)))
+        job.spark.commit(epoch)
+        driver.commit_ready()
+    driver.remove_leftovers()
+    job.close()
+
+
+def take_back(root: Path, run_id: str) -> None:
+    job = open_job(root)
+    RunTakeBack(
+        "q",
+        records=EpochRecords(job.committables, QUERY_ID),
+        sinks=job.sinks,
+        run_id=run_id,
+        fence=job.lease(run_id),
+        clock=job.clock,
+    ).take_back()
+    job.close()
+
+
+if __name__ == "__main__":
+    epochs.KEEP_EPOCHS = KEPT
+    place, action, run, *more = sys.argv[1:]
+    if action == "drive":
+        drive(Path(place), run, int(more[0]))
+    else:
+        take_back(Path(place), run)

@@ -1,0 +1,116 @@
+"""Real processes die at every step of the two-phase protocol, and again while they recover."""
+
+from __future__ import annotations
+
+import itertools
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from airflow_provider.runtime import failpoints
+from tests.crash.protocol import open_job, rows_of
+
+pytestmark = pytest.mark.slow
+
+PUBLISHING = ("files.published_one", "sink.published", "sink.committed", "sink.forgotten")
+STEPS = ("lease.acquired", "sink.staged", "sink.precommitted", *PUBLISHING)
+RECOVERY = ("recover.planned", "recover.aborted", "recover.published", "recover.cleaned")
+TAKING_BACK = (
+    "takeback.intended",
+    "files.taken_back_one",
+    "takeback.removed_one",
+    "takeback.done",
+)
+EPOCHS = 5
+ROOT = Path(__file__).parents[2]
+
+
+def run(root: Path, *arguments: str, dies_at: str = "") -> int:
+    env = {"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin"}
+    if dies_at:
+        env["SPARK_STREAM_FAILPOINT"] = dies_at
+    command = [sys.executable, "-m", "tests.crash.protocol", str(root), *arguments]
+    done = subprocess.run(command, env=env, cwd=ROOT, capture_output=True, check=False, timeout=60)
+    assert done.returncode in {0, failpoints.CRASH_EXIT}, done.stderr.decode()[-3000:]
+    return done.returncode
+
+
+def visible(root: Path) -> list[Counter]:
+    return [Counter(sink.visible()) for sink in open_job(root).sinks]
+
+
+def rows(first: int, upto: int) -> Counter:
+    return Counter(row for epoch in range(first, upto) for row in rows_of(epoch))
+
+
+def check_at_rest(root: Path, expected: Counter) -> None:
+    """All is published once, nothing is staged, and no pre-commit is left."""
+    assert [expected, expected] == visible(root)
+    assert [] == list(root.glob(".*"))
+    assert {} == open_job(root).records.find().precommitted
+
+
+@pytest.mark.parametrize("point", [*STEPS, *(f"{p}:3" for p in STEPS if p != "lease.acquired")])
+def test_a_driver_dies_at_every_step(tmp_path, point):
+    """
+    After a death at any step of the first or a later epoch, one more start makes all exact.
+    """
+    assert failpoints.CRASH_EXIT == run(tmp_path, "drive", "r1", str(EPOCHS), dies_at=point)
+    assert all(seen <= rows(0, EPOCHS) for seen in visible(tmp_path))
+
+    assert 0 == run(tmp_path, "drive", "r1", str(EPOCHS))
+    check_at_rest(tmp_path, rows(0, EPOCHS))
+
+
+@pytest.mark.parametrize("again", RECOVERY)
+def test_a_driver_dies_again_while_it_recovers(tmp_path, again):
+    """
+    Whatever the first death left, a second one at any step of the recovery from it loses nothing.
+    """
+    for upto, point in enumerate(itertools.chain(STEPS, PUBLISHING), start=2):
+        assert failpoints.CRASH_EXIT == run(tmp_path, "drive", "r1", str(upto * 2), dies_at=point)
+        died = run(tmp_path, "drive", "r1", str(upto * 2), dies_at=again)
+        # A first death before anything was planned leaves nothing to recover from.
+        assert failpoints.CRASH_EXIT == died or upto == 2
+        dying_there = PUBLISHING[upto % len(PUBLISHING)]
+        run(tmp_path, "drive", "r1", str(upto * 2), dies_at=dying_there)
+        assert 0 == run(tmp_path, "drive", "r1", str(upto * 2))
+        check_at_rest(tmp_path, rows(0, upto * 2))
+
+
+def test_a_driver_dies_while_it_folds_old_records(tmp_path):
+    """
+    Records of earlier runs are folded into ranges; a death in there folds nothing twice.
+    """
+    assert 0 == run(tmp_path, "drive", "r1", str(EPOCHS))
+    upto = str(EPOCHS + 3)
+    assert failpoints.CRASH_EXIT == run(tmp_path, "drive", "r2", upto, dies_at="recover.folded")
+    assert 0 == run(tmp_path, "drive", "r2", upto)
+
+    check_at_rest(tmp_path, rows(0, EPOCHS + 3))
+    records = open_job(tmp_path).records
+    assert [[0, EPOCHS - 1, 1, "r1"]] == [list(s) for s in records.history().ranges]
+    assert tuple(range(EPOCHS, EPOCHS + 3)) == records.find().published
+
+
+@pytest.mark.parametrize(
+    "point", [*TAKING_BACK, "files.taken_back_one:3", "takeback.removed_one:2"]
+)
+def test_a_take_back_dies_at_every_step(tmp_path, point):
+    """
+    A take-back that died anywhere is completed by the next, takes exactly one run, and no driver
+    runs the query on what is half there.
+    """
+    assert 0 == run(tmp_path, "drive", "r1", "3")
+    assert failpoints.CRASH_EXIT == run(
+        tmp_path, "drive", "r2", "7", dies_at="files.published_one:9"
+    )
+    assert failpoints.CRASH_EXIT == run(tmp_path, "take-back", "r2", dies_at=point)
+    assert all(rows(0, 3) <= seen <= rows(0, 7) for seen in visible(tmp_path))
+
+    assert 0 == run(tmp_path, "take-back", "r2")
+    assert [rows(0, 3), rows(0, 3)] == visible(tmp_path)
+    assert [] == list(tmp_path.glob(".*"))
