@@ -1,0 +1,139 @@
+"""Which epochs of a query an Iceberg table has taken, recorded in the table itself.
+
+One property per query id, moved in the same commit as the rows::
+
+    spark-stream.<query id> = {"epoch":7,"taken_back":[[5,6]],"refused":[[7,7]]}
+
+``epoch`` is the last one that is settled: it and those before it are never published (again). Of
+these, the ``taken_back`` were published and removed, and the ``refused`` were taken back before
+they were published. Snapshots carry the same facts in their summaries, for people, but anybody may
+expire them, so the summaries decide only where the property is missing.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from pyiceberg.table.metadata import TableMetadata
+    from pyiceberg.table.snapshots import Summary
+
+    from airflow_provider.runtime.sinks.protocol import EpochId
+
+_PREFIX: Final = "spark-stream."
+_QUERY: Final = _PREFIX + "query"
+_QUERY_ID: Final = _PREFIX + "query-id"
+_EPOCH: Final = _PREFIX + "epoch"
+_TOKEN: Final = _PREFIX + "token"
+_TAKEN_BACK: Final = _PREFIX + "taken-back"
+
+
+@dataclasses.dataclass(frozen=True)
+class Ledger:
+    """What a table has recorded of one query.
+
+    Attributes:
+        query_id: the query's.
+        last: the last settled epoch; -1 when there is none.
+        taken_back: epochs that were published, and removed again.
+        refused: epochs that were taken back before anybody had published them.
+    """
+
+    query_id: str
+    last: int = -1
+    taken_back: frozenset[int] = frozenset()
+    refused: frozenset[int] = frozenset()
+
+    @classmethod
+    def of(cls, metadata: TableMetadata, query_id: str) -> Ledger:
+        """Read the ledger from a table's state."""
+        text = metadata.properties.get(_PREFIX + query_id)
+        if text is None:
+            epochs = [epoch for epoch, _ in _published(metadata, query_id)]
+            return cls(query_id, max(epochs, default=-1))
+        read = json.loads(text)
+        return cls(
+            query_id,
+            read["epoch"],
+            _from_ranges(read.get("taken_back", ())),
+            _from_ranges(read.get("refused", ())),
+        )
+
+    def to_properties(self) -> dict[str, str]:
+        """Return the table property that keeps the ledger."""
+        value: dict[str, object] = {"epoch": self.last}
+        if self.taken_back:
+            value["taken_back"] = _to_ranges(self.taken_back)
+        if self.refused:
+            value["refused"] = _to_ranges(self.refused)
+        return {_PREFIX + self.query_id: json.dumps(value, separators=(",", ":"))}
+
+    def is_standing(self, epoch: int) -> bool:
+        """Tell whether the epoch, if it had rows, is published and not taken back."""
+        return epoch <= self.last and epoch not in self.taken_back | self.refused
+
+    def with_published(self, epoch: int) -> Ledger:
+        """Return the ledger after *epoch* was published."""
+        return dataclasses.replace(self, last=epoch)
+
+    def with_taken_back(self, epochs: Iterable[int]) -> Ledger:
+        """Return the ledger after *epochs* were taken back."""
+        new = frozenset(epochs) - self.taken_back - self.refused
+        removed = frozenset(epoch for epoch in new if epoch <= self.last)
+        return Ledger(
+            self.query_id,
+            max(self.last, *epochs),
+            self.taken_back | removed,
+            self.refused | (new - removed),
+        )
+
+    def facts_of_take_back(self, epochs: Iterable[int]) -> dict[str, str]:
+        """Return what the summary of a take-back's snapshot says."""
+        spans = (f"{first}-{last}" for first, last in _to_ranges(epochs))
+        return {_QUERY_ID: self.query_id, _TAKEN_BACK: ",".join(spans)}
+
+
+def facts_of_epoch(epoch: EpochId) -> dict[str, str]:
+    """Return what the summary of an epoch's snapshot says."""
+    return {
+        _QUERY: epoch.query,
+        _QUERY_ID: epoch.query_id,
+        _EPOCH: str(epoch.epoch),
+        _TOKEN: str(epoch.token),
+    }
+
+
+def published_token(metadata: TableMetadata, epoch: EpochId) -> int | None:
+    """Return the token whose staging of the epoch was published; None if that is forgotten."""
+    published = _published(metadata, epoch.query_id)
+    return next((token for number, token in published if number == epoch.epoch), None)
+
+
+def _published(metadata: TableMetadata, query_id: str) -> Iterator[tuple[int, int]]:
+    """Yield epoch and token of the query's snapshots, the newest first."""
+    for snapshot in reversed(metadata.snapshots):
+        summary: Summary | None = snapshot.summary
+        if summary is None or summary.additional_properties.get(_QUERY_ID) != query_id:
+            continue
+        epoch = summary.additional_properties.get(_EPOCH)
+        if epoch is not None:
+            yield int(epoch), int(summary.additional_properties[_TOKEN])
+
+
+def _from_ranges(ranges: Iterable[tuple[int, int]]) -> frozenset[int]:
+    return frozenset(epoch for first, last in ranges for epoch in range(first, last + 1))
+
+
+def _to_ranges(epochs: Iterable[int]) -> list[list[int]]:
+    """Return the inclusive ranges that cover exactly *epochs*, ascending."""
+    ranges: list[list[int]] = []
+    for epoch in sorted(epochs):
+        if ranges and ranges[-1][1] == epoch - 1:
+            ranges[-1][1] = epoch
+        else:
+            ranges.append([epoch, epoch])
+    return ranges

@@ -1,0 +1,230 @@
+"""What of Spark's columns an Iceberg table can take, and how its partitions are made of them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from airflow_provider.runtime.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    import pyarrow as pa
+    from pyiceberg.partitioning import PartitionField
+    from pyiceberg.schema import Schema
+    from pyiceberg.table import Table
+    from pyspark.sql import Column, DataFrame
+
+_DAY_US: Final = 86_400_000_000
+_HOUR_US: Final = 3_600_000_000
+_BY_TIME: Final = ("year", "month", "day", "hour")
+
+
+def as_staged(schema: pa.Schema) -> pa.Schema:
+    """Return *schema* as Spark writes it to a file: everything may be null, at every depth."""
+    import pyarrow as pa
+
+    return pa.schema([pa.field(f.name, _nullable(f.type)) for f in schema])
+
+
+def _nullable(kind: Any) -> Any:
+    import pyarrow as pa
+
+    if pa.types.is_struct(kind):
+        return pa.struct([pa.field(f.name, _nullable(f.type)) for f in kind])
+    if pa.types.is_list(kind):
+        return pa.list_(pa.field("element", _nullable(kind.value_type)))
+    if pa.types.is_map(kind):
+        return pa.map_(_nullable(kind.key_type), _nullable(kind.item_type))
+    return kind
+
+
+def new_schema(arrow: pa.Schema, name: str) -> Schema:
+    """Return the schema of a table made for *arrow*.
+
+    Raises:
+        ConfigError: Iceberg has no type for a column.
+    """
+    import pyarrow as pa
+    from pyiceberg.catalog import Catalog
+    from pyiceberg.io.pyarrow import UnsupportedPyArrowTypeException
+    from pyiceberg.schema import assign_fresh_schema_ids
+
+    for field in arrow:
+        try:
+            Catalog._convert_schema_if_needed(pa.schema([field]))
+        except (TypeError, ValueError, UnsupportedPyArrowTypeException) as error:
+            msg = f"{name}: Iceberg has no type for column {field.name!r}: {error}"
+            raise ConfigError(msg) from error
+    return assign_fresh_schema_ids(Catalog._convert_schema_if_needed(arrow))
+
+
+def new_partition_fields(
+    schema: Schema, partition_by: Sequence[str], name: str
+) -> list[PartitionField]:
+    """Return the fields that partition a new table by the values of columns.
+
+    Raises:
+        ConfigError: a column's type is none to partition by.
+    """
+    from pyiceberg.partitioning import PartitionField
+    from pyiceberg.transforms import IdentityTransform
+
+    fields = []
+    for number, column in enumerate(partition_by):
+        source = schema.find_field(column)
+        _check_source(source.field_type, column, name)
+        fields.append(PartitionField(source.field_id, 1000 + number, IdentityTransform(), column))
+    return fields
+
+
+def _check_source(kind: Any, column: str, name: str) -> None:
+    from pyiceberg.types import DoubleType, FloatType
+
+    # The statistics that partition values are read from know no NaN.
+    if not kind.is_primitive or isinstance(kind, DoubleType | FloatType):
+        msg = f"{name}: column {column!r} is of type {kind}, which is none to partition by"
+        raise ConfigError(msg)
+
+
+def check_fits(table: Table, arrow: pa.Schema, partition_by: Sequence[str], name: str) -> None:
+    """Refuse an existing table that cannot take files with the columns *arrow*.
+
+    Raises:
+        ConfigError: the message names the column.
+    """
+    schema = table.schema()
+    for field in arrow:
+        _check_column(schema, field, table.metadata.format_version, name)
+    for column in schema.fields:
+        if column.required:
+            msg = (
+                f"{name}: the table's column {column.name!r} is required, and Spark writes every "
+                "column as optional; make it optional in the table"
+            )
+            raise ConfigError(msg)
+    _check_names(table, arrow, name)
+    _check_partitions(table, arrow, partition_by, name)
+
+
+def _check_column(schema: Schema, field: Any, version: Any, name: str) -> None:
+    import pyarrow as pa
+    from pyiceberg.io.pyarrow import _check_pyarrow_schema_compatible
+
+    if field.name not in schema.column_names:
+        msg = f"{name}: the table has no column {field.name!r}; add it to the table or drop it"
+        raise ConfigError(msg)
+    only = schema.select(field.name)
+    try:
+        _check_pyarrow_schema_compatible(only, pa.schema([field]), format_version=version)
+    except (TypeError, ValueError) as error:
+        kind = schema.find_field(field.name).field_type
+        msg = (
+            f"{name}: column {field.name!r} is {field.type} in the query and {kind} in the table; "
+            "cast it"
+        )
+        raise ConfigError(msg) from error
+
+
+def _check_names(table: Table, arrow: pa.Schema, name: str) -> None:
+    """Refuse a name mapping by which readers would not find a column, and so read nulls."""
+    mapping = table.metadata.name_mapping()
+    if mapping is None:
+        return  # the first commit adds one
+    for field in arrow:
+        wanted = table.schema().find_field(field.name).field_id
+        known = [m.field_id for m in mapping.root if field.name in m.names]
+        if known != [wanted]:
+            msg = (
+                f"{name}: the table's property schema.name-mapping.default does not map column "
+                f"{field.name!r} to its id {wanted}, so readers would not find it; correct it"
+            )
+            raise ConfigError(msg)
+
+
+def _check_partitions(
+    table: Table, arrow: pa.Schema, partition_by: Sequence[str], name: str
+) -> None:
+    from pyiceberg.io.pyarrow import MetricModeTypes, compute_statistics_plan
+
+    schema, spec = table.schema(), table.spec()
+    plan = compute_statistics_plan(schema, table.metadata.properties)
+    by_value = []
+    for field in spec.fields:
+        column = schema.find_column_name(field.source_id)
+        _split(field, name)
+        if column is None or column not in arrow.names:
+            msg = f"{name}: the table is partitioned by {column!r}, which the query has not"
+            raise ConfigError(msg)
+        _check_source(schema.find_field(column).field_type, column, name)
+        if plan[field.source_id].mode.type in {MetricModeTypes.NONE, MetricModeTypes.COUNTS}:
+            msg = (
+                f"{name}: partition values are read from the files' statistics, and the table's "
+                f"write.metadata.metrics properties turn those of column {column!r} off"
+            )
+            raise ConfigError(msg)
+        by_value.append(column if str(field.transform) == "identity" else f"{field.transform}")
+    if partition_by and list(partition_by) != by_value:
+        made = f"by {', '.join(by_value)}" if by_value else "not"
+        msg = (
+            f"{name}: the table is partitioned {made}, so partition_by={list(partition_by)} cannot "
+            "be kept to; leave partition_by out"
+        )
+        raise ConfigError(msg)
+
+
+def partition_columns(table: Table, df: DataFrame, name: str) -> list[Column]:
+    """Return expressions that are equal within each of the table's partitions, and only there."""
+    from pyspark.sql import functions as F  # noqa: N812 - the name everybody knows
+
+    made = []
+    for field in table.spec().fields:
+        column = str(table.schema().find_column_name(field.source_id))
+        kind = df.schema[column].dataType.typeName()
+        quoted = "`" + column.replace("`", "``") + "`"
+        made.append(_split(field, name)(F.col(quoted), kind))
+    return made
+
+
+def _split(field: PartitionField, name: str) -> Callable[[Column, str], Column]:
+    """Return what makes the partition's value, or one as good, of a column and its type."""
+    from pyiceberg.transforms import TruncateTransform
+
+    transform = str(field.transform)
+    if transform == "identity":
+        return lambda column, _: column
+    if transform in _BY_TIME:
+        return lambda column, kind: _by_time(transform, column, kind)
+    if isinstance(field.transform, TruncateTransform):
+        width = field.transform.width
+        return lambda column, kind: _truncated(width, column, kind)
+    msg = (
+        f"{name}: the table is partitioned by {transform} ({field.name!r}); only values, year, "
+        "month, day, hour and truncate can be told from a file's statistics"
+    )
+    raise ConfigError(msg)
+
+
+def _by_time(unit: str, column: Column, kind: str) -> Column:
+    """Return the start of the unit, in UTC as Iceberg counts, whatever the session's zone is."""
+    from pyspark.sql import functions as F  # noqa: N812 - the name everybody knows
+
+    if kind == "timestamp":
+        if unit == "hour":
+            return F.floor(F.unix_micros(column) / _HOUR_US)
+        days = F.floor(F.unix_micros(column) / _DAY_US).cast("int")
+        date = F.date_add(F.lit("1970-01-01").cast("date"), days)
+    else:
+        date = column.cast("date")
+        if unit == "hour":
+            return F.concat_ws(" ", date, F.hour(column))
+    return date if unit == "day" else F.trunc(date, unit)
+
+
+def _truncated(width: int, column: Column, kind: str) -> Column:
+    from pyspark.sql import functions as F  # noqa: N812 - the name everybody knows
+
+    if kind in {"string", "binary"}:
+        return F.substring(column, 1, width)
+    # An integer's or a decimal's truncation keeps neighbours together; every value does so too.
+    return column

@@ -1,0 +1,120 @@
+"""What is done to an Iceberg table's files and state, below the catalog's own transactions."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Final
+
+from airflow_provider.runtime.errors import SinkError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from pyiceberg.manifest import DataFile
+    from pyiceberg.table import Table, Transaction
+
+    from airflow_provider.runtime.sinks.protocol import Committable, EpochId
+
+_FOOTER_READERS: Final = 8
+
+
+class DataFiles:
+    """Makes the entries of staged files, and keeps them while the table's schema stays."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._made_for: tuple[int, int] | None = None
+        self._made: list[DataFile] = []
+
+    def get(self, table: Table, paths: Sequence[str]) -> list[DataFile]:
+        """Return the entries of the files with rows; reads the files' footers."""
+        from pyiceberg.io.pyarrow import parquet_files_to_data_files
+
+        key = (table.metadata.current_schema_id, table.metadata.default_spec_id)
+        if key != self._made_for:
+
+            def make(path: str) -> list[DataFile]:
+                return list(parquet_files_to_data_files(table.io, table.metadata, iter([path])))
+
+            with ThreadPoolExecutor(_FOOTER_READERS) as pool:
+                made = [entry for entries in pool.map(make, paths) for entry in entries]
+            self._made = [entry for entry in made if entry.record_count > 0]
+            for entry in self._made:
+                self._check_partition(table, entry)
+            self._made_for = key
+        return self._made
+
+    def _check_partition(self, table: Table, entry: DataFile) -> None:
+        """Refuse a partition value that was not found for want of statistics."""
+        for position, field in enumerate(table.spec().fields):
+            nulls = (entry.null_value_counts or {}).get(field.source_id)
+            if entry.partition[position] is None and nulls != entry.record_count:
+                msg = (
+                    f"{self._name}: {entry.file_path} has no statistics of the column that "
+                    f"{field.name!r} is made of; see the table's write.metadata.metrics properties"
+                )
+                raise SinkError(msg)
+
+
+def name_mapping_of(table: Table) -> dict[str, str]:
+    """Return the property by which readers find columns: Spark's files carry no field ids."""
+    if table.metadata.name_mapping() is not None:
+        return {}
+    return {"schema.name-mapping.default": table.schema().name_mapping.model_dump_json()}
+
+
+def data_folder(table: Table) -> str:
+    """Return where the table keeps its data files."""
+    configured = table.metadata.properties.get("write.data.path")
+    return (configured or f"{table.metadata.location.rstrip('/')}/data").rstrip("/")
+
+
+def folder_of(table: Table, epoch: EpochId) -> str:
+    """Return where an epoch is staged, and stays."""
+    return f"{data_folder(table)}/{epoch.query_id}/{epoch.epoch}-{epoch.token}"
+
+
+def paths_of(committable: Committable) -> list[str]:
+    """Return the staged files' addresses, as the table's metadata names them."""
+    return [f"{committable.data['folder']}/{name}" for name in committable.data["files"]]
+
+
+def swap(table: Table, change: Transaction) -> None:
+    """Put *change* in the place of the state it was made for.
+
+    Not by ``commit_transaction``, which after a conflict adds the same files again by itself,
+    without looking whether the winner was another committer of the same epoch; and which then
+    removes the manifests of a commit that a retried request reports as failed.
+
+    Raises:
+        CommitFailedException: another writer was faster; the manifests stay as orphans.
+    """
+    from pyiceberg.table.update import AssertTableUUID
+
+    same_table = AssertTableUUID(uuid=table.metadata.table_uuid)
+    table._do_commit(updates=change._updates, requirements=(*change._requirements, same_table))
+
+
+def live_files(table: Table, paths: set[str]) -> Iterator[DataFile]:
+    """Yield the data files of the current snapshot that are among *paths*."""
+    snapshot = table.metadata.current_snapshot()
+    if snapshot is None or not paths:
+        return
+    for manifest in snapshot.manifests(table.io):
+        for entry in manifest.fetch_manifest_entry(table.io, discard_deleted=True):
+            if entry.data_file.file_path in paths:
+                yield entry.data_file
+
+
+def is_referenced(table: Table, folder: str) -> bool:
+    """Tell whether any snapshot names a file in *folder*; reads every manifest once."""
+    seen: set[str] = set()
+    for snapshot in table.metadata.snapshots:
+        for manifest in snapshot.manifests(table.io):
+            if manifest.manifest_path in seen:
+                continue
+            seen.add(manifest.manifest_path)
+            entries = manifest.fetch_manifest_entry(table.io, discard_deleted=True)
+            if any(entry.data_file.file_path.startswith(f"{folder}/") for entry in entries):
+                return True
+    return False

@@ -1,0 +1,142 @@
+"""Iceberg tables in a SQL catalog, staged for by hand and read independently of the sink."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import uuid
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from airflow_provider.runtime.sinks.iceberg import IcebergSink
+from airflow_provider.runtime.sinks.iceberg.schema import as_staged
+from airflow_provider.runtime.sinks.iceberg.tables import folder_of
+from airflow_provider.runtime.sinks.protocol import Committable, EpochId, Staged
+
+QUERY_ID = "0b9f6c1e-3a55-4d43-8f2b-2f6a51c3d9aa"
+TABLE = "ns.events"
+SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def catalog_properties(root: Path, uri: str | None = None) -> dict[str, str]:
+    """Make a catalog with one namespace, and return its properties."""
+    from pyiceberg.catalog import load_catalog
+
+    properties = {
+        "name": "test",
+        "type": "sql",
+        "uri": uri or f"sqlite:///{root}/catalog.db",
+        "warehouse": f"file://{root}/warehouse",
+    }
+    catalog = load_catalog("test", **{k: v for k, v in properties.items() if k != "name"})
+    catalog.create_namespace("ns")
+    catalog.close()
+    return properties
+
+
+def load(properties: dict[str, str], table: str = TABLE) -> Any:
+    """Return the table through a catalog of its own."""
+    from pyiceberg.catalog import load_catalog
+
+    rest = {k: v for k, v in properties.items() if k != "name"}
+    return load_catalog(properties["name"], **rest).load_table(table)
+
+
+def catalog_of(properties: dict[str, str]) -> Any:
+    from pyiceberg.catalog import load_catalog
+
+    rest = {k: v for k, v in properties.items() if k != "name"}
+    return load_catalog(properties["name"], **rest)
+
+
+def rows_of(properties: dict[str, str], table: str = TABLE) -> list[tuple[Any, ...]]:
+    """Return the rows that a scan by pyiceberg sees, sorted."""
+    read = load(properties, table).scan().to_arrow()
+    return sorted(tuple(row.values()) for row in read.to_pylist())
+
+
+def rows_of_files(properties: dict[str, str]) -> list[tuple[Any, ...]]:
+    """Return the rows of the data files that a scan plans, read by pyarrow alone, sorted."""
+    planned = [task.file.file_path for task in load(properties).scan().plan_files()]
+    found = []
+    for path in planned:
+        found += pq.ParquetFile(path.removeprefix("file://")).read().to_pylist()
+    return sorted(tuple(row.values()) for row in found)
+
+
+class Frame:
+    """Rows that stand for a DataFrame: groups of rows, each of which becomes a file."""
+
+    def __init__(self, schema: pa.Schema, *files: list[dict[str, Any]]) -> None:
+        self.arrow = schema
+        self.files = files
+        self.columns = schema.names
+
+
+class HandStagedTable(IcebergSink):
+    """The sink, whose staging writes Parquet with pyarrow instead of Spark."""
+
+    def __init__(
+        self,
+        properties: dict[str, str] | str,
+        table: str = TABLE,
+        partition_by: tuple[str, ...] = (),
+        clock: Any = None,
+    ) -> None:
+        super().__init__(table, properties, partition_by, {}, clock)
+
+    def _arrow_schema(self, df: Any) -> pa.Schema:
+        return as_staged(df.arrow)
+
+    def stage(self, df: Any, epoch: EpochId) -> Staged:
+        table = self._ensure_table(self._arrow_schema(df))
+        folder = folder_of(table, epoch)
+        local = Path(folder.removeprefix("file://"))
+        names = []
+        for number, rows in enumerate(df.files):
+            local.mkdir(parents=True, exist_ok=True)
+            name = f"part-{number:05d}-{uuid.uuid4()}-c000.snappy.parquet"
+            pq.write_table(pa.Table.from_pylist(rows, schema=self._arrow_schema(df)), local / name)
+            names.append(name)
+        facts = {"table_uuid": str(table.metadata.table_uuid), "folder": folder, "files": names}
+        return Staged(facts, sum(map(len, df.files)))
+
+    def staged(
+        self,
+        epoch: int,
+        *names: str,
+        token: int = 1,
+        query_id: str = QUERY_ID,
+        files: int = 1,
+    ) -> Committable:
+        """Stage one row per name, spread over *files*."""
+        rows = [{"id": epoch * 1000 + i, "name": name} for i, name in enumerate(names)]
+        groups = [rows[i::files] for i in range(files)] if rows else []
+        made = EpochId("q", query_id, epoch, token)
+        return Committable(made, self.stage(Frame(SCHEMA, *groups), made).data)
+
+
+def append(properties: dict[str, str], *names: str) -> None:
+    """Append rows as another program does, with pyiceberg's own writer."""
+    rows = [{"id": -1, "name": name} for name in names]
+    load(properties).append(pa.Table.from_pylist(rows, schema=SCHEMA))
+
+
+def start_child(program: str, *arguments: str, failpoint: str | None = None) -> Any:
+    """Start a Python process that knows the repository's modules."""
+    env = {k: v for k, v in os.environ.items() if not k.startswith("SPARK_STREAM_FAIL")}
+    env["PYTHONPATH"] = str(ROOT)
+    if failpoint is not None:
+        env["SPARK_STREAM_FAILPOINT"] = failpoint
+    return subprocess.Popen(
+        [sys.executable, "-c", program, *arguments],
+        env=env,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )

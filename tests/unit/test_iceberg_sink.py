@@ -1,0 +1,905 @@
+"""The ``iceberg`` sink without Spark: exactly one snapshot per epoch, whatever dies or races."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyiceberg.exceptions import CommitStateUnknownException
+from pyiceberg.partitioning import PartitionField, PartitionSpec
+from pyiceberg.schema import Schema
+from pyiceberg.transforms import BucketTransform, DayTransform, VoidTransform
+from pyiceberg.types import DoubleType, LongType, NestedField, StringType, TimestamptzType
+
+from airflow_provider.runtime.errors import (
+    ConfigError,
+    LeaseLostError,
+    SinkError,
+    TakeBackError,
+)
+from airflow_provider.runtime.sinks.iceberg import IcebergSink, iceberg
+from airflow_provider.runtime.sinks.iceberg.ledger import Ledger
+from airflow_provider.runtime.testing import Child, LosingFence, OpenFence
+from tests.unit.iceberg_support import (
+    QUERY_ID,
+    SCHEMA,
+    TABLE,
+    Frame,
+    HandStagedTable,
+    append,
+    catalog_of,
+    catalog_properties,
+    load,
+    rows_of,
+    rows_of_files,
+    start_child,
+)
+from tests.unit.support import FakeClock
+
+KEY = f"spark-stream.{QUERY_ID}"
+PAUSED = """
+import json, pathlib, sys, time
+from airflow_provider.runtime.sinks.iceberg import iceberg
+from airflow_provider.runtime.sinks.protocol import Committable, EpochId
+
+task = json.loads(sys.argv[1])
+
+class Fence:
+    token = 1
+    def check(self):
+        pathlib.Path(task["ready"]).touch()
+        while not pathlib.Path(task["go"]).exists():
+            time.sleep(0.01)
+
+committable = Committable(EpochId(*task["epoch"]), task["data"])
+iceberg(task["table"], catalog=task["catalog"]).commit(committable, Fence())
+"""
+
+
+@pytest.fixture
+def catalog(tmp_path):
+    return catalog_properties(tmp_path)
+
+
+@pytest.fixture
+def sink(catalog) -> HandStagedTable:
+    return HandStagedTable(catalog)
+
+
+def opened(catalog, table: str = TABLE) -> IcebergSink:
+    return iceberg(table, catalog=catalog)
+
+
+def names(catalog) -> list[str]:
+    return sorted(name for _, name in rows_of(catalog))
+
+
+def snapshots(catalog) -> list:
+    return load(catalog).metadata.snapshots
+
+
+def expire_all_but_the_last(catalog) -> None:
+    table = load(catalog)
+    later = dt.datetime.now(dt.timezone.utc) + dt.timedelta(days=1)
+    table.maintenance.expire_snapshots().older_than(later).commit()
+
+
+def staged_files(tmp_path) -> list[str]:
+    return sorted(p.parent.name for p in tmp_path.rglob("part-*"))
+
+
+def wait_for(path: Path, process) -> None:
+    deadline = time.monotonic() + 30
+    while not path.exists():
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+class ReplacedFence(OpenFence):
+    """A fence at whose first checks something else happens in the meantime."""
+
+    def __init__(self, happens, times: int = 1) -> None:
+        super().__init__()
+        self.happens = happens
+        self.left = times
+
+    def check(self) -> None:
+        if self.left > 0:
+            self.left -= 1
+            self.happens()
+
+
+# --- publishing ---------------------------------------------------------------------------------
+
+
+def test_an_epoch_appears_as_one_snapshot(sink, catalog):
+    """
+    A commit shows all rows of all staged files at once; before it there is a table without rows.
+    """
+    committable = sink.staged(0, "a", "b", "c", files=2)
+    assert [] == rows_of(catalog)
+
+    sink.commit(committable, OpenFence())
+
+    assert [(0, "a"), (1, "b"), (2, "c")] == rows_of(catalog) == rows_of_files(catalog)
+    assert 1 == len(snapshots(catalog))
+
+
+def test_a_snapshot_says_whose_it_is(sink, catalog):
+    """
+    The snapshot's summary names query, query id, epoch and token; the property the last epoch.
+    """
+    sink.commit(sink.staged(3, "a", token=7), OpenFence())
+
+    table = load(catalog)
+    facts = table.current_snapshot().summary.additional_properties
+    assert {
+        "spark-stream.query": "q",
+        "spark-stream.query-id": QUERY_ID,
+        "spark-stream.epoch": "3",
+        "spark-stream.token": "7",
+    } == {key: value for key, value in facts.items() if key.startswith("spark-stream.")}
+    assert '{"epoch":3}' == table.properties[KEY]
+
+
+def test_a_commit_twice_is_a_commit(sink, catalog):
+    """
+    The same commit again adds nothing: by the same object, another one, another process.
+    """
+    committable = sink.staged(0, "a")
+    sink.commit(committable, OpenFence())
+    sink.commit(committable, OpenFence())
+    opened(catalog).commit(committable, OpenFence())
+    code, stderr = Child(opened(catalog), "commit", [committable]).wait()
+
+    assert (0, ["a"]) == (code, names(catalog)), stderr
+    assert 1 == len(snapshots(catalog))
+
+
+def test_only_one_staging_of_an_epoch_counts(sink, catalog):
+    """
+    Of two drivers' stagings of one epoch the first to be committed is the only one.
+    """
+    first, second = sink.staged(0, "a", token=1), sink.staged(0, "b", token=2)
+    sink.commit(second, OpenFence())
+    sink.commit(first, OpenFence())
+
+    assert ["b"] == names(catalog)
+
+
+def test_an_epoch_without_rows_makes_no_snapshot(sink, catalog):
+    """
+    An epoch without rows leaves the table as it is, first or later; the table exists after it.
+    """
+    sink.commit(sink.staged(0), OpenFence())
+    assert [] == snapshots(catalog)
+
+    sink.commit(sink.staged(1, "a"), OpenFence())
+    sink.commit(sink.staged(2), OpenFence())
+    assert (["a"], 1) == (names(catalog), len(snapshots(catalog)))
+
+
+def test_queries_keep_separate_accounts(sink, catalog):
+    """
+    Two queries that write to one table number their epochs independently.
+    """
+    other = QUERY_ID.replace("0", "1")
+    sink.commit(sink.staged(5, "a"), OpenFence())
+    sink.commit(sink.staged(0, "b", query_id=other), OpenFence())
+
+    assert ["a", "b"] == names(catalog)
+
+
+def test_an_expired_snapshot_is_not_published_again(sink, catalog):
+    """
+    When other jobs have expired the epoch's snapshot, its repetition still adds nothing.
+    """
+    committable = sink.staged(0, "a")
+    sink.commit(committable, OpenFence())
+    append(catalog, "theirs")
+    expire_all_but_the_last(catalog)
+    assert 1 == len(snapshots(catalog))
+
+    opened(catalog).commit(committable, OpenFence())
+
+    assert ["a", "theirs"] == names(catalog)
+
+
+def test_a_removed_property_is_made_up_for_by_the_snapshots(sink, catalog):
+    """
+    When somebody has removed the sink's property, the snapshots' summaries still tell.
+    """
+    committable = sink.staged(0, "a")
+    sink.commit(committable, OpenFence())
+    with load(catalog).transaction() as change:
+        change.remove_properties(KEY)
+    sink.commit(committable, OpenFence())
+
+    assert ["a"] == names(catalog)
+
+
+def test_a_column_added_by_somebody_else_reads_as_null(sink, catalog):
+    """
+    Epochs staged before and after another program added a column are both read back.
+    """
+    sink.commit(sink.staged(0, "a"), OpenFence())
+    waiting = sink.staged(1, "b")
+    with load(catalog).update_schema() as change:
+        change.add_column("more", StringType())
+    sink.commit(waiting, OpenFence())
+    sink.check(Frame(SCHEMA), "append")
+    sink.commit(sink.staged(2, "c"), OpenFence())
+
+    assert [(0, "a", None), (1000, "b", None), (2000, "c", None)] == rows_of(catalog)
+
+
+def test_a_missing_staged_file_is_a_sink_error(sink, tmp_path):
+    """
+    When a staged file was removed by hand, the commit says which and publishes nothing.
+    """
+    committable = sink.staged(0, "a")
+    for path in tmp_path.rglob("part-*"):
+        path.unlink()
+
+    with pytest.raises(SinkError, match="staged file is gone .*part-00000"):
+        sink.commit(committable, OpenFence())
+
+
+def test_a_table_made_again_is_refused(sink, catalog):
+    """
+    A committable is published only in the very table that it was staged for.
+    """
+    committable = sink.staged(0, "a")
+    catalog_of(catalog).drop_table(TABLE)
+    with pytest.raises(SinkError, match="the table is gone"):
+        sink.commit(committable, OpenFence())
+
+    sink.staged(0, "b")
+    with pytest.raises(SinkError, match="dropped and made again"):
+        sink.commit(committable, OpenFence())
+    with pytest.raises(TakeBackError, match="dropped and made again"):
+        sink.check_take_back([committable])
+
+
+def test_a_new_table_keeps_its_metadata_small(sink, catalog):
+    """
+    A table that the sink makes merges manifests and removes old metadata files.
+    """
+    sink.staged(0)
+
+    properties = load(catalog).properties
+    assert "true" == properties["commit.manifest-merge.enabled"]
+    assert "true" == properties["write.metadata.delete-after-commit.enabled"]
+
+
+def test_makers_of_one_table_get_the_same_one(catalog):
+    """
+    Drivers that find no table at the same moment make one table, and all publish in it.
+    """
+    barrier = threading.Barrier(4)
+    made, errors = [], []
+
+    def stage(number: int) -> None:
+        sink = HandStagedTable(catalog)
+        sink._open()
+        barrier.wait()
+        try:
+            made.append((sink, sink.staged(0, f"{number}", query_id=f"query-{number}")))
+        except Exception as error:
+            errors.append(error)
+
+    run_together([lambda n=n: stage(n) for n in range(4)])
+    assert [] == errors
+    for sink, committable in made:
+        sink.commit(committable, OpenFence())
+
+    assert ["0", "1", "2", "3"] == names(catalog)
+
+
+# --- other writers ------------------------------------------------------------------------------
+
+
+def run_together(actions) -> None:
+    threads = [threading.Thread(target=action) for action in actions]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+
+
+def test_a_commit_wins_in_the_end_against_a_busy_writer(sink, catalog):
+    """
+    Another writer is faster six times in a row; then the epoch is published, once.
+    """
+    fence = ReplacedFence(lambda: append(catalog, "theirs"), times=6)
+    sink.commit(sink.staged(0, "a"), fence)
+
+    assert ["a", *["theirs"] * 6] == names(catalog)
+    assert 1 == sum(
+        s.summary.additional_properties.get("spark-stream.epoch") == "0" for s in snapshots(catalog)
+    )
+
+
+def test_a_commit_gives_up_at_its_deadline(catalog):
+    """
+    When another writer always is faster, the driver fails after minutes; nothing is published.
+    """
+    clock = FakeClock()
+
+    def pass_time() -> None:
+        clock.time += 100
+
+    clock.during_sleep = pass_time
+    sink = HandStagedTable(catalog, clock=clock)
+    committable = sink.staged(0, "a")
+    with pytest.raises(SinkError, match="CommitFailedException"):
+        sink.commit(committable, ReplacedFence(lambda: append(catalog, "theirs"), times=100))
+
+    assert "a" not in names(catalog)
+
+
+def test_a_commit_overtaken_by_its_own_epoch_adds_nothing(sink, catalog):
+    """
+    A committer that another one of the same epoch overtook after its look at the table finds the
+    epoch when the swap fails; pyiceberg's own repetition would add the files again.
+    """
+    committable = sink.staged(0, "a")
+    overtake = ReplacedFence(lambda: opened(catalog).commit(committable, OpenFence()))
+    sink.commit(committable, overtake)
+
+    assert ["a"] == names(catalog)
+    assert 1 == len(snapshots(catalog))
+
+
+@pytest.mark.parametrize("landed", [True, False])
+def test_a_lost_reply_is_looked_up(sink, catalog, monkeypatch, landed):
+    """
+    When it is not known whether the catalog has committed, the epoch is there once afterwards.
+    """
+    committable = sink.staged(0, "a")
+    opened_catalog = sink._open()
+    commit_table = opened_catalog.commit_table
+    replies = []
+
+    def lose_the_first_reply(*what):
+        replies.append(what)
+        if len(replies) > 1:
+            return commit_table(*what)
+        if landed:
+            commit_table(*what)
+        raise CommitStateUnknownException("the connection was reset")
+
+    monkeypatch.setattr(opened_catalog, "commit_table", lose_the_first_reply)
+    sink.commit(committable, OpenFence())
+
+    assert ["a"] == names(catalog)
+    assert 1 if landed else 2 == len(replies)
+
+
+def test_racing_threads_publish_once(sink, catalog):
+    """
+    In many rounds three committers of an epoch and a foreign writer go for the table at once:
+    every row is there once.
+    """
+    for epoch in range(8):
+        committable = sink.staged(epoch, f"{epoch}")
+        errors = []
+        barrier = threading.Barrier(4)
+
+        def commit(one, committable=committable, barrier=barrier, errors=errors) -> None:
+            barrier.wait()
+            try:
+                one.commit(committable, OpenFence())
+            except Exception as error:
+                errors.append(error)
+
+        def write(barrier=barrier, errors=errors) -> None:
+            barrier.wait()
+            try:
+                append(catalog, "theirs")
+            except Exception as error:
+                errors.append(error)
+
+        racers = [opened(catalog) for _ in range(3)]
+        run_together([*(lambda s=s: commit(s) for s in racers), write])
+        assert [] == errors
+
+    assert [*map(str, range(8)), *["theirs"] * 8] == names(catalog)
+
+
+@pytest.mark.slow
+def test_racing_processes_publish_once(sink, catalog):
+    """
+    In several rounds three processes commit one epoch at once: every row is there once.
+    """
+    for epoch in range(6):
+        committable = sink.staged(epoch, f"{epoch}")
+        children = [Child(opened(catalog), "commit", [committable]) for _ in range(3)]
+        ended = [child.wait() for child in children]
+        assert [0, 0, 0] == [code for code, _ in ended], ended
+
+    assert [*map(str, range(6))] == names(catalog)
+
+
+# --- fencing and dying --------------------------------------------------------------------------
+
+
+def test_a_lost_lease_publishes_nothing(sink, catalog):
+    """
+    A driver that has lost its lease stops before the catalog's commit.
+    """
+    committable = sink.staged(0, "a")
+    with pytest.raises(LeaseLostError):
+        sink.commit(committable, LosingFence(1))
+
+    assert [] == rows_of(catalog)
+
+
+def test_a_driver_paused_after_its_fence_changes_nothing_later(sink, catalog, tmp_path):
+    """
+    A process that hangs between its fence's check and the commit goes on after another one has
+    committed the epoch: the rows are there once, and it ends well.
+    """
+    committable = sink.staged(0, "a")
+    ready, go = tmp_path / "ready", tmp_path / "go"
+    task = {
+        "table": TABLE,
+        "catalog": catalog,
+        "epoch": ["q", QUERY_ID, 0, 1],
+        "data": committable.data,
+        "ready": str(ready),
+        "go": str(go),
+    }
+    paused = start_child(PAUSED, json.dumps(task))
+    wait_for(ready, paused)
+    sink.commit(committable, OpenFence())
+    go.touch()
+    _, stderr = paused.communicate(timeout=60)
+
+    assert (0, ["a"], 1) == (paused.returncode, names(catalog), len(snapshots(catalog))), stderr
+
+
+@pytest.mark.parametrize("point", ["iceberg.committing", "iceberg.committed"])
+def test_a_commit_that_dies_is_completed(sink, catalog, point):
+    """
+    A process dies right before or right after the catalog's commit; the same commit again, after
+    other writers and after the snapshots have expired, leaves every row once.
+    """
+    committable = sink.staged(0, "a")
+    code, stderr = Child(opened(catalog), "commit", [committable], fails_at=point).wait()
+    assert 137 == code, stderr
+    assert ([] if point == "iceberg.committing" else ["a"]) == names(catalog)
+    append(catalog, "theirs")
+    expire_all_but_the_last(catalog)
+    opened(catalog).commit(committable, OpenFence())
+
+    assert ["a", "theirs"] == names(catalog)
+
+
+def test_a_stopped_driver_loses_to_a_take_back(sink, catalog):
+    """
+    A process stopped right before the catalog's commit goes on after the epoch was taken back,
+    which had nothing to remove: no row appears.
+    """
+    sink.commit(sink.staged(0, "kept"), OpenFence())
+    waiting = sink.staged(1, "a")
+    child = Child(opened(catalog), "commit", [waiting], fails_at="iceberg.committing", stops=True)
+    assert child.wait_until_stopped()
+    opened(catalog).take_back([waiting], OpenFence(2))
+    child.go_on()
+    child.wait()
+
+    assert ["kept"] == names(catalog)
+
+
+# --- taking back --------------------------------------------------------------------------------
+
+
+def test_taking_back_removes_the_epochs_files_only(sink, catalog):
+    """
+    Other epochs, queries and writers keep their rows; twice is once; one snapshot does it.
+    """
+    kept, first, second = (sink.staged(e, f"{e}", f"{e}'", files=2) for e in range(3))
+    other = sink.staged(1, "other", query_id="another-query")
+    for committable in (kept, first, other):
+        sink.commit(committable, OpenFence())
+    append(catalog, "theirs")
+    sink.commit(second, OpenFence())
+    append(catalog, "theirs too")
+    before = len(snapshots(catalog))
+    for _ in range(2):
+        sink.check_take_back([second, first])
+        opened(catalog).take_back([second, first], OpenFence())
+
+        assert ["0", "0'", "other", "theirs", "theirs too"] == names(catalog)
+        assert before + 1 == len(snapshots(catalog))
+    facts = load(catalog).current_snapshot().summary.additional_properties
+    assert "1-2" == facts["spark-stream.taken-back"]
+
+
+def test_a_late_commit_does_not_bring_rows_back(sink, catalog, tmp_path):
+    """
+    Commits of epochs that were taken back, published before or not, change nothing; what was
+    staged and never published is removed.
+    """
+    published, waiting = sink.staged(0, "a"), sink.staged(1, "b")
+    sink.commit(published, OpenFence())
+    sink.take_back([waiting, published], OpenFence())
+    expire_all_but_the_last(catalog)
+    for late in (published, waiting):
+        opened(catalog).commit(late, OpenFence())
+
+    assert [] == names(catalog)
+    assert ["0-1"] == staged_files(tmp_path)
+
+
+def test_a_new_query_may_write_after_a_take_back(sink, catalog):
+    """
+    The run that replaces the one taken back has a new query id, and publishes its epochs.
+    """
+    taken = sink.staged(0, "a")
+    sink.commit(taken, OpenFence())
+    sink.take_back([taken], OpenFence())
+    sink.commit(sink.staged(0, "b", query_id="new"), OpenFence())
+
+    assert ["b"] == names(catalog)
+
+
+def test_a_take_back_wins_against_a_busy_writer(sink, catalog):
+    """
+    Other writers commit between the take-back's look and its commit: it looks again.
+    """
+    taken = sink.staged(0, "a")
+    sink.commit(taken, OpenFence())
+    sink.take_back([taken], ReplacedFence(lambda: append(catalog, "theirs"), times=3))
+
+    assert ["theirs"] * 3 == names(catalog)
+
+
+@pytest.mark.parametrize("point", ["iceberg.taking_back", "iceberg.taken_back"])
+def test_a_take_back_that_dies_is_completed(sink, catalog, point):
+    """
+    A process dies right before or after the take-back's commit; the same call completes it.
+    """
+    kept, taken = sink.staged(0, "kept"), sink.staged(1, "a")
+    for committable in (kept, taken):
+        sink.commit(committable, OpenFence())
+    code, stderr = Child(opened(catalog), "take_back", [taken], fails_at=point).wait()
+    assert 137 == code, stderr
+    append(catalog, "theirs")
+    sink.check_take_back([taken])
+    sink.take_back([taken], OpenFence())
+
+    assert ["kept", "theirs"] == names(catalog)
+
+
+def test_a_rewritten_file_cannot_be_taken_back(sink, catalog):
+    """
+    When another program has rewritten a file, the take-back is refused by name, and nothing goes.
+    """
+    first, second = sink.staged(0, "a", "b"), sink.staged(1, "c")
+    sink.commit(first, OpenFence())
+    sink.commit(second, OpenFence())
+    load(catalog).delete("name = 'a'")
+    for refused in (sink.check_take_back, lambda c: sink.take_back(c, OpenFence())):
+        with pytest.raises(TakeBackError, match=r"part-00000.* of epoch 0 is no longer"):
+            refused([second, first])
+
+    assert ["b", "c"] == names(catalog)
+    sink.take_back([second], OpenFence())
+    assert ["b"] == names(catalog)
+
+
+def test_the_loser_of_an_epoch_does_not_stand_in_the_way(sink, catalog):
+    """
+    Of two stagings of an epoch the published one is removed, also when its snapshot has expired.
+    """
+    loser, winner = sink.staged(0, "a", token=1), sink.staged(0, "b", token=2)
+    sink.commit(winner, OpenFence())
+    append(catalog, "theirs")
+    expire_all_but_the_last(catalog)
+    sink.check_take_back([winner, loser])
+    sink.take_back([winner, loser], OpenFence())
+
+    assert ["theirs"] == names(catalog)
+
+
+def test_nothing_to_take_back_from_no_table(sink, catalog):
+    """
+    Without a table, or without epochs, there is nothing to take back and nothing to refuse.
+    """
+    committable = sink.staged(0, "a")
+    catalog_of(catalog).drop_table(TABLE)
+    sink.check_take_back([committable])
+    sink.take_back([committable], OpenFence())
+    sink.take_back([], OpenFence())
+
+    assert not catalog_of(catalog).table_exists(TABLE)
+
+
+def test_a_ledger_survives_its_property():
+    """
+    What the property says is what the ledger said, with gaps and single epochs.
+    """
+    ledger = Ledger("q", 9).with_taken_back([3, 4, 5, 8, 10, 12])
+    (key, text), *_ = ledger.to_properties().items()
+
+    assert "spark-stream.q" == key
+    assert {"epoch": 12, "taken_back": [[3, 5], [8, 8]], "refused": [[10, 10], [12, 12]]} == (
+        json.loads(text)
+    )
+    assert ledger.taken_back == frozenset({3, 4, 5, 8})
+    assert [True, False, False] == [ledger.is_standing(e) for e in (9, 8, 12)]
+
+
+# --- aborting and recovering --------------------------------------------------------------------
+
+
+def test_abort_removes_what_was_not_published(sink, catalog, tmp_path):
+    """
+    An aborted staging is gone; aborting a published one leaves its files alone.
+    """
+    loser, winner, waiting = (
+        sink.staged(0, "a", token=1),
+        sink.staged(0, "b", token=2),
+        sink.staged(1, "c", token=2),
+    )
+    sink.commit(winner, OpenFence())
+    for committable in (loser, loser, waiting, winner):
+        sink.abort(committable)
+
+    assert ["0-2"] == staged_files(tmp_path)
+    assert ["b"] == names(catalog)
+
+
+def test_recovery_never_removes_a_file_that_a_snapshot_names(sink, catalog, tmp_path):
+    """
+    Garbage goes, but what any snapshot names stays, whatever is called garbage, also when the
+    snapshot that added it has expired or was taken back.
+    """
+    first, taken = sink.staged(0, "a"), sink.staged(1, "b")
+    sink.staged(0, "loser", token=2)
+    sink.staged(5, "half", token=2)
+    theirs = sink.staged(0, "theirs", query_id="another-query")
+    sink.commit(first, OpenFence())
+    append(catalog, "foreign")
+    expire_all_but_the_last(catalog)
+    sink.commit(taken, OpenFence())
+    sink.take_back([taken], OpenFence())
+    for _ in range(2):
+        sink.recover(QUERY_ID, lambda *_: True, OpenFence(3))
+
+        assert ["0-1", "0-1", "1-1"] == staged_files(tmp_path)[:3]
+        assert ["a", "foreign"] == names(catalog)
+    sink.commit(theirs, OpenFence())
+    assert ["a", "foreign", "theirs"] == names(catalog)
+
+
+def test_recovery_keeps_what_is_no_garbage(sink, catalog):
+    """
+    What waits for its commit stays.
+    """
+    waiting = sink.staged(1, "b", token=2)
+    sink.staged(1, "half", token=1)
+    sink.recover(QUERY_ID, lambda e, t: (e, t) == (1, 1), OpenFence(3))
+    sink.commit(waiting, OpenFence())
+
+    assert ["b"] == names(catalog)
+
+
+def test_recovery_without_a_table(sink, catalog):
+    """
+    A query that has staged nothing yet has nothing to recover.
+    """
+    sink.recover(QUERY_ID, lambda *_: True, OpenFence())
+
+    assert not catalog_of(catalog).table_exists(TABLE)
+
+
+# --- partitions ---------------------------------------------------------------------------------
+
+
+def stage_files(sink, schema, *files, epoch: int = 0):
+    from airflow_provider.runtime.sinks import Committable, EpochId
+
+    made = EpochId("q", QUERY_ID, epoch, 1)
+    return Committable(made, sink.stage(Frame(schema, *files), made).data)
+
+
+def test_a_partitioned_table_gets_its_values_from_the_files(catalog):
+    """
+    Files of one value each become partitions, nulls and long strings included; a filter prunes.
+    """
+    sink = HandStagedTable(catalog, partition_by=("name",))
+    values = ["x" * 40 + "1", "x" * 40 + "2", None]
+    files = [[{"id": i, "name": value}] for i, value in enumerate(values)]
+    sink.commit(stage_files(sink, SCHEMA, *files), OpenFence())
+
+    table = load(catalog)
+    assert {(v,) for v in values} == {
+        tuple(task.file.partition) for task in table.scan().plan_files()
+    }
+    assert 1 == len(list(table.scan(f"name = '{values[1]}'").plan_files()))
+    sink.take_back([stage_of(sink, files)], OpenFence())
+
+
+def stage_of(sink, files):
+    return stage_files(sink, SCHEMA, *files, epoch=9)
+
+
+def test_taking_back_partitions(catalog):
+    """
+    An epoch's files in several partitions are removed, and other epochs' in the same stay.
+    """
+    sink = HandStagedTable(catalog, partition_by=("name",))
+    files = [[{"id": i, "name": value}] for i, value in enumerate(["a", "b", None])]
+    kept, taken = (stage_files(sink, SCHEMA, *files, epoch=e) for e in (0, 1))
+    sink.commit(kept, OpenFence())
+    sink.commit(taken, OpenFence())
+    assert 6 == len(list(load(catalog).scan().plan_files()))
+    sink.take_back([taken], OpenFence())
+
+    assert {("a",), ("b",), (None,)} == {
+        tuple(task.file.partition) for task in load(catalog).scan().plan_files()
+    }
+    assert 3 == len(list(load(catalog).scan().plan_files()))
+
+
+def test_a_file_of_several_partitions_is_refused(catalog):
+    """
+    Should a file hold two partitions' rows, nothing is published.
+    """
+    sink = HandStagedTable(catalog, partition_by=("name",))
+    rows = [{"id": 0, "name": "a"}, {"id": 1, "name": "b"}]
+    with pytest.raises(SinkError, match="more than one partition value"):
+        sink.commit(stage_files(sink, SCHEMA, rows), OpenFence())
+
+    assert [] == snapshots(catalog)
+
+
+# --- refusing -----------------------------------------------------------------------------------
+
+
+def make_table(catalog, *fields, transform=None, source: int = 1, **properties: str):
+    spec = PartitionSpec(
+        *([PartitionField(source, 1000, transform, "made_of")] if transform else [])
+    )
+    return catalog_of(catalog).create_table(
+        TABLE, Schema(*fields), partition_spec=spec, properties=properties
+    )
+
+
+ID = NestedField(1, "id", LongType(), required=False)
+NAME = NestedField(2, "name", StringType(), required=False)
+
+
+def test_a_fitting_table_is_accepted(sink, catalog):
+    """
+    Columns of the same types are accepted, more optional ones in the table as well.
+    """
+    make_table(catalog, ID, NAME, NestedField(3, "more", StringType(), required=False))
+    sink.check(Frame(SCHEMA), "append")
+    sink.commit(sink.staged(0, "a"), OpenFence())
+
+    assert [(0, "a", None)] == rows_of(catalog)
+
+
+@pytest.mark.parametrize(
+    ("fields", "more", "says"),
+    [
+        ((ID,), {}, "no column 'name'"),
+        ((ID, NestedField(2, "name", LongType(), required=False)), {}, "'name' is string .*long"),
+        ((ID, NAME, NestedField(3, "must", LongType(), required=True)), {}, "'must' is required"),
+        ((ID, NestedField(2, "name", StringType(), required=True)), {}, "'name'"),
+        ((ID, NAME), {"transform": BucketTransform(4)}, r"bucket\[4\]"),
+        (
+            (ID, NAME, NestedField(3, "at", TimestamptzType(), required=False)),
+            {"transform": DayTransform(), "source": 3},
+            "partitioned by 'at', which the query has not",
+        ),
+        ((ID, NAME), {"transform": VoidTransform()}, "void"),
+        ((ID, NAME), {"schema.name-mapping.default": '[{"names":["id"],"field-id":1}]'}, "'name'"),
+    ],
+)
+def test_a_table_that_does_not_fit_is_refused(sink, catalog, fields, more, says):
+    """
+    What an existing table cannot take is refused before anything is written; the message names it.
+    """
+    made = make_table(catalog, *fields, **more)
+    with pytest.raises(ConfigError, match=says):
+        sink.check(Frame(SCHEMA), "append")
+
+    assert made.metadata_location == load(catalog).metadata_location
+
+
+def test_partition_statistics_that_are_off_are_refused(catalog):
+    """
+    A partition column without statistics would end in the null partition.
+    """
+    sink = HandStagedTable(catalog, partition_by=("name",))
+    sink.staged(0)
+    with load(catalog).transaction() as change:
+        change.set_properties({"write.metadata.metrics.default": "counts"})
+
+    with pytest.raises(ConfigError, match="statistics.*'name'"):
+        sink.check(Frame(SCHEMA), "append")
+
+
+def test_another_partitioning_than_the_tables_is_refused(catalog):
+    """
+    ``partition_by`` describes a new table only; it may repeat an existing one's, not differ.
+    """
+    HandStagedTable(catalog, partition_by=("name",)).staged(0)
+    HandStagedTable(catalog, partition_by=("name",)).check(Frame(SCHEMA), "append")
+    HandStagedTable(catalog).check(Frame(SCHEMA), "append")
+    with pytest.raises(ConfigError, match="partitioned by name, so partition_by=.'id'."):
+        HandStagedTable(catalog, partition_by=("id",)).check(Frame(SCHEMA), "append")
+
+
+@pytest.mark.parametrize(
+    ("options", "frame", "mode", "says"),
+    [
+        ({}, SCHEMA, "complete", "'append', not 'complete'"),
+        ({"table": "events"}, SCHEMA, "append", "namespace.table"),
+        ({"table": "nowhere.events"}, SCHEMA, "append", "no namespace 'nowhere'"),
+        ({"partition_by": ("day",)}, SCHEMA, "append", "no column 'day'"),
+        (
+            {"partition_by": ("x",)},
+            pa.schema([("x", pa.float64())]),
+            "append",
+            f"'x' is of type {DoubleType()}",
+        ),
+        ({}, pa.schema([("x", pa.month_day_nano_interval())]), "append", "no type for column 'x'"),
+    ],
+)
+def test_what_cannot_work_is_refused(catalog, options, frame, mode, says):
+    """
+    A query that cannot be published is refused before anything is written, and nothing is made.
+    """
+    with pytest.raises(ConfigError, match=says):
+        HandStagedTable(catalog, **options).check(Frame(frame), mode)
+
+    assert [] == catalog_of(catalog).list_tables("ns")
+
+
+def test_an_unreachable_catalog_is_refused(catalog, tmp_path):
+    """
+    A catalog that cannot be opened, or holds no catalog's tables, is refused and not made.
+    """
+    for uri in (f"sqlite:///{tmp_path}/no/such/folder.db", f"sqlite:///{tmp_path}/new.db"):
+        sink = HandStagedTable({**catalog, "uri": uri})
+        with pytest.raises(ConfigError, match="catalog"):
+            sink.check(Frame(SCHEMA), "append")
+
+
+def test_a_missing_extra_is_named(catalog, monkeypatch):
+    """
+    Without pyiceberg the message says what to install.
+    """
+    monkeypatch.setitem(sys.modules, "pyiceberg.catalog", None)
+    with pytest.raises(ConfigError, match=r"airflow-provider-spark-streaming\[iceberg\]"):
+        opened(catalog).check(Frame(SCHEMA), "append")
+
+
+def test_a_catalog_by_its_name(catalog, monkeypatch):
+    """
+    A catalog's name is looked up in pyiceberg's configuration when the sink first needs it.
+    """
+    from pyiceberg import catalog as pyiceberg_catalog
+    from pyiceberg.utils.config import Config
+
+    for key in ("uri", "type", "warehouse"):
+        monkeypatch.setenv(f"PYICEBERG_CATALOG__TEST__{key.upper()}", catalog[key])
+    monkeypatch.setattr(pyiceberg_catalog, "_ENV_CONFIG", Config())
+    sink = HandStagedTable("test")
+    sink.commit(sink.staged(0, "a"), OpenFence())
+
+    assert ["a"] == names(catalog)
+    assert "iceberg:ns.events" == sink.name == opened({**catalog, "password": "x"}).name
