@@ -21,12 +21,13 @@ if TYPE_CHECKING:
 RACERS = 8
 RACING_PROCESS = """
 import sys
-from airflow_provider.runtime.storage.local import LocalStorage
+from airflow_provider.runtime.storage import open_storage
 
-storage, racer = LocalStorage(sys.argv[1]), sys.argv[2]
+storage, racer = open_storage(sys.argv[1]), sys.argv[2]
+storage.exists("anything")  # whatever is connected at the first use is connected now
 print("ready", flush=True)
 sys.stdin.readline()
-for name in range(50):
+for name in range(20):
     if storage.put_if_absent(f"leases/{name}", racer.encode()):
         print(name)
 """
@@ -203,6 +204,31 @@ class StorageContract:
         assert not storage.exists("a/b/2")
         assert storage.exists("ab/3")
 
+    def test_names_that_begin_alike_are_different(self, storage: Storage):
+        """
+        A name that is the beginning of another one is not that other one.
+        """
+        for path in ("a/10", "a/1-x", "a/1.json", "a/100/x"):
+            storage.put(path, b"1")
+        storage.delete("a/1")
+
+        assert not storage.exists("a/1")
+        assert [] == storage.list("a/1")
+        assert ["1-x", "1.json", "10", "100"] == storage.list("a")
+
+    def test_names_of_any_kind(self, storage: Storage):
+        """
+        A name with blanks, patterns, escapes, signs and letters of any alphabet is only a name.
+        """
+        names = ["*", "2026-01-01T00:00:00+00:00", "[ab]", "a b", "a%20b", "k=é"]
+        for name in names:
+            storage.put(f"d/{name}", name.encode())
+
+        assert names == storage.list("d")
+        assert [name.encode() for name in names] == [storage.read(f"d/{name}") for name in names]
+        storage.delete("d/*")
+        assert names[1:] == storage.list("d")
+
     def test_delete_of_nothing_is_done(self, storage: Storage):
         """
         Deleting what is not there is no error, twice neither.
@@ -232,23 +258,21 @@ class StorageContract:
         assert not storage.url.endswith("/")
 
 
-class TestLocalStorage(StorageContract):
-    """A folder of this machine."""
+class SharedStorageContract(StorageContract):
+    """The promises of a place that several processes see."""
 
-    @pytest.fixture
-    def storage(self, tmp_path) -> Storage:
-        return LocalStorage(str(tmp_path / "new" / "root"))
-
-    def test_one_of_racing_processes_wins(self, storage: LocalStorage):
+    def test_one_of_racing_processes_wins(self, storage: Storage):
         """
-        Of processes that put the same names at the same time exactly one wins each name.
+        Of processes that put the same names at the same time exactly one wins each name, and
+        one that had looked before they wrote sees what they wrote.
         """
+        assert [] == storage.list("leases")
         command = [sys.executable, "-c", RACING_PROCESS, storage.url]
         racers = [
             subprocess.Popen(
                 [*command, str(racer)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
             )
-            for racer in range(4)
+            for racer in range(3)
         ]
         for process in racers:
             assert "ready\n" == process.stdout.readline()
@@ -258,11 +282,26 @@ class TestLocalStorage(StorageContract):
         won = {str(racer): process.communicate()[0].split() for racer, process in enumerate(racers)}
 
         names = sorted((name for mine in won.values() for name in mine), key=int)
-        assert [str(name) for name in range(50)] == names
+        assert [str(name) for name in range(20)] == names
         assert won == {
             racer: [n for n in mine if storage.read(f"leases/{n}").decode() == racer]
             for racer, mine in won.items()
         }
+        assert sorted(names) == storage.list("leases")
+
+    def test_other_processes_see_it(self, storage: Storage):
+        """
+        The place is shared with the driver and its executors.
+        """
+        assert storage.shared is True
+
+
+class TestLocalStorage(SharedStorageContract):
+    """A folder of this machine."""
+
+    @pytest.fixture
+    def storage(self, tmp_path) -> Storage:
+        return LocalStorage(str(tmp_path / "new" / "root"))
 
     def test_what_a_crash_left_half_written_is_not_listed(self, storage: LocalStorage, tmp_path):
         """
@@ -282,12 +321,6 @@ class TestLocalStorage(StorageContract):
         storage.put_if_absent("d/b", b"2")
 
         assert ["a", "b"] == sorted(p.name for p in (tmp_path / "new" / "root" / "d").iterdir())
-
-    def test_other_processes_see_it(self, storage: LocalStorage):
-        """
-        A folder is shared with the driver and its executors.
-        """
-        assert storage.shared is True
 
     def test_deleting_a_link_leaves_what_it_points_to(self, storage: LocalStorage, tmp_path):
         """

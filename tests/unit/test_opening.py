@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
+import fsspec
 import pytest
 
-from airflow_provider.runtime.errors import EXIT_USAGE, UnsupportedStorageError
+from airflow_provider.runtime.errors import EXIT_USAGE, ConfigError, UnsupportedStorageError
 from airflow_provider.runtime.storage import local_path_of, open_storage, supported_schemes
 from airflow_provider.runtime.storage.local import LocalStorage
 from airflow_provider.runtime.storage.memory import MemoryStorage
+from airflow_provider.runtime.storage.objects import ObjectStorage
+from airflow_provider.runtime.storage.opening import spark_url
+from tests.contract.conftest import forget_clients
+
+AZURE = "container@account.dfs.core.windows.net"
 
 
 @pytest.mark.parametrize("url", ["{}", "{}/", "file://{}", "local://{}"])
@@ -54,7 +61,7 @@ def test_memory_is_opened():
 
 @pytest.mark.parametrize(
     "url",
-    ["s3://bucket/job", "s3a://bucket/job", "gs://bucket/job", "ftp://host/job", "hdfs://n/j"],
+    ["ftp://host/job", "hdfs://n/j", "http://host/job", "oss://bucket/job", "webhdfs://n/j"],
 )
 def test_a_filesystem_that_cannot_decide_between_two_writers_is_refused(url):
     """
@@ -64,7 +71,7 @@ def test_a_filesystem_that_cannot_decide_between_two_writers_is_refused(url):
         open_storage(url)
 
     assert str(raised.value).startswith(f"{url}: the scheme {url.partition(':')[0]!r} has no")
-    assert "file, local, memory" in str(raised.value)
+    assert "abfs, abfss, az, file, gcs, gs, local, memory, s3, s3a" in str(raised.value)
     assert EXIT_USAGE == raised.value.exit_code
 
 
@@ -72,7 +79,128 @@ def test_supported_schemes_can_be_listed():
     """
     The schemes that work are listed, sorted, for messages and documents.
     """
-    assert ("file", "local", "memory") == supported_schemes()
+    stores = ("abfs", "abfss", "az", "gcs", "gs", "s3", "s3a")
+
+    assert tuple(sorted([*stores, "file", "local", "memory"])) == supported_schemes()
+
+
+@pytest.fixture
+def account(monkeypatch):
+    """Half a configuration, enough to make the clients, which ask nobody for anything."""
+    monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_NAME", "account")
+    monkeypatch.setenv("AZURE_STORAGE_ANON", "true")
+    monkeypatch.setenv("STORAGE_EMULATOR_HOST", "127.0.0.1:1")
+    monkeypatch.setitem(fsspec.config.conf, "gcs", {"token": "anon"})
+    forget_clients()
+    yield
+    forget_clients()
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "s3://bucket/a/job",
+        "s3a://bucket/a/job",
+        "gs://bucket/a/job",
+        "gcs://bucket/a/job",
+        "az://container/a/job",
+        f"abfss://{AZURE}/a/job",
+    ],
+)
+def test_an_object_store_is_opened(account, url):
+    """
+    A prefix of a bucket is opened without asking the store, and keeps the address it was given.
+    """
+    storage = open_storage(f"{url}/")
+
+    assert isinstance(storage, ObjectStorage)
+    assert storage.shared is True
+    assert url == storage.url
+    assert f"{url}/runs/r1" == storage.at("runs/r1").url
+
+
+@pytest.mark.parametrize(
+    ("url", "package", "extra"),
+    [
+        ("s3://bucket/job", "s3fs", "s3"),
+        ("gs://bucket/job", "gcsfs.core", "gcs"),
+        ("az://container/job", "adlfs", "azure"),
+    ],
+)
+def test_a_missing_package_is_named_by_its_extra(monkeypatch, url, package, extra):
+    """
+    Without the store's package the error says what to install.
+    """
+    monkeypatch.setitem(sys.modules, package, None)
+
+    with pytest.raises(ConfigError, match=f"needs the extra '{extra}'") as raised:
+        open_storage(url)
+
+    assert f"pip install 'airflow-provider-spark-streaming[{extra}]'" in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["s3://id:hidden@bucket/job", "gs://hidden@bucket/job", "az://c:hidden@account/job"],
+)
+def test_credentials_in_an_address_are_refused(url):
+    """
+    An address is logged and stored, so a secret in it is refused, and not repeated.
+    """
+    with pytest.raises(ConfigError, match="credentials do not belong in an address") as raised:
+        open_storage(url)
+
+    assert "hidden" not in str(raised.value)
+
+
+def test_an_address_without_a_bucket_is_refused():
+    """
+    A store's address names at least a bucket.
+    """
+    with pytest.raises(ConfigError, match="names no bucket or container; write s3://bucket/path"):
+        open_storage("s3:///job")
+
+
+def test_a_client_that_cannot_be_made_is_named(account, monkeypatch):
+    """
+    What a store's library lacks, here Azure's account, is said with the address.
+    """
+    monkeypatch.delenv("AZURE_STORAGE_ACCOUNT_NAME")
+    monkeypatch.delenv("AZURE_STORAGE_CONNECTION_STRING", raising=False)
+
+    with pytest.raises(ConfigError, match="az://c/job: the store's client cannot be made"):
+        open_storage("az://c/job")
+
+
+@pytest.mark.parametrize(
+    ("url", "address"),
+    [
+        ("/data/out", "file:///data/out"),
+        ("file:///data/out", "file:///data/out"),
+        ("local:///data/out", "file:///data/out"),
+        ("s3://bucket/job", "s3a://bucket/job"),
+        ("s3a://bucket/job", "s3a://bucket/job"),
+        ("gs://bucket/job", "gs://bucket/job"),
+        ("gcs://bucket/job", "gs://bucket/job"),
+        (f"abfs://{AZURE}/job", f"abfs://{AZURE}/job"),
+        (f"abfss://{AZURE}/job", f"abfss://{AZURE}/job"),
+        (f"az://{AZURE}/job", f"abfss://{AZURE}/job"),
+        ("hdfs://namenode/out", "hdfs://namenode/out"),
+    ],
+)
+def test_the_address_for_spark(url, address):
+    """
+    Spark knows the same places, some by another scheme.
+    """
+    assert address == spark_url(url)
+
+
+def test_spark_needs_the_storage_account():
+    """
+    An address in Azure without the account means nothing to Spark.
+    """
+    with pytest.raises(ConfigError, match="abfss://container@account.dfs.core.windows.net/path"):
+        spark_url("az://container/job")
 
 
 @pytest.mark.parametrize(

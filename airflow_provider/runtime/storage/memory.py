@@ -62,8 +62,8 @@ class MemoryStorage:
     def delete(self, path: str) -> None:
         """Remove the object or all under the prefix."""
         with self._lock:
-            if self._fs.exists(self._full(path)):
-                self._fs.rm(self._full(path), recursive=True)
+            for found in self._fs.find(self._full(path)):  # ``rm`` takes ``*`` for a pattern
+                self._fs.rm_file(found)
 
     def _full(self, path: str) -> str:
         return f"{self._root}/{path}" if path else self._root

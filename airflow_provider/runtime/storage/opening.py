@@ -2,19 +2,45 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import fsspec
 from fsspec.core import split_protocol
 
-from airflow_provider.runtime.errors import UnsupportedStorageError
+from airflow_provider.runtime.errors import ConfigError, UnsupportedStorageError
+from airflow_provider.runtime.storage.buckets import open_azure, open_gcs, open_s3
 from airflow_provider.runtime.storage.local import LocalStorage
 from airflow_provider.runtime.storage.memory import MemoryStorage
+from airflow_provider.runtime.storage.objects import ObjectStorage
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from airflow_provider.runtime.storage.base import Storage
+    from airflow_provider.runtime.storage.buckets import Bucket
+
+
+class _Store(NamedTuple):
+    open_bucket: Callable[[str], tuple[Bucket, str]]
+    extra: str
+    hadoop_scheme: str  # what Spark calls it
+
+
+_S3 = _Store(open_s3, "s3", "s3a")
+_GCS = _Store(open_gcs, "gcs", "gs")
+_AZURE = _Store(open_azure, "azure", "abfss")
+
+_STORES: Final[dict[str, _Store]] = {
+    "abfs": _AZURE._replace(hadoop_scheme="abfs"),
+    "abfss": _AZURE,
+    "az": _AZURE,
+    "gcs": _GCS,
+    "gs": _GCS,
+    "s3": _S3,
+    "s3a": _S3,
+}
 
 
 def _local(url: str) -> Storage:
@@ -26,12 +52,41 @@ def _memory(url: str) -> Storage:
     return MemoryStorage(filesystem, filesystem._strip_protocol(url))
 
 
+def _objects(url: str) -> ObjectStorage:
+    scheme, _, rest = url.partition("://")
+    authority = rest.partition("/")[0]
+    account = authority.rpartition("@")[0]
+    if account and (_STORES[scheme] is _S3 or _STORES[scheme] is _GCS or ":" in account):
+        msg = (
+            f"{scheme}://…@{url.rpartition('@')[2]}: credentials do not belong in an address, "
+            "which is logged and stored; give them to the environment, as docs/storage.md says"
+        )
+        raise ConfigError(msg)
+    if not authority:
+        msg = f"{url}: names no bucket or container; write {scheme}://bucket/path"
+        raise ConfigError(msg)
+    try:
+        bucket, key = _STORES[scheme].open_bucket(url)
+    except ImportError as error:
+        extra = _STORES[scheme].extra
+        msg = (
+            f"{url}: the scheme {scheme!r} needs the extra {extra!r}: "
+            f"pip install 'airflow-provider-spark-streaming[{extra}]'"
+        )
+        raise ConfigError(msg) from error
+    except Exception as error:  # each library has errors of its own for half a configuration
+        msg = f"{url}: the store's client cannot be made: {error}"
+        raise ConfigError(msg) from error
+    return ObjectStorage(bucket, key, f"{scheme}://{authority}")
+
+
 # Put-if-absent is a capability of a filesystem and not of fsspec, whose base class looks first and
 # writes afterwards. Only what passes tests/contract/test_storage.py stands here.
 _OPENERS: Final[dict[str, Callable[[str], Storage]]] = {
     "file": _local,
     "local": _local,
     "memory": _memory,
+    **dict.fromkeys(_STORES, _objects),
 }
 
 
@@ -51,6 +106,8 @@ def open_storage(url: str) -> Storage:
 
     Raises:
         UnsupportedStorageError: the scheme is not known to decide between two writers.
+        ConfigError: the scheme's package is missing, or the address is incomplete or holds
+            credentials.
     """
     scheme = scheme_of(url)
     opener = _OPENERS.get(scheme)
@@ -63,8 +120,42 @@ def open_storage(url: str) -> Storage:
     return opener(url)
 
 
+def open_objects(url: str) -> ObjectStorage | None:
+    """Open the place at *url* if it is in an object store, else return None.
+
+    Raises:
+        ConfigError: as :func:`open_storage` does.
+    """
+    return _objects(url) if scheme_of(url) in _STORES else None
+
+
 def local_path_of(url: str) -> str | None:
     """Return the absolute path behind *url*, or None when it is not on a local filesystem."""
     if scheme_of(url) not in {"file", "local"}:
         return None
     return str(fsspec.filesystem("file")._strip_protocol(url))
+
+
+def spark_url(url: str) -> str:
+    """Return the address by which Spark (Hadoop) knows the same place.
+
+    ``s3://`` becomes ``s3a://``, ``gcs://`` becomes ``gs://``, ``az://`` becomes ``abfss://``, a
+    local path ``file://``; any other address stays as it is.
+
+    Raises:
+        ConfigError: an address in Azure does not name the storage account, which Spark needs.
+    """
+    local = local_path_of(url)
+    if local is not None:
+        return Path(local).as_uri()
+    scheme, _, rest = url.partition("://")
+    store = _STORES.get(scheme)
+    if store is None:
+        return url
+    if store.extra == "azure" and not re.match(r"[^/@]+@[^/@]+", rest):
+        msg = (
+            f"{url}: Spark has to know the storage account: write "
+            "abfss://container@account.dfs.core.windows.net/path"
+        )
+        raise ConfigError(msg)
+    return f"{store.hadoop_scheme}://{rest}"

@@ -1,0 +1,244 @@
+"""S3, Google Cloud Storage and Azure Blob Storage by one interface of five requests.
+
+fsspec's filesystems are used for what they do in one request each: reading, writing, and writing
+only where nothing is. Listing and removing call the stores directly, through the same clients:
+fsspec's own ``ls``, ``find``, ``exists`` and ``rm`` answer from a cache, ask twice, list siblings,
+take ``*`` in a name for a pattern, or (s3fs) say nothing of objects that could not be removed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from fsspec.asyn import sync
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+_DELETES_AT_ONCE = 32  # requests in flight; more only earns "slow down" from the store
+_S3_DELETE_LIMIT = 1000  # objects that one DeleteObjects may name
+
+
+class Entry(NamedTuple):
+    """What a listing says of one name: its whole key, and what it is."""
+
+    key: str
+    size_bytes: int
+    is_folder: bool  # a common prefix, or an empty object that stands for a folder
+
+
+class Bucket:
+    """One bucket (Azure: container) of a store.
+
+    Safe for threads: all requests run on fsspec's own event loop. Safe for forks: a child process
+    gets a client of its own, because the parent's event loop does not run in it.
+
+    Args:
+        name: the bucket.
+        connect: returns the filesystem; fsspec keeps one per process and set of options.
+
+    Attributes:
+        heeds_conditions: whether the store was seen to refuse a write for its condition.
+    """
+
+    def __init__(self, name: str, connect: Callable[[], Any]) -> None:
+        self.name = name
+        self.heeds_conditions = False
+        self._connect = connect
+        self._filesystem = connect()
+        self._pid = os.getpid()
+
+    @property
+    def filesystem(self) -> Any:
+        """Return this process's filesystem."""
+        if self._pid != os.getpid():
+            self._filesystem, self._pid = self._connect(), os.getpid()
+        return self._filesystem
+
+    def read(self, key: str) -> bytes:
+        """Return the object's bytes, of one version; one request."""
+        return bytes(self.filesystem.cat_file(self._path(key)))
+
+    def write(self, key: str, data: bytes) -> None:
+        """Write or replace the object; one request."""
+        self.filesystem.pipe_file(self._path(key), data)
+
+    def create(self, key: str, data: bytes) -> None:
+        """Write the object where none is, by the store's own condition; one request.
+
+        Raises:
+            FileExistsError: there is one, whoever wrote it.
+        """
+        self.filesystem.pipe_file(self._path(key), data, mode="create")
+
+    def entries(self, prefix: str, *, deep: bool) -> Iterator[Entry]:
+        """Ask the store what begins with *prefix*; one request per page.
+
+        Args:
+            prefix: of whole keys; ``a`` finds ``a``, ``a/b`` and ``ab``.
+            deep: every object, or those and the folders up to the next ``/``.
+        """
+        raise NotImplementedError
+
+    def remove(self, entries: Sequence[Entry]) -> None:
+        """Remove objects; those that are gone already are no error.
+
+        Raises:
+            OSError: some could not be removed; the others are gone.
+        """
+        keys = [entry.key for entry in entries if not entry.is_folder]
+        folders = [entry.key for entry in entries if entry.is_folder]
+        self._remove_each(keys)
+        for key in sorted(folders, reverse=True):  # a folder of a hierarchical store must be empty
+            self._remove_each([key])
+
+    def _remove_each(self, keys: Sequence[str]) -> None:
+        filesystem = self.filesystem
+        limit = asyncio.Semaphore(_DELETES_AT_ONCE)
+
+        async def remove_one(key: str) -> None:
+            async with limit:
+                await filesystem._rm_file(self._path(key))
+
+        async def remove_all() -> list[BaseException | None]:
+            return await asyncio.gather(*map(remove_one, keys), return_exceptions=True)
+
+        for error in sync(filesystem.loop, remove_all):
+            if error is not None and not isinstance(error, FileNotFoundError):
+                raise error
+
+    def _path(self, key: str) -> str:
+        if not key:  # to some of the libraries an empty key is the bucket itself
+            msg = f"{self.name}: an object has a name"
+            raise ValueError(msg)
+        return f"{self.name}/{key}"
+
+
+class S3Bucket(Bucket):
+    """A bucket of Amazon S3 or of a store that speaks its protocol."""
+
+    def read(self, key: str) -> bytes:
+        """Return the object's bytes, of one version; one request."""
+        # More than one at a time makes s3fs ask for the size first, and of a large object read
+        # pieces that may be of different versions.
+        return bytes(self.filesystem.cat_file(self._path(key), max_concurrency=1))
+
+    def entries(self, prefix: str, *, deep: bool) -> Iterator[Entry]:
+        """List with ListObjectsV2, 1000 names a page."""
+        options = {"Bucket": self.name, "Prefix": prefix}
+        if not deep:
+            options["Delimiter"] = "/"
+        while True:
+            page = self.filesystem.call_s3("list_objects_v2", **options)
+            for found in page.get("Contents", ()):
+                yield Entry(found["Key"], found["Size"], found["Key"].endswith("/"))
+            for found in page.get("CommonPrefixes", ()):
+                yield Entry(found["Prefix"], 0, is_folder=True)
+            if not page.get("IsTruncated"):
+                return
+            options["ContinuationToken"] = page["NextContinuationToken"]
+
+    def remove(self, entries: Sequence[Entry]) -> None:
+        """Remove with DeleteObjects, 1000 objects a request."""
+        keys = [entry.key for entry in entries]
+        for start in range(0, len(keys), _S3_DELETE_LIMIT):
+            named = [{"Key": key} for key in keys[start : start + _S3_DELETE_LIMIT]]
+            answer = self.filesystem.call_s3(
+                "delete_objects", Bucket=self.name, Delete={"Objects": named, "Quiet": True}
+            )
+            for refused in answer.get("Errors", ()):
+                msg = f"{refused['Key']} was not removed: {refused.get('Code')}"
+                kind = PermissionError if refused.get("Code") == "AccessDenied" else OSError
+                raise kind(msg)
+
+
+class GcsBucket(Bucket):
+    """A bucket of Google Cloud Storage."""
+
+    def entries(self, prefix: str, *, deep: bool) -> Iterator[Entry]:
+        """List with ``objects.list``, 1000 names a page."""
+        options = {
+            "prefix": prefix,
+            "delimiter": None if deep else "/",
+            "fields": "items(name,size),prefixes,nextPageToken",
+            "pageToken": None,
+        }
+        while True:
+            page = self.filesystem.call("GET", "b/{}/o", self.name, json_out=True, **options)
+            for found in page.get("items", ()):
+                yield Entry(found["name"], int(found["size"]), found["name"].endswith("/"))
+            for found in page.get("prefixes", ()):
+                yield Entry(found, 0, is_folder=True)
+            options["pageToken"] = page.get("nextPageToken")
+            if options["pageToken"] is None:
+                return
+
+
+class AzureBucket(Bucket):
+    """A container of Azure Blob Storage, with or without a hierarchical namespace."""
+
+    def entries(self, prefix: str, *, deep: bool) -> Iterator[Entry]:
+        """List with List Blobs, 5000 names a page."""
+        filesystem = self.filesystem
+
+        async def ask() -> list[Entry]:
+            options = {"name_starts_with": prefix or None, "include": ["metadata"]}
+            async with filesystem.service_client.get_container_client(self.name) as container:
+                listing = container.list_blobs if deep else container.walk_blobs
+                return [_azure_entry(found) async for found in listing(**options)]
+
+        yield from sync(filesystem.loop, ask)
+
+
+def _azure_entry(found: Any) -> Entry:
+    """Read a blob or a prefix; a hierarchical store lists its folders as marked blobs."""
+    metadata = {key.lower(): value for key, value in (found.get("metadata") or {}).items()}
+    is_folder = found.name.endswith("/") or metadata.get("hdi_isfolder") == "true"
+    return Entry(found.name, found.get("size") or 0, is_folder)
+
+
+# --- From an address to a bucket ------------------------------------------------------------------
+
+
+def open_s3(url: str) -> tuple[Bucket, str]:
+    """Return the bucket and key that *url* names; no request is made."""
+
+    def connect() -> Any:
+        from s3fs import S3FileSystem  # type: ignore[import-untyped]  # ships no types
+
+        return S3FileSystem(use_listings_cache=False)
+
+    name, key, _ = connect().split_path(url)
+    return S3Bucket(name, connect), key
+
+
+def open_gcs(url: str) -> tuple[Bucket, str]:
+    """Return the bucket and key that *url* names; no request is made."""
+
+    def connect() -> Any:
+        # The class that fsspec would choose asks by gRPC, before each write, what kind of bucket
+        # it is; only zonal buckets need that, and they have no conditional write of this kind.
+        from gcsfs.core import GCSFileSystem  # type: ignore[import-untyped]  # ships no types
+
+        return GCSFileSystem(use_listings_cache=False)
+
+    name, key, _ = connect().split_path(url)
+    return GcsBucket(name, connect), key
+
+
+def open_azure(url: str) -> tuple[Bucket, str]:
+    """Return the container and key that *url* names; no request is made.
+
+    The account is the one in the URL, if it names one.
+    """
+
+    def connect() -> Any:
+        from adlfs import AzureBlobFileSystem  # type: ignore[import-untyped]  # ships no types
+
+        account = AzureBlobFileSystem._get_kwargs_from_urls(url)
+        return AzureBlobFileSystem(**account, use_listings_cache=False)
+
+    name, key, _ = connect().split_path(url)
+    return AzureBucket(name, connect), key

@@ -1,0 +1,182 @@
+"""Documents in an object store: S3, Google Cloud Storage, Azure Blob Storage."""
+
+from __future__ import annotations
+
+import errno
+from typing import TYPE_CHECKING
+
+from airflow_provider.runtime.clock import Clock, SystemClock
+from airflow_provider.runtime.errors import ConfigError
+from airflow_provider.runtime.storage.refusals import ConflictError, explained, without_conditions
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from airflow_provider.runtime.storage.buckets import Bucket, Entry
+
+# A store that says "conflict" has another conditional write under way, which takes milliseconds.
+_TRIES = 8
+_FIRST_PAUSE_S = 0.05
+_LONGEST_PAUSE_S = 1.0
+
+_Found = list[tuple[str, int]]  # relative paths and bytes
+_Names = list[tuple[str, bool]]  # names, and whether they are folders
+
+
+class ObjectStorage:
+    """A prefix of one bucket. Safe for threads and for forks, as :class:`Bucket` is.
+
+    The three stores give, by themselves, all that is promised but one thing: an object appears
+    whole, replaces another at once, and every read and listing after that shows it. The exception
+    is put-if-absent, which is a write with a condition that the store decides: ``If-None-Match: *``
+    (S3, Azure) or ``ifGenerationMatch=0`` (Google). No listing is kept anywhere.
+
+    Args:
+        bucket: the bucket.
+        root: the prefix, without slashes around it; empty for the whole bucket.
+        address: the bucket's address, as the user wrote it.
+        clock: what a write waits on that met another one.
+    """
+
+    shared = True
+
+    def __init__(
+        self, bucket: Bucket, root: str, address: str, *, clock: Clock | None = None
+    ) -> None:
+        self._bucket = bucket
+        self._root = root.strip("/")
+        self._address = address
+        self._clock = clock or SystemClock()
+
+    @property
+    def url(self) -> str:
+        """Return the prefix's address."""
+        return self._where("")
+
+    def at(self, path: str) -> ObjectStorage:
+        """Return the prefix *path* under this one; the same connections."""
+        return ObjectStorage(self._bucket, self._key(path), self._address, clock=self._clock)
+
+    def read(self, path: str) -> bytes:
+        """Return the whole object; one request."""
+        with explained(self._where(path), "read"):
+            return self._bucket.read(self._key(path))
+
+    def put(self, path: str, data: bytes) -> None:
+        """Write or replace the object; one request."""
+        with explained(self._where(path), "write"):
+            self._bucket.write(self._key(path), data)
+
+    def put_if_absent(self, path: str, data: bytes) -> bool:
+        """Write the object on the condition that there is none.
+
+        One request when it wins, and one more the first time in a bucket (see :meth:`_prove`);
+        two when it loses: being told "there is one" does not mean having lost. The library repeats
+        a request whose answer got lost on the way, and then finds its own object. So whoever is
+        refused reads what is there. Equal bytes are this writer's own, since racing writers write
+        different ones.
+
+        Raises:
+            UnsupportedStorageError: the store does not heed the condition.
+            OSError: the store did not decide; the object is there or not.
+        """
+        for attempt in range(_TRIES):
+            try:
+                self._create(path, data)
+            except FileExistsError:
+                try:
+                    return self.read(path) == data
+                except FileNotFoundError:  # removed in between: absent again
+                    continue
+            except ConflictError:
+                self._clock.sleep(min(_FIRST_PAUSE_S * 2**attempt, _LONGEST_PAUSE_S))
+            else:
+                self._prove(path, data)
+                return True
+        raise OSError(errno.EBUSY, "other writes were in the way all the time", self._where(path))
+
+    def exists(self, path: str) -> bool:
+        """Ask for the names that begin with this one; one request per 1000 of them."""
+        key = self._key(path)
+        if not key:
+            return bool(self.list(""))
+        with explained(self._where(path), "list"):
+            return any(
+                entry.key in {key, f"{key}/"} for entry in self._bucket.entries(key, deep=False)
+            )
+
+    def list(self, path: str) -> list[str]:
+        """Return the names directly under the prefix; one request per 1000."""
+        return sorted({name for name, _ in self._children(path)})
+
+    def delete(self, path: str) -> None:
+        """Remove the object and all under it.
+
+        One request when there is nothing; for an object two; for a folder two, one per 1000
+        objects to find them, and one per 1000 (S3) or per object to remove them.
+        """
+        key = self._key(path)
+        if not key:
+            msg = f"{self.url}: this is a whole bucket, which is not removed"
+            raise ConfigError(msg)
+        with explained(self._where(path), "remove"):
+            found = {entry.key: entry for entry in self._bucket.entries(key, deep=False)}
+            doomed = [found[key]] if key in found else []
+            if f"{key}/" in found:
+                under = self._bucket.entries(f"{key}/", deep=True)
+                doomed.extend(entry for entry in under if entry.key.startswith(f"{key}/"))
+            self._bucket.remove(doomed)
+
+    def files(self) -> _Found:
+        """Return the objects under the prefix: relative paths and bytes; sorted."""
+        return sorted(
+            (entry.key[len(self._prefix("")) :], entry.size_bytes)
+            for entry in self._entries("", deep=True)
+            if not entry.is_folder
+        )
+
+    def folders(self) -> Sequence[str]:
+        """Return the names of the folders directly under the prefix, sorted."""
+        return sorted({name for name, is_folder in self._children("") if is_folder})
+
+    def _children(self, path: str) -> _Names:
+        """Return the names directly under *path*, and whether they are folders."""
+        start = len(self._prefix(path))
+        found = [(e.key[start:].rstrip("/"), e.is_folder) for e in self._entries(path, deep=False)]
+        return [(name, is_folder) for name, is_folder in found if name]  # not the folder's own mark
+
+    def _entries(self, path: str, *, deep: bool) -> Sequence[Entry]:
+        with explained(self._where(path), "list"):
+            return list(self._bucket.entries(self._prefix(path), deep=deep))
+
+    def _create(self, path: str, data: bytes) -> None:
+        with explained(self._where(path), "create"):
+            self._bucket.create(self._key(path), data)
+
+    def _prove(self, path: str, data: bytes) -> None:
+        """Ask once more for what was just done, to see that the store refuses it.
+
+        Some stores that speak S3's protocol ignore the condition and let every writer win. It is
+        asked once per bucket, with the same bytes.
+
+        Raises:
+            UnsupportedStorageError: the store did it again.
+        """
+        if self._bucket.heeds_conditions:
+            return
+        try:
+            self._create(path, data)
+        except (FileExistsError, ConflictError):
+            self._bucket.heeds_conditions = True
+        else:
+            raise without_conditions(self._where(path))
+
+    def _key(self, path: str) -> str:
+        return "/".join(part for part in (self._root, path.strip("/")) if part)
+
+    def _prefix(self, path: str) -> str:
+        key = self._key(path)
+        return f"{key}/" if key else ""
+
+    def _where(self, path: str) -> str:
+        return "/".join(part for part in (self._address, self._key(path)) if part)

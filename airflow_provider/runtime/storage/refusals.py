@@ -1,0 +1,134 @@
+"""What a store's libraries raise, said in Python's own words and in ours.
+
+Three libraries and the three clients under them have some dozens of error classes, few of them
+``OSError``. Callers of a storage need to tell apart only what is here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from airflow_provider.runtime.errors import ConfigError, UnsupportedStorageError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+# An error of other origin is a bug and passes as it is.
+_LIBRARIES: Final = frozenset(
+    {"adlfs", "aiobotocore", "aiohttp", "azure", "botocore", "fsspec", "gcsfs", "google"}
+    | {"requests", "s3fs"}
+)
+_NO_BUCKET: Final = frozenset({"NoSuchBucket", "ContainerNotFound", "ContainerBeingDeleted"})
+_NO_CREDENTIALS: Final = frozenset(
+    {"ClientAuthenticationError", "CredentialRetrievalError", "GoogleAuthError"}
+    | {"NoCredentialsError", "PartialCredentialsError", "TokenRetrievalError"}
+)
+_NO_CONNECTION: Final = frozenset(
+    {"ClientConnectionError", "ConnectionError", "HTTPClientError", "ServiceRequestError"}
+    | {"ServiceResponseError", "TimeoutError"}
+)
+_CONFLICT, _PRECONDITION, _NOT_IMPLEMENTED = 409, 412, 501
+
+
+class ConflictError(OSError):
+    """Two conditional writes met and neither was done: to be tried again."""
+
+
+class _Answer(NamedTuple):
+    status: int | None  # of HTTP
+    code: str  # the store's own, such as NoSuchBucket
+
+
+@contextlib.contextmanager
+def explained(where: str, doing: str) -> Iterator[None]:
+    """Turn what the libraries raise into errors that name the place and the way out.
+
+    Args:
+        where: the object's or folder's address.
+        doing: ``read``, ``write``, ``create`` (write where nothing is), ``list`` or ``remove``.
+
+    Raises:
+        ConfigError: the bucket does not exist, or its name cannot be one.
+        UnsupportedStorageError: the store has no conditional writes.
+        FileNotFoundError: there is no such object.
+        FileExistsError: something is there already, and *doing* was ``create``.
+        ConflictError: another conditional write was in the way.
+        PermissionError: the store refuses these credentials, or there are none.
+        ConnectionError: the store cannot be reached; the libraries have retried.
+        OSError: anything else that the store said.
+    """
+    try:
+        yield
+    except Exception as error:
+        library = type(error).__module__.partition(".")[0]
+        if isinstance(error, ConfigError) or not (
+            library in _LIBRARIES or isinstance(error, (OSError, ValueError))
+        ):
+            raise
+        raise _explain(error, where, doing) from error
+
+
+def _explain(error: Exception, where: str, doing: str) -> Exception:
+    answer = _answer_of(error)
+    is_missing = isinstance(error, FileNotFoundError) or answer.status == 404  # noqa: PLR2004 - HTTP
+    if answer.code in _NO_BUCKET or (is_missing and doing != "read"):
+        return ConfigError(
+            f"{where}: the bucket or container does not exist; create it, or correct the address"
+        )
+    if is_missing:
+        return FileNotFoundError(errno.ENOENT, "no such object", where)
+    if doing == "create":
+        refused = _explain_refused_create(error, answer, where)
+        if refused is not None:
+            return refused
+    return _explain_failure(error, answer, where, doing)
+
+
+def _explain_refused_create(error: Exception, answer: _Answer, where: str) -> Exception | None:
+    if isinstance(error, FileExistsError) or answer.status == _PRECONDITION:
+        return FileExistsError(errno.EEXIST, "there is an object already", where)
+    if answer.status == _CONFLICT:
+        return ConflictError(errno.EBUSY, f"another write is in the way ({answer.code})", where)
+    if answer.status == _NOT_IMPLEMENTED:
+        return without_conditions(where)
+    return None
+
+
+def _explain_failure(error: Exception, answer: _Answer, where: str, doing: str) -> Exception:
+    kinds = {kind.__name__ for kind in type(error).__mro__}
+    detail = f"{answer.code or type(error).__name__}: {error}"
+    is_forbidden = answer.status in {401, 403} or str(error).startswith("Forbidden")
+    if kinds & (_NO_CREDENTIALS | {"PermissionError"}) or is_forbidden:
+        return PermissionError(
+            errno.EACCES, f"may not {doing} here; check the credentials ({detail})", where
+        )
+    if kinds & _NO_CONNECTION and answer.status is None:
+        return ConnectionError(errno.EHOSTUNREACH, f"the store did not answer ({detail})", where)
+    if isinstance(error, ValueError) or "ParamValidationError" in kinds:
+        return ConfigError(f"{where}: the store does not take this address ({detail})")
+    return OSError(errno.EIO, f"could not {doing} ({detail})", where)
+
+
+def without_conditions(where: str) -> UnsupportedStorageError:
+    """Return the error for a store on which two drivers could both win."""
+    return UnsupportedStorageError(
+        f"{where}: this store does not heed the condition of a write (If-None-Match), so it cannot "
+        "decide between two drivers; put the job directory on another one"
+    )
+
+
+def _answer_of(error: BaseException | None) -> _Answer:
+    """Return what the store answered, from the first error of the chain that knows."""
+    while error is not None:
+        response = getattr(error, "response", None)
+        if isinstance(response, dict):  # botocore
+            status = response.get("ResponseMetadata", {}).get("HTTPStatusCode")
+            return _Answer(status, str(response.get("Error", {}).get("Code", "")))
+        status = getattr(error, "status_code", None) or getattr(error, "code", None)
+        if status is not None and str(status).isdigit():  # azure, gcsfs
+            code = getattr(error, "error_code", None) or ""
+            return _Answer(int(status), str(getattr(code, "value", code)))
+        error = error.__cause__ or error.__context__
+    return _Answer(None, "")

@@ -1,0 +1,118 @@
+"""Object stores as real HTTP servers, in a process of their own.
+
+``python -m tests.contract.store_server s3|gcs|azure`` prints its port and serves until its standard
+input ends. S3 is moto; Google's and Azure's stores have no emulator that pip installs and that
+knows their conditions, so ``gcs_app`` and ``azure_app`` answer the documented requests.
+
+Requests are handled one at a time, since moto looks and writes in two steps: the real store decides
+between racing writers, and only a store that does can be tested against. ``/-/`` is the way to see
+what was asked (``requests``) and to disturb what comes (``faults``).
+"""
+
+from __future__ import annotations
+
+import importlib
+import io
+import json
+import socket
+import sys
+import threading
+from urllib.parse import parse_qsl
+
+from werkzeug.serving import WSGIRequestHandler, make_server
+from werkzeug.wrappers import Request, Response
+
+CONFLICT = (
+    "<Error><Code>ConditionalRequestConflict</Code><Message>in the way</Message>"
+    "<Resource>x</Resource></Error>"
+)
+DENIED = "<Error><Code>AccessDenied</Code><Message>Access Denied</Message></Error>"
+
+
+class Recorder:
+    """Counts, serializes and disturbs the requests to an app.
+
+    A fault is ``{"kind", "times", "methods"}``: ``conflict``, ``denied`` and ``unavailable`` answer
+    instead of the app, ``lost`` lets the app work and drops the answer, ``careless`` takes the
+    condition away from the request.
+    """
+
+    def __init__(self, app) -> None:
+        self.app = app
+        self.lock = threading.Lock()
+        self.seen: list[dict] = []
+        self.faults: list[dict] = []
+
+    def __call__(self, environ, start_response):
+        request = Request(environ)
+        with self.lock:
+            if request.path.startswith("/-/"):
+                return self.control(request)(environ, start_response)
+            # What is left unread would be taken for the connection's next request.
+            environ["wsgi.input"] = io.BytesIO(request.get_data())
+            self.seen.append(
+                {
+                    "method": request.method,
+                    "path": request.path,
+                    "query": dict(parse_qsl(environ["QUERY_STRING"], keep_blank_values=True)),
+                    "if_none_match": request.headers.get("If-None-Match"),
+                }
+            )
+            fault = self.next_fault(request.method)
+            return self.answer(fault, environ, start_response)
+
+    def answer(self, fault, environ, start_response):
+        if fault in {"conflict", "denied", "unavailable"}:
+            status = {"conflict": 409, "denied": 403, "unavailable": 503}[fault]
+            body = {"conflict": CONFLICT, "denied": DENIED}.get(fault, "")
+            return Response(body, status, mimetype="application/xml")(environ, start_response)
+        if fault == "careless":
+            environ.pop("HTTP_IF_NONE_MATCH", None)
+            environ["QUERY_STRING"] = environ["QUERY_STRING"].replace("ifGenerationMatch=0", "")
+        environ = {key: value for key, value in environ.items() if key != "werkzeug.request"}
+        answered = Response.from_app(self.app, environ, buffered=True)
+        if fault == "lost":
+            environ["werkzeug.socket"].shutdown(socket.SHUT_RDWR)
+        return answered(environ, start_response)
+
+    def next_fault(self, method: str) -> str | None:
+        for fault in self.faults:
+            if fault["times"] > 0 and method in fault["methods"]:
+                fault["times"] -= 1
+                return fault["kind"]
+        return None
+
+    def control(self, request: Request) -> Response:
+        if request.path == "/-/faults":
+            self.faults = request.get_json()
+            return Response("{}")
+        seen, self.seen = self.seen, []
+        return Response(json.dumps(seen))
+
+
+class _Handler(WSGIRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def log_request(self, *_args) -> None:
+        pass
+
+
+def _app(store: str):
+    if store == "s3":
+        from moto.server import DomainDispatcherApplication, create_backend_app
+
+        return DomainDispatcherApplication(create_backend_app)
+    return importlib.import_module(f"tests.contract.{store}_app").App()
+
+
+def main() -> None:
+    server = make_server(
+        "127.0.0.1", 0, Recorder(_app(sys.argv[1])), threaded=True, request_handler=_Handler
+    )
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    print(server.server_port, flush=True)
+    sys.stdin.read()
+
+
+if __name__ == "__main__":
+    main()
