@@ -1,0 +1,312 @@
+"""What the sink remembers in the database: its tables, and the questions it asks of them.
+
+========================  ======================================================================
+``fences``                for each query id the highest token that has committed or taken over
+``epochs``                every published epoch; its ``id`` is what the target's epoch column holds
+``undo``                  for each row that an upsert changed what it was, and what it became
+``staged``                every staging table that exists, and whose it is
+``staged_partitions``     which of Spark's partitions a staging table holds, each once
+``staged_<id>``           the rows of one epoch, until they are published
+========================  ======================================================================
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from typing import TYPE_CHECKING, Any, Final
+
+from airflow_provider.runtime.errors import LeaseLostError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from psycopg import Connection
+    from psycopg.sql import Composed
+
+    from airflow_provider.runtime.sinks.protocol import EpochId
+
+_OWN_LOCK_WAIT_S: Final = 2
+"""How long our own locks may be held by others before something is done about it."""
+_TABLE_LOCK_WAIT_S: Final = 60
+"""How long other writers may keep an epoch out of the table before it fails."""
+
+log = logging.getLogger(__name__)
+
+_TABLES: Final = """
+CREATE SCHEMA IF NOT EXISTS {schema};
+CREATE TABLE IF NOT EXISTS {schema}.fences (
+  query_id text PRIMARY KEY,
+  token bigint NOT NULL
+);
+CREATE TABLE IF NOT EXISTS {schema}.epochs (
+  id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+  query_id text NOT NULL,
+  target text NOT NULL,
+  epoch bigint NOT NULL,
+  token bigint NOT NULL,
+  query text NOT NULL,
+  mode text NOT NULL,
+  rows bigint NOT NULL,
+  has_ids boolean NOT NULL,
+  has_undo boolean NOT NULL,
+  committed_at timestamptz NOT NULL DEFAULT now(),
+  taken_back_at timestamptz,
+  UNIQUE (query_id, target, epoch)
+);
+CREATE INDEX IF NOT EXISTS epochs_with_undo ON {schema}.epochs (target, id) WHERE has_undo;
+CREATE TABLE IF NOT EXISTS {schema}.undo (
+  epoch_id bigint NOT NULL,
+  key jsonb NOT NULL,
+  before jsonb,
+  after jsonb NOT NULL
+);
+CREATE INDEX IF NOT EXISTS undo_epoch_id ON {schema}.undo (epoch_id);
+CREATE TABLE IF NOT EXISTS {schema}.staged (
+  id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+  query_id text NOT NULL,
+  target text NOT NULL,
+  epoch bigint NOT NULL,
+  token bigint NOT NULL,
+  created_at timestamptz NOT NULL DEFAULT now()
+);
+CREATE TABLE IF NOT EXISTS {schema}.staged_partitions (
+  staged_id bigint NOT NULL REFERENCES {schema}.staged (id) ON DELETE CASCADE,
+  partition integer NOT NULL,
+  rows bigint NOT NULL,
+  PRIMARY KEY (staged_id, partition)
+);
+"""
+_LAST_MADE: Final = "staged_partitions"
+
+
+@dataclasses.dataclass(frozen=True)
+class Epoch:
+    """A row of ``epochs``.
+
+    Attributes:
+        id: what the target's epoch column holds.
+        mode: how its rows went in.
+        has_ids: whether its rows in the target carry ``id``.
+        has_undo: whether what its rows replaced is still known.
+        is_taken_back: whether it counts no longer.
+    """
+
+    id: int
+    mode: str
+    rows: int
+    has_ids: bool
+    has_undo: bool
+    is_taken_back: bool
+
+
+class Bookkeeping:
+    """The tables, in a schema of their own.
+
+    Args:
+        schema: the schema's name.
+        target: the table that is written to, as the epochs name it.
+    """
+
+    def __init__(self, schema: str, target: str) -> None:
+        self.schema = schema
+        self.target = target
+
+    def statement(self, text: str, **parts: Any) -> Composed:
+        """Return *text* with ``{schema}`` and *parts* filled in as identifiers or as given."""
+        from psycopg import sql
+
+        filled = {k: sql.Identifier(v) if isinstance(v, str) else v for k, v in parts.items()}
+        return sql.SQL(text).format(schema=sql.Identifier(self.schema), **filled)
+
+    def exists(self, connection: Connection[Any]) -> bool:
+        """Tell whether the tables have been made."""
+        return self._has_table(connection, _LAST_MADE)
+
+    def make(self, connection: Connection[Any]) -> None:
+        """Make the schema and the tables. Idempotent."""
+        if self.exists(connection):
+            return
+        with connection.transaction():
+            lock_name(connection, f"spark-stream bookkeeping {self.schema}")
+            connection.execute(self.statement(_TABLES))
+
+    # --- fence ----------------------------------------------------------------------------------
+
+    def raise_fence(self, connection: Connection[Any], query_id: str, token: int) -> None:
+        """Shut out drivers with a lower token, and hold the fence until the transaction ends.
+
+        Raises:
+            LeaseLostError: a driver with a higher token was here.
+            psycopg.errors.LockNotAvailable: another transaction holds it.
+        """
+        set_lock_wait(connection, _OWN_LOCK_WAIT_S)
+        raised = connection.execute(
+            self.statement(
+                "INSERT INTO {schema}.fences AS f (query_id, token) VALUES (%s, %s)"
+                " ON CONFLICT (query_id) DO UPDATE SET token = excluded.token"
+                " WHERE f.token <= excluded.token"
+            ),
+            (query_id, token),
+        )
+        set_lock_wait(connection, _TABLE_LOCK_WAIT_S)
+        if raised.rowcount == 0:
+            msg = (
+                f"{self.target}: a driver with a higher fencing token than {token} writes for "
+                f"query id {query_id}; this one has committed nothing since"
+            )
+            raise LeaseLostError(msg)
+
+    # --- epochs ---------------------------------------------------------------------------------
+
+    def epoch_of(self, connection: Connection[Any], epoch: EpochId) -> Epoch | None:
+        """Return the record of an epoch that was published or taken back, else None."""
+        row = connection.execute(
+            self.statement(
+                "SELECT id, mode, rows, has_ids, has_undo, taken_back_at IS NOT NULL"
+                " FROM {schema}.epochs WHERE query_id = %s AND target = %s AND epoch = %s"
+            ),
+            (epoch.query_id, self.target, epoch.epoch),
+        ).fetchone()
+        return None if row is None else Epoch(*row)
+
+    def record_epoch(
+        self,
+        connection: Connection[Any],
+        epoch: EpochId,
+        *,
+        mode: str,
+        rows: int,
+        has_ids: bool = False,
+        has_undo: bool = False,
+        is_taken_back: bool = False,
+    ) -> int:
+        """Record an epoch and return its id."""
+        found = _scalar(
+            connection,
+            self.statement(
+                "INSERT INTO {schema}.epochs (query_id, target, epoch, token, query, mode, rows,"
+                " has_ids, has_undo, taken_back_at)"
+                " VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, CASE WHEN %s THEN now() END)"
+                " RETURNING id"
+            ),
+            (
+                *(epoch.query_id, self.target, epoch.epoch, epoch.token, epoch.query),
+                *(mode, rows, has_ids, has_undo, is_taken_back),
+            ),
+        )
+        return int(found)
+
+    def mark_taken_back(self, connection: Connection[Any], ids: Sequence[int]) -> None:
+        """Record that epochs count no longer; they stay known, so that nobody publishes them."""
+        connection.execute(
+            self.statement(
+                "UPDATE {schema}.epochs SET taken_back_at = now(), has_undo = false"
+                " WHERE id = ANY(%s)"
+            ),
+            (list(ids),),
+        )
+        connection.execute(
+            self.statement("DELETE FROM {schema}.undo WHERE epoch_id = ANY(%s)"), (list(ids),)
+        )
+
+    def forget_undo(self, connection: Connection[Any], *, keep: int) -> None:
+        """Remove what the target's epochs before the last *keep* had replaced."""
+        connection.execute(
+            self.statement(
+                "WITH old AS (UPDATE {schema}.epochs SET has_undo = false"
+                " WHERE target = %(target)s AND has_undo AND id <= (SELECT id FROM {schema}.epochs"
+                " WHERE target = %(target)s AND has_undo ORDER BY id DESC OFFSET %(keep)s LIMIT 1)"
+                " RETURNING id) DELETE FROM {schema}.undo USING old WHERE epoch_id = old.id"
+            ),
+            {"target": self.target, "keep": keep},
+        )
+
+    # --- staging --------------------------------------------------------------------------------
+
+    def register_staged(self, connection: Connection[Any], epoch: EpochId) -> int:
+        """Record that a staging table is about to be there, and return its id."""
+        found = _scalar(
+            connection,
+            self.statement(
+                "INSERT INTO {schema}.staged (query_id, target, epoch, token)"
+                " VALUES (%s, %s, %s, %s) RETURNING id"
+            ),
+            (epoch.query_id, self.target, epoch.epoch, epoch.token),
+        )
+        return int(found)
+
+    def staged_of(self, connection: Connection[Any], query_id: str) -> list[tuple[int, int, int]]:
+        """Return id, epoch and token of each staging table of a query for this target."""
+        return connection.execute(
+            self.statement(
+                "SELECT id, epoch, token FROM {schema}.staged"
+                " WHERE query_id = %s AND target = %s ORDER BY id"
+            ),
+            (query_id, self.target),
+        ).fetchall()
+
+    def staged_rows(self, connection: Connection[Any], staged_id: int) -> int:
+        """Count the rows of a staging table by the partitions that are in it."""
+        return int(
+            _scalar(
+                connection,
+                self.statement(
+                    "SELECT coalesce(sum(rows), 0) FROM {schema}.staged_partitions"
+                    " WHERE staged_id = %s"
+                ),
+                (staged_id,),
+            )
+        )
+
+    def has_staged(self, connection: Connection[Any], staged_id: int) -> bool:
+        """Tell whether a staging table is there."""
+        return self._has_table(connection, staged_name(staged_id))
+
+    def drop_staged(self, connection: Connection[Any], staged_id: int) -> bool:
+        """Remove a staging table and what is known of it; leave it if a task still copies into it.
+
+        Returns:
+            Whether it is gone.
+
+        Idempotent.
+        """
+        import psycopg
+
+        drop = self.statement("DROP TABLE IF EXISTS {schema}.{table}", table=staged_name(staged_id))
+        forget = self.statement("DELETE FROM {schema}.staged WHERE id = %s")
+        try:
+            with connection.transaction():
+                set_lock_wait(connection, _OWN_LOCK_WAIT_S)
+                connection.execute(drop)
+                connection.execute(forget, (staged_id,))
+        except psycopg.errors.LockNotAvailable:
+            log.warning("%s.%s is still written to", self.schema, staged_name(staged_id))
+            return False
+        return True
+
+    def _has_table(self, connection: Connection[Any], name: str) -> bool:
+        found = connection.execute(
+            "SELECT FROM pg_tables WHERE schemaname = %s AND tablename = %s", (self.schema, name)
+        )
+        return found.rowcount > 0
+
+
+def staged_name(staged_id: int) -> str:
+    """Return the name of a staging table."""
+    return f"staged_{staged_id}"
+
+
+def lock_name(connection: Connection[Any], name: str) -> None:
+    """Hold a lock of that name until the transaction ends: ``IF NOT EXISTS`` alone races."""
+    connection.execute("SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))", (name,))
+
+
+def set_lock_wait(connection: Connection[Any], seconds: int) -> None:
+    """Wait for locks at most *seconds*, until the transaction or savepoint ends."""
+    connection.execute("SELECT set_config('lock_timeout', %s, true)", (f"{seconds}s",))
+
+
+def _scalar(connection: Connection[Any], query: Any, parameters: Sequence[Any]) -> Any:
+    row = connection.execute(query, parameters).fetchone()
+    return None if row is None else row[0]

@@ -1,0 +1,204 @@
+"""Spark's types in PostgreSQL, and a row as one line of COPY's text format.
+
+The line is made by Spark itself, in the JVM: Python's workers only pass bytes on, and need neither
+pyarrow nor one Python object per value.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Final
+
+from airflow_provider.runtime.errors import ConfigError
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+    from pyspark.sql.types import DataType, StructType
+
+NULL: Final = "\\N"
+_IDENTIFIER_BYTES: Final = 63  # PostgreSQL cuts longer names off and says nothing
+_PLAIN: Final = {
+    "boolean": "boolean",
+    "tinyint": "smallint",
+    "smallint": "smallint",
+    "int": "integer",
+    "bigint": "bigint",
+    "float": "real",
+    "double": "double precision",
+    "binary": "bytea",
+    "date": "date",
+    "timestamp": "timestamp with time zone",
+    "timestamp_ntz": "timestamp without time zone",
+}
+_TEXTS: Final = ("string", "char", "varchar")
+_JSON: Final = ("struct", "map", "array", "variant")
+_TEXT_TYPES: Final = frozenset({"text", "character varying"})
+_NUMBERS: Final = ("smallint", "integer", "bigint", "numeric", "double precision")
+_WIDER: Final = {
+    # What takes every value of the type unchanged; a narrower one could refuse a row, or round it.
+    "boolean": (),
+    "smallint": (*_NUMBERS[1:], "real"),
+    "integer": _NUMBERS[2:],
+    "bigint": ("numeric",),
+    "real": ("double precision",),
+    "double precision": (),
+    "numeric": (),
+    "bytea": (),
+    "date": ("timestamp without time zone",),
+    "timestamp with time zone": (),
+    "timestamp without time zone": (),
+    "jsonb": ("json",),
+}
+_JSON_OPTIONS: Final = {
+    # The session's time zone may not change what is stored, nor may fields vanish.
+    "timeZone": "UTC",
+    "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
+    "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
+    "ignoreNullFields": "false",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class TargetColumn:
+    """A column as it is, or would be made, in PostgreSQL.
+
+    Attributes:
+        type: as ``format_type`` writes it, with modifiers and with ``[]`` for an array.
+    """
+
+    name: str
+    type: str
+
+
+def columns_for(schema: StructType) -> list[TargetColumn]:
+    """Return the columns of a table that takes rows of *schema*.
+
+    Raises:
+        ConfigError: a type has no counterpart, or a name is too long or there twice.
+    """
+    columns = [TargetColumn(f.name, _type_of(f.dataType, f.name)) for f in schema.fields]
+    names = [column.name for column in columns]
+    for name in names:
+        if not name or len(name.encode()) > _IDENTIFIER_BYTES:
+            msg = f"column {name!r}: PostgreSQL takes names of 1 to 63 bytes; rename it"
+            raise ConfigError(msg)
+        if names.count(name) > 1:
+            msg = f"column {name!r} is there twice; rename one"
+            raise ConfigError(msg)
+    if not columns:
+        msg = "a table needs at least one column"
+        raise ConfigError(msg)
+    return columns
+
+
+def is_compatible(wanted: TargetColumn, existing: TargetColumn) -> bool:
+    """Tell whether every value of *wanted* can be stored in *existing* as it is.
+
+    A string may go into any column: PostgreSQL reads it as it reads a literal, which is how
+    ``uuid`` or an enumeration is written; what it cannot read fails while the epoch is staged.
+    """
+    if wanted.type in (existing.type, "text"):
+        return True
+    base, _, modifier = existing.type.partition("(")
+    if base in _TEXT_TYPES:
+        return not modifier
+    if wanted.type.endswith("]") or existing.type.endswith("]"):
+        return False
+    wanted_base = wanted.type.partition("(")[0]
+    if wanted_base == base == "numeric":
+        return not modifier or _holds(modifier, wanted.type.partition("(")[2])
+    return not modifier and base in _WIDER.get(wanted_base, ())
+
+
+def line_of(df: DataFrame) -> Column:
+    """Return the column that holds each row of *df* as a line of COPY's text format, as bytes."""
+    from pyspark.sql import functions as F  # noqa: N812 - the name everybody knows
+
+    cells = [_cell(df[_quoted(f.name)], f.dataType) for f in df.schema.fields]
+    return F.concat_ws("\t", *cells).cast("binary")
+
+
+def _type_of(kind: DataType, name: str) -> str:
+    base = kind.typeName()
+    if base in _TEXTS:
+        return "text"
+    if base == "decimal":
+        return f"numeric({kind.precision},{kind.scale})"  # type: ignore[attr-defined]
+    if base == "time":
+        return "time without time zone"
+    if base == "array" and _has_plain_elements(kind):
+        return f"{_type_of(kind.elementType, name)}[]"  # type: ignore[attr-defined]
+    if base in _JSON:
+        return "jsonb"
+    found = _PLAIN.get(kind.simpleString())
+    if found is None:
+        msg = (
+            f"column {name!r}: Spark's type {kind.simpleString()} has no counterpart in "
+            "PostgreSQL; cast it, to a string for example"
+        )
+        raise ConfigError(msg)
+    return found
+
+
+def _has_plain_elements(kind: DataType) -> bool:
+    return kind.elementType.typeName() not in _JSON  # type: ignore[attr-defined]
+
+
+def _holds(existing: str, wanted: str) -> bool:
+    """Tell whether ``numeric(existing`` has the digits for ``numeric(wanted`` on both sides."""
+    there, needed = (
+        [int(part) for part in text.rstrip(")").split(",")] for text in (existing, wanted)
+    )
+    scale = there[1] if len(there) > 1 else 0
+    return scale >= needed[1] and there[0] - scale >= needed[0] - needed[1]
+
+
+def _quoted(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"
+
+
+def _cell(column: Column, kind: DataType) -> Column:
+    from pyspark.sql import functions as F  # noqa: N812
+
+    text = _text(column, kind)
+    if kind.typeName() in (*_TEXTS, *_JSON, "binary"):
+        # The backslash first: the others are written with one.
+        for plain, escaped in (("\\", "\\\\"), ("\n", "\\n"), ("\r", "\\r"), ("\t", "\\t")):
+            text = F.replace(text, F.lit(plain), F.lit(escaped))
+    return F.coalesce(text, F.lit(NULL))
+
+
+def _text(column: Column, kind: DataType) -> Column:
+    """Return a value as PostgreSQL reads it, whatever the session's time zone is."""
+    from pyspark.sql import functions as F  # noqa: N812
+
+    base = kind.typeName()
+    if base == "binary":
+        return F.concat(F.lit("\\x"), F.hex(column))
+    if base == "timestamp":
+        # Not cast(timestamp as timestamp_ntz), whose local time is ambiguous in autumn.
+        seconds = (F.unix_micros(column) / F.lit(1_000_000).cast("decimal(7,0)")).cast(
+            "decimal(18,6)"
+        )
+        zero = F.lit(0)
+        since = F.make_dt_interval(zero, zero, zero, seconds)
+        start = F.lit("1970-01-01 00:00:00").cast("timestamp_ntz")
+        return F.concat((start + since).cast("string"), F.lit("+00"))
+    if base == "array" and _has_plain_elements(kind):
+        return _array(column, kind.elementType)  # type: ignore[attr-defined]
+    if base in _JSON:
+        return F.to_json(column, _JSON_OPTIONS)
+    return column.cast("string")
+
+
+def _array(column: Column, element: DataType) -> Column:
+    from pyspark.sql import functions as F  # noqa: N812
+
+    def item(value: Column) -> Column:
+        text = _text(value, element)
+        for plain, escaped in (("\\", "\\\\"), ('"', '\\"')):
+            text = F.replace(text, F.lit(plain), F.lit(escaped))
+        return F.coalesce(F.concat(F.lit('"'), text, F.lit('"')), F.lit("NULL"))
+
+    items = F.array_join(F.transform(column, item), ",")
+    return F.concat(F.lit("{"), items, F.lit("}"))

@@ -1,0 +1,177 @@
+"""Sessions of PostgreSQL: how they are opened, what they are called, what their errors may tell."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from typing import TYPE_CHECKING, Any, Final
+
+from airflow_provider.runtime.errors import ConfigError
+
+if TYPE_CHECKING:
+    from psycopg import Connection
+
+_EXTRA: Final = (
+    "the sql sink needs the extra 'sql': "
+    "pip install 'airflow-provider-spark-streaming[sql]', on Spark's executors too"
+)
+_SCHEMES: Final = ("postgresql://", "postgres://")
+_DEFAULTS: Final = {
+    # A reply that never comes, because the network or the other machine is gone, must be noticed.
+    "connect_timeout": "10",
+    "keepalives_idle": "30",
+    "keepalives_interval": "10",
+    "keepalives_count": "3",
+    "tcp_user_timeout": "60000",
+}
+_SETTINGS: Final = {
+    # How values are written and read, whatever the role's or the database's own settings are.
+    "TimeZone": "UTC",
+    "DateStyle": "ISO, MDY",
+    "IntervalStyle": "postgres",
+    "bytea_output": "hex",
+    "extra_float_digits": "1",
+    "default_transaction_isolation": "read committed",
+    # An epoch takes as long as it takes.
+    "statement_timeout": "0",
+}
+_SECRET_PARAMETERS: Final = ("password", "sslpassword", "oauth_client_secret")
+
+
+@dataclasses.dataclass(frozen=True)
+class Server:
+    """Where a database is, and who we are there.
+
+    Attributes:
+        parameters: libpq's, with secrets; never shown.
+    """
+
+    parameters: dict[str, str] = dataclasses.field(repr=False)
+
+    @property
+    def host(self) -> str:
+        """Return the host, or the folder of the socket, as the address gives it."""
+        return self.parameters.get("host") or self.parameters.get("service") or "local"
+
+    @property
+    def database(self) -> str:
+        """Return the database's name, as the address gives it."""
+        return self.parameters.get("dbname") or self.parameters.get("user") or "default"
+
+    def connect(self, session: str, *, idle_timeout_s: float = 0.0) -> Connection[Any]:
+        """Open a session in which every statement is a transaction, unless one is begun.
+
+        Args:
+            session: its name, by which :func:`end_older_sessions` knows it.
+            idle_timeout_s: after this long in a transaction without a statement, the server ends
+                it; 0 for never.
+
+        Raises:
+            psycopg.OperationalError: no session; the message carries no secret.
+        """
+        import psycopg
+
+        given: dict[str, Any] = {**_DEFAULTS, **self.parameters, "application_name": session}
+        given["client_encoding"] = "utf8"
+        try:
+            connection = psycopg.connect(**given, autocommit=True, prepare_threshold=None)
+        except psycopg.Error as error:
+            raise psycopg.OperationalError(self.masked(str(error))) from None
+        settings = {
+            **_SETTINGS,
+            "idle_in_transaction_session_timeout": f"{int(idle_timeout_s * 1000)}ms",
+        }
+        chosen = ", ".join(f"set_config('{name}', %s, false)" for name in settings)
+        connection.execute(f"SELECT {chosen}".encode(), list(settings.values()))
+        # What a COMMIT has confirmed must survive a crash of the server as well.
+        connection.execute(
+            "SELECT set_config('synchronous_commit', 'on', false)"
+            " WHERE current_setting('synchronous_commit') = 'off'"
+        )
+        return connection
+
+    def masked(self, text: str) -> str:
+        """Return *text* without any secret of the address."""
+        for name in _SECRET_PARAMETERS:
+            secret = self.parameters.get(name)
+            if secret:
+                text = text.replace(secret, "***")
+        return text
+
+    def resolved(self, connection: Connection[Any]) -> Server:
+        """Return this server with what the environment and password files added.
+
+        Executors have neither, so they are told what an open *connection* of the driver's uses.
+        """
+        found = connection.info.get_parameters()
+        found.pop("application_name", None)
+        if connection.info.password:
+            found["password"] = connection.info.password
+        return Server({**self.parameters, **found})
+
+
+def server_of(url: str) -> Server:
+    """Read the address of a database.
+
+    Raises:
+        ConfigError: it is not one of PostgreSQL, or the extra is missing. The message never holds
+            the address, which may hold a password.
+    """
+    if not url.startswith(_SCHEMES):
+        scheme = re.match(r"[a-z][a-z0-9+.]*(?=://)", url)
+        shown = f", not {scheme[0]}:…" if scheme else ""
+        msg = f"sql: the address must be postgresql://user@host/database{shown}"
+        raise ConfigError(msg)
+    require_client()
+    import psycopg
+    from psycopg.conninfo import conninfo_to_dict
+
+    try:
+        parameters = conninfo_to_dict(url)
+    except psycopg.Error:
+        # libpq's own message repeats parts of the address.
+        msg = (
+            "sql: the address is not one that libpq reads; write "
+            "postgresql://user:password@host:port/database and percent-encode special characters"
+        )
+        raise ConfigError(msg) from None
+    return Server({name: str(value) for name, value in parameters.items() if value is not None})
+
+
+def require_client() -> None:
+    """Raise unless the client library is installed.
+
+    Raises:
+        ConfigError: it is not.
+    """
+    try:
+        import psycopg  # noqa: F401 - only whether it is there
+    except ImportError as error:
+        raise ConfigError(_EXTRA) from error
+
+
+def session_name(query_id: str, token: int) -> str:
+    """Return what the sessions of one driver, and of its executors, are called."""
+    # PostgreSQL keeps 63 bytes; an id of 36 leaves 12 digits for the token.
+    return f"spark-stream {query_id} {token}"
+
+
+def end_older_sessions(connection: Connection[Any], query_id: str, token: int) -> int:
+    """End what drivers with a lower token, and their executors, still do in the database.
+
+    One that is stopped in the middle of a transaction holds locks for as long as it is stopped.
+    Only sessions of our own role are ended, which every role may do.
+
+    Returns:
+        How many there were.
+    """
+    prefix = session_name(query_id, 0)[:-1]
+    ended = connection.execute(
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+        " WHERE usename = current_user AND pid <> pg_backend_pid()"
+        " AND starts_with(application_name, %(prefix)s)"
+        " AND CASE WHEN substr(application_name, length(%(prefix)s) + 1) ~ '^[0-9]{1,18}$'"
+        " THEN substr(application_name, length(%(prefix)s) + 1)::bigint < %(token)s END",
+        {"prefix": prefix, "token": token},
+    )
+    return ended.rowcount

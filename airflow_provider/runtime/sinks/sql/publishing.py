@@ -1,0 +1,221 @@
+"""The one transaction that publishes an epoch: its rows and the record that they are there."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Any
+
+from airflow_provider.runtime import failpoints
+from airflow_provider.runtime.errors import SinkError
+from airflow_provider.runtime.sinks.sql.bookkeeping import Bookkeeping, staged_name
+from airflow_provider.runtime.sinks.sql.columns import TargetColumn
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from psycopg import Connection
+    from psycopg.sql import Composable, Composed
+
+    from airflow_provider.runtime.sinks.protocol import Committable, Fence
+    from airflow_provider.runtime.sinks.sql.target import Existing, TableName
+
+
+@dataclasses.dataclass(frozen=True)
+class Destination:
+    """Where rows go, and how.
+
+    Attributes:
+        mode: ``append`` or ``upsert``.
+        keys: what tells rows apart in ``upsert``.
+        epoch_column: the table's column for epochs' ids; None for none.
+        undo_epochs: for how many epochs it is kept what an upsert replaced.
+    """
+
+    table: TableName
+    mode: str
+    keys: tuple[str, ...]
+    epoch_column: str | None
+    undo_epochs: int
+
+
+def publish(
+    connection: Connection[Any],
+    books: Bookkeeping,
+    destination: Destination,
+    committable: Committable,
+    fence: Fence,
+) -> None:
+    """Publish what *committable* names, unless its epoch is known already.
+
+    Raises:
+        LeaseLostError: another driver has taken over.
+        SinkError: what was staged is gone, or the table did not take every row.
+
+    Crash safety: all in one transaction, or nothing.
+    Idempotent: by query id, table and epoch, which the transaction records.
+    """
+    epoch, staged_id = committable.epoch, int(committable.data["staged_id"])
+    with connection.transaction():
+        books.raise_fence(connection, epoch.query_id, fence.token)
+        if books.epoch_of(connection, epoch) is None:
+            _insert(connection, books, destination, committable)
+        books.drop_staged(connection, staged_id)
+        fence.check()
+        failpoints.hit("sql.committing")
+    failpoints.hit("sql.committed")
+
+
+def _insert(
+    connection: Connection[Any],
+    books: Bookkeeping,
+    destination: Destination,
+    committable: Committable,
+) -> None:
+    data = committable.data
+    columns = [TargetColumn(name, kind) for name, kind in data["columns"]]
+    table = _look_or_make(connection, destination, columns)
+    has_ids = _has_epoch_column(destination, table)
+    has_undo = destination.mode == "upsert" and destination.undo_epochs > 0
+    id_ = books.record_epoch(
+        connection,
+        committable.epoch,
+        mode=destination.mode,
+        rows=int(data["rows"]),
+        has_ids=has_ids,
+        has_undo=has_undo,
+    )
+    if has_undo:
+        books.forget_undo(connection, keep=destination.undo_epochs)
+        lock_against_writers(connection, destination.table)
+    _check_staged(connection, books, committable)
+    statement = _statement(books, destination, table, columns, int(data["staged_id"]))
+    rows = connection.execute(statement, {"id": id_}).rowcount
+    if rows != int(data["rows"]):
+        msg = (
+            f"{destination.table.text}: {data['rows']} rows of epoch {committable.epoch.epoch} "
+            f"were staged, but the table took {rows}; a trigger or rule of it drops rows"
+        )
+        raise SinkError(msg)
+
+
+def _look_or_make(
+    connection: Connection[Any], destination: Destination, columns: Sequence[TargetColumn]
+) -> Existing:
+    table = destination.table.look(connection)
+    if table is None:
+        destination.table.make(
+            connection, columns, keys=destination.keys, epoch_column=destination.epoch_column
+        )
+        table = destination.table.look(connection)
+    if table is None:
+        msg = f"{destination.table.text}: the table was made and is not to be seen"
+        raise SinkError(msg)
+    return table
+
+
+def _has_epoch_column(destination: Destination, table: Existing) -> bool:
+    column = destination.epoch_column
+    return column is not None and table.column(column) is not None
+
+
+def _check_staged(
+    connection: Connection[Any], books: Bookkeeping, committable: Committable
+) -> None:
+    staged_id = int(committable.data["staged_id"])
+    if not books.has_staged(connection, staged_id):
+        msg = (
+            f"{books.target}: epoch {committable.epoch.epoch} is neither published nor staged: "
+            f"{books.schema}.{staged_name(staged_id)} is gone; it was removed by hand, or the "
+            "database was restored to an earlier time; start a new job directory"
+        )
+        raise SinkError(msg)
+
+
+def lock_against_writers(connection: Connection[Any], table: TableName) -> None:
+    """Keep other writers, but no reader, out of the table until the transaction ends.
+
+    What a row was before must be what it was when it was replaced.
+    """
+    from psycopg import sql
+
+    connection.execute(
+        sql.SQL("LOCK TABLE {} IN SHARE ROW EXCLUSIVE MODE").format(table.identifier)
+    )
+
+
+# --- statements ---------------------------------------------------------------------------------
+
+
+def _statement(
+    books: Bookkeeping,
+    destination: Destination,
+    table: Existing,
+    columns: Sequence[TargetColumn],
+    staged_id: int,
+) -> Composed:
+    from psycopg import sql
+
+    names = [column.name for column in columns]
+    has_ids = _has_epoch_column(destination, table)
+    ids = [destination.epoch_column] if destination.epoch_column and has_ids else []
+    insert = sql.SQL("INSERT INTO {} AS t ({}) SELECT {} FROM {}").format(
+        destination.table.identifier,
+        listed([*names, *ids]),
+        commas([*map(sql.Identifier, names), *(sql.Placeholder("id") for _ in ids)]),
+        sql.Identifier(books.schema, staged_name(staged_id)),
+    )
+    if destination.mode == "append":
+        return insert
+    changed = [name for name in [*names, *ids] if name not in destination.keys]
+    # A row of keys alone is set to itself, so that it is locked and counted like the others.
+    sets = (
+        sql.SQL("{0} = excluded.{0}").format(sql.Identifier(name))
+        for name in changed or destination.keys
+    )
+    upsert = sql.SQL("{} ORDER BY {keys} ON CONFLICT ({keys}) DO UPDATE SET {}").format(
+        insert, commas(sets), keys=listed(destination.keys)
+    )
+    if destination.undo_epochs == 0:
+        return upsert
+    return books.statement(
+        "WITH old AS MATERIALIZED (SELECT {key} AS key, {row} AS before FROM {table} t"
+        " JOIN {staged} s ON {same}), new AS ({upsert} RETURNING {key} AS key, {row} AS after)"
+        " INSERT INTO {schema}.undo (epoch_id, key, before, after)"
+        " SELECT %(id)s, new.key, old.before, new.after FROM new LEFT JOIN old USING (key)",
+        key=row_as_json("t", destination.keys),
+        row=row_as_json("t", [column.name for column in table.writable]),
+        table=destination.table.identifier,
+        staged=sql.Identifier(books.schema, staged_name(staged_id)),
+        same=sql.SQL(" AND ").join(
+            sql.SQL("t.{0} = s.{0}").format(sql.Identifier(key)) for key in destination.keys
+        ),
+        upsert=upsert,
+    )
+
+
+def row_as_json(alias: str, columns: Sequence[str]) -> Composed:
+    """Return an expression for a row as ``{column: value}``, each value as its type writes it.
+
+    Unlike ``to_jsonb`` that loses nothing: a JSON null is not taken for a missing value, and every
+    value can be read back by its type.
+    """
+    from psycopg import sql
+
+    values = (sql.SQL("{}::text").format(sql.Identifier(alias, name)) for name in columns)
+    return sql.SQL("jsonb_object(ARRAY[{}]::text[], ARRAY[{}]::text[])").format(
+        commas(sql.Literal(name) for name in columns), commas(values)
+    )
+
+
+def listed(names: Iterable[str]) -> Composed:
+    """Return names as identifiers with commas between."""
+    from psycopg import sql
+
+    return commas(sql.Identifier(name) for name in names)
+
+
+def commas(parts: Iterable[Composable]) -> Composed:
+    """Return *parts* with commas between."""
+    from psycopg import sql
+
+    return sql.SQL(", ").join(parts)
