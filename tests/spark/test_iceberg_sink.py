@@ -127,8 +127,8 @@ def test_every_type_is_read_back(spark, case):
 
     read = case.table().scan().to_arrow().sort_by("int").to_pylist()
     expected = dict(zip(df.columns, row, strict=True))
-    assert {**expected, "map": list(expected["map"].items())} == read[0]
-    assert {**dict(zip(df.columns, empty, strict=True))} == read[1]
+    assert expected == {**read[0], "map": dict(read[0]["map"])}
+    assert dict(zip(df.columns, empty, strict=True)) == read[1]
     types = {field.name: str(field.field_type) for field in case.table().schema().fields}
     assert ("timestamptz", "timestamp") == (types["ts"], types["ntz"])
     assert before == spark.conf.get("spark.sql.parquet.outputTimestampType")
@@ -146,17 +146,14 @@ def test_partitions_by_value(spark, case):
     publish(case.open(), df)
 
     planned = list(case.table().scan().plan_files())
-    assert {row[1:] for row in rows} == {
-        tuple(self_or_date(value) for value in task.file.partition) for task in planned
+    first = dt.date(1970, 1, 1).toordinal()
+    assert {(name, day.toordinal() - first, n) for _, name, day, n in rows} == {
+        tuple(task.file.partition) for task in planned
     }
     read = case.table().scan().to_arrow().to_pylist()
-    assert sorted(rows) == sorted(tuple(row.values()) for row in read)
+    assert sorted(rows, key=str) == sorted((tuple(row.values()) for row in read), key=str)
     found = pq.ParquetFile(planned[0].file.file_path.removeprefix("file://")).schema_arrow.names
     assert ["id", "name", "day", "n"] == found
-
-
-def self_or_date(value):
-    return value
 
 
 @pytest.mark.parametrize("zone", ["UTC", "America/Los_Angeles"])

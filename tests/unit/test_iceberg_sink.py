@@ -383,11 +383,23 @@ def test_a_lost_reply_is_looked_up(sink, catalog, monkeypatch, landed):
     assert 1 if landed else 2 == len(replies)
 
 
-def test_racing_threads_publish_once(sink, catalog):
+@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.slow)])
+def any_catalog(request, tmp_path):
+    if request.param == "sqlite":
+        yield catalog_properties(tmp_path)
+        return
+    from tests.airflow.services import postgres
+
+    with postgres() as uri:
+        yield catalog_properties(tmp_path, uri)
+
+
+def test_racing_threads_publish_once(any_catalog):
     """
     In many rounds three committers of an epoch and a foreign writer go for the table at once:
-    every row is there once.
+    every row is there once, whatever database keeps the catalog.
     """
+    catalog, sink = any_catalog, HandStagedTable(any_catalog)
     for epoch in range(8):
         committable = sink.staged(epoch, f"{epoch}")
         errors = []
@@ -727,11 +739,6 @@ def test_a_partitioned_table_gets_its_values_from_the_files(catalog):
         tuple(task.file.partition) for task in table.scan().plan_files()
     }
     assert 1 == len(list(table.scan(f"name = '{values[1]}'").plan_files()))
-    sink.take_back([stage_of(sink, files)], OpenFence())
-
-
-def stage_of(sink, files):
-    return stage_files(sink, SCHEMA, *files, epoch=9)
 
 
 def test_taking_back_partitions(catalog):
@@ -759,6 +766,19 @@ def test_a_file_of_several_partitions_is_refused(catalog):
     sink = HandStagedTable(catalog, partition_by=("name",))
     rows = [{"id": 0, "name": "a"}, {"id": 1, "name": "b"}]
     with pytest.raises(SinkError, match="more than one partition value"):
+        sink.commit(stage_files(sink, SCHEMA, rows), OpenFence())
+
+    assert [] == snapshots(catalog)
+
+
+def test_nulls_beside_a_partitions_value_are_refused(catalog):
+    """
+    pyiceberg takes the partition's value from statistics that leave nulls out, and readers would
+    look for them in another partition.
+    """
+    sink = HandStagedTable(catalog, partition_by=("name",))
+    rows = [{"id": 0, "name": "a"}, {"id": 1, "name": None}]
+    with pytest.raises(SinkError, match="do not tell the partition 'name'"):
         sink.commit(stage_files(sink, SCHEMA, rows), OpenFence())
 
     assert [] == snapshots(catalog)

@@ -174,7 +174,10 @@ def _check_partitions(
 
 
 def partition_columns(table: Table, df: DataFrame, name: str) -> list[Column]:
-    """Return expressions that are equal within each of the table's partitions, and only there."""
+    """Return expressions that are equal within each of the table's partitions, and only there.
+
+    Truncated numbers may differ within one, which costs files and nothing else.
+    """
     from pyspark.sql import functions as F  # noqa: N812 - the name everybody knows
 
     made = []
@@ -182,8 +185,16 @@ def partition_columns(table: Table, df: DataFrame, name: str) -> list[Column]:
         column = str(table.schema().find_column_name(field.source_id))
         kind = df.schema[column].dataType.typeName()
         quoted = "`" + column.replace("`", "``") + "`"
-        made.append(_split(field, name)(F.col(quoted), kind))
+        value = _split(field, name)(F.col(quoted), kind)
+        made.append(_tagged(value))
     return made
+
+
+def _tagged(value: Column) -> Column:
+    """Return a text that differs where *value* does; Spark calls both null and "" null."""
+    from pyspark.sql import functions as F  # noqa: N812 - the name everybody knows
+
+    return F.coalesce(F.concat(F.lit("="), value.cast("string")), F.lit("null"))
 
 
 def _split(field: PartitionField, name: str) -> Callable[[Column, str], Column]:
@@ -192,7 +203,7 @@ def _split(field: PartitionField, name: str) -> Callable[[Column, str], Column]:
 
     transform = str(field.transform)
     if transform == "identity":
-        return lambda column, _: column
+        return _exact
     if transform in _BY_TIME:
         return lambda column, kind: _by_time(transform, column, kind)
     if isinstance(field.transform, TruncateTransform):
@@ -203,6 +214,15 @@ def _split(field: PartitionField, name: str) -> Callable[[Column, str], Column]:
         "month, day, hour and truncate can be told from a file's statistics"
     )
     raise ConfigError(msg)
+
+
+def _exact(column: Column, kind: str) -> Column:
+    """Return what casts to different texts for different values."""
+    from pyspark.sql import functions as F  # noqa: N812 - the name everybody knows
+
+    if kind == "timestamp":
+        return F.unix_micros(column)  # an hour of local time comes twice a year
+    return F.hex(column) if kind == "binary" else column
 
 
 def _by_time(unit: str, column: Column, kind: str) -> Column:
@@ -224,7 +244,4 @@ def _by_time(unit: str, column: Column, kind: str) -> Column:
 def _truncated(width: int, column: Column, kind: str) -> Column:
     from pyspark.sql import functions as F  # noqa: N812 - the name everybody knows
 
-    if kind in {"string", "binary"}:
-        return F.substring(column, 1, width)
-    # An integer's or a decimal's truncation keeps neighbours together; every value does so too.
-    return column
+    return _exact(F.substring(column, 1, width) if kind in {"string", "binary"} else column, kind)

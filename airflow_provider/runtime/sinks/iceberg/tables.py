@@ -45,13 +45,17 @@ class DataFiles:
         return self._made
 
     def _check_partition(self, table: Table, entry: DataFile) -> None:
-        """Refuse a partition value that was not found for want of statistics."""
+        """Refuse a partition value that is not every row's, which statistics do not tell.
+
+        pyiceberg overlooks nulls beside the value, and takes missing statistics for nulls.
+        """
         for position, field in enumerate(table.spec().fields):
             nulls = (entry.null_value_counts or {}).get(field.source_id)
-            if entry.partition[position] is None and nulls != entry.record_count:
+            expected = entry.record_count if entry.partition[position] is None else 0
+            if nulls != expected:
                 msg = (
-                    f"{self._name}: {entry.file_path} has no statistics of the column that "
-                    f"{field.name!r} is made of; see the table's write.metadata.metrics properties"
+                    f"{self._name}: the statistics of {entry.file_path} do not tell the partition "
+                    f"{field.name!r}; see the table's write.metadata.metrics properties"
                 )
                 raise SinkError(msg)
 
