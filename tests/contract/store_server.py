@@ -92,6 +92,7 @@ class Recorder:
 
 class _Handler(WSGIRequestHandler):
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True  # else an answer with a body waits 40 ms for an acknowledgement
 
     def log_request(self, *_args) -> None:
         pass

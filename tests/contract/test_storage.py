@@ -261,6 +261,8 @@ class StorageContract:
 class SharedStorageContract(StorageContract):
     """The promises of a place that several processes see."""
 
+    racing_processes = 2
+
     def test_one_of_racing_processes_wins(self, storage: Storage):
         """
         Of processes that put the same names at the same time exactly one wins each name, and
@@ -272,7 +274,7 @@ class SharedStorageContract(StorageContract):
             subprocess.Popen(
                 [*command, str(racer)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
             )
-            for racer in range(3)
+            for racer in range(self.racing_processes)
         ]
         for process in racers:
             assert "ready\n" == process.stdout.readline()
@@ -298,6 +300,8 @@ class SharedStorageContract(StorageContract):
 
 class TestLocalStorage(SharedStorageContract):
     """A folder of this machine."""
+
+    racing_processes = 4
 
     @pytest.fixture
     def storage(self, tmp_path) -> Storage:

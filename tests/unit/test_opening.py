@@ -178,6 +178,7 @@ def test_a_client_that_cannot_be_made_is_named(account, monkeypatch):
         ("/data/out", "file:///data/out"),
         ("file:///data/out", "file:///data/out"),
         ("local:///data/out", "file:///data/out"),
+        ("/data/a b/é%20", "file:///data/a b/é%20"),
         ("s3://bucket/job", "s3a://bucket/job"),
         ("s3a://bucket/job", "s3a://bucket/job"),
         ("gs://bucket/job", "gs://bucket/job"),

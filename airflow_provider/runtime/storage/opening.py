@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import fsspec
@@ -140,14 +139,15 @@ def spark_url(url: str) -> str:
     """Return the address by which Spark (Hadoop) knows the same place.
 
     ``s3://`` becomes ``s3a://``, ``gcs://`` becomes ``gs://``, ``az://`` becomes ``abfss://``, a
-    local path ``file://``; any other address stays as it is.
+    local path ``file://``; any other address stays as it is. Nothing is escaped: Hadoop takes
+    ``%20`` for three letters of a name.
 
     Raises:
         ConfigError: an address in Azure does not name the storage account, which Spark needs.
     """
     local = local_path_of(url)
     if local is not None:
-        return Path(local).as_uri()
+        return f"file://{local}"
     scheme, _, rest = url.partition("://")
     store = _STORES.get(scheme)
     if store is None:
