@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from airflow_provider.runtime.sinks.protocol import EpochId
 
-_OWN_LOCK_WAIT_S: Final = 2
+_OWN_LOCK_WAIT_S: Final = 1
 """How long our own locks may be held by others before something is done about it."""
 _TABLE_LOCK_WAIT_S: Final = 60
 """How long other writers may keep an epoch out of the table before it fails."""
@@ -34,7 +34,6 @@ _TABLE_LOCK_WAIT_S: Final = 60
 log = logging.getLogger(__name__)
 
 _TABLES: Final = """
-CREATE SCHEMA IF NOT EXISTS {schema};
 CREATE TABLE IF NOT EXISTS {schema}.fences (
   query_id text PRIMARY KEY,
   token bigint NOT NULL
@@ -129,6 +128,12 @@ class Bookkeeping:
             return
         with connection.transaction():
             lock_name(connection, f"spark-stream bookkeeping {self.schema}")
+            # IF NOT EXISTS would ask for the permission to make one also where there is one.
+            found = connection.execute(
+                "SELECT FROM pg_namespace WHERE nspname = %s", (self.schema,)
+            )
+            if found.rowcount == 0:
+                connection.execute(self.statement("CREATE SCHEMA {schema}"))
             connection.execute(self.statement(_TABLES))
 
     # --- fence ----------------------------------------------------------------------------------

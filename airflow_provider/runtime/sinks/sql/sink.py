@@ -352,7 +352,8 @@ class SqlSink:
         except (psycopg.errors.UniqueViolation, psycopg.errors.NotNullViolation) as error:
             msg = (
                 f"{self.name}: an upsert takes one row per key and epoch, and no null in a key: "
-                f"{str(error).strip()}; aggregate by {', '.join(self._to.keys)} first"
+                f"{error.diag.message_detail or error.diag.message_primary}; aggregate by "
+                f"{', '.join(self._to.keys)} first"
             )
             raise SinkError(msg) from error
 

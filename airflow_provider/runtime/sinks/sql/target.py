@@ -198,7 +198,7 @@ def _split(text: str) -> tuple[str, ...]:
     while match := _PART.match(text, at):
         parts.append(match[1].replace('""', '"') if match[1] else match[2])
         at = match.end()
-        if at == len(text) or text[at] != ".":
+        if text[at : at + 1] != "." or at + 1 == len(text):
             break
         at += 1
     if at != len(text) or not 1 <= len(parts) <= 2:  # noqa: PLR2004 - schema and table

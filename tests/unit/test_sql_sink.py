@@ -1,0 +1,796 @@
+"""The ``sql`` sink on a real PostgreSQL: once, whatever dies, whoever comes late."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import pickle
+import signal
+import sys
+import threading
+import traceback
+import uuid
+
+import psycopg
+import pytest
+
+from airflow_provider.runtime import failpoints
+from airflow_provider.runtime.errors import (
+    ConfigError,
+    LeaseLostError,
+    SinkError,
+    TakeBackError,
+)
+from airflow_provider.runtime.sinks.protocol import Committable, EpochId
+from airflow_provider.runtime.sinks.sql import sql
+from airflow_provider.runtime.sinks.sql.columns import TargetColumn, is_compatible
+from tests.unit.sql_support import (
+    QUERY_ID,
+    SCHEMA,
+    Fence,
+    Frame,
+    Table,
+    lines_of,
+    postgres,
+    schema_of,
+    wait_for,
+)
+
+A, B, C, D = (1, "a"), (2, "b"), (3, "c"), (4, "d")
+UPSERT = {"mode": "upsert", "keys": "id"}
+
+
+@pytest.fixture(scope="module")
+def server():
+    with postgres() as url:
+        yield url
+
+
+@pytest.fixture
+def url(server):
+    """The database, empty as a new one; making one for each test takes far longer."""
+    with psycopg.connect(server, autocommit=True) as connection:
+        for schema in ("public", "own", "spark_stream", '"Own Books"'):
+            connection.execute(f"DROP SCHEMA IF EXISTS {schema} CASCADE")
+        connection.execute("CREATE SCHEMA public; GRANT USAGE ON SCHEMA public TO PUBLIC")
+    return server
+
+
+@pytest.fixture
+def table(url):
+    return Table(url)
+
+
+# --- publishing ---------------------------------------------------------------------------------
+
+
+def test_rows_are_seen_after_the_commit_and_once(table):
+    """
+    Staged rows are not in the table; committing twice puts them there once, and leaves no staging.
+    """
+    committable = table.stage([A], [B, C], [])
+    assert [(None,)] == table.ask("SELECT to_regclass('t')")
+
+    table.sink.commit(committable, Fence())
+    table.sink.commit(committable, Fence())
+
+    assert [A, B, C] == table.rows()
+    assert [] == table.staging_tables()
+    assert [(0, 3, 1)] == table.ask("SELECT epoch, rows, token FROM spark_stream.epochs")
+
+
+def test_rows_say_which_epoch_wrote_them(table):
+    """
+    The epoch column leads to the record of the epoch, with its query and time.
+    """
+    table.publish(A)
+    table.publish(B, epoch=1)
+
+    found = table.ask(
+        "SELECT t.id, e.epoch, e.query FROM t JOIN spark_stream.epochs e ON e.id = spark_epoch"
+    )
+    assert [(1, 0, "q"), (2, 1, "q")] == sorted(found)
+
+
+def test_another_process_publishes_what_was_staged(table):
+    """
+    The committable is all that another process needs.
+    """
+    committable = table.stage([A, B])
+    process = table.in_process("commit", committable)
+
+    assert "done\n" == process.communicate(timeout=30)[0]
+    assert [A, B] == table.rows()
+
+
+def test_a_task_that_runs_twice_stages_its_rows_once(table):
+    """
+    Of two attempts of a task the first that ends counts; both read their input to the end.
+    """
+    where = EpochId("q", QUERY_ID, 0, 1)
+    task, data = table.sink.begin_staging(schema_of(SCHEMA), where)
+    task = pickle.loads(pickle.dumps(task))  # noqa: S301 - as Spark's workers get it
+    slow = iter(lines_of([A, B]))
+
+    def slowly():
+        yield next(slow)
+        assert [2] == list(task(0, lines_of([C, D])))
+        yield next(slow)
+
+    assert [2] == list(task(0, slowly()))
+    assert [0] == list(task(1, []))
+    staged = table.sink.end_staging(data, where)
+    table.sink.commit(Committable(where, staged.data), Fence())
+
+    assert 2 == staged.rows
+    assert [C, D] == table.rows()
+    assert None is next(slow, None)
+
+
+def test_a_task_that_fails_leaves_nothing(table):
+    """
+    An attempt that breaks off has staged nothing, and the next stages all.
+    """
+    where = EpochId("q", QUERY_ID, 0, 1)
+    task, data = table.sink.begin_staging(schema_of(SCHEMA), where)
+
+    def broken():
+        yield from lines_of([A, B])
+        raise OSError
+
+    with pytest.raises(OSError):  # noqa: PT011 - ours
+        list(task(0, broken()))
+    list(task(0, lines_of([A, B])))
+
+    assert 2 == table.sink.end_staging(data, where).rows
+
+
+def test_staging_an_epoch_again_replaces_what_was_staged(table):
+    """
+    A batch that failed and is run again by the same driver leaves one staging table.
+    """
+    table.stage([A])
+    committable = table.stage([B])
+    assert 1 == len(table.staging_tables())
+
+    table.sink.commit(committable, Fence())
+    assert [B] == table.rows()
+
+
+def test_a_reader_never_sees_a_part_of_an_epoch(table):
+    """
+    While epochs of three rows are published, every count that a reader gets is a multiple of three.
+    """
+    table.publish(A, B, C)
+    seen, done = [], threading.Event()
+
+    def read():
+        with psycopg.connect(table.url, autocommit=True) as connection:
+            while not done.is_set():
+                seen.append(connection.execute("SELECT count(*) FROM t").fetchone()[0])
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    for epoch in range(1, 15):
+        table.publish(A, B, C, epoch=epoch)
+    done.set()
+    reader.join()
+
+    assert 45 == table.ask("SELECT count(*) FROM t")[0][0]
+    assert len(set(seen)) > 2
+    assert {0} == {count % 3 for count in seen}
+
+
+def test_drivers_that_commit_at_once_publish_once(table):
+    """
+    Four processes' worth of committers race for the same epoch of a table that nobody has made yet.
+    """
+    committable = table.stage([A, B])
+    errors = []
+
+    def commit():
+        try:
+            Table(table.url).sink.commit(committable, Fence())
+        except Exception as error:
+            errors.append(error)
+
+    racers = [threading.Thread(target=commit) for _ in range(4)]
+    for racer in racers:
+        racer.start()
+    for racer in racers:
+        racer.join()
+
+    assert [] == errors
+    assert [A, B] == table.rows()
+
+
+def test_first_users_of_a_database_may_come_at_once(url):
+    """
+    Four sinks make the same tables of the sink's own at once, and four tables' epochs are there.
+    """
+    errors = []
+
+    def publish(name):
+        try:
+            Table(url, name).publish(A, query_id=str(uuid.uuid4()))
+        except Exception as error:
+            errors.append(error)
+
+    racers = [threading.Thread(target=publish, args=(n,)) for n in ("a", "a", "b", "c")]
+    for racer in racers:
+        racer.start()
+    for racer in racers:
+        racer.join()
+
+    assert [] == errors
+    assert [(4,)] == Table(url).ask("SELECT count(*) FROM spark_stream.epochs")
+
+
+@pytest.mark.parametrize("name", ['"Select"', '"Weird ""x"', "own.t"])
+def test_names_are_quoted(url, name):
+    """
+    Reserved words, quotes and schemas in names mean what PostgreSQL means by them.
+    """
+    table = Table(url, name, bookkeeping_schema="Own Books")
+    table.ask("CREATE SCHEMA own")
+    table.publish((1, "a"), schema='Order by long, b"c string')
+
+    assert [(1, "a")] == table.ask(f'SELECT "Order by", "b""c" FROM {name}')
+
+
+# --- crashes and takeovers ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("point", "visible"), [("sql.committing", False), ("sql.committed", True)])
+def test_a_crash_while_committing_is_made_good(table, point, visible):
+    """
+    A process that dies before or after its COMMIT leaves nothing or all; again completes it.
+    """
+    committable = table.stage([A, B])
+    process = table.in_process("commit", committable, SPARK_STREAM_FAILPOINT=point)
+    process.communicate(timeout=30)
+
+    assert failpoints.CRASH_EXIT == process.returncode
+    assert [(visible,)] == table.ask("SELECT to_regclass('t') IS NOT NULL")
+    table.sink.recover(QUERY_ID, lambda epoch, token: False, Fence(2))
+    table.sink.commit(committable, Fence(2))
+    assert [A, B] == table.rows()
+    assert [] == table.staging_tables()
+
+
+@pytest.mark.parametrize(("point", "left"), [("sql.taking_back", [A, B]), ("sql.taken_back", [A])])
+@pytest.mark.parametrize("options", [{}, UPSERT])
+def test_a_crash_while_taking_back_is_made_good(url, point, left, options):
+    """
+    A process that dies before or after the COMMIT of a take-back has done nothing or all of it.
+    """
+    table = Table(url, **options)
+    table.publish(A)
+    second = table.publish(B, epoch=1)
+    process = table.in_process("take_back", second, SPARK_STREAM_FAILPOINT=point)
+    process.communicate(timeout=30)
+
+    assert failpoints.CRASH_EXIT == process.returncode
+    assert left == wait_for("the server noticed", table.rows)
+    table.sink.take_back([second], Fence(2))
+    assert [A] == table.rows()
+
+
+def test_a_driver_stopped_inside_its_transaction_is_overtaken(table):
+    """
+    A driver that is paused right before COMMIT holds its locks; the next one ends its session and
+    publishes the epoch within seconds, and the first finds out when it goes on.
+    """
+    committable = table.stage([A, B])
+    process = table.in_process("commit_stopped", committable)
+    try:
+        wait_for("it has stopped", lambda: _is_stopped(process.pid))
+        table.sink.recover(QUERY_ID, lambda epoch, token: False, Fence(2))
+        table.sink.commit(committable, Fence(2))
+        assert [A, B] == table.rows()
+    finally:
+        os.kill(process.pid, signal.SIGCONT)
+        answer = process.communicate(timeout=30)[0]
+
+    assert "lease lost: " in answer
+    assert [A, B] == table.rows()
+
+
+def test_a_stopped_driver_of_somebody_else_is_ended_by_the_server(url):
+    """
+    Where a session cannot be told by its name, the server ends it after the idle time-out.
+    """
+    table = Table(url, idle_timeout_s=0.5)
+    committable = table.stage([A])
+    with table.sink._server.connect("somebody", idle_timeout_s=0.5) as connection:
+        connection.execute("BEGIN")
+        table.sink._books.raise_fence(connection, QUERY_ID, 1)
+        table.sink.commit(committable, Fence(2))
+        with pytest.raises(psycopg.errors.IdleInTransactionSessionTimeout):
+            connection.execute("SELECT 1")
+
+    assert [A] == table.rows()
+
+
+def _is_stopped(pid):
+    with open(f"/proc/{pid}/stat") as stat:
+        return stat.read().rpartition(")")[2].split()[0] == "T"
+
+
+def test_a_driver_that_was_overtaken_is_shut_out_by_the_database(table):
+    """
+    Once a later driver has recovered, an earlier one commits and takes back nothing more, even if
+    its lease says that it may.
+    """
+    first = table.publish(A)
+    committable = table.stage([B], epoch=1)
+    table.sink.recover(QUERY_ID, lambda epoch, token: False, Fence(2))
+
+    with pytest.raises(LeaseLostError):
+        table.sink.commit(committable, Fence(1))
+    with pytest.raises(LeaseLostError):
+        table.sink.take_back([first], Fence(1))
+    with pytest.raises(LeaseLostError):
+        table.sink.recover(QUERY_ID, lambda epoch, token: True, Fence(1))
+    assert [A] == table.rows()
+    table.sink.commit(committable, Fence(2))
+    assert [A, B] == table.rows()
+
+
+@pytest.mark.parametrize("question", [1, 2])
+def test_a_lease_lost_at_any_look_publishes_nothing(table, question):
+    """
+    The lease is looked at before the transaction begins and right before its COMMIT.
+    """
+    committable = table.stage([A])
+    fence = Fence()
+    fence.at = lambda n: setattr(fence, "lost", n == question)
+
+    with pytest.raises(LeaseLostError):
+        table.sink.commit(committable, fence)
+    assert [(None,)] == table.ask("SELECT to_regclass('t')")
+
+
+def test_a_commit_whose_session_is_lost_is_tried_again(table):
+    """
+    A session that ends under the transaction, as when the server restarts, costs a try.
+    """
+    committable = table.stage([A])
+
+    def kill(question):
+        if question == 2:
+            table.ask(
+                "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity"
+                " WHERE application_name LIKE 'spark-stream%'"
+            )
+
+    table.sink.commit(committable, Fence(at=kill))
+
+    assert [A] == table.rows()
+
+
+def test_recovery_drops_what_is_garbage_and_nothing_else(table):
+    """
+    Staging tables are dropped if they are garbage of this query; a published epoch stays.
+    """
+    table.publish(A)
+    kept = table.stage([B], epoch=1)
+    table.stage([C], epoch=1, token=2)
+    other = table.stage([D], epoch=1, query_id=str(uuid.uuid4()))
+    for _ in range(2):
+        table.sink.recover(QUERY_ID, lambda epoch, token: token == 2, Fence(3))
+
+    expected = [f"staged_{c.data['staged_id']}" for c in (kept, other)]
+    assert expected == sorted(table.staging_tables())
+    assert [A] == table.rows()
+
+
+def test_recovery_ends_tasks_of_an_older_driver(table):
+    """
+    A task of a dead driver's executor that still copies does not keep its staging table alive.
+    """
+    where = EpochId("q", QUERY_ID, 0, 1)
+    task, _ = table.sink.begin_staging(schema_of(SCHEMA), where)
+
+    def endless():
+        yield from lines_of([A] * 600)
+        table.sink.recover(QUERY_ID, lambda epoch, token: True, Fence(2))
+        assert [] == table.staging_tables()
+        yield from lines_of([A] * 600)
+
+    with pytest.raises(psycopg.OperationalError):
+        list(task(0, endless()))
+
+
+def test_an_aborted_epoch_leaves_nothing(table):
+    """
+    Aborting drops the staging table, twice is once, and the epoch cannot be published any more.
+    """
+    committable = table.stage([A])
+    table.sink.abort(committable)
+    table.sink.abort(committable)
+
+    assert [] == table.staging_tables()
+    with pytest.raises(SinkError, match="neither published nor staged"):
+        table.sink.commit(committable, Fence())
+
+
+def test_a_trigger_that_drops_rows_fails_the_epoch(table):
+    """
+    A table that does not take every row is an error, not an epoch with fewer rows.
+    """
+    table.ask(
+        "CREATE TABLE t (id bigint, name text);"
+        "CREATE FUNCTION no() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RETURN NULL; END $$;"
+        "CREATE TRIGGER no BEFORE INSERT ON t FOR EACH ROW WHEN (NEW.id = 2) EXECUTE FUNCTION no()"
+    )
+    with pytest.raises(SinkError, match="2 rows of epoch 0 were staged, but the table took 1"):
+        table.publish(A, B)
+    assert [] == table.rows()
+
+
+# --- upsert -------------------------------------------------------------------------------------
+
+
+def test_an_upsert_replaces_the_row_with_the_same_keys(url):
+    """
+    The newest epoch's row counts, also a null in it; a repeated commit changes nothing.
+    """
+    table = Table(url, mode="upsert", keys=["id", "part"])
+    schema = "id long, part string, name string"
+    table.publish((1, "x", "a"), (1, "y", "b"), schema=schema)
+    second = table.publish((1, "y", None), (2, "x", "d"), epoch=1, schema=schema)
+    table.sink.commit(second, Fence())
+
+    expected = [(1, "x", "a"), (1, "y", None), (2, "x", "d")]
+    assert expected == table.rows("id, part, name")
+
+
+def test_a_key_that_is_there_twice_or_null_is_refused_while_staging(url):
+    """
+    Which of two rows counts would be chance, and a null equals no other: neither is staged.
+    """
+    table = Table(url, **UPSERT)
+
+    with pytest.raises(SinkError, match=r"one row per key.*duplicated.*aggregate by id first"):
+        table.stage([A], [(1, "b")])
+    with pytest.raises(SinkError, match="no null in a key"):
+        table.stage([(None, "b")])
+
+
+def test_a_row_of_keys_only_is_upserted(url):
+    """
+    A table of keys alone, without an epoch column, takes a key again.
+    """
+    table = Table(url, **UPSERT, epoch_column=None)
+    first = table.publish((1,), schema="id long")
+    second = table.publish((1,), (2,), epoch=1, schema="id long")
+    assert [(1,), (2,)] == table.rows("id")
+
+    table.sink.take_back([second, first], Fence())
+    assert [] == table.rows("id")
+
+
+# --- taking back --------------------------------------------------------------------------------
+
+
+def test_appended_rows_are_taken_back_exactly(table):
+    """
+    Rows of other epochs, queries and writers stay; twice is once; a late commit changes nothing.
+    """
+    first = table.publish(A)
+    second = table.publish(B, epoch=1)
+    staged = table.stage([B], epoch=2)
+    table.publish(C, query_id=str(uuid.uuid4()), epoch=1)
+    table.ask("INSERT INTO t VALUES (4, 'd')")
+    for _ in range(2):
+        table.sink.check_take_back([staged, second])
+        table.sink.take_back([staged, second], Fence())
+        table.sink.commit(staged, Fence())
+        table.sink.commit(second, Fence())
+        table.sink.commit(first, Fence())
+
+    assert [A, C, D] == table.rows()
+    assert [] == table.staging_tables()
+
+
+def test_upserted_rows_become_what_they_were(url):
+    """
+    Taking back two epochs restores what both have replaced, and removes what they have added.
+    """
+    table = Table(url, **UPSERT)
+    table.publish(A, B)
+    before = table.rows("id, name, spark_epoch")
+    second = table.publish((2, "x"), C, epoch=1)
+    third = table.publish((2, "y"), (1, None), D, epoch=2)
+    for _ in range(2):
+        table.sink.check_take_back([third, second])
+        table.sink.take_back([third, second], Fence())
+
+    assert before == table.rows("id, name, spark_epoch")
+    assert [(2,)] == table.ask("SELECT count(*) FROM spark_stream.undo")
+
+
+def test_what_another_writer_changed_since_stays_as_it_left_it(url):
+    """
+    A take-back touches only rows that are still as the epoch wrote them.
+    """
+    table = Table(url, **UPSERT)
+    table.publish(A, B)
+    second = table.publish((1, "x"), (2, "y"), C, D, epoch=1)
+    table.ask("UPDATE t SET name = 'theirs' WHERE id IN (1, 3); DELETE FROM t WHERE id = 2")
+    table.sink.take_back([second], Fence())
+
+    assert [(1, "theirs"), (3, "theirs")] == table.rows()
+
+
+def test_a_take_back_below_another_query_is_as_if_the_epoch_had_never_been(url):
+    """
+    Another query's later row stays, and taking that back gives what was there before both.
+    """
+    table = Table(url, **UPSERT)
+    table.ask("CREATE TABLE t (id bigint PRIMARY KEY, name text); INSERT INTO t VALUES (1, 'mine')")
+    ours = table.publish((1, "ours"), (2, "ours"))
+    theirs = table.publish((1, "theirs"), (2, "theirs"), query_id=str(uuid.uuid4()))
+    table.sink.take_back([ours], Fence())
+    assert [(1, "theirs"), (2, "theirs")] == table.rows()
+
+    table.sink.take_back([theirs], Fence())
+    assert [(1, "mine")] == table.rows()
+
+
+def test_every_value_is_restored_as_it_was(url):
+    """
+    Values that JSON cannot tell apart or hold, and columns that the query does not write, come back.
+    """
+    table = Table(url, **UPSERT)
+    table.ask(
+        "CREATE TABLE t (id bigint PRIMARY KEY, name text, j jsonb, n numeric, f float8, b bytea,"
+        " a text[], z timestamptz, twice bigint GENERATED ALWAYS AS (id * 2) STORED);"
+        "INSERT INTO t VALUES (1, 'a', 'null', 1.50, 'NaN', '\\x00ff', '{NULL,\"NULL\",x}',"
+        " '-infinity'), (2, 'b', NULL, 'NaN', '-0', NULL, '{}', '2026-10-25 00:30:00.000001Z')"
+    )
+    before = table.ask("SELECT t::text FROM t ORDER BY id")
+    second = table.publish((1, "x"), (2, "y"))
+    assert [(1, "x"), (2, "y")] == table.rows()
+    table.sink.take_back([second], Fence())
+
+    assert before == table.ask("SELECT t::text FROM t ORDER BY id")
+
+
+def test_a_column_added_or_dropped_since_does_not_stand_in_the_way(url):
+    """
+    A take-back after ALTER TABLE restores what still has a column.
+    """
+    table = Table(url, **UPSERT)
+    table.ask("CREATE TABLE t (id bigint PRIMARY KEY, name text, gone int)")
+    table.publish(A)
+    second = table.publish((1, "x"), epoch=1)
+    table.ask("ALTER TABLE t DROP COLUMN gone; ALTER TABLE t ADD COLUMN new int DEFAULT 7")
+    table.sink.take_back([second], Fence())
+
+    assert [(1, "a", 7)] == table.rows("id, name, new")
+
+
+def test_a_table_without_epoch_column_works_and_cannot_be_taken_back(table):
+    """
+    The refusal says what to do; epochs from before that cannot be taken back, those after it can.
+    """
+    table.ask("CREATE TABLE t (id bigint, name text)")
+    first = table.publish(A)
+    with pytest.raises(TakeBackError, match="ALTER TABLE t ADD COLUMN spark_epoch bigint"):
+        table.sink.check_take_back([first])
+    table.ask("ALTER TABLE t ADD COLUMN spark_epoch bigint")
+    second = table.publish(B, epoch=1)
+
+    with pytest.raises(TakeBackError):
+        table.sink.take_back([second, first], Fence())
+    assert [A, B] == table.rows()
+    table.sink.take_back([second], Fence())
+    assert [A] == table.rows()
+
+
+def test_the_undo_log_is_pruned_and_older_epochs_are_refused(url):
+    """
+    What was replaced is kept for the last epochs only, and a take-back beyond them is refused.
+    """
+    table = Table(url, **UPSERT, undo_epochs=2)
+    first, second, third = (table.publish((1, str(n)), epoch=n) for n in range(3))
+
+    assert [(2,)] == table.ask("SELECT count(*) FROM spark_stream.undo")
+    with pytest.raises(TakeBackError, match="undo_epochs=2"):
+        table.sink.check_take_back([third, second, first])
+    table.sink.take_back([third, second], Fence())
+    assert [(1, "0")] == table.rows()
+
+
+def test_without_an_undo_log_an_upsert_is_not_taken_back(url):
+    """
+    ``undo_epochs=0`` writes no undo log, and says so when it is needed.
+    """
+    table = Table(url, **UPSERT, undo_epochs=0)
+    first = table.publish(A)
+
+    assert [(0,)] == table.ask("SELECT count(*) FROM spark_stream.undo")
+    with pytest.raises(TakeBackError, match="undo_epochs=0"):
+        table.sink.check_take_back([first])
+
+
+# --- what is refused before anything is written -------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "output_mode", "says"),
+    [
+        ({"mode": "replace"}, "append", "unknown mode 'replace'"),
+        ({"mode": "upsert"}, "append", "needs keys="),
+        ({"keys": "id"}, "append", "in mode 'upsert' only"),
+        ({}, "update", "needs mode='upsert'"),
+        ({}, "complete", "use 'update'"),
+        (UPSERT, "complete", "use 'update'"),
+        ({"mode": "upsert", "keys": "nope"}, "append", "no column 'nope'"),
+        ({"epoch_column": "name"}, "append", "choose another name"),
+        ({**UPSERT, "undo_epochs": -1}, "append", "undo_epochs=-1"),
+    ],
+)
+def test_options_that_cannot_work_are_refused(url, options, output_mode, says):
+    """
+    Each refusal names the option.
+    """
+    with pytest.raises(ConfigError, match=says):
+        Table(url, **options).sink.check(Frame(schema_of(SCHEMA)), output_mode)
+
+
+@pytest.mark.parametrize(
+    ("made", "options", "says"),
+    [
+        ("TABLE t (id bigint)", {}, "no column 'name'"),
+        ("TABLE t (id int, name text)", {}, "'id' has type integer"),
+        ("TABLE t (id bigint, name text, x int NOT NULL)", {}, "'x' is NOT NULL"),
+        ("TABLE t (id bigint, name text)", UPSERT, "no unique constraint"),
+        ("TABLE t (id bigint UNIQUE DEFERRABLE, name text)", UPSERT, "no unique constraint"),
+        ("TABLE t (id bigint, name text, UNIQUE (id, name))", UPSERT, "no unique constraint"),
+        ("TABLE t (id bigint, name text, spark_epoch int)", {}, "must be bigint"),
+        ("TABLE t (id bigint GENERATED ALWAYS AS IDENTITY, name text)", {}, "is generated"),
+        ("VIEW t AS SELECT 1::bigint id, ''::text AS name", {}, "is not a table"),
+    ],
+)
+def test_a_table_that_does_not_fit_is_refused(url, made, options, says):
+    """
+    Each refusal names the column.
+    """
+    table = Table(url, **options)
+    table.ask(f"CREATE {made}")
+
+    with pytest.raises(ConfigError, match=says):
+        table.sink.check(Frame(schema_of(SCHEMA)), "append")
+
+
+def test_a_table_that_fits_is_accepted_and_nothing_is_written(url):
+    """
+    Checking makes neither the table nor the sink's own tables.
+    """
+    for name, options in {"t": {}, "u": UPSERT}.items():
+        Table(url, name, **options).sink.check(Frame(schema_of(SCHEMA)), "append")
+    assert [(0,)] == Table(url).ask(
+        "SELECT count(*) FROM pg_class c JOIN pg_namespace n ON n.oid = relnamespace"
+        " WHERE nspname IN ('public', 'spark_stream')"
+    )
+
+    table = Table(url, "v", **UPSERT)
+    table.ask("CREATE TABLE v (name varchar(9), id numeric UNIQUE, more int, spark_epoch bigint)")
+    table.sink.check(Frame(schema_of(SCHEMA)), "update")
+    table.publish(A)
+    assert [(1, "a", None)] == table.rows("id, name, more")
+
+
+def test_a_missing_permission_is_found_before_anything_is_written(url):
+    """
+    A user who may not write is told which GRANT is missing.
+    """
+    table = Table(url)
+    table.ask("CREATE TABLE t (id bigint, name text)")
+    for statement in ("DROP ROLE IF EXISTS guest", "CREATE ROLE guest LOGIN"):
+        table.ask(statement)
+    guest = Table(url.replace("owner@", "guest@"))
+    frame = Frame(schema_of(SCHEMA))
+
+    with pytest.raises(ConfigError, match="CREATE SCHEMA spark_stream AUTHORIZATION"):
+        guest.sink.check(frame, "append")
+    table.ask("CREATE SCHEMA spark_stream AUTHORIZATION guest")
+    with pytest.raises(ConfigError, match="GRANT INSERT"):
+        guest.sink.check(frame, "append")
+    table.ask("GRANT INSERT, SELECT ON t TO guest")
+    guest.sink.check(frame, "append")
+    guest.publish(A)
+    assert [A] == table.rows()
+
+
+@pytest.mark.parametrize(
+    ("schema", "says"),
+    [
+        ("a void", "'a': Spark's type void"),
+        ("a long, a string", "'a' is there twice"),
+        (f"{'ž' * 32} long", "1 to 63 bytes"),
+    ],
+)
+def test_columns_that_have_no_counterpart_are_refused(table, schema, says):
+    """
+    The refusal names the column.
+    """
+    with pytest.raises(ConfigError, match=says):
+        table.sink.check(Frame(schema_of(schema)), "append")
+
+
+@pytest.mark.parametrize(
+    ("rows", "there", "fits"),
+    [
+        ("integer", "bigint", True),
+        ("bigint", "integer", False),
+        ("bigint", "double precision", False),
+        ("text", "uuid", True),
+        ("date", "text", True),
+        ("numeric(10,2)", "numeric(12,2)", True),
+        ("numeric(10,2)", "numeric(12,5)", False),
+        ("numeric(10,2)", "numeric", True),
+        ("integer", "integer[]", False),
+        ("jsonb", "json", True),
+        ("timestamp with time zone", "timestamp without time zone", False),
+    ],
+)
+def test_a_column_fits_if_it_holds_every_value_unchanged(rows, there, fits):
+    """
+    Wider types take narrower ones; nothing is rounded, cut or shifted.
+    """
+    assert fits is is_compatible(TargetColumn("a", rows), TargetColumn("a", there))
+
+
+@pytest.mark.parametrize("address", ["mysql://u@h/d", "jdbc:postgresql://h/d", "host=h", ""])
+def test_another_address_is_refused(address):
+    """
+    Only PostgreSQL's own addresses are taken.
+    """
+    with pytest.raises(ConfigError, match="must be postgresql://"):
+        sql(address, "t")
+
+
+@pytest.mark.parametrize("name", ["", "a.b.c", ".t", "t.", 'a"b'])
+def test_a_name_that_is_none_is_refused(url, name):
+    """
+    A table's name has one or two parts.
+    """
+    with pytest.raises(ConfigError, match=r"write table or schema\.table"):
+        sql(url, name)
+
+
+def test_the_password_is_shown_nowhere(url):
+    """
+    Neither name, repr, errors, their tracebacks nor committables hold the password.
+    """
+    secret = "s3cr3t-wörd"  # noqa: S105 - made up
+    with_secret = url.replace("owner@", f"owner:{secret}@")
+    table = Table(with_secret)
+    committable = table.publish(A)
+    task, _ = table.sink.begin_staging(schema_of(SCHEMA), EpochId("q", QUERY_ID, 1, 1))
+    shown = [table.sink.name, repr(table.sink), repr(committable), repr(task)]
+    shown += [repr(vars(table.sink)), str(dataclasses.asdict(committable))]
+    for bad in (with_secret.replace("host=", "host=/nowhere"), with_secret + "&port=x"):
+        with pytest.raises(ConfigError) as caught:
+            Table(bad).sink.check(Frame(schema_of(SCHEMA)), "append")
+        shown += traceback.format_exception(caught.value)
+    with pytest.raises(ConfigError) as caught:
+        sql(f"postgresql://u:{secret}@[::1/d", "t")
+    shown += traceback.format_exception(caught.value)
+
+    assert secret == task.server.parameters["password"]
+    assert [] == [text for text in shown if secret in text and "with_secret" not in text]
+
+
+def test_a_missing_extra_is_named(monkeypatch):
+    """
+    Without the client the error says what to install.
+    """
+    monkeypatch.setitem(sys.modules, "psycopg", None)
+
+    with pytest.raises(ConfigError, match=r"airflow-provider-spark-streaming\[sql\]"):
+        sql("postgresql://h/d", "t")
