@@ -240,6 +240,22 @@ def test_a_column_added_by_somebody_else_reads_as_null(sink, catalog):
     assert [(0, "a", None), (1000, "b", None), (2000, "c", None)] == rows_of(catalog)
 
 
+def test_a_schema_that_changes_during_the_commit(sink, catalog):
+    """
+    A column that appears between the look at the table and the commit is mapped for readers too.
+    """
+
+    def add_column() -> None:
+        with load(catalog).update_schema() as change:
+            change.add_column("more", StringType())
+
+    sink.commit(sink.staged(0, "a"), ReplacedFence(add_column))
+
+    mapping = load(catalog).metadata.name_mapping()
+    assert [["id"], ["name"], ["more"]] == [field.names for field in mapping.root]
+    assert [(0, "a", None)] == rows_of(catalog)
+
+
 def test_a_missing_staged_file_is_a_sink_error(sink, tmp_path):
     """
     When a staged file was removed by hand, the commit says which and publishes nothing.

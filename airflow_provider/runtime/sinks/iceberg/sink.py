@@ -33,8 +33,10 @@ from airflow_provider.runtime.sinks.iceberg.schema import (
 )
 from airflow_provider.runtime.sinks.iceberg.tables import (
     DataFiles,
+    begin_change,
     data_folder,
     folder_of,
+    has_rows,
     is_referenced,
     live_files,
     name_mapping_of,
@@ -192,7 +194,10 @@ class IcebergSink:
         staged = self._write(df, spark_url(folder), table)
         if staged.rows == 0:
             remove_tree(folder)
-        names = [name for name, _ in staged.files] if staged.rows else []
+        found = [name for name, _ in staged.files] if staged.rows else []
+        with self._errors():
+            # Only what is published is named, so that a take-back finds all that is named.
+            names = [name for name in found if has_rows(table, f"{folder}/{name}")]
         uuid = str(table.metadata.table_uuid)
         return Staged({"table_uuid": uuid, "folder": folder, "files": names}, staged.rows)
 
@@ -247,7 +252,7 @@ class IcebergSink:
             ledger = Ledger.of(table.metadata, epoch.query_id)
             if epoch.epoch <= ledger.last:
                 return
-            change = table.transaction()
+            change = begin_change(table)
             producer = change.update_snapshot(facts_of_epoch(epoch)).merge_append()
             with producer:
                 for data_file in made.get(table, paths):
@@ -359,7 +364,7 @@ class IcebergSink:
                 return
             published = self._published_files(table, ledger, committables)
             after = ledger.with_taken_back(epochs)
-            change = table.transaction()
+            change = begin_change(table)
             update = change.update_snapshot(after.facts_of_take_back(epochs))
             # A snapshot even when no file goes: it makes the commits fail that are on their way.
             producer = update.overwrite() if published else update.fast_append()

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from airflow_provider.runtime.sinks.protocol import Committable, EpochId
 
 _FOOTER_READERS: Final = 8
+_FIRST_TASK: Final = "part-00000-"
 
 
 class DataFiles:
@@ -27,7 +28,7 @@ class DataFiles:
         self._made: list[DataFile] = []
 
     def get(self, table: Table, paths: Sequence[str]) -> list[DataFile]:
-        """Return the entries of the files with rows; reads the files' footers."""
+        """Return the entries of the files; reads the files' footers."""
         from pyiceberg.io.pyarrow import parquet_files_to_data_files
 
         key = (table.metadata.current_schema_id, table.metadata.default_spec_id)
@@ -38,10 +39,9 @@ class DataFiles:
 
             with ThreadPoolExecutor(_FOOTER_READERS) as pool:
                 made = [entry for entries in pool.map(make, paths) for entry in entries]
-            self._made = [entry for entry in made if entry.record_count > 0]
-            for entry in self._made:
+            for entry in made:
                 self._check_partition(table, entry)
-            self._made_for = key
+            self._made, self._made_for = made, key
         return self._made
 
     def _check_partition(self, table: Table, entry: DataFile) -> None:
@@ -83,6 +83,40 @@ def paths_of(committable: Committable) -> list[str]:
     return [f"{committable.data['folder']}/{name}" for name in committable.data["files"]]
 
 
+def has_rows(table: Table, path: str) -> bool:
+    """Tell whether a staged file has rows; Spark's first task writes one even when it has none."""
+    import pyarrow.parquet as pq
+
+    if not path.rpartition("/")[2].startswith(_FIRST_TASK):
+        return True
+    with table.io.new_input(path).open() as stream:
+        return int(pq.read_metadata(stream).num_rows) > 0
+
+
+def begin_change(table: Table) -> Transaction:
+    """Begin a change of the table's current state, for :func:`swap`.
+
+    A change is worked out on the current snapshot alone: pyiceberg copies the whole state a dozen
+    times on the way, and with a thousand snapshots that would take longer than all the rest.
+    """
+    from pyiceberg.table import Table as Handle
+    from pyiceberg.table.refs import MAIN_BRANCH
+
+    metadata, current = table.metadata, table.metadata.current_snapshot()
+    slim = metadata.model_copy(
+        update={
+            "snapshots": [current] if current else [],
+            "snapshot_log": [],
+            "metadata_log": [],
+            "refs": {name: ref for name, ref in metadata.refs.items() if name == MAIN_BRANCH},
+        }
+    )
+    handle = Handle(
+        table.name(), slim, table.metadata_location, table.io, table.catalog, dict(table.config)
+    )
+    return handle.transaction()
+
+
 def swap(table: Table, change: Transaction) -> None:
     """Put *change* in the place of the state it was made for.
 
@@ -93,10 +127,16 @@ def swap(table: Table, change: Transaction) -> None:
     Raises:
         CommitFailedException: another writer was faster; the manifests stay as orphans.
     """
-    from pyiceberg.table.update import AssertTableUUID
+    from pyiceberg.table.update import AssertCurrentSchemaId, AssertDefaultSpecId, AssertTableUUID
 
-    same_table = AssertTableUUID(uuid=table.metadata.table_uuid)
-    table._do_commit(updates=change._updates, requirements=(*change._requirements, same_table))
+    base = table.metadata
+    # A change of the schema makes no snapshot, but the entries' ids and the name mapping are of it.
+    same = (
+        AssertTableUUID(uuid=base.table_uuid),
+        AssertCurrentSchemaId.model_validate({"current-schema-id": base.current_schema_id}),
+        AssertDefaultSpecId.model_validate({"default-spec-id": base.default_spec_id}),
+    )
+    table._do_commit(updates=change._updates, requirements=(*change._requirements, *same))
 
 
 def live_files(table: Table, paths: set[str]) -> Iterator[DataFile]:
