@@ -293,7 +293,10 @@ class SinkContract:
         points = bench.points("commit", [bench.stage(0, "a")])
         for epoch, point in enumerate(points, start=1):
             committable = bench.stage(epoch, "b", "c")
-            stopped = bench.child("commit", [committable], fails_at=point, stops=True)
+            # Not lower than the last one that took over: a sink may have shut those out.
+            stopped = bench.child(
+                "commit", [committable], token=1 + epoch, fails_at=point, stops=True
+            )
             assert stopped.wait_until_stopped(), stopped.wait()
             later = bench.case.open()
             later.recover(QUERY_ID, lambda *_: False, OpenFence(2 + epoch))

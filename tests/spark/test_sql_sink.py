@@ -13,7 +13,8 @@ import psycopg
 import pytest
 
 from airflow_provider.runtime.sinks.protocol import Committable, EpochId
-from airflow_provider.runtime.sinks.sql import sql
+from airflow_provider.runtime.sinks.sql import SqlSink, sql
+from airflow_provider.runtime.testing import SinkContract
 from tests.unit.sql_support import QUERY_ID, Fence, postgres
 
 pytestmark = pytest.mark.spark
@@ -169,3 +170,28 @@ def test_a_frame_without_rows_makes_the_table_and_publishes_an_epoch(spark, url)
 
     assert 0 == publish(sql(url, "nothing"), df)
     assert [] == ask(url, "SELECT a, b, spark_epoch FROM nothing")
+
+
+class SqlCase:
+    """One table, written to in mode ``append``."""
+
+    def __init__(self, url: str, table: str) -> None:
+        self.url = url
+        self.table = table
+
+    def open(self) -> SqlSink:
+        return sql(self.url, self.table)
+
+    def visible(self) -> list[tuple[Any, ...]]:
+        if ask(self.url, f"SELECT to_regclass('{self.table}')") == [(None,)]:
+            return []
+        return ask(self.url, f"SELECT id, name FROM {self.table}")
+
+
+class TestSqlSink(SinkContract):
+    @pytest.fixture
+    def case(self, url: str) -> SqlCase:
+        with psycopg.connect(url, autocommit=True) as connection:
+            connection.execute("DROP SCHEMA IF EXISTS spark_stream CASCADE")
+            connection.execute("DROP TABLE IF EXISTS contract")
+        return SqlCase(url, "contract")
