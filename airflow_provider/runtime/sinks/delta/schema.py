@@ -1,0 +1,266 @@
+"""What a Delta table must be like for the sink's rows to fit in.
+
+Schemas are JSON values as Delta's log and Spark's ``StructType.jsonValue()`` write them; the two
+formats are the same.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from typing import TYPE_CHECKING, Any, Final
+
+from airflow_provider.runtime.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from deltalake import DeltaTable
+
+_ATOMIC: Final = frozenset(
+    {
+        "string",
+        "binary",
+        "boolean",
+        "byte",
+        "short",
+        "integer",
+        "long",
+        "float",
+        "double",
+        "date",
+        "timestamp",
+        "timestamp_ntz",
+    }
+)
+# The others' texts depend on the session's time zone or are no exact image of the value.
+_PARTITIONS_BY: Final = frozenset(
+    {
+        "string",
+        "byte",
+        "short",
+        "integer",
+        "long",
+        "boolean",
+        "date",
+    }
+)
+_DECIMAL: Final = re.compile(r"decimal\(\d+,-?\d+\)")
+# What asks nothing of somebody who adds and removes whole files, or can be seen to be unused.
+_WRITER_FEATURES: Final = frozenset(
+    {
+        "appendOnly",
+        "changeDataFeed",
+        "checkConstraints",
+        "columnMapping",
+        "deletionVectors",
+        "generatedColumns",
+        "invariants",
+        "timestampNtz",
+        "v2Checkpoint",
+        "vacuumProtocolCheck",
+    }
+)
+_NAME_MAPPING: Final = "delta.columnMapping.mode"
+_TRANSACTIONS_KEPT: Final = "delta.setTransactionRetentionDuration"
+_CONSTRAINT: Final = "delta.constraints."
+# A column's values are then the writer's to compute or to check, and Spark wrote them already.
+_COLUMN_RULES: Final = ("delta.invariants", "delta.generationExpression", "delta.identity.")
+
+
+@dataclasses.dataclass(frozen=True)
+class TableFacts:
+    """What a table says about itself.
+
+    Attributes:
+        schema: its JSON value.
+        partition_by: its partition columns, in their order.
+        configuration: its table properties.
+        writer_features: what its protocol asks of writers; empty in the old protocols.
+    """
+
+    schema: Mapping[str, Any]
+    partition_by: tuple[str, ...]
+    configuration: Mapping[str, str]
+    writer_features: frozenset[str]
+
+    @classmethod
+    def of(cls, table: DeltaTable) -> TableFacts:
+        """Read them from a table that was loaded."""
+        import json
+
+        metadata = table.metadata()
+        return cls(
+            json.loads(table.schema().to_json()),
+            tuple(metadata.partition_columns),
+            dict(metadata.configuration),
+            frozenset(table.protocol().writer_features or ()),
+        )
+
+
+def as_stored(spark_schema: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """Return a new table's schema for rows of *spark_schema*: all may be null, without metadata.
+
+    A stream cannot promise that a column has no nulls, and Spark's metadata (watermarks, ids of
+    other tables) would be taken for the table's own.
+
+    Raises:
+        ConfigError: a type has no counterpart in Delta.
+    """
+    fields = []
+    for field in spark_schema["fields"]:
+        kind = _stored_type(field["type"], field["name"], name)
+        fields.append({"name": field["name"], "type": kind, "nullable": True, "metadata": {}})
+    lower = [field["name"].lower() for field in fields]
+    double = next((f["name"] for f in fields if lower.count(f["name"].lower()) > 1), None)
+    if double is not None:
+        msg = f"{name}: Delta's columns differ by more than case; {double!r} is there twice"
+        raise ConfigError(msg)
+    odd = next((f["name"] for f in fields if re.search(r"[ ,;{}()\n\t=]", f["name"])), None)
+    if odd is not None:
+        msg = f"{name}: Delta has no column {odd!r}: rename it, without any of ' ,;{{}}()=' in it"
+        raise ConfigError(msg)
+    return {"type": "struct", "fields": fields}
+
+
+def _stored_type(kind: Any, column: str, name: str) -> Any:
+    if isinstance(kind, str):
+        if kind in _ATOMIC or _DECIMAL.fullmatch(kind):
+            return kind
+    elif kind["type"] == "struct":
+        return as_stored(kind, name)
+    elif kind["type"] == "array":
+        element = _stored_type(kind["elementType"], column, name)
+        return {"type": "array", "elementType": element, "containsNull": True}
+    elif kind["type"] == "map":
+        return {
+            "type": "map",
+            "keyType": _stored_type(kind["keyType"], column, name),
+            "valueType": _stored_type(kind["valueType"], column, name),
+            "valueContainsNull": True,
+        }
+    shown = kind if isinstance(kind, str) else kind.get("type")
+    msg = f"{name}: column {column!r} has the type {shown}, which Delta has not; cast it"
+    raise ConfigError(msg)
+
+
+def check_partitions(schema: Mapping[str, Any], partition_by: Sequence[str], name: str) -> None:
+    """Refuse partition columns that are not there or whose type is no exact text.
+
+    Raises:
+        ConfigError: the message names the column.
+    """
+    types = {field["name"]: field["type"] for field in schema["fields"]}
+    for column in partition_by:
+        if column not in types:
+            msg = f"{name}: there is no column {column!r} to partition by"
+            raise ConfigError(msg)
+        if types[column] not in _PARTITIONS_BY:
+            msg = (
+                f"{name}: column {column!r} of type {types[column]} cannot partition the table; "
+                f"use one of {', '.join(sorted(_PARTITIONS_BY))}, such as a date of a timestamp"
+            )
+            raise ConfigError(msg)
+    if partition_by and len(partition_by) == len(types):
+        msg = f"{name}: a table cannot be partitioned by all of its columns"
+        raise ConfigError(msg)
+
+
+def check_fits(
+    table: TableFacts, schema: Mapping[str, Any], partition_by: Sequence[str], name: str
+) -> None:
+    """Refuse a table that the rows do not fit in, or that asks for more than the sink does.
+
+    Args:
+        table: what is there.
+        schema: the rows', from :func:`as_stored`.
+        partition_by: the sink's partition columns.
+        name: the sink's, for the message.
+
+    Raises:
+        ConfigError: the message names the column, the property or the feature.
+    """
+    _check_rules(table, name)
+    if tuple(partition_by) != table.partition_by:
+        has = ", ".join(table.partition_by) or "no column"
+        msg = f"{name}: the table is partitioned by {has}; say the same in partition_by"
+        raise ConfigError(msg)
+    theirs = {field["name"]: field for field in table.schema["fields"]}
+    for field in schema["fields"]:
+        known = theirs.pop(field["name"], None)
+        if known is None:
+            msg = f"{name}: the table has no column {field['name']!r}; add it, or select others"
+            raise ConfigError(msg)
+        if _plain(known["type"]) != field["type"]:
+            msg = (
+                f"{name}: column {field['name']!r} is {_shown(field['type'])}, but "
+                f"{_shown(known['type'])} in the table; cast it"
+            )
+            raise ConfigError(msg)
+    for column in (f for f in table.schema["fields"] if not f["nullable"]):
+        msg = (
+            f"{name}: the table's column {column['name']!r} must not be null, which nobody checks "
+            "for the rows of a stream; drop the rule (alter.drop_column_not_null)"
+        )
+        raise ConfigError(msg)
+    if missing := set(theirs) & set(table.partition_by):
+        msg = f"{name}: there is no column {missing.pop()!r}, by which the table is partitioned"
+        raise ConfigError(msg)
+
+
+def _check_rules(table: TableFacts, name: str) -> None:
+    if unknown := sorted(table.writer_features - _WRITER_FEATURES):
+        msg = f"{name}: the table has the feature {unknown[0]!r}, which this sink cannot write"
+        raise ConfigError(msg)
+    if table.configuration.get(_NAME_MAPPING, "none") != "none":
+        msg = f"{name}: the table has {_NAME_MAPPING}, which this sink cannot write"
+        raise ConfigError(msg)
+    if _TRANSACTIONS_KEPT in table.configuration:
+        msg = (
+            f"{name}: the table has {_TRANSACTIONS_KEPT}, so it would forget which epochs it has "
+            "and take them twice; unset the property"
+        )
+        raise ConfigError(msg)
+    for key in table.configuration:
+        if key.startswith(_CONSTRAINT):
+            msg = f"{name}: the table has the constraint {key!r}, which nobody would check; drop it"
+            raise ConfigError(msg)
+    for field in table.schema["fields"]:
+        if any(key.startswith(_COLUMN_RULES) for key in field.get("metadata", {})):
+            msg = f"{name}: the table's column {field['name']!r} has rules that nobody would apply"
+            raise ConfigError(msg)
+
+
+def _plain(kind: Any) -> Any:
+    """Return a stored type without what is said of nulls and without metadata."""
+    if isinstance(kind, str):
+        return kind
+    if kind["type"] == "struct":
+        fields = [
+            {"name": f["name"], "type": _plain(f["type"]), "nullable": True, "metadata": {}}
+            for f in kind["fields"]
+        ]
+        return {"type": "struct", "fields": fields}
+    if kind["type"] == "array":
+        return {
+            "type": "array",
+            "elementType": _plain(kind["elementType"]),
+            "containsNull": True,
+        }
+    return {
+        "type": "map",
+        "keyType": _plain(kind["keyType"]),
+        "valueType": _plain(kind["valueType"]),
+        "valueContainsNull": True,
+    }
+
+
+def _shown(kind: Any) -> str:
+    if isinstance(kind, str):
+        return kind
+    if kind["type"] == "struct":
+        inner = ", ".join(f"{f['name']}: {_shown(f['type'])}" for f in kind["fields"])
+        return f"struct<{inner}>"
+    if kind["type"] == "array":
+        return f"array<{_shown(kind['elementType'])}>"
+    return f"map<{_shown(kind['keyType'])}, {_shown(kind['valueType'])}>"

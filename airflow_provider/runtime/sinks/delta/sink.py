@@ -1,0 +1,490 @@
+"""The ``delta`` sink: an epoch is one version of a Delta Lake table.
+
+Spark stages Parquet files in a folder of the table, where no reader sees a file that the log does
+not name; publishing is one entry of the log, a put-if-absent of the next version. It adds the files
+and, in the same step, records the epoch as Delta's own application transaction, which lives as long
+as the table. A committer that was overtaken fails to put its version, looks again, and finds the
+epoch. The folder's name does not begin with ``_`` or ``.``: ``VACUUM`` would never clean it.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import threading
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from airflow_provider.runtime import failpoints
+from airflow_provider.runtime.clock import Clock, SystemClock
+from airflow_provider.runtime.errors import (
+    ConfigError,
+    SinkError,
+    SparkStreamError,
+    TakeBackError,
+)
+from airflow_provider.runtime.sinks.delta.datafiles import DataFile, has_rows, read_data_file
+from airflow_provider.runtime.sinks.delta.log import (
+    Change,
+    DeltaLog,
+    active_paths,
+    partly_deleted,
+)
+from airflow_provider.runtime.sinks.delta.schema import (
+    TableFacts,
+    as_stored,
+    check_fits,
+    check_partitions,
+)
+from airflow_provider.runtime.sinks.protocol import Committable, EpochId, Fence, IsGarbage, Staged
+from airflow_provider.runtime.sinks.staging import stage_files
+from airflow_provider.runtime.storage import local_path_of
+from airflow_provider.runtime.storage.opening import open_objects, scheme_of, spark_url
+from airflow_provider.runtime.storage.trees import folders_in, remove_tree
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from deltalake import DeltaTable
+    from pyspark.sql import DataFrame, SparkSession
+
+_SETTLED_WITHIN_S: Final = 300.0  # other writers may win for this long before a start is failed
+_FAILURES: Final = 3  # in a row, of writes that nobody else was in the way of
+_FIRST_WAIT_S: Final = 0.01
+_LONGEST_WAIT_S: Final = 1.0
+_STAGING_NAME: Final = re.compile(r"(?P<epoch>\d+)-(?P<token>\d+)")
+_FIRST_FILE: Final = "/part-00000-"
+_NOBODY: Final = 0  # no driver's token: the epoch was taken back before it was published
+_PARQUET: Final = {
+    # Delta knows neither INT96, nor the lists and decimals of Spark 1, nor the Julian calendar.
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+    "spark.sql.parquet.writeLegacyFormat": "false",
+    "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED",
+    "spark.sql.parquet.fieldId.write.enabled": "false",
+}
+
+
+def delta(
+    path: str,
+    partition_by: Sequence[str] = (),
+    *,
+    options: Mapping[str, str] | None = None,
+    storage_options: Mapping[str, str] | None = None,
+) -> DeltaSink:
+    """Append a query's rows to a Delta Lake table, one version per epoch.
+
+    The table is made with the first epoch when it is missing. Other programs may write to it,
+    compact it and clean it up meanwhile.
+
+    Args:
+        path: the table's folder: a local path or a URL such as ``s3://bucket/table``.
+        partition_by: its partition columns, the same as the table's when it exists.
+        options: further options of Spark's Parquet writer, such as ``compression``.
+        storage_options: what delta-rs needs to reach *path* beyond the environment. Spark and
+            fsspec, which write and list the staged files, are configured in their own ways.
+    """
+    columns = (partition_by,) if isinstance(partition_by, str) else tuple(partition_by)
+    return DeltaSink(path, columns, dict(options or {}), dict(storage_options or {}))
+
+
+class DeltaSink:
+    """See :func:`delta`, which makes one."""
+
+    def __init__(
+        self,
+        path: str,
+        partition_by: tuple[str, ...],
+        options: dict[str, str],
+        storage_options: dict[str, str],
+        clock: Clock | None = None,
+    ) -> None:
+        local = local_path_of(path)
+        self._url = (local if local is not None else path).rstrip("/")
+        self._partition_by = partition_by
+        self._options = options
+        self._storage_options = storage_options
+        self._clock = clock or SystemClock()
+        self._open()
+
+    def _open(self) -> None:
+        # delta-rs says gs:// as Hadoop does.
+        self._log = DeltaLog(re.sub(r"^gcs://", "gs://", self._url), self._storage_options)
+        self._one_at_a_time = threading.RLock()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave the open table behind: another process opens its own."""
+        return {k: v for k, v in self.__dict__.items() if k not in {"_log", "_one_at_a_time"}}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._open()
+
+    @property
+    def name(self) -> str:
+        """Return the sink's name: its kind and its table."""
+        return f"delta:{self._url}"
+
+    # --- before anything is written ---------------------------------------------------------------
+
+    def check(self, df: DataFrame, output_mode: str) -> None:
+        """Refuse what the table cannot take; nothing is written, its log is only read."""
+        if output_mode != "append":
+            msg = (
+                f"{self.name}: rows are only added, so output_mode must be 'append', not "
+                f"{output_mode!r}"
+            )
+            raise ConfigError(msg)
+        _require_extra(self.name)
+        self._check_place()
+        schema = as_stored(df.schema.jsonValue(), self.name)
+        check_partitions(schema, self._partition_by, self.name)
+        try:
+            table = self._log.load()
+        except Exception as error:  # delta-rs has errors of its own for each store
+            msg = f"{self.name}: the table cannot be read: {error}"
+            raise ConfigError(msg) from error
+        if table is not None:
+            check_fits(TableFacts.of(table), schema, self._partition_by, self.name)
+
+    def _check_place(self) -> None:
+        local = local_path_of(self._url)
+        if local is None:
+            if open_objects(self._url) is None:
+                msg = (
+                    f"{self.name}: the scheme {scheme_of(self._url)!r} is not known; use a local "
+                    "path, s3://, gs:// or abfss://"
+                )
+                raise ConfigError(msg)
+            spark_url(self._url)
+            return
+        folder = Path(local)
+        if folder.exists() and not folder.is_dir():
+            msg = f"{self.name}: this is a file; name a folder"
+            raise ConfigError(msg)
+        existing = next(parent for parent in (folder, *folder.parents) if parent.exists())
+        if not os.access(existing, os.W_OK | os.X_OK):
+            msg = f"{self.name}: no permission to write in {existing}"
+            raise ConfigError(msg)
+
+    # --- staging ----------------------------------------------------------------------------------
+
+    def stage(self, df: DataFrame, epoch: EpochId) -> Staged:
+        """Write the rows as Parquet files in a folder of the table that its log does not name.
+
+        Crash safety: a crash leaves files that no reader sees.
+        """
+        schema = as_stored(df.schema.jsonValue(), self.name)
+        folder = folder_of(epoch)
+        url = f"{self._url}/{folder}"
+        with _settings(df.sparkSession, _PARQUET):
+            staged = stage_files(
+                df,
+                spark_url(url),
+                "parquet",
+                partition_by=self._partition_by,
+                options=self._options,
+            )
+        if staged.rows == 0:
+            remove_tree(url)
+        files = [(f"{folder}/{path}", size) for path, size in staged.files if staged.rows]
+        return Staged({"schema": schema, "files": self._with_rows(files, schema)}, staged.rows)
+
+    def _with_rows(
+        self, files: Sequence[tuple[str, int]], schema: Mapping[str, Any]
+    ) -> list[tuple[str, int]]:
+        """Leave the file out that Spark writes of its first partition also when that has no rows.
+
+        With partition columns it writes none.
+        """
+        doubtful = [] if self._partition_by else [f for f in files if _FIRST_FILE in f[0]]
+        empty = {f.path for f in self._read_files(doubtful, schema) if not has_rows(f)}
+        return [file for file in files if file[0] not in empty]
+
+    # --- publishing -------------------------------------------------------------------------------
+
+    def commit(self, committable: Committable, fence: Fence) -> None:
+        """Add the staged files in one version, unless the table has recorded the epoch.
+
+        An epoch without rows makes the table if need be, and no version: there is nothing that
+        could be there twice.
+        """
+        epoch = committable.epoch
+        read: list[DataFile] = []
+
+        def attempt() -> None:
+            table = self._ensure_table(committable, fence)
+            if not files_of(committable) or epoch.epoch <= last_epoch(table, epoch.query_id):
+                return
+            try:
+                check_fits(
+                    TableFacts.of(table), committable.data["schema"], self._partition_by, self.name
+                )
+            except ConfigError as error:  # it was made or changed after check()
+                raise SinkError(str(error)) from error
+            read[:] = read or self._read_staged(committable)
+            change = Change({epoch.query_id: epoch.epoch}, _facts(epoch), added=read)
+            fence.check()
+            failpoints.hit("delta.committing")
+            self._log.write(table, change)
+            failpoints.hit("delta.committed")
+
+        self._until_settled(attempt)
+
+    def _ensure_table(self, committable: Committable, fence: Fence) -> DeltaTable:
+        """Return the table as it is now; make it if need be, which somebody else may do as well."""
+        table = self._log.load()
+        if table is None:
+            fence.check()
+            self._log.create(committable.data["schema"], self._partition_by)
+            table = self._log.load()
+        if table is None:
+            msg = f"{self.name}: the table was removed while it was written to"
+            raise SinkError(msg)
+        return table
+
+    def _read_staged(self, committable: Committable) -> list[DataFile]:
+        try:
+            return self._read_files(files_of(committable), committable.data["schema"])
+        except FileNotFoundError as error:
+            msg = (
+                f"{self.name}: a staged file of epoch {committable.epoch.epoch} is gone ({error}); "
+                "it was removed by hand, or by a VACUUM after more than the retention time: "
+                "restore it, or start a new job directory"
+            )
+            raise SinkError(msg) from error
+
+    def _read_files(
+        self, files: Sequence[tuple[str, int]], schema: Mapping[str, Any]
+    ) -> list[DataFile]:
+        import pyarrow.fs as pafs
+        from deltalake.fs import DeltaStorageHandler
+
+        handler = DeltaStorageHandler(self._log.url, self._storage_options or None)
+        filesystem = pafs.PyFileSystem(handler)
+        return [read_data_file(filesystem, path, size, schema) for path, size in files]
+
+    def _until_settled(self, attempt: Callable[[], None]) -> None:
+        """Call *attempt* again and again while other writers win.
+
+        Also when it is not known whether its version was put: either the next look finds it, or the
+        next attempt and the one on its way are for the same version, of which one fails.
+        """
+        deadline = self._clock.monotonic() + _SETTLED_WITHIN_S
+        wait, failures = _FIRST_WAIT_S, 0
+        while True:
+            try:
+                with self._one_at_a_time:
+                    attempt()
+            except SparkStreamError:
+                raise
+            except Exception as error:  # delta-rs and the stores have errors of their own
+                seen = self._log.version
+                table = self._loaded()
+                moved = table is not None and table.version() != seen
+                failures = 0 if moved else failures + 1
+                if failures >= _FAILURES or self._clock.monotonic() > deadline:
+                    msg = f"{self.name}: {type(error).__name__}: {error}"
+                    raise SinkError(msg) from error
+            else:
+                return
+            self._clock.sleep(random.uniform(wait / 2, wait))  # noqa: S311 - spreads writers
+            wait = min(2 * wait, _LONGEST_WAIT_S)
+
+    def _loaded(self) -> DeltaTable | None:
+        _require_extra(self.name)
+        try:
+            with self._one_at_a_time:
+                return self._log.load()
+        except Exception as error:  # as above
+            msg = f"{self.name}: {type(error).__name__}: {error}"
+            raise SinkError(msg) from error
+
+    # --- what is not published --------------------------------------------------------------------
+
+    def abort(self, committable: Committable) -> None:
+        """Remove the epoch's files, unless the log has named one."""
+        self._remove(self._loaded(), committable.epoch)
+
+    def recover(self, query_id: str, is_garbage: IsGarbage, fence: Fence) -> None:
+        """Remove garbage that the log has not named; the put-if-absent needs no other fence."""
+        del fence
+        table = self._loaded()
+        for name in folders_in(f"{self._url}/{_home_of(query_id)}"):
+            match = _STAGING_NAME.fullmatch(name)
+            if match and is_garbage(int(match["epoch"]), int(match["token"])):
+                self._remove(table, EpochId("", query_id, int(match["epoch"]), int(match["token"])))
+
+    def _remove(self, table: DeltaTable | None, epoch: EpochId) -> None:
+        """Remove a staging folder if it is certain that it was not published."""
+        if table is None or not _may_be_named(table, epoch):
+            remove_tree(f"{self._url}/{folder_of(epoch)}")
+
+    # --- taking back ------------------------------------------------------------------------------
+
+    def check_take_back(self, committables: Sequence[Committable]) -> None:
+        """Refuse when a published file is no longer the table's: rewritten, or deleted."""
+        table = self._loaded()
+        if table is not None:
+            self._published(table, committables)
+
+    def take_back(self, committables: Sequence[Committable], fence: Fence) -> None:
+        """Remove the epochs' files in one version, and refuse their late commits from then on.
+
+        The files themselves stay until VACUUM, as with every removal in Delta.
+        """
+        written = [c for c in committables if files_of(c)]
+        if not written:
+            return
+
+        def attempt() -> None:
+            # Without a table nothing could refuse a late commit, which would make it.
+            table = self._ensure_table(written[0], fence)
+            published = self._published(table, written)
+            epochs = {c.epoch.epoch for c in written if taken_back(table, c.epoch) is None}
+            if not epochs:
+                return
+            change = _take_back(table, written[0].epoch, epochs, published)
+            fence.check()
+            failpoints.hit("delta.taking_back")
+            self._log.write(table, change)
+            failpoints.hit("delta.taken_back")
+
+        self._until_settled(attempt)
+        for committable in written:
+            self.abort(committable)
+
+    def _published(
+        self, table: DeltaTable, committables: Sequence[Committable]
+    ) -> list[Committable]:
+        """Return those of *committables* that are published and not taken back.
+
+        Raises:
+            TakeBackError: one of their files is no longer what was published.
+        """
+        standing: dict[int, list[Committable]] = {}
+        for c in committables:
+            settled = c.epoch.epoch <= last_epoch(table, c.epoch.query_id)
+            if settled and files_of(c) and taken_back(table, c.epoch) is None:
+                standing.setdefault(c.epoch.epoch, []).append(c)
+        if not standing:
+            return []
+        self._check_removable(table)
+        prefixes = [f"{folder_of(c.epoch)}/" for cs in standing.values() for c in cs]
+        active = active_paths(table, prefixes)
+        if changed := partly_deleted(table, prefixes):
+            msg = f"{self.name}: somebody has deleted rows of {min(changed)}"
+            raise TakeBackError(msg)
+        return [self._whole(stagings, active) for stagings in standing.values()]
+
+    def _whole(self, stagings: Sequence[Committable], active: set[str]) -> Committable:
+        """Return the one of an epoch's stagings that was published, with all its files."""
+        for committable in stagings:
+            if {path for path, _ in files_of(committable)} <= active:
+                return committable
+        epoch = stagings[0].epoch.epoch
+        gone = next(path for path, _ in files_of(stagings[0]) if path not in active)
+        msg = (
+            f"{self.name}: {gone} of epoch {epoch} is no longer in the table; somebody has "
+            "compacted, overwritten or deleted it, so its rows cannot be told apart"
+        )
+        raise TakeBackError(msg)
+
+    def _check_removable(self, table: DeltaTable) -> None:
+        if table.metadata().configuration.get("delta.appendOnly", "").lower() == "true":
+            msg = f"{self.name}: the table has delta.appendOnly, so nothing can be removed from it"
+            raise TakeBackError(msg)
+
+
+def folder_of(epoch: EpochId) -> str:
+    """Return where an epoch is staged and stays, relative to the table."""
+    return f"{_home_of(epoch.query_id)}/{epoch.epoch}-{epoch.token}"
+
+
+def _home_of(query_id: str) -> str:
+    return f"spark-stream-{query_id}"
+
+
+def files_of(committable: Committable) -> list[tuple[str, int]]:
+    """Return the path relative to the table, and the bytes, of each file that was staged."""
+    return [(str(path), int(size)) for path, size in committable.data["files"]]
+
+
+def last_epoch(table: DeltaTable, query_id: str) -> int:
+    """Return the last epoch that is settled: it and those before are never published (again)."""
+    version = table.transaction_version(query_id)
+    return -1 if version is None else version
+
+
+def taken_back(table: DeltaTable, epoch: EpochId) -> int | None:
+    """Return the token of the staging of the epoch that was taken back; None when none was.
+
+    It is 0 when the epoch was taken back before any of its stagings was published.
+    """
+    return table.transaction_version(_mark_of(epoch.query_id, epoch.epoch))
+
+
+def _may_be_named(table: DeltaTable, epoch: EpochId) -> bool:
+    """Tell whether a version of the table that somebody may read names the staging's files."""
+    if epoch.epoch > last_epoch(table, epoch.query_id):
+        return False
+    if taken_back(table, epoch) == epoch.token:
+        return True  # VACUUM removes them when nobody can read the older version any more
+    return bool(active_paths(table, [f"{folder_of(epoch)}/"]))
+
+
+def _mark_of(query_id: str, epoch: int) -> str:
+    return f"{query_id}/taken-back/{epoch}"
+
+
+def _take_back(
+    table: DeltaTable, one: EpochId, epochs: set[int], published: Sequence[Committable]
+) -> Change:
+    tokens = {c.epoch.epoch: c.epoch.token for c in published}
+    marks = {_mark_of(one.query_id, epoch): tokens.get(epoch, _NOBODY) for epoch in epochs}
+    settled = max(last_epoch(table, one.query_id), *epochs)
+    return Change(
+        {one.query_id: settled, **marks},
+        {"sparkStream": {"query": one.query, "queryId": one.query_id, "tookBack": sorted(epochs)}},
+        removed=[file for committable in published for file in files_of(committable)],
+    )
+
+
+def _facts(epoch: EpochId) -> dict[str, Any]:
+    return {
+        "sparkStream": {
+            "query": epoch.query,
+            "queryId": epoch.query_id,
+            "epoch": epoch.epoch,
+            "token": epoch.token,
+        }
+    }
+
+
+def _require_extra(name: str) -> None:
+    try:
+        import deltalake  # noqa: F401 - is it there?
+        import pyarrow  # noqa: F401 - is it there?
+    except ImportError as error:
+        msg = (
+            f"{name}: the sink needs the extra 'delta': "
+            "pip install 'airflow-provider-spark-streaming[delta]'"
+        )
+        raise ConfigError(msg) from error
+
+
+@contextmanager
+def _settings(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
+    """Set the session's options for a moment; a query has a session of its own."""
+    before = {key: spark.conf.get(key, None) for key in settings}
+    for key, value in settings.items():
+        spark.conf.set(key, value)
+    try:
+        yield
+    finally:
+        for key, old in before.items():
+            if old is None:
+                spark.conf.unset(key)
+            else:
+                spark.conf.set(key, old)

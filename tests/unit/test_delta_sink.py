@@ -1,0 +1,620 @@
+"""The ``delta`` sink without Spark: its log, its races, its refusals."""
+
+from __future__ import annotations
+
+import copy
+import datetime as dt
+import json
+import sys
+import threading
+import time
+from urllib.parse import unquote
+
+import duckdb
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+from airflow_provider.runtime import failpoints
+from airflow_provider.runtime.errors import ConfigError, LeaseLostError, SinkError, TakeBackError
+from airflow_provider.runtime.sinks.delta import delta
+from airflow_provider.runtime.sinks.delta.datafiles import partition_of
+from airflow_provider.runtime.sinks.protocol import Committable, EpochId
+from tests.unit.delta_support import (
+    QUERY_ID,
+    SCHEMA,
+    Frame,
+    HandStagedDelta,
+    act,
+    rows_of_epoch,
+    staged,
+    visible,
+)
+
+OTHER = QUERY_ID.replace("0", "1")
+
+
+class OpenFence:
+    token = 1
+
+    def check(self):
+        pass
+
+
+class LostFence:
+    token = 1
+
+    def check(self):
+        raise LeaseLostError
+
+
+class CallingFence:
+    """Does something at the moment between the last look and the write."""
+
+    token = 1
+
+    def __init__(self, call):
+        self.call = call
+
+    def check(self):
+        call, self.call = self.call, lambda: None
+        call()
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return tmp_path / "a table"
+
+
+def commit(folder, *committables):
+    for committable in committables:
+        delta(str(folder)).commit(committable, OpenFence())
+
+
+def add(folder, *names):
+    """Append rows as another program does."""
+    write_deltalake(str(folder), rows_of_epoch(77, *names), mode="append")
+
+
+def together(*calls):
+    barrier, errors = threading.Barrier(len(calls)), []
+
+    def run(call):
+        barrier.wait()
+        try:
+            call()
+        except Exception as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=run, args=(call,)) for call in calls]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert [] == errors
+
+
+def wait_for(path):
+    deadline = time.monotonic() + 30
+    while not path.exists():
+        assert time.monotonic() < deadline, path
+        time.sleep(0.005)
+
+
+# --- publishing -----------------------------------------------------------------------------------
+
+
+def test_staged_rows_are_invisible_until_their_commit(folder):
+    """A reader sees nothing of a staged epoch, and after its commit all of it."""
+    first, second = staged(folder, 0, "a", "b"), staged(folder, 1, "c")
+    assert [] == visible(folder)
+    commit(folder, first)
+    assert ["a", "b"] == visible(folder)
+    commit(folder, second)
+
+    assert ["a", "b", "c"] == visible(folder)
+
+
+def test_a_commit_twice_is_a_commit(folder):
+    """The same object, another one and another process add nothing a second time."""
+    committable = staged(folder, 0, "a")
+    sink = delta(str(folder))
+    for one in (sink, sink, delta(str(folder)), copy.deepcopy(sink)):
+        one.commit(committable, OpenFence())
+    assert 0 == act(folder, "commit", [committable]).wait(60)
+
+    assert ["a"] == visible(folder)
+
+
+def test_an_epoch_without_rows_makes_the_table_and_no_version(folder):
+    """The first epoch gives the table its schema; an empty one leaves no trace in a table."""
+    sink = HandStagedDelta(folder)
+    commit(folder, *(staged(folder, epoch) for epoch in range(3)))
+    assert (0, []) == (DeltaTable(str(folder)).version(), visible(folder))
+    assert ["id", "name"] == [f.name for f in DeltaTable(str(folder)).schema().fields]
+    commit(folder, staged(folder, 3, "a"))
+
+    assert ["a"] == visible(folder)
+    assert sink.name == delta(str(folder)).name
+
+
+def test_the_history_tells_of_the_epoch(folder):
+    """The version's entry names the query, the epoch and the driver's token."""
+    commit(folder, staged(folder, 4, "a", token=7))
+    newest = DeltaTable(str(folder)).history(1)[0]
+
+    expected = {"query": "q", "queryId": QUERY_ID, "epoch": 4, "token": 7}
+    assert expected == newest["sparkStream"]
+
+
+def test_a_lost_lease_writes_nothing(folder):
+    """The fence is asked before the table is made, and before each version."""
+    first, second = staged(folder, 0, "a"), staged(folder, 1, "b")
+    with pytest.raises(LeaseLostError):
+        delta(str(folder)).commit(first, LostFence())
+    assert not DeltaTable.is_deltatable(str(folder))
+    commit(folder, first)
+    with pytest.raises(LeaseLostError):
+        delta(str(folder)).commit(second, LostFence())
+
+    assert ["a"] == visible(folder)
+
+
+def test_a_staged_file_that_is_gone_is_an_error(folder):
+    """The log never names a file that is not there."""
+    first, second = staged(folder, 0, "a"), staged(folder, 1, "b")
+    commit(folder, first)
+    (folder / second.data["files"][0][0]).unlink()
+    with pytest.raises(SinkError, match=r"epoch 1 is gone"):
+        commit(folder, second)
+
+    assert ["a"] == visible(folder)
+
+
+# --- racing ---------------------------------------------------------------------------------------
+
+
+def test_committers_of_one_epoch_in_threads_publish_once(folder):
+    """Four drivers that commit the same epochs at the same moments add each once."""
+    for epoch in range(12):
+        committable = staged(folder, epoch, f"row {epoch}")
+        sinks = [delta(str(folder)) for _ in range(4)]
+        together(*(lambda sink=sink: sink.commit(committable, OpenFence()) for sink in sinks))
+
+    assert sorted(f"row {epoch}" for epoch in range(12)) == visible(folder)
+
+
+def test_committers_of_one_epoch_in_processes_publish_once(folder, tmp_path):
+    """Three processes that commit the same epochs in the same order add each once."""
+    committables = [staged(folder, epoch, f"row {epoch}") for epoch in range(30)]
+    gate = tmp_path / "gate"
+    processes = [act(folder, "commit", committables, gate=gate) for _ in range(3)]
+    wait_for(tmp_path / "gate.reached")
+    gate.touch()
+    assert [0, 0, 0] == [process.wait(60) for process in processes]
+
+    assert sorted(f"row {epoch}" for epoch in range(30)) == visible(folder)
+
+
+def test_a_driver_paused_before_its_write_adds_nothing_later(folder, tmp_path):
+    """A process waits between its last look and its write; another one publishes meanwhile."""
+    commit(folder, staged(folder, 0, "a"))
+    committable = staged(folder, 1, "b")
+    gate = tmp_path / "gate"
+    paused = act(folder, "commit", [committable], gate=gate)
+    wait_for(tmp_path / "gate.reached")
+    commit(folder, committable)
+    gate.touch()
+    assert 0 == paused.wait(60)
+
+    assert ["a", "b"] == visible(folder)
+
+
+def test_a_driver_paused_before_it_makes_the_table(folder):
+    """The table may be made by somebody else at that moment; nothing is replaced."""
+    committable = staged(folder, 0, "a")
+    delta(str(folder)).commit(committable, CallingFence(lambda: commit(folder, committable)))
+
+    assert ["a"] == visible(folder)
+
+
+def test_creators_of_one_table_agree(folder):
+    """Of sinks that make a table with different columns one wins, and the other one is told."""
+    for number in range(12):
+        place = folder / str(number)
+        ids = [EpochId("q", query_id, 0, 1) for query_id in (QUERY_ID, OTHER)]
+        tables = [pa.table({"name": ["a"]}), pa.table({"name": ["b"], "more": [1]})]
+        work = [
+            Committable(epoch, HandStagedDelta(place).stage(table, epoch).data)
+            for epoch, table in zip(ids, tables, strict=True)
+        ]
+        refused = []
+
+        def run(committable, place=place, refused=refused):
+            try:
+                commit(place, committable)
+            except SinkError as error:
+                refused.append(error)
+
+        together(*(lambda c=c: run(c) for c in work))
+        fields = {field.name for field in DeltaTable(str(place)).schema().fields}
+        # The one with fewer columns fits in the other one's table, not the other way round.
+        assert (["a", "b"], 0) if "more" in fields else (["a"], 1) == (visible(place), len(refused))
+
+
+def test_another_writer_keeps_its_rows(folder):
+    """Rows that another program appends all the time are there, and so are the sink's."""
+    commit(folder, staged(folder, 0, "sink 0"))
+    committables = [staged(folder, epoch, f"sink {epoch}") for epoch in range(1, 15)]
+
+    def append():
+        for number in range(14):
+            add(folder, f"other {number}")
+
+    together(append, lambda: commit(folder, *committables))
+
+    expected = [f"sink {n}" for n in range(15)] + [f"other {n}" for n in range(14)]
+    assert sorted(expected) == visible(folder)
+
+
+def test_another_version_between_look_and_write(folder):
+    """A version that somebody else puts at the last moment is kept, and the epoch follows it."""
+    commit(folder, staged(folder, 0, "a"))
+    committable = staged(folder, 1, "b")
+    delta(str(folder)).commit(committable, CallingFence(lambda: add(folder, "other")))
+
+    assert ["a", "b", "other"] == visible(folder)
+
+
+# --- dying ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("point", ["delta.committing", "delta.committed"])
+@pytest.mark.parametrize("first", [True, False])
+def test_a_commit_that_dies_is_completed(folder, point, first):
+    """A process dies before or after the version is put; the next commit makes it exact."""
+    if not first:
+        commit(folder, staged(folder, 0, "a"))
+    committable = staged(folder, 1, "b", "c")
+    died = act(folder, "commit", [committable], fails_at=point).wait(60)
+    assert failpoints.CRASH_EXIT == died
+    commit(folder, committable)
+
+    assert ([] if first else ["a"]) + ["b", "c"] == visible(folder)
+
+
+@pytest.mark.parametrize("point", ["delta.taking_back", "delta.taken_back"])
+def test_a_take_back_that_dies_is_completed(folder, point):
+    """A process dies before or after the removal; the next call removes what is left to."""
+    kept, taken = staged(folder, 0, "kept"), staged(folder, 1, "b")
+    commit(folder, kept, taken)
+    died = act(folder, "take_back", [taken], fails_at=point).wait(60)
+    assert failpoints.CRASH_EXIT == died
+    delta(str(folder)).check_take_back([taken])
+    delta(str(folder)).take_back([taken], OpenFence())
+
+    assert ["kept"] == visible(folder)
+
+
+# --- taking back ----------------------------------------------------------------------------------
+
+
+def test_taking_back_removes_the_epochs_and_nothing_else(folder):
+    """Rows of other epochs, queries and writers stay; one version removes; twice is once."""
+    kept, one, two = (staged(folder, epoch, f"sink {epoch}") for epoch in range(3))
+    theirs = staged(folder, 1, "theirs", query_id=OTHER)
+    commit(folder, kept, one)
+    add(folder, "other 1")
+    commit(folder, theirs, two)
+    add(folder, "other 2")
+    before = DeltaTable(str(folder)).version()
+    for _ in range(2):
+        delta(str(folder)).check_take_back([two, one])
+        delta(str(folder)).take_back([two, one], OpenFence())
+
+        assert ["other 1", "other 2", "sink 0", "theirs"] == visible(folder)
+        assert before + 1 == DeltaTable(str(folder)).version()
+
+
+def test_the_older_version_can_still_be_read(folder):
+    """Taking back leaves the files to VACUUM: who reads the version before is not disturbed."""
+    taken = staged(folder, 0, "a")
+    commit(folder, taken)
+    before = DeltaTable(str(folder))
+    for _ in range(2):
+        delta(str(folder)).take_back([taken], OpenFence())
+    delta(str(folder)).recover(QUERY_ID, lambda *_: True, OpenFence())
+
+    assert ["a"] == before.to_pyarrow_table().column("name").to_pylist()
+
+
+def test_no_late_commit_brings_rows_back(folder):
+    """Neither a published epoch nor a waiting one is published after it was taken back."""
+    published, waiting = staged(folder, 0, "a"), staged(folder, 1, "b")
+    commit(folder, published)
+    late = CallingFence(lambda: delta(str(folder)).take_back([waiting, published], OpenFence()))
+    delta(str(folder)).commit(waiting, late)
+    commit(folder, published, waiting)
+
+    assert [] == visible(folder)
+    assert not (folder / waiting.data["files"][0][0]).exists()
+
+
+def test_no_late_commit_makes_a_table(folder):
+    """An epoch that is taken back before there is a table stays out of it."""
+    waiting = staged(folder, 0, "a")
+    late = CallingFence(lambda: delta(str(folder)).take_back([waiting], OpenFence()))
+    delta(str(folder)).commit(waiting, late)
+
+    assert [] == visible(folder)
+
+
+def test_of_two_stagings_the_published_one_is_taken_back(folder):
+    """A run may have staged an epoch twice; what was published goes, the other is cleaned up."""
+    obsolete, published = staged(folder, 0, "half"), staged(folder, 0, "a", "b", token=2)
+    commit(folder, published)
+    add(folder, "other")
+    delta(str(folder)).take_back([published, obsolete], OpenFence())
+
+    assert ["other"] == visible(folder)
+    assert not (folder / obsolete.data["files"][0][0]).exists()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda table: table.optimize.compact(),
+        lambda table: table.delete("name = 'a'"),
+        lambda table: table.update(updates={"id": "1"}, predicate="name = 'a'"),
+    ],
+)
+def test_taking_back_what_was_rewritten_is_refused(folder, change):
+    """A file that is no longer in the table is named, and nothing is removed."""
+    first, second = staged(folder, 0, "a", "x"), staged(folder, 1, "b")
+    commit(folder, first, second)
+    change(DeltaTable(str(folder)))
+    before = visible(folder)
+    for refuse in (
+        lambda sink: sink.check_take_back([second, first]),
+        lambda sink: sink.take_back([second, first], OpenFence()),
+    ):
+        with pytest.raises(TakeBackError, match=r"epoch \d is no longer in the table"):
+            refuse(delta(str(folder)))
+
+    assert before == visible(folder)
+
+
+def test_a_compaction_at_the_last_moment_is_not_undone(folder):
+    """What is compacted between the look and the removal is refused, not removed twice."""
+    first, second = staged(folder, 0, "a"), staged(folder, 1, "b")
+    commit(folder, first, second)
+    fence = CallingFence(DeltaTable(str(folder)).optimize.compact)
+    with pytest.raises(TakeBackError, match=r"no longer in the table"):
+        delta(str(folder)).take_back([second], fence)
+
+    assert ["a", "b"] == visible(folder)
+
+
+def test_a_table_that_is_only_added_to_cannot_be_taken_back_from(folder):
+    """delta.appendOnly forbids what a take-back does."""
+    committable = staged(folder, 0, "a")
+    commit(folder, committable)
+    DeltaTable(str(folder)).alter.set_table_properties({"delta.appendOnly": "true"})
+    with pytest.raises(TakeBackError, match=r"appendOnly"):
+        delta(str(folder)).check_take_back([committable])
+
+    assert ["a"] == visible(folder)
+
+
+# --- what is not published ------------------------------------------------------------------------
+
+
+def test_recovery_removes_garbage_only(folder):
+    """Garbage goes; what is in the log stays, even when it is said to be garbage."""
+    published, half = staged(folder, 0, "a"), staged(folder, 1, "half")
+    waiting = staged(folder, 1, "b", token=2)
+    theirs = staged(folder, 1, "c", query_id=OTHER)
+    commit(folder, published)
+    delta(str(folder)).recover(QUERY_ID, lambda e, t: (e, t) != (1, 2), OpenFence())
+    assert not (folder / half.data["files"][0][0]).exists()
+    commit(folder, waiting, theirs)
+
+    assert ["a", "b", "c"] == visible(folder)
+
+
+def test_abort_removes_what_was_staged(folder):
+    """An aborted staging is gone, also before there is a table; a published one is kept."""
+    published, aborted = staged(folder, 0, "a"), staged(folder, 0, "b", token=2)
+    for _ in range(2):
+        delta(str(folder)).abort(aborted)
+    commit(folder, published)
+    delta(str(folder)).abort(published)
+
+    assert ["a"] == visible(folder)
+    assert not (folder / aborted.data["files"][0][0]).exists()
+
+
+def test_vacuum_treats_the_files_as_the_tables_own(folder):
+    """VACUUM keeps what is published and takes what was removed, however deep it lies."""
+    kept, taken = staged(folder, 0, "a"), staged(folder, 1, "b")
+    commit(folder, kept, taken)
+    delta(str(folder)).take_back([taken], OpenFence())
+    table = DeltaTable(str(folder))
+    table.vacuum(0, dry_run=False, enforce_retention_duration=False, full=True)
+
+    assert ["a"] == visible(folder)
+    assert not (folder / taken.data["files"][0][0]).exists()
+
+
+# --- partitions and figures -----------------------------------------------------------------------
+
+ODD = ["a b", "c/d", "e:f%20", "é?#=&", "__x", None, "..", "+", "[{^'\"\\*", "a\tb", "漢", "k=v"]
+
+
+def test_odd_partition_values_are_read_back(folder):
+    """Nulls and texts that a path must escape come back, and can be taken back."""
+    rows = pa.table({"name": [f"n{n}" for n in range(len(ODD))], "p": pa.array(ODD, pa.string())})
+    sink = HandStagedDelta(folder, ("p",))
+    epoch = EpochId("q", QUERY_ID, 0, 1)
+    committable = Committable(epoch, sink.stage(rows, epoch).data)
+    sink.commit(committable, OpenFence())
+    read = DeltaTable(str(folder)).to_pyarrow_table()
+    assert dict(zip(rows["name"].to_pylist(), ODD, strict=True)) == dict(
+        zip(read["name"].to_pylist(), read["p"].to_pylist(), strict=True)
+    )
+    sink.take_back([committable], OpenFence())
+
+    assert [] == visible(folder)
+
+
+def test_partitions_of_other_types(folder):
+    """Numbers, dates and booleans are partitions as well, one inside the other."""
+    rows = pa.table(
+        {
+            "name": ["a", "b"],
+            "n": pa.array([1, None], pa.int32()),
+            "day": pa.array([dt.date(2024, 2, 29), None]),
+            "ok": [True, None],
+        }
+    )
+    sink = HandStagedDelta(folder, ("n", "day", "ok"))
+    epoch = EpochId("q", QUERY_ID, 0, 1)
+    sink.commit(Committable(epoch, sink.stage(rows, epoch).data), OpenFence())
+
+    read = DeltaTable(str(folder)).to_pyarrow_table().sort_by("name")
+    assert rows.to_pylist() == read.select(rows.column_names).to_pylist()
+
+
+def test_a_path_tells_its_partition():
+    """Folders ``column=value`` are the partition, escapes undone."""
+    path = "spark-stream-x/0-1/a%20b=1%2F2/day=__HIVE_DEFAULT_PARTITION__/part-0.parquet"
+
+    assert {"a b": "1/2", "day": None} == partition_of(path)
+
+
+def test_the_log_has_figures_that_readers_prune_by(folder):
+    """Numbers of rows and nulls and the ranges of values stand in the log, from the footers."""
+    moment = dt.datetime(2024, 5, 1, 12, 0, 0, 123456, dt.timezone.utc)
+    rows = pa.table(
+        {
+            "id": [3, 1, None],
+            "name": ["b", "a", None],
+            "at": pa.array([moment, None, None], pa.timestamp("us", "UTC")),
+            "long": ["x" * 40, "y", None],
+            "real": [1.0, float("nan"), None],
+            "inner": [{"x": 1}, None, None],
+        }
+    )
+    sink = HandStagedDelta(folder)
+    epoch = EpochId("q", QUERY_ID, 0, 1)
+    sink.commit(Committable(epoch, sink.stage(rows, epoch).data), OpenFence())
+    entry = (folder / "_delta_log" / f"{1:020d}.json").read_text().splitlines()
+    added = next(json.loads(line)["add"] for line in entry if '"add"' in line)
+
+    assert {
+        "numRecords": 3,
+        "minValues": {"id": 1, "name": "a", "at": "2024-05-01T12:00:00.123456Z"},
+        "maxValues": {"id": 3, "name": "b", "at": "2024-05-01T12:00:00.123456Z"},
+        "nullCount": {"id": 1, "name": 1, "at": 2, "long": 1, "real": 1},
+    } == json.loads(added["stats"])
+
+
+def test_another_reader_sees_the_same(folder):
+    """DuckDB reads what the log names."""
+    commit(folder, staged(folder, 0, "a"), staged(folder, 1, "b"))
+    files = [unquote(uri) for uri in DeltaTable(str(folder)).file_uris()]
+
+    read = duckdb.sql(f"select id, name from read_parquet({files}) order by id").fetchall()
+    assert [(0, "a"), (1000, "b")] == read
+
+
+# --- refusing -------------------------------------------------------------------------------------
+
+
+def test_check_accepts_what_fits_and_writes_nothing(folder):
+    """A table that is missing, and one that has the columns and one more, are fine."""
+    delta(str(folder)).check(Frame(), "append")
+    assert not folder.exists()
+    wider = SCHEMA.append(pa.field("more", pa.float64()))
+    DeltaTable.create(str(folder), wider)
+    delta(str(folder)).check(Frame(), "append")
+
+    assert 0 == DeltaTable(str(folder)).version()
+
+
+@pytest.mark.parametrize("mode", ["update", "complete"])
+def test_other_output_modes_are_refused(folder, mode):
+    """Rows are only added."""
+    with pytest.raises(ConfigError, match=mode):
+        delta(str(folder)).check(Frame(), mode)
+
+
+@pytest.mark.parametrize(
+    ("table", "partition_by", "named"),
+    [
+        (pa.schema([("id", pa.int64())]), (), "no column 'name'"),
+        (pa.schema([("id", pa.int32()), ("name", pa.string())]), (), "'id' is long, but integer"),
+        (SCHEMA.append(pa.field("x", pa.int64(), nullable=False)), (), "'x' must not be null"),
+        (SCHEMA, ("name",), "partitioned by no column"),
+    ],
+)
+def test_a_table_that_does_not_fit_is_refused(folder, table, partition_by, named):
+    """The message names the column; the same at a commit, when the table came later."""
+    committable = staged(folder, 0, "a")
+    DeltaTable.create(str(folder), table)
+    with pytest.raises(ConfigError, match=named):
+        delta(str(folder), partition_by).check(Frame(), "append")
+    with pytest.raises(SinkError, match=named):
+        delta(str(folder), partition_by).commit(committable, OpenFence())
+
+
+@pytest.mark.parametrize(
+    "properties",
+    [
+        {"delta.setTransactionRetentionDuration": "interval 1 days"},
+        {"delta.columnMapping.mode": "name"},
+    ],
+)
+def test_a_table_with_rules_of_its_own_is_refused(folder, properties):
+    """What would forget the epochs, or needs other files than Spark wrote, is named."""
+    DeltaTable.create(str(folder), SCHEMA, configuration=properties, raise_if_key_not_exists=False)
+    with pytest.raises(ConfigError, match=next(iter(properties))):
+        delta(str(folder)).check(Frame(), "append")
+
+
+def test_a_constraint_is_refused(folder):
+    """Nobody would check the rows that Spark wrote."""
+    DeltaTable.create(str(folder), SCHEMA)
+    DeltaTable(str(folder)).alter.add_constraint({"positive": "id > 0"})
+    with pytest.raises(ConfigError, match=r"delta.constraints.positive"):
+        delta(str(folder)).check(Frame(), "append")
+
+
+@pytest.mark.parametrize(
+    ("partition_by", "named"),
+    [(("day",), "no column 'day'"), (("at",), "'at' of type timestamp"), ("id", "")],
+)
+def test_partition_columns_are_checked(folder, partition_by, named):
+    """They must be there, and be of a type that has exact texts."""
+    frame = Frame(SCHEMA.append(pa.field("at", pa.timestamp("us", "UTC"))))
+    sink = delta(str(folder), partition_by)
+    if not named:
+        sink.check(frame, "append")
+        return
+    with pytest.raises(ConfigError, match=named):
+        sink.check(frame, "append")
+
+
+def test_places_that_cannot_be_are_refused(tmp_path):
+    """A file, and a scheme that nobody knows."""
+    (tmp_path / "file").touch()
+    for path, named in ((str(tmp_path / "file"), "is a file"), ("hdfs://x/y", "'hdfs'")):
+        with pytest.raises(ConfigError, match=named):
+            delta(path).check(Frame(), "append")
+
+
+def test_a_missing_package_names_the_extra(folder, monkeypatch):
+    """Who has not installed deltalake is told how."""
+    monkeypatch.setitem(sys.modules, "deltalake", None)
+    with pytest.raises(ConfigError, match=r"\[delta\]"):
+        delta(str(folder)).check(Frame(), "append")
