@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 from deltalake import DeltaTable, Schema
 
 from airflow_provider.runtime.sinks.delta import DeltaSink
-from airflow_provider.runtime.sinks.delta.sink import folder_of
+from airflow_provider.runtime.sinks.delta.epochs import folder_of
 from airflow_provider.runtime.sinks.protocol import Committable, EpochId, Staged
 
 QUERY_ID = "0b9f6c1e-3a55-4d43-8f2b-2f6a51c3d9aa"

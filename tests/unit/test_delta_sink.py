@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import datetime as dt
 import json
@@ -13,12 +14,14 @@ from urllib.parse import unquote
 import duckdb
 import pyarrow as pa
 import pytest
-from deltalake import DeltaTable, write_deltalake
+from deltalake import DeltaTable, TableFeatures, write_deltalake
+from deltalake.exceptions import DeltaError
 
 from airflow_provider.runtime import failpoints
 from airflow_provider.runtime.errors import ConfigError, LeaseLostError, SinkError, TakeBackError
 from airflow_provider.runtime.sinks.delta import delta
 from airflow_provider.runtime.sinks.delta.datafiles import partition_of
+from airflow_provider.runtime.sinks.delta.log import DeltaLog
 from airflow_provider.runtime.sinks.protocol import Committable, EpochId
 from tests.unit.delta_support import (
     QUERY_ID,
@@ -242,6 +245,23 @@ def test_creators_of_one_table_agree(folder):
         assert (["a", "b"], 0) if "more" in fields else (["a"], 1) == (visible(place), len(refused))
 
 
+def test_of_creators_at_the_same_moment_one_wins(folder):
+    """delta-rs, left to itself, lets a second one replace the schema of the first one's table."""
+    for number in range(20):
+        place = str(folder / str(number))
+        made = []
+
+        def create(name, place=place, made=made):
+            field = {"name": name, "type": "long", "nullable": True, "metadata": {}}
+            with contextlib.suppress(DeltaError):
+                DeltaLog(place, None).create({"type": "struct", "fields": [field]}, ())
+                made.append(name)
+
+        together(*(lambda n=n: create(n) for n in "abcd"))
+        table = DeltaTable(place)
+        assert (made, 0) == ([field.name for field in table.schema().fields], table.version())
+
+
 def test_another_writer_keeps_its_rows(folder):
     """Rows that another program appends all the time are there, and so are the sink's."""
     commit(folder, staged(folder, 0, "sink 0"))
@@ -384,6 +404,33 @@ def test_taking_back_what_was_rewritten_is_refused(folder, change):
     assert before == visible(folder)
 
 
+# A bitmap of row 0 alone, as Delta writes one into its log: 34 bytes.
+ROW_0 = "^Bg9^0rr910000000000iXQKl0rr91000005c8Xg00000"
+
+
+def test_taking_back_a_file_that_lost_rows_is_refused(folder):
+    """A deletion vector hides rows of a file that is still named; its rows are somebody's say."""
+    committable = staged(folder, 0, "a", "b", "c")
+    commit(folder, committable)
+    DeltaTable(str(folder)).alter.add_feature(
+        TableFeatures.DeletionVectors, allow_protocol_versions_increase=True
+    )
+    path, size = committable.data["files"][0]
+    file = {"path": path, "size": size, "partitionValues": {}, "dataChange": True}
+    vector = {"storageType": "i", "pathOrInlineDv": ROW_0, "sizeInBytes": 34, "cardinality": 1}
+    stats = '{"numRecords":3}'
+    entry = [
+        {"remove": {"path": path, "dataChange": True, "deletionTimestamp": 1}},
+        {"add": {**file, "modificationTime": 1, "stats": stats, "deletionVector": vector}},
+    ]
+    version = DeltaTable(str(folder)).version() + 1
+    log = folder / "_delta_log" / f"{version:020d}.json"
+    log.write_text("\n".join(json.dumps(action) for action in entry))
+
+    with pytest.raises(TakeBackError, match=r"deleted rows"):
+        delta(str(folder)).check_take_back([committable])
+
+
 def test_a_compaction_at_the_last_moment_is_not_undone(folder):
     """What is compacted between the look and the removal is refused, not removed twice."""
     first, second = staged(folder, 0, "a"), staged(folder, 1, "b")
@@ -465,6 +512,9 @@ def test_odd_partition_values_are_read_back(folder):
     sink.take_back([committable], OpenFence())
 
     assert [] == visible(folder)
+    entry = (folder / "_delta_log" / f"{2:020d}.json").read_text().splitlines()
+    removed = [json.loads(line)["remove"] for line in entry if '"remove"' in line]
+    assert sorted(map(str, ODD)) == sorted(str(r["partitionValues"]["p"]) for r in removed)
 
 
 def test_partitions_of_other_types(folder):

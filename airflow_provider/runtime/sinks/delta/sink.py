@@ -26,6 +26,16 @@ from airflow_provider.runtime.errors import (
     TakeBackError,
 )
 from airflow_provider.runtime.sinks.delta.datafiles import DataFile, has_rows, read_data_file
+from airflow_provider.runtime.sinks.delta.epochs import (
+    facts_of,
+    files_of,
+    folder_of,
+    home_of,
+    last_epoch,
+    may_be_named,
+    removal,
+    taken_back,
+)
 from airflow_provider.runtime.sinks.delta.log import (
     Change,
     DeltaLog,
@@ -56,7 +66,6 @@ _FIRST_WAIT_S: Final = 0.01
 _LONGEST_WAIT_S: Final = 1.0
 _STAGING_NAME: Final = re.compile(r"(?P<epoch>\d+)-(?P<token>\d+)")
 _FIRST_FILE: Final = "/part-00000-"
-_NOBODY: Final = 0  # no driver's token: the epoch was taken back before it was published
 _PARQUET: Final = {
     # Delta knows neither INT96, nor the lists and decimals of Spark 1, nor the Julian calendar.
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
@@ -224,7 +233,7 @@ class DeltaSink:
             except ConfigError as error:  # it was made or changed after check()
                 raise SinkError(str(error)) from error
             read[:] = read or self._read_staged(committable)
-            change = Change({epoch.query_id: epoch.epoch}, _facts(epoch), added=read)
+            change = Change({epoch.query_id: epoch.epoch}, facts_of(epoch), added=read)
             fence.check()
             failpoints.hit("delta.committing")
             self._log.write(table, change)
@@ -294,10 +303,17 @@ class DeltaSink:
 
     def _loaded(self) -> DeltaTable | None:
         _require_extra(self.name)
+        with self._errors(), self._one_at_a_time:
+            return self._log.load()
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        """Turn what delta-rs and the stores raise into ours."""
         try:
-            with self._one_at_a_time:
-                return self._log.load()
-        except Exception as error:  # as above
+            yield
+        except SparkStreamError:
+            raise
+        except Exception as error:  # each store has errors of its own
             msg = f"{self.name}: {type(error).__name__}: {error}"
             raise SinkError(msg) from error
 
@@ -305,20 +321,23 @@ class DeltaSink:
 
     def abort(self, committable: Committable) -> None:
         """Remove the epoch's files, unless the log has named one."""
-        self._remove(self._loaded(), committable.epoch)
+        with self._errors():
+            self._remove(self._loaded(), committable.epoch)
 
     def recover(self, query_id: str, is_garbage: IsGarbage, fence: Fence) -> None:
         """Remove garbage that the log has not named; the put-if-absent needs no other fence."""
         del fence
         table = self._loaded()
-        for name in folders_in(f"{self._url}/{_home_of(query_id)}"):
-            match = _STAGING_NAME.fullmatch(name)
-            if match and is_garbage(int(match["epoch"]), int(match["token"])):
-                self._remove(table, EpochId("", query_id, int(match["epoch"]), int(match["token"])))
+        with self._errors():
+            for name in folders_in(f"{self._url}/{home_of(query_id)}"):
+                match = _STAGING_NAME.fullmatch(name)
+                if match and is_garbage(int(match["epoch"]), int(match["token"])):
+                    epoch = EpochId("", query_id, int(match["epoch"]), int(match["token"]))
+                    self._remove(table, epoch)
 
     def _remove(self, table: DeltaTable | None, epoch: EpochId) -> None:
         """Remove a staging folder if it is certain that it was not published."""
-        if table is None or not _may_be_named(table, epoch):
+        if table is None or not may_be_named(table, epoch):
             remove_tree(f"{self._url}/{folder_of(epoch)}")
 
     # --- taking back ------------------------------------------------------------------------------
@@ -327,7 +346,8 @@ class DeltaSink:
         """Refuse when a published file is no longer the table's: rewritten, or deleted."""
         table = self._loaded()
         if table is not None:
-            self._published(table, committables)
+            with self._errors():
+                self._published(table, committables)
 
     def take_back(self, committables: Sequence[Committable], fence: Fence) -> None:
         """Remove the epochs' files in one version, and refuse their late commits from then on.
@@ -345,15 +365,17 @@ class DeltaSink:
             epochs = {c.epoch.epoch for c in written if taken_back(table, c.epoch) is None}
             if not epochs:
                 return
-            change = _take_back(table, written[0].epoch, epochs, published)
+            change = removal(table, written[0].epoch, epochs, published)
             fence.check()
             failpoints.hit("delta.taking_back")
             self._log.write(table, change)
             failpoints.hit("delta.taken_back")
 
         self._until_settled(attempt)
-        for committable in written:
-            self.abort(committable)
+        table = self._loaded()
+        with self._errors():
+            for committable in written:
+                self._remove(table, committable.epoch)
 
     def _published(
         self, table: DeltaTable, committables: Sequence[Committable]
@@ -395,71 +417,6 @@ class DeltaSink:
         if table.metadata().configuration.get("delta.appendOnly", "").lower() == "true":
             msg = f"{self.name}: the table has delta.appendOnly, so nothing can be removed from it"
             raise TakeBackError(msg)
-
-
-def folder_of(epoch: EpochId) -> str:
-    """Return where an epoch is staged and stays, relative to the table."""
-    return f"{_home_of(epoch.query_id)}/{epoch.epoch}-{epoch.token}"
-
-
-def _home_of(query_id: str) -> str:
-    return f"spark-stream-{query_id}"
-
-
-def files_of(committable: Committable) -> list[tuple[str, int]]:
-    """Return the path relative to the table, and the bytes, of each file that was staged."""
-    return [(str(path), int(size)) for path, size in committable.data["files"]]
-
-
-def last_epoch(table: DeltaTable, query_id: str) -> int:
-    """Return the last epoch that is settled: it and those before are never published (again)."""
-    version = table.transaction_version(query_id)
-    return -1 if version is None else version
-
-
-def taken_back(table: DeltaTable, epoch: EpochId) -> int | None:
-    """Return the token of the staging of the epoch that was taken back; None when none was.
-
-    It is 0 when the epoch was taken back before any of its stagings was published.
-    """
-    return table.transaction_version(_mark_of(epoch.query_id, epoch.epoch))
-
-
-def _may_be_named(table: DeltaTable, epoch: EpochId) -> bool:
-    """Tell whether a version of the table that somebody may read names the staging's files."""
-    if epoch.epoch > last_epoch(table, epoch.query_id):
-        return False
-    if taken_back(table, epoch) == epoch.token:
-        return True  # VACUUM removes them when nobody can read the older version any more
-    return bool(active_paths(table, [f"{folder_of(epoch)}/"]))
-
-
-def _mark_of(query_id: str, epoch: int) -> str:
-    return f"{query_id}/taken-back/{epoch}"
-
-
-def _take_back(
-    table: DeltaTable, one: EpochId, epochs: set[int], published: Sequence[Committable]
-) -> Change:
-    tokens = {c.epoch.epoch: c.epoch.token for c in published}
-    marks = {_mark_of(one.query_id, epoch): tokens.get(epoch, _NOBODY) for epoch in epochs}
-    settled = max(last_epoch(table, one.query_id), *epochs)
-    return Change(
-        {one.query_id: settled, **marks},
-        {"sparkStream": {"query": one.query, "queryId": one.query_id, "tookBack": sorted(epochs)}},
-        removed=[file for committable in published for file in files_of(committable)],
-    )
-
-
-def _facts(epoch: EpochId) -> dict[str, Any]:
-    return {
-        "sparkStream": {
-            "query": epoch.query,
-            "queryId": epoch.query_id,
-            "epoch": epoch.epoch,
-            "token": epoch.token,
-        }
-    }
 
 
 def _require_extra(name: str) -> None:

@@ -1,0 +1,101 @@
+"""The ``delta`` sink on an object store, where a version is a conditional PUT."""
+
+from __future__ import annotations
+
+import io
+import threading
+import uuid
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from deltalake import DeltaTable
+
+from airflow_provider.runtime.sinks.delta import delta
+from airflow_provider.runtime.sinks.delta.epochs import folder_of
+from airflow_provider.runtime.sinks.protocol import Committable, EpochId
+from airflow_provider.runtime.storage import open_storage
+from airflow_provider.runtime.storage.trees import folders_in
+from tests.contract.conftest import BUCKET, StoreServer
+from tests.unit.delta_support import QUERY_ID, Frame, SparkSchema, rows_of_epoch
+
+
+class OpenFence:
+    token = 1
+
+    def check(self):
+        pass
+
+
+class Table:
+    """A table in the bucket; rows are staged without Spark."""
+
+    def __init__(self, server: StoreServer) -> None:
+        self.url = f"s3://{BUCKET}/tables/{uuid.uuid4()}"
+        self.options = {"AWS_ENDPOINT_URL": server.address, "AWS_ALLOW_HTTP": "true"}
+
+    def open(self):
+        return delta(self.url, storage_options=self.options)
+
+    def stage(self, epoch: int, *names: str, token: int = 1) -> Committable:
+        made = EpochId("q", QUERY_ID, epoch, token)
+        rows, written = rows_of_epoch(epoch, *names), io.BytesIO()
+        pq.write_table(rows, written)
+        path = f"{folder_of(made)}/part-00000-x.parquet"
+        open_storage(self.url).put(path, written.getvalue())
+        schema = SparkSchema(rows.schema).jsonValue()
+        return Committable(made, {"schema": schema, "files": [[path, written.tell()]]})
+
+    def visible(self) -> list[str]:
+        table = DeltaTable(self.url, storage_options=self.options)
+        return sorted(pa.table(table.to_pyarrow_table())["name"].to_pylist())
+
+
+@pytest.fixture
+def table(s3: StoreServer) -> Table:
+    return Table(s3)
+
+
+def test_epochs_are_published_and_taken_back(table):
+    """Published once, also by drivers at the same moment; taken back without a trace."""
+    table.open().check(Frame(), "append")
+    committables = [table.stage(epoch, f"row {epoch}") for epoch in range(3)]
+    for committable in committables:
+        sinks = [table.open() for _ in range(3)]
+        threads = [
+            threading.Thread(target=sink.commit, args=(committable, OpenFence())) for sink in sinks
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+    assert ["row 0", "row 1", "row 2"] == table.visible()
+
+    for _ in range(2):
+        table.open().check_take_back(committables[:0:-1])
+        table.open().take_back(committables[:0:-1], OpenFence())
+        assert ["row 0"] == table.visible()
+
+
+def test_a_lost_answer_is_no_second_version(table, s3):
+    """The store has taken the version, but the driver is not told: it finds its own epoch there."""
+    first, second = table.stage(0, "a"), table.stage(1, "b")
+    table.open().commit(first, OpenFence())
+    s3.disturb("lost", times=1, methods="PUT")
+    try:
+        table.open().commit(second, OpenFence())
+    finally:
+        s3.be_calm()
+
+    assert ["a", "b"] == table.visible()
+    assert 2 == DeltaTable(table.url, storage_options=table.options).version()
+
+
+def test_garbage_is_removed(table):
+    """What no version names goes; what is published stays."""
+    table.open().commit(table.stage(0, "a"), OpenFence())
+    table.stage(1, "half")
+    table.open().recover(QUERY_ID, lambda *_: True, OpenFence())
+
+    assert ["a"] == table.visible()
+    assert ["0-1"] == folders_in(f"{table.url}/spark-stream-{QUERY_ID}")
