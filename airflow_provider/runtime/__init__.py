@@ -7,12 +7,19 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from airflow_provider.runtime.api import JobContext as JobContext
+    from airflow_provider.runtime.sinks.delta import delta as delta
     from airflow_provider.runtime.sinks.files import files as files
+    from airflow_provider.runtime.sinks.iceberg import iceberg as iceberg
+    from airflow_provider.runtime.sinks.native import native as native
+    from airflow_provider.runtime.sinks.sql import sql as sql
 
-__all__ = ["JobContext", "files"]
+__all__ = ["JobContext", "delta", "files", "iceberg", "native", "sql"]
 
 # Loaded when first asked for: a DAG file that names a sink must not pay for the whole runtime.
-_HOMES = {"JobContext": "airflow_provider.runtime.api", "files": "airflow_provider.runtime.sinks"}
+_HOMES = {
+    "JobContext": "airflow_provider.runtime.api",
+    **dict.fromkeys(__all__[1:], "airflow_provider.runtime.sinks"),
+}
 
 
 def __getattr__(name: str) -> Any:

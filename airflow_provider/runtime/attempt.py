@@ -55,11 +55,9 @@ from airflow_provider.runtime.queries import (
     read_state_operators,
 )
 from airflow_provider.runtime.requests import pending_cancels, reply
-from airflow_provider.runtime.session import (
-    checkpoint_url,
-    jvm_pid,
-)
+from airflow_provider.runtime.session import jvm_pid
 from airflow_provider.runtime.sinks import EpochCommitter, NativeEpochs
+from airflow_provider.runtime.storage import spark_url
 
 if TYPE_CHECKING:
     import threading
@@ -253,7 +251,7 @@ class Attempt:
             epochs.recover(intent.batches.get(definition.name) if intent is not None else None)
             self._queries[definition.name] = RunningQuery(
                 definition,
-                checkpoint=checkpoint_url(place.url),
+                checkpoint=spark_url(place.url),
                 logs=logs,
                 epochs=epochs,
                 trigger=self._job.plan.trigger(self._ask.trigger_s),
@@ -363,7 +361,7 @@ class Attempt:
                 for index, operator in enumerate(progress["stateOperators"])
             ]
         place = self._directory.checkpoint(query.name).url
-        return read_state_operators(self._job.spark, checkpoint_url(place))
+        return read_state_operators(self._job.spark, spark_url(place))
 
     def _close(self, _: lifecycle.Close) -> None:
         self._close_quietly()

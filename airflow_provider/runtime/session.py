@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from airflow_provider.runtime.errors import ConfigError, SparkStreamError
@@ -97,8 +96,3 @@ def is_submitted() -> bool:
 def jvm_pid(spark: SparkSession) -> int:
     """Return the PID of the JVM."""
     return int(spark._jvm.java.lang.ProcessHandle.current().pid())  # type: ignore[union-attr]
-
-
-def checkpoint_url(place: str) -> str:
-    """Return a checkpoint's place as Spark wants it: a plain path is a local one."""
-    return Path(place).absolute().as_uri() if place.startswith("/") else place

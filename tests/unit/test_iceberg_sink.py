@@ -149,6 +149,7 @@ def test_a_snapshot_says_whose_it_is(sink, catalog):
     assert '{"epoch":3}' == table.properties[KEY]
 
 
+@pytest.mark.slow
 def test_a_commit_twice_is_a_commit(sink, catalog):
     """
     The same commit again adds nothing: by the same object, another one, another process.
@@ -470,6 +471,7 @@ def test_a_lost_lease_publishes_nothing(sink, catalog):
     assert [] == rows_of(catalog)
 
 
+@pytest.mark.slow
 def test_a_driver_paused_after_its_fence_changes_nothing_later(sink, catalog, tmp_path):
     """
     A process that hangs between its fence's check and the commit goes on after another one has
@@ -494,6 +496,7 @@ def test_a_driver_paused_after_its_fence_changes_nothing_later(sink, catalog, tm
     assert (0, ["a"], 1) == (paused.returncode, names(catalog), len(snapshots(catalog))), stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("point", ["iceberg.committing", "iceberg.committed"])
 def test_a_commit_that_dies_is_completed(sink, catalog, point):
     """
@@ -511,6 +514,7 @@ def test_a_commit_that_dies_is_completed(sink, catalog, point):
     assert ["a", "theirs"] == names(catalog)
 
 
+@pytest.mark.slow
 def test_a_stopped_driver_loses_to_a_take_back(sink, catalog):
     """
     A process stopped right before the catalog's commit goes on after the epoch was taken back,
@@ -591,6 +595,7 @@ def test_a_take_back_wins_against_a_busy_writer(sink, catalog):
     assert ["theirs"] * 3 == names(catalog)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("point", ["iceberg.taking_back", "iceberg.taken_back"])
 def test_a_take_back_that_dies_is_completed(sink, catalog, point):
     """

@@ -1,7 +1,9 @@
 """Sinks with a two-phase commit: staged, pre-committed, then published after Spark's commit."""
 
+from airflow_provider.runtime.sinks.delta import DeltaSink, delta
 from airflow_provider.runtime.sinks.epochs import EpochCommitter
 from airflow_provider.runtime.sinks.files import FilesSink, files
+from airflow_provider.runtime.sinks.iceberg import IcebergSink, iceberg
 from airflow_provider.runtime.sinks.native import NativeEpochs, NativeSink, native
 from airflow_provider.runtime.sinks.protocol import (
     Committable,
@@ -12,22 +14,29 @@ from airflow_provider.runtime.sinks.protocol import (
     Staged,
 )
 from airflow_provider.runtime.sinks.records import EpochRecord, EpochRecords
+from airflow_provider.runtime.sinks.sql import SqlSink, sql
 from airflow_provider.runtime.sinks.takeback import RunTakeBack
 
 __all__ = [
     "Committable",
+    "DeltaSink",
     "EpochCommitter",
     "EpochId",
     "EpochRecord",
     "EpochRecords",
     "Fence",
     "FilesSink",
+    "IcebergSink",
     "IsGarbage",
     "NativeEpochs",
     "NativeSink",
     "RunTakeBack",
     "Sink",
+    "SqlSink",
     "Staged",
+    "delta",
     "files",
+    "iceberg",
     "native",
+    "sql",
 ]

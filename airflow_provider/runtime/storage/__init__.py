@@ -2,6 +2,18 @@
 
 from airflow_provider.runtime.storage.base import Storage
 from airflow_provider.runtime.storage.documents import Document
-from airflow_provider.runtime.storage.opening import local_path_of, open_storage, supported_schemes
+from airflow_provider.runtime.storage.opening import (
+    local_path_of,
+    open_storage,
+    spark_url,
+    supported_schemes,
+)
 
-__all__ = ["Document", "Storage", "local_path_of", "open_storage", "supported_schemes"]
+__all__ = [
+    "Document",
+    "Storage",
+    "local_path_of",
+    "open_storage",
+    "spark_url",
+    "supported_schemes",
+]

@@ -49,7 +49,7 @@ from airflow_provider.runtime.sinks.delta.schema import (
     check_partitions,
 )
 from airflow_provider.runtime.sinks.protocol import Committable, EpochId, Fence, IsGarbage, Staged
-from airflow_provider.runtime.sinks.staging import stage_files
+from airflow_provider.runtime.sinks.staging import settings, stage_files
 from airflow_provider.runtime.storage import local_path_of
 from airflow_provider.runtime.storage.opening import open_objects, scheme_of, spark_url
 from airflow_provider.runtime.storage.trees import folders_in, remove_tree
@@ -58,7 +58,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from deltalake import DeltaTable
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame
 
 _SETTLED_WITHIN_S: Final = 300.0  # other writers may win for this long before a start is failed
 _FAILURES: Final = 3  # in a row, of writes that nobody else was in the way of
@@ -187,7 +187,7 @@ class DeltaSink:
         schema = as_stored(df.schema.jsonValue(), self.name)
         folder = folder_of(epoch)
         url = f"{self._url}/{folder}"
-        with _settings(df.sparkSession, _PARQUET):
+        with settings(df.sparkSession, _PARQUET):
             staged = stage_files(
                 df,
                 spark_url(url),
@@ -429,19 +429,3 @@ def _require_extra(name: str) -> None:
             "pip install 'airflow-provider-spark-streaming[delta]'"
         )
         raise ConfigError(msg) from error
-
-
-@contextmanager
-def _settings(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
-    """Set the session's options for a moment; a query has a session of its own."""
-    before = {key: spark.conf.get(key, None) for key in settings}
-    for key, value in settings.items():
-        spark.conf.set(key, value)
-    try:
-        yield
-    finally:
-        for key, old in before.items():
-            if old is None:
-                spark.conf.unset(key)
-            else:
-                spark.conf.set(key, old)

@@ -44,7 +44,7 @@ from airflow_provider.runtime.sinks.iceberg.tables import (
     swap,
 )
 from airflow_provider.runtime.sinks.protocol import Committable, EpochId, Fence, IsGarbage, Staged
-from airflow_provider.runtime.sinks.staging import StagedFiles, stage_files
+from airflow_provider.runtime.sinks.staging import StagedFiles, settings, stage_files
 from airflow_provider.runtime.storage.opening import spark_url
 from airflow_provider.runtime.storage.trees import folders_in, remove_tree
 
@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
     from pyiceberg.manifest import DataFile
     from pyiceberg.table import Table
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame
 
 _SETTLED_WITHIN_S: Final = 300.0  # other writers may win for this long before a start is failed
 _FIRST_WAIT_S: Final = 0.02
@@ -208,7 +208,7 @@ class IcebergSink:
         copies = {f"__partition_{number}": column for number, column in enumerate(made)}
         if copies:
             df = df.withColumns(copies).hint("rebalance", *copies)
-        with _settings(df.sparkSession, _PARQUET):
+        with settings(df.sparkSession, _PARQUET):
             return stage_files(
                 df, folder, "parquet", partition_by=tuple(copies), options=self._options
             )
@@ -466,19 +466,3 @@ def _require_extra(name: str) -> None:
             "pip install 'airflow-provider-spark-streaming[iceberg]'"
         )
         raise ConfigError(msg) from error
-
-
-@contextmanager
-def _settings(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
-    """Set the session's options for a moment; a query has a session of its own."""
-    before = {key: spark.conf.get(key, None) for key in settings}
-    for key, value in settings.items():
-        spark.conf.set(key, value)
-    try:
-        yield
-    finally:
-        for key, old in before.items():
-            if old is None:
-                spark.conf.unset(key)
-            else:
-                spark.conf.set(key, old)
