@@ -245,6 +245,16 @@ def _cancel(arguments: argparse.Namespace) -> int:
     raise SparkStreamError(msg)
 
 
+def _cleanup(arguments: argparse.Namespace) -> int:
+    from airflow_provider.runtime.cleanup import clean_up
+
+    _known_job(JobDirectory(open_storage(arguments.job_dir)))
+    conf = _pairs(arguments.conf, "--conf")
+    queries = clean_up(arguments.job_dir, entry=arguments.entry, conf=conf)
+    print(f"{arguments.job_dir}: in order: {', '.join(queries) or 'no query has such a sink'}")
+    return EXIT_OK
+
+
 def _checkpoint_show(arguments: argparse.Namespace) -> int:
     _print_json(describe_checkpoint(open_storage(arguments.url)))
     return EXIT_OK
@@ -273,6 +283,11 @@ def _parser() -> argparse.ArgumentParser:
     status.add_argument("--json", action="store_true")
     cancel = _add(commands, "cancel", _cancel, "stop a job's driver; the same run can be resumed")
     cancel.add_argument("job_dir", metavar="JOB_DIR")
+    text = "publish what Spark has committed, and remove staged data that nothing references"
+    cleanup = _add(commands, "cleanup", _cleanup, text)
+    cleanup.add_argument("job_dir", metavar="JOB_DIR")
+    cleanup.add_argument("--entry", metavar="FILE.py:FUNC", help="default: the last run's")
+    cleanup.add_argument("--conf", action="append", default=[], metavar="K=V", help="for Spark")
     checkpoint = commands.add_parser("checkpoint", help="look at, or drain, any Spark checkpoint")
     actions = checkpoint.add_subparsers(required=True, metavar="ACTION")
     show = _add(actions, "show", _checkpoint_show, "explain a checkpoint as JSON")

@@ -57,8 +57,13 @@ def check_before_spark(
         ConfigError: the ask cannot be met.
         LeaseHeldError: another driver is running the job.
     """
-    check_entry_file(ask.entry)
     check_not_drained(directory, run_id)
+    return check_before_cleanup(ask, directory, clock)
+
+
+def check_before_cleanup(ask: Ask, directory: JobDirectory, clock: Clock) -> LeaseObserver:
+    """As :func:`check_before_spark`, for a job that may have been drained."""
+    check_entry_file(ask.entry)
     if not is_submitted():
         check_java()
     observer = LeaseObserver(directory.storage, clock)

@@ -7,6 +7,7 @@ as whole seconds, so that every reader of the output sees the same numbers.
 # ruff: noqa: N802, N803 - a StatefulProcessor's methods and their arguments have Spark's names
 from __future__ import annotations
 
+import json
 import os
 import sys
 import time
@@ -20,7 +21,7 @@ from pyspark.sql import functions as F  # noqa: N812 - the name everybody knows
 from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle
 from pyspark.sql.streaming.state import GroupState, GroupStateTimeout
 
-from airflow_provider.runtime import JobContext, files
+from airflow_provider.runtime import JobContext, delta, files, iceberg, sql
 
 SCHEMA = "time timestamp, k string, v int"
 
@@ -326,6 +327,20 @@ def unknown_sink(ctx: JobContext) -> None:
 
 def missing_param(ctx: JobContext) -> None:
     write(ctx, events(ctx, param="where_the_events_are"))
+
+
+def marked_rows(ctx: JobContext) -> None:
+    """Give each row a UUID, another one at every attempt, and write to the sink that is asked for."""
+    make = {
+        "files": files,
+        "partitioned": lambda place: files(place, partition_by="k"),
+        "delta": delta,
+        "iceberg": lambda place: iceberg("ns.out", catalog=json.loads(place)),
+        "sql": lambda place: sql(place, "out"),
+        "upsert": lambda place: sql(place, "out", mode="upsert", keys=["v"]),
+    }
+    rows = events(ctx).select("v", "k", F.expr("uuid()").alias("mark"))
+    ctx.write("out", rows, to=make[ctx.params["sink"]](ctx.params["place"]))
 
 
 def raising(ctx: JobContext) -> None:

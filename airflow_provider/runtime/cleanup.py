@@ -1,0 +1,113 @@
+"""Putting a job's sinks in order without running it: what a start does first, and nothing else."""
+
+from __future__ import annotations
+
+import uuid
+from typing import TYPE_CHECKING
+
+from airflow_provider.runtime.asking import Ask
+from airflow_provider.runtime.checkpoint import CheckpointLogs
+from airflow_provider.runtime.clock import Clock, SystemClock
+from airflow_provider.runtime.errors import UnknownJobError
+from airflow_provider.runtime.lease import Lease, acquire_lease
+from airflow_provider.runtime.preparing import check_before_cleanup, declare_job, open_job_directory
+from airflow_provider.runtime.process import identify_this
+from airflow_provider.runtime.session import jvm_pid, start_spark
+from airflow_provider.runtime.sinks import EpochCommitter
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pyspark.sql import SparkSession
+
+    from airflow_provider.runtime.jobdir import JobDirectory, RunRecord
+    from airflow_provider.runtime.preparing import DeclaredJob
+
+
+def clean_up(
+    job_dir: str,
+    *,
+    entry: str | None = None,
+    conf: Mapping[str, str] | None = None,
+    spark: SparkSession | None = None,
+    clock: Clock | None = None,
+) -> list[str]:
+    """Publish what Spark has committed, and remove staged data that nothing will publish.
+
+    The job's function is called as its last run called it, to learn its sinks; no query is started.
+
+    Args:
+        job_dir: the job directory.
+        entry: where the job's function lies now; None for where its last run found it.
+        conf: Spark configuration.
+        spark: a session whose JVM is used and left running; None to start Spark, and stop it.
+        clock: time; None for the machine's.
+
+    Returns:
+        The names of the queries whose sinks are in order.
+
+    Raises:
+        UnknownJobError: no run of the job was ever recorded there.
+        LeaseHeldError: a driver is running the job; it does this by itself.
+
+    Crash safety: calling it again completes it.
+    Idempotent: by job directory.
+    """
+    clock = clock or SystemClock()
+    directory = open_job_directory(job_dir)
+    last = _last_run(directory)
+    ask = Ask(
+        job_dir=job_dir,
+        entry=entry or last.entry,
+        run_id=last.run_id,
+        params=last.params,
+        conf=conf or {},
+    )
+    observer = check_before_cleanup(ask, directory, clock)
+    owned = spark is None
+    spark = spark or start_spark(f"spark-stream cleanup {job_dir}", ask.master, ask.conf)
+    try:
+        job = declare_job(ask, last.run_id, spark)
+        lease = acquire_lease(
+            directory.storage,
+            run_id=last.run_id,
+            driver_id=f"cleanup-{uuid.uuid4().hex}",
+            owner=identify_this(jvm_pid(spark)),
+            clock=clock,
+            observer=observer,
+        )
+        try:
+            return _recover(directory, job, last, lease, clock)
+        finally:
+            lease.release()
+    finally:
+        if owned:
+            spark.stop()
+
+
+def _recover(
+    directory: JobDirectory, job: DeclaredJob, last: RunRecord, lease: Lease, clock: Clock
+) -> list[str]:
+    run = directory.run(last.run_id)
+    intent = run.drain_intent() if run.final() is None else None
+    two_phase = [definition for definition in job.queries if definition.native is None]
+    for definition in two_phase:
+        EpochCommitter(
+            definition.name,
+            storage=directory.committables(definition.name),
+            logs=CheckpointLogs(directory.checkpoint(definition.name)),
+            sinks=definition.sinks,
+            lease=lease,
+            run_id=last.run_id,
+            clock=clock,
+        ).recover(intent.batches.get(definition.name) if intent is not None else None)
+    return [definition.name for definition in two_phase]
+
+
+def _last_run(directory: JobDirectory) -> RunRecord:
+    records = [directory.run(run_id).record() for run_id in directory.run_ids()]
+    asked = [record for record in records if record is not None]
+    if not asked:
+        msg = f"{directory.url}: no run of a job is recorded here, so there is nothing to clean up"
+        raise UnknownJobError(msg)
+    return max(asked, key=lambda record: record.started)

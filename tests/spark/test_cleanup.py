@@ -1,0 +1,70 @@
+"""``spark-stream cleanup``: what a start does first, and nothing else."""
+
+from __future__ import annotations
+
+import pytest
+from streams import read_with_pandas, windows_of, write_events
+
+from airflow_provider.runtime import cli, failpoints
+from airflow_provider.runtime.cleanup import clean_up
+from airflow_provider.runtime.errors import UnknownJobError
+from airflow_provider.runtime.jobdir import JobDirectory
+from airflow_provider.runtime.storage import open_storage
+
+pytestmark = pytest.mark.spark
+
+EVENTS = [(1, "a", 1), (12, "b", 2), (25, "a", 3)]
+
+
+def staged(place):
+    return sorted(path.name for path in place.root.glob(".*.staging/*/*"))
+
+
+def test_a_finished_jobs_leftovers_are_removed_and_its_output_stays(spark, place):
+    """
+    What a driver in a long pause staged after the job had ended is removed; no row changes.
+    """
+    write_events(place.input, EVENTS)
+    place.run(spark, "tumbling_window")
+    before = read_with_pandas(place.output)
+    query_id = JobDirectory(open_storage(str(place.job_dir))).run_ids() and next(
+        path.name for path in (place.job_dir / "queries/out/committables").iterdir()
+    )
+    leftover = place.root / ".output.staging" / query_id / "0-0"
+    leftover.mkdir(parents=True)
+    (leftover / "part-0").write_text("half")
+
+    assert ["out"] == clean_up(str(place.job_dir), spark=spark)
+    assert [] == staged(place)
+    assert before == read_with_pandas(place.output) == windows_of(EVENTS)
+
+
+def test_what_spark_has_committed_is_published(spark, place, monkeypatch):
+    """
+    An epoch that a driver could not publish before it ended is published; the run is not resumed.
+    """
+    write_events(place.input, EVENTS)
+
+    def broken(name):
+        if name == "files.published_one":
+            raise OSError(name)
+
+    monkeypatch.setattr(failpoints, "hit", broken)
+    with pytest.raises(Exception, match="files.published_one"):
+        place.run(spark, "no_state")
+    monkeypatch.undo()
+
+    clean_up(str(place.job_dir), spark=spark)
+    assert 3 == len(read_with_pandas(place.output))
+    run = JobDirectory(open_storage(str(place.job_dir))).run_ids()
+    assert 1 == len(run)
+    assert JobDirectory(open_storage(str(place.job_dir))).run(run[0]).final() is None
+
+
+def test_a_place_without_a_job_is_refused(tmp_path, capsys):
+    """
+    There is nothing to clean up where no job ever ran; nothing is written.
+    """
+    assert UnknownJobError.exit_code == cli.main(["cleanup", str(tmp_path / "none")])
+    assert "none" in capsys.readouterr().err
+    assert [] == list(tmp_path.iterdir())
