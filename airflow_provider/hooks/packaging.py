@@ -11,6 +11,7 @@ from pathlib import Path
 import airflow_provider
 
 _EPOCH = (1980, 1, 1, 0, 0, 0)  # the same files make the same zip
+_STAYS = ("runtime/testing.py",)  # for tests of sinks: needs pytest, which no cluster has
 
 
 def application_path() -> Path:
@@ -25,7 +26,8 @@ def runtime_zip(folder: Path) -> Path:
     Crash safety: written beside its place and renamed. Idempotent: by content.
     """
     root = Path(airflow_provider.__file__).parent
-    sources = [root / "__init__.py", *sorted((root / "runtime").rglob("*.py"))]
+    stays = {root / name for name in _STAYS}
+    sources = [root / "__init__.py", *sorted({*(root / "runtime").rglob("*.py")} - stays)]
     contents = [(p.relative_to(root.parent).as_posix(), p.read_bytes()) for p in sources]
     digest = hashlib.sha256()
     for name, data in contents:
