@@ -13,6 +13,7 @@ import pytest
 from airflow_provider.runtime import failpoints
 
 SOURCE = Path(failpoints.__file__).parent
+ARCHITECTURE = SOURCE.parent.parent / "ARCHITECTURE.md"
 PROGRAM = """
 from airflow_provider.runtime import failpoints
 for number in range(3):
@@ -33,6 +34,16 @@ def test_every_failpoint_in_the_source_is_listed():
 
     assert sorted(failpoints.ALL) == sorted(found)
     assert len(set(failpoints.ALL)) == len(failpoints.ALL)
+
+
+def test_every_failpoint_is_a_row_of_the_crash_table():
+    """
+    Whoever reads the crash table reads about every place where a test kills a process.
+    """
+    table = [line for line in ARCHITECTURE.read_text().splitlines() if line.startswith("| `")]
+    named = [name for line in table for name in re.findall(r"`([\w.]+)`", line.split("|")[1])]
+
+    assert sorted(failpoints.ALL) == sorted(named)
 
 
 @pytest.mark.parametrize(
