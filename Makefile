@@ -50,8 +50,11 @@ soak: $(INSTALLED) ## The tests that run for long
 	$(BIN)/python -m pytest -m soak --timeout=0 $(ARGS)
 
 .PHONY: bench
-bench: $(INSTALLED) ## Compare the runtime with plain PySpark
-	@$(BIN)/python scripts/bench.py
+bench: $(INSTALLED) ## Compare the runtime and each of its sinks with plain PySpark
+	@missed=0; \
+	$(BIN)/python scripts/bench.py --batches 2 || missed=1; \
+	$(BIN)/python scripts/bench.py --batches 20 --sinks all || missed=1; \
+	exit $$missed
 
 .PHONY: clean
 clean: ## Remove all that was made here, except .venv

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from places import sink_of
 from pyspark.sql import functions as F
-
-from airflow_provider.runtime import JobContext, files
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+
+    from airflow_provider.runtime import JobContext
 
 SCHEMA = "ts timestamp, key int, value long"
 WATERMARK = ("ts", "10 seconds")
 
 
 def windows(ctx: JobContext) -> None:
-    """Write the query with the two-phase files sink."""
+    """Write the query to the sink that the parameters name."""
     events = ctx.read(
         "events",
         format="csv",
@@ -26,7 +27,8 @@ def windows(ctx: JobContext) -> None:
         bounded=True,
         watermark=WATERMARK,
     )
-    ctx.write("windows", count_by_window(events), to=files(ctx.params["output"]))
+    sink = sink_of(ctx.params["sink"], ctx.params["place"], ctx.params["database"])
+    ctx.write("windows", count_by_window(events), to=sink)
 
 
 def count_by_window(events: DataFrame) -> DataFrame:

@@ -210,14 +210,14 @@ def test_abort_leaves_published_epochs_alone(sink, output):
 
 def test_recovery_removes_what_is_garbage(sink, output):
     """
-    A start removes what it is told is garbage, and folders of no form that the sink makes.
+    A start removes what it is told is garbage, and nothing that the sink does not make.
     """
     for epoch, token in ((0, 1), (1, 1), (1, 2), (2, 2)):
         stage_by_hand(output, ["x"], epoch=epoch, token=token)
     (staging_of(output) / "half").mkdir()
     sink.recover(QUERY_ID, lambda epoch, _: epoch != 1, OpenFence())
 
-    assert ["1-1", "1-2"] == sorted(p.name for p in staging_of(output).iterdir())
+    assert ["1-1", "1-2", "half"] == sorted(p.name for p in staging_of(output).iterdir())
 
 
 # --- taking back --------------------------------------------------------------------------------

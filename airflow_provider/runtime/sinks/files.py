@@ -23,10 +23,9 @@ from airflow_provider.runtime.sinks.protocol import (
     IsGarbage,
     Staged,
 )
-from airflow_provider.runtime.sinks.staging import stage_files
+from airflow_provider.runtime.sinks.staging import folder_name, stage_files, staged_epochs
 from airflow_provider.runtime.storage import local_path_of
 from airflow_provider.runtime.storage.local import sync_folder
-from airflow_provider.runtime.storage.trees import folders_in
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -37,7 +36,6 @@ FORMATS: Final = ("parquet", "json", "csv", "orc")
 _SELF_DESCRIBING: Final = frozenset({"parquet", "orc"})  # an empty file still tells the schema
 # Spark names a file part-<task>-<uuid>.c000.snappy.parquet, or with -c000; what follows is kept.
 _SPARK_NAME = re.compile(r"part-\d+-[0-9a-f-]{36}[.-]c\d+(?P<suffix>\..+)")
-_STAGING_NAME = re.compile(r"(?P<epoch>\d+)-(?P<token>\d+)")
 
 
 def files(
@@ -105,10 +103,9 @@ class FilesSink:
         """Remove the query's hidden folders that are garbage; a rename needs no other fence."""
         del fence
         staging = self._staging(query_id)
-        for name in folders_in(str(staging)):
-            match = _STAGING_NAME.fullmatch(name)
-            if match is None or is_garbage(int(match["epoch"]), int(match["token"])):
-                self._remove_staging(staging / name)
+        for epoch in staged_epochs(str(staging), query_id):
+            if is_garbage(epoch.epoch, epoch.token):
+                self._remove_staging(self._folder_of(epoch))
         self._remove_if_empty(staging)
 
     def stage(self, df: DataFrame, epoch: EpochId) -> Staged:
@@ -172,7 +169,7 @@ class FilesSink:
         return self._output.parent / f".{self._output.name}.staging" / query_id
 
     def _folder_of(self, epoch: EpochId) -> Path:
-        return self._staging(epoch.query_id) / f"{epoch.epoch}-{epoch.token}"
+        return self._staging(epoch.query_id) / folder_name(epoch)
 
     def _remove_staging(self, folder: Path) -> None:
         shutil.rmtree(folder, ignore_errors=True)

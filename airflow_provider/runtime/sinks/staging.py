@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
-from airflow_provider.runtime.storage.trees import files_under, flush
+from airflow_provider.runtime.sinks.protocol import EpochId
+from airflow_provider.runtime.storage.trees import files_under, flush, folders_in
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -18,6 +20,18 @@ _WRITER_OPTIONS: Final = {
     "mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
     "mapreduce.fileoutputcommitter.algorithm.version": "2",
 }
+_FOLDER: Final = re.compile(r"(?P<epoch>\d+)-(?P<token>\d+)")
+
+
+def folder_name(epoch: EpochId) -> str:
+    """Return what the folder is called in which a driver stages an epoch of a query."""
+    return f"{epoch.epoch}-{epoch.token}"
+
+
+def staged_epochs(url: str, query_id: str) -> list[EpochId]:
+    """Return the epochs for which there is a folder under *url*, the query's home."""
+    matches = [match for name in folders_in(url) if (match := _FOLDER.fullmatch(name))]
+    return [EpochId("", query_id, int(m["epoch"]), int(m["token"])) for m in matches]
 
 
 @dataclasses.dataclass(frozen=True)

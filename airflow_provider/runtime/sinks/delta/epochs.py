@@ -16,6 +16,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider.runtime.sinks.delta.log import Change, active_paths
+from airflow_provider.runtime.sinks.staging import folder_name
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -29,7 +30,7 @@ _NOBODY: Final = 0  # no driver's token
 
 def folder_of(epoch: EpochId) -> str:
     """Return where an epoch is staged and stays, relative to the table."""
-    return f"{home_of(epoch.query_id)}/{epoch.epoch}-{epoch.token}"
+    return f"{home_of(epoch.query_id)}/{folder_name(epoch)}"
 
 
 def home_of(query_id: str) -> str:

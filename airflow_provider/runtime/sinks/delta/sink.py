@@ -10,10 +10,8 @@ epoch. The folder's name does not begin with ``_`` or ``.``: ``VACUUM`` would ne
 from __future__ import annotations
 
 import os
-import random
 import re
 import threading
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -49,30 +47,29 @@ from airflow_provider.runtime.sinks.delta.schema import (
     check_partitions,
 )
 from airflow_provider.runtime.sinks.protocol import Committable, EpochId, Fence, IsGarbage, Staged
-from airflow_provider.runtime.sinks.staging import settings, stage_files
+from airflow_provider.runtime.sinks.staging import settings, stage_files, staged_epochs
+from airflow_provider.runtime.sinks.tableformats import (
+    PARQUET,
+    Pauses,
+    check_append_only,
+    own_errors,
+    require_extra,
+)
 from airflow_provider.runtime.storage import local_path_of
 from airflow_provider.runtime.storage.opening import open_objects, scheme_of, spark_url
-from airflow_provider.runtime.storage.trees import folders_in, remove_tree
+from airflow_provider.runtime.storage.trees import remove_tree
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from deltalake import DeltaTable
     from pyspark.sql import DataFrame
 
-_SETTLED_WITHIN_S: Final = 300.0  # other writers may win for this long before a start is failed
 _FAILURES: Final = 3  # in a row, of writes that nobody else was in the way of
 _FIRST_WAIT_S: Final = 0.01
 _LONGEST_WAIT_S: Final = 1.0
-_STAGING_NAME: Final = re.compile(r"(?P<epoch>\d+)-(?P<token>\d+)")
 _FIRST_FILE: Final = "/part-00000-"
-_PARQUET: Final = {
-    # Delta knows neither INT96, nor the lists and decimals of Spark 1, nor the Julian calendar.
-    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
-    "spark.sql.parquet.writeLegacyFormat": "false",
-    "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED",
-    "spark.sql.parquet.fieldId.write.enabled": "false",
-}
+_LIBRARIES: Final = ("deltalake", "pyarrow")
 
 
 def delta(
@@ -139,13 +136,8 @@ class DeltaSink:
 
     def check(self, df: DataFrame, output_mode: str) -> None:
         """Refuse what the table cannot take; nothing is written, its log is only read."""
-        if output_mode != "append":
-            msg = (
-                f"{self.name}: rows are only added, so output_mode must be 'append', not "
-                f"{output_mode!r}"
-            )
-            raise ConfigError(msg)
-        _require_extra(self.name)
+        check_append_only(self.name, output_mode)
+        require_extra(self.name, "delta", *_LIBRARIES)
         self._check_place()
         schema = as_stored(df.schema.jsonValue(), self.name)
         check_partitions(schema, self._partition_by, self.name)
@@ -187,7 +179,7 @@ class DeltaSink:
         schema = as_stored(df.schema.jsonValue(), self.name)
         folder = folder_of(epoch)
         url = f"{self._url}/{folder}"
-        with settings(df.sparkSession, _PARQUET):
+        with settings(df.sparkSession, PARQUET):
             staged = stage_files(
                 df,
                 spark_url(url),
@@ -280,8 +272,8 @@ class DeltaSink:
         Also when it is not known whether its version was put: either the next look finds it, or the
         next attempt and the one on its way are for the same version, of which one fails.
         """
-        deadline = self._clock.monotonic() + _SETTLED_WITHIN_S
-        wait, failures = _FIRST_WAIT_S, 0
+        pauses = Pauses(self._clock, first_s=_FIRST_WAIT_S, longest_s=_LONGEST_WAIT_S)
+        failures = 0
         while True:
             try:
                 with self._one_at_a_time:
@@ -293,46 +285,32 @@ class DeltaSink:
                 table = self._loaded()
                 moved = table is not None and table.version() != seen
                 failures = 0 if moved else failures + 1
-                if failures >= _FAILURES or self._clock.monotonic() > deadline:
+                if failures >= _FAILURES or pauses.is_over:
                     msg = f"{self.name}: {type(error).__name__}: {error}"
                     raise SinkError(msg) from error
             else:
                 return
-            self._clock.sleep(random.uniform(wait / 2, wait))  # noqa: S311 - spreads writers
-            wait = min(2 * wait, _LONGEST_WAIT_S)
+            pauses.pause()
 
     def _loaded(self) -> DeltaTable | None:
-        _require_extra(self.name)
-        with self._errors(), self._one_at_a_time:
+        require_extra(self.name, "delta", *_LIBRARIES)
+        with own_errors(self.name), self._one_at_a_time:
             return self._log.load()
-
-    @contextmanager
-    def _errors(self) -> Iterator[None]:
-        """Turn what delta-rs and the stores raise into ours."""
-        try:
-            yield
-        except SparkStreamError:
-            raise
-        except Exception as error:  # each store has errors of its own
-            msg = f"{self.name}: {type(error).__name__}: {error}"
-            raise SinkError(msg) from error
 
     # --- what is not published --------------------------------------------------------------------
 
     def abort(self, committable: Committable) -> None:
         """Remove the epoch's files, unless the log has named one."""
-        with self._errors():
+        with own_errors(self.name):
             self._remove(self._loaded(), committable.epoch)
 
     def recover(self, query_id: str, is_garbage: IsGarbage, fence: Fence) -> None:
         """Remove garbage that the log has not named; the put-if-absent needs no other fence."""
         del fence
         table = self._loaded()
-        with self._errors():
-            for name in folders_in(f"{self._url}/{home_of(query_id)}"):
-                match = _STAGING_NAME.fullmatch(name)
-                if match and is_garbage(int(match["epoch"]), int(match["token"])):
-                    epoch = EpochId("", query_id, int(match["epoch"]), int(match["token"]))
+        with own_errors(self.name):
+            for epoch in staged_epochs(f"{self._url}/{home_of(query_id)}", query_id):
+                if is_garbage(epoch.epoch, epoch.token):
                     self._remove(table, epoch)
 
     def _remove(self, table: DeltaTable | None, epoch: EpochId) -> None:
@@ -346,7 +324,7 @@ class DeltaSink:
         """Refuse when a published file is no longer the table's: rewritten, or deleted."""
         table = self._loaded()
         if table is not None:
-            with self._errors():
+            with own_errors(self.name):
                 self._published(table, committables)
 
     def take_back(self, committables: Sequence[Committable], fence: Fence) -> None:
@@ -373,7 +351,7 @@ class DeltaSink:
 
         self._until_settled(attempt)
         table = self._loaded()
-        with self._errors():
+        with own_errors(self.name):
             for committable in written:
                 self._remove(table, committable.epoch)
 
@@ -417,15 +395,3 @@ class DeltaSink:
         if table.metadata().configuration.get("delta.appendOnly", "").lower() == "true":
             msg = f"{self.name}: the table has delta.appendOnly, so nothing can be removed from it"
             raise TakeBackError(msg)
-
-
-def _require_extra(name: str) -> None:
-    try:
-        import deltalake  # noqa: F401 - is it there?
-        import pyarrow  # noqa: F401 - is it there?
-    except ImportError as error:
-        msg = (
-            f"{name}: the sink needs the extra 'delta': "
-            "pip install 'airflow-provider-spark-streaming[delta]'"
-        )
-        raise ConfigError(msg) from error

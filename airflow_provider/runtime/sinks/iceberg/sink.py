@@ -9,8 +9,6 @@ lives. A committer that was overtaken fails the swap, looks again, and finds it 
 
 from __future__ import annotations
 
-import random
-import re
 import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
@@ -44,9 +42,21 @@ from airflow_provider.runtime.sinks.iceberg.tables import (
     swap,
 )
 from airflow_provider.runtime.sinks.protocol import Committable, EpochId, Fence, IsGarbage, Staged
-from airflow_provider.runtime.sinks.staging import StagedFiles, settings, stage_files
+from airflow_provider.runtime.sinks.staging import (
+    StagedFiles,
+    settings,
+    stage_files,
+    staged_epochs,
+)
+from airflow_provider.runtime.sinks.tableformats import (
+    PARQUET,
+    Pauses,
+    check_append_only,
+    own_errors,
+    require_extra,
+)
 from airflow_provider.runtime.storage.opening import spark_url
-from airflow_provider.runtime.storage.trees import folders_in, remove_tree
+from airflow_provider.runtime.storage.trees import remove_tree
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -57,23 +67,14 @@ if TYPE_CHECKING:
     from pyiceberg.table import Table
     from pyspark.sql import DataFrame
 
-_SETTLED_WITHIN_S: Final = 300.0  # other writers may win for this long before a start is failed
 _FIRST_WAIT_S: Final = 0.02
 _LONGEST_WAIT_S: Final = 2.0
-_STAGING_NAME: Final = re.compile(r"(?P<epoch>\d+)-(?P<token>\d+)")
+_LIBRARIES: Final = ("pyarrow", "pyiceberg.catalog")
 _NEW_TABLE: Final = {
     # Every commit adds a manifest and copies the list of all; merged, they are a hundred at most.
     "commit.manifest-merge.enabled": "true",
     # Every commit leaves a metadata file that grows with the snapshots; keep the newest hundred.
     "write.metadata.delete-after-commit.enabled": "true",
-}
-_PARQUET: Final = {
-    # Iceberg knows neither INT96, nor the lists and decimals of Spark 1, nor the Julian calendar;
-    # and ids that a column has brought along are not the table's.
-    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
-    "spark.sql.parquet.writeLegacyFormat": "false",
-    "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED",
-    "spark.sql.parquet.fieldId.write.enabled": "false",
 }
 
 
@@ -137,12 +138,7 @@ class IcebergSink:
 
     def check(self, df: DataFrame, output_mode: str) -> None:
         """Refuse what the table cannot take; nothing is written, the catalog is only read."""
-        if output_mode != "append":
-            msg = (
-                f"{self.name}: rows are only added, so output_mode must be 'append', not "
-                f"{output_mode!r}"
-            )
-            raise ConfigError(msg)
+        check_append_only(self.name, output_mode)
         namespace, _, table_name = self._table_name.rpartition(".")
         if not namespace or not table_name:
             msg = f"{self.name}: name the table with its namespace: 'namespace.table'"
@@ -171,7 +167,7 @@ class IcebergSink:
 
     def _arrow_schema(self, df: DataFrame) -> pa.Schema:
         """Return the schema that the staged files will have."""
-        _require_extra(self.name)
+        require_extra(self.name, "iceberg", *_LIBRARIES)
         from pyspark.errors import PySparkException
         from pyspark.sql.pandas.types import to_arrow_schema
 
@@ -208,7 +204,7 @@ class IcebergSink:
         copies = {f"__partition_{number}": column for number, column in enumerate(made)}
         if copies:
             df = df.withColumns(copies).hint("rebalance", *copies)
-        with settings(df.sparkSession, _PARQUET):
+        with settings(df.sparkSession, PARQUET):
             return stage_files(
                 df, folder, "parquet", partition_by=tuple(copies), options=self._options
             )
@@ -279,19 +275,17 @@ class IcebergSink:
             iceberg_errors.CommitStateUnknownException,
             iceberg_errors.WaitingForLockException,
         )
-        deadline = self._clock.monotonic() + _SETTLED_WITHIN_S
-        wait = _FIRST_WAIT_S
+        pauses = Pauses(self._clock, first_s=_FIRST_WAIT_S, longest_s=_LONGEST_WAIT_S)
         with self._errors():
             while True:
                 try:
                     attempt(self._load_same(committable))
                 except lost:
-                    if self._clock.monotonic() > deadline:
+                    if pauses.is_over:
                         raise
                 else:
                     return
-                self._clock.sleep(random.uniform(wait / 2, wait))  # noqa: S311 - spreads writers
-                wait = min(2 * wait, _LONGEST_WAIT_S)
+                pauses.pause()
 
     def _load_same(self, committable: Committable) -> Table:
         """Return the table as it is now, if it is the one that was staged for."""
@@ -322,10 +316,8 @@ class IcebergSink:
             table = self._load()
             if table is None:
                 return
-            for name in folders_in(f"{data_folder(table)}/{query_id}"):
-                match = _STAGING_NAME.fullmatch(name)
-                if match and is_garbage(int(match["epoch"]), int(match["token"])):
-                    epoch = EpochId("", query_id, int(match["epoch"]), int(match["token"]))
+            for epoch in staged_epochs(f"{data_folder(table)}/{query_id}", query_id):
+                if is_garbage(epoch.epoch, epoch.token):
                     self._remove(table, epoch, folder_of(table, epoch))
 
     def _remove(self, table: Table | None, epoch: EpochId, folder: str) -> None:
@@ -418,7 +410,7 @@ class IcebergSink:
     # --- the catalog ------------------------------------------------------------------------------
 
     def _open(self) -> Catalog:
-        _require_extra(self.name)
+        require_extra(self.name, "iceberg", *_LIBRARIES)
         from pyiceberg.catalog import load_catalog
 
         with self._opening:
@@ -441,28 +433,12 @@ class IcebergSink:
     @contextmanager
     def _errors(self) -> Iterator[None]:
         """Turn what the catalog and the object store raise into ours."""
-        try:
-            yield
-        except SparkStreamError:
-            raise
-        except FileNotFoundError as error:
-            msg = (
-                f"{self.name}: a staged file is gone ({error}); it was removed by hand or by a job "
-                "that removes orphan files: restore it, or start a new job directory"
-            )
-            raise SinkError(msg) from error
-        except Exception as error:  # each catalog has errors of its own
-            msg = f"{self.name}: {type(error).__name__}: {error}"
-            raise SinkError(msg) from error
-
-
-def _require_extra(name: str) -> None:
-    try:
-        import pyarrow  # noqa: F401 - is it there?
-        import pyiceberg.catalog  # noqa: F401 - is it there?
-    except ImportError as error:
-        msg = (
-            f"{name}: the sink needs the extra 'iceberg': "
-            "pip install 'airflow-provider-spark-streaming[iceberg]'"
-        )
-        raise ConfigError(msg) from error
+        with own_errors(self.name):
+            try:
+                yield
+            except FileNotFoundError as error:
+                msg = (
+                    f"{self.name}: a staged file is gone ({error}); it was removed by hand or by "
+                    "a job that removes orphan files: restore it, or start a new job directory"
+                )
+                raise SinkError(msg) from error

@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final
 
 from airflow_provider.runtime.errors import SinkError
+from airflow_provider.runtime.sinks.staging import folder_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -75,7 +76,7 @@ def data_folder(table: Table) -> str:
 
 def folder_of(table: Table, epoch: EpochId) -> str:
     """Return where an epoch is staged, and stays."""
-    return f"{data_folder(table)}/{epoch.query_id}/{epoch.epoch}-{epoch.token}"
+    return f"{data_folder(table)}/{epoch.query_id}/{folder_name(epoch)}"
 
 
 def paths_of(committable: Committable) -> list[str]:

@@ -1,0 +1,93 @@
+"""What the sinks into table formats share: Parquet that others can read, and optimistic commits."""
+
+from __future__ import annotations
+
+import importlib
+import random
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final
+
+from airflow_provider.runtime.errors import ConfigError, SinkError, SparkStreamError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from airflow_provider.runtime.clock import Clock
+
+PARQUET: Final[Mapping[str, str]] = {
+    # Table formats know neither INT96, nor the lists and decimals of Spark 1, nor the Julian
+    # calendar; and ids that a column has brought along are not the table's.
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+    "spark.sql.parquet.writeLegacyFormat": "false",
+    "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED",
+    "spark.sql.parquet.fieldId.write.enabled": "false",
+}
+_SETTLED_WITHIN_S: Final = 300.0  # other writers may win for this long before a start is failed
+
+
+class Pauses:
+    """The pauses of a writer that lost against another one, and when it gives up.
+
+    Args:
+        clock: time.
+        first_s: the first pause, drawn from its upper half; each next one is twice as long.
+        longest_s: as long as they get.
+    """
+
+    def __init__(self, clock: Clock, *, first_s: float, longest_s: float) -> None:
+        self._clock = clock
+        self._deadline = clock.monotonic() + _SETTLED_WITHIN_S
+        self._next_s = first_s
+        self._longest_s = longest_s
+
+    @property
+    def is_over(self) -> bool:
+        """Return whether others have won for so long that it is time to give up."""
+        return self._clock.monotonic() > self._deadline
+
+    def pause(self) -> None:
+        """Let the others go first."""
+        # Drawn by lot, so that writers that met do not meet again.
+        self._clock.sleep(random.uniform(self._next_s / 2, self._next_s))  # noqa: S311
+        self._next_s = min(2 * self._next_s, self._longest_s)
+
+
+def check_append_only(name: str, output_mode: str) -> None:
+    """Refuse any other output mode than append."""
+    if output_mode != "append":
+        msg = f"{name}: rows are only added, so output_mode must be 'append', not {output_mode!r}"
+        raise ConfigError(msg)
+
+
+def require_extra(name: str, extra: str, *modules: str) -> None:
+    """Refuse a sink whose libraries are not installed.
+
+    Args:
+        name: the sink's.
+        extra: what brings them.
+        modules: what must import.
+
+    Raises:
+        ConfigError: the message says what to install.
+    """
+    try:
+        for module in modules:
+            importlib.import_module(module)
+    except ImportError as error:
+        msg = (
+            f"{name}: the sink needs the extra {extra!r}: "
+            f"pip install 'airflow-provider-spark-streaming[{extra}]'"
+        )
+        raise ConfigError(msg) from error
+
+
+@contextmanager
+def own_errors(name: str) -> Iterator[None]:
+    """Turn what libraries, catalogs and stores raise into a `SinkError` that names the sink."""
+    try:
+        yield
+    except SparkStreamError:
+        raise
+    except Exception as error:  # each of them has errors of its own
+        msg = f"{name}: {type(error).__name__}: {error}"
+        raise SinkError(msg) from error

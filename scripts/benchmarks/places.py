@@ -1,0 +1,70 @@
+"""Where the benchmark writes to: each kind of sink, and how many rows a reader finds there."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from airflow_provider.runtime import delta, files, iceberg, native, sql
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+PLAIN = "plain"
+SINKS = ("files", "native", "delta", "iceberg", "sql-append", "sql-upsert")
+KEYS = ("minute", "key")
+
+
+def sink_of(kind: str, place: str, database: str) -> Any:
+    """Return a fresh sink of the *kind* in the folder *place*, or in the *database*."""
+    if kind == "files":
+        return files(f"{place}/output")
+    if kind == "native":
+        return native("parquet", {"path": f"{place}/output"})
+    if kind == "delta":
+        return delta(f"{place}/output")
+    if kind == "iceberg":
+        return iceberg("bench.output", catalog=catalog_of(place))
+    if kind == "sql-append":
+        return sql(database, "appended")
+    return sql(database, "upserted", mode="upsert", keys=KEYS)
+
+
+def prepare(kind: str, place: Path) -> None:
+    """Make what a sink expects to be there."""
+    place.mkdir(parents=True)
+    if kind == "iceberg":
+        from pyiceberg.catalog import load_catalog
+
+        load_catalog(**catalog_of(str(place))).create_namespace("bench")
+
+
+def count_rows(kind: str, place: Path, database: str) -> int:
+    """Return how many rows there are, as others read them."""
+    if kind == "delta":
+        from deltalake import DeltaTable
+
+        return int(DeltaTable(place / "output").count())
+    if kind == "iceberg":
+        from pyiceberg.catalog import load_catalog
+
+        return int(load_catalog(**catalog_of(str(place))).load_table("bench.output").scan().count())
+    if kind.startswith("sql"):
+        import psycopg
+
+        with psycopg.connect(database) as connection:
+            table = "appended" if kind == "sql-append" else "upserted"
+            row = connection.execute(f"SELECT count(*) FROM {table}").fetchone()  # noqa: S608 - ours
+            return int(row[0]) if row else 0
+    import pandas as pd
+
+    return len(pd.read_parquet(place / "output"))
+
+
+def catalog_of(place: str) -> dict[str, str]:
+    """Return the properties of a SQL catalog in the folder *place*."""
+    return {
+        "name": "bench",
+        "type": "sql",
+        "uri": f"sqlite:///{place}/catalog.db",
+        "warehouse": f"file://{place}/warehouse",
+    }

@@ -1,0 +1,228 @@
+"""Taking back a run's epochs of one query: which, in what order, and what is refused."""
+
+from __future__ import annotations
+
+import pytest
+
+from airflow_provider.runtime.errors import CheckpointError, LeaseLostError, TakeBackError
+from airflow_provider.runtime.sinks import native
+from airflow_provider.runtime.sinks.records import TakeBackRecord
+from airflow_provider.runtime.sinks.takeback import RunTakeBack
+from airflow_provider.runtime.testing import LosingFence, OpenFence
+from tests.unit.support import QUERY_ID, EpochBench, FakeFrame, FakeSink, counted
+
+
+@pytest.fixture
+def sink() -> FakeSink:
+    return FakeSink()
+
+
+@pytest.fixture
+def job(tmp_path, sink):
+    """Yield a job directory whose one query writes to ``sink``."""
+    bench = EpochBench(tmp_path / "job", sink)
+    bench.spark.begin()
+    yield bench
+    bench.close()
+
+
+def run(job: EpochBench, run_id: str, *epochs: int, publish: bool = True) -> None:
+    """Let a run write epochs, and end."""
+    committer = job.recovered(run_id)
+    for epoch in epochs:
+        job.spark.plan(epoch)
+        committer.pre_commit(FakeFrame(f"{run_id} {epoch}"), epoch, counted(1))
+        job.spark.commit(epoch)
+    if publish:
+        committer.commit_ready()
+
+
+def take_back(job: EpochBench, run_id: str, *sinks, fence=None) -> RunTakeBack:
+    return RunTakeBack(
+        "q",
+        records=job.records,
+        sinks=sinks or job.sinks,
+        run_id=run_id,
+        fence=fence or OpenFence(9),
+        clock=job.clock,
+    )
+
+
+def test_a_run_is_taken_back_newest_epoch_first(job, sink):
+    """
+    The run's epochs go, those of the run before stay, and the record says from where on.
+    """
+    run(job, "r1", 0, 1)
+    run(job, "r2", 2, 3)
+
+    assert 2 == take_back(job, "r2").take_back()
+
+    assert {0: ["r1 0"], 1: ["r1 1"]} == sink.published
+    assert [[3, 2]] == sink.asked("take_back") == sink.asked("check_take_back")
+    assert ("r2", 2, QUERY_ID) == (
+        job.records.take_back().run_id,
+        job.records.take_back().first_epoch,
+        job.records.take_back().query_id,
+    )
+    assert job.records.take_back().began == job.records.take_back().done
+
+
+def test_twice_is_once(job, sink):
+    """
+    A second call removes nothing more.
+    """
+    run(job, "r1", 0)
+    first = [take_back(job, "r1").take_back() for _ in range(2)]
+
+    assert [0, 0] == first
+    assert [[0]] == sink.asked("take_back")
+
+
+def test_a_run_that_wrote_nothing(job, sink):
+    """
+    There is nothing to take back, and nothing is recorded.
+    """
+    run(job, "r1", 0)
+
+    assert -1 == take_back(job, "r2").take_back()
+    assert job.records.take_back() is None
+    assert {0: ["r1 0"]} == sink.published
+
+
+def test_what_waits_to_be_published_is_taken_back_too(job, sink):
+    """
+    An epoch that was only pre-committed will never be published.
+    """
+    run(job, "r1", 0)
+    run(job, "r1", 1, publish=False)
+
+    take_back(job, "r1").take_back()
+
+    assert ({}, {}) == (sink.staged, sink.published)
+    assert [[1, 0]] == sink.asked("take_back")
+
+
+def test_no_query_runs_on_what_was_taken_back(job):
+    """
+    The checkpoint must be restored first, or the run's input would count as read.
+    """
+    run(job, "r1", 0)
+    take_back(job, "r1").take_back()
+
+    with pytest.raises(CheckpointError, match=r"'r1' wrote, from epoch 0 on, was taken back"):
+        job.recovered("r2")
+
+
+def test_earlier_runs_follow(job, sink):
+    """
+    Runs are taken back from the last one backwards; a second one does not stumble over the first.
+    """
+    run(job, "r1", 0)
+    run(job, "r2", 1)
+    take_back(job, "r2").take_back()
+
+    assert 0 == take_back(job, "r1").take_back()
+    assert {} == sink.published
+
+
+def test_a_run_that_others_followed_is_refused(job, sink):
+    """
+    Nothing is removed, and the error names the run to begin with.
+    """
+    run(job, "r1", 0)
+    run(job, "r2", 1)
+
+    for attempt in (take_back(job, "r1").check, take_back(job, "r1").take_back):
+        with pytest.raises(TakeBackError, match="run 'r2' has written .* take back the later runs"):
+            attempt()
+    assert {0: ["r1 0"], 1: ["r2 1"]} == sink.published
+    assert job.records.take_back() is None
+
+
+def test_another_take_back_is_finished_first(job, sink):
+    """
+    One that has begun and died is named; its own run may go on with it.
+    """
+    run(job, "r1", 0)
+    run(job, "r2", 1)
+    job.records.put_take_back(
+        TakeBackRecord(query_id=QUERY_ID, run_id="r2", first_epoch=1, began="yesterday")
+    )
+
+    with pytest.raises(TakeBackError, match="run 'r2' is being taken back, which began at yest"):
+        take_back(job, "r1").take_back()
+    assert 1 == take_back(job, "r2").take_back()
+    assert {0: ["r1 0"]} == sink.published
+
+
+def test_a_run_whose_records_were_folded_is_refused(job, sink):
+    """
+    What it wrote is no longer known epoch by epoch.
+    """
+    run(job, "r1", 0, 1)
+    job.records.put_history(job.records.history().with_epochs([job.record(0)]))
+    job.records.forget_published(0)
+
+    with pytest.raises(TakeBackError, match="before epoch 1 were folded away"):
+        take_back(job, "r1").take_back()
+    assert [] == sink.asked("take_back")
+
+
+def test_a_sink_that_the_job_no_longer_has_is_refused(job):
+    """
+    The rows there could not be removed.
+    """
+    run(job, "r1", 0)
+
+    with pytest.raises(TakeBackError, match="wrote to 'fake', which the job no longer writes to"):
+        take_back(job, "r1", FakeSink("other")).take_back()
+
+
+def test_sparks_own_sinks_are_refused(job, sink):
+    """
+    A native sink beside says so before anything is removed.
+    """
+    run(job, "r1", 0)
+
+    with pytest.raises(TakeBackError, match="native:console: .* cannot be taken back"):
+        take_back(job, "r1", sink, native("console")).take_back()
+    assert {0: ["r1 0"]} == sink.published
+
+
+def test_a_sink_that_refuses_stops_before_the_others_begin(tmp_path):
+    """
+    All sinks are asked before the first row goes.
+    """
+
+    class Refusing(FakeSink):
+        def check_take_back(self, committables):
+            msg = "not exactly"
+            raise TakeBackError(msg)
+
+    willing = FakeSink("willing")
+    job = EpochBench(tmp_path / "job", willing, Refusing("refusing"))
+    job.spark.begin()
+    run(job, "r1", 0)
+
+    with pytest.raises(TakeBackError, match="not exactly"):
+        take_back(job, "r1").take_back()
+    job.close()
+    assert {0: ["r1 0"]} == willing.published
+    assert job.records.take_back() is None
+
+
+def test_every_step_is_fenced(job, sink):
+    """
+    A driver that loses its lease stops before the intent, in a sink, or before the end.
+    """
+    run(job, "r1", 0, 1)
+    begun = []
+    for lost_at in range(1, 5):
+        with pytest.raises(LeaseLostError):
+            take_back(job, "r1", fence=LosingFence(lost_at)).take_back()
+        record = job.records.take_back()
+        begun.append((record is not None, record is not None and record.done is not None))
+    assert [(False, False), (True, False), (True, False), (True, False)] == begun
+
+    assert 0 == take_back(job, "r1", fence=LosingFence(5)).take_back()
+    assert {} == sink.published
