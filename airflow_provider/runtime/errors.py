@@ -7,12 +7,14 @@
     │ ├ UnsupportedStorageError      no atomic put-if-absent there
     │ ├ UnsupportedVersionError      written by a newer version of this package
     │ ├ UnknownJobError              no job, run or checkpoint at that place
-    │ └ JobDrainedError              the job has ended for good and cannot resume
+    │ ├ JobDrainedError              the job has ended for good and cannot resume
+    │ └ SavepointBusyError           somebody else is taking or removing that savepoint
     ├ LeaseHeldError                 another live driver owns the job; nothing written   5
     ├ LeaseLostError                 another driver took over; this one stops            5
     ├ CheckpointError                a checkpoint or document is not what it must be     4
     │ ├ CorruptDocumentError
     │ └ OpenBatchError               a planned batch has not been committed
+    ├ SavepointError                 a savepoint could not be taken; there is none of it 3
     ├ SinkError                      a sink could not stage or publish                   3
     │ └ TakeBackError                what was published cannot be removed exactly        4
     ├ RunFailedError                 the attempt ended; .failure says class and reason   3 or 4
@@ -62,6 +64,10 @@ class JobDrainedError(ConfigError):
     """The job was drained: its state is flushed, so running on would repeat its last windows."""
 
 
+class SavepointBusyError(ConfigError):
+    """Another process is taking, restoring or removing the savepoint."""
+
+
 class LeaseHeldError(SparkStreamError):
     """Another driver owns the job directory and is alive; nothing was written."""
 
@@ -86,6 +92,10 @@ class CorruptDocumentError(CheckpointError):
 
 class OpenBatchError(CheckpointError):
     """A batch is planned and not committed, so nothing can be planned after it."""
+
+
+class SavepointError(SparkStreamError):
+    """A savepoint could not be taken; what was copied of it is removed, the job is not touched."""
 
 
 class SinkError(SparkStreamError):
