@@ -67,6 +67,7 @@ def choose(first: Seen, now: Seen, *, waited_s: float, aligned_timeout_s: float)
     Args:
         first: the first look; what was in flight then is what an aligned savepoint waits for.
         now: the last one.
+        waited_s: since the first look.
         aligned_timeout_s: 0 to wait for no batch in flight.
     """
     in_flight = first.position.open_batch

@@ -90,6 +90,8 @@ def retain(root_url: str, retention: Retention, *, clock: Clock | None = None) -
 
     Args:
         root_url: the folder whose children are savepoints.
+        retention: which ones may go.
+        clock: time; None for the machine's.
 
     Returns:
         The names of the savepoints that are gone.
@@ -142,7 +144,9 @@ def collect_garbage(
     """Remove the folders that are no savepoint and at which nobody is, but for shared files.
 
     Args:
+        root_url: the folder whose children are savepoints.
         only: the one folder to look at; None for all.
+        clock: time; None for the machine's.
 
     Returns:
         The names of the folders of which something was removed.

@@ -35,7 +35,8 @@ class SavedFile(NamedTuple):
     Attributes:
         path: relative to the query's folder in the savepoint.
         size: bytes.
-        tag: what the checkpoint's filesystem tells versions of one name apart by; None when unknown.
+        tag: what the checkpoint's filesystem tells one version of a name from
+            another by; None when unknown.
         holder: the savepoint beside this one in which the bytes lie; None for this one.
     """
 

@@ -24,8 +24,6 @@ import logging
 import uuid
 from typing import TYPE_CHECKING, Any, Final
 
-from airflow_provider.runtime.storage.copies import copy_files
-
 from airflow_provider.runtime import failpoints
 from airflow_provider.runtime.checkpoint import CheckpointLogs
 from airflow_provider.runtime.clock import Clock, to_iso
@@ -38,6 +36,7 @@ from airflow_provider.runtime.savepoint.catalog import open_savepoint
 from airflow_provider.runtime.savepoint.verifying import find_damage
 from airflow_provider.runtime.sinks.records import EpochRecords, TakeBackRecord
 from airflow_provider.runtime.storage import Document, open_storage
+from airflow_provider.runtime.storage.copies import copy_files
 from airflow_provider.runtime.storage.trees import remove_tree
 
 if TYPE_CHECKING:
@@ -166,6 +165,7 @@ def begin_restore(
         claim_mode: ``no_claim``, or ``claim`` to let the savepoint go over to the job.
         skip_in_flight: do not run the batch in flight of an unaligned savepoint again: its rows
             are lost.
+        clock: for the record's time.
 
     Raises:
         ConfigError: an open restore is of another savepoint, or the outputs hold epochs from after

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from airflow_provider.runtime.checkpoint.inventory import NeededFile
-
     from airflow_provider.runtime.storage import Storage
     from airflow_provider.runtime.storage.trees import FileFacts
 
@@ -40,6 +39,8 @@ class Held:
         """Return for each needed file of a query what the savepoint's record says of it.
 
         Args:
+            query_id: the query's.
+            needed: its files.
             found: what the checkpoint's filesystem says of its files.
         """
         files: list[SavedFile] = []

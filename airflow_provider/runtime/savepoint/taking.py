@@ -11,11 +11,9 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Final
 
-from airflow_provider.runtime.checkpoint.inventory import Inventory, take_inventory
-from airflow_provider.runtime.storage.copies import copy_files
-
 from airflow_provider.runtime import failpoints
 from airflow_provider.runtime.checkpoint import MAX_WATERMARK_MS
+from airflow_provider.runtime.checkpoint.inventory import Inventory, take_inventory
 from airflow_provider.runtime.clock import Clock, SystemClock, millis_to_iso, to_iso
 from airflow_provider.runtime.errors import (
     CheckpointError,
@@ -37,6 +35,7 @@ from airflow_provider.runtime.savepoint.records import (
 from airflow_provider.runtime.savepoint.sharing import held_beside
 from airflow_provider.runtime.savepoint.verifying import VERIFIED_BYTES, find_damage
 from airflow_provider.runtime.storage import open_storage
+from airflow_provider.runtime.storage.copies import copy_files
 from airflow_provider.runtime.storage.trees import facts_under, remove_tree
 
 if TYPE_CHECKING:
@@ -68,10 +67,12 @@ def take_savepoint(
         source: what of; see :func:`~.sources.job_source` and :func:`~.sources.checkpoint_source`.
         url: the savepoint's own folder, which must not exist; its last part is the name.
         origin: one of :data:`~.records.ORIGINS`.
+        labels: free words to find it by.
         aligned_timeout_s: how long a batch in flight is waited for; then the savepoint is
             unaligned. 0 for not at all.
         verified_bytes: how many bytes may be read again to compare Spark's checksums, smallest
             files first; sizes are compared for all.
+        clock: time; None for the machine's.
 
     Returns:
         The savepoint, complete.

@@ -8,7 +8,6 @@ from airflow_provider.runtime.checkpoint.checksums import (
     has_hadoop_checksum,
     has_spark_checksum,
 )
-
 from airflow_provider.runtime.storage import open_storage
 from airflow_provider.runtime.storage.trees import files_under
 
@@ -45,6 +44,7 @@ def find_damage(
     Args:
         place: the savepoint's folder.
         name: the query's.
+        query: what the record says of it.
         verified_bytes: how many bytes to read and compare with checksums, the smallest files
             first; None for all.
 
