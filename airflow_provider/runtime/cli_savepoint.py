@@ -64,10 +64,8 @@ def add_commands(commands: Any, add: Callable[..., argparse.ArgumentParser]) -> 
 def _add_take(actions: Any, add: Callable[..., argparse.ArgumentParser]) -> None:
     take = add(actions, "take", _take, "take a savepoint, whether or not a driver is running")
     take.add_argument("job_dir", nargs="?", metavar="JOB_DIR")
-    take.add_argument("--checkpoint", metavar="URL", help="any Spark checkpoint, in place of a job")
-    take.add_argument(
-        "--to", metavar="URL", help="its own folder; default: JOB_DIR/savepoints/NAME"
-    )
+    take.add_argument("--checkpoint", metavar="URL", help="any Spark checkpoint")
+    take.add_argument("--to", metavar="URL", help="default: JOB_DIR/savepoints/NAME")
     take.add_argument("--name", metavar="N", help="default: the origin and the time")
     take.add_argument("--origin", choices=ORIGINS, default="manual")
     take.add_argument("--label", action="append", default=[], metavar="K=V")
@@ -89,9 +87,7 @@ def _add_restore(actions: Any, add: Callable[..., argparse.ArgumentParser]) -> N
         action="store_true",
         help="first remove from the sinks what was written after the savepoint",
     )
-    restore.add_argument(
-        "--entry", metavar="FILE.py:FUNC", help="with --take-back; default: the last run's"
-    )
+    restore.add_argument("--entry", metavar="FILE.py:FUNC", help="with --take-back")
     restore.add_argument("--conf", action="append", default=[], metavar="K=V", help="for Spark")
     restore.add_argument(
         "--skip-in-flight",
@@ -110,6 +106,7 @@ def _take(arguments: argparse.Namespace) -> int:
     else:
         source = checkpoint_source(arguments.checkpoint)
     timeout = arguments.aligned_timeout
+    name = f"{arguments.origin}-{clock.now():%Y%m%dT%H%M%S}-{secrets.token_hex(3)}"
     savepoint = take_savepoint(
         source,
         _target(
