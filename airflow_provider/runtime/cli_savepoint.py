@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import secrets
 from typing import TYPE_CHECKING, Any
@@ -28,9 +27,8 @@ from airflow_provider.runtime.savepoint import (
 from airflow_provider.runtime.storage import open_storage
 
 if TYPE_CHECKING:
+    import argparse
     from collections.abc import Callable
-
-Command = "Callable[[argparse.Namespace], int]"
 
 
 def add_commands(commands: Any, add: Callable[..., argparse.ArgumentParser]) -> None:
@@ -109,9 +107,7 @@ def _take(arguments: argparse.Namespace) -> int:
     name = f"{arguments.origin}-{clock.now():%Y%m%dT%H%M%S}-{secrets.token_hex(3)}"
     savepoint = take_savepoint(
         source,
-        _target(
-            arguments, f"{arguments.origin}-{clock.now():%Y%m%dT%H%M%S}-{secrets.token_hex(3)}"
-        ),
+        _target(arguments, name),
         origin=arguments.origin,
         labels=dict(_pair(label) for label in arguments.label),
         aligned_timeout_s=ALIGNED_TIMEOUT_S
