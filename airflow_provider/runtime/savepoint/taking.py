@@ -9,7 +9,7 @@ is taken.
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from airflow_provider.runtime import failpoints
 from airflow_provider.runtime.checkpoint import MAX_WATERMARK_MS
@@ -39,12 +39,13 @@ from airflow_provider.runtime.storage.copies import copy_files
 from airflow_provider.runtime.storage.trees import facts_under, remove_tree
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from airflow_provider.runtime.savepoint.sources import Source, SourceQuery
     from airflow_provider.runtime.storage import Storage
 
 log = logging.getLogger(__name__)
+T = TypeVar("T")
 
 ALIGNED_TIMEOUT_S: Final = 30.0
 _TRIES: Final = 5  # races with Spark's cleaning that are lost before it is given up
@@ -89,8 +90,9 @@ def take_savepoint(
     clock = clock or SystemClock()
     target = open_storage(url)
     name = check_name(target.url.rpartition("/")[2], what="savepoint")
-    _claim_empty(target, clock)
     taker = _Taker(source, target, clock, aligned_timeout_s, verified_bytes)
+    taker.check()
+    _claim_empty(target, clock)
     try:
         record = SavepointRecord(
             name=name,
@@ -152,37 +154,51 @@ class _Taker:
         self._clock = clock
         self._aligned_timeout_s = aligned_timeout_s
         self._verified_bytes = verified_bytes
-        self._held = held_beside(target)
+        self._held = Held({})
+
+    def check(self) -> None:
+        """Refuse, before anything is written, a checkpoint that has nothing or lacks something."""
+        for query in self._source.queries:
+            self._until_complete(query, self._inventory, 0.0)
 
     def take(self) -> dict[str, QuerySavepoint]:
         """Return the queries in the order of the job.
 
         Downstream ones are taken first: so none has read what its upstream's copy lacks.
         """
-        taken = {query.name: self._take(query) for query in reversed(self._source.queries)}
+        self._held = held_beside(self._target)
+        taken = {
+            query.name: self._until_complete(query, self._copy, self._aligned_timeout_s)
+            for query in reversed(self._source.queries)
+        }
         return {query.name: taken[query.name] for query in self._source.queries}
 
-    def _take(self, query: SourceQuery) -> QuerySavepoint:
+    def _until_complete(
+        self,
+        query: SourceQuery,
+        act: Callable[[SourceQuery, Take], T],
+        aligned_timeout_s: float,
+    ) -> T:
+        """Call *act* on a batch, and on a newer one when Spark has removed files meanwhile."""
         lost: MissingFilesError | None = None
         before = -1
         for _ in range(_TRIES):
-            choice = self._choose(query)
+            choice = self._choose(query, aligned_timeout_s)
             if lost is not None and choice.batch <= before:
                 msg = f"{query.checkpoint.url}: {lost}; this checkpoint is damaged"
                 raise CheckpointError(msg) from lost
             try:
-                return self._copy(query, choice)
+                return act(query, choice)
             except MissingFilesError as error:
                 log.info("%s: batch %s: %s", query.checkpoint.url, choice.batch, error)
                 lost, before = error, choice.batch
-                remove_tree(self._folder_of(query))
         msg = (
             f"{query.checkpoint.url}: Spark removed files {_TRIES} times while they were copied "
             f"(last: {lost}); let it keep more batches: spark.sql.streaming.minBatchesToRetain"
         )
         raise SavepointError(msg) from lost
 
-    def _choose(self, query: SourceQuery) -> Take:
+    def _choose(self, query: SourceQuery, aligned_timeout_s: float) -> Take:
         """Look at the query until it is known what to take."""
         began = self._clock.monotonic()
         first = now = self._source.look(query)
@@ -191,7 +207,7 @@ class _Taker:
                 first,
                 now,
                 waited_s=self._clock.monotonic() - began,
-                aligned_timeout_s=self._aligned_timeout_s,
+                aligned_timeout_s=aligned_timeout_s,
             )
             if isinstance(choice, Take):
                 return choice
@@ -200,15 +216,24 @@ class _Taker:
             self._clock.sleep(_POLL_S)
             now = self._source.look(query)
 
-    def _copy(self, query: SourceQuery, choice: Take) -> QuerySavepoint:
+    def _inventory(
+        self, query: SourceQuery, choice: Take
+    ) -> tuple[Inventory, dict[str, FileFacts]]:
+        """List what is needed, and all there is."""
         found = facts_under(query.checkpoint.url)
+        sizes = {path: facts.size for path, facts in found.items()}
         inventory = take_inventory(
-            {path: facts.size for path, facts in found.items()},
+            sizes,
             query.checkpoint.read,
             batch=choice.batch,
             planned=choice.planned,
             where=query.checkpoint.url,
         )
+        return inventory, found
+
+    def _copy(self, query: SourceQuery, choice: Take) -> QuerySavepoint:
+        remove_tree(self._folder_of(query))  # what a lost race has left
+        inventory, found = self._inventory(query, choice)
         query_id = str(query.logs.query_id())
         files = self._held.where(query_id, inventory.files, found)
         own = [(file.path, file.size) for file in files if file.holder is None]
