@@ -32,7 +32,7 @@ from airflow_provider.runtime.savepoint.records import (
     SavepointRecord,
     check_origin,
 )
-from airflow_provider.runtime.savepoint.sharing import held_beside
+from airflow_provider.runtime.savepoint.sharing import Held, held_beside
 from airflow_provider.runtime.savepoint.verifying import VERIFIED_BYTES, find_damage
 from airflow_provider.runtime.storage import open_storage
 from airflow_provider.runtime.storage.copies import copy_files
@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 
     from airflow_provider.runtime.savepoint.sources import Source, SourceQuery
     from airflow_provider.runtime.storage import Storage
+    from airflow_provider.runtime.storage.trees import FileFacts
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
