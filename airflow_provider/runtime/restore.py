@@ -109,9 +109,9 @@ def restore_job(
                 skip_in_flight=skip_in_flight,
                 clock=clock,
             )
-            record = finish_restore(directory, record, lease, clock)
             _put_job(directory, savepoint, clock)
-            mark_rewound(directory, record, clock)
+            _mark_rewound(directory, record, clock)
+            record = finish_restore(directory, record, lease, clock)
         finally:
             lease.release()
     if claim_mode == "claim":
@@ -207,7 +207,7 @@ def _put_job(directory: JobDirectory, savepoint: Savepoint, clock: Clock) -> Non
         directory.put_job(JobRecord(name=savepoint.record.job, created=created))
 
 
-def mark_rewound(directory: JobDirectory, record: RestoreRecord, clock: Clock) -> None:
+def _mark_rewound(directory: JobDirectory, record: RestoreRecord, clock: Clock) -> None:
     """Record of the runs that wrote after the savepoint that they no longer count. Idempotent."""
     for run_id in directory.run_ids():
         run = directory.run(run_id)
