@@ -12,6 +12,7 @@
     ├ LeaseLostError                 another driver took over; this one stops            5
     ├ CheckpointError                a checkpoint or document is not what it must be     4
     │ ├ CorruptDocumentError
+    │ │ └ UnknownFormatError         Spark wrote it in a way that is not known here
     │ └ OpenBatchError               a planned batch has not been committed
     ├ SinkError                      a sink could not stage or publish                   3
     │ └ TakeBackError                what was published cannot be removed exactly        4
@@ -82,6 +83,10 @@ class CheckpointError(SparkStreamError):
 
 class CorruptDocumentError(CheckpointError):
     """A document of the job directory or a log entry of Spark's cannot be read."""
+
+
+class UnknownFormatError(CorruptDocumentError):
+    """Spark wrote it in a version, format or codec that this package does not know."""
 
 
 class OpenBatchError(CheckpointError):

@@ -1,5 +1,6 @@
 """Spark's own checkpoint: its offset and commit logs, and the batch that drains it."""
 
+from airflow_provider.runtime.checkpoint.checksums import has_hadoop_checksum, has_spark_checksum
 from airflow_provider.runtime.checkpoint.drain import plan_drain_batch
 from airflow_provider.runtime.checkpoint.logs import CheckpointLogs, OffsetEntry
 from airflow_provider.runtime.checkpoint.report import describe_checkpoint
@@ -17,6 +18,8 @@ __all__ = [
     "LogPosition",
     "OffsetEntry",
     "describe_checkpoint",
+    "has_hadoop_checksum",
+    "has_spark_checksum",
     "next_drain_step",
     "plan_drain_batch",
 ]
