@@ -61,6 +61,7 @@ def make(root: LocalStorage, name: str, *, hours: int = 0, origin: str = "period
         drained=False,
         sources=[],
         operators=[],
+        addressed=[],
         files=(SavedFile("metadata", 2),),
     )
     taken = FakeClock().now() + dt.timedelta(hours=hours)

@@ -84,7 +84,7 @@ def choose(first: Seen, now: Seen, *, waited_s: float, aligned_timeout_s: float)
 def _patience(first: Seen, now: Seen, wanted: int, aligned_timeout_s: float) -> float:
     """Return for how long, from the first look, waiting makes sense."""
     committed = now.position.last_commit >= max(wanted, 0)
-    unpublished = now.complete < max(first.position.last_commit, 0)
+    unpublished = now.complete < first.position.last_commit
     if committed or unpublished:
         return aligned_timeout_s + PUBLISHING_S
     return aligned_timeout_s

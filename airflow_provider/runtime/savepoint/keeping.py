@@ -19,7 +19,7 @@ from airflow_provider.runtime.savepoint.catalog import (
 from airflow_provider.runtime.savepoint.claims import claim, release
 from airflow_provider.runtime.savepoint.records import COLLECTING, MANIFEST, check_origin
 from airflow_provider.runtime.storage import Document, local_path_of, open_storage
-from airflow_provider.runtime.storage.trees import files_under, remove_tree
+from airflow_provider.runtime.storage.trees import files_under, remove_if_empty, remove_tree
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
@@ -185,6 +185,7 @@ def _collect(root: Storage, leftover: Leftover, clock: Clock) -> bool:
     removed = _remove_unshared(place, _shared_in(_name_of(leftover), savepoints))
     failpoints.hit("savepoint.collected")
     release(place)
+    remove_if_empty(place.url)
     return removed
 
 

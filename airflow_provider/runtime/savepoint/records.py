@@ -21,7 +21,7 @@ from airflow_provider.runtime.errors import ConfigError, CorruptDocumentError
 from airflow_provider.runtime.storage import Document
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
 MANIFEST: Final = "savepoint.json"
 COLLECTING: Final = "collecting.json"
@@ -58,6 +58,7 @@ class QuerySavepoint:
         drained: that its windows were flushed for good; it cannot be resumed.
         sources: each source's end offset, as Spark's log has them.
         operators: per stateful operator ``id``, ``name``, ``partitions``, ``provider``.
+        addressed: those of its files that name the place where they lie.
     """
 
     query_id: str
@@ -67,6 +68,7 @@ class QuerySavepoint:
     drained: bool
     sources: list[Any]
     operators: list[dict[str, Any]]
+    addressed: list[str]
     files: tuple[SavedFile, ...]
 
     @property
@@ -141,6 +143,18 @@ class SavepointRecord(Document):
             msg = f"{where}: not a savepoint: {type(error).__name__}: {error}"
             raise CorruptDocumentError(msg) from error
         return dataclasses.replace(record, queries=queries)
+
+
+def without_checksums(paths: Iterable[str]) -> set[str]:
+    """Return *paths* and the names of the checksums that may lie beside them.
+
+    Whoever writes one of these files anew leaves the checksums of the old content out.
+    """
+    found = set()
+    for path in paths:
+        folder, slash, name = path.rpartition("/")
+        found |= {path, f"{path}.crc", f"{folder}{slash}.{name}.crc"}
+    return found
 
 
 def check_origin(origin: str) -> str:

@@ -25,7 +25,7 @@ import uuid
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider.runtime import failpoints
-from airflow_provider.runtime.checkpoint import CheckpointLogs
+from airflow_provider.runtime.checkpoint import CheckpointLogs, readdress
 from airflow_provider.runtime.clock import Clock, to_iso
 from airflow_provider.runtime.errors import (
     CheckpointError,
@@ -33,10 +33,12 @@ from airflow_provider.runtime.errors import (
     JobDrainedError,
 )
 from airflow_provider.runtime.savepoint.catalog import open_savepoint
+from airflow_provider.runtime.savepoint.records import without_checksums
 from airflow_provider.runtime.savepoint.verifying import find_damage
 from airflow_provider.runtime.sinks.records import EpochRecords, TakeBackRecord
 from airflow_provider.runtime.storage import Document, open_storage
 from airflow_provider.runtime.storage.copies import copy_files
+from airflow_provider.runtime.storage.opening import spark_url
 from airflow_provider.runtime.storage.trees import remove_tree
 
 if TYPE_CHECKING:
@@ -328,29 +330,23 @@ def _restore_query(
         return
     theirs = plan["from"]
     query = savepoint.record.queries[theirs]
-    left_out = _not_copied(query, skipped)
+    anew = [_METADATA, *query.addressed]
+    if skipped is not None:
+        anew += [f"offsets/{query.batch}", f"offsets/{query.batch + 1}"]
+    left_out = without_checksums(anew)
     for source, files in _by_folder(savepoint, theirs, query.files).items():
         wanted = [(file.path, file.size) for file in files if file.path not in left_out]
         copy_files(source, checkpoint.url, wanted)
+    for path in query.addressed:
+        saved = open_storage(f"{savepoint.url}/queries/{theirs}").read(path)
+        root = spark_url(checkpoint.url)
+        checkpoint.put(path, readdress(saved, root=root, where=f"{savepoint.url}/{path}"))
     failpoints.hit("restore.copied")
     if skipped is not None:
         _skip(logs, savepoint, theirs, query.batch)
     EpochRecords(directory.committables(name), query_id).continue_after(query.batch)
     failpoints.hit("restore.numbered")
     checkpoint.put(_METADATA, json.dumps({"id": query_id}, separators=(",", ":")).encode())
-
-
-def _not_copied(query: QuerySavepoint, skipped: Mapping[str, Any] | None) -> set[str]:
-    """Return what is written anew, with the checksums of the old content."""
-    names = [_METADATA]
-    if skipped is not None:
-        names += [f"offsets/{query.batch}", f"offsets/{query.batch + 1}"]
-    return {path for name in names for path in (name, f"{name}.crc", _hidden(name))}
-
-
-def _hidden(path: str) -> str:
-    folder, slash, name = path.rpartition("/")
-    return f"{folder}{slash}.{name}.crc"
 
 
 def _skip(logs: CheckpointLogs, savepoint: Savepoint, theirs: str, batch: int) -> None:

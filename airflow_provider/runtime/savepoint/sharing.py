@@ -16,7 +16,7 @@ from airflow_provider.runtime.storage import local_path_of, open_storage
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from airflow_provider.runtime.checkpoint.inventory import NeededFile
+    from airflow_provider.runtime.checkpoint import NeededFile
     from airflow_provider.runtime.storage import Storage
     from airflow_provider.runtime.storage.trees import FileFacts
 
@@ -46,8 +46,8 @@ class Held:
         files: list[SavedFile] = []
         for file in needed:
             tag = found[file.path].tag
-            holder = self._holders.get((query_id, file.path, file.size, tag)) if tag else None
-            files.append(SavedFile(file.path, file.size, tag, holder))
+            holder = self._holders.get((query_id, file.path, file.size_bytes, tag)) if tag else None
+            files.append(SavedFile(file.path, file.size_bytes, tag, holder))
         return files
 
 

@@ -12,13 +12,17 @@ import logging
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from airflow_provider.runtime import failpoints
-from airflow_provider.runtime.checkpoint import MAX_WATERMARK_MS
-from airflow_provider.runtime.checkpoint.inventory import Inventory, take_inventory
+from airflow_provider.runtime.checkpoint import (
+    MAX_WATERMARK_MS,
+    Inventory,
+    readdress,
+    take_inventory,
+)
 from airflow_provider.runtime.clock import Clock, SystemClock, millis_to_iso, to_iso
 from airflow_provider.runtime.errors import (
     CheckpointError,
     ConfigError,
-    MissingFilesError,
+    MissingStateError,
     SavepointError,
 )
 from airflow_provider.runtime.jobdir import check_name
@@ -31,12 +35,14 @@ from airflow_provider.runtime.savepoint.records import (
     SavedFile,
     SavepointRecord,
     check_origin,
+    without_checksums,
 )
 from airflow_provider.runtime.savepoint.sharing import Held, held_beside
 from airflow_provider.runtime.savepoint.verifying import VERIFIED_BYTES, find_damage
 from airflow_provider.runtime.storage import open_storage
 from airflow_provider.runtime.storage.copies import copy_files
-from airflow_provider.runtime.storage.trees import facts_under, remove_tree
+from airflow_provider.runtime.storage.opening import spark_url
+from airflow_provider.runtime.storage.trees import facts_under, remove_if_empty, remove_tree
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -135,6 +141,7 @@ def _give_up(target: Storage) -> None:
     try:
         remove_tree(f"{target.url}/queries")
         release(target)
+        remove_if_empty(target.url)
     except OSError as error:
         log.warning("%s: could not be removed: %s", target.url, error)
 
@@ -181,16 +188,15 @@ class _Taker:
         aligned_timeout_s: float,
     ) -> T:
         """Call *act* on a batch, and on a newer one when Spark has removed files meanwhile."""
-        lost: MissingFilesError | None = None
+        lost: MissingStateError | None = None
         before = -1
         for _ in range(_TRIES):
             choice = self._choose(query, aligned_timeout_s)
             if lost is not None and choice.batch <= before:
-                msg = f"{query.checkpoint.url}: {lost}; this checkpoint is damaged"
-                raise CheckpointError(msg) from lost
+                raise lost
             try:
                 return act(query, choice)
-            except MissingFilesError as error:
+            except MissingStateError as error:
                 log.info("%s: batch %s: %s", query.checkpoint.url, choice.batch, error)
                 lost, before = error, choice.batch
         msg = (
@@ -236,18 +242,36 @@ class _Taker:
         remove_tree(self._folder_of(query))  # what a lost race has left
         inventory, found = self._inventory(query, choice)
         query_id = str(query.logs.query_id())
-        files = self._held.where(query_id, inventory.files, found)
-        own = [(file.path, file.size) for file in files if file.holder is None]
+        shared = self._held.where(query_id, inventory.files, found)
+        anew = self._rewritten(query, inventory)
+        kept = [file for file in shared if file.path not in without_checksums(inventory.addressed)]
+        own = [(file.path, file.size) for file in kept if file.holder is None]
+        folder = self._folder_of(query)
         try:
-            copy_files(query.checkpoint.url, self._folder_of(query), own)
+            copy_files(query.checkpoint.url, folder, own)
         except FileNotFoundError as error:
-            raise MissingFilesError(str(error)) from error
+            lost = (str(error.filename or error),)
+            raise MissingStateError(query.checkpoint.url, choice.batch, lost) from error
+        place = open_storage(folder)
+        for path, data in anew.items():
+            place.put(path, data)
         failpoints.hit("savepoint.copied_one")
+        files = sorted([*kept, *(SavedFile(path, len(data)) for path, data in anew.items())])
         made = _describe(query, query_id, choice, inventory, files)
         damage = find_damage(self._target, query.name, made, self._verified_bytes)
         if damage:
-            raise MissingFilesError(damage[0])
+            raise CheckpointError(damage[0])
         return made
+
+    def _rewritten(self, query: SourceQuery, inventory: Inventory) -> dict[str, bytes]:
+        """Return the files that name the checkpoint's address, with the copy's."""
+        root = spark_url(self._folder_of(query))
+        return {
+            path: readdress(
+                query.checkpoint.read(path), root=root, where=f"{query.checkpoint.url}/{path}"
+            )
+            for path in inventory.addressed
+        }
 
     def _folder_of(self, query: SourceQuery) -> str:
         return f"{self._target.url}/queries/{query.name}"
@@ -264,7 +288,16 @@ def _describe(
         watermark=millis_to_iso(entry.watermark_ms),
         drained=entry.watermark_ms == MAX_WATERMARK_MS,
         sources=entry.source_offsets(),
-        operators=[operator.to_dict() for operator in inventory.operators],
+        operators=[
+            {
+                "id": operator.id,
+                "name": operator.name,
+                "partitions": operator.partitions,
+                "provider": operator.provider.value,
+            }
+            for operator in inventory.operators
+        ],
+        addressed=list(inventory.addressed),
         files=tuple(files),
     )
 

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from airflow_provider.runtime.checkpoint.checksums import (
-    has_hadoop_checksum,
-    has_spark_checksum,
-)
+from airflow_provider.runtime.checkpoint import has_hadoop_checksum, has_spark_checksum
 from airflow_provider.runtime.storage import open_storage
 from airflow_provider.runtime.storage.trees import files_under
 
