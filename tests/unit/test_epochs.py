@@ -528,6 +528,20 @@ def test_rows_are_counted_across_restarts(job):
     assert (15, 3) == (second.rows_read(), second.run_rows("fake"))
 
 
+@pytest.mark.parametrize("published", [True, False])
+def test_a_start_knows_what_was_written_before_it(job, published):
+    """
+    A start with nothing left to run counts the rows of its run, and names the last epoch.
+    """
+    before = job.recovered()
+    run_epoch(job, before, 0, "a", "b", read=7)
+    if published:
+        before.commit_ready()
+    after = job.recovered()
+
+    assert (0, 7, 2) == (after.last_record().epoch, after.rows_read(), after.run_rows("fake"))
+
+
 def test_another_run_counts_from_zero(job):
     """
     What an earlier run read and wrote is not counted again.
