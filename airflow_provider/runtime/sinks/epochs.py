@@ -315,9 +315,6 @@ class EpochCommitter:
         failpoints.hit("sink.committed")
         records.forget_precommit(record.epoch, record.token)
         failpoints.hit("sink.forgotten")
-        with self._lock:
-            if self._last is None or self._last.epoch <= record.epoch:
-                self._last = done
         while self._superseded:
             self._abort(self._superseded.pop())
         log.debug("query=%s epoch=%s published", self._query, record.epoch)
