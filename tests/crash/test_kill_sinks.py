@@ -199,7 +199,9 @@ def test_each_row_once_whatever_dies(place, drivers, url, *, kind, epochs, kills
     assert len(set(reader.marks.values())) == epochs * PER_FILE
     assert died >= (kills or 3)
     final = last.final()
-    # The last one killed may have put its final checkpoint just before.
-    assert final["attempts"] in {died, died + 1}
+    # A driver may die before it has recorded its attempt: the commit it was waited for can be one
+    # that the JVM of the driver before it still made. The last one killed may have ended the run.
+    recorded = len(list(place.job_dir.glob("runs/*/attempts/*.json")))
+    assert 1 < final["attempts"] == recorded <= died + 1
     assert epochs * PER_FILE == final["rows_read"]
     assert epochs * PER_FILE == final["queries"]["out"]["sinks"][0]["rows"]

@@ -21,7 +21,7 @@ from pyspark.sql import functions as F  # noqa: N812 - the name everybody knows
 from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle
 from pyspark.sql.streaming.state import GroupState, GroupStateTimeout
 
-from airflow_provider.runtime import JobContext, delta, files, iceberg, sql
+from airflow_provider.runtime import JobContext, delta, files, iceberg, native, sql
 
 SCHEMA = "time timestamp, k string, v int"
 
@@ -226,6 +226,18 @@ def timeouts_in_pandas(ctx: JobContext) -> None:
 
 def rows_of(df: DataFrame) -> DataFrame:
     return df.select(seconds("time").alias("second"), "k", "v")
+
+
+def native_windows(ctx: JobContext) -> None:
+    """Write windows with Spark's own file sink."""
+    sink = native("parquet", {"path": ctx.params["output"]})
+    ctx.write("out", tumbling(events(ctx), "k"), to=sink)
+
+
+def native_and_files(ctx: JobContext) -> None:
+    """Ask for two phases and for one in the same query."""
+    sinks = [files(ctx.params["output"]), native("noop")]
+    ctx.write("out", tumbling(events(ctx), "k"), to=sinks)
 
 
 def no_state(ctx: JobContext) -> None:

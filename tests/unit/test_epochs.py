@@ -445,6 +445,26 @@ def test_a_batch_that_two_drivers_ran_is_published_once(job, sink):
     assert {} == sink.staged
 
 
+def test_what_an_overtaken_driver_commits_is_not_published_while_its_batch_runs_again(job, sink):
+    """
+    Spark may be running the batch again, and what that stages would then be published as well.
+    """
+    old = job.recovered()
+    job.spark.plan(0)
+    old.pre_commit(FakeFrame("a"), 0, counted(1))
+    new = job.recovered()
+    job.spark.commit(0)
+    new.commit_ready()
+    assert {} == sink.published
+
+    new.pre_commit(FakeFrame("a"), 0, counted(1))
+    new.commit_ready()
+
+    assert [0] == sink.asked("commit")
+    assert {0: ["a"]} == sink.published
+    assert {} == sink.staged
+
+
 def test_a_batch_that_nobody_recorded_is_refused(job, sink):
     """
     A batch that Spark committed and whose output no record names was run by another program; its
@@ -506,6 +526,20 @@ def test_rows_are_counted_across_restarts(job):
 
     second.pre_commit(FakeFrame("c"), 1, counted(5))
     assert (15, 3) == (second.rows_read(), second.run_rows("fake"))
+
+
+@pytest.mark.parametrize("published", [True, False])
+def test_a_start_knows_what_was_written_before_it(job, published):
+    """
+    A start with nothing left to run counts the rows of its run, and names the last epoch.
+    """
+    before = job.recovered()
+    run_epoch(job, before, 0, "a", "b", read=7)
+    if published:
+        before.commit_ready()
+    after = job.recovered()
+
+    assert (0, 7, 2) == (after.last_record().epoch, after.rows_read(), after.run_rows("fake"))
 
 
 def test_another_run_counts_from_zero(job):

@@ -195,10 +195,9 @@ class EpochCommitter:
             if record is None or (self._keep_run and record.run_id == self._run_id):
                 break
             old.append(record)
-        if not old:
-            return
-        records.put_history(records.history().with_epochs(old))
-        failpoints.hit("recover.folded")
+        if old:
+            records.put_history(records.history().with_epochs(old))
+            failpoints.hit("recover.folded")
         for record in old:
             records.forget_published(record.epoch)
 
@@ -316,9 +315,6 @@ class EpochCommitter:
         failpoints.hit("sink.committed")
         records.forget_precommit(record.epoch, record.token)
         failpoints.hit("sink.forgotten")
-        with self._lock:
-            if self._last is None or self._last.epoch <= record.epoch:
-                self._last = done
         while self._superseded:
             self._abort(self._superseded.pop())
         log.debug("query=%s epoch=%s published", self._query, record.epoch)

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 from airflow_provider.runtime.sinks.protocol import EpochId
+from airflow_provider.runtime.storage import local_path_of
 from airflow_provider.runtime.storage.trees import files_under, flush, folders_in
 
 if TYPE_CHECKING:
@@ -92,7 +93,19 @@ def _counted(df: DataFrame, file_format: str) -> tuple[Callable[[Sequence[str]],
 
 
 def _parquet_rows(df: DataFrame, urls: Sequence[str]) -> int:
-    """Return how many rows the files hold, from their footers; no further dependency is needed."""
+    """Return how many rows the files hold, from their footers."""
+    local = [local_path_of(url) for url in urls]
+    try:
+        import pyarrow.parquet as pq
+    except ImportError:
+        return _parquet_rows_by_jvm(df, urls)
+    if None in local:
+        return _parquet_rows_by_jvm(df, urls)
+    return sum(int(pq.read_metadata(path).num_rows) for path in local)
+
+
+def _parquet_rows_by_jvm(df: DataFrame, urls: Sequence[str]) -> int:
+    """Do it with what Spark has: a hundred times slower, but everywhere, on any filesystem."""
     spark, jvm = df.sparkSession, df.sparkSession._jvm
     conf = spark._jsparkSession.sessionState().newHadoopConf()
     path_of = jvm.org.apache.hadoop.fs.Path  # type: ignore[union-attr]

@@ -1,0 +1,62 @@
+"""The ``native`` sink: Spark writes by itself, and the job ends like any other."""
+
+from __future__ import annotations
+
+import pytest
+from streams import windows_of, write_events
+
+from airflow_provider.runtime.errors import ConfigError
+
+pytestmark = pytest.mark.spark
+
+EVENTS = [(1, "a", 1), (12, "b", 2), (25, "a", 3)]
+LATER = [(31, "b", 4), (47, "a", 5)]
+
+
+def as_spark_reads_it(spark, folder):
+    """Return what honours ``_spark_metadata``, the only kind of reader that Spark promises for."""
+    return sorted(tuple(row) for row in spark.read.parquet(str(folder)).collect())
+
+
+def test_the_last_windows_are_written_before_the_job_is_finished(spark, place):
+    """
+    The drain flushes through Spark's own sink as through any other; what it wrote is not counted.
+    """
+    write_events(place.input, EVENTS, LATER)
+
+    final = place.run(spark, "native_windows", params={"files_per_batch": "1"})
+
+    assert windows_of([*EVENTS, *LATER]) == as_spark_reads_it(spark, place.output)
+    query = final.queries["out"]
+    assert ("FINISHED", True, 0) == (
+        final.outcome,
+        query["finished"],
+        query["operators"][0]["state_rows"],
+    )
+    assert [None] == [sink["rows"] for sink in query["sinks"]]
+    assert [f"native:parquet:{place.output}"] == [sink["name"] for sink in query["sinks"]]
+    assert final.rows_read is None
+
+
+def test_a_suspended_run_goes_on(spark, place):
+    """
+    Spark's sink knows its batches by the checkpoint, so a second run repeats nothing.
+    """
+    write_events(place.input, EVENTS)
+    place.run(spark, "native_windows", run_id="first", at_end="suspend")
+    write_events(place.input, EVENTS, LATER)
+
+    place.run(spark, "native_windows", run_id="second")
+
+    assert windows_of([*EVENTS, *LATER]) == as_spark_reads_it(spark, place.output)
+
+
+def test_one_query_has_one_kind_of_sink(spark, place):
+    """
+    A query cannot be written in two phases and in one at the same time.
+    """
+    write_events(place.input, EVENTS)
+
+    with pytest.raises(ConfigError, match="native"):
+        place.run(spark, "native_and_files")
+    assert not place.job_dir.exists()
