@@ -29,7 +29,6 @@ from airflow_provider.runtime.savepoint import (
 )
 from tests.unit.support import QUERY_ID, EpochBench, FakeClock, FakeFrame, FakeSink, counted
 
-
 SOURCES = {"sources/0/0", "sources/0/9"}
 LOGS = {"metadata", "offsets/0", "offsets/1", "commits/0", "commits/1", *SOURCES}
 
