@@ -117,7 +117,8 @@ class SparkSavepointOperator(BaseOperator):
     def _take(self, context: Context) -> Savepoint:
         clock = SystemClock()
         url = f"{self._root()}/{derive_run_id(self.name)}"
-        mine = derive_run_id(f"{context['ti'].dag_id}-{context['ti'].task_id}-{context['run_id']}")
+        ti = context["ti"]
+        mine = derive_run_id(f"{ti.dag_id}-{ti.task_id}-{ti.run_id}-{ti.map_index}")
         try:
             there = open_savepoint(url)
         except ConfigError:
