@@ -17,8 +17,11 @@ from airflow_provider.runtime.preparing import declare_job, last_run, open_job_d
 from airflow_provider.runtime.process import identify_this
 from airflow_provider.runtime.savepoint import (
     CLAIM_MODES,
+    MANIFEST,
+    Restores,
     begin_restore,
     check_restorable,
+    collect_garbage,
     dispose,
     finish_restore,
     match_queries,
@@ -26,6 +29,7 @@ from airflow_provider.runtime.savepoint import (
 )
 from airflow_provider.runtime.session import jvm_pid, start_spark
 from airflow_provider.runtime.sinks import EpochRecords, TakeBack
+from airflow_provider.runtime.storage import open_storage
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -80,9 +84,13 @@ def restore_job(
     if claim_mode not in CLAIM_MODES:
         msg = f"claim mode {claim_mode!r}: use one of {', '.join(CLAIM_MODES)}"
         raise ConfigError(msg)
+    directory = open_job_directory(job_dir)
+    before = _claimed_before(directory, savepoint_url)
+    if before is not None:
+        collect_garbage(open_storage(savepoint_url).url.rpartition("/")[0], clock=clock)
+        return before
     savepoint = open_savepoint(savepoint_url)
     check_restorable(savepoint)
-    directory = open_job_directory(job_dir)
     names = _names(directory, savepoint)
     observer = LeaseObserver(directory.storage, clock)
     held, liveness = observer.settle()
@@ -117,6 +125,14 @@ def restore_job(
     if claim_mode == "claim":
         dispose(savepoint.url, clock=clock)
     return record
+
+
+def _claimed_before(directory: JobDirectory, savepoint_url: str) -> RestoreRecord | None:
+    """Return the restore that has claimed the savepoint, when its disposal was cut short."""
+    last, place = Restores(directory).last(), open_storage(savepoint_url)
+    if last is None or last.done is None or last.claim_mode != "claim":
+        return None
+    return last if last.savepoint == place.url and not place.exists(MANIFEST) else None
 
 
 @dataclasses.dataclass(frozen=True)

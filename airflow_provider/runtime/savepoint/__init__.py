@@ -12,7 +12,7 @@ from airflow_provider.runtime.savepoint.keeping import (
     dispose,
     retain,
 )
-from airflow_provider.runtime.savepoint.records import ORIGINS, SavepointRecord
+from airflow_provider.runtime.savepoint.records import MANIFEST, ORIGINS, SavepointRecord
 from airflow_provider.runtime.savepoint.restoring import (
     CLAIM_MODES,
     RestoreRecord,
@@ -30,6 +30,7 @@ from airflow_provider.runtime.savepoint.verifying import verify_savepoint
 __all__ = [
     "ALIGNED_TIMEOUT_S",
     "CLAIM_MODES",
+    "MANIFEST",
     "ORIGINS",
     "Leftover",
     "RestoreRecord",

@@ -16,7 +16,7 @@ from airflow_provider.runtime.savepoint.catalog import (
     find_savepoints,
     open_savepoint,
 )
-from airflow_provider.runtime.savepoint.claims import claim, release
+from airflow_provider.runtime.savepoint.claims import claim, last_claim, release
 from airflow_provider.runtime.savepoint.records import COLLECTING, MANIFEST, check_origin
 from airflow_provider.runtime.storage import Document, local_path_of, open_storage
 from airflow_provider.runtime.storage.trees import files_under, remove_if_empty, remove_tree
@@ -120,13 +120,19 @@ def dispose(url: str, *, clock: Clock | None = None) -> None:
         UnknownJobError: there is none.
         SavepointBusyError: somebody is restoring or removing it.
 
-    Crash safety: it is complete, or it is garbage that :func:`collect_garbage` removes.
+    Crash safety: it is complete, or garbage; calling it again completes it.
     """
     clock = clock or SystemClock()
-    savepoint = open_savepoint(url)
-    root_url, _, _ = savepoint.url.rpartition("/")
-    _unmake(open_storage(savepoint.url), clock)
-    collect_garbage(root_url, only=savepoint.folder, clock=clock)
+    place = open_storage(url)
+    root_url, _, folder = place.url.rpartition("/")
+    before = last_claim(place)
+    half_removed = before is not None and before.purpose == "remove" and not place.exists(MANIFEST)
+    if not half_removed:
+        open_savepoint(url)
+        _unmake(place, clock)
+    elif before is not None and not before.has_ended(clock):
+        claim(place, "remove", clock)  # which says who is at it
+    collect_garbage(root_url, only=folder, clock=clock)
 
 
 def _unmake(place: Storage, clock: Clock) -> None:
