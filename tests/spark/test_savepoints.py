@@ -149,12 +149,20 @@ def test_another_job_is_refused_before_anything_is_written(spark, place):
     place.run(spark, "tumbling_window", **SUSPEND)
     savepoint = savepoint_of(place)
 
+    params = {"other": str(write_events(place.root / "other", LATER))}
     for job, said in {
         "two_queries": "has the queries out, and the job has",
-        "united_with_itself": "reads .* sources, but had 1",
+        "two_sources": "reads 2 sources, but had 1",
     }.items():
         with pytest.raises(ConfigError, match=said):
-            run_in(spark, place, place.root / "new", job, from_savepoint=savepoint.url)
+            run_in(
+                spark,
+                place,
+                place.root / "new",
+                job,
+                params=params,
+                from_savepoint=savepoint.url,
+            )
     assert not (place.root / "new").exists()
 
 
@@ -192,13 +200,17 @@ def running(spark, tmp_path):
     for key, value in {**CONF, **FORMATS["changelogs"], **HASTY}.items():
         if key.startswith("spark.sql"):
             session.conf.set(key, value)
-    query = start(session, tmp_path / "checkpoint", lambda *_: None)
+    query = start(session, tmp_path / "checkpoint", run_it)
     deadline = time.monotonic() + 60
     while not query.lastProgress or query.lastProgress["batchId"] < 3:
         assert time.monotonic() < deadline, query.exception()
         time.sleep(0.1)
     yield tmp_path / "checkpoint"
     query.stop()
+
+
+def run_it(df, _):
+    df.write.format("noop").mode("overwrite").save()
 
 
 def start(session, checkpoint, sink):

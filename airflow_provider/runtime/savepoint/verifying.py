@@ -85,6 +85,8 @@ def _with_checksums(
     read = 0
     for file in sorted(query.files, key=lambda file: file.size):
         folder, _, name = file.path.rpartition("/")
+        if name.startswith(".") and name.endswith(".crc"):
+            continue  # Hadoop's own, of which there are no checksums
         inside = f"{folder}/" if folder else ""
         checksum = by_path.get(f"{inside}.{name}.crc") or by_path.get(f"{file.path}.crc")
         if checksum is None:
