@@ -269,6 +269,22 @@ def test_recovery_removes_what_no_record_names(job, sink):
     assert {} == sink.staged
 
 
+def test_what_waits_for_the_end_is_kept(job, sink):
+    """
+    What a drain has produced waits for ``finish()``: a start keeps it staged, whoever staged it.
+    """
+    died = job.recovered()
+    run_epoch(job, died, 0, "a")
+    run_epoch(job, died, 1, "the last windows")
+    job.end(1)
+    committer = job.driver()
+    committer.recover(through=0)
+    assert {0: ["a"]} == sink.published
+
+    committer.commit_through(1)
+    assert {0: ["a"], 1: ["the last windows"]} == sink.published
+
+
 def test_recovery_twice_is_recovery(job, sink):
     """
     A second recovery finds nothing left to do.
