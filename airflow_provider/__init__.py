@@ -33,7 +33,10 @@ def get_provider_info() -> dict[str, Any]:
         "operators": [
             {
                 "integration-name": "Spark Streaming",
-                "python-modules": ["airflow_provider.operators.spark_streaming"],
+                "python-modules": [
+                    "airflow_provider.operators.spark_savepoint",
+                    "airflow_provider.operators.spark_streaming",
+                ],
             }
         ],
         "hooks": [

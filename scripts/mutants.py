@@ -34,7 +34,7 @@ GUARDED: Final[Mapping[str, tuple[Sequence[str], Sequence[str]]]] = {
     # module: functions or classes whose lines are removed, and the tests in the order they are run
     f"{SINKS}/recovery.py": (("plan_recovery", "check_complete"), PROTOCOL),
     f"{SINKS}/epochs.py": (("EpochCommitter",), PROTOCOL),
-    f"{SINKS}/takeback.py": (("RunTakeBack",), PROTOCOL),
+    f"{SINKS}/takeback.py": (("TakeBack",), PROTOCOL),
     f"{SINKS}/records.py": (("EpochRecords", "HistoryRecord"), PROTOCOL),
     f"{SINKS}/files.py": (
         ("recover", "commit", "abort", "take_back", "_publish"),

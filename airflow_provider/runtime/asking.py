@@ -38,6 +38,9 @@ class Ask:
         at_end: ``drain`` or ``suspend``.
         trigger_s: seconds between batches of a run that goes on until it is stopped.
         conf: Spark configuration.
+        from_savepoint: URL of the savepoint that the job begins from, in a new job directory.
+        allow_non_restored_state: begin also when the savepoint and the job have not the same
+            queries.
         driver_id: the submission that started this driver, None for a person's command.
     """
 
@@ -53,6 +56,8 @@ class Ask:
     master: str | None = None
     conf: Mapping[str, str] = dataclasses.field(default_factory=dict)
     driver_id: str | None = None
+    from_savepoint: str | None = None
+    allow_non_restored_state: bool = False
 
     def __post_init__(self) -> None:
         """Refuse what needs no look at the job.
@@ -147,6 +152,8 @@ def choose_run(directory: JobDirectory, ask: Ask, now: dt.datetime) -> str:
     if ask.run_id is not None:
         return ask.run_id
     for run_id in reversed(directory.run_ids()):
+        if directory.run(run_id).rewound() is not None:
+            continue
         final = directory.run(run_id).final()
         if final is None or final.outcome == FINISHED:
             return run_id
@@ -170,6 +177,21 @@ def check_not_drained(directory: JobDirectory, run_id: str) -> None:
         f"state is gone, so going on would repeat them; {way_out}use a new job directory"
     )
     raise JobDrainedError(msg)
+
+
+def check_not_rewound(directory: JobDirectory, run_id: str) -> None:
+    """Refuse to go on with a run that the job went back before.
+
+    Raises:
+        ConfigError: it did.
+    """
+    rewound = directory.run(run_id).rewound()
+    if rewound is not None:
+        msg = (
+            f"{directory.url}: run {run_id!r} no longer counts: the job was set to "
+            f"{rewound.savepoint or 'its beginning'} at {rewound.at}; use another run id"
+        )
+        raise ConfigError(msg)
 
 
 def check_same_ask(asked: RunRecord, stored: RunRecord | None) -> None:

@@ -55,6 +55,7 @@ from airflow_provider.runtime.queries import (
     read_state_operators,
 )
 from airflow_provider.runtime.requests import pending_cancels, reply
+from airflow_provider.runtime.savepoint import StartingPoint
 from airflow_provider.runtime.session import jvm_pid
 from airflow_provider.runtime.sinks import EpochCommitter, NativeEpochs
 from airflow_provider.runtime.storage import spark_url
@@ -113,6 +114,12 @@ class Attempt:
         self._queries: dict[str, RunningQuery] = {}
         self._driver_id = ask.driver_id or uuid.uuid4().hex
         self._final: FinalCheckpoint | None = None
+        self._starting_point = StartingPoint(
+            directory,
+            ask.from_savepoint,
+            job.queries,
+            allow_non_restored=ask.allow_non_restored_state,
+        )
         self._next_slow_look = 0.0
         # Each act takes the instruction it is paired with, which a type checker cannot see.
         self._acts: dict[type, Callable[..., None]] = {
@@ -127,8 +134,8 @@ class Attempt:
 
     def run(self) -> FinalCheckpoint:
         """Live until the run has its final checkpoint; see :func:`driver.run_job`."""
-        asked = self._asked_record()
-        check_same_ask(asked, self._run.record())
+        check_same_ask(self._asked_record(), self._run.record())
+        self._starting_point.check()
         self._lease = acquire_lease(
             self._directory.storage,
             run_id=self._run.run_id,
@@ -138,16 +145,19 @@ class Attempt:
             observer=self._observer,
         )
         try:
-            return self._run_with_lease(asked)
+            return self._run_with_lease()
         finally:
             self._lease.release()
 
-    def _run_with_lease(self, asked: RunRecord) -> FinalCheckpoint:
+    def _run_with_lease(self) -> FinalCheckpoint:
         # Looked at again: another driver may have come and gone while Spark started.
         done = self._run.final()
         if done is not None:
             return verify_final(self._directory, done)
         check_not_drained(self._directory, self._run.run_id)
+        self._starting_point.check()
+        self._starting_point.restore(self._lease, self._clock)
+        asked = self._asked_record()
         self._directory.put_job(JobRecord(name=self._job.name, created=to_iso(self._clock.now())))
         stored = self._run.put_record(asked)
         check_same_ask(asked, stored)
@@ -395,6 +405,7 @@ class Attempt:
             interval=[to_iso(moment) for moment in interval] if interval else None,
             starting={name: log.position().last_commit for name, log in logs.items()},
             started=to_iso(self._clock.now()),
+            from_savepoint=self._ask.from_savepoint,
         )
 
     def _record_attempt(self) -> AttemptRecord:

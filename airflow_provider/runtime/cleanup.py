@@ -8,9 +8,13 @@ from typing import TYPE_CHECKING
 from airflow_provider.runtime.asking import Ask
 from airflow_provider.runtime.checkpoint import CheckpointLogs
 from airflow_provider.runtime.clock import Clock, SystemClock
-from airflow_provider.runtime.errors import UnknownJobError
 from airflow_provider.runtime.lease import Lease, acquire_lease
-from airflow_provider.runtime.preparing import check_before_cleanup, declare_job, open_job_directory
+from airflow_provider.runtime.preparing import (
+    check_before_cleanup,
+    declare_job,
+    last_run,
+    open_job_directory,
+)
 from airflow_provider.runtime.process import identify_this
 from airflow_provider.runtime.session import jvm_pid, start_spark
 from airflow_provider.runtime.sinks import EpochCommitter
@@ -55,7 +59,7 @@ def clean_up(
     """
     clock = clock or SystemClock()
     directory = open_job_directory(job_dir)
-    last = _last_run(directory)
+    last = last_run(directory)
     ask = Ask(
         job_dir=job_dir,
         entry=entry or last.entry,
@@ -102,12 +106,3 @@ def _recover(
             clock=clock,
         ).recover(intent.batches.get(definition.name) if intent is not None else None)
     return [definition.name for definition in two_phase]
-
-
-def _last_run(directory: JobDirectory) -> RunRecord:
-    records = [directory.run(run_id).record() for run_id in directory.run_ids()]
-    asked = [record for record in records if record is not None]
-    if not asked:
-        msg = f"{directory.url}: no run of a job is recorded here, so there is nothing to clean up"
-        raise UnknownJobError(msg)
-    return max(asked, key=lambda record: record.started)

@@ -11,6 +11,7 @@ import sys
 import threading
 from typing import TYPE_CHECKING, Any
 
+from airflow_provider.runtime import cli_savepoint
 from airflow_provider.runtime.asking import MODES, UNTIL, Ask
 from airflow_provider.runtime.checkpoint import (
     CheckpointLogs,
@@ -113,6 +114,8 @@ def _ask_of(arguments: argparse.Namespace) -> Ask:
         master=arguments.master,
         conf=_pairs(arguments.conf, "--conf"),
         driver_id=arguments.driver_id,
+        from_savepoint=arguments.from_savepoint,
+        allow_non_restored_state=arguments.allow_non_restored_state,
     )
 
 
@@ -288,6 +291,7 @@ def _parser() -> argparse.ArgumentParser:
     cleanup.add_argument("job_dir", metavar="JOB_DIR")
     cleanup.add_argument("--entry", metavar="FILE.py:FUNC", help="default: the last run's")
     cleanup.add_argument("--conf", action="append", default=[], metavar="K=V", help="for Spark")
+    cli_savepoint.add_commands(commands, _add)
     checkpoint = commands.add_parser("checkpoint", help="look at, or drain, any Spark checkpoint")
     actions = checkpoint.add_subparsers(required=True, metavar="ACTION")
     show = _add(actions, "show", _checkpoint_show, "explain a checkpoint as JSON")
@@ -316,6 +320,12 @@ def _add_run(commands: Any) -> None:
     run.add_argument("--at-end", choices=("drain", "suspend"))
     run.add_argument("--trigger", metavar="DURATION", help="between batches, with --until stopped")
     run.add_argument("--interval", nargs=2, metavar=("START", "END"), help="ISO 8601 times")
+    run.add_argument("--from-savepoint", metavar="URL", help="begin a new job from a savepoint")
+    run.add_argument(
+        "--allow-non-restored-state",
+        action="store_true",
+        help="also when the savepoint and the job have not the same queries",
+    )
     run.add_argument("--master", metavar="URL", help="default: local[*], or what spark-submit says")
     run.add_argument("--conf", action="append", default=[], metavar="K=V", help="for Spark")
     run.add_argument("--driver-id", help=argparse.SUPPRESS)  # set by who submits a driver

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from airflow_provider.runtime.asking import (
     Ask,
+    check_not_rewound,
     choose_run,
 )
 from airflow_provider.runtime.attempt import Attempt, OnProgress
@@ -66,6 +67,7 @@ def run_job(
     clock = clock or SystemClock()
     directory = open_job_directory(ask.job_dir)
     run_id = choose_run(directory, ask, clock.now())
+    check_not_rewound(directory, run_id)
     done = directory.run(run_id).final()
     if done is not None:
         return verify_final(directory, done)

@@ -7,12 +7,17 @@
     │ ├ UnsupportedStorageError      no atomic put-if-absent there
     │ ├ UnsupportedVersionError      written by a newer version of this package
     │ ├ UnknownJobError              no job, run or checkpoint at that place
-    │ └ JobDrainedError              the job has ended for good and cannot resume
+    │ ├ JobDrainedError              the job has ended for good and cannot resume
+    │ └ SavepointBusyError           somebody else is taking or removing that savepoint
     ├ LeaseHeldError                 another live driver owns the job; nothing written   5
     ├ LeaseLostError                 another driver took over; this one stops            5
     ├ CheckpointError                a checkpoint or document is not what it must be     4
     │ ├ CorruptDocumentError
+    │ │ └ UnknownFormatError         Spark wrote it in a way that is not known here
+    │ ├ MissingStateError            a file that a batch needs is gone: list again
+    │ │ └ TruncatedStateError        it is there, and not as long as it was written
     │ └ OpenBatchError               a planned batch has not been committed
+    ├ SavepointError                 a savepoint could not be taken; there is none of it 3
     ├ SinkError                      a sink could not stage or publish                   3
     │ └ TakeBackError                what was published cannot be removed exactly        4
     ├ RunFailedError                 the attempt ended; .failure says class and reason   3 or 4
@@ -62,6 +67,10 @@ class JobDrainedError(ConfigError):
     """The job was drained: its state is flushed, so running on would repeat its last windows."""
 
 
+class SavepointBusyError(ConfigError):
+    """Another process is taking, restoring or removing the savepoint."""
+
+
 class LeaseHeldError(SparkStreamError):
     """Another driver owns the job directory and is alive; nothing was written."""
 
@@ -84,8 +93,65 @@ class CorruptDocumentError(CheckpointError):
     """A document of the job directory or a log entry of Spark's cannot be read."""
 
 
+class UnknownFormatError(CorruptDocumentError):
+    """Spark wrote it in a version, format or codec that this package does not know."""
+
+
+class MissingStateError(CheckpointError):
+    """A file that a batch needs is not there, or not as it was listed.
+
+    Of a checkpoint in use Spark may have cleaned it up: list again, and take a newer batch.
+
+    Args:
+        where: the checkpoint.
+        batch: the batch.
+        paths: the files, relative to the checkpoint.
+    """
+
+    def __init__(self, where: str, batch: int, paths: tuple[str, ...]) -> None:
+        super().__init__(where, batch, paths)
+        self.where, self.batch, self.paths = where, batch, paths
+
+    def __str__(self) -> str:
+        named, others = self.paths[:3], self.paths[3:]
+        more = f" and {len(others)} more" if others else ""
+        return (
+            f"{self.where}: batch {self.batch} needs what is not there{self._how()}: "
+            f"{', '.join(named)}{more}. If a query runs on the checkpoint, list again and take a "
+            "newer batch; if none does, the checkpoint is damaged"
+        )
+
+    def _how(self) -> str:
+        return ""
+
+
+class TruncatedStateError(MissingStateError):
+    """A state file does not have the size with which it was written.
+
+    Args:
+        where: the checkpoint.
+        batch: the batch.
+        paths: the file.
+        sizes: its size in bytes, and the one that it should have.
+    """
+
+    def __init__(
+        self, where: str, batch: int, paths: tuple[str, ...], sizes: tuple[int, int]
+    ) -> None:
+        super().__init__(where, batch, paths)
+        self.args = (where, batch, paths, sizes)
+        self.size, self.expected_size = sizes
+
+    def _how(self) -> str:
+        return f" as a whole (it has {self.size} bytes instead of {self.expected_size})"
+
+
 class OpenBatchError(CheckpointError):
     """A batch is planned and not committed, so nothing can be planned after it."""
+
+
+class SavepointError(SparkStreamError):
+    """A savepoint could not be taken; what was copied of it is removed, the job is not touched."""
 
 
 class SinkError(SparkStreamError):

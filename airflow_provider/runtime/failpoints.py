@@ -45,6 +45,19 @@ ALL: Final = (
     "drain.ended",
     "final.finished",
     "final.put",
+    "savepoint.claimed",
+    "savepoint.copied_one",
+    "savepoint.copied",
+    "savepoint.put",
+    "savepoint.removing",
+    "savepoint.removed",
+    "savepoint.collecting",
+    "savepoint.collected",
+    "restore.removed",
+    "restore.copied",
+    "restore.numbered",
+    "restore.restored_one",
+    "restore.done",
 )
 CRASH_EXIT: Final = 137  # what a supervisor sees after SIGKILL
 _VARIABLE: Final = "SPARK_STREAM_FAILPOINT"

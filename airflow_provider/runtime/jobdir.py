@@ -12,6 +12,9 @@
     runs/<run id>/progress.json                  ProgressRecord
     runs/<run id>/drain.json                     DrainIntent: put once, before planning a drain
     runs/<run id>/final.json                     FinalCheckpoint: put once, never changed
+    runs/<run id>/rewound.json                   RewoundRecord: the run no longer counts
+    restores/<n>.json                            RestoreRecord (savepoint/restoring.py)
+    savepoints/<name>/                           see savepoint/records.py
     leases/<token>.json  heartbeats/<token>.json
     requests/<id>.json  replies/<id>.json
 """
@@ -70,13 +73,14 @@ class RunRecord(Document):
     interval: list[str] | None
     starting: dict[str, int]
     started: str
+    from_savepoint: str | None = None
 
     def asked(self) -> dict[str, Any]:
         """Return what a later attempt of the run must ask for as well.
 
         The entry point is not in it: a fixed program may lie elsewhere.
         """
-        keys = ("params", "mode", "until", "at_end", "interval")
+        keys = ("params", "mode", "until", "at_end", "interval", "from_savepoint")
         return {key: getattr(self, key) for key in keys}
 
 
@@ -142,6 +146,22 @@ class DrainIntent(Document):
 
     run_id: str
     batches: dict[str, int]
+    at: str
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RewoundRecord(Document):
+    """``rewound.json``: the job went back to before this run, or into the middle of it.
+
+    What the run had written is taken back, it cannot be resumed, and a drain that it began or ended
+    does not end the job.
+
+    Attributes:
+        savepoint: what the job was set to; None for its very beginning.
+    """
+
+    run_id: str
+    savepoint: str | None
     at: str
 
 
@@ -236,7 +256,8 @@ class JobDirectory:
     def draining_run(self) -> str | None:
         """Return the run that has begun to drain the job, finished or not; None if none has."""
         for run_id in self.storage.list("runs"):
-            if self.storage.exists(f"runs/{run_id}/drain.json"):
+            run = self.run(run_id)
+            if run.drain_intent() is not None and run.rewound() is None:
                 return run_id
         return None
 
@@ -280,6 +301,14 @@ class RunDirectory:
     def put_drain_intent(self, intent: DrainIntent) -> None:
         """Store the intent. Idempotent: the first one stays."""
         intent.put_if_absent(self.storage, "drain.json")
+
+    def rewound(self) -> RewoundRecord | None:
+        """Return that the job went back to before the run; None when it did not."""
+        return RewoundRecord.read(self.storage, "rewound.json")
+
+    def put_rewound(self, record: RewoundRecord) -> None:
+        """Record it. Idempotent: the first one stays."""
+        record.put_if_absent(self.storage, "rewound.json")
 
     def progress(self) -> ProgressRecord | None:
         """Return the last progress."""

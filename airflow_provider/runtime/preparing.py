@@ -12,6 +12,7 @@ from airflow_provider.runtime.entry import check_entry_file, is_entry_file, load
 from airflow_provider.runtime.errors import (
     ConfigError,
     SparkStreamError,
+    UnknownJobError,
     UnsupportedStorageError,
 )
 from airflow_provider.runtime.java import check_java
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from airflow_provider.runtime.clock import Clock
+    from airflow_provider.runtime.jobdir import RunRecord
     from airflow_provider.runtime.queries import QueryDefinition
 
 
@@ -43,6 +45,20 @@ def open_job_directory(job_dir: str) -> JobDirectory:
     directory = JobDirectory(storage)
     directory.job()  # refuses a newer format
     return directory
+
+
+def last_run(directory: JobDirectory) -> RunRecord:
+    """Return what the job's last run asked.
+
+    Raises:
+        UnknownJobError: no run of a job was ever recorded there.
+    """
+    records = [directory.run(run_id).record() for run_id in directory.run_ids()]
+    asked = [record for record in records if record is not None]
+    if not asked:
+        msg = f"{directory.url}: no run of a job is recorded here, so its function is not known"
+        raise UnknownJobError(msg)
+    return max(asked, key=lambda record: record.started)
 
 
 def check_before_spark(

@@ -56,6 +56,7 @@ def table(s3: StoreServer) -> Table:
     return Table(s3)
 
 
+@pytest.mark.slow
 def test_epochs_are_published_and_taken_back(table):
     """Published once, also by drivers at the same moment; taken back without a trace."""
     table.open().check(Frame(), "append")

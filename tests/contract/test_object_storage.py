@@ -287,6 +287,7 @@ class TestS3Storage(ObjectStoreContract):
         with pytest.raises(PermissionError, match="NoCredentialsError"):
             ObjectStorage(bucket, "job", f"s3://{BUCKET}").put("a", b"1")
 
+    @pytest.mark.slow
     def test_a_child_process_has_its_own_connections(self, storage: ObjectStorage):
         """
         A storage that was used before a fork works in the child and in the parent.
@@ -296,6 +297,7 @@ class TestS3Storage(ObjectStoreContract):
 
         assert ["child", "parent", "parent again"] == storage.list("")
 
+    @pytest.mark.slow
     def test_one_of_racing_drivers_gets_the_lease(self, storage: ObjectStorage):
         """
         Of drivers that start together on S3 one gets the lease, and its heart beats there.

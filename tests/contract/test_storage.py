@@ -263,6 +263,7 @@ class SharedStorageContract(StorageContract):
 
     racing_processes = 2
 
+    @pytest.mark.slow
     def test_one_of_racing_processes_wins(self, storage: Storage):
         """
         Of processes that put the same names at the same time exactly one wins each name, and

@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from airflow_provider.runtime.sinks import EpochRecords, RunTakeBack, epochs
+from airflow_provider.runtime.sinks import EpochRecords, TakeBack, epochs
 from tests.unit.support import QUERY_ID, EpochBench, FakeFrame, HandStagedFiles, counted
 
 KEPT = 2  # records of earlier runs, so that folding happens
@@ -43,7 +43,7 @@ def drive(root: Path, run_id: str, upto: int) -> None:
 
 def take_back(root: Path, run_id: str) -> None:
     job = open_job(root)
-    RunTakeBack(
+    TakeBack(
         "q",
         records=EpochRecords(job.committables, QUERY_ID),
         sinks=job.sinks,

@@ -18,7 +18,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from airflow_provider.runtime import failpoints
 from airflow_provider.runtime.errors import LeaseLostError
-from airflow_provider.runtime.sinks import EpochRecords, RunTakeBack
+from airflow_provider.runtime.sinks import EpochRecords, TakeBack
 from airflow_provider.runtime.storage.local import LocalStorage
 from tests.unit.support import EpochBench, FakeFrame, HandStagedFiles, counted
 
@@ -259,7 +259,7 @@ class EpochsMachine(RuleBasedStateMachine):
         self.taking_back = True
         with self.dying_at(fails_at):
             lease = self.job.lease(f"run {self.run}")
-            RunTakeBack(
+            TakeBack(
                 "q",
                 records=EpochRecords(self.job.committables, self.query_id),
                 sinks=self.sinks,

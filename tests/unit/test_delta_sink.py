@@ -187,6 +187,7 @@ def test_committers_of_one_epoch_in_threads_publish_once(folder):
     assert sorted(f"row {epoch}" for epoch in range(12)) == visible(folder)
 
 
+@pytest.mark.slow
 def test_committers_of_one_epoch_in_processes_publish_once(folder, tmp_path):
     """Three processes that commit the same epochs in the same order add each once."""
     committables = [staged(folder, epoch, f"row {epoch}") for epoch in range(30)]

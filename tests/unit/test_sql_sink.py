@@ -276,6 +276,7 @@ def test_a_crash_while_taking_back_is_made_good(url, point, left, options):
     assert [A] == table.rows()
 
 
+@pytest.mark.slow
 def test_a_driver_stopped_inside_its_transaction_is_overtaken(table):
     """
     A driver that is paused right before COMMIT holds its locks; the next one ends its session and

@@ -7,7 +7,7 @@ import pytest
 from airflow_provider.runtime.errors import CheckpointError, LeaseLostError, TakeBackError
 from airflow_provider.runtime.sinks import native
 from airflow_provider.runtime.sinks.records import TakeBackRecord
-from airflow_provider.runtime.sinks.takeback import RunTakeBack
+from airflow_provider.runtime.sinks.takeback import TakeBack
 from airflow_provider.runtime.testing import LosingFence, OpenFence
 from tests.unit.support import QUERY_ID, EpochBench, FakeFrame, FakeSink, counted
 
@@ -37,8 +37,8 @@ def run(job: EpochBench, run_id: str, *epochs: int, publish: bool = True) -> Non
         committer.commit_ready()
 
 
-def take_back(job: EpochBench, run_id: str, *sinks, fence=None) -> RunTakeBack:
-    return RunTakeBack(
+def take_back(job: EpochBench, run_id: str, *sinks, fence=None) -> TakeBack:
+    return TakeBack(
         "q",
         records=job.records,
         sinks=sinks or job.sinks,
@@ -139,6 +139,30 @@ def test_a_run_that_others_followed_is_refused(job, sink):
     assert job.records.take_back() is None
 
 
+def test_all_from_an_epoch_on_are_taken_back_whatever_run_they_are_of(job, sink):
+    """
+    A savepoint knows no runs: what was written after it goes, twice is once, another epoch waits.
+    """
+    run(job, "r1", 0, 1)
+    run(job, "r2", 2)
+
+    def from_epoch(first):
+        return TakeBack(
+            "q",
+            records=job.records,
+            sinks=job.sinks,
+            first_epoch=first,
+            fence=OpenFence(9),
+            clock=job.clock,
+        )
+
+    assert [1, 1] == [from_epoch(1).take_back() for _ in range(2)]
+    assert {0: ["r1 0"]} == sink.published
+    assert [[2, 1]] == sink.asked("take_back")
+    assert 0 == from_epoch(0).take_back()
+    assert {} == sink.published
+
+
 def test_another_take_back_is_finished_first(job, sink):
     """
     One that has begun and died is named; its own run may go on with it.
@@ -163,7 +187,7 @@ def test_a_run_whose_records_were_folded_is_refused(job, sink):
     job.records.put_history(job.records.history().with_epochs([job.record(0)]))
     job.records.forget_published(0)
 
-    with pytest.raises(TakeBackError, match="before epoch 1 were folded away"):
+    with pytest.raises(TakeBackError, match="up to 0 were folded away"):
         take_back(job, "r1").take_back()
     assert [] == sink.asked("take_back")
 
@@ -174,7 +198,7 @@ def test_a_sink_that_the_job_no_longer_has_is_refused(job):
     """
     run(job, "r1", 0)
 
-    with pytest.raises(TakeBackError, match="wrote to 'fake', which the job no longer writes to"):
+    with pytest.raises(TakeBackError, match="written to 'fake', which the job no longer writes to"):
         take_back(job, "r1", FakeSink("other")).take_back()
 
 

@@ -1,7 +1,16 @@
-"""Spark's own checkpoint: its offset and commit logs, and the batch that drains it."""
+"""Spark's own checkpoint: its logs, the batch that drains it, the files that a copy of it needs."""
 
+from airflow_provider.runtime.checkpoint.checksums import has_hadoop_checksum, has_spark_checksum
 from airflow_provider.runtime.checkpoint.drain import plan_drain_batch
-from airflow_provider.runtime.checkpoint.logs import CheckpointLogs, OffsetEntry
+from airflow_provider.runtime.checkpoint.inventory import (
+    Inventory,
+    NeededFile,
+    StateOperator,
+    StateProvider,
+    take_inventory,
+)
+from airflow_provider.runtime.checkpoint.logs import CheckpointLogs, CommitEntry, OffsetEntry
+from airflow_provider.runtime.checkpoint.operators import readdress
 from airflow_provider.runtime.checkpoint.report import describe_checkpoint
 from airflow_provider.runtime.checkpoint.steps import (
     MAX_WATERMARK_MS,
@@ -13,10 +22,19 @@ from airflow_provider.runtime.checkpoint.steps import (
 __all__ = [
     "MAX_WATERMARK_MS",
     "CheckpointLogs",
+    "CommitEntry",
     "DrainStep",
+    "Inventory",
     "LogPosition",
+    "NeededFile",
     "OffsetEntry",
+    "StateOperator",
+    "StateProvider",
     "describe_checkpoint",
+    "has_hadoop_checksum",
+    "has_spark_checksum",
     "next_drain_step",
     "plan_drain_batch",
+    "readdress",
+    "take_inventory",
 ]

@@ -7,6 +7,11 @@ with the same offsets. The bytes of an offset entry (Spark's ``OffsetSeqLog``)::
     v1
     {"batchWatermarkMs":0,"batchTimestampMs":1795230227049,"conf":{…}}
     {"logOffset":0}              one line for each source in the order of the plan, "-" for none yet
+
+and of a commit (``CommitLog``), with the ids of state in checkpoint format 2 and later only::
+
+    v2
+    {"nextBatchWatermarkMs":0,"stateUniqueIds":{"0":[["244ddfec-…"],["15723970-…"]]}}
 """
 
 from __future__ import annotations
@@ -16,12 +21,20 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider.runtime.checkpoint.steps import LogPosition
-from airflow_provider.runtime.errors import CheckpointError, CorruptDocumentError
+from airflow_provider.runtime.errors import (
+    CheckpointError,
+    CorruptDocumentError,
+    UnknownFormatError,
+)
 
 if TYPE_CHECKING:
     from airflow_provider.runtime.storage import Storage
 
 _VERSIONS = frozenset({"v1", "v2"})
+# For each stateful operator and partition, the ids of its states in the order of its stores.
+StateIds = dict[int, list[list[str]]]
+
+_COMMIT_VERSIONS = frozenset({"v1", "v2", "v3"})
 _NO_OFFSET = "-"
 
 
@@ -87,6 +100,39 @@ def _parse_offset(line: str) -> Any:
         return json.loads(line)
     except ValueError:
         return line
+
+
+@dataclasses.dataclass(frozen=True)
+class CommitEntry:
+    """One entry of the commit log.
+
+    Attributes:
+        version: the first line.
+        state_ids: the ids of the states that the batch led to; empty in checkpoint format 1.
+    """
+
+    version: str
+    state_ids: StateIds
+
+    @classmethod
+    def parse(cls, data: bytes, *, where: str) -> CommitEntry:
+        """Read an entry's bytes.
+
+        Raises:
+            UnknownFormatError: they are of a version unknown here.
+            CorruptDocumentError: they are not a commit.
+        """
+        version, _, text = data.decode(errors="replace").rstrip("\n").partition("\n")
+        if version not in _COMMIT_VERSIONS:
+            msg = f"{where}: {version[:20]!r} is not a known version of Spark's commit log"
+            raise UnknownFormatError(msg)
+        try:
+            found = json.loads(text or "{}").get("stateUniqueIds") or {}
+            ids = {int(operator): partitions for operator, partitions in found.items()}
+        except (ValueError, AttributeError) as error:
+            msg = f"{where}: the commit log entry is not an object"
+            raise CorruptDocumentError(msg) from error
+        return cls(version, ids)
 
 
 class CheckpointLogs:

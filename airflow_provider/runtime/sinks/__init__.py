@@ -15,7 +15,7 @@ from airflow_provider.runtime.sinks.protocol import (
 )
 from airflow_provider.runtime.sinks.records import EpochRecord, EpochRecords
 from airflow_provider.runtime.sinks.sql import SqlSink, sql
-from airflow_provider.runtime.sinks.takeback import RunTakeBack
+from airflow_provider.runtime.sinks.takeback import TakeBack
 
 __all__ = [
     "Committable",
@@ -30,10 +30,10 @@ __all__ = [
     "IsGarbage",
     "NativeEpochs",
     "NativeSink",
-    "RunTakeBack",
     "Sink",
     "SqlSink",
     "Staged",
+    "TakeBack",
     "delta",
     "files",
     "iceberg",

@@ -1,4 +1,4 @@
-"""Taking back what a run has published: the epochs at the end of a query's history, in every sink.
+"""Taking back what was published: the epochs at the end of a query's history, in every sink.
 
 The intent is put before the first row is removed, so whoever comes next goes on instead of running
 the query on outputs that are half there. The query's id has ended with it: the checkpoint that is
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from airflow_provider.runtime.sinks.protocol import Committable, Fence, Sink
 
 
-class RunTakeBack:
-    """Takes back one run's epochs of one query.
+class TakeBack:
+    """Takes back one run's epochs of one query, or all from one epoch on.
 
     No query may run on the checkpoint meanwhile: the caller holds the lease.
 
@@ -33,9 +33,10 @@ class RunTakeBack:
         query: the query's name.
         records: its records.
         sinks: all that it has written to.
-        run_id: the run.
         fence: the caller's lease.
         clock: for the record's times.
+        run_id: the run; no other may have written after it.
+        first_epoch: in place of a run: this epoch and all after it, whatever run they are of.
     """
 
     def __init__(
@@ -44,17 +45,19 @@ class RunTakeBack:
         *,
         records: EpochRecords,
         sinks: Sequence[Sink | NativeSink],
-        run_id: str,
         fence: Fence,
         clock: Clock,
+        run_id: str = "",
+        first_epoch: int | None = None,
     ) -> None:
         self._query = query
         self._records = records
         self._native = [sink for sink in sinks if isinstance(sink, NativeSink)]
         self._sinks = [sink for sink in sinks if not isinstance(sink, NativeSink)]
-        self._run_id = run_id
         self._fence = fence
         self._clock = clock
+        self._run_id = run_id
+        self._first_epoch = first_epoch
 
     def check(self) -> None:
         """Refuse what cannot be done; nothing is removed or recorded.
@@ -66,20 +69,20 @@ class RunTakeBack:
         self._plan()
 
     def take_back(self) -> int:
-        """Remove what the run has published from every sink.
+        """Remove what was published from every sink.
 
         Returns:
-            The first epoch taken back; -1 when the run has none.
+            The first epoch taken back; -1 when there is none.
 
         Raises:
             TakeBackError: as :meth:`check`.
             LeaseLostError: another driver has taken over; the next call goes on.
 
         Crash safety: calling it again completes it.
-        Idempotent: by query id and run.
+        Idempotent: by query id and first epoch.
         """
         begun = self._records.take_back()
-        if begun is not None and begun.done and begun.run_id == self._run_id:
+        if begun is not None and begun.done and self._is_same(begun):
             return begun.first_epoch
         first, work = self._plan()
         if first < 0:
@@ -106,10 +109,11 @@ class RunTakeBack:
         for native in self._native:
             native.check_take_back(())
         begun = self._records.take_back()
-        if begun is not None and begun.done is None and begun.run_id != self._run_id:
+        if begun is not None and begun.done is None and not self._is_same(begun):
+            whose = f"run {begun.run_id!r}" if begun.run_id else f"epoch {begun.first_epoch} on"
             msg = (
-                f"{self._records.url}: run {begun.run_id!r} is being taken back, which began at "
-                f"{begun.began}; finish that first"
+                f"{self._records.url}: {whose} is being taken back, which began at {begun.began}; "
+                "finish that first"
             )
             raise TakeBackError(msg)
         chosen = self._chosen()
@@ -120,8 +124,13 @@ class RunTakeBack:
             sink.check_take_back(committables)
         return min(record.epoch for record in chosen), work
 
+    def _is_same(self, begun: TakeBackRecord) -> bool:
+        if self._first_epoch is None:
+            return begun.run_id == self._run_id
+        return not begun.run_id and begun.first_epoch == self._first_epoch
+
     def _chosen(self) -> list[EpochRecord]:
-        """Return the run's records, newest first; also those of epochs not yet published."""
+        """Return the records, newest first; also those of epochs not yet published."""
         found = self._records.find()
         waiting = [
             self._records.precommitted(epoch, token)
@@ -129,29 +138,39 @@ class RunTakeBack:
             for token in tokens
         ]
         published = [r for e in found.published if (r := self._records.published(e)) is not None]
-        chosen = [r for r in (*published, *waiting) if r.run_id == self._run_id]
-        if not chosen:
-            return []
-        first = min(record.epoch for record in chosen)
+        self._check_all_recorded()
+        if self._first_epoch is not None:
+            chosen = [r for r in (*published, *waiting) if r.epoch >= self._first_epoch]
+        else:
+            chosen = [r for r in (*published, *waiting) if r.run_id == self._run_id]
+            self._check_last_run(chosen, published)
+        return sorted(chosen, key=lambda r: (r.epoch, r.token), reverse=True)
+
+    def _check_last_run(
+        self, chosen: Sequence[EpochRecord], published: Sequence[EpochRecord]
+    ) -> None:
+        first = min((record.epoch for record in chosen), default=-1)
         taken = self._records.take_back()
         standing = [r for r in published if taken is None or r.epoch < taken.first_epoch]
-        later = [r for r in standing if r.run_id != self._run_id and r.epoch > first]
+        later = [r for r in standing if chosen and r.run_id != self._run_id and r.epoch > first]
         if later:
             msg = (
                 f"{self._records.url}: run {later[0].run_id!r} has written to query "
                 f"{self._query!r} after run {self._run_id!r}; take back the later runs first"
             )
             raise TakeBackError(msg)
-        self._check_all_recorded(first)
-        return sorted(chosen, key=lambda r: (r.epoch, r.token), reverse=True)
 
-    def _check_all_recorded(self, first: int) -> None:
-        ranges = self._records.history().ranges
-        if any(run == self._run_id for *_, run in ranges):
+    def _check_all_recorded(self) -> None:
+        history = self._records.history()
+        if self._first_epoch is not None:
+            folded = history.last_epoch >= self._first_epoch
+        else:
+            folded = any(run == self._run_id for *_, run in history.ranges)
+        if folded:
             msg = (
-                f"{self._records.url}: the records of run {self._run_id!r} before epoch {first} "
-                "were folded away, so it cannot be taken back as a whole; restore a savepoint and "
-                "rebuild the output instead"
+                f"{self._records.url}: records of epochs up to {history.last_epoch} were folded "
+                "away, so these cannot be taken back; restore a savepoint into a new job "
+                "directory and rebuild the output instead"
             )
             raise TakeBackError(msg)
 
@@ -160,8 +179,8 @@ class RunTakeBack:
         names = {part["name"] for record in chosen for part in record.sinks}
         if missing := sorted(names - set(by_name)):
             msg = (
-                f"query {self._query!r}: run {self._run_id!r} wrote to {missing[0]!r}, which the "
-                "job no longer writes to; put it back"
+                f"query {self._query!r}: rows were written to {missing[0]!r}, which the job "
+                "no longer writes to; put it back"
             )
             raise TakeBackError(msg)
         return [sink for sink in self._sinks if sink.name in names]

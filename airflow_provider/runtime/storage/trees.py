@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fsspec.core import url_to_fs
 
@@ -12,7 +13,7 @@ from airflow_provider.runtime.storage.local import sync_folder
 from airflow_provider.runtime.storage.opening import local_path_of, open_objects
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
 
 def files_under(url: str) -> list[tuple[str, int]]:
@@ -27,6 +28,41 @@ def files_under(url: str) -> list[tuple[str, int]]:
     found = filesystem.find(root, detail=True)
     start = len(root.rstrip("/")) + 1
     return sorted((path[start:], int(facts["size"])) for path, facts in found.items())
+
+
+class FileFacts(NamedTuple):
+    """What a filesystem says of a file.
+
+    Attributes:
+        size: bytes.
+        tag: changes whenever the file is replaced, as far as the filesystem can tell; None when it
+            tells nothing.
+    """
+
+    size: int
+    tag: str | None
+
+
+def facts_under(url: str) -> dict[str, FileFacts]:
+    """Return what is known of each file under *url*, by its path relative to it."""
+    local = local_path_of(url)
+    if local is None:
+        return {path: FileFacts(size, None) for path, size in files_under(url)}
+    return dict(_local_facts(local, ""))
+
+
+def _local_facts(folder: str, inside: str) -> Iterator[tuple[str, FileFacts]]:
+    with os.scandir(folder) as entries:
+        found = list(entries)
+    for entry in found:
+        if entry.is_dir(follow_symlinks=False):
+            with suppress(FileNotFoundError):  # it was removed meanwhile
+                yield from _local_facts(entry.path, f"{inside}{entry.name}/")
+            continue
+        with suppress(FileNotFoundError):
+            facts = entry.stat()
+            tag = f"{facts.st_ino}-{facts.st_mtime_ns}"
+            yield f"{inside}{entry.name}", FileFacts(facts.st_size, tag)
 
 
 def folders_in(url: str) -> list[str]:
@@ -57,6 +93,14 @@ def remove_tree(url: str) -> None:
         filesystem.rm(root, recursive=True)
     except FileNotFoundError:
         return
+
+
+def remove_if_empty(url: str) -> None:
+    """Remove the folder unless something is in it; a bucket has no empty folders."""
+    local = local_path_of(url)
+    if local is not None:
+        with suppress(OSError):
+            os.rmdir(local)
 
 
 def flush(url: str, names: Sequence[str]) -> None:

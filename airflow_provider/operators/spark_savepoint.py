@@ -1,0 +1,175 @@
+"""``SparkSavepointOperator``: a savepoint of a stream, taken from a worker without Spark."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk import BaseOperator
+from airflow.sdk.exceptions import AirflowFailException
+
+from airflow_provider.operators.spark_streaming import derive_run_id
+from airflow_provider.runtime.clock import SystemClock
+from airflow_provider.runtime.durations import parse_duration
+from airflow_provider.runtime.errors import CheckpointError, ConfigError, SavepointBusyError
+from airflow_provider.runtime.savepoint import (
+    Retention,
+    Savepoint,
+    checkpoint_source,
+    job_source,
+    open_savepoint,
+    retain,
+    take_savepoint,
+)
+from airflow_provider.runtime.savepoint.records import check_origin
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from airflow.sdk import Context
+
+_LABEL = "airflow.task"  # tells a retry that the savepoint of this name is its own
+_RETAIN = ("keep", "max_age")
+
+
+class SparkSavepointOperator(BaseOperator):
+    """Take a savepoint of a running, suspended or foreign stream.
+
+    It needs the storage alone: no Spark, no connection, no help of the driver, and the stream does
+    not wait for it. A retry finds the savepoint that an earlier try has completed. Each outlet
+    asset's event carries the savepoint's address in its ``extra``. XCom: the same.
+
+    Args:
+        job_dir: the job's home.
+        checkpoint: in place of a job, any Spark checkpoint; *to* says where the savepoint goes.
+        to: the folder in which savepoints lie; by default the job's own ``savepoints``.
+        name: the savepoint's name; by default made of the DAG run's id.
+        aligned_timeout: how long a batch in flight is waited for; 0 for not at all.
+        origin: what retention looks at: ``periodic``, ``manual``, ``upgrade`` ….
+        labels: free words to find it by.
+        retain: how many to keep (``keep``) and how old one may get (``max_age``) of this origin;
+            None to dispose of none.
+
+    Raises:
+        ConfigError: an argument is not what it must be; when the DAG is parsed.
+    """
+
+    template_fields: Sequence[str] = ("job_dir", "checkpoint", "to", "name", "labels")
+    ui_color: str = "#e7f0f7"
+
+    def __init__(
+        self,
+        *,
+        job_dir: str | None = None,
+        checkpoint: str | None = None,
+        to: str | None = None,
+        name: str = "{{ run_id }}",
+        aligned_timeout: str | float = "30 seconds",
+        origin: str = "periodic",
+        labels: Mapping[str, str] | None = None,
+        retain: Mapping[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        if (job_dir is None) == (checkpoint is None):
+            msg = "give either job_dir or checkpoint"
+            raise ConfigError(msg)
+        if checkpoint is not None and to is None:
+            msg = "with checkpoint, give to: the folder in which the savepoint is to lie"
+            raise ConfigError(msg)
+        check_origin(origin)
+        parse_duration(aligned_timeout, name="aligned_timeout")
+        _retention(retain, origin)
+        self.job_dir = job_dir
+        self.checkpoint = checkpoint
+        self.to = to
+        self.name = name
+        self.aligned_timeout = aligned_timeout
+        self.origin = origin
+        self.labels = dict(labels or {})
+        self.retain = dict(retain) if retain is not None else None
+
+    def execute(self, context: Context) -> dict[str, Any]:
+        """Take it, tell the outlets, and dispose of those that are too many.
+
+        Returns:
+            ``url``, ``name``, ``taken``, ``aligned``, ``bytes`` and, per query, ``batch`` and
+            ``watermark``.
+
+        Raises:
+            AirflowFailException: there is nothing to take, or the name is taken by another.
+            SavepointError: it could not be taken this time; a retry may.
+        """
+        try:
+            savepoint = self._take(context)
+        except SavepointBusyError:
+            raise
+        except (ConfigError, CheckpointError) as error:
+            raise AirflowFailException(str(error)) from error
+        told = describe(savepoint)
+        for asset in self.outlets:
+            context["outlet_events"][asset].extra = told
+        retention = _retention(self.retain, self.origin)
+        if retention is not None:
+            gone = retain(savepoint.url.rpartition("/")[0], retention)
+            self.log.info("Disposed of %d savepoints: %s", len(gone), ", ".join(gone) or "-")
+        return told
+
+    def _take(self, context: Context) -> Savepoint:
+        clock = SystemClock()
+        url = f"{self._root()}/{derive_run_id(self.name)}"
+        ti = context["ti"]
+        mine = derive_run_id(f"{ti.dag_id}-{ti.task_id}-{ti.run_id}-{ti.map_index}")
+        try:
+            there = open_savepoint(url)
+        except ConfigError:
+            there = None
+        if there is not None and there.record.labels.get(_LABEL) == mine:
+            self.log.info("An earlier try has taken %s", there.url)
+            return there
+        if self.job_dir is not None:
+            source = job_source(self.job_dir, clock)
+        else:
+            source = checkpoint_source(str(self.checkpoint))
+        return take_savepoint(
+            source,
+            url,
+            origin=self.origin,
+            labels={**self.labels, _LABEL: mine},
+            aligned_timeout_s=parse_duration(self.aligned_timeout, name="aligned_timeout"),
+            clock=clock,
+        )
+
+    def _root(self) -> str:
+        root = self.to if self.to is not None else f"{str(self.job_dir).rstrip('/')}/savepoints"
+        return root.rstrip("/")
+
+
+def describe(savepoint: Savepoint) -> dict[str, Any]:
+    """Return what XCom and asset events say of a savepoint."""
+    record = savepoint.record
+    return {
+        "url": savepoint.url,
+        "name": record.name,
+        "taken": record.taken,
+        "aligned": record.aligned,
+        "bytes": record.bytes,
+        "queries": {
+            name: {"batch": query.batch, "watermark": query.watermark}
+            for name, query in record.queries.items()
+        },
+    }
+
+
+def _retention(asked: Mapping[str, Any] | None, origin: str) -> Retention | None:
+    if asked is None:
+        return None
+    unknown = sorted(set(asked) - set(_RETAIN))
+    if unknown:
+        msg = f"retain: {unknown[0]!r} is not known; use {' and '.join(_RETAIN)}"
+        raise ConfigError(msg)
+    age = asked.get("max_age")
+    return Retention(
+        keep=asked.get("keep"),
+        max_age_s=None if age is None else parse_duration(age, name="retain max_age"),
+        origins=(origin,),
+    )

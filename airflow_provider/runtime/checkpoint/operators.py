@@ -1,0 +1,135 @@
+"""What a checkpoint says of its stateful operators.
+
+``state/<operator>/_metadata/metadata``, written once, or for operators whose state may change its
+schema ``state/<operator>/_metadata/v2/<batch>``, written by the first batch of each run::
+
+    v2
+    {"operatorInfo":{"operatorId":0,"operatorName":"symmetricHashJoin"},
+     "stateStoreInfo":[{"storeName":"default","numColsPrefixKey":0,"numPartitions":3,
+       "stateSchemaFilePaths":["file:/…/state/0/_stateSchema/default/0_5e95695f-…"]}],
+     "operatorPropertiesJson":"…"}
+
+The addresses of the schema files are the reason why a checkpoint cannot simply be moved: Spark
+reads them where it wrote them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from typing import Any
+
+from airflow_provider.runtime.errors import CorruptDocumentError, UnknownFormatError
+
+_VERSIONS = frozenset({"v1", "v2"})
+_SCHEMA_FILES = "stateSchemaFilePaths"
+
+
+@dataclasses.dataclass(frozen=True)
+class OperatorMetadata:
+    """One stateful operator, as Spark describes it.
+
+    Attributes:
+        id: its number in the query's plan.
+        name: what Spark calls its kind.
+        stores: the names of its state stores; a join may have four.
+        partitions: the number of partitions that it was planned with.
+        schema_files: the schema files that it names, relative to the checkpoint.
+    """
+
+    id: int
+    name: str
+    stores: tuple[str, ...]
+    partitions: int
+    schema_files: tuple[str, ...]
+
+    @classmethod
+    def parse(cls, data: bytes, *, where: str) -> OperatorMetadata:
+        """Read the metadata's bytes.
+
+        Raises:
+            UnknownFormatError: they are of a version unknown here.
+            CorruptDocumentError: they are not an operator's metadata.
+        """
+        document = _read(data, where=where)
+        try:
+            info, stores = document["operatorInfo"], document["stateStoreInfo"]
+            return cls(
+                id=int(info["operatorId"]),
+                name=str(info["operatorName"]),
+                stores=tuple(str(store["storeName"]) for store in stores),
+                partitions=max(int(store["numPartitions"]) for store in stores),
+                schema_files=tuple(
+                    _within(path, info["operatorId"], where=where)
+                    for store in stores
+                    for path in store.get(_SCHEMA_FILES, ())
+                ),
+            )
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            msg = f"{where}: not the metadata of a stateful operator"
+            raise CorruptDocumentError(msg) from error
+
+
+def readdress(data: bytes, *, root: str, where: str) -> bytes:
+    """Return an operator's metadata for a checkpoint that lies elsewhere.
+
+    Without it a copy cannot be read, and not every query can be restarted on it, once the original
+    is gone.
+
+    Args:
+        data: the metadata's bytes; those that name no address come back as they are.
+        root: the address of the other checkpoint, as Spark writes it (``file:/…``, ``s3a://…``).
+        where: the address of *data*, named in errors.
+
+    Raises:
+        UnknownFormatError: they are of a version unknown here.
+        CorruptDocumentError: they are not an operator's metadata.
+    """
+    if not OperatorMetadata.parse(data, where=where).schema_files:
+        return data
+    document = _read(data, where=where)
+    operator = document["operatorInfo"]["operatorId"]
+    for store in document["stateStoreInfo"]:
+        store[_SCHEMA_FILES] = [
+            f"{root.rstrip('/')}/{_within(path, operator, where=where)}"
+            for path in store.get(_SCHEMA_FILES, ())
+        ]
+    version = data.split(b"\n", 1)[0]
+    text = json.dumps(document, separators=(",", ":"), ensure_ascii=False)
+    return version + b"\n" + text.encode()
+
+
+def has_one_partition(schema: bytes) -> bool:
+    """Tell from its state's schema whether an operator runs in one partition, whatever was planned.
+
+    An aggregation without keys has a key without columns, and a limit one that is always null:
+    all their rows meet in partition 0.
+    """
+    text = schema.decode("latin-1")  # strings among lengths in binary
+    try:
+        key, _ = json.JSONDecoder().raw_decode(text, text.index("{"))
+        return all(field["type"] == "void" for field in key["fields"])
+    except (ValueError, KeyError, TypeError):
+        return False
+
+
+def _read(data: bytes, *, where: str) -> dict[str, Any]:
+    version, _, text = data.decode(errors="replace").partition("\n")
+    if version not in _VERSIONS:
+        msg = f"{where}: {version[:20]!r} is not a known version of an operator's metadata"
+        raise UnknownFormatError(msg)
+    try:
+        document = json.loads(text)
+    except ValueError as error:
+        msg = f"{where}: not the metadata of a stateful operator"
+        raise CorruptDocumentError(msg) from error
+    return document if isinstance(document, dict) else {}
+
+
+def _within(path: str, operator: int, *, where: str) -> str:
+    """Return the part of a schema file's address that is the same in every copy."""
+    begin = path.rfind(f"/state/{operator}/")
+    if begin < 0:
+        msg = f"{where}: the schema file {path} lies outside of the checkpoint's state"
+        raise UnknownFormatError(msg)
+    return path[begin + 1 :]

@@ -1,0 +1,125 @@
+"""What is needed of one state store, so that Spark restores the state that a batch led to."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING
+
+from airflow_provider.runtime.checkpoint.changelog import read_lineage
+from airflow_provider.runtime.checkpoint.statefiles import (
+    DEFAULT_STORE,
+    StoreFiles,
+    find_chain,
+    shared_files,
+)
+from airflow_provider.runtime.errors import CorruptDocumentError, TruncatedStateError
+
+if TYPE_CHECKING:
+    from airflow_provider.runtime.checkpoint.logs import StateIds
+    from airflow_provider.runtime.checkpoint.needs import Needs
+    from airflow_provider.runtime.checkpoint.statefiles import OperatorFiles
+
+
+@dataclasses.dataclass(frozen=True)
+class Store:
+    """One state store of one partition of an operator.
+
+    Attributes:
+        operator: the operator.
+        partition: the partition.
+        index: its place among the operator's stores.
+        name: its name.
+    """
+
+    operator: int
+    partition: int
+    index: int
+    name: str
+
+    @property
+    def folder(self) -> str:
+        """Return where its files lie."""
+        folder = f"state/{self.operator}/{self.partition}"
+        return folder if self.name == DEFAULT_STORE else f"{folder}/{self.name}"
+
+    def id_in(self, ids: StateIds) -> str | None:
+        """Return the id of its state among those of all."""
+        try:
+            return ids[self.operator][self.partition][self.index]
+        except (KeyError, IndexError):
+            return None
+
+
+def take_store(needs: Needs, store: Store, operator: OperatorFiles) -> None:
+    """Add the files from which Spark restores the store as the batch left it.
+
+    Raises:
+        MissingStateError: a file that has to be read is gone.
+        TruncatedStateError: a file of a snapshot is not as long as it was written.
+        CorruptDocumentError: a file that has to be read is not what its name says.
+    """
+    writers = _Writers(needs, store)
+    chain = find_chain(
+        operator.stores.get((store.partition, store.name)) or StoreFiles(),
+        (needs.batch + 1, writers.of_the_batch()),
+        folder=store.folder,
+        writer_before=writers.before,
+    )
+    if chain.missing:
+        needs.lack(chain.missing)
+        return
+    for change in chain.changes:
+        needs.add(change)
+    if chain.snapshot:
+        needs.add(chain.snapshot)
+        if chain.snapshot.endswith(".zip"):
+            _take_shared(needs, store.folder, chain.snapshot)
+
+
+def _take_shared(needs: Needs, folder: str, snapshot: str) -> None:
+    for name, size in shared_files(needs.read(snapshot), where=needs.at(snapshot)):
+        path = f"{folder}/{name}"
+        needs.add(path)
+        listed = needs.listing.get(path, size)
+        if listed != size:
+            raise TruncatedStateError(needs.where, needs.batch, (path,), (listed, size))
+
+
+class _Writers:
+    """The ids that tell which of several attempts of a batch wrote a store's state.
+
+    Spark takes the one of the last state from the commit log, and those before it from the head of
+    its changelog. Older commits say the same, and one of them speaks for all stores.
+    """
+
+    def __init__(self, needs: Needs, store: Store) -> None:
+        self._needs = needs
+        self._store = store
+        self._has_ids = store.operator in needs.state_ids(needs.batch)
+        self._lineage: dict[int, str] = {}
+
+    def of_the_batch(self) -> str:
+        """Return the id of the state that the batch led to; "" in checkpoint format 1."""
+        if not self._has_ids:
+            return ""
+        writer = self._store.id_in(self._needs.state_ids(self._needs.batch))
+        if writer is None:
+            where = self._needs.at(f"commits/{self._needs.batch}")
+            msg = f"{where}: no id for the state in {self._store.folder}"
+            raise CorruptDocumentError(msg)
+        return writer
+
+    def before(self, version: int, change: str) -> str:
+        """Return the id of the version that a change was made to."""
+        if not self._has_ids:
+            return ""
+        # The state of version 1 is the one that batch 0 led to.
+        writer = self._store.id_in(self._needs.state_ids(version - 1)) or self._lineage.get(version)
+        if writer is None:
+            where = self._needs.at(change)
+            self._lineage |= read_lineage(self._needs.read(change), where=where)
+            writer = self._lineage.get(version)
+            if writer is None:
+                msg = f"{where}: its lineage does not name version {version}, which was before it"
+                raise CorruptDocumentError(msg)
+        return writer

@@ -1,0 +1,249 @@
+"""``spark-stream savepoint``: take, list, verify, restore, fork, retain, dispose."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from typing import TYPE_CHECKING, Any
+
+from airflow_provider.runtime.clock import SystemClock
+from airflow_provider.runtime.durations import parse_duration
+from airflow_provider.runtime.errors import EXIT_FATAL, EXIT_OK, ConfigError
+from airflow_provider.runtime.jobdir import JobDirectory
+from airflow_provider.runtime.savepoint import (
+    ALIGNED_TIMEOUT_S,
+    ORIGINS,
+    Retention,
+    Savepoint,
+    checkpoint_source,
+    dispose,
+    find_savepoints,
+    job_source,
+    open_savepoint,
+    retain,
+    take_savepoint,
+    verify_savepoint,
+)
+from airflow_provider.runtime.storage import open_storage
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Callable
+
+
+def add_commands(commands: Any, add: Callable[..., argparse.ArgumentParser]) -> None:
+    """Add the commands.
+
+    Args:
+        commands: ``spark-stream``'s own.
+        add: makes one command: where, its name, what it calls, what it does.
+    """
+    group = commands.add_parser("savepoint", help="take, restore and keep savepoints")
+    actions = group.add_subparsers(required=True, metavar="ACTION")
+    _add_take(actions, add)
+    listed = add(actions, "list", _list, "list the savepoints of a job, or of a folder")
+    listed.add_argument("place", metavar="JOB_DIR|URL")
+    listed.add_argument("--json", action="store_true")
+    verify = add(actions, "verify", _verify, "compare every file with its size and checksum")
+    verify.add_argument("url", metavar="SAVEPOINT")
+    _add_restore(actions, add)
+    fork = add(actions, "fork", _fork, "begin a second job from a savepoint, in a new directory")
+    fork.add_argument("url", metavar="SAVEPOINT")
+    fork.add_argument("job_dir", metavar="JOB_DIR")
+    kept = add(actions, "retain", _retain, "dispose of savepoints that are too many or too old")
+    kept.add_argument("place", metavar="JOB_DIR|URL")
+    kept.add_argument("--keep", type=int, metavar="N", help="how many of the newest stay")
+    kept.add_argument("--max-age", metavar="DURATION", help="how old one may get")
+    kept.add_argument("--origin", action="append", choices=ORIGINS, help="default: periodic")
+    gone = add(actions, "dispose", _dispose, "remove one savepoint")
+    gone.add_argument("url", metavar="SAVEPOINT")
+
+
+def _add_take(actions: Any, add: Callable[..., argparse.ArgumentParser]) -> None:
+    take = add(actions, "take", _take, "take a savepoint, whether or not a driver is running")
+    take.add_argument("job_dir", nargs="?", metavar="JOB_DIR")
+    take.add_argument("--checkpoint", metavar="URL", help="any Spark checkpoint")
+    take.add_argument("--to", metavar="URL", help="default: JOB_DIR/savepoints/NAME")
+    take.add_argument("--name", metavar="N", help="default: the origin and the time")
+    take.add_argument("--origin", choices=ORIGINS, default="manual")
+    take.add_argument("--label", action="append", default=[], metavar="K=V")
+    take.add_argument(
+        "--aligned-timeout",
+        metavar="DURATION",
+        help=f"how long a batch in flight is waited for; default: {ALIGNED_TIMEOUT_S:.0f} seconds",
+    )
+    take.add_argument("--json", action="store_true", help="print savepoint.json on stdout")
+
+
+def _add_restore(actions: Any, add: Callable[..., argparse.ArgumentParser]) -> None:
+    restore = add(actions, "restore", _restore, "set a job to a savepoint")
+    restore.add_argument("url", metavar="SAVEPOINT")
+    restore.add_argument("job_dir", metavar="JOB_DIR", help="a new one, or the job's own")
+    restore.add_argument("--claim-mode", choices=("no-claim", "claim"), default="no-claim")
+    restore.add_argument(
+        "--take-back",
+        action="store_true",
+        help="first remove from the sinks what was written after the savepoint",
+    )
+    restore.add_argument("--entry", metavar="FILE.py:FUNC", help="with --take-back")
+    restore.add_argument("--conf", action="append", default=[], metavar="K=V", help="for Spark")
+    restore.add_argument(
+        "--skip-in-flight",
+        action="store_true",
+        help="never run the batch that was in flight: DATA LOSS, its rows are never read",
+    )
+
+
+def _take(arguments: argparse.Namespace) -> int:
+    clock = SystemClock()
+    if (arguments.job_dir is None) == (arguments.checkpoint is None):
+        msg = "name either JOB_DIR or --checkpoint URL"
+        raise ConfigError(msg)
+    if arguments.job_dir is not None:
+        source = job_source(arguments.job_dir, clock)
+    else:
+        source = checkpoint_source(arguments.checkpoint)
+    timeout = arguments.aligned_timeout
+    name = f"{arguments.origin}-{clock.now():%Y%m%dT%H%M%S}-{secrets.token_hex(3)}"
+    savepoint = take_savepoint(
+        source,
+        _target(arguments, name),
+        origin=arguments.origin,
+        labels=dict(_pair(label) for label in arguments.label),
+        aligned_timeout_s=ALIGNED_TIMEOUT_S
+        if timeout is None
+        else parse_duration(timeout, name="--aligned-timeout"),
+        clock=clock,
+    )
+    if arguments.json:
+        _print_json({**savepoint.record.to_dict(), "url": savepoint.url})
+    else:
+        print(_line(savepoint))
+    return EXIT_OK
+
+
+def _target(arguments: argparse.Namespace, name: str) -> str:
+    if arguments.to is not None:
+        if arguments.name is not None:
+            msg = "--to names the savepoint's own folder, so leave --name out"
+            raise ConfigError(msg)
+        return str(arguments.to)
+    if arguments.job_dir is None:
+        msg = "--checkpoint needs --to URL, the folder that will be the savepoint"
+        raise ConfigError(msg)
+    return f"{arguments.job_dir.rstrip('/')}/savepoints/{arguments.name or name}"
+
+
+def _pair(label: str) -> tuple[str, str]:
+    key, separator, value = label.partition("=")
+    if not separator or not key:
+        msg = f"--label {label!r}: write --label NAME=VALUE"
+        raise ConfigError(msg)
+    return key, value
+
+
+def _list(arguments: argparse.Namespace) -> int:
+    savepoints, leftovers = find_savepoints(open_storage(savepoints_of(arguments.place)))
+    if arguments.json:
+        found = [{**_without_files(s), "url": s.url} for s in savepoints]
+        _print_json({"version": 1, "savepoints": found})
+        return EXIT_OK
+    for savepoint in savepoints:
+        print(_line(savepoint))
+    for leftover in leftovers:
+        doing = (
+            f"{leftover.claim.purpose} since {leftover.claim.began}" if leftover.claim else "left"
+        )
+        print(f"{leftover.place.url}: no savepoint ({doing})")
+    return EXIT_OK
+
+
+def savepoints_of(place: str) -> str:
+    """Return the folder of a job's savepoints, or *place* itself when it is no job directory."""
+    if JobDirectory(open_storage(place)).job() is None:
+        return place
+    return f"{place.rstrip('/')}/savepoints"
+
+
+def _verify(arguments: argparse.Namespace) -> int:
+    savepoint = open_savepoint(arguments.url)
+    wrong = verify_savepoint(savepoint)
+    for line in wrong:
+        print(line)
+    if wrong:
+        return EXIT_FATAL
+    files = sum(len(query.files) for query in savepoint.record.queries.values())
+    print(f"{savepoint.url}: {files} files, {savepoint.record.bytes:,} bytes, all right")
+    return EXIT_OK
+
+
+def _restore(arguments: argparse.Namespace) -> int:
+    from airflow_provider.runtime.restore import restore_job
+
+    record = restore_job(
+        arguments.job_dir,
+        arguments.url,
+        take_back=arguments.take_back,
+        entry=arguments.entry,
+        conf=dict(_pair(value) for value in arguments.conf),
+        claim_mode=arguments.claim_mode.replace("-", "_"),
+        skip_in_flight=arguments.skip_in_flight,
+    )
+    _print_restored(arguments.job_dir, record.queries, record.skipped)
+    return EXIT_OK
+
+
+def _fork(arguments: argparse.Namespace) -> int:
+    from airflow_provider.runtime.restore import restore_job
+
+    if open_storage(arguments.job_dir).exists("queries"):
+        msg = f"{arguments.job_dir}: there is a job already; name a new directory"
+        raise ConfigError(msg)
+    record = restore_job(arguments.job_dir, arguments.url)
+    _print_restored(arguments.job_dir, record.queries, record.skipped)
+    return EXIT_OK
+
+
+def _print_restored(
+    job_dir: str, queries: dict[str, dict[str, Any]], skipped: dict[str, dict[str, Any]]
+) -> None:
+    for name, plan in queries.items():
+        print(f"{job_dir}: query {name} goes on after batch {plan['batch']} as {plan['query_id']}")
+    for name, lost in skipped.items():
+        print(f"DATA LOSS: query {name}: batch {lost['batch']} is skipped, its rows are never read")
+
+
+def _retain(arguments: argparse.Namespace) -> int:
+    age = arguments.max_age
+    retention = Retention(
+        keep=arguments.keep,
+        max_age_s=None if age is None else parse_duration(age, name="--max-age"),
+        origins=tuple(arguments.origin or ("periodic",)),
+    )
+    gone = retain(savepoints_of(arguments.place), retention)
+    print(f"disposed of {len(gone)}: {', '.join(gone) or '-'}")
+    return EXIT_OK
+
+
+def _dispose(arguments: argparse.Namespace) -> int:
+    dispose(arguments.url)
+    print(f"{arguments.url}: disposed of")
+    return EXIT_OK
+
+
+def _line(savepoint: Savepoint) -> str:
+    record = savepoint.record
+    batches = ", ".join(f"{n} after batch {q.batch}" for n, q in record.queries.items())
+    kind = "aligned" if record.aligned else "unaligned"
+    return f"{savepoint.url}: {record.origin}, {kind}, {batches}, {record.bytes:,} bytes"
+
+
+def _without_files(savepoint: Savepoint) -> dict[str, Any]:
+    plain = savepoint.record.to_dict()
+    for query in plain["queries"].values():
+        query["files"] = len(query["files"])
+    return plain
+
+
+def _print_json(document: dict[str, Any]) -> None:
+    print(json.dumps(document, indent=1))

@@ -1,0 +1,56 @@
+"""Savepoints: taken from outside without a pause, restored anywhere, kept and disposed of."""
+
+from airflow_provider.runtime.savepoint.catalog import (
+    Leftover,
+    Savepoint,
+    find_savepoints,
+    open_savepoint,
+)
+from airflow_provider.runtime.savepoint.keeping import (
+    Retention,
+    collect_garbage,
+    dispose,
+    retain,
+)
+from airflow_provider.runtime.savepoint.records import MANIFEST, ORIGINS, SavepointRecord
+from airflow_provider.runtime.savepoint.restoring import (
+    CLAIM_MODES,
+    RestoreRecord,
+    Restores,
+    begin_restore,
+    check_no_open_restore,
+    check_restorable,
+    finish_restore,
+)
+from airflow_provider.runtime.savepoint.sources import checkpoint_source, job_source
+from airflow_provider.runtime.savepoint.starting import StartingPoint, match_queries
+from airflow_provider.runtime.savepoint.taking import ALIGNED_TIMEOUT_S, take_savepoint
+from airflow_provider.runtime.savepoint.verifying import verify_savepoint
+
+__all__ = [
+    "ALIGNED_TIMEOUT_S",
+    "CLAIM_MODES",
+    "MANIFEST",
+    "ORIGINS",
+    "Leftover",
+    "RestoreRecord",
+    "Restores",
+    "Retention",
+    "Savepoint",
+    "SavepointRecord",
+    "StartingPoint",
+    "begin_restore",
+    "check_no_open_restore",
+    "check_restorable",
+    "checkpoint_source",
+    "collect_garbage",
+    "dispose",
+    "find_savepoints",
+    "finish_restore",
+    "job_source",
+    "match_queries",
+    "open_savepoint",
+    "retain",
+    "take_savepoint",
+    "verify_savepoint",
+]

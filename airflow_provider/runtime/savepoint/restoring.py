@@ -1,0 +1,372 @@
+"""Restoring a savepoint: into a new job directory, or back into a job's own.
+
+A restored query gets an id of its own, so that two jobs that come from one savepoint are two to
+every sink, and so that nothing that a driver of the time before may still do can reach the outputs:
+for the old id, the epochs after the savepoint count as taken back.
+
+=================================  =================================================================
+a crash                            the next call
+=================================  =================================================================
+before ``restores/<n>.json``       begins anew
+after it                           goes on: copies again, under the ids that the record has chosen
+after ``metadata`` of a query      finds the query restored
+after the record says done         does nothing
+=================================  =================================================================
+
+Until it is done no driver runs the job. The savepoint itself is only read.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import logging
+import uuid
+from typing import TYPE_CHECKING, Any, Final
+
+from airflow_provider.runtime import failpoints
+from airflow_provider.runtime.checkpoint import CheckpointLogs, readdress
+from airflow_provider.runtime.clock import Clock, to_iso
+from airflow_provider.runtime.errors import (
+    CheckpointError,
+    ConfigError,
+    JobDrainedError,
+)
+from airflow_provider.runtime.savepoint.catalog import open_savepoint
+from airflow_provider.runtime.savepoint.records import without_checksums
+from airflow_provider.runtime.savepoint.verifying import find_damage
+from airflow_provider.runtime.sinks.records import EpochRecords, TakeBackRecord
+from airflow_provider.runtime.storage import Document, open_storage
+from airflow_provider.runtime.storage.copies import copy_files
+from airflow_provider.runtime.storage.opening import spark_url
+from airflow_provider.runtime.storage.trees import remove_tree
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from airflow_provider.runtime.jobdir import JobDirectory
+    from airflow_provider.runtime.savepoint.catalog import Savepoint
+    from airflow_provider.runtime.savepoint.records import QuerySavepoint, SavedFile
+    from airflow_provider.runtime.sinks.protocol import Fence
+
+log = logging.getLogger(__name__)
+
+CLAIM_MODES: Final = ("no_claim", "claim")
+_METADATA: Final = "metadata"
+"""Put last: a checkpoint without it is none."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RestoreRecord(Document):
+    """``restores/<n>.json``: what the job's queries were set to.
+
+    Attributes:
+        savepoint: its address when it was restored; None for the job's very beginning.
+        taken: when it was taken, which tells it from another one at the same address.
+        claim_mode: ``claim`` when the savepoint went over to the job.
+        queries: per query its new ``query_id`` (None when it begins anew), the savepoint's query
+            that it goes on with (``from``), the ``batch`` it goes on after (-1 when it begins
+            anew), and ``replaces``, the id it had before, if any.
+        skipped: per query the batch in flight that was not run again, with its sources' offsets
+            before and after: these rows are lost.
+        done: None until every query is restored.
+    """
+
+    number: int
+    savepoint: str | None
+    taken: str | None
+    claim_mode: str
+    queries: dict[str, dict[str, Any]]
+    skipped: dict[str, dict[str, Any]]
+    began: str
+    done: str | None = None
+
+
+class Restores:
+    """The restores of one job directory.
+
+    Args:
+        directory: the job directory.
+    """
+
+    def __init__(self, directory: JobDirectory) -> None:
+        self._storage = directory.storage
+
+    def last(self) -> RestoreRecord | None:
+        """Return the newest one, done or not."""
+        numbers = [int(n.removesuffix(".json")) for n in self._storage.list("restores")]
+        return RestoreRecord.read(self._storage, _path(max(numbers))) if numbers else None
+
+    def begin(self, record: RestoreRecord) -> RestoreRecord:
+        """Store the intent, or return the one that was faster."""
+        if record.put_if_absent(self._storage, _path(record.number)):
+            return record
+        return self.last() or record
+
+    def end(self, record: RestoreRecord, at: str) -> RestoreRecord:
+        """Record that every query is restored."""
+        done = dataclasses.replace(record, done=at)
+        done.put(self._storage, _path(record.number))
+        return done
+
+
+def check_no_open_restore(directory: JobDirectory) -> None:
+    """Refuse to run a job whose restore has begun and not ended.
+
+    Raises:
+        CheckpointError: the message says how to end it.
+    """
+    last = Restores(directory).last()
+    if last is not None and last.done is None:
+        msg = (
+            f"{directory.url}: a restore of {last.savepoint or 'the beginning'} began at "
+            f"{last.began} and did not end; give the same command again to end it"
+        )
+        raise CheckpointError(msg)
+
+
+def check_restorable(savepoint: Savepoint) -> None:
+    """Refuse a savepoint of a drained job, or one that lacks files.
+
+    Raises:
+        JobDrainedError: its windows are flushed, so going on would repeat them.
+        CheckpointError: a file is missing or damaged; the message names it.
+    """
+    if savepoint.record.drained:
+        msg = (
+            f"{savepoint.url}: the job was drained when this savepoint was taken. Its windows are "
+            "flushed and their state is gone, so going on would repeat them; use an earlier one"
+        )
+        raise JobDrainedError(msg)
+    place = open_storage(savepoint.url)
+    for name, query in savepoint.record.queries.items():
+        damage = find_damage(place, name, query, verified_bytes=0)
+        if damage:
+            more = f", and {len(damage) - 1} more" if len(damage) > 1 else ""
+            msg = f"{damage[0]}{more}; this savepoint cannot be restored"
+            raise CheckpointError(msg)
+
+
+def begin_restore(
+    directory: JobDirectory,
+    savepoint: Savepoint | None,
+    *,
+    names: Mapping[str, str],
+    claim_mode: str = "no_claim",
+    skip_in_flight: bool = False,
+    clock: Clock,
+) -> RestoreRecord:
+    """Store the intent to set the job's queries to a savepoint, or find the one that was stored.
+
+    Args:
+        directory: the job directory; the caller holds its lease, and has taken back what its
+            queries have published after the savepoint.
+        savepoint: what to restore; None for the job's very beginning.
+        names: for each of the job's queries the one of the savepoint that it goes on with, or ""
+            to begin anew.
+        claim_mode: ``no_claim``, or ``claim`` to let the savepoint go over to the job.
+        skip_in_flight: do not run the batch in flight of an unaligned savepoint again: its rows
+            are lost.
+        clock: for the record's time.
+
+    Raises:
+        ConfigError: an open restore is of another savepoint, or the outputs hold epochs from after
+            this one.
+        JobDrainedError, CheckpointError: see :func:`check_restorable`.
+
+    Crash safety: the intent is there or not.
+    """
+    restores = Restores(directory)
+    last = restores.last()
+    taken = None if savepoint is None else savepoint.record.taken
+    if last is not None and last.done is None:
+        return _same_restore(directory, last, taken)
+    if savepoint is not None:
+        check_restorable(savepoint)
+    saved = {} if savepoint is None else savepoint.record.queries
+    chosen = {name: saved.get(theirs) for name, theirs in names.items()}
+    record = RestoreRecord(
+        number=last.number + 1 if last else 1,
+        savepoint=savepoint.url if savepoint else None,
+        taken=taken,
+        claim_mode=claim_mode,
+        queries={
+            name: _plan(directory, name, names[name], query) for name, query in chosen.items()
+        },
+        skipped=_skipped(savepoint, names) if savepoint and skip_in_flight else {},
+        began=to_iso(clock.now()),
+    )
+    return restores.begin(record)
+
+
+def finish_restore(
+    directory: JobDirectory, record: RestoreRecord, fence: Fence, clock: Clock
+) -> RestoreRecord:
+    """Do what the record says, and record that it is done.
+
+    Raises:
+        LeaseLostError: another driver has taken over.
+        UnknownJobError: the savepoint is gone.
+
+    Crash safety: calling it again completes it.
+    """
+    if record.done is not None:
+        return record
+    savepoint = open_savepoint(record.savepoint) if record.savepoint else None
+    for name, plan in record.queries.items():
+        fence.check()
+        _retire(directory, name, plan, clock)
+        _restore_query(directory, name, plan, savepoint, record.skipped.get(name))
+        failpoints.hit("restore.restored_one")
+    fence.check()
+    done = Restores(directory).end(record, to_iso(clock.now()))
+    failpoints.hit("restore.done")
+    return done
+
+
+def _same_restore(directory: JobDirectory, last: RestoreRecord, taken: str | None) -> RestoreRecord:
+    if last.taken != taken:
+        msg = (
+            f"{directory.url}: a restore of {last.savepoint or 'the beginning'} began at "
+            f"{last.began} and did not end; end that one first"
+        )
+        raise ConfigError(msg)
+    return last
+
+
+def _plan(
+    directory: JobDirectory, name: str, theirs: str, query: QuerySavepoint | None
+) -> dict[str, Any]:
+    """Choose what becomes of one query, and see that its outputs hold nothing that would repeat."""
+    replaces = CheckpointLogs(directory.checkpoint(name)).query_id()
+    batch = query.batch if query is not None else -1
+    if replaces is not None:
+        _check_nothing_after(directory, name, replaces, batch)
+    return {
+        "query_id": str(uuid.uuid4()) if query is not None else None,
+        "from": theirs,
+        "batch": batch,
+        "replaces": replaces,
+    }
+
+
+def _check_nothing_after(directory: JobDirectory, name: str, query_id: str, batch: int) -> None:
+    records = EpochRecords(directory.committables(name), query_id)
+    taken = records.take_back()
+    first = batch + 1
+    if taken is not None and taken.done is not None and taken.first_epoch <= first:
+        return
+    found = records.find()
+    after = [e for e in (*found.published, *found.precommitted) if e > batch]
+    if after or records.history().last_epoch > batch:
+        msg = (
+            f"{records.url}: query {name!r} has written epochs {first} to "
+            f"{max(after, default=records.history().last_epoch)} after this savepoint; going on "
+            "from it would write their rows again. Name the job's function (--entry), so that "
+            "they are taken back from its sinks, or restore into a new job directory"
+        )
+        raise ConfigError(msg)
+
+
+def _skipped(savepoint: Savepoint, names: Mapping[str, str]) -> dict[str, dict[str, Any]]:
+    """Return per query of the job the batch that will never run, with its offsets."""
+    skipped = {}
+    for name, theirs in names.items():
+        query = savepoint.record.queries.get(theirs)
+        if query is None or not query.planned:
+            continue
+        logs = CheckpointLogs(open_storage(f"{savepoint.url}/queries/{theirs}"))
+        skipped[name] = {
+            "batch": query.batch + 1,
+            "after": query.sources,
+            "up_to": logs.offsets(query.batch + 1).source_offsets(),
+        }
+        log.warning(
+            "%s: DATA LOSS: query %r: batch %s was in flight and is skipped: its input, after %s "
+            "up to %s, is never read",
+            savepoint.url,
+            name,
+            query.batch + 1,
+            skipped[name]["after"],
+            skipped[name]["up_to"],
+        )
+    return skipped
+
+
+def _retire(directory: JobDirectory, name: str, plan: Mapping[str, Any], clock: Clock) -> None:
+    """Let nothing more be published under the id that the query had; idempotent."""
+    if plan["replaces"] is None:
+        return
+    records = EpochRecords(directory.committables(name), plan["replaces"])
+    if records.take_back() is None:
+        now = to_iso(clock.now())
+        records.put_take_back(
+            TakeBackRecord(
+                query_id=plan["replaces"],
+                run_id="",
+                first_epoch=plan["batch"] + 1,
+                began=now,
+                done=now,
+            )
+        )
+
+
+def _restore_query(
+    directory: JobDirectory,
+    name: str,
+    plan: Mapping[str, Any],
+    savepoint: Savepoint | None,
+    skipped: Mapping[str, Any] | None,
+) -> None:
+    checkpoint = directory.checkpoint(name)
+    logs = CheckpointLogs(checkpoint)
+    query_id = plan["query_id"]
+    if query_id is not None and logs.query_id() == query_id:
+        return
+    checkpoint.delete(_METADATA)
+    remove_tree(checkpoint.url)
+    failpoints.hit("restore.removed")
+    if query_id is None or savepoint is None:
+        return
+    theirs = plan["from"]
+    query = savepoint.record.queries[theirs]
+    anew = [_METADATA, *query.addressed]
+    if skipped is not None:
+        anew += [f"offsets/{query.batch}", f"offsets/{query.batch + 1}"]
+    left_out = without_checksums(anew)
+    for source, files in _by_folder(savepoint, theirs, query.files).items():
+        wanted = [(file.path, file.size) for file in files if file.path not in left_out]
+        copy_files(source, checkpoint.url, wanted)
+    for path in query.addressed:
+        saved = open_storage(f"{savepoint.url}/queries/{theirs}").read(path)
+        root = spark_url(checkpoint.url)
+        checkpoint.put(path, readdress(saved, root=root, where=f"{savepoint.url}/{path}"))
+    failpoints.hit("restore.copied")
+    if skipped is not None:
+        _skip(logs, savepoint, theirs, query.batch)
+    EpochRecords(directory.committables(name), query_id).continue_after(query.batch)
+    failpoints.hit("restore.numbered")
+    checkpoint.put(_METADATA, json.dumps({"id": query_id}, separators=(",", ":")).encode())
+
+
+def _skip(logs: CheckpointLogs, savepoint: Savepoint, theirs: str, batch: int) -> None:
+    """Let the last batch end where the one in flight would have ended."""
+    saved = CheckpointLogs(open_storage(f"{savepoint.url}/queries/{theirs}"))
+    ended = dataclasses.replace(saved.offsets(batch), sources=saved.offsets(batch + 1).sources)
+    logs.put_offsets(batch, ended)
+
+
+def _by_folder(
+    savepoint: Savepoint, name: str, files: Iterable[SavedFile]
+) -> dict[str, list[SavedFile]]:
+    """Return the files by the folder in which their bytes lie."""
+    root, _, _ = savepoint.url.rpartition("/")
+    found: dict[str, list[SavedFile]] = {}
+    for file in files:
+        holder = savepoint.url if file.holder is None else f"{root}/{file.holder}"
+        found.setdefault(f"{holder}/queries/{name}", []).append(file)
+    return found
+
+
+def _path(number: int) -> str:
+    return f"restores/{number}.json"

@@ -1,0 +1,140 @@
+"""Where a savepoint is taken: a job directory, or a Spark checkpoint of any origin. Only reads."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING
+
+from airflow_provider.runtime.checkpoint import CheckpointLogs
+from airflow_provider.runtime.errors import CheckpointError, UnknownJobError
+from airflow_provider.runtime.jobdir import JobDirectory, check_name
+from airflow_provider.runtime.lease import TAKEABLE, LeaseObserver
+from airflow_provider.runtime.savepoint.choosing import Seen
+from airflow_provider.runtime.sinks.records import EpochRecords, query_ids
+from airflow_provider.runtime.storage import open_storage
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from airflow_provider.runtime.clock import Clock
+    from airflow_provider.runtime.storage import Storage
+
+
+@dataclasses.dataclass(frozen=True)
+class SourceQuery:
+    """One query's checkpoint.
+
+    Attributes:
+        name: the query's name in the savepoint.
+        checkpoint: its root.
+        committables: where its sinks' records lie; None when nobody keeps any.
+    """
+
+    name: str
+    checkpoint: Storage
+    committables: Storage | None
+
+    @property
+    def logs(self) -> CheckpointLogs:
+        """Return the checkpoint's logs."""
+        return CheckpointLogs(self.checkpoint)
+
+    def published(self) -> int | None:
+        """Return the newest epoch that every sink has published; None when nobody records it.
+
+        Raises:
+            CheckpointError: what the query wrote was taken back and the checkpoint not restored.
+        """
+        query_id = self.logs.query_id()
+        if self.committables is None or query_id not in query_ids(self.committables):
+            return None
+        records = EpochRecords(self.committables, query_id)
+        taken = records.take_back()
+        if taken is not None:
+            msg = (
+                f"{records.url}: what run {taken.run_id!r} wrote was taken back; the checkpoint "
+                "must be restored to before that run first"
+            )
+            raise CheckpointError(msg)
+        return max((records.history().last_epoch, *records.find().published))
+
+
+@dataclasses.dataclass(frozen=True)
+class Source:
+    """What a savepoint is taken of.
+
+    Attributes:
+        url: where, for people.
+        job: the job's name; None for a checkpoint of other origin.
+        run_id: the last run; None when there was none.
+        queries: in the order of the job: upstream before downstream.
+        is_driven: tells whether a driver may be alive.
+    """
+
+    url: str
+    job: str | None
+    run_id: str | None
+    queries: tuple[SourceQuery, ...]
+    is_driven: Callable[[], bool]
+
+    def look(self, query: SourceQuery) -> Seen:
+        """Look at a query once."""
+        return Seen(query.logs.position(), query.published(), self.is_driven())
+
+
+def job_source(job_dir: str, clock: Clock) -> Source:
+    """Return the queries of a job directory.
+
+    Raises:
+        UnknownJobError: no job there, or it has never started a query.
+    """
+    directory = JobDirectory(open_storage(job_dir))
+    job = directory.job()
+    if job is None:
+        msg = f"{directory.url}: no job there (no job.json); check the path"
+        raise UnknownJobError(msg)
+    runs = directory.run_ids()
+    names = _in_job_order(directory, runs)
+    queries = [
+        SourceQuery(name, directory.checkpoint(name), directory.committables(name))
+        for name in names
+        if CheckpointLogs(directory.checkpoint(name)).exists()
+    ]
+    if not queries:
+        msg = f"{directory.url}: the job has not started a query yet, so there is nothing to save"
+        raise UnknownJobError(msg)
+    observer = LeaseObserver(directory.storage, clock)
+    return Source(
+        url=directory.url,
+        job=job.name,
+        run_id=runs[-1] if runs else None,
+        queries=tuple(queries),
+        is_driven=lambda: observer.look()[1] not in TAKEABLE,
+    )
+
+
+def _in_job_order(directory: JobDirectory, runs: list[str]) -> list[str]:
+    """Return the queries as the last run declared them; the others after them."""
+    record = directory.run(runs[-1]).record() if runs else None
+    declared = [*record.starting] if record is not None else []
+    return [*declared, *(n for n in directory.query_names() if n not in declared)]
+
+
+def checkpoint_source(url: str, query: str = "query") -> Source:
+    """Return the one query of a Spark checkpoint, whoever runs it.
+
+    Args:
+        url: the ``checkpointLocation``.
+        query: what the query is called in the savepoint.
+
+    Raises:
+        UnknownJobError: there is no checkpoint.
+    """
+    check_name(query, what="query")
+    storage = open_storage(url)
+    found = SourceQuery(query, storage, None)
+    if not found.logs.exists():
+        msg = f"{storage.url}: no Spark checkpoint there (neither 'metadata' nor 'offsets')"
+        raise UnknownJobError(msg)
+    # Nobody can tell whether a driver is alive, so a batch in flight is waited for.
+    return Source(storage.url, None, None, (found,), is_driven=lambda: True)

@@ -1,0 +1,314 @@
+"""Taking a savepoint, from anywhere that reaches the storage, without Spark and without a pause.
+
+A checkpoint's files never change once their batch has committed; Spark only adds and removes. So a
+savepoint is a choice of a batch and a copy of the files it needs: hard links on a local filesystem,
+copies made by the store itself in a bucket. When Spark removes one of them meanwhile, a newer batch
+is taken.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from airflow_provider.runtime import failpoints
+from airflow_provider.runtime.checkpoint import (
+    MAX_WATERMARK_MS,
+    Inventory,
+    readdress,
+    take_inventory,
+)
+from airflow_provider.runtime.clock import Clock, SystemClock, millis_to_iso, to_iso
+from airflow_provider.runtime.errors import (
+    CheckpointError,
+    ConfigError,
+    MissingStateError,
+    SavepointError,
+)
+from airflow_provider.runtime.jobdir import check_name
+from airflow_provider.runtime.savepoint.catalog import Savepoint
+from airflow_provider.runtime.savepoint.choosing import NothingYet, Take, choose
+from airflow_provider.runtime.savepoint.claims import claim, claim_names, release
+from airflow_provider.runtime.savepoint.records import (
+    MANIFEST,
+    QuerySavepoint,
+    SavedFile,
+    SavepointRecord,
+    check_origin,
+    without_checksums,
+)
+from airflow_provider.runtime.savepoint.sharing import Held, held_beside
+from airflow_provider.runtime.savepoint.verifying import VERIFIED_BYTES, find_damage
+from airflow_provider.runtime.storage import open_storage
+from airflow_provider.runtime.storage.copies import copy_files
+from airflow_provider.runtime.storage.opening import spark_url
+from airflow_provider.runtime.storage.trees import facts_under, remove_if_empty, remove_tree
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from airflow_provider.runtime.savepoint.sources import Source, SourceQuery
+    from airflow_provider.runtime.storage import Storage
+    from airflow_provider.runtime.storage.trees import FileFacts
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+
+ALIGNED_TIMEOUT_S: Final = 30.0
+_TRIES: Final = 5  # races with Spark's cleaning that are lost before it is given up
+_POLL_S: Final = 0.05
+
+
+def take_savepoint(
+    source: Source,
+    url: str,
+    *,
+    origin: str = "manual",
+    labels: Mapping[str, str] | None = None,
+    aligned_timeout_s: float = ALIGNED_TIMEOUT_S,
+    verified_bytes: int = VERIFIED_BYTES,
+    clock: Clock | None = None,
+) -> Savepoint:
+    """Take a savepoint of a running, suspended or foreign query or job.
+
+    Args:
+        source: what of; see :func:`~.sources.job_source` and :func:`~.sources.checkpoint_source`.
+        url: the savepoint's own folder, which must not exist; its last part is the name.
+        origin: one of :data:`~.records.ORIGINS`.
+        labels: free words to find it by.
+        aligned_timeout_s: how long a batch in flight is waited for; then the savepoint is
+            unaligned. 0 for not at all.
+        verified_bytes: how many bytes may be read again to compare Spark's checksums, smallest
+            files first; sizes are compared for all.
+        clock: time; None for the machine's.
+
+    Returns:
+        The savepoint, complete.
+
+    Raises:
+        ConfigError: the folder is taken, the name cannot be one, or no batch has committed yet.
+        CheckpointError: the checkpoint lacks files, or they are damaged; the message names them.
+        SavepointError: Spark was faster at removing files than this at copying them, each time.
+
+    Crash safety: without ``savepoint.json``, which is put last, there is no savepoint; what was
+    copied is removed by the next retention, or the next taker of the same name.
+    """
+    check_origin(origin)
+    clock = clock or SystemClock()
+    target = open_storage(url)
+    name = check_name(target.url.rpartition("/")[2], what="savepoint")
+    taker = _Taker(source, target, clock, aligned_timeout_s, verified_bytes)
+    taker.check()
+    _claim_empty(target, clock)
+    try:
+        record = SavepointRecord(
+            name=name,
+            origin=origin,
+            labels=dict(labels or {}),
+            job=source.job,
+            run_id=source.run_id,
+            source=source.url,
+            queries=taker.take(),
+            taken=to_iso(clock.now()),
+        )
+        failpoints.hit("savepoint.copied")
+        record.put(target, MANIFEST)
+    except BaseException:
+        _give_up(target)
+        raise
+    failpoints.hit("savepoint.put")
+    release(target)
+    return Savepoint(target.url, record)
+
+
+def _claim_empty(target: Storage, clock: Clock) -> None:
+    """Claim the folder for a new savepoint; what a dead taker has left there is removed."""
+    claims = set(claim_names(target))
+    if target.exists(MANIFEST):
+        msg = f"{target.url}: there is a savepoint of this name; choose another one"
+        raise ConfigError(msg)
+    if not claims and target.list(""):
+        msg = f"{target.url}: the folder is not empty; choose another one"
+        raise ConfigError(msg)
+    claim(target, "take", clock)
+    failpoints.hit("savepoint.claimed")
+    if target.exists("queries"):
+        remove_tree(f"{target.url}/queries")
+
+
+def _give_up(target: Storage) -> None:
+    """Remove what was copied; what cannot be removed now is garbage that retention removes."""
+    try:
+        remove_tree(f"{target.url}/queries")
+        release(target)
+        remove_if_empty(target.url)
+    except OSError as error:
+        log.warning("%s: could not be removed: %s", target.url, error)
+
+
+class _Taker:
+    """Copies the queries of one source into one claimed folder."""
+
+    def __init__(
+        self,
+        source: Source,
+        target: Storage,
+        clock: Clock,
+        aligned_timeout_s: float,
+        verified_bytes: int,
+    ) -> None:
+        self._source = source
+        self._target = target
+        self._clock = clock
+        self._aligned_timeout_s = aligned_timeout_s
+        self._verified_bytes = verified_bytes
+        self._held = Held({})
+
+    def check(self) -> None:
+        """Refuse, before anything is written, a checkpoint that has nothing or lacks something."""
+        for query in self._source.queries:
+            self._until_complete(query, self._inventory, 0.0)
+
+    def take(self) -> dict[str, QuerySavepoint]:
+        """Return the queries in the order of the job.
+
+        Downstream ones are taken first: so none has read what its upstream's copy lacks.
+        """
+        self._held = held_beside(self._target)
+        taken = {
+            query.name: self._until_complete(query, self._copy, self._aligned_timeout_s)
+            for query in reversed(self._source.queries)
+        }
+        return {query.name: taken[query.name] for query in self._source.queries}
+
+    def _until_complete(
+        self,
+        query: SourceQuery,
+        act: Callable[[SourceQuery, Take], T],
+        aligned_timeout_s: float,
+    ) -> T:
+        """Call *act* on a batch, and on a newer one when Spark has removed files meanwhile."""
+        lost: MissingStateError | None = None
+        before = -1
+        for _ in range(_TRIES):
+            choice = self._choose(query, aligned_timeout_s)
+            if lost is not None and choice.batch <= before:
+                raise lost
+            try:
+                return act(query, choice)
+            except MissingStateError as error:
+                log.info("%s: batch %s: %s", query.checkpoint.url, choice.batch, error)
+                lost, before = error, choice.batch
+        msg = (
+            f"{query.checkpoint.url}: Spark removed files {_TRIES} times while they were copied "
+            f"(last: {lost}); let it keep more batches: spark.sql.streaming.minBatchesToRetain"
+        )
+        raise SavepointError(msg) from lost
+
+    def _choose(self, query: SourceQuery, aligned_timeout_s: float) -> Take:
+        """Look at the query until it is known what to take."""
+        began = self._clock.monotonic()
+        first = now = self._source.look(query)
+        while True:
+            choice = choose(
+                first,
+                now,
+                waited_s=self._clock.monotonic() - began,
+                aligned_timeout_s=aligned_timeout_s,
+            )
+            if isinstance(choice, Take):
+                return choice
+            if isinstance(choice, NothingYet):
+                raise _nothing_yet(query, now.position.last_commit)
+            self._clock.sleep(_POLL_S)
+            now = self._source.look(query)
+
+    def _inventory(
+        self, query: SourceQuery, choice: Take
+    ) -> tuple[Inventory, dict[str, FileFacts]]:
+        """List what is needed, and all there is."""
+        found = facts_under(query.checkpoint.url)
+        sizes = {path: facts.size for path, facts in found.items()}
+        inventory = take_inventory(
+            sizes,
+            query.checkpoint.read,
+            batch=choice.batch,
+            planned=choice.planned,
+            where=query.checkpoint.url,
+        )
+        return inventory, found
+
+    def _copy(self, query: SourceQuery, choice: Take) -> QuerySavepoint:
+        remove_tree(self._folder_of(query))  # what a lost race has left
+        inventory, found = self._inventory(query, choice)
+        query_id = str(query.logs.query_id())
+        shared = self._held.where(query_id, inventory.files, found)
+        anew = self._rewritten(query, inventory)
+        kept = [file for file in shared if file.path not in without_checksums(inventory.addressed)]
+        own = [(file.path, file.size) for file in kept if file.holder is None]
+        folder = self._folder_of(query)
+        try:
+            copy_files(query.checkpoint.url, folder, own)
+        except FileNotFoundError as error:
+            lost = (str(error.filename or error),)
+            raise MissingStateError(query.checkpoint.url, choice.batch, lost) from error
+        place = open_storage(folder)
+        for path, data in anew.items():
+            place.put(path, data)
+        failpoints.hit("savepoint.copied_one")
+        files = sorted([*kept, *(SavedFile(path, len(data)) for path, data in anew.items())])
+        made = _describe(query, query_id, choice, inventory, files)
+        damage = find_damage(self._target, query.name, made, self._verified_bytes)
+        if damage:
+            raise CheckpointError(damage[0])
+        return made
+
+    def _rewritten(self, query: SourceQuery, inventory: Inventory) -> dict[str, bytes]:
+        """Return the files that name the checkpoint's address, with the copy's."""
+        root = spark_url(self._folder_of(query))
+        return {
+            path: readdress(
+                query.checkpoint.read(path), root=root, where=f"{query.checkpoint.url}/{path}"
+            )
+            for path in inventory.addressed
+        }
+
+    def _folder_of(self, query: SourceQuery) -> str:
+        return f"{self._target.url}/queries/{query.name}"
+
+
+def _describe(
+    query: SourceQuery, query_id: str, choice: Take, inventory: Inventory, files: list[SavedFile]
+) -> QuerySavepoint:
+    entry = query.logs.offsets(choice.batch)
+    return QuerySavepoint(
+        query_id=query_id,
+        batch=choice.batch,
+        planned=choice.planned,
+        watermark=millis_to_iso(entry.watermark_ms),
+        drained=entry.watermark_ms == MAX_WATERMARK_MS,
+        sources=entry.source_offsets(),
+        operators=[
+            {
+                "id": operator.id,
+                "name": operator.name,
+                "partitions": operator.partitions,
+                "provider": operator.provider.value,
+            }
+            for operator in inventory.operators
+        ],
+        addressed=list(inventory.addressed),
+        files=tuple(files),
+    )
+
+
+def _nothing_yet(query: SourceQuery, last_commit: int) -> ConfigError:
+    where = query.checkpoint.url
+    if last_commit < 0:
+        msg = f"{where}: no batch of query {query.name!r} has committed yet; try again later"
+        return ConfigError(msg)
+    msg = (
+        f"{where}: what query {query.name!r} has written is not published, and no driver is alive "
+        "to do it; run 'spark-stream cleanup JOB_DIR' or resume the run first"
+    )
+    return ConfigError(msg)

@@ -1,0 +1,179 @@
+"""A real process dies at every step of taking, restoring, keeping and disposing of savepoints.
+
+Afterwards there is a complete savepoint or none, the job's own checkpoint is as it was, and the same
+command completes the work; what the dead one left is found and removed.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from airflow_provider.runtime import failpoints
+from airflow_provider.runtime.clock import SystemClock
+from airflow_provider.runtime.errors import ConfigError
+from airflow_provider.runtime.jobdir import JobDirectory, JobRecord
+from airflow_provider.runtime.savepoint import (
+    Restores,
+    check_no_open_restore,
+    collect_garbage,
+    find_savepoints,
+    job_source,
+    take_savepoint,
+    verify_savepoint,
+)
+from tests.crash.savepoints import act
+from tests.unit.support import QUERY_ID, EpochBench, FakeFrame, FakeSink, counted
+
+pytestmark = pytest.mark.slow
+
+ROOT = Path(__file__).resolve().parents[2]
+TAKING = ("savepoint.claimed", "savepoint.copied_one", "savepoint.copied", "savepoint.put")
+REMOVING = (
+    "savepoint.removing",
+    "savepoint.removed",
+    "savepoint.collecting",
+    "savepoint.collected",
+)
+RESTORING = (
+    "restore.removed",
+    "restore.copied",
+    "restore.numbered",
+    "restore.restored_one",
+    "restore.done",
+)
+DEATHS = [
+    *(("take", point) for point in TAKING),
+    *((action, point) for action in ("dispose", "retain") for point in REMOVING),
+    *((action, point) for action in ("restore", "back") for point in RESTORING),
+    *(("claim", point) for point in ("restore.restored_one", "restore.done", *REMOVING)),
+]
+
+
+def test_every_failpoint_of_savepoints_is_died_at():
+    """
+    The list of deaths below and the source agree.
+    """
+    points = {p for p in failpoints.ALL if p.startswith(("savepoint.", "restore."))}
+
+    assert points == {point for _, point in DEATHS}
+
+
+@pytest.fixture
+def place(tmp_path) -> Path:
+    """Return a folder with a job of two published batches, and one savepoint of it."""
+    job = EpochBench(tmp_path / "job", FakeSink())
+    job.spark.begin()
+    job.spark.storage.put("sources/0/0", b"v1")
+    JobDirectory(job.storage).put_job(JobRecord(name="job", created="now"))
+    committer = job.recovered()
+    for epoch in (0, 1):
+        job.spark.plan(epoch)
+        committer.pre_commit(FakeFrame(f"row {epoch}"), epoch, counted(1))
+        job.spark.commit(epoch)
+    committer.commit_ready()
+    job.close()
+    source = job_source(job.storage.url, job.clock)
+    take_savepoint(source, f"{job.storage.url}/savepoints/old", origin="periodic", clock=job.clock)
+    return tmp_path
+
+
+@pytest.fixture
+def crowded(place) -> Path:
+    """Add a newer savepoint, so that retention has one to dispose of."""
+    source = job_source(f"{place}/job", SystemClock())
+    take_savepoint(source, f"{place}/job/savepoints/newest", origin="periodic")
+    return place
+
+
+def die(place: Path, action: str, point: str) -> None:
+    """Let a process die at a failpoint."""
+    env = {**os.environ, "SPARK_STREAM_FAILPOINT": point, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.crash.savepoints", action, str(place)],
+        env=env,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert failpoints.CRASH_EXIT == done.returncode, done.stderr
+
+
+def complete(place: Path, action: str) -> None:
+    """Do the same again, as whoever finds the work undone does."""
+    try:
+        act(action, place)
+    except ConfigError as error:
+        told = str(error)
+    else:
+        return
+    # What it was to make is made, and what it was to remove is removed.
+    assert "there is a savepoint of this name" in told or "no savepoint there" in told
+
+
+def checkpoint_of(job: Path) -> dict[str, bytes]:
+    root = job / "queries/q/checkpoint"
+    return {str(p.relative_to(root)): p.read_bytes() for p in root.rglob("*") if p.is_file()}
+
+
+def assert_whole(place: Path) -> None:
+    """Each savepoint that is there is complete."""
+    for savepoint in savepoints_of(place):
+        assert [] == verify_savepoint(savepoint)
+
+
+def savepoints_of(place: Path):
+    return find_savepoints(EpochBench(place / "job").storage.at("savepoints"))[0]
+
+
+@pytest.mark.parametrize("again", [False, True], ids=["once", "twice"])
+@pytest.mark.parametrize(("action", "point"), DEATHS)
+def test_a_death_at_any_step(crowded, action, point, again):
+    """
+    Complete or not there at all, the original as it was, and completed when asked again.
+    """
+    place = crowded
+    before = checkpoint_of(place / "job")
+
+    die(place, action, point)
+    assert_whole(place)
+    if action != "back":
+        assert before == checkpoint_of(place / "job")
+    if again and action in {"restore", "back"} and point != "restore.done":
+        die(place, action, point)  # the one who completes it dies there, too
+        assert_whole(place)
+    complete(place, action)
+
+    root = f"{place}/job/savepoints"
+    collect_garbage(root)
+    names = {savepoint.folder for savepoint in savepoints_of(place)}
+    expected = {
+        "take": {"old", "newest", "new"},
+        "dispose": {"newest"},
+        "retain": {"newest"},
+        "restore": {"old", "newest"},
+        "back": {"old", "newest"},
+        "claim": {"newest"},
+    }
+    assert expected[action] == names
+    assert_whole(place)
+    assert sorted(names) == sorted(path.name for path in Path(root).iterdir())
+    if action in {"restore", "back", "claim"}:
+        assert_restored(place / ("job" if action == "back" else "restored"))
+
+
+def assert_restored(job: Path) -> None:
+    """The query goes on after batch 1 under an id of its own, and a driver may run it."""
+    bench = EpochBench(job, FakeSink())
+    logs = bench.spark.logs
+    assert (1, 1) == (logs.position().last_offsets, logs.position().last_commit)
+    assert logs.query_id() not in {None, QUERY_ID}
+    check_no_open_restore(JobDirectory(bench.storage))
+    assert Restores(JobDirectory(bench.storage)).last() is not None
+    bench.recovered()
+    bench.close()

@@ -1,0 +1,274 @@
+"""Savepoints of real queries: suspended, running, moved; restored and ended as if never stopped."""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+import threading
+import time
+import uuid
+
+import pytest
+from pyspark.sql import functions as F  # noqa: N812 - the name everybody knows
+from streams import CONF, read_with_pandas, windows_of, write_events
+
+from airflow_provider.runtime.clock import SystemClock
+from airflow_provider.runtime.driver import run_job
+from airflow_provider.runtime.errors import ConfigError, JobDrainedError
+from airflow_provider.runtime.restore import restore_job
+from airflow_provider.runtime.savepoint import (
+    checkpoint_source,
+    job_source,
+    take_savepoint,
+    verify_savepoint,
+)
+
+pytestmark = pytest.mark.spark
+
+STATE = "spark.sql.streaming.stateStore"
+PROVIDERS = "org.apache.spark.sql.execution.streaming.state"
+ROCKSDB = {f"{STATE}.providerClass": f"{PROVIDERS}.RocksDBStateStoreProvider"}
+FORMATS = {
+    "hdfs": {f"{STATE}.providerClass": f"{PROVIDERS}.HDFSBackedStateStoreProvider"},
+    "rocksdb": ROCKSDB,
+    "changelogs": {**ROCKSDB, f"{STATE}.rocksdb.changelogCheckpointing.enabled": "true"},
+    "format 2": {
+        **ROCKSDB,
+        f"{STATE}.rocksdb.changelogCheckpointing.enabled": "true",
+        f"{STATE}.checkpointFormatVersion": "2",
+    },
+}
+HASTY = {
+    f"{STATE}.minDeltasForSnapshot": "3",
+    f"{STATE}.maintenanceInterval": "1s",
+    "spark.sql.streaming.minBatchesToRetain": "2",
+}
+FIRST = [(1, "a", 1), (4, "b", 2), (12, "b", 2), (25, "a", 3)]
+LATER = [(26, "b", 4), (31, "a", 5), (47, "a", 6)]
+SUSPEND = {"until": "available", "at_end": "suspend"}
+
+
+def savepoint_of(place, name="s1", **how):
+    source = job_source(str(place.job_dir), SystemClock())
+    return take_savepoint(source, str(place.root / "savepoints" / name), **how)
+
+
+def run_in(spark, place, job_dir, job, **asked):
+    return run_job(dataclasses.replace(place.ask(job, **asked), job_dir=str(job_dir)), spark=spark)
+
+
+@pytest.mark.parametrize("store", FORMATS)
+def test_a_job_that_begins_from_a_savepoint_ends_as_if_never_stopped(spark, place, store):
+    """
+    The state of each store goes over, the original may be gone, and every window is written once.
+    """
+    conf = {**FORMATS[store], **HASTY}
+    write_events(place.input, FIRST[:2], FIRST[2:])
+    one_by_one = {"files_per_batch": "1"}
+    place.run(spark, "tumbling_window", params=one_by_one, conf=conf, **SUSPEND)
+    savepoint = savepoint_of(place)
+    shutil.rmtree(place.job_dir)
+    moved = place.root / "moved"
+    shutil.move(savepoint.url, moved)
+    write_events(place.input, LATER, first=2)
+
+    final = run_in(
+        spark,
+        place,
+        place.root / "new",
+        "tumbling_window",
+        params=one_by_one,
+        conf=conf,
+        from_savepoint=str(moved),
+    )
+
+    assert windows_of([*FIRST, *LATER]) == read_with_pandas(place.output)
+    assert ("FINISHED", len(LATER)) == (final.outcome, final.rows_read)
+    operators = savepoint.record.queries["out"].operators
+    assert [("stateStoreSave", 2)] == [(o["name"], o["partitions"]) for o in operators]
+
+
+def test_timers_go_over(spark, place):
+    """
+    What transformWithState keeps, timers included, goes over to a checkpoint that lies elsewhere.
+    """
+    write_events(place.input, FIRST)
+    place.run(spark, "timers", conf=ROCKSDB, **SUSPEND)
+    savepoint = savepoint_of(place)
+    moved = place.root / "moved"
+    shutil.move(savepoint.url, moved)
+    shutil.rmtree(place.job_dir)
+    write_events(place.input, LATER, first=1)
+    run_in(
+        spark,
+        place,
+        place.root / "new",
+        "timers",
+        conf=ROCKSDB,
+        from_savepoint=str(moved),
+    )
+    restored = read_with_pandas(place.output)
+
+    shutil.rmtree(place.output)
+    run_in(spark, place, place.root / "whole", "timers", conf=ROCKSDB)
+    assert read_with_pandas(place.output) == restored
+
+
+def test_a_savepoint_is_read_by_spark_as_it_is(spark, place):
+    """
+    Spark's own reader finds the state in the savepoint's folder.
+    """
+    write_events(place.input, FIRST)
+    place.run(spark, "tumbling_window", conf=ROCKSDB, **SUSPEND)
+    savepoint = savepoint_of(place)
+
+    rows = spark.read.format("statestore").load(f"{savepoint.url}/queries/out").collect()
+
+    assert {("b", 1), ("a", 1)} >= {(row["key"]["k"], row["value"]["count"]) for row in rows}
+    assert rows
+
+
+def test_a_drained_job_gives_no_savepoint_to_go_on_from(spark, place):
+    """
+    Its windows are flushed: beginning from it would repeat them.
+    """
+    write_events(place.input, FIRST)
+    place.run(spark, "tumbling_window")
+    savepoint = savepoint_of(place)
+
+    with pytest.raises(JobDrainedError, match="was drained when this savepoint was taken"):
+        run_in(spark, place, place.root / "new", "tumbling_window", from_savepoint=savepoint.url)
+    assert not (place.root / "new").exists()
+
+
+def test_another_job_is_refused_before_anything_is_written(spark, place):
+    """
+    Queries of other names, or with another number of sources, would get each other's positions.
+    """
+    write_events(place.input, FIRST)
+    place.run(spark, "tumbling_window", **SUSPEND)
+    savepoint = savepoint_of(place)
+
+    params = {"other": str(write_events(place.root / "other", LATER))}
+    for job, said in {
+        "two_queries": "has the queries out, and the job has",
+        "two_sources": "reads 2 sources, but had 1",
+    }.items():
+        with pytest.raises(ConfigError, match=said):
+            run_in(
+                spark,
+                place,
+                place.root / "new",
+                job,
+                params=params,
+                from_savepoint=savepoint.url,
+            )
+    assert not (place.root / "new").exists()
+
+
+def test_back_into_the_jobs_own_directory_with_its_rows_taken_back(spark, place):
+    """
+    What was written after the savepoint is taken out of the output, and written again by whoever
+    runs next: each row once, and the runs that wrote it no longer count.
+    """
+    write_events(place.input, FIRST)
+    place.run(spark, "tumbling_window", run_id="one", **SUSPEND)
+    savepoint = savepoint_of(place)
+    write_events(place.input, LATER, first=1)
+    place.run(spark, "tumbling_window", run_id="two")
+    assert windows_of([*FIRST, *LATER]) == read_with_pandas(place.output)
+
+    with pytest.raises(ConfigError, match="has written epochs"):
+        restore_job(str(place.job_dir), savepoint.url, spark=spark)
+    restore_job(str(place.job_dir), savepoint.url, take_back=True, spark=spark)
+    place.run(spark, "tumbling_window", run_id="three")
+
+    assert windows_of([*FIRST, *LATER]) == read_with_pandas(place.output)
+    with pytest.raises(ConfigError, match="run 'two' no longer counts"):
+        place.run(spark, "tumbling_window", run_id="two")
+
+
+# --- of a running query -------------------------------------------------------------------------
+
+ROWS_PER_BATCH = 1_000
+
+
+@pytest.fixture
+def running(spark, tmp_path):
+    """Yield the checkpoint of a query that counts 1,000 rows a batch, as fast as it can."""
+    session = spark.newSession()
+    for key, value in {**CONF, **FORMATS["changelogs"], **HASTY}.items():
+        if key.startswith("spark.sql"):
+            session.conf.set(key, value)
+    query = start(session, tmp_path / "checkpoint", run_it)
+    deadline = time.monotonic() + 60
+    while not query.lastProgress or query.lastProgress["batchId"] < 3:
+        assert time.monotonic() < deadline, query.exception()
+        time.sleep(0.1)
+    yield tmp_path / "checkpoint"
+    query.stop()
+
+
+def run_it(df, _):
+    df.write.format("noop").mode("overwrite").save()
+
+
+def start(session, checkpoint, sink):
+    rows = (
+        session.readStream.format("rate-micro-batch")
+        .option("rowsPerBatch", ROWS_PER_BATCH)
+        .option("advanceMillisPerBatch", 1000)
+        .option("startTimestamp", 1_700_000_000_000)
+        .load()
+    )
+    counted = rows.groupBy((F.col("value") % 100).alias("k")).count()
+    return (
+        counted.writeStream.outputMode("update")
+        .foreachBatch(sink)
+        .option("checkpointLocation", str(checkpoint))
+        .trigger(processingTime="0 seconds")
+        .start()
+    )
+
+
+def test_savepoints_of_a_running_query_are_consistent(spark, running, tmp_path):
+    """
+    Taken one after the other while Spark snapshots and cleans up all the time: each holds exactly
+    the rows up to its batch.
+    """
+    taken = []
+    for _ in range(12):
+        url = str(tmp_path / "savepoints" / uuid.uuid4().hex)
+        taken.append(take_savepoint(checkpoint_source(str(running)), url, aligned_timeout_s=0))
+
+    for savepoint in taken:
+        assert [] == verify_savepoint(savepoint)
+        state = spark.read.format("statestore").load(f"{savepoint.url}/queries/query")
+        rows = state.agg(F.sum("value.count")).first()[0]
+        batch = savepoint.record.queries["query"].batch
+        assert rows == ROWS_PER_BATCH * (batch + 1)
+
+
+def test_a_restored_copy_runs_beside_the_original(spark, running, tmp_path):
+    """
+    The copy counts on from where it was taken, while the original runs on.
+    """
+    source = checkpoint_source(str(running))
+    savepoint = take_savepoint(source, str(tmp_path / "savepoint"), aligned_timeout_s=10)
+    restore_job(str(tmp_path / "fork"), savepoint.url)
+    counts, seen = {}, threading.Event()
+
+    def sink(df, batch):
+        counts.update({row["k"]: row["count"] for row in df.collect()})
+        counts["batch"] = batch
+        if batch >= savepoint.record.queries["query"].batch + 2:
+            seen.set()
+
+    session = spark.newSession()
+    for key, value in {**FORMATS["changelogs"], "spark.sql.shuffle.partitions": "2"}.items():
+        session.conf.set(key, value)
+    query = start(session, tmp_path / "fork/queries/query/checkpoint", sink)
+    assert seen.wait(60), query.exception()
+    query.stop()
+
+    assert ROWS_PER_BATCH * (counts.pop("batch") + 1) == sum(counts.values())
