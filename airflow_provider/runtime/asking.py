@@ -41,6 +41,8 @@ class Ask:
         from_savepoint: URL of the savepoint that the job begins from, in a new job directory.
         allow_non_restored_state: begin also when the savepoint and the job have not the same
             queries.
+        rewindable: begin the run with a savepoint, so that it can be rewound.
+        replays: a run that is rewound first.
         driver_id: the submission that started this driver, None for a person's command.
     """
 
@@ -58,6 +60,8 @@ class Ask:
     driver_id: str | None = None
     from_savepoint: str | None = None
     allow_non_restored_state: bool = False
+    rewindable: bool = False
+    replays: str | None = None
 
     def __post_init__(self) -> None:
         """Refuse what needs no look at the job.
@@ -160,14 +164,19 @@ def choose_run(directory: JobDirectory, ask: Ask, now: dt.datetime) -> str:
     return f"manual-{now:%Y%m%dT%H%M%S}-{uuid.uuid4().hex[:6]}"
 
 
-def check_not_drained(directory: JobDirectory, run_id: str) -> None:
+def check_not_drained(directory: JobDirectory, run_id: str, *, replays: str | None = None) -> None:
     """Refuse to run on a job that another run has drained, or has begun to.
+
+    Args:
+        directory: the job directory.
+        run_id: the run that wants to.
+        replays: a run that is rewound before, and its drain with it.
 
     Raises:
         JobDrainedError: it has.
     """
     drained_by = directory.draining_run()
-    if drained_by is None or drained_by == run_id:
+    if drained_by is None or drained_by in {run_id, replays}:
         return
     ended = directory.run(drained_by).final() is not None
     state = "was drained by" if ended else "is being drained by"

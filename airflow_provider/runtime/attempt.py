@@ -55,9 +55,11 @@ from airflow_provider.runtime.queries import (
     read_state_operators,
 )
 from airflow_provider.runtime.requests import pending_cancels, reply
+from airflow_provider.runtime.rewinding import Rewind, begin_rewindable
 from airflow_provider.runtime.savepoint import StartingPoint
 from airflow_provider.runtime.session import jvm_pid
 from airflow_provider.runtime.sinks import EpochCommitter, NativeEpochs
+from airflow_provider.runtime.sinks.protocol import Fence, OpenFence
 from airflow_provider.runtime.storage import spark_url
 
 if TYPE_CHECKING:
@@ -135,7 +137,7 @@ class Attempt:
     def run(self) -> FinalCheckpoint:
         """Live until the run has its final checkpoint; see :func:`driver.run_job`."""
         check_same_ask(self._asked_record(), self._run.record())
-        self._starting_point.check()
+        self._check_start()
         self._lease = acquire_lease(
             self._directory.storage,
             run_id=self._run.run_id,
@@ -154,6 +156,8 @@ class Attempt:
         done = self._run.final()
         if done is not None:
             return verify_final(self._directory, done)
+        if self._ask.replays is not None:
+            self._rewind(self._ask.replays, self._lease).rewind()
         check_not_drained(self._directory, self._run.run_id)
         self._starting_point.check()
         self._starting_point.restore(self._lease, self._clock)
@@ -172,10 +176,20 @@ class Attempt:
             raise
         return self._conclude()
 
+    def _check_start(self) -> None:
+        """Refuse a start that cannot be had; nothing is written."""
+        if self._ask.replays is not None:
+            self._rewind(self._ask.replays, OpenFence()).check()
+        else:
+            self._starting_point.check()
+
+    def _rewind(self, run_id: str, fence: Fence) -> Rewind:
+        return Rewind(self._directory, run_id, self._job.queries, fence, self._clock)
+
     def _live(self, run: RunRecord) -> None:
         """Feed the lifecycle until it has ended; errors become its events."""
         self._started = run.started
-        if self._try(self._open_queries):
+        if self._try(self._open_queries) and self._try(self._save_start, run):
             self._events.append(lifecycle.Started(intended=self._run.drain_intent() is not None))
         while self._life.phase is not lifecycle.JobPhase.ENDED:
             if not self._events:
@@ -194,7 +208,7 @@ class Attempt:
             if not self._try(self._acts[type(instruction)], instruction):
                 return
 
-    def _try(self, act: Callable[..., None], *args: lifecycle.Instruction) -> bool:
+    def _try(self, act: Callable[..., None], *args: lifecycle.Instruction | RunRecord) -> bool:
         """Call *act*; turn any error but a lost lease into the end of the attempt."""
         try:
             act(*args)
@@ -266,6 +280,10 @@ class Attempt:
                 epochs=epochs,
                 trigger=self._job.plan.trigger(self._ask.trigger_s),
             )
+
+    def _save_start(self, run: RunRecord) -> None:
+        if self._ask.rewindable:
+            begin_rewindable(self._directory, run, self._clock)
 
     def _epochs_of(
         self, definition: QueryDefinition, logs: CheckpointLogs

@@ -116,6 +116,8 @@ def _ask_of(arguments: argparse.Namespace) -> Ask:
         driver_id=arguments.driver_id,
         from_savepoint=arguments.from_savepoint,
         allow_non_restored_state=arguments.allow_non_restored_state,
+        rewindable=arguments.rewindable,
+        replays=arguments.replay,
     )
 
 
@@ -326,6 +328,10 @@ def _add_run(commands: Any) -> None:
         action="store_true",
         help="also when the savepoint and the job have not the same queries",
     )
+    text = "begin with a savepoint, so that the run can be replayed"
+    run.add_argument("--rewindable", action="store_true", help=text)
+    text = "first undo this run: its rows are taken back, the job is as it was before it"
+    run.add_argument("--replay", metavar="RUN_ID", help=text)
     run.add_argument("--master", metavar="URL", help="default: local[*], or what spark-submit says")
     run.add_argument("--conf", action="append", default=[], metavar="K=V", help="for Spark")
     run.add_argument("--driver-id", help=argparse.SUPPRESS)  # set by who submits a driver

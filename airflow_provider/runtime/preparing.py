@@ -73,7 +73,7 @@ def check_before_spark(
         ConfigError: the ask cannot be met.
         LeaseHeldError: another driver is running the job.
     """
-    check_not_drained(directory, run_id)
+    check_not_drained(directory, run_id, replays=ask.replays)
     return check_before_cleanup(ask, directory, clock)
 
 

@@ -29,7 +29,7 @@ import pytest
 
 from airflow_provider.runtime import failpoints
 from airflow_provider.runtime.errors import ConfigError, LeaseLostError, SinkError
-from airflow_provider.runtime.sinks.protocol import Committable, EpochId, Fence, Sink
+from airflow_provider.runtime.sinks.protocol import Committable, EpochId, Fence, OpenFence, Sink
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -52,16 +52,6 @@ class SinkCase(Protocol):
 
     def visible(self) -> Sequence[Row]:
         """Return the rows ``(id, name)`` that an independent reader sees now, in any order."""
-
-
-class OpenFence:
-    """A fence that is never lost."""
-
-    def __init__(self, token: int = 1) -> None:
-        self.token = token
-
-    def check(self) -> None:
-        """Let every step pass."""
 
 
 class LosingFence:

@@ -1,23 +1,46 @@
 """The part of Azure Blob Storage's REST API that a storage uses, in memory.
 
-Put Blob, its condition ``If-None-Match: *`` (409 BlobAlreadyExists if there is a blob), Get Blob,
-Delete Blob, and List Blobs by pages, as the API's reference documents them.
+Put Blob, its condition ``If-None-Match: *`` (409 BlobAlreadyExists if there is a blob), Put Block and
+Put Block List, Get Blob, Get Blob Properties, Delete Blob, List Blobs by pages, and Copy Blob, which
+stays pending for ``LOOKS`` looks at a blob of more than ``COPIED_AT_ONCE`` bytes, as the API's
+reference documents them.
 """
 
 from __future__ import annotations
 
+import re
+from urllib.parse import unquote, urlsplit
 from xml.sax.saxutils import escape
 
 from werkzeug.wrappers import Request, Response
 
 from tests.contract.gcs_app import BUCKET, PAGE, page_of
 
+COPIED_AT_ONCE = 50_000  # bytes
+LOOKS = 2
 MODIFIED = "Thu, 01 Jan 2026 00:00:00 GMT"
+
+
+class Copy:
+    """A copy that has been asked for: what Get Blob Properties tells of it."""
+
+    def __init__(self, number: int, source: str, *, looks: int) -> None:
+        self.id = f"copy-{number}"
+        self.source = source
+        self.looks = looks
+        self.status = "pending"
+        self.why = ""
+
+    def headers(self) -> dict[str, str]:
+        told = {"x-ms-copy-id": self.id, "x-ms-copy-status": self.status}
+        return told | ({"x-ms-copy-status-description": self.why} if self.why else {})
 
 
 class App:
     def __init__(self) -> None:
         self.blobs: dict[str, bytes] = {}
+        self.blocks: dict[tuple[str, str], bytes] = {}
+        self.copies: dict[str, Copy] = {}
 
     def __call__(self, environ, start_response):
         return self.answer(Request(environ))(environ, start_response)
@@ -30,17 +53,81 @@ class App:
         if not name:
             return self.listed(request.args)
         if request.method == "PUT":
-            return self.put(request, name)
+            return self.changed(request, name)
         if name not in self.blobs:
             return failure(404, "BlobNotFound")
+        return self.of_blob(request, name)
+
+    def of_blob(self, request: Request, name: str) -> Response:
         if request.method == "DELETE":
             del self.blobs[name]
             return Response(status=202)
+        if request.method == "HEAD":
+            return self.properties(name)
         return self.get(request, name)
+
+    def changed(self, request: Request, name: str) -> Response:
+        what = request.args.get("comp")
+        if what == "copy":
+            return self.abort(name)
+        if name in self.copies and self.copies[name].status == "pending":
+            return failure(409, "PendingCopyOperation")
+        if "x-ms-copy-source" in request.headers:
+            return self.copy(request.headers["x-ms-copy-source"], name)
+        if what == "block":
+            self.blocks[name, request.args["blockid"]] = request.get_data()
+            return Response(status=201)
+        if what == "blocklist":
+            return self.commit(
+                name, re.findall("<Latest>(.*?)</Latest>", request.get_data(as_text=True))
+            )
+        return self.put(request, name)
+
+    def commit(self, name: str, ids: list[str]) -> Response:
+        self.blobs[name] = b"".join(self.blocks.pop((name, block)) for block in ids)
+        return Response(status=201, headers={"ETag": '"1"', "Last-Modified": MODIFIED})
+
+    def copy(self, source_url: str, name: str) -> Response:
+        source = unquote(urlsplit(source_url).path).split("/", 3)[3]
+        if source not in self.blobs:
+            return failure(404, "BlobNotFound")
+        looks = LOOKS if len(self.blobs[source]) > COPIED_AT_ONCE else 0
+        self.copies[name] = Copy(len(self.copies), source, looks=looks)
+        self.blobs[name] = b""
+        self.advance(name)
+        headers = {"ETag": '"1"', "Last-Modified": MODIFIED, **self.copies[name].headers()}
+        return Response(status=202, headers=headers)
+
+    def advance(self, name: str) -> None:
+        copy = self.copies.get(name)
+        if copy is None or copy.status != "pending":
+            return
+        if copy.source not in self.blobs:
+            copy.status = "failed"
+            copy.why = '404 BlobNotFound "Copy failed when reading the source."'
+        elif copy.looks == 0:
+            copy.status = "success"
+            self.blobs[name] = self.blobs[copy.source]
+        else:
+            copy.looks -= 1
+
+    def abort(self, name: str) -> Response:
+        copy = self.copies.get(name)
+        if copy is None or copy.status != "pending":
+            return failure(409, "NoPendingCopyOperation")
+        copy.status = "aborted"
+        return Response(status=204)
+
+    def properties(self, name: str) -> Response:
+        self.advance(name)
+        headers = {"ETag": '"1"', "Last-Modified": MODIFIED, "x-ms-blob-type": "BlockBlob"}
+        headers |= self.copies[name].headers() if name in self.copies else {}
+        return Response(self.blobs[name], 200, headers)
 
     def put(self, request: Request, name: str) -> Response:
         if request.headers.get("If-None-Match") == "*" and name in self.blobs:
             return failure(409, "BlobAlreadyExists")
+        self.copies.pop(name, None)
         self.blobs[name] = request.get_data()
         return Response(status=201, headers={"ETag": '"1"', "Last-Modified": MODIFIED})
 

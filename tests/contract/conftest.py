@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 BUCKET = "bucket"
+# So that listings have pages, and small objects parts.
+SMALL = {"MOTO_S3_DEFAULT_MAX_KEYS": "3", "S3_UPLOAD_PART_MIN_SIZE": "1000"}
 ACCOUNT_KEY = base64.b64encode(b"a key").decode()
 
 
@@ -44,7 +46,7 @@ class StoreServer:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
-            env={**os.environ, "MOTO_S3_DEFAULT_MAX_KEYS": "3"},  # so that listings have pages
+            env={**os.environ, **SMALL},
         )
         self.address = f"http://127.0.0.1:{int(self._process.stdout.readline())}"
 

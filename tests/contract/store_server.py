@@ -26,6 +26,7 @@ CONFLICT = (
     "<Error><Code>ConditionalRequestConflict</Code><Message>in the way</Message>"
     "<Resource>x</Resource></Error>"
 )
+COPY_SOURCES = ("x-amz-copy-source", "x-ms-copy-source")
 DENIED = "<Error><Code>AccessDenied</Code><Message>Access Denied</Message></Error>"
 
 
@@ -50,16 +51,20 @@ class Recorder:
                 return self.control(request)(environ, start_response)
             # What is left unread would be taken for the connection's next request.
             environ["wsgi.input"] = io.BytesIO(request.get_data())
-            self.seen.append(
-                {
-                    "method": request.method,
-                    "path": request.path,
-                    "query": dict(parse_qsl(environ["QUERY_STRING"], keep_blank_values=True)),
-                    "if_none_match": request.headers.get("If-None-Match"),
-                }
-            )
+            seen = {
+                "method": request.method,
+                "path": request.path,
+                "query": dict(parse_qsl(environ["QUERY_STRING"], keep_blank_values=True)),
+                "if_none_match": request.headers.get("If-None-Match"),
+                "copy_source": next(filter(None, map(request.headers.get, COPY_SOURCES)), None),
+                "sent_bytes": len(request.get_data()),
+                "answered_bytes": 0,
+            }
+            self.seen.append(seen)
             fault = self.next_fault(request.method)
-            return self.answer(fault, environ, start_response)
+            body = list(self.answer(fault, environ, start_response))
+            seen["answered_bytes"] = sum(map(len, body))
+            return body
 
     def answer(self, fault, environ, start_response):
         if fault in {"conflict", "denied", "unavailable"}:

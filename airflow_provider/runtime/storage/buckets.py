@@ -1,24 +1,40 @@
-"""S3, Google Cloud Storage and Azure Blob Storage by one interface of five requests.
+"""S3, Google Cloud Storage and Azure Blob Storage by one interface of a few requests.
 
 fsspec's filesystems are used for what they do in one request each: reading, writing, and writing
 only where nothing is. Listing and removing call the stores directly, through the same clients:
 fsspec's own ``ls``, ``find``, ``exists`` and ``rm`` answer from a cache, ask twice, list siblings,
 take ``*`` in a name for a pattern, or (s3fs) say nothing of objects that could not be removed.
+
+Of their copies only Google's is used. s3fs asks for the size of each object first, copies what is
+large part by part, and leaves the parts that it has when one fails; adlfs returns when the copy has
+begun. Files are sent and fetched by theirs, told to hold one part at a time.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
 from fsspec.asyn import sync
+from fsspec.callbacks import Callback
+
+from airflow_provider.runtime.storage.store_copies import (
+    copy_blob,
+    copy_in_parts,
+    part_bytes,
+    pieces_of,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    from airflow_provider.runtime.storage.parallel import GoOn
+
 _DELETES_AT_ONCE = 32  # requests in flight; more only earns "slow down" from the store
 _S3_DELETE_LIMIT = 1000  # objects that one DeleteObjects may name
+_MIB = 2**20
+_SENT_AT_ONCE_BYTES = 8 * _MIB  # held in memory for each file on its way
 
 
 class Entry(NamedTuple):
@@ -73,6 +89,40 @@ class Bucket:
         """
         self.filesystem.pipe_file(self._path(key), data, mode="create")
 
+    @property
+    def store(self) -> str:
+        """Return what is equal for buckets between which the store itself copies."""
+        return type(self).__name__
+
+    def copy_from(
+        self, source: Bucket, source_key: str, key: str, *, size_bytes: int, go_on: GoOn
+    ) -> None:
+        """Have the store copy an object of a bucket of the same store; it appears whole.
+
+        Args:
+            source: where it is.
+            source_key: its key there.
+            key: its key here; what is there is replaced.
+            size_bytes: its size.
+            go_on: raises to end it in the middle.
+        """
+        raise NotImplementedError
+
+    def fetch(self, key: str, path: str, *, go_on: GoOn) -> None:
+        """Write an object's bytes, of one version, to a local file."""
+        self.filesystem.get_file(self._path(key), path, max_concurrency=1, callback=_watched(go_on))
+
+    def send(self, path: str, key: str, *, size_bytes: int, go_on: GoOn) -> None:
+        """Write or replace the object with a local file's bytes; it appears whole."""
+        if size_bytes <= _SENT_AT_ONCE_BYTES:
+            with open(path, "rb") as file:
+                self.write(key, file.read())
+        else:
+            self._send_in_parts(path, key, size_bytes, go_on)
+
+    def _send_in_parts(self, path: str, key: str, size_bytes: int, go_on: GoOn) -> None:
+        raise NotImplementedError
+
     def entries(self, prefix: str, *, deep: bool) -> Iterator[Entry]:
         """Ask the store what begins with *prefix*; one request per page.
 
@@ -116,8 +166,22 @@ class Bucket:
         return f"{self.name}/{key}"
 
 
+def _watched(go_on: GoOn) -> Callback:
+    """Return what a library tells of its progress; it ends a transfer that has been given up."""
+    return Callback(hooks={"go on": lambda *_: go_on()})
+
+
 class S3Bucket(Bucket):
-    """A bucket of Amazon S3 or of a store that speaks its protocol."""
+    """A bucket of Amazon S3 or of a store that speaks its protocol.
+
+    Attributes:
+        copied_at_once_bytes: the largest object that one CopyObject copies.
+        copied_part_bytes: what is copied by one request of a larger one, if that makes no more
+            parts than it may have.
+    """
+
+    copied_at_once_bytes = 5 * 2**30
+    copied_part_bytes = 256 * _MIB
 
     def read(self, key: str) -> bytes:
         """Return the object's bytes, of one version; one request."""
@@ -153,6 +217,32 @@ class S3Bucket(Bucket):
                 kind = PermissionError if refused.get("Code") == "AccessDenied" else OSError
                 raise kind(msg)
 
+    def copy_from(
+        self, source: Bucket, source_key: str, key: str, *, size_bytes: int, go_on: GoOn
+    ) -> None:
+        """Copy with one CopyObject, or in parts what is too large for that."""
+        origin = {"Bucket": source.name, "Key": source_key}
+        if size_bytes > self.copied_at_once_bytes:
+            step = part_bytes(size_bytes, self.copied_part_bytes)
+            copy_in_parts(
+                self.filesystem.call_s3,
+                origin,
+                {"Bucket": self.name, "Key": key},
+                pieces_of(size_bytes, step),
+                go_on=go_on,
+            )
+        else:
+            self.filesystem.call_s3("copy_object", Bucket=self.name, Key=key, CopySource=origin)
+
+    def _send_in_parts(self, path: str, key: str, size_bytes: int, go_on: GoOn) -> None:
+        self.filesystem.put_file(
+            path,
+            self._path(key),
+            chunksize=part_bytes(size_bytes, _SENT_AT_ONCE_BYTES),
+            max_concurrency=1,
+            callback=_watched(go_on),
+        )
+
 
 class GcsBucket(Bucket):
     """A bucket of Google Cloud Storage."""
@@ -175,9 +265,44 @@ class GcsBucket(Bucket):
             if options["pageToken"] is None:
                 return
 
+    def copy_from(
+        self,
+        source: Bucket,
+        source_key: str,
+        key: str,
+        *,
+        size_bytes: int,
+        go_on: GoOn,
+    ) -> None:
+        """Copy with ``objects.rewrite``, which a large object needs several times."""
+        go_on()
+        self.filesystem.cp_file(source._path(source_key), self._path(key))
+
+    def fetch(self, key: str, path: str, *, go_on: GoOn) -> None:
+        """Write an object's bytes, of one version, to a local file; one request."""
+        # What gcsfs offers for files asks for the size first, and holds many pieces in memory.
+        filesystem = self.filesystem
+        sync(
+            filesystem.loop,
+            filesystem._get_file_request,
+            self._path(key),
+            path,
+            callback=_watched(go_on),
+        )
+
+    def _send_in_parts(self, path: str, key: str, size_bytes: int, go_on: GoOn) -> None:
+        self.filesystem.put_file(
+            path, self._path(key), chunksize=_SENT_AT_ONCE_BYTES, callback=_watched(go_on)
+        )
+
 
 class AzureBucket(Bucket):
     """A container of Azure Blob Storage, with or without a hierarchical namespace."""
+
+    @property
+    def store(self) -> str:
+        """Return the storage account: others would have to be shown a signature of the source."""
+        return str(self.filesystem.service_client.primary_hostname)
 
     def entries(self, prefix: str, *, deep: bool) -> Iterator[Entry]:
         """List with List Blobs, 5000 names a page."""
@@ -190,6 +315,34 @@ class AzureBucket(Bucket):
                 return [_azure_entry(found) async for found in listing(**options)]
 
         yield from sync(filesystem.loop, ask)
+
+    def copy_from(
+        self, source: Bucket, source_key: str, key: str, *, size_bytes: int, go_on: GoOn
+    ) -> None:
+        """Copy with Copy Blob, and wait for it: within an account it is mostly done at once.
+
+        Until it is done there is an empty blob.
+        """
+        client_of = self.filesystem.service_client.get_blob_client
+
+        async def copy() -> None:
+            old, new = client_of(source.name, source_key), client_of(self.name, key)
+            async with old, new:
+                await copy_blob(old.url, new, go_on=go_on)
+
+        sync(self.filesystem.loop, copy)
+
+    def _send_in_parts(self, path: str, key: str, size_bytes: int, go_on: GoOn) -> None:
+        # Of a file the SDK would know the size, and take up to 64 MiB of it into memory.
+        with open(path, "rb") as file:
+            steps = _steps_of(file, go_on)
+            self.filesystem.pipe_file(self._path(key), steps, max_concurrency=1)
+
+
+def _steps_of(file: BinaryIO, go_on: GoOn) -> Iterator[bytes]:
+    while data := file.read(_MIB):
+        go_on()
+        yield data
 
 
 def _azure_entry(found: Any) -> Entry:

@@ -1,113 +1,222 @@
-"""Copying sets of files that never change: by hard links where that is possible."""
+"""Sets of files that never change, brought from one folder to another on any filesystem.
+
+How a file gets there depends on where the folders are::
+
+    source, target            how                                           through this machine
+    one local filesystem      a hard link                                   nothing
+    two local filesystems     a copy by the kernel                          all bytes
+    one store                 a copy by the store                           nothing
+    local and a store         a transfer, several files at once             all bytes
+    two stores                a transfer to a temporary file, and from it   all bytes
+"""
 
 from __future__ import annotations
 
 import dataclasses
-import errno
 import os
-import shutil
-import uuid
+import tempfile
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
-from airflow_provider.runtime.storage.local import sync_folder
-from airflow_provider.runtime.storage.opening import local_path_of, open_storage
+from airflow_provider.runtime.errors import ConfigError
+from airflow_provider.runtime.storage.folders import (
+    ArrivalFolder,
+    WrongSizeError,
+    check_size,
+    copy_file,
+    link_file,
+)
+from airflow_provider.runtime.storage.opening import local_path_of, open_objects
+from airflow_provider.runtime.storage.parallel import for_each
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
-_NO_LINKS: Final = frozenset({errno.EXDEV, errno.EPERM, errno.EMLINK, errno.ENOTSUP})
+    from airflow_provider.runtime.storage.objects import ObjectStorage
+    from airflow_provider.runtime.storage.parallel import GoOn
+
+_File = tuple[str, int]  # its name and bytes
+
+_REQUESTS_AT_ONCE = 32  # more only earns "slow down" from the store
+_STREAMS_AT_ONCE = 8  # each holds some 10 MiB, and fills a good part of a disk or a network
 
 
 @dataclasses.dataclass(frozen=True)
 class Copied:
-    """What a copy took.
+    """What a call has found and done.
 
     Attributes:
-        files: how many files the target holds now.
-        linked: how many of them share their bytes with the source.
-        copied_bytes: how many bytes were written.
+        files: how many were named; all are in the target.
+        kept_files: how many of them were there before.
+        linked_bytes: the size of those that now share their bytes with the source.
+        copied_bytes: the size of those that were copied, by this machine or by the store.
     """
 
-    files: int = 0
-    linked: int = 0
-    copied_bytes: int = 0
+    files: int
+    kept_files: int
+    linked_bytes: int
+    copied_bytes: int
 
 
 def copy_files(source_url: str, target_url: str, names: Iterable[tuple[str, int]]) -> Copied:
-    """Copy files, which never change once they are there, from one folder into another.
+    """Bring files that never change from one folder to another, by links where that is possible.
+
+    A file that is in the target and has the right size is kept.
 
     Args:
-        source_url: a folder.
-        target_url: a folder; made when it is missing.
-        names: paths relative to both, and the bytes that each must have.
+        source_url: the folder they are in.
+        target_url: the folder they come to; it need not exist, and one caller at a time fills it.
+        names: paths relative to both, with ``/``, and the bytes that each file has.
 
     Raises:
-        FileNotFoundError: a source is gone, or has another size; the message names it.
+        ConfigError: a folder is on a filesystem of another kind, or a name leads out of it;
+            nothing was written.
+        FileNotFoundError: a source is gone, such as one that Spark has cleaned up meanwhile.
+        WrongSizeError: a source or target has another size than was said.
+        OSError: anything else that the filesystems said; the first error ends the whole.
 
-    Crash safety: each target is whole or absent; calling it again completes it.
+    After an error nothing goes on behind the caller; what has been copied lies in the target.
+
+    Crash safety: each file is whole or absent. A death leaves some of them, and perhaps hidden
+    unfinished ones, which the next call removes. When this returns, all names and all that was
+    copied are on the disk; the bytes of a link are as safe as those of its source.
+    Idempotent: by names and sizes; a second call completes what the first one began.
     """
-    source, target = local_path_of(source_url), local_path_of(target_url)
-    if source is not None and target is not None:
-        return _copy_locally(Path(source), Path(target), names)
-    there, here = open_storage(source_url), open_storage(target_url)
-    files = written = 0
-    for name, size in names:
-        data = there.read(name)
-        if len(data) != size:
-            raise _changed("/".join((source_url, name)), len(data), size)
-        here.put(name, data)
-        files, written = files + 1, written + size
-    return Copied(files, 0, written)
+    sizes = dict(names)
+    _refuse_outside(sizes)
+    source, target = _place(source_url), _place(target_url)
+    if not sizes:
+        return Copied(files=0, kept_files=0, linked_bytes=0, copied_bytes=0)
+    if isinstance(target, Path):
+        return _to_folder(source, target, sizes)
+    return _to_store(source, target, sizes)
 
 
-def _copy_locally(source: Path, target: Path, names: Iterable[tuple[str, int]]) -> Copied:
-    folders: set[Path] = set()
-    files = linked = written = 0
-    for name, size in names:
-        old, new = source / name, target / name
-        if new.parent not in folders:
-            new.parent.mkdir(parents=True, exist_ok=True)
-            folders.add(new.parent)
-        shares = _link(old, new)
-        if not shares:
-            _copy_one(old, new)
-            written += size
-        found = new.stat().st_size
-        if found != size:
-            new.unlink()
-            raise _changed(str(old), found, size)
-        files, linked = files + 1, linked + shares
-    for folder in folders:
-        sync_folder(folder)
-    return Copied(files, linked, written)
-
-
-def _link(old: Path, new: Path) -> bool:
-    """Let *new* be another name of *old*; False where that cannot be."""
-    try:
-        os.link(old, new)
-    except FileExistsError:
-        return new.samefile(old)
-    except OSError as error:
-        if error.errno in _NO_LINKS:
-            return False
-        raise
-    return True
-
-
-def _copy_one(old: Path, new: Path) -> None:
-    temporary = new.with_name(f".{uuid.uuid4().hex}.copying")
-    try:
-        shutil.copyfile(old, temporary)
-        with temporary.open("rb") as written:
-            os.fsync(written.fileno())
-        temporary.replace(new)
-    finally:
-        temporary.unlink(missing_ok=True)
-
-
-def _changed(where: str, found: int, expected: int) -> FileNotFoundError:
-    return FileNotFoundError(
-        errno.ENOENT, f"has {found} bytes instead of {expected}: it was replaced or cut off", where
+def _to_folder(source: Path | ObjectStorage, target: Path, sizes: Mapping[str, int]) -> Copied:
+    arrivals = ArrivalFolder(target, sizes)
+    missing = _missing(sizes, arrivals.prepare())
+    if isinstance(source, Path):
+        linked = _link_each(source, arrivals, missing)
+        bring = partial(_copy, source, arrivals)
+    else:
+        linked, bring = {}, partial(_fetch, source, arrivals)
+    rest = {name: size for name, size in missing.items() if name not in linked}
+    for_each(rest.items(), bring, at_once=_STREAMS_AT_ONCE)
+    arrivals.flush()
+    return Copied(
+        files=len(sizes),
+        kept_files=len(sizes) - len(missing),
+        linked_bytes=sum(linked.values()),
+        copied_bytes=sum(rest.values()),
     )
+
+
+def _to_store(
+    source: Path | ObjectStorage, target: ObjectStorage, sizes: Mapping[str, int]
+) -> Copied:
+    missing = _missing(sizes, dict(target.files()))
+    if isinstance(source, Path):
+        bring, at_once = partial(_send, source, target), _STREAMS_AT_ONCE
+    elif target.is_beside(source):
+        bring, at_once = partial(_copy_beside, source, target), _REQUESTS_AT_ONCE
+    else:
+        bring, at_once = partial(_pass_on, source, target), _STREAMS_AT_ONCE
+    for_each(missing.items(), bring, at_once=at_once)
+    if missing:
+        _check_arrived(target, missing)
+    return Copied(
+        files=len(sizes),
+        kept_files=len(sizes) - len(missing),
+        linked_bytes=0,
+        copied_bytes=sum(missing.values()),
+    )
+
+
+# --- One file -------------------------------------------------------------------------------------
+
+
+def _link_each(
+    source: Path, arrivals: ArrivalFolder, missing: Mapping[str, int]
+) -> Mapping[str, int]:
+    """Return those of the files that could be linked, and their bytes."""
+    return {
+        name: size
+        for name, size in missing.items()
+        if link_file(f"{source}/{name}", arrivals.path(name), size)
+    }
+
+
+def _copy(source: Path, arrivals: ArrivalFolder, file: _File, go_on: GoOn) -> None:
+    name, size = file
+    with arrivals.arriving(name, size) as path:
+        copy_file(f"{source}/{name}", path, size, go_on)
+
+
+def _fetch(source: ObjectStorage, arrivals: ArrivalFolder, file: _File, go_on: GoOn) -> None:
+    name, size = file
+    with arrivals.arriving(name, size) as path:
+        source.fetch(name, path, go_on=go_on)
+        check_size(path, size, f"{source.url}/{name}")
+
+
+def _send(source: Path, target: ObjectStorage, file: _File, go_on: GoOn) -> None:
+    name, size = file
+    path = f"{source}/{name}"
+    check_size(path, size, path)
+    try:
+        target.send(name, path, size_bytes=size, go_on=go_on)
+    except ConfigError:
+        os.stat(path)  # if it is gone by now, it is not the bucket that the client did not find
+        raise
+
+
+def _copy_beside(source: ObjectStorage, target: ObjectStorage, file: _File, go_on: GoOn) -> None:
+    name, size = file
+    target.copy_from(source, name, size_bytes=size, go_on=go_on)
+
+
+def _pass_on(source: ObjectStorage, target: ObjectStorage, file: _File, go_on: GoOn) -> None:
+    """Copy between stores that know nothing of each other.
+
+    The bytes rest in a temporary file, because what a store is sent must have an end that is
+    known: else a broken read would be taken for it.
+    """
+    name, size = file
+    with tempfile.NamedTemporaryFile(prefix="copy-") as resting:
+        source.fetch(name, resting.name, go_on=go_on)
+        check_size(resting.name, size, f"{source.url}/{name}")
+        target.send(name, resting.name, size_bytes=size, go_on=go_on)
+
+
+# --- Before and after -----------------------------------------------------------------------------
+
+
+def _missing(sizes: Mapping[str, int], there: Mapping[str, int]) -> dict[str, int]:
+    return {name: size for name, size in sizes.items() if there.get(name) != size}
+
+
+def _check_arrived(target: ObjectStorage, sizes: Mapping[str, int]) -> None:
+    there = dict(target.files())
+    for name in _missing(sizes, there):
+        where = f"{target.url}/{name}"
+        raise WrongSizeError.of(where, found=there.get(name), expected=sizes[name])
+
+
+def _place(url: str) -> Path | ObjectStorage:
+    local = local_path_of(url)
+    place = Path(local) if local is not None else open_objects(url)
+    if place is None:
+        msg = (
+            f"{url}: files are copied between local folders, S3, Google Cloud Storage and Azure; "
+            "use one of these"
+        )
+        raise ConfigError(msg)
+    return place
+
+
+def _refuse_outside(names: Iterable[str]) -> None:
+    for name in names:
+        if not name or name.startswith("/") or not {".", "..", ""}.isdisjoint(name.split("/")):
+            msg = f"{name!r}: not a path inside a folder; give names relative to the two folders"
+            raise ConfigError(msg)

@@ -14,7 +14,7 @@ from airflow_provider.runtime.errors import UnsupportedStorageError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-_TEMPORARY = ".tmp-"  # hidden from ``list``, so that a crash while writing leaves nothing visible
+TEMPORARY = ".tmp-"  # hidden from ``list``, so that a crash while writing leaves nothing visible
 
 
 class LocalStorage:
@@ -76,7 +76,7 @@ class LocalStorage:
             names = os.listdir(self._root / path)
         except (FileNotFoundError, NotADirectoryError):
             return []
-        return sorted(name for name in names if not name.startswith(_TEMPORARY))
+        return sorted(name for name in names if not name.startswith(TEMPORARY))
 
     def delete(self, path: str) -> None:
         """Remove the file or the tree."""
@@ -89,7 +89,7 @@ class LocalStorage:
     @contextlib.contextmanager
     def _written(self, target: Path, data: bytes) -> Iterator[Path]:
         target.parent.mkdir(parents=True, exist_ok=True)
-        temporary = target.parent / f"{_TEMPORARY}{uuid.uuid4().hex}"
+        temporary = target.parent / f"{TEMPORARY}{uuid.uuid4().hex}"
         try:
             with temporary.open("xb") as file:
                 file.write(data)

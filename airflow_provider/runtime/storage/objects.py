@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from airflow_provider.runtime.storage.buckets import Bucket, Entry
+    from airflow_provider.runtime.storage.parallel import GoOn
 
 # A store that says "conflict" has another conditional write under way, which takes milliseconds.
 _TRIES = 8
@@ -138,6 +139,47 @@ class ObjectStorage:
     def folders(self) -> Sequence[str]:
         """Return the names of the folders directly under the prefix, sorted."""
         return sorted({name for name, is_folder in self._children("") if is_folder})
+
+    def is_beside(self, other: ObjectStorage) -> bool:
+        """Tell whether the store itself copies from *other* to here."""
+        return self._bucket.store == other._bucket.store
+
+    def copy_from(self, source: ObjectStorage, path: str, *, size_bytes: int, go_on: GoOn) -> None:
+        """Have the store copy an object of the same path; no byte of it comes here.
+
+        Raises:
+            FileNotFoundError: the source is gone.
+
+        Crash safety: the whole object or none; Azure may show an empty one until the copy is done.
+        Idempotent: by path.
+        """
+        with explained(source._where(path), "copy"):
+            self._bucket.copy_from(
+                source._bucket,
+                source._key(path),
+                self._key(path),
+                size_bytes=size_bytes,
+                go_on=go_on,
+            )
+
+    def fetch(self, path: str, file: str, *, go_on: GoOn) -> None:
+        """Write the object's bytes to a local file, which is the caller's to flush and to name.
+
+        Raises:
+            FileNotFoundError: there is no object.
+        """
+        with explained(self._where(path), "read"):
+            self._bucket.fetch(self._key(path), file, go_on=go_on)
+
+    def send(self, path: str, file: str, *, size_bytes: int, go_on: GoOn) -> None:
+        """Write or replace the object with a local file's bytes, which are read bit by bit.
+
+        Crash safety: the old object or the new one, never a part. Parts that were sent stay with
+        the store, unseen, until its rule for unfinished uploads removes them.
+        Idempotent: by path and bytes.
+        """
+        with explained(self._where(path), "write"):
+            self._bucket.send(file, self._key(path), size_bytes=size_bytes, go_on=go_on)
 
     def _children(self, path: str) -> _Names:
         """Return the names directly under *path*, and whether they are folders."""

@@ -29,6 +29,7 @@ _NO_CONNECTION: Final = frozenset(
     {"ClientConnectionError", "ConnectionError", "HTTPClientError", "ServiceRequestError"}
     | {"ServiceResponseError", "TimeoutError"}
 )
+_OF_AN_OBJECT: Final = frozenset({"copy", "read"})  # else it is the bucket that is not there
 _CONFLICT, _PRECONDITION, _NOT_IMPLEMENTED = 409, 412, 501
 
 
@@ -47,7 +48,8 @@ def explained(where: str, doing: str) -> Iterator[None]:
 
     Args:
         where: the object's or folder's address.
-        doing: ``read``, ``write``, ``create`` (write where nothing is), ``list`` or ``remove``.
+        doing: ``read``, ``copy``, ``write``, ``create`` (write where nothing is), ``list`` or
+            ``remove``.
 
     Raises:
         ConfigError: the bucket does not exist, or its name cannot be one.
@@ -73,7 +75,7 @@ def explained(where: str, doing: str) -> Iterator[None]:
 def _explain(error: Exception, where: str, doing: str) -> Exception:
     answer = _answer_of(error)
     is_missing = isinstance(error, FileNotFoundError) or answer.status == 404  # noqa: PLR2004 - HTTP
-    if answer.code in _NO_BUCKET or (is_missing and doing != "read"):
+    if answer.code in _NO_BUCKET or (is_missing and doing not in _OF_AN_OBJECT):
         return ConfigError(
             f"{where}: the bucket or container does not exist; create it, or correct the address"
         )

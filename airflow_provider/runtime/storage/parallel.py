@@ -1,0 +1,58 @@
+"""Many pieces of work at once, until all are done or one has failed."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor, wait
+from typing import TYPE_CHECKING, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+Item = TypeVar("Item")
+
+GoOn = Callable[[], None]
+"""Called between two steps of a long piece of work; raises `GivenUpError` to end it."""
+
+
+class GivenUpError(Exception):
+    """This piece of work is not wanted any more, because another one has failed."""
+
+
+def for_each(items: Collection[Item], work: Callable[[Item, GoOn], None], *, at_once: int) -> None:
+    """Do the work for each item, each in a thread, and wait for all of it.
+
+    Args:
+        items: what is to be worked on.
+        work: gets one of them, and what to call between two steps.
+        at_once: how many threads there are at most.
+
+    Raises:
+        BaseException: whatever failed first, or interrupted the wait (Ctrl-C). What had not begun
+            then never begins, and what had begun has ended: nothing goes on behind the caller.
+    """
+    if not items:
+        return
+    ended = threading.Event()
+    failures: list[BaseException] = []
+
+    def go_on() -> None:
+        if ended.is_set():
+            raise GivenUpError
+
+    def attempt(item: Item) -> None:
+        try:
+            go_on()
+            work(item, go_on)
+        except BaseException as error:  # noqa: BLE001 - it is raised again, in the caller's thread
+            failures.append(error)
+            ended.set()
+
+    with ThreadPoolExecutor(min(at_once, len(items)), "storage") as pool:
+        try:
+            wait([pool.submit(attempt, item) for item in items])
+        finally:
+            ended.set()
+    if failures:
+        raise failures[0]
