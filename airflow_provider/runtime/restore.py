@@ -8,7 +8,6 @@ import uuid
 from typing import TYPE_CHECKING
 
 from airflow_provider.runtime.asking import Ask
-from airflow_provider.runtime.checkpoint import CheckpointLogs
 from airflow_provider.runtime.clock import Clock, SystemClock, to_iso
 from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.jobdir import JobRecord, RewoundRecord
@@ -28,7 +27,7 @@ from airflow_provider.runtime.savepoint import (
     open_savepoint,
 )
 from airflow_provider.runtime.session import jvm_pid, start_spark
-from airflow_provider.runtime.sinks import EpochRecords, TakeBack
+from airflow_provider.runtime.sinks import take_back_after
 from airflow_provider.runtime.storage import open_storage
 
 if TYPE_CHECKING:
@@ -37,7 +36,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from airflow_provider.runtime.jobdir import JobDirectory
-    from airflow_provider.runtime.lease import Lease
     from airflow_provider.runtime.queries import QueryDefinition
     from airflow_provider.runtime.savepoint import RestoreRecord, Savepoint
 
@@ -107,8 +105,15 @@ def restore_job(
         )
         try:
             for query in declared.queries:
-                first = _first_after(savepoint, names.get(query.name, ""))
-                _take_back(directory, query, first, lease, clock)
+                for work in take_back_after(
+                    query.name,
+                    storage=directory.committables(query.name),
+                    sinks=[*query.sinks, *([query.native] if query.native else [])],
+                    epoch=_batch_of(savepoint, names.get(query.name, "")),
+                    fence=lease,
+                    clock=clock,
+                ):
+                    work.take_back()
             record = begin_restore(
                 directory,
                 savepoint,
@@ -173,30 +178,9 @@ def _declared(
             spark.stop()
 
 
-def _take_back(
-    directory: JobDirectory,
-    query: QueryDefinition,
-    first_epoch: int,
-    lease: Lease,
-    clock: Clock,
-) -> None:
-    """Remove what a query has written from an epoch on."""
-    query_id = CheckpointLogs(directory.checkpoint(query.name)).query_id()
-    if query_id is None:
-        return
-    TakeBack(
-        query.name,
-        records=EpochRecords(directory.committables(query.name), query_id),
-        sinks=[*query.sinks, *([query.native] if query.native else [])],
-        first_epoch=first_epoch,
-        fence=lease,
-        clock=clock,
-    ).take_back()
-
-
-def _first_after(savepoint: Savepoint, name: str) -> int:
+def _batch_of(savepoint: Savepoint, name: str) -> int:
     saved = savepoint.record.queries.get(name)
-    return saved.batch + 1 if saved is not None else 0
+    return saved.batch if saved is not None else -1
 
 
 def _names(directory: JobDirectory, savepoint: Savepoint) -> dict[str, str]:

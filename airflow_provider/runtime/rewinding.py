@@ -21,7 +21,6 @@ import dataclasses
 from typing import TYPE_CHECKING
 
 from airflow_provider.runtime import failpoints
-from airflow_provider.runtime.checkpoint import CheckpointLogs
 from airflow_provider.runtime.clock import Clock, to_iso
 from airflow_provider.runtime.errors import TakeBackError, UnknownJobError
 from airflow_provider.runtime.jobdir import RewoundRecord
@@ -34,13 +33,14 @@ from airflow_provider.runtime.savepoint import (
     open_savepoint,
     take_savepoint,
 )
-from airflow_provider.runtime.sinks import EpochRecords, TakeBack
+from airflow_provider.runtime.sinks import take_back_after
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from airflow_provider.runtime.jobdir import JobDirectory, RunRecord
     from airflow_provider.runtime.queries import QueryDefinition
+    from airflow_provider.runtime.sinks import TakeBack
     from airflow_provider.runtime.sinks.protocol import Fence
 
 
@@ -100,8 +100,7 @@ class Rewind:
             return
         savepoint = self._savepoint()
         for query in self.queries:
-            take_back = self._take_back(query, savepoint)
-            if take_back is not None:
+            for take_back in self._take_backs(query, savepoint):
                 take_back.check()
 
     def rewind(self) -> None:
@@ -118,8 +117,7 @@ class Rewind:
             self.check()
             savepoint = self._savepoint()
             for query in self.queries:
-                take_back = self._take_back(query, savepoint)
-                if take_back is not None:
+                for take_back in self._take_backs(query, savepoint):
                     take_back.take_back()
             failpoints.hit("rewind.taken_back")
             saved = savepoint.record.queries if savepoint is not None else {}
@@ -169,16 +167,13 @@ class Rewind:
             )
             raise TakeBackError(msg)
 
-    def _take_back(self, query: QueryDefinition, savepoint: Savepoint | None) -> TakeBack | None:
-        query_id = CheckpointLogs(self.directory.checkpoint(query.name)).query_id()
-        if query_id is None:
-            return None
+    def _take_backs(self, query: QueryDefinition, savepoint: Savepoint | None) -> list[TakeBack]:
         saved = savepoint.record.queries.get(query.name) if savepoint is not None else None
-        return TakeBack(
+        return take_back_after(
             query.name,
-            records=EpochRecords(self.directory.committables(query.name), query_id),
+            storage=self.directory.committables(query.name),
             sinks=[*query.sinks, *([query.native] if query.native else [])],
-            first_epoch=saved.batch + 1 if saved is not None else 0,
+            epoch=saved.batch if saved is not None else -1,
             fence=self.fence,
             clock=self.clock,
         )

@@ -35,7 +35,7 @@ from airflow_provider.runtime.errors import (
 from airflow_provider.runtime.savepoint.catalog import open_savepoint
 from airflow_provider.runtime.savepoint.records import without_checksums
 from airflow_provider.runtime.savepoint.verifying import find_damage
-from airflow_provider.runtime.sinks.records import EpochRecords, TakeBackRecord
+from airflow_provider.runtime.sinks.records import EpochRecords, TakeBackRecord, query_ids
 from airflow_provider.runtime.storage import Document, open_storage
 from airflow_provider.runtime.storage.copies import copy_files
 from airflow_provider.runtime.storage.opening import spark_url
@@ -240,8 +240,7 @@ def _plan(
     """Choose what becomes of one query, and see that its outputs hold nothing that would repeat."""
     replaces = CheckpointLogs(directory.checkpoint(name)).query_id()
     batch = query.batch if query is not None else -1
-    if replaces is not None:
-        _check_nothing_after(directory, name, replaces, batch)
+    _check_nothing_after(directory, name, batch)
     return {
         "query_id": str(uuid.uuid4()) if query is not None else None,
         "from": theirs,
@@ -250,22 +249,18 @@ def _plan(
     }
 
 
-def _check_nothing_after(directory: JobDirectory, name: str, query_id: str, batch: int) -> None:
-    records = EpochRecords(directory.committables(name), query_id)
-    taken = records.take_back()
-    first = batch + 1
-    if taken is not None and taken.done is not None and taken.first_epoch <= first:
-        return
-    found = records.find()
-    after = [e for e in (*found.published, *found.precommitted) if e > batch]
-    if after or records.history().last_epoch > batch:
-        msg = (
-            f"{records.url}: query {name!r} has written epochs {first} to "
-            f"{max(after, default=records.history().last_epoch)} after this savepoint; going on "
-            "from it would write their rows again. Name the job's function (--entry), so that "
-            "they are taken back from its sinks, or restore into a new job directory"
-        )
-        raise ConfigError(msg)
+def _check_nothing_after(directory: JobDirectory, name: str, batch: int) -> None:
+    storage = directory.committables(name)
+    for query_id in query_ids(storage):
+        records = EpochRecords(storage, query_id)
+        after = records.standing_after(batch)
+        if after:
+            msg = (
+                f"{records.url}: query {name!r} has written epochs {batch + 1} to {max(after)} "
+                "after this savepoint; going on from it would write their rows again. Take them "
+                "back from its sinks first (--take-back), or restore into a new job directory"
+            )
+            raise ConfigError(msg)
 
 
 def _skipped(savepoint: Savepoint, names: Mapping[str, str]) -> dict[str, dict[str, Any]]:

@@ -41,6 +41,7 @@ from airflow_provider.runtime.savepoint.sharing import Held, held_beside
 from airflow_provider.runtime.savepoint.verifying import VERIFIED_BYTES, find_damage
 from airflow_provider.runtime.storage import open_storage
 from airflow_provider.runtime.storage.copies import copy_files
+from airflow_provider.runtime.storage.folders import WrongSizeError
 from airflow_provider.runtime.storage.opening import spark_url
 from airflow_provider.runtime.storage.trees import facts_under, remove_if_empty, remove_tree
 
@@ -249,7 +250,7 @@ class _Taker:
         folder = self._folder_of(query)
         try:
             copy_files(query.checkpoint.url, folder, own)
-        except FileNotFoundError as error:
+        except (FileNotFoundError, WrongSizeError) as error:
             lost = (str(error.filename or error),)
             raise MissingStateError(query.checkpoint.url, choice.batch, lost) from error
         place = open_storage(folder)

@@ -15,7 +15,7 @@ from airflow_provider.runtime.sinks.protocol import (
 )
 from airflow_provider.runtime.sinks.records import EpochRecord, EpochRecords
 from airflow_provider.runtime.sinks.sql import SqlSink, sql
-from airflow_provider.runtime.sinks.takeback import TakeBack
+from airflow_provider.runtime.sinks.takeback import TakeBack, take_back_after
 
 __all__ = [
     "Committable",
@@ -39,4 +39,5 @@ __all__ = [
     "iceberg",
     "native",
     "sql",
+    "take_back_after",
 ]

@@ -72,6 +72,14 @@ class HistoryRecord(Document):
                 return token
         return None
 
+    def own_epochs_after(self, epoch: int) -> list[int]:
+        """Return the epochs in it after *epoch*, without those of the id that the query had before.
+
+        Of long stretches only the ends.
+        """
+        own = [(first, last) for first, last, _, run_id in self.ranges if run_id and last > epoch]
+        return sorted({end for first, last in own for end in (max(first, epoch + 1), last)})
+
     def with_epochs(self, records: Sequence[EpochRecord]) -> HistoryRecord:
         """Return the history with *records*, ascending and newer than all in it, added."""
         ranges = list(self.ranges)
@@ -188,6 +196,13 @@ class EpochRecords:
     def put_history(self, record: HistoryRecord) -> None:
         """Replace the history."""
         record.put(self._storage, _HISTORY)
+
+    def standing_after(self, epoch: int) -> list[int]:
+        """Return the epochs after *epoch* that are, or may still be, published; none taken back."""
+        found, taken = self.find(), self.take_back()
+        upto = taken.first_epoch if taken is not None and taken.done is not None else None
+        epochs = {*found.published, *found.precommitted, *self.history().own_epochs_after(epoch)}
+        return sorted(e for e in epochs if e > epoch and (upto is None or e < upto))
 
     def continue_after(self, epoch: int) -> None:
         """Record that epochs up to *epoch* were published before the query had this id.

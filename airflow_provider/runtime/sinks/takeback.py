@@ -16,12 +16,51 @@ from airflow_provider.runtime.clock import Clock, to_iso
 from airflow_provider.runtime.errors import TakeBackError
 from airflow_provider.runtime.sinks.epochs import committable_of
 from airflow_provider.runtime.sinks.native import NativeSink
-from airflow_provider.runtime.sinks.records import EpochRecord, EpochRecords, TakeBackRecord
+from airflow_provider.runtime.sinks.records import (
+    EpochRecord,
+    EpochRecords,
+    TakeBackRecord,
+    query_ids,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from airflow_provider.runtime.sinks.protocol import Committable, Fence, Sink
+    from airflow_provider.runtime.storage import Storage
+
+
+def take_back_after(
+    query: str,
+    *,
+    storage: Storage,
+    sinks: Sequence[Sink | NativeSink],
+    epoch: int,
+    fence: Fence,
+    clock: Clock,
+) -> list[TakeBack]:
+    """Return what takes back all that a query has published after *epoch*, under any of its ids.
+
+    A restored checkpoint has a new id, and its epochs go on: what was written before it and what
+    was written after it lie under different ids.
+
+    Args:
+        query: the query's name.
+        storage: its ``committables`` folder.
+        sinks: all that it has written to.
+        epoch: the last one that stays.
+        fence: the caller's lease.
+        clock: for the records' times.
+    """
+    found = [EpochRecords(storage, query_id) for query_id in query_ids(storage)]
+    standing = [(max(after), r) for r in found if (after := r.standing_after(epoch))]
+    newest_first = sorted(standing, key=lambda pair: pair[0], reverse=True)
+    return [
+        TakeBack(
+            query, records=records, sinks=sinks, first_epoch=epoch + 1, fence=fence, clock=clock
+        )
+        for _, records in newest_first
+    ]
 
 
 class TakeBack:
@@ -163,7 +202,7 @@ class TakeBack:
     def _check_all_recorded(self) -> None:
         history = self._records.history()
         if self._first_epoch is not None:
-            folded = history.last_epoch >= self._first_epoch
+            folded = bool(history.own_epochs_after(self._first_epoch - 1))
         else:
             folded = any(run == self._run_id for *_, run in history.ranges)
         if folded:
