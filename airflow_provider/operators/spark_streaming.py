@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
 from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
+from airflow_provider.hooks.clearing import current_execution, execution_of
 from airflow_provider.hooks.following import LogFollower
 from airflow_provider.hooks.spark_streaming import SparkStreamingHook
 from airflow_provider.runtime.asking import check_asked_words
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
 ON_EXISTING: Final = ("adopt", "wait", "fail")
+ON_CLEAR: Final = ("resume", "replay")
 ON_KILL: Final = ("cancel", "detach")
 _RUN_INTERVAL: Final = "run"  # stands for the DAG run's data interval until there is one
 _RUN_ID_CHARS: Final = 150  # leaves room for the hash, and for file systems' 255
@@ -78,6 +80,10 @@ class SparkStreamingOperator(BaseOperator):
             None for none.
         on_existing: what to do about a live driver. ``adopt``: wait for it if it is this run's,
             fail if it is another run's; ``wait``: also wait for another run's to end; ``fail``.
+        on_clear: what a person's clear of the task means. ``resume``: a run that has ended is done,
+            another one goes on; ``replay``: what the run has committed is taken back from every
+            sink, the job is set back to before it, and it is executed again. Such runs begin with a
+            savepoint. A retry always resumes.
         on_kill: what happens to the driver when the task is killed, marked or cleared while it
             waits. ``cancel``: it stops, and a later try resumes; ``detach``: it goes on.
         trigger: time between batches of a run with ``until="stopped"``.
@@ -118,6 +124,7 @@ class SparkStreamingOperator(BaseOperator):
         packages: str | None = None,
         interval: Sequence[str] | str | None = _RUN_INTERVAL,
         on_existing: str = "adopt",
+        on_clear: str = "resume",
         on_kill: str = "cancel",
         trigger: str | float | None = None,
         deferrable: bool = True,
@@ -127,15 +134,9 @@ class SparkStreamingOperator(BaseOperator):
         super().__init__(params=params, **kwargs)  # type: ignore[arg-type]  # Airflow wraps them
         check_asked_words(mode, until, at_end)
         _check_choice("on_existing", on_existing, ON_EXISTING)
+        _check_choice("on_clear", on_clear, ON_CLEAR)
         _check_choice("on_kill", on_kill, ON_KILL)
-        if "{{" not in job:
-            split_entry(job)
-        if trigger is not None:
-            parse_duration(trigger, name="trigger")
-        _check_interval(interval)
-        if poll_interval <= 0:
-            msg = f"poll_interval {poll_interval!r}: seconds between looks, more than 0"
-            raise ConfigError(msg)
+        _check_forms(job, trigger, interval, poll_interval)
         self.job = job
         self.job_dir = job_dir
         self.job_params = _own_params(params)
@@ -149,11 +150,13 @@ class SparkStreamingOperator(BaseOperator):
         self.packages = packages
         self.interval = interval
         self.on_existing = on_existing
+        self.on_clear = on_clear
         self.on_kill_policy = on_kill
         self.trigger = trigger
         self.deferrable = deferrable
         self.poll_interval = poll_interval
         self._claimed: tuple[str, int] | None = None
+        self._replays: str | None = None
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Reconcile with the job directory, then wait.
@@ -172,7 +175,7 @@ class SparkStreamingOperator(BaseOperator):
 
     def resume(self, context: Context, event: dict[str, Any] | None = None) -> dict[str, Any]:
         """Continue when the trigger has fired; the job directory, asked again, is the truth."""
-        run_id = self._run_id(context)
+        run_id = self._current(context)
         try:
             final = self._hook().watcher(self.job_dir, run_id).verified_final()
             if final is not None:
@@ -191,7 +194,7 @@ class SparkStreamingOperator(BaseOperator):
             self._hook().cancel(self.job_dir, run_id, generation)
 
     def _reconcile(self, context: Context) -> dict[str, Any]:
-        run_id = self._run_id(context)
+        run_id = self._decide(context)
         hook = self._hook()
         watcher = hook.watcher(self.job_dir, run_id)
         view, judgement = watcher.settle()
@@ -214,7 +217,8 @@ class SparkStreamingOperator(BaseOperator):
     ) -> Waited | None:
         """Return whom to wait for before anything is submitted; None for nobody."""
         if judgement.verdict is Verdict.FOREIGN:
-            if self.on_existing != "wait":
+            replayed = view.lease is not None and view.lease.run_id == self._replays
+            if self.on_existing != "wait" and not replayed:
                 raise AirflowFailException(judgement.reason)
             return Waited(driver_id=None, log=None)
         driver_id = _driver_of_run(view, judgement.verdict)
@@ -246,7 +250,7 @@ class SparkStreamingOperator(BaseOperator):
             run_id=run_id,
             driver_id=waited.driver_id,
             generation=generation,
-            wait_for_foreign=self.on_existing == "wait",
+            wait_for_foreign=self._waits_for_foreign(),
             on_kill_policy=self.on_kill_policy,
             poll_interval=self.poll_interval,
             log_path=waited.log,
@@ -267,7 +271,7 @@ class SparkStreamingOperator(BaseOperator):
             final = watcher.verified_final()
             if final is not None:
                 return final.to_dict()
-            if not is_waiting(judgement.verdict, wait_for_foreign=self.on_existing == "wait"):
+            if not is_waiting(judgement.verdict, wait_for_foreign=self._waits_for_foreign()):
                 if waited.driver_id is None:
                     return None
                 raise _failure(judgement.reason, fatal=judgement.fatal)
@@ -285,8 +289,35 @@ class SparkStreamingOperator(BaseOperator):
         index = "" if ti.map_index is None or ti.map_index < 0 else f"-{ti.map_index}"
         return derive_run_id(f"{ti.dag_id}-{ti.task_id}-{ti.run_id}{index}")
 
+    def _decide(self, context: Context) -> str:
+        """Return the run to execute: another one after a clear that asks for a replay."""
+        first = self._run_id(context)
+        if self.on_clear == "resume":
+            return first
+        tries = int(context["ti"].max_tries)
+        execution = execution_of(self.job_dir, first, tries, SystemClock())
+        self._replays = execution.replays
+        return execution.run_id
+
+    def _current(self, context: Context) -> str:
+        """Return the run that was decided for."""
+        first = self._run_id(context)
+        if self.on_clear == "resume":
+            return first
+        execution = current_execution(self.job_dir, first)
+        self._replays = execution.replays
+        return execution.run_id
+
+    def _waits_for_foreign(self) -> bool:
+        # A driver of the run that is to be undone is stopping: its task was cleared.
+        return self.on_existing == "wait" or self._replays is not None
+
     def _arguments(self, context: Context) -> list[str]:
         arguments = ["--mode", self.mode]
+        if self.on_clear == "replay":
+            arguments += ["--rewindable"]
+        if self._replays is not None:
+            arguments += ["--replay", self._replays]
         for name, value in sorted(self.job_params.items()):
             arguments += ["--param", f"{name}={value}"]
         if self.until is not None:
@@ -341,6 +372,22 @@ def _own_params(params: Mapping[str, Any] | None) -> dict[str, str]:
 def _check_choice(name: str, value: str, allowed: Sequence[str]) -> None:
     if value not in allowed:
         msg = f"{name} {value!r}: use one of {', '.join(map(repr, allowed))}"
+        raise ConfigError(msg)
+
+
+def _check_forms(
+    job: str,
+    trigger: str | float | None,
+    interval: Sequence[str] | str | None,
+    poll_interval: float,
+) -> None:
+    if "{{" not in job:
+        split_entry(job)
+    if trigger is not None:
+        parse_duration(trigger, name="trigger")
+    _check_interval(interval)
+    if poll_interval <= 0:
+        msg = f"poll_interval {poll_interval!r}: seconds between looks, more than 0"
         raise ConfigError(msg)
 
 

@@ -13,6 +13,7 @@
     runs/<run id>/drain.json                     DrainIntent: put once, before planning a drain
     runs/<run id>/final.json                     FinalCheckpoint: put once, never changed
     runs/<run id>/rewound.json                   RewoundRecord: the run no longer counts
+    runs/<run id>/replay.json                    ReplayRecord: a person has cleared the task
     restores/<n>.json                            RestoreRecord (savepoint/restoring.py)
     savepoints/<name>/                           see savepoint/records.py
     leases/<token>.json  heartbeats/<token>.json
@@ -166,6 +167,19 @@ class RewoundRecord(Document):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class ReplayRecord(Document):
+    """``replay.json``: the run is to be undone, and another one takes its place.
+
+    Attributes:
+        next_run_id: the run that takes its place.
+    """
+
+    run_id: str
+    next_run_id: str
+    at: str
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class RequestRecord(Document):
     """``requests/<id>.json``: somebody asks one driver for something, and no later one.
 
@@ -309,6 +323,16 @@ class RunDirectory:
     def put_rewound(self, record: RewoundRecord) -> None:
         """Record it. Idempotent: the first one stays."""
         record.put_if_absent(self.storage, "rewound.json")
+
+    def replay(self) -> ReplayRecord | None:
+        """Return which run takes this one's place; None while it stands."""
+        return ReplayRecord.read(self.storage, "replay.json")
+
+    def put_replay(self, record: ReplayRecord) -> ReplayRecord:
+        """Put the intent, or return the one that is there."""
+        if record.put_if_absent(self.storage, "replay.json"):
+            return record
+        return self.replay() or record
 
     def progress(self) -> ProgressRecord | None:
         """Return the last progress."""

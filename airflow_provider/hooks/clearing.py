@@ -1,0 +1,89 @@
+"""Has a person cleared the task? Told from Airflow's own numbers, kept in the job directory.
+
+Airflow counts tries on for ever, and raises ``max_tries`` when, and only when, somebody clears the
+task; a retry leaves it. The number that a run was begun with is therefore kept with the run, and a
+higher one means that the run was cleared since.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING
+
+from airflow_provider.runtime.clock import Clock, to_iso
+from airflow_provider.runtime.jobdir import JobDirectory, ReplayRecord
+from airflow_provider.runtime.storage import Document, open_storage
+
+if TYPE_CHECKING:
+    from airflow_provider.runtime.jobdir import RunDirectory
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TriesRecord(Document):
+    """``tries.json``: Airflow's ``max_tries`` when the run was begun."""
+
+    max_tries: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Execution:
+    """Which run a task is about.
+
+    Attributes:
+        run_id: the run.
+        replays: the run that it takes the place of, None for the first one.
+    """
+
+    run_id: str
+    replays: str | None
+
+
+def current_execution(job_dir: str, run_id: str) -> Execution:
+    """Return the run that stands for the task now; nothing is decided or written."""
+    directory = JobDirectory(open_storage(job_dir))
+    replays = None
+    while (replay := directory.run(run_id).replay()) is not None:
+        replays, run_id = run_id, replay.next_run_id
+    return Execution(run_id, replays)
+
+
+def execution_of(job_dir: str, run_id: str, max_tries: int, clock: Clock) -> Execution:
+    """Return the run that stands for the task, after it was cleared another one.
+
+    Args:
+        job_dir: the job directory.
+        run_id: the task's first run.
+        max_tries: Airflow's number.
+        clock: for the record's time.
+
+    Crash safety: a clear is put down before anything follows from it.
+    Idempotent: by run and number.
+    """
+    directory = JobDirectory(open_storage(job_dir))
+    execution = current_execution(job_dir, run_id)
+    run = directory.run(execution.run_id)
+    begun = _begun_with(run, max_tries)
+    if max_tries <= begun:
+        return execution
+    if run.record() is None:  # cleared before it had begun: there is nothing to undo
+        TriesRecord(max_tries=max_tries).put(run.storage, "tries.json")
+        return execution
+    number = execution.run_id.removeprefix(run_id).removeprefix(".r")
+    replay = run.put_replay(
+        ReplayRecord(
+            run_id=execution.run_id,
+            next_run_id=f"{run_id}.r{int(number or 1) + 1}",
+            at=to_iso(clock.now()),
+        )
+    )
+    _begun_with(directory.run(replay.next_run_id), max_tries)
+    return Execution(replay.next_run_id, execution.run_id)
+
+
+def _begun_with(run: RunDirectory, max_tries: int) -> int:
+    """Return the number that the run was begun with, which is this one if it is the first."""
+    record = TriesRecord(max_tries=max_tries)
+    if record.put_if_absent(run.storage, "tries.json"):
+        return max_tries
+    stored = TriesRecord.read(run.storage, "tries.json")
+    return stored.max_tries if stored is not None else max_tries

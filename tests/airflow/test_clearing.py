@@ -1,0 +1,91 @@
+"""A retry resumes, a clear replays: told apart by Airflow's own numbers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from airflow_provider.hooks.clearing import Execution, current_execution, execution_of
+from airflow_provider.runtime.clock import SystemClock
+from airflow_provider.runtime.jobdir import JobDirectory, RunRecord
+from airflow_provider.runtime.storage import open_storage
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+FIRST = "flights-daily-run_1"
+
+
+@pytest.fixture
+def job_dir(tmp_path: Path) -> str:
+    return str(tmp_path / "job")
+
+
+def begin(job_dir: str, run_id: str) -> None:
+    """Let a driver record the run."""
+    JobDirectory(open_storage(job_dir)).run(run_id).put_record(
+        RunRecord(
+            run_id=run_id,
+            entry="jobs.py:daily",
+            params={},
+            mode="STREAMING",
+            until="end",
+            at_end="drain",
+            trigger_s=None,
+            interval=None,
+            starting={},
+            started="now",
+        )
+    )
+
+
+def execute(job_dir: str, max_tries: int) -> Execution:
+    return execution_of(job_dir, FIRST, max_tries, SystemClock())
+
+
+def test_retries_are_of_the_same_run(job_dir: str) -> None:
+    """
+    A try after a failure has the same number, so it resumes what the one before it began.
+    """
+    first = execute(job_dir, 3)
+    begin(job_dir, FIRST)
+
+    assert Execution(FIRST, None) == first == execute(job_dir, 3) == execute(job_dir, 3)
+
+
+def test_a_clear_is_another_run_in_its_place(job_dir: str) -> None:
+    """
+    It replays the one before it; its own retries resume it, and each further clear is the next.
+    """
+    execute(job_dir, 3)
+    begin(job_dir, FIRST)
+
+    second = execute(job_dir, 4)
+    assert Execution(f"{FIRST}.r2", FIRST) == second == execute(job_dir, 4)
+    assert second == current_execution(job_dir, FIRST)
+
+    begin(job_dir, f"{FIRST}.r2")
+    assert second == execute(job_dir, 4)
+    assert Execution(f"{FIRST}.r3", f"{FIRST}.r2") == execute(job_dir, 8)
+
+
+def test_a_task_cleared_before_its_run_has_begun_has_nothing_to_undo(job_dir: str) -> None:
+    """
+    The run goes on being the first one, also when it is retried afterwards.
+    """
+    execute(job_dir, 3)
+    assert Execution(FIRST, None) == execute(job_dir, 4)
+
+    begin(job_dir, FIRST)
+    assert Execution(FIRST, None) == execute(job_dir, 4)
+
+
+def test_two_that_see_one_clear_agree(job_dir: str) -> None:
+    """
+    A worker that dies after the decision leaves it to the next try.
+    """
+    execute(job_dir, 0)
+    begin(job_dir, FIRST)
+
+    assert execute(job_dir, 1) == execute(job_dir, 1) == current_execution(job_dir, FIRST)
