@@ -157,9 +157,19 @@ def test_a_driver_whose_jvm_is_killed_fails_and_resumes(place, drivers):
 # --- failpoints ---------------------------------------------------------------------------------
 
 
-# A run passes no step of a take-back and folds no record away (tests/crash/test_protocol.py), and a
-# sink's own steps are for the contract suite (tests/spark/test_sink_contract.py).
-NOT_IN_A_RUN = ("takeback.", "recover.folded", "files.taken_back", "delta.", "iceberg.", "sql.")
+# A run passes no step of a take-back and folds no record away (tests/crash/test_protocol.py), takes
+# and restores no savepoint (tests/crash/test_savepoints.py), and a sink's own steps are for the
+# contract suite (tests/spark/test_sink_contract.py).
+NOT_IN_A_RUN = (
+    "takeback.",
+    "recover.folded",
+    "files.taken_back",
+    "delta.",
+    "iceberg.",
+    "sql.",
+    "savepoint.",
+    "restore.",
+)
 IN_A_RUN = tuple(point for point in failpoints.ALL if not point.startswith(NOT_IN_A_RUN))
 
 # What publishes is what recovery does first, so its points come twice: the second time the driver
