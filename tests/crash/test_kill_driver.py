@@ -169,6 +169,7 @@ NOT_IN_A_RUN = (
     "sql.",
     "savepoint.",
     "restore.",
+    "rewind.",
 )
 IN_A_RUN = tuple(point for point in failpoints.ALL if not point.startswith(NOT_IN_A_RUN))
 
