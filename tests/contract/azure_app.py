@@ -9,6 +9,7 @@ reference documents them.
 from __future__ import annotations
 
 import re
+import zlib
 from urllib.parse import unquote, urlsplit
 from xml.sax.saxutils import escape
 
@@ -159,7 +160,8 @@ class App:
         if is_prefix:
             return f"<BlobPrefix><Name>{escape(name)}</Name></BlobPrefix>"
         facts = (
-            f"<Last-Modified>{MODIFIED}</Last-Modified><Etag>1</Etag>"
+            f"<Last-Modified>{MODIFIED}</Last-Modified>"
+            f"<Etag>{zlib.crc32(self.blobs[name])}</Etag>"
             f"<Content-Length>{len(self.blobs[name])}</Content-Length>"
             "<BlobType>BlockBlob</BlobType>"
         )

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import re
+import zlib
 from urllib.parse import unquote
 
 from werkzeug.wrappers import Request, Response
@@ -109,7 +110,11 @@ class App:
         answer = {
             "kind": "storage#objects",
             "items": [
-                {"name": name, "size": str(len(self.objects[name]))}
+                {
+                    "name": name,
+                    "size": str(len(self.objects[name])),
+                    "generation": str(zlib.crc32(self.objects[name])),
+                }
                 for name, is_prefix in page
                 if not is_prefix
             ],

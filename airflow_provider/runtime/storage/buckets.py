@@ -43,6 +43,7 @@ class Entry(NamedTuple):
     key: str
     size_bytes: int
     is_folder: bool  # a common prefix, or an empty object that stands for a folder
+    tag: str | None = None  # another one whenever the content is
 
 
 class Bucket:
@@ -197,7 +198,8 @@ class S3Bucket(Bucket):
         while True:
             page = self.filesystem.call_s3("list_objects_v2", **options)
             for found in page.get("Contents", ()):
-                yield Entry(found["Key"], found["Size"], found["Key"].endswith("/"))
+                key, tag = found["Key"], found.get("ETag")
+                yield Entry(key, found["Size"], key.endswith("/"), tag)
             for found in page.get("CommonPrefixes", ()):
                 yield Entry(found["Prefix"], 0, is_folder=True)
             if not page.get("IsTruncated"):
@@ -252,13 +254,14 @@ class GcsBucket(Bucket):
         options = {
             "prefix": prefix,
             "delimiter": None if deep else "/",
-            "fields": "items(name,size),prefixes,nextPageToken",
+            "fields": "items(name,size,generation),prefixes,nextPageToken",
             "pageToken": None,
         }
         while True:
             page = self.filesystem.call("GET", "b/{}/o", self.name, json_out=True, **options)
             for found in page.get("items", ()):
-                yield Entry(found["name"], int(found["size"]), found["name"].endswith("/"))
+                name, tag = found["name"], found.get("generation")
+                yield Entry(name, int(found["size"]), name.endswith("/"), tag)
             for found in page.get("prefixes", ()):
                 yield Entry(found, 0, is_folder=True)
             options["pageToken"] = page.get("nextPageToken")
@@ -349,7 +352,7 @@ def _azure_entry(found: Any) -> Entry:
     """Read a blob or a prefix; a hierarchical store lists its folders as marked blobs."""
     metadata = {key.lower(): value for key, value in (found.get("metadata") or {}).items()}
     is_folder = found.name.endswith("/") or metadata.get("hdi_isfolder") == "true"
-    return Entry(found.name, found.get("size") or 0, is_folder)
+    return Entry(found.name, found.get("size") or 0, is_folder, found.get("etag"))
 
 
 # --- From an address to a bucket ------------------------------------------------------------------

@@ -136,6 +136,15 @@ class ObjectStorage:
             if not entry.is_folder
         )
 
+    def tags(self) -> dict[str, tuple[int, str | None]]:
+        """Return bytes and tag of each object under the prefix, by its relative path."""
+        start = len(self._prefix(""))
+        return {
+            entry.key[start:]: (entry.size_bytes, entry.tag)
+            for entry in self._entries("", deep=True)
+            if not entry.is_folder
+        }
+
     def folders(self) -> Sequence[str]:
         """Return the names of the folders directly under the prefix, sorted."""
         return sorted({name for name, is_folder in self._children("") if is_folder})

@@ -45,6 +45,9 @@ class FileFacts(NamedTuple):
 
 def facts_under(url: str) -> dict[str, FileFacts]:
     """Return what is known of each file under *url*, by its path relative to it."""
+    objects = open_objects(url)
+    if objects is not None:
+        return {path: FileFacts(*facts) for path, facts in objects.tags().items()}
     local = local_path_of(url)
     if local is None:
         return {path: FileFacts(size, None) for path, size in files_under(url)}

@@ -1,0 +1,145 @@
+"""Savepoints in object stores: copied by the store, shared with older ones, moved, disposed of."""
+
+from __future__ import annotations
+
+import uuid
+from typing import TYPE_CHECKING
+
+import pytest
+
+from airflow_provider.runtime.checkpoint import CheckpointLogs
+from airflow_provider.runtime.jobdir import JobDirectory
+from airflow_provider.runtime.restore import restore_job
+from airflow_provider.runtime.savepoint import (
+    checkpoint_source,
+    collect_garbage,
+    dispose,
+    open_savepoint,
+    take_savepoint,
+    verify_savepoint,
+)
+from airflow_provider.runtime.storage import open_storage
+from airflow_provider.runtime.storage.copies import copy_files
+from airflow_provider.runtime.storage.trees import files_under
+from tests.unit.support import FakeClock
+
+if TYPE_CHECKING:
+    from airflow_provider.runtime.storage import Storage
+    from tests.contract.conftest import StoreServer
+
+BIG = 100_000
+
+
+@pytest.fixture(params=["s3", "gcs", "azure"])
+def server(request) -> StoreServer:
+    return request.getfixturevalue(request.param)
+
+
+@pytest.fixture
+def place(server) -> Storage:
+    return open_storage(f"{server.url}/{uuid.uuid4().hex}")
+
+
+def write(checkpoint: Storage, *batches: int) -> None:
+    """Write what Spark writes of a query without state, and a large file that never changes."""
+    checkpoint.put("metadata", b'{"id":"7d0f2a34-5f5e-4c0e-9f0a-1f4f2f1c9b11"}')
+    checkpoint.put("other/large", b"x" * BIG)
+    write_batches(checkpoint, *batches)
+
+
+def write_batches(checkpoint: Storage, *batches: int) -> None:
+    for batch in batches:
+        offsets = f'v1\n{{"batchWatermarkMs":0,"conf":{{}}}}\n{{"rows":{batch}}}'
+        checkpoint.put(f"offsets/{batch}", offsets.encode())
+        checkpoint.put(f"commits/{batch}", b'v1\n{"nextBatchWatermarkMs":0}')
+
+
+def take(checkpoint: Storage, url: str):
+    return take_savepoint(checkpoint_source(checkpoint.url), url, clock=FakeClock())
+
+
+def bytes_in(url: str) -> int:
+    return sum(size for name, size in files_under(url) if not name.endswith("savepoint.json"))
+
+
+def test_a_second_savepoint_copies_only_what_changed(place, server):
+    """
+    What the first one holds is named and not copied; none of it passes through this machine.
+    """
+    checkpoint = place.at("checkpoint")
+    write(checkpoint, 0, 1)
+    first = take(checkpoint, f"{place.url}/savepoints/first")
+    write_batches(checkpoint, 2, 3)
+    server.requests()
+
+    second = take(checkpoint, f"{place.url}/savepoints/second")
+
+    asked = server.requests()
+    assert first.record.bytes > BIG < second.record.bytes
+    assert bytes_in(f"{place.url}/savepoints/first/queries") > BIG
+    assert bytes_in(f"{place.url}/savepoints/second/queries") < 1_000
+    assert sum(request["sent_bytes"] for request in asked) < 10_000  # documents
+    assert [] == verify_savepoint(second)
+    shared = {file.path for _, file in second.record.files() if file.holder == "first"}
+    assert {"metadata", "other/large"} == shared
+
+
+def test_what_others_share_outlives_its_savepoint(place):
+    """
+    Disposing of the first leaves what the second needs; disposing of that leaves nothing.
+    """
+    checkpoint = place.at("checkpoint")
+    write(checkpoint, 0)
+    root = place.at("savepoints")
+    take(checkpoint, f"{root.url}/first")
+    second = take(checkpoint, f"{root.url}/second")
+
+    dispose(f"{root.url}/first", clock=FakeClock())
+    assert [] == verify_savepoint(open_savepoint(second.url))
+    assert {"first", "second"} == set(root.list(""))
+
+    dispose(second.url, clock=FakeClock())
+    collect_garbage(root.url, clock=FakeClock())
+    assert [] == root.list("")
+
+
+def test_moved_from_a_disk_to_a_store_and_back(place, tmp_path):
+    """
+    A savepoint restores from wherever its folder was copied to, when all before it is gone.
+    """
+    checkpoint = open_storage(str(tmp_path / "checkpoint"))
+    write(checkpoint, 0, 1)
+    taken = take(checkpoint, str(tmp_path / "savepoint"))
+    for source, target in [
+        (taken.url, f"{place.url}/moved"),
+        (f"{place.url}/moved", str(tmp_path / "back")),
+    ]:
+        copy_files(source, target, files_under(source))
+        open_storage(source.rpartition("/")[0]).delete(source.rpartition("/")[2])
+    checkpoint.delete("")
+
+    restore_job(str(tmp_path / "job"), str(tmp_path / "back"), clock=FakeClock())
+
+    restored = JobDirectory(open_storage(str(tmp_path / "job"))).checkpoint("query")
+    assert 1 == CheckpointLogs(restored).position().last_commit
+    assert b"x" * BIG == restored.read("other/large")
+
+
+def test_restored_inside_the_store(place, server):
+    """
+    A job directory in the store is set to a savepoint there by the store's own copies.
+    """
+    checkpoint = place.at("checkpoint")
+    write(checkpoint, 0, 1)
+    take(checkpoint, f"{place.url}/savepoints/first")
+    savepoint = take(checkpoint, f"{place.url}/savepoints/second")
+    server.requests()
+
+    restore_job(f"{place.url}/job", savepoint.url, clock=FakeClock())
+
+    assert sum(request["sent_bytes"] for request in server.requests()) < 20_000
+    restored = JobDirectory(place.at("job")).checkpoint("query")
+    assert 1 == CheckpointLogs(restored).position().last_commit
+    assert {"metadata", "offsets/0", "offsets/1", "commits/0", "commits/1", "other/large"} == {
+        name for name, _ in files_under(restored.url)
+    }
