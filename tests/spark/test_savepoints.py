@@ -188,6 +188,27 @@ def test_back_into_the_jobs_own_directory_with_its_rows_taken_back(spark, place)
         place.run(spark, "tumbling_window", run_id="two")
 
 
+@pytest.mark.parametrize("begins", ["anew", "in the middle"])
+def test_a_replayed_run_is_executed_once(spark, place, begins):
+    """
+    What a run has written is taken back, its drain is undone, and the run in its place writes it.
+    """
+    write_events(place.input, FIRST)
+    if begins == "in the middle":
+        place.run(spark, "tumbling_window", run_id="before", **SUSPEND)
+        write_events(place.input, LATER, first=1)
+    first = place.run(spark, "tumbling_window", run_id="one", rewindable=True)
+    truth = read_with_pandas(place.output)
+
+    again = place.run(spark, "tumbling_window", run_id="one.r2", rewindable=True, replays="one")
+
+    assert truth == read_with_pandas(place.output)
+    assert (first.rows_read, first.outcome) == (again.rows_read, again.outcome)
+    assert again == place.run(spark, "tumbling_window", run_id="one.r2", replays="one")
+    with pytest.raises(ConfigError, match="run 'one' no longer counts"):
+        place.run(spark, "tumbling_window", run_id="one")
+
+
 # --- of a running query -------------------------------------------------------------------------
 
 ROWS_PER_BATCH = 1_000
