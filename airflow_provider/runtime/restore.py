@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from airflow_provider.runtime.jobdir import JobDirectory
     from airflow_provider.runtime.queries import QueryDefinition
     from airflow_provider.runtime.savepoint import RestoreRecord, Savepoint
+    from airflow_provider.runtime.sinks.protocol import Fence
 
 
 def restore_job(
@@ -104,16 +105,8 @@ def restore_job(
             observer=observer,
         )
         try:
-            for query in declared.queries:
-                for work in take_back_after(
-                    query.name,
-                    storage=directory.committables(query.name),
-                    sinks=[*query.sinks, *([query.native] if query.native else [])],
-                    epoch=_batch_of(savepoint, names.get(query.name, "")),
-                    fence=lease,
-                    clock=clock,
-                ):
-                    work.take_back()
+            after = {q.name: _batch_of(savepoint, names.get(q.name, "")) for q in declared.queries}
+            _take_back(directory, declared.queries, after, lease, clock)
             record = begin_restore(
                 directory,
                 savepoint,
@@ -176,6 +169,26 @@ def _declared(
     finally:
         if owned:
             spark.stop()
+
+
+def _take_back(
+    directory: JobDirectory,
+    queries: Sequence[QueryDefinition],
+    after: Mapping[str, int],
+    fence: Fence,
+    clock: Clock,
+) -> None:
+    """Remove from the queries' sinks what was written after these batches."""
+    for query in queries:
+        for work in take_back_after(
+            query.name,
+            storage=directory.committables(query.name),
+            sinks=[*query.sinks, *([query.native] if query.native else [])],
+            epoch=after[query.name],
+            fence=fence,
+            clock=clock,
+        ):
+            work.take_back()
 
 
 def _batch_of(savepoint: Savepoint, name: str) -> int:
