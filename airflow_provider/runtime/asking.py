@@ -6,6 +6,7 @@ import dataclasses
 import uuid
 from typing import TYPE_CHECKING, Final
 
+from airflow_provider.runtime.drains import draining_run
 from airflow_provider.runtime.errors import ConfigError, JobDrainedError
 from airflow_provider.runtime.jobdir import (
     FINISHED,
@@ -175,7 +176,7 @@ def check_not_drained(directory: JobDirectory, run_id: str, *, replays: str | No
     Raises:
         JobDrainedError: it has.
     """
-    drained_by = directory.draining_run()
+    drained_by = draining_run(directory)
     if drained_by is None or drained_by in {run_id, replays}:
         return
     ended = directory.run(drained_by).final() is not None

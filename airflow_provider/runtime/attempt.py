@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-import os
-import socket
 import uuid
 from collections import deque
 from collections.abc import Callable
@@ -23,21 +21,20 @@ from airflow_provider.runtime.asking import (
 )
 from airflow_provider.runtime.checkpoint import CheckpointLogs, next_drain_step, plan_drain_batch
 from airflow_provider.runtime.clock import Clock, to_iso
+from airflow_provider.runtime.drains import DrainIntent, drain_intent, put_drain_intent
 from airflow_provider.runtime.errors import (
     LeaseLostError,
     RunCancelledError,
     RunFailedError,
     SparkStreamError,
 )
-from airflow_provider.runtime.failures import Failure, classify
+from airflow_provider.runtime.failures import Failure, FailureClass, classify
 from airflow_provider.runtime.final import describe_query, verify_final
 from airflow_provider.runtime.jobdir import (
     CANCELLED,
     FAILED,
     FINISHED,
     SUSPENDED,
-    AttemptRecord,
-    DrainIntent,
     FinalCheckpoint,
     JobDirectory,
     JobRecord,
@@ -53,18 +50,23 @@ from airflow_provider.runtime.queries import (
     RunningQuery,
     StateOperator,
     read_state_operators,
+    upstream_of,
 )
-from airflow_provider.runtime.requests import pending_cancels, reply
+from airflow_provider.runtime.recording import asked_record, begin_attempt, end_attempt
+from airflow_provider.runtime.requests import CANCEL, pending_requests, reply
 from airflow_provider.runtime.rewinding import Rewind, begin_rewindable
 from airflow_provider.runtime.savepoint import StartingPoint
 from airflow_provider.runtime.session import jvm_pid
 from airflow_provider.runtime.sinks import EpochCommitter, NativeEpochs
 from airflow_provider.runtime.sinks.protocol import Fence, OpenFence
+from airflow_provider.runtime.stopping import StopDesk
+from airflow_provider.runtime.stopping.desk import stopping_failed
 from airflow_provider.runtime.storage import spark_url
 
 if TYPE_CHECKING:
     import threading
 
+    from airflow_provider.runtime.checkpoint import DrainStep
     from airflow_provider.runtime.preparing import DeclaredJob
 
 
@@ -110,7 +112,10 @@ class Attempt:
         self._stop = stop
         self._on_progress = on_progress
         self._life = lifecycle.Lifecycle.of(
-            tuple(query.name for query in job.queries), job.plan.at_end
+            tuple(query.name for query in job.queries),
+            job.plan.at_end,
+            upstream=upstream_of(job.queries),
+            continuous=job.plan.until == "stopped",
         )
         self._events: deque[lifecycle.Event] = deque()
         self._queries: dict[str, RunningQuery] = {}
@@ -122,14 +127,18 @@ class Attempt:
             job.queries,
             allow_non_restored=ask.allow_non_restored_state,
         )
+        self._desk = StopDesk(directory, self._run, self._driver_id, clock)
         self._next_slow_look = 0.0
         # Each act takes the instruction it is paired with, which a type checker cannot see.
         self._acts: dict[type, Callable[..., None]] = {
             lifecycle.StartQuery: self._start_query,
+            lifecycle.HaltQuery: self._halt_query,
+            lifecycle.PublishEpochs: self._publish_epochs,
             lifecycle.StoreDrainIntent: self._store_drain_intent,
             lifecycle.PlanDrain: self._plan_drain,
             lifecycle.CallFinish: self._call_finish,
             lifecycle.CommitEpochs: self._commit_epochs,
+            lifecycle.TakeSavepoint: self._take_savepoint,
             lifecycle.PutFinal: self._put_final,
             lifecycle.Close: self._close,
         }
@@ -166,7 +175,9 @@ class Attempt:
         stored = self._run.put_record(asked)
         check_same_ask(asked, stored)
         failpoints.hit("run.recorded")
-        self._attempt = self._record_attempt()
+        self._attempt = begin_attempt(
+            self._run, self._ask.entry, self._driver_id, self._lease.token, self._clock.now()
+        )
         failpoints.hit("attempt.recorded")
         self._meter = ProgressMeter(self._clock, self._attempt.attempt)
         try:
@@ -190,7 +201,7 @@ class Attempt:
         """Feed the lifecycle until it has ended; errors become its events."""
         self._started = run.started
         if self._try(self._open_queries) and self._try(self._save_start, run):
-            self._events.append(lifecycle.Started(intended=self._run.drain_intent() is not None))
+            self._try(self._begin)
         while self._life.phase is not lifecycle.JobPhase.ENDED:
             if not self._events:
                 self._try(self._observe)
@@ -229,6 +240,7 @@ class Attempt:
             if query.has_ended():
                 self._events.append(self._how_it_ended(query))
                 return
+            query.halt_in_time()
             if self._life.publishes:
                 query.epochs.commit_ready()
         if self._stop.is_set():
@@ -246,17 +258,28 @@ class Attempt:
             raise error
         if error is not None:
             return lifecycle.Failed(classify(error, query=query.name))
-        step = next_drain_step(query.logs.position(), stateful=query.logs.is_stateful())
-        return lifecycle.QueryEnded(query.name, step)
+        query.epochs.give_up_open()
+        return lifecycle.QueryEnded(query.name, self._next_step(query))
+
+    def _next_step(self, query: RunningQuery) -> DrainStep:
+        return next_drain_step(query.logs.position(), stateful=query.logs.is_stateful())
 
     def _look_around(self) -> None:
         self._lease.check()
-        for request in pending_cancels(self._directory.storage, self._driver_id):
-            reply(
-                self._directory.storage, request, ok=True, message="cancelling", clock=self._clock
-            )
-            self._events.append(lifecycle.CancelRequested())
+        for request in pending_requests(self._directory.storage, self._driver_id):
+            if request.kind == CANCEL:
+                self._answer_cancel(request.id)
+            else:
+                stop = self._desk.hear(request, self._life.phase)
+                if stop is not None:
+                    self._events.append(lifecycle.StopRequested(stop))
+                    break  # the others are heard when this one is under way
         self._report_progress()
+
+    def _answer_cancel(self, request_id: str) -> None:
+        storage = self._directory.storage
+        reply(storage, request_id, ok=True, message="cancelling", clock=self._clock)
+        self._events.append(lifecycle.CancelRequested())
 
     def _report_progress(self) -> None:
         record = self._meter.read(self._life, self._queries.values())
@@ -267,23 +290,37 @@ class Attempt:
     # --- act ------------------------------------------------------------------------------------
 
     def _open_queries(self) -> None:
-        intent = self._run.drain_intent()
+        self._intents = {
+            query.name: drain_intent(self._directory, query.name) for query in self._job.queries
+        }
+        # What the last drains have produced follows finish().
+        draining = all(intent is not None for intent in self._intents.values())
         for definition in self._job.queries:
             place = self._directory.checkpoint(definition.name)
             logs = CheckpointLogs(place)
             epochs = self._epochs_of(definition, logs)
-            epochs.recover(intent.batches.get(definition.name) if intent is not None else None)
+            intent = self._intents[definition.name]
+            epochs.recover(intent.batch if draining and intent is not None else None)
             self._queries[definition.name] = RunningQuery(
                 definition,
                 checkpoint=spark_url(place.url),
                 logs=logs,
                 epochs=epochs,
                 trigger=self._job.plan.trigger(self._ask.trigger_s),
+                clock=self._clock,
             )
 
     def _save_start(self, run: RunRecord) -> None:
         if self._ask.rewindable:
             begin_rewindable(self._directory, run, self._clock)
+
+    def _begin(self) -> None:
+        steps = {
+            name: self._next_step(self._queries[name])
+            for name, intent in self._intents.items()
+            if intent is not None
+        }
+        self._events.append(lifecycle.Started(steps, self._desk.promised()))
 
     def _epochs_of(
         self, definition: QueryDefinition, logs: CheckpointLogs
@@ -311,28 +348,39 @@ class Attempt:
         self._lease.check()
         self._queries[instruction.query].start(instruction.how)
 
-    def _store_drain_intent(self, _: lifecycle.StoreDrainIntent) -> None:
+    def _halt_query(self, instruction: lifecycle.HaltQuery) -> None:
+        self._queries[instruction.query].halt(self._desk.aligned_timeout_s)
+
+    def _publish_epochs(self, instruction: lifecycle.PublishEpochs) -> None:
+        query = self._queries[instruction.query]
+        query.epochs.commit_through(query.logs.position().last_commit)
+
+    def _store_drain_intent(self, instruction: lifecycle.StoreDrainIntent) -> None:
         self._lease.check()
-        positions = {name: query.logs.position() for name, query in self._queries.items()}
-        self._run.put_drain_intent(
-            DrainIntent(
-                run_id=self._run.run_id,
-                batches={name: position.last_commit for name, position in positions.items()},
-                at=to_iso(self._clock.now()),
-            )
+        query = self._queries[instruction.query]
+        intent = DrainIntent(
+            query_id=str(query.logs.query_id()),
+            run_id=self._run.run_id,
+            batch=query.logs.position().last_commit,
+            at=to_iso(self._clock.now()),
         )
+        put_drain_intent(self._directory, query.name, intent)
         failpoints.hit("drain.intended")
-        steps = {
-            name: next_drain_step(position, stateful=self._queries[name].logs.is_stateful())
-            for name, position in positions.items()
-        }
-        self._events.append(lifecycle.IntentStored(steps))
+        self._events.append(lifecycle.IntentStored(query.name, self._next_step(query)))
 
     def _plan_drain(self, instruction: lifecycle.PlanDrain) -> None:
         self._lease.check()
         batch = plan_drain_batch(self._queries[instruction.query].logs)
         log.info("query=%s batch=%s planned to drain", instruction.query, batch)
         failpoints.hit("drain.planned")
+
+    def _take_savepoint(self, _: lifecycle.TakeSavepoint) -> None:
+        if self._desk.take_savepoint():
+            self._events.append(lifecycle.SavepointTaken())
+            return
+        if self._life.ending is lifecycle.AtEnd.SUSPEND:
+            self._desk.go_on()
+        self._events.append(lifecycle.SavepointFailed())
 
     def _call_finish(self, _: lifecycle.CallFinish) -> None:
         failpoints.hit("drain.ended")
@@ -358,14 +406,14 @@ class Attempt:
             started=self._started,
             committed=to_iso(self._clock.now()),
             rows_read=sum(known) if len(known) == len(counts) else None,
-            savepoint=None,
+            savepoint=self._desk.savepoint,
             queries={
                 name: describe_query(
                     query.definition,
                     logs=query.logs,
                     epochs=query.epochs,
                     operators=self._state_operators(query),
-                    finished=drained,
+                    finished=self._life.queries[name] is lifecycle.QueryPhase.DRAINED,
                 )
                 for name, query in self._queries.items()
             },
@@ -408,54 +456,34 @@ class Attempt:
     # --- records --------------------------------------------------------------------------------
 
     def _asked_record(self) -> RunRecord:
-        logs = {
-            q.name: CheckpointLogs(self._directory.checkpoint(q.name)) for q in self._job.queries
-        }
-        interval = self._ask.interval
-        return RunRecord(
-            run_id=self._run.run_id,
-            entry=self._ask.entry,
-            params=dict(self._ask.params),
-            mode=STREAMING,
-            until=self._job.plan.until,
-            at_end=self._job.plan.at_end.value,
-            trigger_s=self._ask.trigger_s,
-            interval=[to_iso(moment) for moment in interval] if interval else None,
-            starting={name: log.position().last_commit for name, log in logs.items()},
-            started=to_iso(self._clock.now()),
-            from_savepoint=self._ask.from_savepoint,
-        )
-
-    def _record_attempt(self) -> AttemptRecord:
-        attempt = AttemptRecord(
-            attempt=self._run.attempt_count() + 1,
-            driver_id=self._driver_id,
-            token=self._lease.token,
-            host=socket.gethostname(),
-            pid=os.getpid(),
-            entry=self._ask.entry,
-            started=to_iso(self._clock.now()),
-        )
-        self._run.put_attempt(attempt)
-        return attempt
+        now = self._clock.now()
+        return asked_record(self._ask, self._directory, self._run.run_id, self._job, now)
 
     def _end_attempt(self, outcome: str, failure: Failure | None = None) -> None:
-        ended = dataclasses.replace(
-            self._attempt,
-            ended=to_iso(self._clock.now()),
-            outcome=outcome,
-            failure=failure.to_dict() if failure else None,
-        )
-        self._run.put_attempt(ended)
+        end_attempt(self._run, self._attempt, self._clock.now(), outcome, failure)
 
     def _conclude(self) -> FinalCheckpoint:
-        failure = self._life.failure
         if self._final is not None:
+            self._desk.close(self._final.outcome, "")
             self._end_attempt(self._final.outcome)
             return self._final
+        failure = self._life.failure
         if failure is not None:
+            self._desk.close(None, failure.describe())
+            failure = self._of_stop(failure)
             self._end_attempt(FAILED, failure)
             raise RunFailedError(failure)
+        self._desk.close(None, "the attempt was cancelled")
         self._end_attempt(CANCELLED)
         msg = f"run {self._run.run_id!r} was cancelled; the same command resumes it"
         raise RunCancelledError(msg)
+
+    def _of_stop(self, failure: Failure) -> Failure:
+        """Let nothing resume a job by itself whose savepoint is taken and that failed to stop."""
+        if self._desk.savepoint is None:
+            return failure
+        return dataclasses.replace(
+            failure,
+            failure_class=FailureClass.NON_RECOVERABLE,
+            reason=stopping_failed(self._desk.savepoint, failure.reason),
+        )

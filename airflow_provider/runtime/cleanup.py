@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from airflow_provider.runtime.asking import Ask
 from airflow_provider.runtime.checkpoint import CheckpointLogs
 from airflow_provider.runtime.clock import Clock, SystemClock
+from airflow_provider.runtime.drains import drain_intent, draining_run
 from airflow_provider.runtime.lease import Lease, acquire_lease
 from airflow_provider.runtime.preparing import (
     check_before_cleanup,
@@ -93,7 +94,7 @@ def _recover(
     directory: JobDirectory, job: DeclaredJob, last: RunRecord, lease: Lease, clock: Clock
 ) -> list[str]:
     run = directory.run(last.run_id)
-    intent = run.drain_intent() if run.final() is None else None
+    ended = run.final() is not None
     two_phase = [definition for definition in job.queries if definition.native is None]
     for definition in two_phase:
         EpochCommitter(
@@ -104,5 +105,13 @@ def _recover(
             lease=lease,
             run_id=last.run_id,
             clock=clock,
-        ).recover(intent.batches.get(definition.name) if intent is not None else None)
+        ).recover(None if ended else _held_back_after(directory, definition.name))
     return [definition.name for definition in two_phase]
+
+
+def _held_back_after(directory: JobDirectory, query: str) -> int | None:
+    """Return the batch after which the output waits for ``finish()``; None for none."""
+    if draining_run(directory) is None:
+        return None
+    intent = drain_intent(directory, query)
+    return intent.batch if intent is not None else None

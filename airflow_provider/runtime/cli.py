@@ -11,7 +11,7 @@ import sys
 import threading
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider.runtime import cli_savepoint
+from airflow_provider.runtime import cli_savepoint, cli_stop
 from airflow_provider.runtime.asking import MODES, UNTIL, Ask
 from airflow_provider.runtime.checkpoint import (
     CheckpointLogs,
@@ -29,9 +29,8 @@ from airflow_provider.runtime.errors import (
     UnknownJobError,
 )
 from airflow_provider.runtime.failures import classify
-from airflow_provider.runtime.jobdir import JobDirectory
-from airflow_provider.runtime.lease import TAKEABLE, LeaseObserver
-from airflow_provider.runtime.requests import put_cancel, read_reply
+from airflow_provider.runtime.jobdir import known_job
+from airflow_provider.runtime.lease import LeaseObserver
 from airflow_provider.runtime.storage import open_storage
 from airflow_provider.runtime.watching import RunWatcher
 
@@ -39,9 +38,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from types import FrameType
 
-log = logging.getLogger(__name__)
+    from airflow_provider.runtime.jobdir import JobDirectory
 
-_CANCEL_TIMEOUT_S = 60.0
+log = logging.getLogger(__name__)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -155,8 +154,7 @@ def _stop_on_signals(stop: threading.Event) -> None:
 
 
 def _status(arguments: argparse.Namespace) -> int:
-    storage = open_storage(arguments.job_dir)
-    directory = _known_job(JobDirectory(storage))
+    directory = known_job(arguments.job_dir)
     runs = directory.run_ids()
     if arguments.run_id is not None and arguments.run_id not in runs:
         msg = f"{directory.url}: no run {arguments.run_id!r}; its runs: {', '.join(runs) or 'none'}"
@@ -170,19 +168,11 @@ def _status(arguments: argparse.Namespace) -> int:
     return EXIT_OK
 
 
-def _known_job(directory: JobDirectory) -> JobDirectory:
-    if directory.job() is None:
-        msg = f"{directory.url}: no job there (no job.json); check the path"
-        raise UnknownJobError(msg)
-    return directory
-
-
 def _status_document(directory: JobDirectory, runs: Sequence[str]) -> dict[str, Any]:
     lease, liveness = LeaseObserver(directory.storage, SystemClock()).settle()
-    job = directory.job()
     return {
         "version": 1,
-        "job": job.name if job else None,
+        "job": directory.name(),
         "job_dir": directory.url,
         "lease": {"token": lease.token, "run_id": lease.run_id, "holder": liveness.value}
         if lease
@@ -223,37 +213,10 @@ def _print_status(document: dict[str, Any]) -> None:
             print(f"    {run['failure']['failure_class']}: {run['failure']['reason']}")
 
 
-def _cancel(arguments: argparse.Namespace) -> int:
-    storage = open_storage(arguments.job_dir)
-    directory = _known_job(JobDirectory(storage))
-    clock = SystemClock()
-    observer = LeaseObserver(storage, clock)
-    lease, liveness = observer.settle()
-    if lease is None or liveness in TAKEABLE:
-        msg = f"{directory.url}: no driver is running this job, so there is nothing to cancel"
-        raise UnknownJobError(msg)
-    request = put_cancel(storage, lease.driver_id, clock)
-    deadline = clock.monotonic() + _CANCEL_TIMEOUT_S
-    while clock.monotonic() < deadline:
-        _, liveness = observer.look()
-        answer = read_reply(storage, request)
-        if liveness in TAKEABLE:
-            ended = "cancelled" if answer else "ended before it saw the request"
-            print(f"{directory.url}: run {lease.run_id} {ended}")
-            return EXIT_OK
-        clock.sleep(0.2)
-    msg = (
-        f"{directory.url}: the driver of run {lease.run_id!r} on {lease.owner['host']} has not "
-        f"stopped in {_CANCEL_TIMEOUT_S:.0f} seconds; look at its log, or kill it: a run resumes "
-        "from any point"
-    )
-    raise SparkStreamError(msg)
-
-
 def _cleanup(arguments: argparse.Namespace) -> int:
     from airflow_provider.runtime.cleanup import clean_up
 
-    _known_job(JobDirectory(open_storage(arguments.job_dir)))
+    known_job(arguments.job_dir)
     conf = _pairs(arguments.conf, "--conf")
     queries = clean_up(arguments.job_dir, entry=arguments.entry, conf=conf)
     print(f"{arguments.job_dir}: in order: {', '.join(queries) or 'no query has such a sink'}")
@@ -286,8 +249,7 @@ def _parser() -> argparse.ArgumentParser:
     status.add_argument("job_dir", metavar="JOB_DIR")
     status.add_argument("--run-id", metavar="ID")
     status.add_argument("--json", action="store_true")
-    cancel = _add(commands, "cancel", _cancel, "stop a job's driver; the same run can be resumed")
-    cancel.add_argument("job_dir", metavar="JOB_DIR")
+    cli_stop.add_commands(commands, _add)
     text = "publish what Spark has committed, and remove staged data that nothing references"
     cleanup = _add(commands, "cleanup", _cleanup, text)
     cleanup.add_argument("job_dir", metavar="JOB_DIR")

@@ -18,6 +18,7 @@
     │ │ └ TruncatedStateError        it is there, and not as long as it was written
     │ └ OpenBatchError               a planned batch has not been committed
     ├ SavepointError                 a savepoint could not be taken; there is none of it 3
+    ├ StopError                      a job was not stopped as asked                      4
     ├ SinkError                      a sink could not stage or publish                   3
     │ └ TakeBackError                what was published cannot be removed exactly        4
     ├ RunFailedError                 the attempt ended; .failure says class and reason   3 or 4
@@ -152,6 +153,12 @@ class OpenBatchError(CheckpointError):
 
 class SavepointError(SparkStreamError):
     """A savepoint could not be taken; what was copied of it is removed, the job is not touched."""
+
+
+class StopError(SparkStreamError):
+    """A job was not stopped as it was asked; the message says how it stands."""
+
+    exit_code = EXIT_FATAL
 
 
 class SinkError(SparkStreamError):

@@ -40,6 +40,8 @@ ALL: Final = (
     "iceberg.committed",
     "iceberg.taking_back",
     "iceberg.taken_back",
+    "stop.promised",
+    "stop.saved",
     "drain.intended",
     "drain.planned",
     "drain.ended",

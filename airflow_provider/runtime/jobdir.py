@@ -5,12 +5,13 @@
     job.json                                     JobRecord
     queries/<query>/checkpoint/                  Spark's own, format untouched
     queries/<query>/committables/<epoch>.json    EpochRecord (sinks/epochs.py)
+    queries/<query>/drains/<query id>.json       DrainIntent (drains.py): before its drain
     runs/<run id>/run.json                       RunRecord
     runs/<run id>/submissions/<driver id>.json   SubmissionRecord: intent, put before submitting
     runs/<run id>/submissions/<driver id>.process.json, .exit.json
     runs/<run id>/attempts/<n>.json              AttemptRecord
     runs/<run id>/progress.json                  ProgressRecord
-    runs/<run id>/drain.json                     DrainIntent: put once, before planning a drain
+    runs/<run id>/stop.json                      StopRecord: a stop with drain that was accepted
     runs/<run id>/final.json                     FinalCheckpoint: put once, never changed
     runs/<run id>/rewound.json                   RewoundRecord: the run no longer counts
     runs/<run id>/replay.json                    ReplayRecord: a person has cleared the task
@@ -26,8 +27,8 @@ import dataclasses
 import re
 from typing import Any, Final
 
-from airflow_provider.runtime.errors import ConfigError
-from airflow_provider.runtime.storage import Document, Storage
+from airflow_provider.runtime.errors import ConfigError, UnknownJobError
+from airflow_provider.runtime.storage import Document, Storage, open_storage
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+=-]{0,199}")
 
@@ -138,15 +139,16 @@ class ProgressRecord(Document):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class DrainIntent(Document):
-    """``drain.json``: every query has read all input; from here the run only drains.
+class StopRecord(Document):
+    """``stop.json``: a stop with drain was accepted; whichever attempt comes completes it.
 
     Attributes:
-        batches: per query the last batch that read input, -1 for none.
+        request_id: the request that it answers.
+        savepoint: the address of the savepoint that is taken at the end, or None.
     """
 
-    run_id: str
-    batches: dict[str, int]
+    request_id: str
+    savepoint: str | None
     at: str
 
 
@@ -185,22 +187,35 @@ class RequestRecord(Document):
 
     Attributes:
         driver_id: the driver that is meant; it may not have taken its lease yet.
+        drain: of a stop: end the job for good.
+        savepoint: of a stop: the address of the savepoint to take, or None.
+        aligned_timeout_s: of a stop: how long a batch in flight is waited for; None until it ends.
     """
 
     id: str
     kind: str
     driver_id: str
     at: str
+    drain: bool = False
+    savepoint: str | None = None
+    aligned_timeout_s: float | None = None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ReplyRecord(Document):
-    """``replies/<id>.json``: the driver's answer."""
+    """``replies/<id>.json``: the driver's answer.
+
+    Attributes:
+        outcome: of a stop that was done: how the run ended.
+        savepoint: of a stop: the address of the savepoint that was taken, or None.
+    """
 
     id: str
     ok: bool
     message: str
     at: str
+    outcome: str | None = None
+    savepoint: str | None = None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -241,6 +256,11 @@ class JobDirectory:
         """Return the job's record; None when the directory holds no job."""
         return JobRecord.read(self.storage, "job.json")
 
+    def name(self) -> str | None:
+        """Return the job's name; None when the directory holds no job."""
+        job = self.job()
+        return job.name if job is not None else None
+
     def put_job(self, record: JobRecord) -> None:
         """Make the directory a job's. Idempotent: the first record stays."""
         record.put_if_absent(self.storage, "job.json")
@@ -267,13 +287,18 @@ class JobDirectory:
         """Return the documents of one run, which need not exist yet."""
         return RunDirectory(self.storage.at(f"runs/{run_id}"), run_id)
 
-    def draining_run(self) -> str | None:
-        """Return the run that has begun to drain the job, finished or not; None if none has."""
-        for run_id in self.storage.list("runs"):
-            run = self.run(run_id)
-            if run.drain_intent() is not None and run.rewound() is None:
-                return run_id
-        return None
+
+def known_job(job_dir: str) -> JobDirectory:
+    """Return the directory of a job that is there.
+
+    Raises:
+        UnknownJobError: no job has ever run there.
+    """
+    directory = JobDirectory(open_storage(job_dir))
+    if directory.job() is None:
+        msg = f"{directory.url}: no job there (no job.json); check the path"
+        raise UnknownJobError(msg)
+    return directory
 
 
 class RunDirectory:
@@ -308,13 +333,13 @@ class RunDirectory:
             return final
         return self.final() or final
 
-    def drain_intent(self) -> DrainIntent | None:
-        """Return the intent to drain; None while the run reads."""
-        return DrainIntent.read(self.storage, "drain.json")
+    def stop(self) -> StopRecord | None:
+        """Return the stop with drain that was accepted; None when there was none."""
+        return StopRecord.read(self.storage, "stop.json")
 
-    def put_drain_intent(self, intent: DrainIntent) -> None:
-        """Store the intent. Idempotent: the first one stays."""
-        intent.put_if_absent(self.storage, "drain.json")
+    def put_stop(self, record: StopRecord) -> None:
+        """Promise it. Idempotent: the first one stays."""
+        record.put_if_absent(self.storage, "stop.json")
 
     def rewound(self) -> RewoundRecord | None:
         """Return that the job went back to before the run; None when it did not."""

@@ -3,49 +3,84 @@
 from __future__ import annotations
 
 import uuid
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider.runtime.clock import Clock, to_iso
 from airflow_provider.runtime.jobdir import ReplyRecord, RequestRecord
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from airflow_provider.runtime.storage import Storage
 
 CANCEL: Final = "cancel"
+STOP: Final = "stop"
+
+
+def put_request(
+    storage: Storage, kind: str, driver_id: str, clock: Clock, **options: Any
+) -> RequestRecord:
+    """Ask one driver, which may have yet to come up; a later driver is not meant.
+
+    Args:
+        storage: the job directory.
+        kind: ``stop``: end the batch in flight, and then the run; ``cancel``: end at once.
+        driver_id: the driver.
+        clock: for the request's time.
+        options: further members of the request.
+    """
+    request = RequestRecord(
+        id=uuid.uuid4().hex, kind=kind, driver_id=driver_id, at=to_iso(clock.now()), **options
+    )
+    request.put(storage, _request(request.id))
+    return request
 
 
 def put_cancel(storage: Storage, driver_id: str, clock: Clock) -> str:
-    """Ask one driver to stop at once, now or when it comes up; a later driver is not meant.
+    """Ask one driver to end at once, now or when it comes up.
 
     Returns:
         The request's id.
     """
-    request = RequestRecord(
-        id=uuid.uuid4().hex, kind=CANCEL, driver_id=driver_id, at=to_iso(clock.now())
-    )
-    request.put(storage, f"requests/{request.id}.json")
-    return request.id
+    return put_request(storage, CANCEL, driver_id, clock).id
 
 
-def pending_cancels(storage: Storage, driver_id: str) -> list[RequestRecord]:
-    """Return the requests to cancel the driver that have no reply yet."""
-    found = _cancels(storage, driver_id)
-    return [request for request in found if read_reply(storage, request.id) is None]
+def pending_requests(storage: Storage, driver_id: str) -> list[RequestRecord]:
+    """Return what the driver is asked and has not answered yet, oldest first."""
+    answered = set(storage.list("replies"))
+    found = [
+        RequestRecord.read(storage, f"requests/{name}")
+        for name in storage.list("requests")
+        if name not in answered
+    ]
+    mine = [request for request in found if request is not None and request.driver_id == driver_id]
+    return sorted(mine, key=lambda request: request.at)
 
 
 def is_cancelled(storage: Storage, driver_id: str) -> bool:
-    """Tell whether the driver was ever asked to stop."""
-    return any(_cancels(storage, driver_id))
+    """Tell whether the driver was ever asked to end at once."""
+    found = (RequestRecord.read(storage, f"requests/{n}") for n in storage.list("requests"))
+    return any(r is not None and r.kind == CANCEL and r.driver_id == driver_id for r in found)
 
 
 def reply(
-    storage: Storage, request: RequestRecord, *, ok: bool, message: str, clock: Clock
+    storage: Storage,
+    request_id: str,
+    *,
+    ok: bool,
+    message: str,
+    clock: Clock,
+    outcome: str | None = None,
+    savepoint: str | None = None,
 ) -> None:
-    """Answer a request. Idempotent: by its id."""
-    record = ReplyRecord(id=request.id, ok=ok, message=message, at=to_iso(clock.now()))
-    record.put(storage, f"replies/{request.id}.json")
+    """Answer a request. Idempotent: by its id, the first answer stays."""
+    record = ReplyRecord(
+        id=request_id,
+        ok=ok,
+        message=message,
+        at=to_iso(clock.now()),
+        outcome=outcome,
+        savepoint=savepoint,
+    )
+    record.put_if_absent(storage, f"replies/{request_id}.json")
 
 
 def read_reply(storage: Storage, request_id: str) -> ReplyRecord | None:
@@ -53,8 +88,5 @@ def read_reply(storage: Storage, request_id: str) -> ReplyRecord | None:
     return ReplyRecord.read(storage, f"replies/{request_id}.json")
 
 
-def _cancels(storage: Storage, driver_id: str) -> Iterator[RequestRecord]:
-    for name in storage.list("requests"):
-        request = RequestRecord.read(storage, f"requests/{name}")
-        if request is not None and request.kind == CANCEL and request.driver_id == driver_id:
-            yield request
+def _request(request_id: str) -> str:
+    return f"requests/{request_id}.json"

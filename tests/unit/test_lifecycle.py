@@ -20,17 +20,24 @@ from airflow_provider.runtime.lifecycle import (
     Failed,
     FinalPut,
     FinishDone,
+    HaltQuery,
     IntentStored,
     JobPhase,
     Lifecycle,
     PlanDrain,
+    PublishEpochs,
     PutFinal,
     QueryEnded,
     QueryPhase,
     Run,
+    SavepointFailed,
+    SavepointTaken,
     Started,
     StartQuery,
+    Stop,
+    StopRequested,
     StoreDrainIntent,
+    TakeSavepoint,
 )
 
 BROKEN = Failure(FailureClass.RECOVERABLE, "disk on fire", "OSError", "q1", "host")
@@ -44,143 +51,250 @@ NOTHING, RUN_OPEN, PLAN, RUN_PLANNED, DONE = (
 )
 
 ONE, THREE = ("q1",), ("q1", "q2", "q3")
-FINISH = [
-    (FinishDone(), [CommitEpochs()]),
-    (EpochsCommitted(), [PutFinal(AtEnd.DRAIN)]),
+KEEP, KEEP_SAVED = Stop(AtEnd.SUSPEND, savepoint=False), Stop(AtEnd.SUSPEND, savepoint=True)
+FLUSH, FLUSH_SAVED = Stop(AtEnd.DRAIN, savepoint=False), Stop(AtEnd.DRAIN, savepoint=True)
+
+
+def start(*names, how=Run.INPUT):
+    return [StartQuery(name, how) for name in names]
+
+
+def end_of(query):
+    """What a query's last row asks for, when the job ends for good."""
+    return [PublishEpochs(query), StoreDrainIntent(query)]
+
+
+def planned(query):
+    return [PlanDrain(query), StartQuery(query, Run.ONE_BATCH)]
+
+
+def sealed(at_end):
+    return [
+        (EpochsCommitted(), [PutFinal(at_end)]),
+        (FinalPut(), [Close()]),
+        (Closed(), []),
+    ]
+
+
+FINISH = [(FinishDone(), [CommitEpochs()]), *sealed(AtEnd.DRAIN)]
+SAVED = [
+    (EpochsCommitted(), [TakeSavepoint()]),
+    (SavepointTaken(), [PutFinal(AtEnd.SUSPEND)]),
     (FinalPut(), [Close()]),
     (Closed(), []),
 ]
+CHAIN = {"q2": ("q1",), "q3": ("q2",)}
+
+
+def a_job(names=ONE, at_end=AtEnd.DRAIN, *, upstream=None, continuous=False):
+    return Lifecycle.of(names, at_end, upstream=upstream, continuous=continuous)
+
+
+A_STREAM = {"at_end": AtEnd.SUSPEND, "continuous": True}
 STORIES = {
     "one query drains": (
-        ONE,
-        AtEnd.DRAIN,
+        a_job(),
         [
-            (Started(intended=False), [StartQuery("q1", Run.INPUT)]),
-            (QueryEnded("q1", PLAN), [CommitEpochs(), StoreDrainIntent()]),
-            (EpochsCommitted(), []),
-            (IntentStored({"q1": PLAN}), [PlanDrain("q1"), StartQuery("q1", Run.ONE_BATCH)]),
+            (Started(), start("q1")),
+            (QueryEnded("q1", PLAN), end_of("q1")),
+            (IntentStored("q1", PLAN), planned("q1")),
             (QueryEnded("q1", DONE), [CallFinish()]),
             *FINISH,
         ],
     ),
-    "three queries drain, each in its own time": (
-        THREE,
-        AtEnd.DRAIN,
+    "three queries drain, each as soon as it has read its last row": (
+        a_job(THREE),
         [
-            (
-                Started(intended=False),
-                [StartQuery(name, Run.INPUT) for name in THREE],
-            ),
-            (QueryEnded("q2", PLAN), []),
-            (QueryEnded("q1", PLAN), []),
-            (QueryEnded("q3", NOTHING), [CommitEpochs(), StoreDrainIntent()]),
-            (EpochsCommitted(), []),
-            (
-                IntentStored({"q1": PLAN, "q2": PLAN, "q3": NOTHING}),
-                [
-                    PlanDrain("q1"),
-                    StartQuery("q1", Run.ONE_BATCH),
-                    PlanDrain("q2"),
-                    StartQuery("q2", Run.ONE_BATCH),
-                ],
-            ),
+            (Started(), start(*THREE)),
+            (QueryEnded("q2", PLAN), end_of("q2")),
+            (IntentStored("q2", PLAN), planned("q2")),
+            (QueryEnded("q1", PLAN), end_of("q1")),
+            (IntentStored("q1", PLAN), planned("q1")),
             (QueryEnded("q2", DONE), []),
+            (QueryEnded("q3", NOTHING), end_of("q3")),
+            (IntentStored("q3", NOTHING), []),
             (QueryEnded("q1", DONE), [CallFinish()]),
             *FINISH,
         ],
     ),
-    "nothing to drain": (
-        ONE,
-        AtEnd.DRAIN,
+    "a chain: each reads when the one before it has ended and is published": (
+        a_job(THREE, upstream=CHAIN),
         [
-            (Started(intended=False), [StartQuery("q1", Run.INPUT)]),
-            (QueryEnded("q1", NOTHING), [CommitEpochs(), StoreDrainIntent()]),
-            (EpochsCommitted(), []),
-            (IntentStored({"q1": NOTHING}), [CallFinish()]),
+            (Started(), start("q1")),
+            (QueryEnded("q1", PLAN), end_of("q1")),
+            (IntentStored("q1", PLAN), planned("q1")),
+            (QueryEnded("q1", DONE), [PublishEpochs("q1"), *start("q2", how=Run.AVAILABLE)]),
+            (QueryEnded("q2", NOTHING), end_of("q2")),
+            (
+                IntentStored("q2", NOTHING),
+                [PublishEpochs("q2"), *start("q3", how=Run.AVAILABLE)],
+            ),
+            (QueryEnded("q3", PLAN), end_of("q3")),
+            (IntentStored("q3", PLAN), planned("q3")),
+            (QueryEnded("q3", DONE), [CallFinish()]),
             *FINISH,
+        ],
+    ),
+    "a chain is suspended at the end of data": (
+        a_job(("q1", "q2"), AtEnd.SUSPEND, upstream={"q2": ("q1",)}),
+        [
+            (Started(), start("q1")),
+            (QueryEnded("q1", PLAN), [PublishEpochs("q1"), *start("q2", how=Run.AVAILABLE)]),
+            (QueryEnded("q2", PLAN), [CommitEpochs()]),
+            *sealed(AtEnd.SUSPEND),
         ],
     ),
     "suspend": (
-        THREE,
-        AtEnd.SUSPEND,
+        a_job(THREE, AtEnd.SUSPEND),
         [
-            (
-                Started(intended=False),
-                [StartQuery(name, Run.INPUT) for name in THREE],
-            ),
+            (Started(), start(*THREE)),
             (QueryEnded("q3", PLAN), []),
             (QueryEnded("q1", PLAN), []),
             (QueryEnded("q2", PLAN), [CommitEpochs()]),
-            (EpochsCommitted(), [PutFinal(AtEnd.SUSPEND)]),
+            *sealed(AtEnd.SUSPEND),
+        ],
+    ),
+    "stopped without drain: every query ends its batch": (
+        a_job(("q1", "q2"), upstream={"q2": ("q1",)}, **A_STREAM),
+        [
+            (Started(), start("q1", "q2")),
+            (StopRequested(KEEP), [HaltQuery("q1"), HaltQuery("q2")]),
+            (QueryEnded("q2", RUN_OPEN), []),
+            (QueryEnded("q1", PLAN), [CommitEpochs()]),
+            *sealed(AtEnd.SUSPEND),
+        ],
+    ),
+    "stopped without drain, with a savepoint": (
+        a_job(**A_STREAM),
+        [
+            (Started(), start("q1")),
+            (StopRequested(KEEP_SAVED), [HaltQuery("q1")]),
+            (QueryEnded("q1", PLAN), [CommitEpochs()]),
+            *SAVED,
+        ],
+    ),
+    "the savepoint fails: the job goes on, and the next stop works": (
+        a_job(("q1", "q2"), AtEnd.DRAIN),
+        [
+            (Started(), start("q1", "q2")),
+            (QueryEnded("q1", NOTHING), end_of("q1")),
+            (IntentStored("q1", NOTHING), []),
+            (StopRequested(KEEP_SAVED), [HaltQuery("q2")]),
+            (QueryEnded("q2", PLAN), [CommitEpochs()]),
+            (EpochsCommitted(), [TakeSavepoint()]),
+            (SavepointFailed(), start("q2")),
+            (StopRequested(KEEP_SAVED), [HaltQuery("q2")]),
+            (QueryEnded("q2", PLAN), [CommitEpochs()]),
+            *SAVED,
+        ],
+    ),
+    "stopped with drain, which is in time for an open batch": (
+        a_job(("q1", "q2"), **A_STREAM),
+        [
+            (Started(), start("q1", "q2")),
+            (StopRequested(FLUSH), [HaltQuery("q1"), HaltQuery("q2")]),
+            (QueryEnded("q1", PLAN), []),
+            (QueryEnded("q2", RUN_OPEN), [*end_of("q1"), *end_of("q2")]),
+            (IntentStored("q1", PLAN), planned("q1")),
+            (IntentStored("q2", RUN_OPEN), start("q2", how=Run.ONE_BATCH)),
+            (QueryEnded("q2", PLAN), planned("q2")),
+            (QueryEnded("q1", DONE), []),
+            (QueryEnded("q2", DONE), [CallFinish()]),
+            *FINISH,
+        ],
+    ),
+    "stopped with drain, a chain: the rest flows down": (
+        a_job(("q1", "q2"), upstream={"q2": ("q1",)}, **A_STREAM),
+        [
+            (Started(), start("q1", "q2")),
+            (StopRequested(FLUSH_SAVED), [HaltQuery("q1"), HaltQuery("q2")]),
+            (QueryEnded("q2", PLAN), []),
+            (QueryEnded("q1", PLAN), end_of("q1")),
+            (IntentStored("q1", PLAN), planned("q1")),
+            (QueryEnded("q1", DONE), [PublishEpochs("q1"), *start("q2", how=Run.AVAILABLE)]),
+            (QueryEnded("q2", PLAN), end_of("q2")),
+            (IntentStored("q2", PLAN), planned("q2")),
+            (QueryEnded("q2", DONE), [CallFinish()]),
+            (FinishDone(), [CommitEpochs()]),
+            (EpochsCommitted(), [TakeSavepoint()]),
+            (SavepointFailed(), [PutFinal(AtEnd.DRAIN)]),
             (FinalPut(), [Close()]),
             (Closed(), []),
         ],
     ),
-    "restart: the intent is stored, the drain is not planned": (
-        ONE,
-        AtEnd.DRAIN,
+    "stopped without drain while one query drains: its drain is completed": (
+        a_job(("q1", "q2")),
         [
-            (Started(intended=True), [StoreDrainIntent()]),
-            (IntentStored({"q1": PLAN}), [PlanDrain("q1"), StartQuery("q1", Run.ONE_BATCH)]),
-            (QueryEnded("q1", DONE), [CallFinish()]),
+            (Started(), start("q1", "q2")),
+            (QueryEnded("q1", PLAN), end_of("q1")),
+            (StopRequested(KEEP), [HaltQuery("q2")]),
+            (QueryEnded("q2", PLAN), []),
+            (IntentStored("q1", PLAN), planned("q1")),
+            (QueryEnded("q1", DONE), [CommitEpochs()]),
+            *sealed(AtEnd.SUSPEND),
+        ],
+    ),
+    "restart: finished queries are left alone": (
+        a_job(THREE),
+        [
+            (Started({"q1": DONE, "q3": NOTHING}), start("q2")),
+            (QueryEnded("q2", PLAN), end_of("q2")),
+            (IntentStored("q2", PLAN), planned("q2")),
+            (QueryEnded("q2", DONE), [CallFinish()]),
             *FINISH,
         ],
     ),
     "restart: an ordinary batch is open": (
-        ONE,
-        AtEnd.DRAIN,
+        a_job(),
         [
-            (Started(intended=True), [StoreDrainIntent()]),
-            (IntentStored({"q1": RUN_OPEN}), [StartQuery("q1", Run.ONE_BATCH)]),
-            (QueryEnded("q1", PLAN), [PlanDrain("q1"), StartQuery("q1", Run.ONE_BATCH)]),
-            (QueryEnded("q1", DONE), [CallFinish()]),
-            *FINISH,
-        ],
-    ),
-    "restart: the drain batch is planned": (
-        ONE,
-        AtEnd.DRAIN,
-        [
-            (Started(intended=True), [StoreDrainIntent()]),
-            (IntentStored({"q1": RUN_PLANNED}), [StartQuery("q1", Run.ONE_BATCH)]),
+            (Started({"q1": RUN_OPEN}), start("q1", how=Run.ONE_BATCH)),
+            (QueryEnded("q1", PLAN), planned("q1")),
             (QueryEnded("q1", DONE), [CallFinish()]),
             *FINISH,
         ],
     ),
     "restart: every query is drained": (
-        THREE,
-        AtEnd.DRAIN,
-        [
-            (Started(intended=True), [StoreDrainIntent()]),
-            (IntentStored({"q1": DONE, "q2": NOTHING, "q3": DONE}), [CallFinish()]),
-            *FINISH,
-        ],
+        a_job(THREE),
+        [(Started({"q1": DONE, "q2": NOTHING, "q3": DONE}), [CallFinish()]), *FINISH],
     ),
-    "restart: three queries, each elsewhere": (
-        THREE,
-        AtEnd.DRAIN,
+    "restart: three queries, each elsewhere in its drain": (
+        a_job(THREE),
         [
-            (Started(intended=True), [StoreDrainIntent()]),
             (
-                IntentStored({"q1": DONE, "q2": RUN_PLANNED, "q3": PLAN}),
-                [
-                    StartQuery("q2", Run.ONE_BATCH),
-                    PlanDrain("q3"),
-                    StartQuery("q3", Run.ONE_BATCH),
-                ],
+                Started({"q1": DONE, "q2": RUN_PLANNED, "q3": PLAN}),
+                [*start("q2", how=Run.ONE_BATCH), *planned("q3")],
             ),
             (QueryEnded("q3", DONE), []),
             (QueryEnded("q2", DONE), [CallFinish()]),
             *FINISH,
         ],
     ),
-    "a drain batch that ended uncommitted runs again": (
-        ONE,
-        AtEnd.DRAIN,
+    "restart: a chain whose upstream has ended": (
+        a_job(("q1", "q2"), upstream={"q2": ("q1",)}),
         [
-            (Started(intended=True), [StoreDrainIntent()]),
-            (IntentStored({"q1": RUN_PLANNED}), [StartQuery("q1", Run.ONE_BATCH)]),
-            (QueryEnded("q1", RUN_PLANNED), [StartQuery("q1", Run.ONE_BATCH)]),
+            (Started({"q1": DONE}), [PublishEpochs("q1"), *start("q2", how=Run.AVAILABLE)]),
+            (QueryEnded("q2", NOTHING), end_of("q2")),
+            (IntentStored("q2", NOTHING), [CallFinish()]),
+            *FINISH,
+        ],
+    ),
+    "restart: a stop with drain is completed, and nothing more is read": (
+        a_job(("q1", "q2"), upstream={"q2": ("q1",)}, **A_STREAM),
+        [
+            (Started({}, FLUSH), end_of("q1")),
+            (IntentStored("q1", RUN_OPEN), start("q1", how=Run.ONE_BATCH)),
+            (QueryEnded("q1", PLAN), planned("q1")),
+            (QueryEnded("q1", DONE), [PublishEpochs("q1"), *start("q2", how=Run.AVAILABLE)]),
+            (QueryEnded("q2", NOTHING), end_of("q2")),
+            (IntentStored("q2", NOTHING), [CallFinish()]),
+            *FINISH,
+        ],
+    ),
+    "a drain batch that ended uncommitted runs again": (
+        a_job(),
+        [
+            (Started({"q1": RUN_PLANNED}), start("q1", how=Run.ONE_BATCH)),
+            (QueryEnded("q1", RUN_PLANNED), start("q1", how=Run.ONE_BATCH)),
             (QueryEnded("q1", DONE), [CallFinish()]),
             *FINISH,
         ],
@@ -197,10 +311,25 @@ def tell(life: Lifecycle, events) -> tuple[Lifecycle, list]:
     return life, told
 
 
+# A stop with drain and savepoint passes through every phase: q1 still drains when nobody reads.
+TO_THE_END = [
+    Started(),
+    StopRequested(FLUSH_SAVED),
+    QueryEnded("q1", PLAN),
+    IntentStored("q1", PLAN),
+    QueryEnded("q1", DONE),
+    FinishDone(),
+    EpochsCommitted(),
+    SavepointTaken(),
+    FinalPut(),
+    Closed(),
+]
+
+
 def life_in(phase: JobPhase) -> Lifecycle:
     """Return an attempt that has reached *phase* on the way to a drain."""
-    life = Lifecycle.of(ONE, AtEnd.DRAIN)
-    for event, _ in STORIES["one query drains"][2]:
+    life = a_job(ONE)
+    for event in TO_THE_END:
         if life.phase is phase:
             break
         life, _ = life.handle(event)
@@ -213,8 +342,7 @@ def test_each_event_asks_for_the_right_things_in_order(story):
     """
     Through a whole life, every event gives exactly the instructions that follow from it.
     """
-    names, at_end, steps = STORIES[story]
-    life = Lifecycle.of(names, at_end)
+    life, steps = STORIES[story]
 
     for event, expected in steps:
         life, instructions = life.handle(event)
@@ -227,11 +355,11 @@ def test_each_event_asks_for_the_right_things_in_order(story):
 
 def test_phases_follow_the_drawing():
     """
-    A drain passes through every phase in the order that the module draws.
+    A stop with drain and savepoint passes through every phase in the order that the module draws.
     """
-    life = Lifecycle.of(ONE, AtEnd.DRAIN)
+    life = a_job(ONE)
     phases = [life.phase]
-    for event, _ in STORIES["one query drains"][2]:
+    for event in TO_THE_END:
         life, _ = life.handle(event)
         if life.phase is not phases[-1]:
             phases.append(life.phase)
@@ -243,23 +371,31 @@ def test_queries_are_seen_through_their_phases():
     """
     Each query's own phase tells where it stands, for progress.
     """
-    life = Lifecycle.of(("q1", "q2"), AtEnd.DRAIN)
-    assert {"q1": QueryPhase.IDLE, "q2": QueryPhase.IDLE} == life.queries
+    life = a_job(THREE, upstream={"q3": ("q1",)})
+    assert dict.fromkeys(THREE, QueryPhase.IDLE) == life.queries
 
-    life, _ = life.handle(Started(intended=False))
+    life, _ = life.handle(Started())
     life, _ = life.handle(QueryEnded("q1", PLAN))
-    assert {"q1": QueryPhase.READ, "q2": QueryPhase.READING} == life.queries
+    assert {
+        "q1": QueryPhase.READ,
+        "q2": QueryPhase.READING,
+        "q3": QueryPhase.WAITING,
+    } == life.queries
 
-    life, _ = tell(life, [QueryEnded("q2", PLAN), IntentStored({"q1": PLAN, "q2": NOTHING})])
-    assert {"q1": QueryPhase.DRAINING, "q2": QueryPhase.DRAINED} == life.queries
+    life, _ = tell(life, [IntentStored("q1", NOTHING), StopRequested(KEEP)])
+    assert {
+        "q1": QueryPhase.DRAINED,
+        "q2": QueryPhase.HALTING,
+        "q3": QueryPhase.HALTING,
+    } == life.queries
 
 
 @pytest.mark.parametrize("phase", JobPhase)
-def test_epochs_are_published_at_once_only_while_reading(phase):
+def test_epochs_are_published_at_once_only_while_some_query_reads(phase):
     """
-    Outside of reading, what Spark commits waits for the instruction to publish it.
+    Afterwards, what Spark commits waits for the instruction to publish it.
     """
-    assert (phase is JobPhase.READING) is life_in(phase).publishes
+    assert (phase in {JobPhase.READING, JobPhase.HALTING}) is life_in(phase).publishes
 
 
 INTERRUPTIBLE = [p for p in JobPhase if p not in {JobPhase.CLOSING, JobPhase.ENDED}]
@@ -317,20 +453,25 @@ def test_the_first_reason_stands():
 
 
 EVENTS = {
-    Started: Started(intended=False),
+    Started: Started(),
     QueryEnded: QueryEnded("q1", PLAN),
-    IntentStored: IntentStored({"q1": PLAN}),
+    IntentStored: IntentStored("q1", PLAN),
+    StopRequested: StopRequested(KEEP),
     FinishDone: FinishDone(),
     EpochsCommitted: EpochsCommitted(),
+    SavepointTaken: SavepointTaken(),
+    SavepointFailed: SavepointFailed(),
     FinalPut: FinalPut(),
     Closed: Closed(),
 }
 LEGAL = {
     JobPhase.OPENED: {Started},
-    JobPhase.READING: {QueryEnded},
-    JobPhase.DRAINING: {EpochsCommitted, IntentStored, QueryEnded},
+    JobPhase.READING: {QueryEnded, IntentStored, StopRequested},
+    JobPhase.HALTING: {QueryEnded, IntentStored},
+    JobPhase.DRAINING: {IntentStored, QueryEnded},
     JobPhase.FINISHING: {FinishDone},
     JobPhase.COMMITTING: {EpochsCommitted},
+    JobPhase.SAVING: {SavepointTaken, SavepointFailed},
     JobPhase.SEALING: {FinalPut},
     JobPhase.CLOSING: {Closed},
     JobPhase.ENDED: set(),
@@ -358,33 +499,40 @@ def test_handling_an_event_leaves_the_state_before_it_alone():
     """
     A state is a value: the next one is another.
     """
-    before = Lifecycle.of(ONE, AtEnd.DRAIN)
-    before.handle(Started(intended=False))
+    before = a_job(ONE)
+    before.handle(Started())
 
-    assert Lifecycle.of(ONE, AtEnd.DRAIN) == before
+    assert a_job(ONE) == before
 
 
 class World:
-    """Answers instructions as a driver would, with Spark's answers drawn at random."""
+    """Answers instructions as a driver would, with Spark's answers and requests drawn at random."""
 
-    def __init__(self, draw, names, at_end, *, intended) -> None:
+    def __init__(self, draw, life, steps, stop) -> None:
         self.draw = draw
-        self.life = Lifecycle.of(names, at_end)
+        self.life = life
         self.running: set[str] = set()
         self.told: list = []
         self.interruptions = 2
+        self.stops = 3
         # What each query's logs ask for; a drain moves it on.
-        first = [NOTHING, PLAN, RUN_OPEN] + ([RUN_PLANNED, DONE] if intended else [])
-        self.steps = {name: draw(st.sampled_from(first)) for name in names}
-        self.answers: list = [Started(intended=intended)]
+        first = [NOTHING, PLAN, RUN_OPEN]
+        self.steps = {name: draw(st.sampled_from(first)) for name in life.queries} | steps
+        self.published: set[str] = set()
+        self.answers: list = [Started(dict(steps), stop)]
 
     def choose(self):
-        """Take the next event: an answer in order, a query's end, or an interruption."""
-        if self.interruptions and self.draw(st.integers(0, 9)) == 9:
+        """Take the next event: an answer in order, a query's end, a request, or an interruption."""
+        if self.interruptions and self.draw(st.integers(0, 19)) == 19:
             self.interruptions -= 1
             return self.draw(st.sampled_from([Failed(BROKEN), CancelRequested()]))
         if self.answers:
             return self.answers.pop(0)
+        may_stop = self.life.phase is JobPhase.READING and self.life.stop is None and self.stops
+        if may_stop and self.draw(st.integers(0, 3)) == 3:
+            self.stops -= 1
+            stop = self.draw(st.sampled_from([KEEP, KEEP_SAVED, FLUSH, FLUSH_SAVED]))
+            return StopRequested(stop)
         name = self.draw(st.sampled_from(sorted(self.running)))
         self.running.discard(name)
         return QueryEnded(name, self.steps[name])
@@ -400,7 +548,6 @@ class World:
     def carry_out(self, instruction) -> None:
         answers = {
             CommitEpochs: EpochsCommitted(),
-            StoreDrainIntent: IntentStored(dict(self.steps)),
             CallFinish: FinishDone(),
             PutFinal: FinalPut(),
             Close: Closed(),
@@ -410,6 +557,16 @@ class World:
             self.steps[instruction.query] = RUN_PLANNED
         elif isinstance(instruction, StartQuery):
             self.start(instruction)
+        elif isinstance(instruction, HaltQuery):
+            assert instruction.query in self.running
+        elif isinstance(instruction, PublishEpochs):
+            assert instruction.query not in self.running
+            self.published.add(instruction.query)
+        elif isinstance(instruction, StoreDrainIntent):
+            self.answers.append(IntentStored(instruction.query, self.steps[instruction.query]))
+        elif isinstance(instruction, TakeSavepoint):
+            assert not self.running
+            self.answers.append(self.draw(st.sampled_from([SavepointTaken(), SavepointFailed()])))
         else:
             if isinstance(instruction, Close):
                 self.answers.clear()
@@ -417,28 +574,43 @@ class World:
             self.answers.append(answers[type(instruction)])
 
     def start(self, instruction: StartQuery) -> None:
-        assert instruction.query not in self.running
-        self.running.add(instruction.query)
-        if instruction.how is Run.INPUT:  # an open batch is run first, by any trigger
-            if self.steps[instruction.query] is RUN_OPEN:
-                self.steps[instruction.query] = PLAN
+        query, how = instruction.query, instruction.how
+        assert query not in self.running
+        self.running.add(query)
+        step = self.steps[query]
+        if how is Run.ONE_BATCH:
+            self.steps[query] = {RUN_OPEN: PLAN, RUN_PLANNED: DONE}[step]
             return
-        after = {RUN_OPEN: PLAN, RUN_PLANNED: DONE}
-        self.steps[instruction.query] = after[self.steps[instruction.query]]
+        assert step not in {RUN_PLANNED, DONE}, "read after the drain"
+        if how is Run.AVAILABLE:
+            assert set(self.life.upstream[query]) <= self.published
+        # An open batch is run first, by any trigger; the query may be stopped in another one.
+        self.steps[query] = self.draw(st.sampled_from([PLAN, RUN_OPEN]))
 
 
-@settings(max_examples=300, deadline=None)
+LIVES = st.sampled_from([ONE, ("q1", "q2"), THREE])
+UPSTREAM = st.sampled_from([{}, {"q2": ("q1",)}, CHAIN, {"q3": ("q1", "q2")}])
+
+
+@settings(max_examples=600, deadline=None)
 @given(st.data())
 def test_in_any_life_the_order_holds(data):
     """
-    Whatever happens in whatever order: the final checkpoint follows the last commit, which follows
-    finish, which follows the drain of every query; finish is never called on suspend, and close
-    exactly once.
+    Whatever happens in whatever order: the final checkpoint follows the savepoint, which follows the
+    last commit, which follows finish, which follows the drain of every query; a query is never read
+    after its drain, nor before what it reads is published; finish is never called on suspend, and
+    close exactly once.
     """
-    names = data.draw(st.sampled_from([ONE, ("q1", "q2"), THREE]))
+    names = data.draw(LIVES)
+    upstream = {q: ups for q, ups in data.draw(UPSTREAM).items() if q in names}
     at_end = data.draw(st.sampled_from(list(AtEnd)))
-    intended = at_end is AtEnd.DRAIN and data.draw(st.booleans())
-    world = World(data.draw, names, at_end, intended=intended)
+    continuous = at_end is AtEnd.SUSPEND and data.draw(st.booleans())
+    life = a_job(names, at_end, upstream=upstream, continuous=continuous)
+    drained = data.draw(st.sets(st.sampled_from(names))) if at_end is AtEnd.DRAIN else set()
+    drained = {q for q in drained if set(upstream.get(q, ())) <= drained}
+    steps = {q: data.draw(st.sampled_from([RUN_PLANNED, DONE, NOTHING, PLAN])) for q in drained}
+    stop = data.draw(st.sampled_from([None, FLUSH, FLUSH_SAVED]))
+    world = World(data.draw, life, steps, stop)
 
     told = world.live()
     kinds = [type(instruction) for instruction in told]
@@ -446,16 +618,19 @@ def test_in_any_life_the_order_holds(data):
     assert 1 == kinds.count(Close)
     assert Close is kinds[-1]
     assert kinds.count(PutFinal) <= 1
-    assert kinds.count(CallFinish) <= (1 if at_end is AtEnd.DRAIN else 0)
-    assert at_end is AtEnd.DRAIN or not {PlanDrain, StoreDrainIntent} & set(kinds)
-    if PlanDrain in kinds:
-        assert kinds.index(StoreDrainIntent) < kinds.index(PlanDrain)
+    ending = world.life.ending
+    assert kinds.count(CallFinish) <= (1 if ending is AtEnd.DRAIN else 0)
+    for query in {i.query for i in told if isinstance(i, PlanDrain)} - drained:
+        of_query = [i for i in told if getattr(i, "query", None) == query]
+        assert 1 == of_query.count(StoreDrainIntent(query)) == of_query.count(PlanDrain(query))
+        assert of_query.index(StoreDrainIntent(query)) < of_query.index(PlanDrain(query))
     if CallFinish in kinds:
         assert set(world.steps.values()) <= {NOTHING, DONE}
         assert not {StartQuery, PlanDrain} & set(kinds[kinds.index(CallFinish) :])
     if PutFinal in kinds:
-        tail = [CommitEpochs, PutFinal, Close]
-        expected = [CallFinish, *tail] if at_end is AtEnd.DRAIN else tail
+        saved = [TakeSavepoint] if world.life.stop and world.life.stop.savepoint else []
+        tail = [CommitEpochs, *saved, PutFinal, Close]
+        expected = [CallFinish, *tail] if ending is AtEnd.DRAIN else tail
         assert expected == kinds[-len(expected) :]
     elif world.life.failure is None:
         assert world.life.cancelled

@@ -5,8 +5,10 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING
 
+from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.queries.plan import source_names
 from airflow_provider.runtime.sources import UNKNOWN_FORMAT, SourceDefinition
+from airflow_provider.runtime.storage import local_path_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -59,6 +61,43 @@ def sources_of(df: DataFrame, known: Sequence[SourceDefinition]) -> tuple[Source
         source = by_name.get(name) if name is not None else None
         found.append(source or _foreign(position))
     return tuple(found)
+
+
+def upstream_of(queries: Sequence[QueryDefinition]) -> dict[str, tuple[str, ...]]:
+    """Return for each query that reads what others of the job write: these, in the job's order.
+
+    A source reads what a sink writes when both name the same folder.
+
+    Raises:
+        ConfigError: queries wait for each other, or one for itself.
+    """
+    upstream = {query.name: found for query in queries if (found := _writers_for(query, queries))}
+    ended: set[str] = set()
+    while ended != {query.name for query in queries}:
+        ready = {q.name for q in queries if set(upstream.get(q.name, ())) <= ended}
+        if ready == ended:
+            circle = ", ".join(repr(q.name) for q in queries if q.name not in ended)
+            msg = f"queries {circle} read what they write, in a circle: none of them would end"
+            raise ConfigError(msg)
+        ended = ready
+    return upstream
+
+
+def _writers_for(query: QueryDefinition, queries: Sequence[QueryDefinition]) -> tuple[str, ...]:
+    read = {_place(source.path) for source in query.sources if source.path is not None}
+    return tuple(
+        other.name for other in queries if any(location in read for location in _written_by(other))
+    )
+
+
+def _written_by(query: QueryDefinition) -> set[str]:
+    sinks = [*query.sinks, *([query.native] if query.native is not None else [])]
+    found = [getattr(sink, "location", None) for sink in sinks]
+    return {_place(location) for location in found if location is not None}
+
+
+def _place(path: str) -> str:
+    return (local_path_of(path) or path).rstrip("/")
 
 
 def _foreign(position: int) -> SourceDefinition:

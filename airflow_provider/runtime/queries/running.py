@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import logging
 import threading
@@ -17,12 +18,32 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
     from airflow_provider.runtime.checkpoint import CheckpointLogs
+    from airflow_provider.runtime.clock import Clock
     from airflow_provider.runtime.queries.definition import QueryDefinition
     from airflow_provider.runtime.sinks import EpochCommitter
 
 log = logging.getLogger(__name__)
 
 _START_TIMEOUT_S = 60.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Halt:
+    """A query is to end after a batch.
+
+    Attributes:
+        batch: the batch that was in flight, or had ended last; -1 for none.
+        deadline: when it is waited for no longer, on the clock's monotonic time; None for never.
+        stopped: whether it was stopped for that.
+    """
+
+    batch: int
+    deadline: float | None
+    stopped: bool = False
+
+
+class _HaltedError(Exception):
+    """Ends a batch that began after the query was told to halt."""
 
 
 class RunningQuery:
@@ -34,6 +55,7 @@ class RunningQuery:
         logs: the same, to read.
         epochs: takes its output.
         trigger: arguments of ``DataStreamWriter.trigger`` for reading input.
+        clock: measures how long a batch in flight is waited for.
     """
 
     def __init__(
@@ -44,6 +66,7 @@ class RunningQuery:
         logs: CheckpointLogs,
         epochs: EpochCommitter | NativeEpochs,
         trigger: dict[str, Any],
+        clock: Clock,
     ) -> None:
         self.name = definition.name
         self.definition = definition
@@ -51,6 +74,8 @@ class RunningQuery:
         self.epochs = epochs
         self._checkpoint = checkpoint
         self._trigger = trigger
+        self._clock = clock
+        self._halt: Halt | None = None
         self._query: StreamingQuery | None = None
         self._started = threading.Event()
         self._callback_error: BaseException | None = None
@@ -63,7 +88,12 @@ class RunningQuery:
         writer = self.definition.df.writeStream.outputMode(self.definition.output_mode)
         writer = self._with_sinks(writer).queryName(self.name)
         writer = writer.option("checkpointLocation", self._checkpoint)
-        trigger = self._trigger if how is Run.INPUT else {"once": True}
+        self._halt = None
+        trigger = {
+            Run.INPUT: self._trigger,
+            Run.AVAILABLE: {"availableNow": True},
+            Run.ONE_BATCH: {"once": True},
+        }[how]
         self._query = writer.trigger(**trigger).start()
         self._started.set()
         log.info("query=%s started (%s)", self.name, how.value)
@@ -72,8 +102,34 @@ class RunningQuery:
         """Tell whether a query that was started no longer runs."""
         return self._query is not None and not self._query.isActive
 
+    def halt(self, timeout_s: float | None) -> None:
+        """Let the batch in flight end, and no other begin.
+
+        Args:
+            timeout_s: how long it is waited for; then it is cut short, and will run again with the
+                same offsets. None until it ends.
+        """
+        now = self._clock.monotonic()
+        deadline = None if timeout_s is None else now + timeout_s
+        self._halt = Halt(self.logs.position().last_offsets, deadline)
+
+    def halt_in_time(self) -> None:
+        """Stop a query that was told to halt, if its batch has ended or was waited for enough."""
+        halt = self._halt
+        if halt is None or halt.stopped or not self._is_active():
+            return
+        waited = halt.deadline is not None and self._clock.monotonic() >= halt.deadline
+        if waited or halt.batch < 0 or self.logs.is_committed(halt.batch):
+            self._halt = dataclasses.replace(halt, stopped=True)
+            self.stop()
+
+    def _is_active(self) -> bool:
+        return self._query is not None and self._query.isActive
+
     def error(self) -> BaseException | None:
-        """Return why the query ended; None when it ended by itself."""
+        """Return why the query ended; None when it ended by itself, or was told to."""
+        if isinstance(self._callback_error, _HaltedError) or (self._halt and self._halt.stopped):
+            return None
         if self._callback_error is not None:
             return self._callback_error
         return self._query.exception() if self._query is not None else None
@@ -85,7 +141,7 @@ class RunningQuery:
 
     def stop(self) -> None:
         """Stop the query, in the middle of a batch if there is one. Idempotent."""
-        if self._query is not None and self._query.isActive:
+        if self._query is not None and self._is_active():
             self._refuse_jobs(self._query)
             self._query.stop()
 
@@ -111,11 +167,16 @@ class RunningQuery:
 
     def _on_batch(self, epochs: EpochCommitter, df: DataFrame, batch: int) -> None:
         try:
+            self._refuse_after_halt(batch)
             epochs.pre_commit(df, batch, self._count_input)
         except BaseException as error:
             # Spark wraps it twice and keeps only its text; the driver wants to know its type.
             self._callback_error = error
             raise
+
+    def _refuse_after_halt(self, batch: int) -> None:
+        if self._halt is not None and batch > self._halt.batch:
+            raise _HaltedError  # it was planned between the request and the stop
 
     def _count_input(self) -> int | None:
         if not all(source.is_known for source in self.definition.sources):

@@ -55,7 +55,9 @@ class QuerySavepoint:
         batch: the last committed batch in it.
         planned: that the batch after it was in flight and is planned with its offsets: unaligned.
         watermark: with which the last batch in it runs or ran; ISO 8601.
-        drained: that its windows were flushed for good; it cannot be resumed.
+        drained: that its windows were flushed for good.
+        finished: that it had read its last row, and was drained if it kept state: a job that goes
+            on from here neither reads its sources nor runs it again.
         sources: each source's end offset, as Spark's log has them.
         operators: per stateful operator ``id``, ``name``, ``partitions``, ``provider``.
         addressed: those of its files that name the place where they lie.
@@ -70,6 +72,7 @@ class QuerySavepoint:
     operators: list[dict[str, Any]]
     addressed: list[str]
     files: tuple[SavedFile, ...]
+    finished: bool = False
 
     @property
     def bytes(self) -> int:
@@ -114,8 +117,8 @@ class SavepointRecord(Document):
 
     @property
     def drained(self) -> bool:
-        """Return whether the job had ended for good."""
-        return any(query.drained for query in self.queries.values())
+        """Return whether the job had ended for good, with every query."""
+        return all(query.drained or query.finished for query in self.queries.values())
 
     @property
     def bytes(self) -> int:

@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any, Final
 from airflow_provider.runtime import failpoints
 from airflow_provider.runtime.checkpoint import CheckpointLogs, readdress
 from airflow_provider.runtime.clock import Clock, to_iso
+from airflow_provider.runtime.drains import DrainIntent, put_drain_intent
 from airflow_provider.runtime.errors import (
     CheckpointError,
     ConfigError,
@@ -216,7 +217,7 @@ def finish_restore(
     for name, plan in record.queries.items():
         fence.check()
         _retire(directory, name, plan, clock)
-        _restore_query(directory, name, plan, savepoint, record.skipped.get(name))
+        _restore_query(directory, name, plan, savepoint, record)
         failpoints.hit("restore.restored_one")
     fence.check()
     done = Restores(directory).end(record, to_iso(clock.now()))
@@ -311,8 +312,9 @@ def _restore_query(
     name: str,
     plan: Mapping[str, Any],
     savepoint: Savepoint | None,
-    skipped: Mapping[str, Any] | None,
+    record: RestoreRecord,
 ) -> None:
+    skipped = record.skipped.get(name)
     checkpoint = directory.checkpoint(name)
     logs = CheckpointLogs(checkpoint)
     query_id = plan["query_id"]
@@ -340,6 +342,14 @@ def _restore_query(
     if skipped is not None:
         _skip(logs, savepoint, theirs, query.batch)
     EpochRecords(directory.committables(name), query_id).continue_after(query.batch)
+    if query.finished:
+        ended = DrainIntent(
+            query_id=query_id,
+            run_id=str(savepoint.record.run_id),
+            batch=query.batch,
+            at=record.began,
+        )
+        put_drain_intent(directory, name, ended)
     failpoints.hit("restore.numbered")
     checkpoint.put(_METADATA, json.dumps({"id": query_id}, separators=(",", ":")).encode())
 

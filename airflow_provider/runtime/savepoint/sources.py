@@ -5,9 +5,10 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING
 
-from airflow_provider.runtime.checkpoint import CheckpointLogs
+from airflow_provider.runtime.checkpoint import CheckpointLogs, DrainStep, next_drain_step
+from airflow_provider.runtime.drains import drain_intent
 from airflow_provider.runtime.errors import CheckpointError, UnknownJobError
-from airflow_provider.runtime.jobdir import JobDirectory, check_name
+from airflow_provider.runtime.jobdir import JobDirectory, check_name, known_job
 from airflow_provider.runtime.lease import TAKEABLE, LeaseObserver
 from airflow_provider.runtime.savepoint.choosing import Seen
 from airflow_provider.runtime.sinks.records import EpochRecords, query_ids
@@ -27,12 +28,12 @@ class SourceQuery:
     Attributes:
         name: the query's name in the savepoint.
         checkpoint: its root.
-        committables: where its sinks' records lie; None when nobody keeps any.
+        directory: the job's directory; None for a checkpoint of other origin.
     """
 
     name: str
     checkpoint: Storage
-    committables: Storage | None
+    directory: JobDirectory | None
 
     @property
     def logs(self) -> CheckpointLogs:
@@ -45,10 +46,12 @@ class SourceQuery:
         Raises:
             CheckpointError: what the query wrote was taken back and the checkpoint not restored.
         """
-        query_id = self.logs.query_id()
-        if self.committables is None or query_id not in query_ids(self.committables):
+        if self.directory is None:
             return None
-        records = EpochRecords(self.committables, query_id)
+        query_id, committables = self.logs.query_id(), self.directory.committables(self.name)
+        if query_id not in query_ids(committables):
+            return None
+        records = EpochRecords(committables, query_id)
         taken = records.take_back()
         if taken is not None:
             msg = (
@@ -57,6 +60,13 @@ class SourceQuery:
             )
             raise CheckpointError(msg)
         return max((records.history().last_epoch, *records.find().published))
+
+    def is_finished(self) -> bool:
+        """Tell whether it has read its last row, and drained its state."""
+        if self.directory is None or drain_intent(self.directory, self.name) is None:
+            return False
+        step = next_drain_step(self.logs.position(), stateful=self.logs.is_stateful())
+        return step in {DrainStep.NOTHING, DrainStep.DONE}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,15 +98,11 @@ def job_source(job_dir: str, clock: Clock) -> Source:
     Raises:
         UnknownJobError: no job there, or it has never started a query.
     """
-    directory = JobDirectory(open_storage(job_dir))
-    job = directory.job()
-    if job is None:
-        msg = f"{directory.url}: no job there (no job.json); check the path"
-        raise UnknownJobError(msg)
+    directory = known_job(job_dir)
     runs = directory.run_ids()
     names = _in_job_order(directory, runs)
     queries = [
-        SourceQuery(name, directory.checkpoint(name), directory.committables(name))
+        SourceQuery(name, directory.checkpoint(name), directory)
         for name in names
         if CheckpointLogs(directory.checkpoint(name)).exists()
     ]
@@ -106,7 +112,7 @@ def job_source(job_dir: str, clock: Clock) -> Source:
     observer = LeaseObserver(directory.storage, clock)
     return Source(
         url=directory.url,
-        job=job.name,
+        job=directory.name(),
         run_id=runs[-1] if runs else None,
         queries=tuple(queries),
         is_driven=lambda: observer.look()[1] not in TAKEABLE,

@@ -300,6 +300,7 @@ def _describe(
         ],
         addressed=list(inventory.addressed),
         files=tuple(files),
+        finished=query.is_finished(),
     )
 
 

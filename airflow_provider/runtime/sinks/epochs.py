@@ -270,6 +270,20 @@ class EpochCommitter:
             return self._last
         return self._pending.get(epoch - 1) or records.published(epoch - 1)
 
+    def give_up_open(self) -> None:
+        """Remove what was staged for a batch in which the query was stopped: it will run again.
+
+        The query must not run. What an earlier driver has staged for the batch stays.
+        """
+        last_commit = self._logs.position().last_commit
+        for epoch in self._waiting():
+            if epoch <= last_commit or self._pending[epoch].token != self._lease.token:
+                continue
+            with self._lock:
+                record = self._pending.pop(epoch)
+            self._abort(record)
+            self._last = self._before(EpochRecords(self._storage, record.query_id), epoch)
+
     # --- second phase ---------------------------------------------------------------------------
 
     def commit_ready(self) -> None:

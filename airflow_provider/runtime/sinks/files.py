@@ -76,6 +76,11 @@ class FilesSink:
         """Return the sink's name: its kind and its folder."""
         return f"files:{self._folder or self._url}"
 
+    @property
+    def location(self) -> str:
+        """Return the folder, by which a query of the same job that reads it is known."""
+        return str(self._folder or self._url)
+
     def check(self, df: DataFrame, output_mode: str) -> None:
         """Refuse an unknown format, another output mode than append, or an unwritable folder."""
         missing = [column for column in self._partition_by if column not in df.columns]

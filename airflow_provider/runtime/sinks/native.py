@@ -54,6 +54,11 @@ class NativeSink:
         self._options = options
 
     @property
+    def location(self) -> str | None:
+        """Return the folder that it writes; None when it has none."""
+        return self._options.get("path")
+
+    @property
     def name(self) -> str:
         """Return the sink's name: its format and, for files, its path."""
         path = self._options.get("path") or self._options.get("topic")
@@ -125,6 +130,9 @@ class NativeEpochs:
 
     def run_rows(self, sink_name: str) -> None:
         """Return None: Spark's sinks do not count over a crash."""
+
+    def give_up_open(self) -> None:
+        """Do nothing: what Spark has written of a batch that was cut short, it has written."""
 
     def rows_read(self) -> None:
         """Return None: Spark counts a batch's input only after its commit."""

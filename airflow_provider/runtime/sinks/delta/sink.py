@@ -132,6 +132,11 @@ class DeltaSink:
         """Return the sink's name: its kind and its table."""
         return f"delta:{self._url}"
 
+    @property
+    def location(self) -> str:
+        """Return the table's folder, by which a query of the same job that reads it is known."""
+        return self._url
+
     # --- before anything is written ---------------------------------------------------------------
 
     def check(self, df: DataFrame, output_mode: str) -> None:

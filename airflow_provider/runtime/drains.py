@@ -1,0 +1,64 @@
+"""Which queries of a job have read their last row: put down before anything is drained.
+
+From the intent on no attempt of any run reads that query's input again: rows that have arrived
+since would come after MAX_WATERMARK, and be dropped as late. An intent is of one query id, so it
+ends with the checkpoint that it is about: a restored or rewound query has another id.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING
+
+from airflow_provider.runtime.checkpoint import CheckpointLogs
+from airflow_provider.runtime.storage import Document
+
+if TYPE_CHECKING:
+    from airflow_provider.runtime.jobdir import JobDirectory
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DrainIntent(Document):
+    """``queries/<query>/drains/<query id>.json``: from here the query only drains.
+
+    Attributes:
+        run_id: the run that has read its last row.
+        batch: the last batch that read input, -1 for none.
+    """
+
+    query_id: str
+    run_id: str
+    batch: int
+    at: str
+
+
+def drain_intent(directory: JobDirectory, query: str) -> DrainIntent | None:
+    """Return the intent to drain the query as it is now; None while it reads."""
+    query_id = CheckpointLogs(directory.checkpoint(query)).query_id()
+    if query_id is None:
+        return None
+    intent = DrainIntent.read(directory.storage, _path(query, query_id))
+    if intent is None or directory.run(intent.run_id).rewound() is not None:
+        return None
+    return intent
+
+
+def put_drain_intent(directory: JobDirectory, query: str, intent: DrainIntent) -> None:
+    """Store the intent. Idempotent: the first one stays."""
+    intent.put_if_absent(directory.storage, _path(query, intent.query_id))
+
+
+def draining_run(directory: JobDirectory) -> str | None:
+    """Return the run that has begun to drain the whole job, finished or not; None if none has.
+
+    While some query still reads, another run may go on with it.
+    """
+    intents = [drain_intent(directory, query) for query in directory.query_names()]
+    known = [intent for intent in intents if intent is not None]
+    if not known or len(known) < len(intents):
+        return None
+    return max(known, key=lambda intent: intent.at).run_id
+
+
+def _path(query: str, query_id: str) -> str:
+    return f"queries/{query}/drains/{query_id}.json"

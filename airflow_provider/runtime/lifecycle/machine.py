@@ -1,0 +1,329 @@
+"""The state of an attempt, and what follows from each event.
+
+Each query goes its own way: it reads, and when its input has ended it drains at once, while others
+still read. The job as a whole waits for all of them. The order is Flink's (FLIP-147, FLIP-34): last
+row, intent to drain, MAX_WATERMARK once for each query, ``finish()``, commit of the last epochs,
+savepoint if one was asked for, final checkpoint, ``close()``.
+
+::
+
+    OPENED─▶ READING─▶ DRAINING─▶ FINISHING─▶ COMMITTING─▶ SAVING─▶ SEALING─▶ CLOSING─▶ ENDED
+              │ ▲ └────(at_end = suspend)─────────▲  └(no savepoint)─▲
+              ▼ └─(stop: drain)─┐                 │
+            HALTING ────────────┴(stop: suspend)──┘
+              READING ◀─────(stop: suspend)── the savepoint failed, in SAVING
+    any phase before CLOSING ──(failure, cancel)──▶ CLOSING
+
+A query that reads what another one of the job writes waits until that one has ended and its output
+is published, unless the job goes on until it is stopped: then both read on side by side.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Final
+
+from airflow_provider.runtime.checkpoint.steps import DrainStep
+from airflow_provider.runtime.errors import IllegalTransitionError
+from airflow_provider.runtime.lifecycle.words import (
+    AtEnd,
+    CallFinish,
+    CancelRequested,
+    Close,
+    Closed,
+    CommitEpochs,
+    EpochsCommitted,
+    Event,
+    Failed,
+    FinalPut,
+    FinishDone,
+    HaltQuery,
+    Instruction,
+    IntentStored,
+    JobPhase,
+    PlanDrain,
+    PublishEpochs,
+    PutFinal,
+    QueryEnded,
+    QueryPhase,
+    Run,
+    SavepointFailed,
+    SavepointTaken,
+    Started,
+    StartQuery,
+    Stop,
+    StopRequested,
+    StoreDrainIntent,
+    TakeSavepoint,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Mapping
+
+    from airflow_provider.runtime.failures import Failure
+
+# The one table of moves; anything else is a bug of ours.
+_MOVES: Final[Mapping[JobPhase, frozenset[JobPhase]]] = {
+    JobPhase.OPENED: frozenset({JobPhase.READING, JobPhase.CLOSING}),
+    JobPhase.READING: frozenset(
+        {
+            JobPhase.HALTING,
+            JobPhase.DRAINING,
+            JobPhase.FINISHING,
+            JobPhase.COMMITTING,
+            JobPhase.CLOSING,
+        }
+    ),
+    JobPhase.HALTING: frozenset({JobPhase.READING, JobPhase.COMMITTING, JobPhase.CLOSING}),
+    JobPhase.DRAINING: frozenset({JobPhase.FINISHING, JobPhase.CLOSING}),
+    JobPhase.FINISHING: frozenset({JobPhase.COMMITTING, JobPhase.CLOSING}),
+    JobPhase.COMMITTING: frozenset({JobPhase.SAVING, JobPhase.SEALING, JobPhase.CLOSING}),
+    JobPhase.SAVING: frozenset({JobPhase.READING, JobPhase.SEALING, JobPhase.CLOSING}),
+    JobPhase.SEALING: frozenset({JobPhase.CLOSING}),
+    JobPhase.CLOSING: frozenset({JobPhase.ENDED}),
+    JobPhase.ENDED: frozenset(),
+}
+# Epochs are published as soon as Spark has committed them only here: what the last drains have
+# produced follows finish(), and a stopping attempt leaves the rest to the next start.
+_PUBLISHING: Final = frozenset({JobPhase.READING, JobPhase.HALTING})
+_STILL_READS: Final = frozenset({QueryPhase.WAITING, QueryPhase.READING})
+_AT_WORK: Final = frozenset({QueryPhase.HALTING, QueryPhase.DRAINING})
+
+Told = tuple[Instruction, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Lifecycle:
+    """The state of an attempt.
+
+    Attributes:
+        at_end: what the run was asked to do at the end of data.
+        queries: phase by name, in the order the job wrote them.
+        upstream: for each query that reads what others of the job write: these.
+        continuous: whether the run goes on until somebody stops it.
+        phase: where the attempt stands.
+        stop: what somebody asked for who stops the job.
+        failure: why it ends, if it fails.
+        cancelled: whether somebody asked it to stop at once.
+    """
+
+    at_end: AtEnd
+    queries: Mapping[str, QueryPhase]
+    upstream: Mapping[str, Collection[str]] = dataclasses.field(default_factory=dict)
+    continuous: bool = False
+    phase: JobPhase = JobPhase.OPENED
+    stop: Stop | None = None
+    failure: Failure | None = None
+    cancelled: bool = False
+
+    @classmethod
+    def of(
+        cls,
+        names: tuple[str, ...],
+        at_end: AtEnd,
+        *,
+        upstream: Mapping[str, Collection[str]] | None = None,
+        continuous: bool = False,
+    ) -> Lifecycle:
+        """Return the state before anything has happened."""
+        idle = dict.fromkeys(names, QueryPhase.IDLE)
+        return cls(at_end=at_end, queries=idle, upstream=upstream or {}, continuous=continuous)
+
+    @property
+    def publishes(self) -> bool:
+        """Tell whether sinks publish an epoch as soon as Spark has committed it."""
+        return self.phase in _PUBLISHING
+
+    @property
+    def ending(self) -> AtEnd:
+        """Return how the job ends: as it was asked, or as whoever stops it wants."""
+        return self.stop.at_end if self.stop is not None else self.at_end
+
+    def handle(self, event: Event) -> tuple[Lifecycle, Told]:
+        """Return the next state and what is to be done, in order.
+
+        Raises:
+            IllegalTransitionError: the event has no place in this phase.
+        """
+        if isinstance(event, (Failed, CancelRequested)):
+            return self._on_interruption(event)
+        handler = _HANDLERS.get((self.phase, type(event)))
+        if handler is None:
+            msg = f"{event} came in phase {self.phase.value} of {self}"
+            raise IllegalTransitionError(msg)
+        return handler(self, event)
+
+    def _on_interruption(self, event: Failed | CancelRequested) -> tuple[Lifecycle, Told]:
+        if self.phase in {JobPhase.CLOSING, JobPhase.ENDED}:
+            return self, ()  # the first reason stands; a final checkpoint that is put stays put
+        if isinstance(event, Failed):
+            stopping = dataclasses.replace(self, failure=event.failure)
+        else:
+            stopping = dataclasses.replace(self, cancelled=True)
+        return stopping._to(JobPhase.CLOSING), (Close(),)
+
+    # --- reading --------------------------------------------------------------------------------
+
+    def _on_started(self, event: Started) -> tuple[Lifecycle, Told]:
+        told: Told = ()
+        life = dataclasses.replace(self, stop=event.stop)._to(JobPhase.READING)
+        for name in self.queries:
+            if name in event.steps:
+                life, more = life._drain_on(name, event.steps[name])
+            else:
+                life, more = life._begin(name)
+            told += more
+        return life._advance(told)
+
+    def _begin(self, query: str) -> tuple[Lifecycle, Told]:
+        """Let a query read; once the job is stopped for good, only what others still send it."""
+        if self.upstream.get(query) and not (self.continuous and self.stop is None):
+            return self._with({query: QueryPhase.WAITING}), ()
+        if self.stop is not None:
+            return self._end_of_data(query)
+        return self._with({query: QueryPhase.READING}), (StartQuery(query, Run.INPUT),)
+
+    def _on_query_ended(self, event: QueryEnded) -> tuple[Lifecycle, Told]:
+        phase = self.queries[event.query]
+        if phase is QueryPhase.DRAINING:
+            life, told = self._drain_on(event.query, event.next_step)
+        elif phase is QueryPhase.HALTING:
+            life, told = self._with({event.query: QueryPhase.HALTED}), ()
+        else:
+            life, told = self._end_of_data(event.query)
+        return life._advance(told)
+
+    def _end_of_data(self, query: str) -> tuple[Lifecycle, Told]:
+        read = self._with({query: QueryPhase.READ})
+        if self.ending is AtEnd.SUSPEND:
+            return read, ()
+        return read, (PublishEpochs(query), StoreDrainIntent(query))
+
+    def _on_intent(self, event: IntentStored) -> tuple[Lifecycle, Told]:
+        life, told = self._drain_on(event.query, event.next_step)
+        return life._advance(told)
+
+    def _drain_on(self, query: str, step: DrainStep) -> tuple[Lifecycle, Told]:
+        if step in {DrainStep.NOTHING, DrainStep.DONE}:
+            return self._with({query: QueryPhase.DRAINED}), ()
+        plan = (PlanDrain(query),) if step is DrainStep.PLAN else ()
+        draining = self._with({query: QueryPhase.DRAINING})
+        return draining, (*plan, StartQuery(query, Run.ONE_BATCH))
+
+    # --- what follows when a query has changed ---------------------------------------------------
+
+    def _advance(self, told: Told) -> tuple[Lifecycle, Told]:
+        """Start whoever waited for what has ended, and move the job on when all have."""
+        if self.phase is JobPhase.HALTING:
+            return self._when_halted(told)
+        life, more = self._start_waiting()
+        told += more
+        phases = set(life.queries.values())
+        if phases & _STILL_READS:
+            return life, told
+        if life.ending is AtEnd.SUSPEND:
+            if phases & _AT_WORK:
+                return life, told
+            return life._to(JobPhase.COMMITTING), (*told, CommitEpochs())
+        if phases == {QueryPhase.DRAINED}:
+            return life._to(JobPhase.FINISHING), (*told, CallFinish())
+        return (life if life.phase is JobPhase.DRAINING else life._to(JobPhase.DRAINING)), told
+
+    def _start_waiting(self) -> tuple[Lifecycle, Told]:
+        told: Told = ()
+        life = self
+        for name, phase in self.queries.items():
+            if phase is QueryPhase.WAITING and self._has_all_input(name):
+                life = life._with({name: QueryPhase.READING})
+                published = tuple(PublishEpochs(up) for up in sorted(self.upstream[name]))
+                told += (*published, StartQuery(name, Run.AVAILABLE))
+        return life, told
+
+    def _has_all_input(self, query: str) -> bool:
+        ended = {QueryPhase.DRAINED}
+        if self.ending is AtEnd.SUSPEND:
+            ended.add(QueryPhase.READ)
+        return all(self.queries[name] in ended for name in self.upstream[query])
+
+    # --- stopping -------------------------------------------------------------------------------
+
+    def _on_stop(self, event: StopRequested) -> tuple[Lifecycle, Told]:
+        told: Told = ()
+        life = dataclasses.replace(self, stop=event.stop)._to(JobPhase.HALTING)
+        for name, phase in self.queries.items():
+            if phase is QueryPhase.READING:
+                life, told = life._with({name: QueryPhase.HALTING}), (*told, HaltQuery(name))
+            elif phase is QueryPhase.WAITING:
+                life = life._with({name: QueryPhase.HALTED})
+        return life._advance(told)
+
+    def _when_halted(self, told: Told) -> tuple[Lifecycle, Told]:
+        busy = {*_AT_WORK, QueryPhase.READ} if self.at_end is AtEnd.DRAIN else _AT_WORK
+        if busy.intersection(self.queries.values()):  # one that is read is about to drain
+            return self, told
+        if self.ending is AtEnd.SUSPEND:
+            return self._to(JobPhase.COMMITTING), (*told, CommitEpochs())
+        life = self._to(JobPhase.READING)
+        for name, phase in self.queries.items():
+            if phase is not QueryPhase.DRAINED:
+                life, more = life._begin(name)
+                told += more
+        return life._advance(told)
+
+    def _on_savepoint_taken(self, _: SavepointTaken) -> tuple[Lifecycle, Told]:
+        return self._to(JobPhase.SEALING), (PutFinal(self.ending),)
+
+    def _on_savepoint_failed(self, _: SavepointFailed) -> tuple[Lifecycle, Told]:
+        if self.ending is AtEnd.DRAIN:  # there is no way back from a drain
+            return self._to(JobPhase.SEALING), (PutFinal(self.ending),)
+        told: Told = ()
+        life = dataclasses.replace(self, stop=None)._to(JobPhase.READING)
+        for name, phase in self.queries.items():
+            if phase is QueryPhase.HALTED:
+                life, more = life._begin(name)
+                told += more
+        return life._advance(told)
+
+    # --- the end --------------------------------------------------------------------------------
+
+    def _on_finished(self, _: FinishDone) -> tuple[Lifecycle, Told]:
+        return self._to(JobPhase.COMMITTING), (CommitEpochs(),)
+
+    def _on_committed(self, _: EpochsCommitted) -> tuple[Lifecycle, Told]:
+        if self.stop is not None and self.stop.savepoint:
+            return self._to(JobPhase.SAVING), (TakeSavepoint(),)
+        return self._to(JobPhase.SEALING), (PutFinal(self.ending),)
+
+    def _on_sealed(self, _: FinalPut) -> tuple[Lifecycle, Told]:
+        return self._to(JobPhase.CLOSING), (Close(),)
+
+    def _on_closed(self, _: Closed) -> tuple[Lifecycle, Told]:
+        return self._to(JobPhase.ENDED), ()
+
+    def _with(self, phases: Mapping[str, QueryPhase]) -> Lifecycle:
+        return dataclasses.replace(self, queries={**self.queries, **phases})
+
+    def _to(self, phase: JobPhase) -> Lifecycle:
+        if phase not in _MOVES[self.phase]:
+            msg = f"no move from {self.phase.value} to {phase.value} in {self}"
+            raise IllegalTransitionError(msg)
+        return dataclasses.replace(self, phase=phase)
+
+
+# Each handler takes the event it is paired with, which a type checker cannot see.
+_HANDLERS: Final[Mapping[tuple[JobPhase, type], Callable[..., tuple[Lifecycle, Told]]]] = {
+    (JobPhase.OPENED, Started): Lifecycle._on_started,
+    (JobPhase.READING, QueryEnded): Lifecycle._on_query_ended,
+    (JobPhase.READING, IntentStored): Lifecycle._on_intent,
+    (JobPhase.READING, StopRequested): Lifecycle._on_stop,
+    (JobPhase.HALTING, QueryEnded): Lifecycle._on_query_ended,
+    (JobPhase.HALTING, IntentStored): Lifecycle._on_intent,
+    (JobPhase.DRAINING, QueryEnded): Lifecycle._on_query_ended,
+    (JobPhase.DRAINING, IntentStored): Lifecycle._on_intent,
+    (JobPhase.FINISHING, FinishDone): Lifecycle._on_finished,
+    (JobPhase.COMMITTING, EpochsCommitted): Lifecycle._on_committed,
+    (JobPhase.SAVING, SavepointTaken): Lifecycle._on_savepoint_taken,
+    (JobPhase.SAVING, SavepointFailed): Lifecycle._on_savepoint_failed,
+    (JobPhase.SEALING, FinalPut): Lifecycle._on_sealed,
+    (JobPhase.CLOSING, Closed): Lifecycle._on_closed,
+}

@@ -1,0 +1,246 @@
+"""What the lifecycle speaks of: phases, the events it is told, the instructions it gives."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from airflow_provider.runtime.checkpoint.steps import DrainStep
+    from airflow_provider.runtime.failures import Failure
+
+
+class JobPhase(str, enum.Enum):
+    """Where the attempt stands."""
+
+    OPENED = "opened"  # the lease is held, sinks are recovered, no query has started
+    READING = "reading"  # some query reads input, or has yet to
+    HALTING = "halting"  # somebody asked to stop: queries end their batches
+    DRAINING = "draining"  # all input is read; the last drain batches run, their output waits
+    FINISHING = "finishing"  # the last row is produced; on_finish callbacks run
+    COMMITTING = "committing"  # sinks publish the last epochs
+    SAVING = "saving"  # the savepoint that was asked for is taken
+    SEALING = "sealing"  # the final checkpoint is put
+    CLOSING = "closing"  # queries are stopped, on_close callbacks run
+    ENDED = "ended"
+
+
+class QueryPhase(str, enum.Enum):
+    """Where one query stands."""
+
+    IDLE = "idle"
+    WAITING = "waiting"  # for the queries that write what it reads
+    READING = "reading"
+    READ = "read"  # end of data
+    HALTING = "halting"  # it was asked to end its batch
+    HALTED = "halted"
+    DRAINING = "draining"
+    DRAINED = "drained"
+
+
+class AtEnd(str, enum.Enum):
+    """What happens when all input is read."""
+
+    DRAIN = "drain"  # end for good: flush all state
+    SUSPEND = "suspend"  # keep state for the next run
+
+
+class Run(str, enum.Enum):
+    """How a query is started."""
+
+    INPUT = "input"  # read input by the job's own trigger
+    AVAILABLE = "available"  # read what is there now, and end
+    ONE_BATCH = "one_batch"  # run the planned batch and nothing else
+
+
+@dataclasses.dataclass(frozen=True)
+class Stop:
+    """What somebody wants who stops the job (FLIP-34).
+
+    Attributes:
+        at_end: ``drain`` to end it for good, ``suspend`` to keep its state.
+        savepoint: whether a savepoint is taken when it has stopped.
+    """
+
+    at_end: AtEnd
+    savepoint: bool
+
+
+# --- events -------------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class Started:
+    """The attempt may begin.
+
+    Attributes:
+        steps: for each query that has begun to drain before, what its logs ask for.
+        stop: a stop with drain that an earlier attempt has begun.
+    """
+
+    steps: Mapping[str, DrainStep] = dataclasses.field(default_factory=dict)
+    stop: Stop | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class QueryEnded:
+    """A query stopped without an error; *next_step* is what its logs ask for."""
+
+    query: str
+    next_step: DrainStep
+
+
+@dataclasses.dataclass(frozen=True)
+class IntentStored:
+    """The intent to drain the query is durable; *next_step* is what its logs ask for."""
+
+    query: str
+    next_step: DrainStep
+
+
+@dataclasses.dataclass(frozen=True)
+class StopRequested:
+    """Somebody wants the job to end now."""
+
+    stop: Stop
+
+
+@dataclasses.dataclass(frozen=True)
+class FinishDone:
+    """All ``on_finish`` callbacks have returned."""
+
+
+@dataclasses.dataclass(frozen=True)
+class EpochsCommitted:
+    """Every sink has published every epoch that Spark has committed."""
+
+
+@dataclasses.dataclass(frozen=True)
+class SavepointTaken:
+    """The savepoint is complete."""
+
+
+@dataclasses.dataclass(frozen=True)
+class SavepointFailed:
+    """There is no savepoint, and nothing is left of it."""
+
+
+@dataclasses.dataclass(frozen=True)
+class FinalPut:
+    """The final checkpoint is durable."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Closed:
+    """Queries are stopped and ``on_close`` callbacks have been called."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Failed:
+    """Something failed for which this attempt has no remedy."""
+
+    failure: Failure
+
+
+@dataclasses.dataclass(frozen=True)
+class CancelRequested:
+    """Somebody wants the attempt to stop at once and keep what is committed."""
+
+
+Event = (
+    Started
+    | QueryEnded
+    | IntentStored
+    | StopRequested
+    | FinishDone
+    | EpochsCommitted
+    | SavepointTaken
+    | SavepointFailed
+    | FinalPut
+    | Closed
+    | Failed
+    | CancelRequested
+)
+
+
+# --- instructions -------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class StartQuery:
+    """Start the query."""
+
+    query: str
+    how: Run
+
+
+@dataclasses.dataclass(frozen=True)
+class HaltQuery:
+    """Let the query end its batch and no more; answer with :class:`QueryEnded`."""
+
+    query: str
+
+
+@dataclasses.dataclass(frozen=True)
+class PublishEpochs:
+    """Publish what Spark has committed of a query that does not run."""
+
+    query: str
+
+
+@dataclasses.dataclass(frozen=True)
+class StoreDrainIntent:
+    """Make durable that the query has read its last row; answer with :class:`IntentStored`."""
+
+    query: str
+
+
+@dataclasses.dataclass(frozen=True)
+class PlanDrain:
+    """Append the drain batch to the query's offset log."""
+
+    query: str
+
+
+@dataclasses.dataclass(frozen=True)
+class CallFinish:
+    """Call the ``on_finish`` callbacks; answer with :class:`FinishDone`."""
+
+
+@dataclasses.dataclass(frozen=True)
+class CommitEpochs:
+    """Publish all that Spark has committed; answer with :class:`EpochsCommitted`."""
+
+
+@dataclasses.dataclass(frozen=True)
+class TakeSavepoint:
+    """Take it; answer with :class:`SavepointTaken` or :class:`SavepointFailed`."""
+
+
+@dataclasses.dataclass(frozen=True)
+class PutFinal:
+    """Put the final checkpoint; answer with :class:`FinalPut`."""
+
+    at_end: AtEnd
+
+
+@dataclasses.dataclass(frozen=True)
+class Close:
+    """Stop what runs, call the ``on_close`` callbacks; answer with :class:`Closed`."""
+
+
+Instruction = (
+    StartQuery
+    | HaltQuery
+    | PublishEpochs
+    | StoreDrainIntent
+    | PlanDrain
+    | CallFinish
+    | CommitEpochs
+    | TakeSavepoint
+    | PutFinal
+    | Close
+)

@@ -1,0 +1,76 @@
+"""What a driver puts down of its run and of itself."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import socket
+from typing import TYPE_CHECKING
+
+from airflow_provider.runtime.asking import STREAMING
+from airflow_provider.runtime.checkpoint import CheckpointLogs
+from airflow_provider.runtime.clock import to_iso
+from airflow_provider.runtime.jobdir import AttemptRecord, RunRecord
+
+if TYPE_CHECKING:
+    import datetime as dt
+
+    from airflow_provider.runtime.asking import Ask
+    from airflow_provider.runtime.failures import Failure
+    from airflow_provider.runtime.jobdir import JobDirectory, RunDirectory
+    from airflow_provider.runtime.preparing import DeclaredJob
+
+
+def asked_record(
+    ask: Ask, directory: JobDirectory, run_id: str, job: DeclaredJob, now: dt.datetime
+) -> RunRecord:
+    """Return what the run is asked to do, and where its queries stand."""
+    logs = {q.name: CheckpointLogs(directory.checkpoint(q.name)) for q in job.queries}
+    return RunRecord(
+        run_id=run_id,
+        entry=ask.entry,
+        params=dict(ask.params),
+        mode=STREAMING,
+        until=job.plan.until,
+        at_end=job.plan.at_end.value,
+        trigger_s=ask.trigger_s,
+        interval=[to_iso(moment) for moment in ask.interval] if ask.interval else None,
+        starting={name: log.position().last_commit for name, log in logs.items()},
+        started=to_iso(now),
+        from_savepoint=ask.from_savepoint,
+    )
+
+
+def begin_attempt(
+    run: RunDirectory, entry: str, driver_id: str, token: int, now: dt.datetime
+) -> AttemptRecord:
+    """Record the run's next attempt: this process."""
+    attempt = AttemptRecord(
+        attempt=run.attempt_count() + 1,
+        driver_id=driver_id,
+        token=token,
+        host=socket.gethostname(),
+        pid=os.getpid(),
+        entry=entry,
+        started=to_iso(now),
+    )
+    run.put_attempt(attempt)
+    return attempt
+
+
+def end_attempt(
+    run: RunDirectory,
+    attempt: AttemptRecord,
+    now: dt.datetime,
+    outcome: str,
+    failure: Failure | None = None,
+) -> None:
+    """Record how the attempt ended."""
+    run.put_attempt(
+        dataclasses.replace(
+            attempt,
+            ended=to_iso(now),
+            outcome=outcome,
+            failure=failure.to_dict() if failure else None,
+        )
+    )

@@ -1,0 +1,225 @@
+"""The driver's side of a stop: what is accepted, what is promised, what is answered.
+
+==============================  ====================================================================
+a crash                         afterwards
+==============================  ====================================================================
+before ``stop.json``            as if nobody had asked; the caller sees the driver gone
+after it (stop with drain)      the run's next attempt drains: a drain is not taken back
+before the savepoint is whole   its folder is garbage; the next attempt takes it again
+after ``savepoint.json``        the next attempt of a drain finds it by the request's id
+==============================  ====================================================================
+
+A stop without drain promises nothing: its next attempt reads on.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Final
+
+from airflow_provider.runtime import failpoints
+from airflow_provider.runtime.clock import Clock, to_iso
+from airflow_provider.runtime.errors import (
+    ConfigError,
+    LeaseLostError,
+    SparkStreamError,
+    UnknownJobError,
+)
+from airflow_provider.runtime.jobdir import FINISHED, RequestRecord, StopRecord
+from airflow_provider.runtime.lifecycle import AtEnd, JobPhase, Stop
+from airflow_provider.runtime.requests import STOP, pending_requests, reply
+from airflow_provider.runtime.savepoint import job_source, open_savepoint, take_savepoint
+from airflow_provider.runtime.savepoint.records import MANIFEST
+from airflow_provider.runtime.storage import open_storage
+
+if TYPE_CHECKING:
+    from airflow_provider.runtime.jobdir import JobDirectory, RunDirectory
+    from airflow_provider.runtime.savepoint import Savepoint
+
+log = logging.getLogger(__name__)
+
+_REQUEST: Final = "stop-request"  # the label by which a later attempt knows its own savepoint
+
+
+class StopDesk:
+    """Takes requests to stop one driver, and answers every one of them.
+
+    Args:
+        directory: the job directory; the caller holds its lease.
+        run: the run.
+        driver_id: the driver.
+        clock: for the records' times.
+    """
+
+    def __init__(
+        self, directory: JobDirectory, run: RunDirectory, driver_id: str, clock: Clock
+    ) -> None:
+        self._directory = directory
+        self._run = run
+        self._driver_id = driver_id
+        self._clock = clock
+        self._accepted: StopRecord | None = None
+        self._refusal: str | None = None  # why a drain ended without the savepoint asked for
+        self.savepoint: str | None = None
+        self.aligned_timeout_s: float | None = None
+
+    def promised(self) -> Stop | None:
+        """Return the stop with drain that an earlier attempt has accepted; None for none."""
+        self._accepted = self._run.stop()
+        if self._accepted is None:
+            return None
+        return Stop(AtEnd.DRAIN, savepoint=self._accepted.savepoint is not None)
+
+    def hear(self, request: RequestRecord, phase: JobPhase) -> Stop | None:
+        """Accept a request, refuse it, or let it wait for the end that is near.
+
+        Args:
+            request: what is asked.
+            phase: where the attempt stands.
+
+        Returns:
+            What follows for the lifecycle; None when nothing does.
+        """
+        if phase is JobPhase.OPENED:
+            return None  # heard again when there is something to stop
+        if self._accepted is not None and self._accepted.request_id == request.id:
+            return None
+        if self._accepted is not None:
+            self._answer(request.id, ok=False, message="the job is being stopped already")
+            return None
+        if phase is not JobPhase.READING:
+            self._hear_at_the_end(request)
+            return None
+        return self._accept(request)
+
+    def _hear_at_the_end(self, request: RequestRecord) -> None:
+        """Refuse what the end under way does not give; answer the rest when it is there."""
+        if not request.drain or request.savepoint is not None:
+            message = (
+                f"run {self._run.run_id!r} has read its last row and is ending by itself; "
+                "wait for its final checkpoint"
+            )
+            self._answer(request.id, ok=False, message=message)
+
+    def _accept(self, request: RequestRecord) -> Stop | None:
+        try:
+            self._check_savepoint(request)
+        except SparkStreamError as error:
+            self._answer(request.id, ok=False, message=f"{error}; the job goes on running")
+            return None
+        record = StopRecord(
+            request_id=request.id, savepoint=request.savepoint, at=to_iso(self._clock.now())
+        )
+        if request.drain:
+            self._run.put_stop(record)
+            failpoints.hit("stop.promised")
+        self._accepted = record
+        self.aligned_timeout_s = request.aligned_timeout_s
+        log.info("run=%s is stopped (%s)", self._run.run_id, "drain" if request.drain else "keep")
+        return Stop(
+            AtEnd.DRAIN if request.drain else AtEnd.SUSPEND, savepoint=request.savepoint is not None
+        )
+
+    def _check_savepoint(self, request: RequestRecord) -> None:
+        """Find out, before anything is stopped, whether the savepoint can be put there."""
+        if request.savepoint is None:
+            return
+        place = open_storage(request.savepoint)
+        if place.exists(MANIFEST) or place.list(""):
+            msg = f"{place.url}: the folder is not empty; choose another name for the savepoint"
+            raise ConfigError(msg)
+
+    def take_savepoint(self) -> bool:
+        """Take the savepoint of the queries, which have stopped.
+
+        Returns:
+            Whether there is one; if not, the caller has been told why, and nothing is left of it.
+
+        Raises:
+            LeaseLostError: another driver has taken over.
+        """
+        accepted = self._accepted
+        if accepted is None or accepted.savepoint is None:
+            return False
+        try:
+            self.savepoint = self._take(accepted.savepoint, accepted.request_id).url
+        except LeaseLostError:
+            raise
+        except Exception as error:
+            log.warning("run=%s no savepoint", self._run.run_id, exc_info=True)
+            self._refusal = f"no savepoint: {error}"
+            return False
+        failpoints.hit("stop.saved")
+        return True
+
+    def _take(self, url: str, request_id: str) -> Savepoint:
+        try:
+            there = open_savepoint(url)
+        except UnknownJobError:
+            there = None
+        if there is not None and there.record.labels.get(_REQUEST) == request_id:
+            return there
+        return take_savepoint(
+            job_source(self._directory.url, self._clock),
+            url,
+            origin="stop",
+            labels={_REQUEST: request_id},
+            aligned_timeout_s=0,
+            clock=self._clock,
+        )
+
+    def go_on(self) -> None:
+        """Answer that there is no savepoint, and that the job reads on."""
+        if self._accepted is not None:
+            message = f"{self._refusal}; the job goes on running"
+            self._answer(self._accepted.request_id, ok=False, message=message)
+        self._accepted, self._refusal = None, None
+
+    def close(self, outcome: str | None, reason: str) -> None:
+        """Answer whoever has not been answered; nobody hears the driver after that.
+
+        Args:
+            outcome: the final checkpoint's; None when the attempt ended without one.
+            reason: why, then.
+        """
+        if self._accepted is not None:
+            self._answer_accepted(self._accepted, outcome, reason)
+        for request in pending_requests(self._directory.storage, self._driver_id):
+            if request.kind != STOP:
+                continue
+            met = outcome == FINISHED and request.drain and request.savepoint is None
+            ended = f"the run had ended already: {outcome or reason}"
+            self._answer(request.id, ok=met, message=ended, outcome=outcome)
+
+    def _answer_accepted(self, accepted: StopRecord, outcome: str | None, reason: str) -> None:
+        if outcome is None:
+            message = stopping_failed(self.savepoint, reason)
+        elif self._refusal is not None:
+            message = f"{outcome}, but {self._refusal}"
+        else:
+            message = outcome
+        ok = outcome is not None and self._refusal is None
+        self._answer(accepted.request_id, ok=ok, message=message, outcome=outcome)
+
+    def _answer(
+        self, request_id: str, *, ok: bool, message: str, outcome: str | None = None
+    ) -> None:
+        reply(
+            self._directory.storage,
+            request_id,
+            ok=ok,
+            message=message,
+            clock=self._clock,
+            outcome=outcome,
+            savepoint=self.savepoint if ok or outcome is None else None,
+        )
+
+
+def stopping_failed(savepoint: str | None, reason: str) -> str:
+    """Return what is said when a job failed while it was being stopped."""
+    if savepoint is None:
+        return f"stopping failed: {reason}"
+    return (
+        f"stopping failed: {reason}. The savepoint {savepoint} is complete: go on from it with "
+        "--from-savepoint in a new job directory, or with the same command in this one"
+    )
