@@ -148,6 +148,7 @@ def run_runtime(
         Spark does not have.
     """
     from airflow_provider.runtime.asking import Ask
+    from airflow_provider.runtime.drains import drain_intent
     from airflow_provider.runtime.driver import run_job
     from airflow_provider.runtime.jobdir import JobDirectory
     from airflow_provider.runtime.storage import open_storage
@@ -156,7 +157,8 @@ def run_runtime(
     entry = f"{ROOT}/scripts/benchmarks/windows.py:windows"
     job_dir = str(place / "job")
     final = run_job(Ask(job_dir=job_dir, entry=entry, params=params, conf=CONF), spark=spark)
-    intent = JobDirectory(open_storage(job_dir)).run(final.run_id).drain_intent()
+    (query,) = final.queries
+    intent = drain_intent(JobDirectory(open_storage(job_dir)), query)
     if intent is None:
         sys.exit("bench: the job did not drain")
     return dt.datetime.fromisoformat(intent.at.replace("Z", "+00:00"))

@@ -20,7 +20,7 @@ from airflow_provider.runtime.asking import (
     check_same_ask,
 )
 from airflow_provider.runtime.checkpoint import CheckpointLogs, next_drain_step, plan_drain_batch
-from airflow_provider.runtime.clock import Clock, to_iso
+from airflow_provider.runtime.clock import Clock, Due, to_iso
 from airflow_provider.runtime.drains import DrainIntent, drain_intent, put_drain_intent
 from airflow_provider.runtime.errors import (
     LeaseLostError,
@@ -53,7 +53,7 @@ from airflow_provider.runtime.queries import (
     upstream_of,
 )
 from airflow_provider.runtime.recording import asked_record, begin_attempt, end_attempt
-from airflow_provider.runtime.requests import CANCEL, pending_requests, reply
+from airflow_provider.runtime.requests import CANCEL, STOP, pending_requests, reply
 from airflow_provider.runtime.rewinding import Rewind, begin_rewindable
 from airflow_provider.runtime.savepoint import StartingPoint
 from airflow_provider.runtime.session import jvm_pid
@@ -73,7 +73,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 POLL_S: Final = 0.05  # a drained job is noticed this late, twice
-_SLOW_POLL_S: Final = 1.0  # lease, requests and progress: each costs a look at the storage
+_REQUEST_POLL_S: Final = 0.25  # costs two listings
+_SLOW_POLL_S: Final = 1.0  # lease and progress: each costs a look at the storage
 OnProgress = Callable[[ProgressRecord], None]
 
 
@@ -128,7 +129,8 @@ class Attempt:
             allow_non_restored=ask.allow_non_restored_state,
         )
         self._desk = StopDesk(directory, self._run, self._driver_id, clock)
-        self._next_slow_look = 0.0
+        self._requests_due = Due(clock, _REQUEST_POLL_S)
+        self._look_due = Due(clock, _SLOW_POLL_S)
         # Each act takes the instruction it is paired with, which a type checker cannot see.
         self._acts: dict[type, Callable[..., None]] = {
             lifecycle.StartQuery: self._start_query,
@@ -246,9 +248,11 @@ class Attempt:
         if self._stop.is_set():
             self._stop.clear()
             self._events.append(lifecycle.CancelRequested())
-        elif self._clock.monotonic() >= self._next_slow_look:
-            self._next_slow_look = self._clock.monotonic() + _SLOW_POLL_S
-            self._look_around()
+        elif self._requests_due():
+            self._hear_requests()
+        if self._look_due():
+            self._lease.check()
+            self._report_progress()
 
     def _how_it_ended(self, query: RunningQuery) -> lifecycle.Event:
         error = query.error()
@@ -264,17 +268,15 @@ class Attempt:
     def _next_step(self, query: RunningQuery) -> DrainStep:
         return next_drain_step(query.logs.position(), stateful=query.logs.is_stateful())
 
-    def _look_around(self) -> None:
-        self._lease.check()
+    def _hear_requests(self) -> None:
         for request in pending_requests(self._directory.storage, self._driver_id):
             if request.kind == CANCEL:
                 self._answer_cancel(request.id)
-            else:
+            elif request.kind == STOP:
                 stop = self._desk.hear(request, self._life.phase)
                 if stop is not None:
                     self._events.append(lifecycle.StopRequested(stop))
                     break  # the others are heard when this one is under way
-        self._report_progress()
 
     def _answer_cancel(self, request_id: str) -> None:
         storage = self._directory.storage

@@ -46,3 +46,25 @@ def millis_to_iso(epoch_ms: int) -> str:
     """Write *epoch_ms* (milliseconds since 1970 in UTC) like :func:`to_iso`."""
     start = dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc)
     return to_iso(start + dt.timedelta(milliseconds=epoch_ms))
+
+
+class Due:
+    """Says every so often that it is time, at once to begin with.
+
+    Args:
+        clock: time.
+        every_s: seconds between.
+    """
+
+    def __init__(self, clock: Clock, every_s: float) -> None:
+        self._clock = clock
+        self._every_s = every_s
+        self._next: float | None = None
+
+    def __call__(self) -> bool:
+        """Tell whether it is time; if it is, it is not again for a while."""
+        now = self._clock.monotonic()
+        if self._next is not None and now < self._next:
+            return False
+        self._next = now + self._every_s
+        return True

@@ -320,6 +320,38 @@ def _published(output: str) -> int:
     return sum(len(pd.read_parquet(path)) for path in found)
 
 
+# --- several queries ----------------------------------------------------------------------------
+
+
+def chain(ctx: JobContext) -> None:
+    """Sum in windows of 10, of those of 30, and of those of 60 seconds, each read from a table."""
+    output = Path(ctx.params["output"])
+    ctx.write("fine", tumbling(events(ctx), "k"), to=files(str(output / "fine")))
+    for name, above, size in (("coarse", "fine", 30), ("top", "coarse", 60)):
+        ctx.write(
+            name, _coarser(ctx, str(output / above), above, size), to=files(f"{output}/{name}")
+        )
+
+
+def _coarser(ctx: JobContext, path: str, name: str, size: int) -> DataFrame:
+    bounded = ctx.params.get("bounded", "yes") == "yes"
+    schema = "start long, k string, n long, total long"
+    fine = ctx.read(name, format="parquet", path=path, schema=schema, bounded=bounded)
+    timed = fine.withColumn("time", F.timestamp_seconds("start")).withWatermark("time", "0 seconds")
+    summed = timed.groupBy(F.window("time", f"{size} seconds"), "k").agg(
+        F.sum("n").alias("n"), F.sum("total").alias("total")
+    )
+    return summed.select(seconds("window.start").alias("start"), "k", "n", "total")
+
+
+def pipelines(ctx: JobContext) -> None:
+    """Write windows of two inputs that have nothing to do with each other."""
+    output = Path(ctx.params["output"])
+    for name in ("a", "b"):
+        source = events(ctx, name, param=name)
+        ctx.write(name, tumbling(source, "k"), to=files(str(output / name)))
+
+
 # --- bad input ----------------------------------------------------------------------------------
 
 

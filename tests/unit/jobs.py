@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from airflow_provider.runtime.drains import DrainIntent, put_drain_intent
 from airflow_provider.runtime.jobdir import (
     FINISHED,
     SUSPENDED,
     AttemptRecord,
-    DrainIntent,
     ExitRecord,
     FinalCheckpoint,
     JobDirectory,
     JobRecord,
     ProgressRecord,
     RunRecord,
+    StopRecord,
     SubmissionRecord,
 )
 from airflow_provider.runtime.sinks import EpochRecord, EpochRecords
@@ -124,8 +125,12 @@ def a_progress(**values: Any) -> ProgressRecord:
     return ProgressRecord(**{**progress, **values})
 
 
+def a_stop() -> StopRecord:
+    return StopRecord(request_id="ask-1", savepoint="/savepoints/s1", at=NOW)
+
+
 def an_intent(run_id: str) -> DrainIntent:
-    return DrainIntent(run_id=run_id, batches={"q": 0}, at=NOW)
+    return DrainIntent(query_id=QUERY_ID, run_id=run_id, batch=0, at=NOW)
 
 
 class HandMadeJob:
@@ -159,6 +164,12 @@ class HandMadeJob:
         self.directory.run(run_id).put_record(a_run(run_id, **values))
         return self
 
+    def drains(self, run_id: str = "r1") -> HandMadeJob:
+        """Let the run put down that the query has read its last row."""
+        self.spark.begin()
+        put_drain_intent(self.directory, "q", an_intent(run_id))
+        return self
+
     def finished(self, run_id: str = "r1") -> HandMadeJob:
         return self._ended(run_id, FINISHED)
 
@@ -169,6 +180,6 @@ class HandMadeJob:
         run = self.directory.run(run_id)
         run.put_attempt(an_attempt(ended=NOW, outcome=outcome))
         if outcome == FINISHED:
-            run.put_drain_intent(an_intent(run_id))
+            self.drains(run_id)
         run.put_final(a_final(run_id, outcome=outcome))
         return self

@@ -18,7 +18,7 @@ from airflow_provider.runtime.asking import (
 )
 from airflow_provider.runtime.errors import EXIT_USAGE, ConfigError, JobDrainedError
 from airflow_provider.runtime.lifecycle import AtEnd
-from tests.unit.jobs import HandMadeJob, a_run, an_intent
+from tests.unit.jobs import HandMadeJob, a_run
 
 NOW = dt.datetime(2026, 1, 2, 3, 4, 5, tzinfo=dt.timezone.utc)
 
@@ -243,7 +243,7 @@ def test_the_draining_run_itself_goes_on(job, ended):
     The run that drains the job may be resumed, and asked again.
     """
     job.asked("r1")
-    job.directory.run("r1").put_drain_intent(an_intent("r1"))
+    job.drains("r1")
     if ended:
         job.finished("r1")
 
@@ -268,7 +268,7 @@ def test_a_job_in_the_middle_of_its_drain_does_not_resume(job):
     Another run while a drain is unfinished is told which run to finish.
     """
     job.asked("r1")
-    job.directory.run("r1").put_drain_intent(an_intent("r1"))
+    job.drains("r1")
 
     with pytest.raises(JobDrainedError, match=r"is being drained by run 'r1'.*--run-id r1"):
         check_not_drained(job.directory, "r2")

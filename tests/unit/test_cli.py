@@ -9,14 +9,14 @@ import threading
 
 import pytest
 
-from airflow_provider.runtime import cli
+from airflow_provider.runtime import cli, cli_stop
 from airflow_provider.runtime.checkpoint import MAX_WATERMARK_MS
 from airflow_provider.runtime.cli import main
 from airflow_provider.runtime.clock import SystemClock
 from airflow_provider.runtime.errors import EXIT_FATAL, EXIT_OK, EXIT_RETRY, EXIT_USAGE
 from airflow_provider.runtime.jobdir import FAILED
 from airflow_provider.runtime.process import identify
-from airflow_provider.runtime.requests import pending_cancels, reply
+from airflow_provider.runtime.requests import pending_requests, reply
 from tests.unit.jobs import NOW, HandMadeJob, a_final, a_progress, an_attempt
 from tests.unit.support import QUERY_ID, FakeClock, take_lease
 
@@ -40,8 +40,8 @@ def live_driver(job):
 
     def drive() -> None:
         while not ended.wait(0.01):
-            for request in pending_cancels(job.storage, lease.record.driver_id):
-                reply(job.storage, request, ok=True, message="cancelling", clock=FakeClock())
+            for request in pending_requests(job.storage, lease.record.driver_id):
+                reply(job.storage, request.id, ok=True, message="cancelling", clock=FakeClock())
                 lease.release()
                 return
 
@@ -350,7 +350,7 @@ def test_cancel_of_a_driver_that_does_not_stop(job, capsys, monkeypatch):
     """
     A driver that does not stop in time is named, with the way out, and the code says try again.
     """
-    monkeypatch.setattr(cli, "_CANCEL_TIMEOUT_S", 0.0)
+    monkeypatch.setattr(cli_stop, "_CANCEL_TIMEOUT_S", 0.0)
     lease = take_lease(job.storage, FakeClock(), run_id="r1", heartbeat_s=0.01)
     job.begin()
 

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from airflow_provider.runtime.drains import DrainIntent
 from airflow_provider.runtime.errors import (
     EXIT_FATAL,
     EXIT_USAGE,
@@ -17,7 +18,6 @@ from airflow_provider.runtime.errors import (
 )
 from airflow_provider.runtime.jobdir import (
     AttemptRecord,
-    DrainIntent,
     ExitRecord,
     FinalCheckpoint,
     JobRecord,
@@ -25,6 +25,7 @@ from airflow_provider.runtime.jobdir import (
     ReplyRecord,
     RequestRecord,
     RunRecord,
+    StopRecord,
     SubmissionRecord,
 )
 from airflow_provider.runtime.lease import HeartbeatRecord, LeaseRecord
@@ -43,6 +44,7 @@ ALL = [
     ReplyRecord,
     RequestRecord,
     RunRecord,
+    StopRecord,
     SubmissionRecord,
 ]
 _TEXT = st.text(st.characters(codec="utf-8"), max_size=20)

@@ -3,22 +3,34 @@
 from __future__ import annotations
 
 import dataclasses
+import datetime as dt
 
 import pytest
 
+from airflow_provider.runtime.drains import drain_intent, draining_run, put_drain_intent
 from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.jobdir import FAILED, JobRecord, check_name
-from airflow_provider.runtime.requests import pending_cancels, put_cancel, read_reply, reply
+from airflow_provider.runtime.requests import (
+    STOP,
+    is_cancelled,
+    pending_requests,
+    put_cancel,
+    put_request,
+    read_reply,
+    reply,
+)
 from tests.unit.jobs import (
     NOW,
     HandMadeJob,
     a_final,
     a_run,
+    a_stop,
     a_submission,
     an_attempt,
     an_exit,
     an_intent,
 )
+from tests.unit.support import QUERY_ID, SparkCheckpoint
 
 
 @pytest.fixture
@@ -39,15 +51,18 @@ def test_documents_lie_where_the_design_says(job):
     run.put_attempt(an_attempt(1))
     run.put_submission(a_submission("d1"))
     run.put_exit("d1", an_exit())
-    run.put_drain_intent(an_intent("r1"))
+    run.put_stop(a_stop())
+    job.drains("r1")
     run.put_final(a_final())
 
     assert [
         "job.json",
+        "queries/q/checkpoint/metadata",
+        f"queries/q/drains/{QUERY_ID}.json",
         "runs/r1/attempts/1.json",
-        "runs/r1/drain.json",
         "runs/r1/final.json",
         "runs/r1/run.json",
+        "runs/r1/stop.json",
         "runs/r1/submissions/d1.exit.json",
         "runs/r1/submissions/d1.json",
     ] == files_of(job)
@@ -63,8 +78,8 @@ def test_an_empty_directory_holds_nothing(job):
 
     assert job.directory.job() is None
     assert [] == job.directory.run_ids() == job.directory.query_names()
-    assert job.directory.draining_run() is None
-    assert [None] * 4 == [run.record(), run.final(), run.drain_intent(), run.progress()]
+    assert draining_run(job.directory) is None
+    assert [None] * 4 == [run.record(), run.final(), run.stop(), run.progress()]
     assert [] == run.attempts() == run.submissions()
     assert not job.root.exists()
 
@@ -75,15 +90,18 @@ def test_the_first_to_say_so_stands(job):
     """
     job.begin("first").begin("second")
     run = job.directory.run("r1")
-    run.put_drain_intent(an_intent("r1"))
-    run.put_drain_intent(dataclasses.replace(an_intent("r1"), batches={"q": 9}))
+    job.drains("r1")
+    put_drain_intent(job.directory, "q", dataclasses.replace(an_intent("r1"), batch=9))
+    run.put_stop(a_stop())
+    run.put_stop(dataclasses.replace(a_stop(), savepoint="elsewhere"))
 
     assert JobRecord(name="first", created=NOW) == job.directory.job()
     assert a_run() == run.put_record(a_run())
     assert a_run() == run.put_record(a_run(until="available"))
     assert a_final() == run.put_final(a_final())
     assert a_final() == run.put_final(a_final(outcome="SUSPENDED"))
-    assert {"q": 0} == run.drain_intent().batches
+    assert an_intent("r1") == drain_intent(job.directory, "q")
+    assert a_stop() == run.stop()
 
 
 def test_runs_are_listed_by_their_age(job):
@@ -116,9 +134,32 @@ def test_the_run_that_drains_is_found(job):
     A stored intent names the run that has begun to drain the job.
     """
     job.asked("r1").asked("r2")
-    job.directory.run("r2").put_drain_intent(an_intent("r2"))
+    job.drains("r2")
 
-    assert "r2" == job.directory.draining_run()
+    assert "r2" == draining_run(job.directory)
+
+
+def test_a_query_that_still_reads_keeps_the_job_open(job):
+    """
+    Another run may go on with a job of which one query only has read its last row.
+    """
+    job.asked("r1").drains("r1")
+    SparkCheckpoint(job.root / "queries" / "p" / "checkpoint").begin()
+
+    assert an_intent("r1") == drain_intent(job.directory, "q")
+    assert drain_intent(job.directory, "p") is None
+    assert draining_run(job.directory) is None
+
+
+def test_an_intent_ends_with_the_checkpoint_that_it_is_about(job):
+    """
+    A query that was restored has another id, and reads on.
+    """
+    job.asked("r1").drains("r1")
+    job.directory.checkpoint("q").put("metadata", b'{"id":"another"}')
+
+    assert drain_intent(job.directory, "q") is None
+    assert draining_run(job.directory) is None
 
 
 @pytest.mark.parametrize("name", ["a", "daily_delays", "v1.2", "a=b", "a+b-c", "9", "x" * 200])
@@ -148,14 +189,14 @@ def test_a_request_waits_for_its_reply(storage, clock):
     A request is pending until the driver it means has answered it.
     """
     request_id = put_cancel(storage, "driver-3", clock)
-    (request,) = pending_cancels(storage, "driver-3")
+    (request,) = pending_requests(storage, "driver-3")
 
     assert (request_id, "cancel", "driver-3") == (request.id, request.kind, request.driver_id)
     assert read_reply(storage, request_id) is None
 
-    reply(storage, request, ok=True, message="cancelling", clock=clock)
+    reply(storage, request.id, ok=True, message="cancelling", clock=clock)
 
-    assert [] == pending_cancels(storage, "driver-3")
+    assert [] == pending_requests(storage, "driver-3")
     assert (True, "cancelling") == (
         read_reply(storage, request_id).ok,
         read_reply(storage, request_id).message,
@@ -168,9 +209,9 @@ def test_a_request_means_one_driver(storage, clock):
     """
     put_cancel(storage, "driver-3", clock)
 
-    assert [] == pending_cancels(storage, "driver-2")
-    assert [] == pending_cancels(storage, "driver-4")
-    assert 1 == len(pending_cancels(storage, "driver-3"))
+    assert [] == pending_requests(storage, "driver-2")
+    assert [] == pending_requests(storage, "driver-4")
+    assert 1 == len(pending_requests(storage, "driver-3"))
 
 
 def test_several_people_may_ask(storage, clock):
@@ -179,16 +220,31 @@ def test_several_people_may_ask(storage, clock):
     """
     ids = {put_cancel(storage, "driver-1", clock) for _ in range(3)}
 
-    assert ids == {request.id for request in pending_cancels(storage, "driver-1")}
+    assert ids == {request.id for request in pending_requests(storage, "driver-1")}
 
 
-def test_other_kinds_of_request_are_left_alone(storage, clock):
+def test_other_kinds_of_request_are_no_cancel(storage, clock):
     """
-    What a later version may ask for is not taken for a cancel.
+    What else a driver is asked, or a later version may ask, does not end it at once.
     """
-    put_cancel(storage, "driver-1", clock)
-    (name,) = storage.list("requests")
-    data = storage.read(f"requests/{name}").replace(b'"cancel"', b'"savepoint"')
-    storage.put("requests/other.json", data)
+    stop = put_request(storage, STOP, "driver-1", clock, drain=True, savepoint="/s")
+    clock.wall += dt.timedelta(seconds=1)
+    put_request(storage, "juggle", "driver-1", clock)
 
-    assert 1 == len(pending_cancels(storage, "driver-1"))
+    assert not is_cancelled(storage, "driver-1")
+    assert ["stop", "juggle"] == [r.kind for r in pending_requests(storage, "driver-1")]
+    assert stop == pending_requests(storage, "driver-1")[0]
+
+
+def test_the_first_answer_stands(storage, clock):
+    """
+    A driver that answers twice, before and after its end, has answered once.
+    """
+    request_id = put_cancel(storage, "driver-1", clock)
+    reply(storage, request_id, ok=True, message="done", clock=clock)
+    reply(storage, request_id, ok=False, message="gone", clock=clock)
+
+    assert (True, "done") == (
+        read_reply(storage, request_id).ok,
+        read_reply(storage, request_id).message,
+    )

@@ -7,13 +7,14 @@ from types import SimpleNamespace
 import pytest
 
 from airflow_provider.runtime.asking import check_not_drained
+from airflow_provider.runtime.drains import DrainIntent, draining_run, put_drain_intent
 from airflow_provider.runtime.errors import CheckpointError, TakeBackError, UnknownJobError
-from airflow_provider.runtime.jobdir import DrainIntent, JobDirectory, JobRecord, RunRecord
+from airflow_provider.runtime.jobdir import JobDirectory, JobRecord, RunRecord
 from airflow_provider.runtime.rewinding import Rewind, begin_rewindable, starting_savepoint
 from airflow_provider.runtime.savepoint import check_no_open_restore, open_savepoint
 from airflow_provider.runtime.sinks import native
 from airflow_provider.runtime.sinks.protocol import OpenFence
-from tests.unit.support import EpochBench, FakeFrame, FakeSink, counted
+from tests.unit.support import QUERY_ID, EpochBench, FakeFrame, FakeSink, counted
 
 
 @pytest.fixture
@@ -140,12 +141,13 @@ def test_a_drain_is_undone_with_its_run(job):
     """
     run(job, "r1", 0)
     directory = JobDirectory(job.storage)
-    directory.run("r1").put_drain_intent(DrainIntent(run_id="r1", batches={"q": 0}, at="now"))
+    intent = DrainIntent(query_id=QUERY_ID, run_id="r1", batch=0, at="now")
+    put_drain_intent(directory, "q", intent)
     check_not_drained(directory, "r2", replays="r1")
 
     rewind(job, "r1").rewind()
 
-    assert directory.draining_run() is None
+    assert draining_run(directory) is None
     check_not_drained(directory, "r2")
 
 

@@ -111,7 +111,8 @@ def request_stop(
         UnknownJobError: there is no job, or no driver is running it.
     """
     directory = known_job(job_dir)
-    lease, liveness = LeaseObserver(directory.storage, clock).settle()
+    # One look: a driver that may be dead is asked as well, and found out while it is waited for.
+    lease, liveness = LeaseObserver(directory.storage, clock).look()
     if lease is None or liveness in TAKEABLE:
         raise UnknownJobError(_not_running(directory))
     request = put_request(
