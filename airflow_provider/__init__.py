@@ -35,6 +35,7 @@ def get_provider_info() -> dict[str, Any]:
                 "integration-name": "Spark Streaming",
                 "python-modules": [
                     "airflow_provider.operators.spark_savepoint",
+                    "airflow_provider.operators.spark_stop",
                     "airflow_provider.operators.spark_streaming",
                 ],
             }
@@ -48,7 +49,10 @@ def get_provider_info() -> dict[str, Any]:
         "triggers": [
             {
                 "integration-name": "Spark Streaming",
-                "python-modules": ["airflow_provider.triggers.spark_streaming"],
+                "python-modules": [
+                    "airflow_provider.triggers.spark_stop",
+                    "airflow_provider.triggers.spark_streaming",
+                ],
             }
         ],
     }

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any, Final
 from airflow_provider.runtime.clock import SystemClock
 from airflow_provider.runtime.durations import parse_duration
 from airflow_provider.runtime.errors import EXIT_OK, SparkStreamError, UnknownJobError
-from airflow_provider.runtime.jobdir import check_name, known_job
+from airflow_provider.runtime.jobdir import known_job
 from airflow_provider.runtime.lease import TAKEABLE, LeaseObserver
 from airflow_provider.runtime.requests import put_cancel, read_reply
-from airflow_provider.runtime.stopping import request_stop
+from airflow_provider.runtime.stopping import request_stop, savepoint_address
 
 if TYPE_CHECKING:
     import argparse
@@ -43,13 +43,6 @@ def add_commands(commands: Any, add: Callable[..., argparse.ArgumentParser]) -> 
     stop.add_argument("--json", action="store_true")
     cancel = add(commands, "cancel", _cancel, "stop a job's driver; the same run can be resumed")
     cancel.add_argument("job_dir", metavar="JOB_DIR")
-
-
-def savepoint_address(job_dir: str, savepoint: str | None) -> str | None:
-    """Return the address of a savepoint that is given by name or address; None for none."""
-    if savepoint is None or "/" in savepoint:
-        return savepoint
-    return f"{job_dir.rstrip('/')}/savepoints/{check_name(savepoint, what='savepoint')}"
 
 
 def _stop(arguments: argparse.Namespace) -> int:

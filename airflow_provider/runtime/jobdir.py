@@ -187,6 +187,8 @@ class RequestRecord(Document):
 
     Attributes:
         driver_id: the driver that is meant; it may not have taken its lease yet.
+        run_id: of a stop: the run that is meant.
+        token: of a stop: the lease of the driver that is meant.
         drain: of a stop: end the job for good.
         savepoint: of a stop: the address of the savepoint to take, or None.
         aligned_timeout_s: of a stop: how long a batch in flight is waited for; None until it ends.
@@ -196,6 +198,8 @@ class RequestRecord(Document):
     kind: str
     driver_id: str
     at: str
+    run_id: str | None = None
+    token: int | None = None
     drain: bool = False
     savepoint: str | None = None
     aligned_timeout_s: float | None = None

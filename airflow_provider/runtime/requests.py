@@ -16,7 +16,13 @@ STOP: Final = "stop"
 
 
 def put_request(
-    storage: Storage, kind: str, driver_id: str, clock: Clock, **options: Any
+    storage: Storage,
+    kind: str,
+    driver_id: str,
+    clock: Clock,
+    *,
+    request_id: str | None = None,
+    **options: Any,
 ) -> RequestRecord:
     """Ask one driver, which may have yet to come up; a later driver is not meant.
 
@@ -25,13 +31,24 @@ def put_request(
         kind: ``stop``: end the batch in flight, and then the run; ``cancel``: end at once.
         driver_id: the driver.
         clock: for the request's time.
+        request_id: of who may have to ask again; the first request of this id stays.
         options: further members of the request.
     """
     request = RequestRecord(
-        id=uuid.uuid4().hex, kind=kind, driver_id=driver_id, at=to_iso(clock.now()), **options
+        id=request_id or uuid.uuid4().hex,
+        kind=kind,
+        driver_id=driver_id,
+        at=to_iso(clock.now()),
+        **options,
     )
-    request.put(storage, _request(request.id))
-    return request
+    if request.put_if_absent(storage, _request(request.id)):
+        return request
+    return find_request(storage, request.id) or request
+
+
+def find_request(storage: Storage, request_id: str) -> RequestRecord | None:
+    """Return a request that was put before; None when there is none of this id."""
+    return RequestRecord.read(storage, _request(request_id))
 
 
 def put_cancel(storage: Storage, driver_id: str, clock: Clock) -> str:

@@ -4,7 +4,7 @@ The caller puts a request into the job directory, the driver answers there: see 
 :mod:`.desk`.
 """
 
-from airflow_provider.runtime.stopping.calling import StopCall, request_stop
+from airflow_provider.runtime.stopping.calling import StopCall, request_stop, savepoint_address
 from airflow_provider.runtime.stopping.desk import StopDesk
 
-__all__ = ["StopCall", "StopDesk", "request_stop"]
+__all__ = ["StopCall", "StopDesk", "request_stop", "savepoint_address"]

@@ -6,14 +6,14 @@ import dataclasses
 from typing import TYPE_CHECKING
 
 from airflow_provider.runtime.errors import StopError, UnknownJobError
-from airflow_provider.runtime.jobdir import known_job
+from airflow_provider.runtime.jobdir import check_name, known_job
 from airflow_provider.runtime.lease import TAKEABLE, LeaseObserver, Liveness
-from airflow_provider.runtime.requests import STOP, put_request, read_reply
+from airflow_provider.runtime.requests import STOP, find_request, put_request, read_reply
 from airflow_provider.runtime.storage import open_storage
 
 if TYPE_CHECKING:
     from airflow_provider.runtime.clock import Clock
-    from airflow_provider.runtime.jobdir import JobDirectory, ReplyRecord
+    from airflow_provider.runtime.jobdir import JobDirectory, ReplyRecord, RequestRecord
     from airflow_provider.runtime.lease import LeaseRecord
 
 _POLL_S = 0.1
@@ -96,6 +96,7 @@ def request_stop(
     drain: bool = False,
     savepoint: str | None = None,
     aligned_timeout_s: float | None = None,
+    request_id: str | None = None,
 ) -> StopCall:
     """Ask the driver of a job to stop.
 
@@ -106,11 +107,16 @@ def request_stop(
         savepoint: the address of a savepoint to take when it has stopped.
         aligned_timeout_s: how long the batch in flight is waited for; then it is cut short, and
             runs again with the same offsets when the job resumes. None until it ends.
+        request_id: of who may have to ask again, such as a task that is retried: the same id is the
+            same stop, whatever became of it meanwhile.
 
     Raises:
         UnknownJobError: there is no job, or no driver is running it.
     """
     directory = known_job(job_dir)
+    before = find_request(directory.storage, request_id) if request_id is not None else None
+    if before is not None:
+        return _call(directory, before)
     # One look: a driver that may be dead is asked as well, and found out while it is waited for.
     lease, liveness = LeaseObserver(directory.storage, clock).look()
     if lease is None or liveness in TAKEABLE:
@@ -121,10 +127,24 @@ def request_stop(
         lease.driver_id,
         clock,
         drain=drain,
+        request_id=request_id,
+        run_id=lease.run_id,
+        token=lease.token,
         savepoint=savepoint,
         aligned_timeout_s=aligned_timeout_s,
     )
-    return StopCall(directory.url, request.id, lease.run_id, lease.token)
+    return _call(directory, request)
+
+
+def _call(directory: JobDirectory, request: RequestRecord) -> StopCall:
+    return StopCall(directory.url, request.id, str(request.run_id), int(request.token or 0))
+
+
+def savepoint_address(job_dir: str, savepoint: str | None) -> str | None:
+    """Return the address of a savepoint that is given by name or address; None for none."""
+    if savepoint is None or "/" in savepoint:
+        return savepoint
+    return f"{job_dir.rstrip('/')}/savepoints/{check_name(savepoint, what='savepoint')}"
 
 
 def _not_running(directory: JobDirectory) -> str:

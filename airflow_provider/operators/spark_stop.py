@@ -1,0 +1,132 @@
+"""``SparkStopOperator``: stop a stream that some other task or person has started."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk import BaseOperator
+from airflow.sdk.exceptions import AirflowFailException
+
+from airflow_provider.operators.spark_streaming import derive_run_id
+from airflow_provider.runtime.clock import SystemClock
+from airflow_provider.runtime.durations import parse_duration
+from airflow_provider.runtime.errors import ConfigError, StopError
+from airflow_provider.runtime.stopping import StopCall, request_stop, savepoint_address
+from airflow_provider.runtime.storage import local_path_of
+from airflow_provider.triggers.spark_stop import SparkStopTrigger
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from airflow.sdk import Context
+
+
+class SparkStopOperator(BaseOperator):
+    """Stop a running stream with its final checkpoint, and with a savepoint if that is wanted.
+
+    The batch in flight ends, its output is published, the savepoint is taken, and the run is
+    SUSPENDED; with *drain* all windows and timers are flushed, ``finish()`` is called, and it is
+    FINISHED. The task that runs the stream turns green. It needs the storage alone: no Spark, no
+    connection. A retry waits for the same stop; a clear asks anew. XCom, and the ``extra`` of each
+    outlet asset's event: ``run_id``, ``outcome`` and ``savepoint``.
+
+    Args:
+        job_dir: the job's home.
+        drain: end the job for good.
+        savepoint: its name in the job's own ``savepoints``, or its address; None for none.
+        aligned_timeout: how long the batch in flight is waited for; then it is cut short, and runs
+            again with the same offsets when the job resumes. None until it ends.
+        timeout: how long the task waits for the stream to stop.
+        deferrable: wait in the triggerer, without a worker slot.
+        poll_interval: seconds between looks at the job directory.
+
+    Raises:
+        ConfigError: an argument is not what it must be; when the DAG is parsed.
+    """
+
+    template_fields: Sequence[str] = ("job_dir", "savepoint")
+    ui_color: str = "#e7f0f7"
+
+    def __init__(
+        self,
+        *,
+        job_dir: str,
+        drain: bool = False,
+        savepoint: str | None = None,
+        aligned_timeout: str | float | None = None,
+        timeout: str | float = "10 minutes",
+        deferrable: bool = True,
+        poll_interval: float = 1.0,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        parse_duration(timeout, name="timeout")
+        if aligned_timeout is not None:
+            parse_duration(aligned_timeout, name="aligned_timeout")
+        if poll_interval <= 0:
+            msg = f"poll_interval {poll_interval!r}: seconds between looks, more than 0"
+            raise ConfigError(msg)
+        self.job_dir = job_dir
+        self.drain = drain
+        self.savepoint = savepoint
+        self.aligned_timeout = aligned_timeout
+        self.timeout = timeout
+        self.deferrable = deferrable
+        self.poll_interval = poll_interval
+
+    def execute(self, context: Context) -> dict[str, Any]:
+        """Ask the driver, and wait for its answer.
+
+        Raises:
+            AirflowFailException: there is no such job, it is not running, or it was not stopped as
+                asked; the message says how it stands.
+        """
+        clock = SystemClock()
+        timeout_s = parse_duration(self.timeout, name="timeout")
+        try:
+            call = self._ask(context)
+            if not self.deferrable:
+                return self._told(context, call.run_id, call.wait(clock, timeout_s).to_dict())
+        except (ConfigError, StopError) as error:
+            raise AirflowFailException(str(error)) from error
+        trigger = SparkStopTrigger(
+            job_dir=local_path_of(call.job_dir) or call.job_dir,
+            request_id=call.request_id,
+            run_id=call.run_id,
+            token=call.token,
+            timeout_s=timeout_s,
+            poll_interval=self.poll_interval,
+        )
+        self.defer(trigger=trigger, method_name="resume", kwargs={"run_id": call.run_id})
+
+    def resume(self, context: Context, event: dict[str, Any], run_id: str) -> dict[str, Any]:
+        """Continue when the driver has answered."""
+        if "error" in event:
+            raise AirflowFailException(event["error"])
+        return self._told(context, run_id, event["answer"])
+
+    def _ask(self, context: Context) -> StopCall:
+        ti = context["ti"]
+        # A clear raises max_tries, a retry does not: see hooks/clearing.py.
+        asker = f"{ti.dag_id}-{ti.task_id}-{ti.run_id}-{ti.map_index}-{ti.max_tries}"
+        aligned = self.aligned_timeout
+        return request_stop(
+            self.job_dir,
+            SystemClock(),
+            drain=self.drain,
+            savepoint=savepoint_address(self.job_dir, self.savepoint),
+            aligned_timeout_s=(
+                parse_duration(aligned, name="aligned_timeout") if aligned is not None else None
+            ),
+            request_id=derive_run_id(f"stop-{asker}"),
+        )
+
+    def _told(self, context: Context, run_id: str, answer: Mapping[str, Any]) -> dict[str, Any]:
+        told = {
+            "run_id": run_id,
+            "outcome": answer["outcome"],
+            "savepoint": answer["savepoint"],
+        }
+        for asset in self.outlets:
+            context["outlet_events"][asset].extra = told
+        return told

@@ -1,0 +1,89 @@
+"""Waits in the triggerer for a driver's answer to a stop."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+from airflow.triggers.base import BaseTrigger, TriggerEvent
+
+from airflow_provider.runtime.clock import SystemClock
+from airflow_provider.runtime.errors import SparkStreamError
+from airflow_provider.runtime.lease import LeaseObserver
+from airflow_provider.runtime.stopping import StopCall
+from airflow_provider.runtime.storage import open_storage
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+
+class SparkStopTrigger(BaseTrigger):
+    """Fires once: when the driver has answered, has ended without an answer, or time is up.
+
+    Its event holds ``answer``, or ``error``. Nothing is undone when the task is killed: a request
+    that was put stands.
+
+    Args:
+        job_dir: URL of the job directory.
+        request_id: the request.
+        run_id: the run that is stopped.
+        token: the lease of the driver that was asked.
+        timeout_s: how long to wait from now on, in seconds.
+        poll_interval: seconds between looks.
+    """
+
+    def __init__(
+        self,
+        job_dir: str,
+        request_id: str,
+        run_id: str,
+        token: int,
+        *,
+        timeout_s: float,
+        poll_interval: float = 1.0,
+        **_: Any,
+    ) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]  # Airflow has no types there
+        self.job_dir = job_dir
+        self.request_id = request_id
+        self.run_id = run_id
+        self.token = token
+        self.timeout_s = timeout_s
+        self.poll_interval = poll_interval
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        """Return the class path and arguments from which another triggerer goes on."""
+        return (
+            "airflow_provider.triggers.spark_stop.SparkStopTrigger",
+            {
+                "v": 1,
+                "job_dir": self.job_dir,
+                "request_id": self.request_id,
+                "run_id": self.run_id,
+                "token": self.token,
+                "timeout_s": self.timeout_s,
+                "poll_interval": self.poll_interval,
+            },
+        )
+
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        """Look until there is something to say; storage is read in threads."""
+        yield TriggerEvent(await self._wait())  # type: ignore[no-untyped-call]  # as above
+
+    async def _wait(self) -> dict[str, Any]:
+        clock = SystemClock()
+        call = StopCall(self.job_dir, self.request_id, self.run_id, self.token)
+        observer = LeaseObserver(open_storage(self.job_dir), clock)
+        deadline = clock.monotonic() + self.timeout_s
+        while clock.monotonic() < deadline:
+            try:
+                answer = await asyncio.to_thread(call.look, observer)
+            except SparkStreamError as error:
+                return {"error": str(error)}
+            except OSError as error:  # the storage may be away for a while
+                self.log.warning("%s cannot be read: %s", self.job_dir, error)
+                answer = None
+            if answer is not None:
+                return {"answer": answer.to_dict()}
+            await asyncio.sleep(self.poll_interval)
+        return {"error": str(call.timed_out(self.timeout_s))}
