@@ -1,0 +1,256 @@
+"""Stopping from outside: what a driver accepts, what it promises, and that everybody is answered."""
+
+from __future__ import annotations
+
+import pytest
+
+from airflow_provider.runtime.errors import StopError, UnknownJobError
+from airflow_provider.runtime.jobdir import JobDirectory, JobRecord
+from airflow_provider.runtime.lease import LeaseObserver
+from airflow_provider.runtime.lifecycle import AtEnd, JobPhase, Stop
+from airflow_provider.runtime.requests import pending_requests, read_reply, reply
+from airflow_provider.runtime.savepoint import open_savepoint
+from airflow_provider.runtime.stopping import StopDesk, request_stop, savepoint_address
+from tests.unit.support import EpochBench, FakeFrame, FakeSink, counted
+
+KEEP = Stop(AtEnd.SUSPEND, savepoint=False)
+DRIVER = "d1"  # the bench's driver, whose lease is never silent for long enough
+
+
+@pytest.fixture
+def job(tmp_path):
+    """Yield a job directory whose query has published two batches, and whose driver is alive."""
+    bench = EpochBench(tmp_path / "job", FakeSink())
+    bench.spark.begin()
+    bench.spark.storage.put("sources/0/0", b"v1")
+    JobDirectory(bench.storage).put_job(JobRecord(name="job", created="now"))
+    committer = bench.recovered()
+    for epoch in (0, 1):
+        bench.spark.plan(epoch)
+        committer.pre_commit(FakeFrame(f"row {epoch}"), epoch, counted(1))
+        bench.spark.commit(epoch)
+    committer.commit_ready()
+    yield bench
+    bench.close()
+
+
+def desk_of(job: EpochBench) -> StopDesk:
+    directory = JobDirectory(job.storage)
+    return StopDesk(directory, directory.run("r1"), DRIVER, job.clock)
+
+
+def ask(job: EpochBench, **how):
+    """Ask the driver; return the request, as it finds it, and the call that waits."""
+    call = request_stop(job.storage.url, job.clock, **how)
+    pending = pending_requests(job.storage, DRIVER)
+    return next(r for r in pending if r.id == call.request_id), call
+
+
+def answer(job: EpochBench, request):
+    return read_reply(job.storage, request.id)
+
+
+def test_a_stop_is_accepted_while_the_job_reads(job):
+    """
+    Without drain nothing is promised: a driver that dies now is followed by one that reads on.
+    """
+    desk, (request, _) = desk_of(job), ask(job)
+
+    assert desk.hear(request, JobPhase.OPENED) is None, "there is nothing to stop yet"
+    assert KEEP == desk.hear(request, JobPhase.READING)
+    assert desk.hear(request, JobPhase.HALTING) is None, "it is known"
+    assert answer(job, request) is None
+    assert desk_of(job).promised() is None
+
+    desk.close("SUSPENDED", "")
+    assert (True, "SUSPENDED") == (answer(job, request).ok, answer(job, request).outcome)
+
+
+def test_a_drain_is_promised(job, tmp_path):
+    """
+    Whichever attempt comes completes a stop with drain, with the savepoint that was asked for.
+    """
+    url = str(tmp_path / "s1")
+    request, _ = ask(job, drain=True, savepoint=url)
+
+    assert Stop(AtEnd.DRAIN, savepoint=True) == desk_of(job).hear(request, JobPhase.READING)
+
+    later = desk_of(job)
+    assert Stop(AtEnd.DRAIN, savepoint=True) == later.promised()
+    assert later.take_savepoint()
+    assert desk_of(job).promised() is not None
+    again = desk_of(job)
+    again.promised()
+    assert again.take_savepoint(), "a third attempt finds the savepoint by the request's id"
+    again.close("FINISHED", "")
+    assert (True, url) == (answer(job, request).ok, answer(job, request).savepoint)
+    assert "stop" == open_savepoint(url).record.origin
+
+
+def test_a_second_stop_is_refused(job):
+    """
+    One at a time: whoever comes second is told so.
+    """
+    desk, (first, _), (second, _) = desk_of(job), ask(job), ask(job, drain=True)
+    desk.hear(first, JobPhase.READING)
+
+    assert desk.hear(second, JobPhase.HALTING) is None
+    assert (False, "the job is being stopped already") == (
+        answer(job, second).ok,
+        answer(job, second).message,
+    )
+
+
+@pytest.mark.parametrize("phase", [JobPhase.DRAINING, JobPhase.COMMITTING, JobPhase.CLOSING])
+def test_a_job_that_is_ending_by_itself(job, phase, tmp_path):
+    """
+    Who wants it drained waits for its end; who wants something else is told that it comes too late.
+    """
+    desk = desk_of(job)
+    met, _ = ask(job, drain=True)
+    unmet, _ = ask(job)
+    saved, _ = ask(job, drain=True, savepoint=str(tmp_path / "s1"))
+
+    for request in (met, unmet, saved):
+        assert desk.hear(request, phase) is None
+    assert answer(job, met) is None
+    for request in (unmet, saved):
+        assert not answer(job, request).ok
+        assert "is ending by itself" in answer(job, request).message
+
+    desk.close("FINISHED", "")
+    assert (True, "FINISHED") == (answer(job, met).ok, answer(job, met).outcome)
+
+
+def test_a_folder_that_is_taken_is_refused_before_anything_stops(job, tmp_path):
+    """
+    The savepoint could not be put there: the job goes on, and the next stop works.
+    """
+    (tmp_path / "s1").mkdir()
+    (tmp_path / "s1" / "letter").touch()
+    desk, (request, _) = desk_of(job), ask(job, drain=True, savepoint=str(tmp_path / "s1"))
+
+    assert desk.hear(request, JobPhase.READING) is None
+    assert "choose another name for the savepoint; the job goes on" in answer(job, request).message
+    assert desk_of(job).promised() is None
+
+    request, _ = ask(job)
+    assert KEEP == desk.hear(request, JobPhase.READING)
+
+
+def test_a_savepoint_that_fails_lets_the_job_go_on(job, tmp_path):
+    """
+    The caller is told why, nothing is left of it, and the next stop is heard.
+    """
+    desk, url = desk_of(job), tmp_path / "s1"
+    request, _ = ask(job, savepoint=str(url))
+    desk.hear(request, JobPhase.READING)
+    job.spark.storage.delete("offsets/0")
+
+    assert not desk.take_savepoint()
+    assert not url.exists()
+    desk.go_on()
+    assert not answer(job, request).ok
+    assert "offsets/0" in answer(job, request).message
+    assert answer(job, request).message.endswith("the job goes on running")
+
+    request, _ = ask(job)
+    assert KEEP == desk.hear(request, JobPhase.READING)
+
+
+def test_a_drain_without_its_savepoint_has_drained(job, tmp_path):
+    """
+    There is no way back: the caller learns the outcome, and why there is no savepoint.
+    """
+    desk, (request, _) = desk_of(job), ask(job, drain=True, savepoint=str(tmp_path / "s1"))
+    desk.hear(request, JobPhase.READING)
+    job.spark.storage.delete("offsets/0")
+
+    assert not desk.take_savepoint()
+    desk.close("FINISHED", "")
+
+    assert (False, "FINISHED") == (answer(job, request).ok, answer(job, request).outcome)
+    assert "FINISHED, but no savepoint: " in answer(job, request).message
+
+
+def test_stopping_that_fails_names_the_savepoint(job, tmp_path):
+    """
+    What is complete is named, with the ways on.
+    """
+    desk, (request, call) = desk_of(job), ask(job, savepoint=str(tmp_path / "s1"))
+    desk.hear(request, JobPhase.READING)
+    assert desk.take_savepoint()
+
+    desk.close(None, "RECOVERABLE: OSError: disk on fire")
+
+    assert str(tmp_path / "s1") == answer(job, request).savepoint
+    with pytest.raises(StopError, match=r"disk on fire. The savepoint .*s1 is complete"):
+        call.look(LeaseObserver(job.storage, job.clock))
+
+
+def test_everybody_is_answered_at_the_end(job):
+    """
+    Also those whose requests came in the last moment, and those who were never heard.
+    """
+    desk = desk_of(job)
+    early, _ = ask(job)
+    late, _ = ask(job, drain=True)
+
+    desk.close(None, "the attempt was cancelled")
+
+    for request in (early, late):
+        assert not answer(job, request).ok
+        assert (
+            "the run had ended already: the attempt was cancelled" == answer(job, request).message
+        )
+
+
+def test_a_driver_that_ends_without_a_word(job):
+    """
+    Whoever waits learns that the lease is free, and what that means.
+    """
+    _, call = ask(job)
+    observer = LeaseObserver(job.storage, job.clock)
+    assert call.look(observer) is None
+
+    job.close()
+    with pytest.raises(StopError, match="ended without an answer; its next attempt goes on"):
+        call.look(observer)
+    with pytest.raises(UnknownJobError, match="no driver is running this job"):
+        request_stop(job.storage.url, job.clock)
+
+
+def test_an_answer_is_waited_for(job):
+    """
+    Not for ever: the request stands, and the message says what else can be done.
+    """
+    request, call = ask(job)
+    with pytest.raises(StopError, match=r"has not stopped in 0.05 seconds; it still will"):
+        call.wait(job.clock, 0.05)
+
+    reply(job.storage, request.id, ok=True, message="", clock=job.clock, outcome="SUSPENDED")
+    assert "SUSPENDED" == call.wait(job.clock, 0.05).outcome
+
+
+def test_the_same_id_is_the_same_stop(job):
+    """
+    A task that is retried waits for the stop that its last try has asked for, also when it is done.
+    """
+    first = request_stop(job.storage.url, job.clock, request_id="ask-1")
+    assert first == request_stop(job.storage.url, job.clock, request_id="ask-1", drain=True)
+    reply(job.storage, "ask-1", ok=True, message="", clock=job.clock, outcome="SUSPENDED")
+    job.close()
+
+    again = request_stop(job.storage.url, job.clock, request_id="ask-1")
+    assert "SUSPENDED" == again.wait(job.clock, 0.05).outcome
+
+
+@pytest.mark.parametrize(
+    ("given", "address"),
+    [(None, None), ("s1", "/job/savepoints/s1"), ("s3://b/s1", "s3://b/s1"), ("/x/s1", "/x/s1")],
+)
+def test_a_savepoint_is_named_or_addressed(given, address):
+    """
+    A name lies in the job's own folder.
+    """
+    assert address == savepoint_address("/job/", given)
