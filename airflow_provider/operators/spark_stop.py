@@ -81,23 +81,29 @@ class SparkStopOperator(BaseOperator):
             AirflowFailException: there is no such job, it is not running, or it was not stopped as
                 asked; the message says how it stands.
         """
-        clock = SystemClock()
         timeout_s = parse_duration(self.timeout, name="timeout")
         try:
             call = self._ask(context)
-            if not self.deferrable:
-                return self._told(context, call.run_id, call.wait(clock, timeout_s).to_dict())
+            if self.deferrable:
+                self.defer(
+                    trigger=self._trigger(call, timeout_s),
+                    method_name="resume",
+                    kwargs={"run_id": call.run_id},
+                )
+            answer = call.wait(SystemClock(), timeout_s)
         except (ConfigError, StopError) as error:
             raise AirflowFailException(str(error)) from error
-        trigger = SparkStopTrigger(
-            job_dir=local_path_of(call.job_dir) or call.job_dir,
+        return self._told(context, call.run_id, answer.to_dict())
+
+    def _trigger(self, call: StopCall, timeout_s: float) -> SparkStopTrigger:
+        return SparkStopTrigger(
+            job_dir=local_path_of(call.job_dir) or call.job_dir,  # not relative to this worker
             request_id=call.request_id,
             run_id=call.run_id,
             token=call.token,
             timeout_s=timeout_s,
             poll_interval=self.poll_interval,
         )
-        self.defer(trigger=trigger, method_name="resume", kwargs={"run_id": call.run_id})
 
     def resume(self, context: Context, event: dict[str, Any], run_id: str) -> dict[str, Any]:
         """Continue when the driver has answered."""
