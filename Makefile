@@ -41,9 +41,12 @@ format: $(INSTALLED) ## Format, and fix what can be fixed
 test: $(INSTALLED) ## Every test but the soak ones (ARGS adds pytest options)
 	$(BIN)/python -m pytest -m "not soak" $(ARGS)
 
+# Two processes; what no fast test lies in is not even imported, for that takes seconds in each.
+FAST := -n 2 --dist loadgroup --ignore=tests/airflow --ignore=tests/crash
+
 .PHONY: test-fast
 test-fast: $(INSTALLED) ## The tests without Spark and Airflow: under one minute
-	$(BIN)/python -m pytest -m "not spark and not airflow and not slow and not soak" $(ARGS)
+	$(BIN)/python -m pytest -m "not spark and not airflow and not slow and not soak" $(FAST) $(ARGS)
 
 .PHONY: soak
 soak: $(INSTALLED) ## The tests that run for long
