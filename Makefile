@@ -53,10 +53,12 @@ soak: $(INSTALLED) ## The tests that run for long
 	$(BIN)/python -m pytest -m soak --timeout=0 $(ARGS)
 
 .PHONY: bench
-bench: $(INSTALLED) ## Compare the runtime and each of its sinks with plain PySpark
+bench: $(INSTALLED) ## Compare with plain PySpark, and savepoints with copies
 	@missed=0; \
 	$(BIN)/python scripts/bench.py --batches 2 || missed=1; \
 	$(BIN)/python scripts/bench.py --batches 20 --sinks all || missed=1; \
+	$(BIN)/python scripts/benchmarks/savepoints.py running || missed=1; \
+	$(BIN)/python scripts/benchmarks/savepoints.py size || missed=1; \
 	exit $$missed
 
 .PHONY: clean

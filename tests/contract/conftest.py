@@ -98,8 +98,8 @@ def _served(store: str, url: str, environment: dict[str, str]) -> Iterator[Store
     server.stop()
 
 
-@pytest.fixture(scope="session")
-def s3() -> Iterator[StoreServer]:
+def serve_s3() -> Iterator[StoreServer]:
+    """Yield an S3 server with a bucket; the environment meanwhile points to it."""
     environment = {
         "AWS_ACCESS_KEY_ID": "id",
         "AWS_SECRET_ACCESS_KEY": "secret",
@@ -110,6 +110,9 @@ def s3() -> Iterator[StoreServer]:
     for server in _served("s3", f"s3://{BUCKET}/jobs", environment):
         server.ask("PUT", f"/{BUCKET}")
         yield server
+
+
+s3 = pytest.fixture(scope="session")(serve_s3)
 
 
 @pytest.fixture(scope="session")

@@ -27,6 +27,7 @@ from airflow_provider.runtime.errors import (
     RunFailedError,
 )
 from airflow_provider.runtime.jobdir import JobDirectory
+from airflow_provider.runtime.session import job_session
 from airflow_provider.runtime.storage import open_storage
 
 pytestmark = pytest.mark.spark
@@ -467,3 +468,18 @@ def test_a_stream_opened_by_the_job_itself_has_no_end(spark, place):
     assert [(False, False)] == [
         (source["bounded"], source["finished"]) for source in final.queries["out"]["sources"]
     ]
+
+
+def test_a_job_gets_its_settings_in_a_shared_jvm(spark):
+    """
+    Also those that Spark does not list, such as RocksDB's; what belongs to the JVM stays its own.
+    """
+    changelogs = "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled"
+    jvm = {"spark.driver.memory": "7g", "spark.sql.warehouse.dir": "/elsewhere"}
+    own = {changelogs: "true", "spark.sql.shuffle.partitions": "3"}
+
+    session = job_session(spark, {**jvm, **own})
+
+    assert own == {key: session.conf.get(key) for key in own}
+    assert not {*jvm.items()} & {(key, session.conf.get(key, None)) for key in jvm}
+    assert spark.conf.get(changelogs, None) is None

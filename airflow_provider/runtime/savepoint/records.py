@@ -15,12 +15,14 @@ not stored twice; the folder of both is then what can be moved.
 from __future__ import annotations
 
 import dataclasses
+import json
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from airflow_provider.runtime.errors import ConfigError, CorruptDocumentError
 from airflow_provider.runtime.storage import Document
 
 if TYPE_CHECKING:
+    import builtins
     from collections.abc import Iterable, Iterator, Mapping
 
 MANIFEST: Final = "savepoint.json"
@@ -132,6 +134,13 @@ class SavepointRecord(Document):
         """Return plain JSON values; a file is a list, its last members left out when empty."""
         plain = {"version": self.VERSION, **vars(self)}
         return {**plain, "queries": {n: _plain(q) for n, q in self.queries.items()}}
+
+    def to_bytes(self) -> builtins.bytes:  # `bytes` is a property here
+        """Return the document as it is stored: one line.
+
+        Indenting is done in Python, and takes as long for thousands of files as linking them.
+        """
+        return json.dumps(self.to_dict()).encode() + b"\n"
 
     @classmethod
     def from_dict(cls, raw: Any, *, where: str) -> SavepointRecord:
