@@ -3,7 +3,8 @@
 A run that may be replayed begins with a savepoint of origin ``rewind``, or at the very beginning of
 its job. Rewinding takes back what the run has committed in every sink, sets the queries to where
 they stood, and records that the run no longer counts. Each step is put down before it is done, so
-whoever comes next goes on; until the last one no driver can run the job.
+whoever comes next goes on; until the last one no driver can run the job. The savepoints of the
+newest runs are kept, older ones are disposed of when another run begins.
 
 ==================================  ================================================================
 a crash                             the next call
@@ -18,9 +19,11 @@ while the queries are restored      goes on (savepoint/restoring.py)
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING
+import logging
+from typing import TYPE_CHECKING, Final
 
 from airflow_provider.runtime import failpoints
+from airflow_provider.runtime.checkpoint import CheckpointLogs
 from airflow_provider.runtime.clock import Clock, to_iso
 from airflow_provider.runtime.errors import TakeBackError, UnknownJobError
 from airflow_provider.runtime.jobdir import RewoundRecord
@@ -31,12 +34,14 @@ from airflow_provider.runtime.savepoint import (
     finish_restore,
     job_source,
     open_savepoint,
+    retain,
     take_savepoint,
 )
-from airflow_provider.runtime.sinks import take_back_after
+from airflow_provider.runtime.sinks import has_written, runs_after, take_back_after
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    import datetime as dt
+    from collections.abc import Collection, Sequence
 
     from airflow_provider.runtime.jobdir import JobDirectory, RunRecord
     from airflow_provider.runtime.queries import QueryDefinition
@@ -44,13 +49,44 @@ if TYPE_CHECKING:
     from airflow_provider.runtime.sinks.protocol import Fence
 
 
+log = logging.getLogger(__name__)
+
+_ORIGIN: Final = "rewind"
+
+
 def starting_savepoint(directory: JobDirectory, run_id: str) -> str:
     """Return the address of the savepoint that a run begins with, which need not exist."""
-    return f"{directory.url}/savepoints/rewind-{run_id}"
+    return f"{directory.url}/savepoints/{_folder(run_id)}"
+
+
+def runs_since(directory: JobDirectory, run_id: str) -> list[str]:
+    """Return the runs that have begun after this one, oldest first, also those that were rewound.
+
+    Raises:
+        UnknownJobError: there is no such run.
+    """
+    ids = directory.run_ids()
+    if run_id not in ids:
+        msg = f"{directory.url}: no run {run_id!r}, so there is nothing to rewind"
+        raise UnknownJobError(msg)
+    return ids[ids.index(run_id) + 1 :]
+
+
+def replayable_runs(directory: JobDirectory, run_id: str, keep: int) -> list[str]:
+    """Return the newest *keep* runs that count, newest first; this one is the first of them."""
+    newest = [run_id]
+    for other in reversed(directory.run_ids()):
+        if len(newest) >= keep:
+            break
+        if other != run_id and directory.run(other).rewound() is None:
+            newest.append(other)
+    return newest[:keep]
 
 
 def begin_rewindable(directory: JobDirectory, record: RunRecord, clock: Clock) -> None:
     """Take the savepoint to which the run can be rewound, unless there is one or nothing to save.
+
+    A run that has written something cannot be made replayable any more; that is logged.
 
     Args:
         directory: the job directory; the caller holds its lease, has published what Spark has
@@ -61,13 +97,82 @@ def begin_rewindable(directory: JobDirectory, record: RunRecord, clock: Clock) -
     Crash safety: calling it again takes it, or finds it.
     Idempotent: by run id.
     """
-    if all(batch < 0 for batch in record.starting.values()):
-        return
     url = starting_savepoint(directory, record.run_id)
-    if _find(url) is None:
-        take_savepoint(
-            job_source(directory.url, clock), url, origin="rewind", aligned_timeout_s=0, clock=clock
+    begun = [name for name in record.starting if _last_commit(directory, name) >= 0]
+    if not begun or _find(url) is not None:
+        return
+    if _has_written(directory, record):
+        if not _begins_anew(record):
+            log.warning("run=%s cannot be replayed: it began without a savepoint", record.run_id)
+        return
+    source = job_source(directory.url, clock)
+    # One that has not had a batch has nothing to save, and begins anew when the run is rewound.
+    queries = tuple(query for query in source.queries if query.name in begun)
+    source = dataclasses.replace(source, queries=queries)
+    take_savepoint(source, url, origin=_ORIGIN, aligned_timeout_s=0, clock=clock)
+
+
+def forget_older(directory: JobDirectory, kept: Collection[str], clock: Clock) -> None:
+    """Dispose of the savepoints with which runs have begun, but for those of *kept*.
+
+    Args:
+        directory: the job directory; the caller holds its lease.
+        kept: run ids.
+        clock: time.
+
+    Crash safety: calling it again completes it; a savepoint is complete, or garbage.
+    """
+    rule = _Older(frozenset(_folder(run_id) for run_id in kept))
+    root = directory.storage.at("savepoints")
+    if not any(rule.is_about(name) for name in root.list("")):
+        return  # what others keep there need not be read
+    try:
+        for name in retain(root.url, rule, clock=clock):
+            log.info("%s/%s: disposed of, the run can no longer be replayed", root.url, name)
+    except OSError as error:  # the next run removes it; this one does not need it gone
+        log.warning("%s: old savepoints could not be removed: %s", root.url, error)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Older:
+    """Retention of the savepoints with which runs have begun: by run, whatever their age."""
+
+    kept: frozenset[str]
+
+    def is_about(self, folder: str) -> bool:
+        return folder.startswith(_folder("")) and folder not in self.kept
+
+    def expired(self, savepoints: Sequence[Savepoint], now: dt.datetime) -> list[Savepoint]:
+        del now
+        return [s for s in savepoints if s.record.origin == _ORIGIN and self.is_about(s.folder)]
+
+
+def check_start(directory: JobDirectory, run_id: str) -> Savepoint | None:
+    """Return the savepoint that a run began with; None when it began with the job, or was rewound.
+
+    Needs no Spark; what its sinks can do is :meth:`Rewind.check`'s.
+
+    Raises:
+        UnknownJobError: there is no such run.
+        TakeBackError: later runs have built on it, or its savepoint is not there.
+    """
+    since = runs_since(directory, run_id)
+    record = directory.run(run_id).record()
+    if record is None or directory.run(run_id).rewound() is not None:
+        return None
+    later = [other for other in since if _stands(directory, other)]
+    if later:
+        msg = (
+            f"{directory.url}: run {run_id!r} cannot be rewound, because later runs have built on "
+            f"it; rewind them first, the newest first: {', '.join(reversed(later))} (all of them "
+            f"at once: spark-stream rewind --with-later)"
         )
+        raise TakeBackError(msg)
+    savepoint = None if _begins_anew(record) else _find(starting_savepoint(directory, run_id))
+    if savepoint is None and not _begins_anew(record) and _has_written(directory, record):
+        msg = f"{directory.url}: run {run_id!r} cannot be rewound: {_why_none(record)}"
+        raise TakeBackError(msg)
+    return savepoint
 
 
 @dataclasses.dataclass(frozen=True)
@@ -93,13 +198,15 @@ class Rewind:
 
         Raises:
             UnknownJobError: there is no such run.
-            TakeBackError: later runs have built on it, it did not begin with a savepoint, or a sink
-                cannot take back what it has written.
+            TakeBackError: later runs have built on it, its savepoint is not there, another run has
+                written meanwhile, or a sink cannot take back what it has written.
         """
+        savepoint = check_start(self.directory, self.run_id)
         if self.directory.run(self.run_id).rewound() is not None:
             return
-        savepoint = self._savepoint()
+        self._check_declared()
         for query in self.queries:
+            self._check_alone(query.name, savepoint)
             for take_back in self._take_backs(query, savepoint):
                 take_back.check()
 
@@ -115,7 +222,10 @@ class Rewind:
         run = self.directory.run(self.run_id)
         if run.rewound() is None:
             self.check()
-            savepoint = self._savepoint()
+            record = run.record()
+            if record is not None:  # a driver may have died before it could
+                begin_rewindable(self.directory, record, self.clock)
+            savepoint = check_start(self.directory, self.run_id)
             for query in self.queries:
                 for take_back in self._take_backs(query, savepoint):
                     take_back.take_back()
@@ -129,54 +239,90 @@ class Rewind:
                 RewoundRecord(run_id=self.run_id, savepoint=url, at=to_iso(self.clock.now()))
             )
             failpoints.hit("rewind.recorded")
-        last = Restores(self.directory).last()
-        if last is not None and last.done is None:
+        self._finish_restore()
+
+    def _finish_restore(self) -> None:
+        last, rewound = Restores(self.directory).last(), self.directory.run(self.run_id).rewound()
+        ours = last is not None and rewound is not None and last.savepoint == rewound.savepoint
+        if last is not None and last.done is None and ours:
             finish_restore(self.directory, last, self.fence, self.clock)
 
-    def _savepoint(self) -> Savepoint | None:
-        """Return what the run began with; None for the job's beginning."""
+    def _check_declared(self) -> None:
+        """Refuse when rows lie where the job's function no longer leads."""
+        declared = {query.name for query in self.queries}
         record = self.directory.run(self.run_id).record()
-        if record is None:
-            msg = f"{self.directory.url}: no run {self.run_id!r}, so there is nothing to rewind"
-            raise UnknownJobError(msg)
-        self._check_last(record)
-        if all(batch < 0 for batch in record.starting.values()):
-            return None
-        savepoint = _find(starting_savepoint(self.directory, self.run_id))
-        if savepoint is None:
+        gone = sorted(set(record.starting) - declared) if record is not None else []
+        if gone:
             msg = (
-                f"{self.directory.url}: run {self.run_id!r} did not begin with a savepoint, or it "
-                "was disposed of, so it cannot be rewound; run with on_clear='replay' from its "
-                "first attempt on"
+                f"{self.directory.url}: run {self.run_id!r} ran query {gone[0]!r}, which the job "
+                "no longer has, so its rows cannot be found; put it back"
             )
             raise TakeBackError(msg)
-        return savepoint
 
-    def _check_last(self, record: RunRecord) -> None:
-        ids = self.directory.run_ids()
-        later = [
-            run_id
-            for run_id in ids[ids.index(record.run_id) + 1 :]
-            if self.directory.run(run_id).rewound() is None
-        ]
-        if later:
+    def _check_alone(self, query: str, savepoint: Savepoint | None) -> None:
+        """Refuse when an older run was resumed after this one had begun: its rows would go, too."""
+        after = self._epoch_before(query, savepoint)
+        others = runs_after(self.directory.committables(query), after) - {self.run_id}
+        if others:
             msg = (
-                f"{self.directory.url}: run {record.run_id!r} cannot be rewound, because later "
-                f"runs have built on it; rewind them first, the newest first: "
-                f"{', '.join(reversed(later))}"
+                f"{self.directory.url}: run {self.run_id!r} cannot be rewound alone: "
+                f"{', '.join(sorted(others))} has written to query {query!r} since it began; set "
+                "the job to a savepoint from before both: spark-stream savepoint restore "
+                "--take-back"
             )
             raise TakeBackError(msg)
 
     def _take_backs(self, query: QueryDefinition, savepoint: Savepoint | None) -> list[TakeBack]:
-        saved = savepoint.record.queries.get(query.name) if savepoint is not None else None
         return take_back_after(
             query.name,
             storage=self.directory.committables(query.name),
             sinks=[*query.sinks, *([query.native] if query.native else [])],
-            epoch=saved.batch if saved is not None else -1,
+            epoch=self._epoch_before(query.name, savepoint),
             fence=self.fence,
             clock=self.clock,
         )
+
+    def _epoch_before(self, query: str, savepoint: Savepoint | None) -> int:
+        saved = savepoint.record.queries.get(query) if savepoint is not None else None
+        if saved is not None:
+            return saved.batch
+        record = self.directory.run(self.run_id).record()
+        return record.starting.get(query, -1) if record is not None else -1
+
+
+def _folder(run_id: str) -> str:
+    return f"{_ORIGIN}-{run_id}"
+
+
+def _begins_anew(record: RunRecord) -> bool:
+    return all(batch < 0 for batch in record.starting.values())
+
+
+def _last_commit(directory: JobDirectory, query: str) -> int:
+    return CheckpointLogs(directory.checkpoint(query)).position().last_commit
+
+
+def _has_written(directory: JobDirectory, record: RunRecord) -> bool:
+    return any(has_written(directory.committables(name), record.run_id) for name in record.starting)
+
+
+def _stands(directory: JobDirectory, run_id: str) -> bool:
+    """Tell whether a run has written something that was not taken back."""
+    run = directory.run(run_id)
+    record = run.record()
+    return record is not None and run.rewound() is None and _has_written(directory, record)
+
+
+def _why_none(record: RunRecord) -> str:
+    if not record.replayable:
+        return (
+            "it did not begin with a savepoint; run with on_clear='replay' from its first attempt "
+            "on"
+        )
+    return (
+        "the savepoint that it began with was disposed of, because only the newest runs stay "
+        "replayable; replayable_runs says how many"
+    )
 
 
 def _find(url: str) -> Savepoint | None:

@@ -15,7 +15,12 @@ from airflow_provider.runtime.sinks.protocol import (
 )
 from airflow_provider.runtime.sinks.records import EpochRecord, EpochRecords
 from airflow_provider.runtime.sinks.sql import SqlSink, sql
-from airflow_provider.runtime.sinks.takeback import TakeBack, take_back_after
+from airflow_provider.runtime.sinks.takeback import (
+    TakeBack,
+    has_written,
+    runs_after,
+    take_back_after,
+)
 
 __all__ = [
     "Committable",
@@ -36,8 +41,10 @@ __all__ = [
     "TakeBack",
     "delta",
     "files",
+    "has_written",
     "iceberg",
     "native",
+    "runs_after",
     "sql",
     "take_back_after",
 ]
