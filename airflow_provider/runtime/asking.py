@@ -213,7 +213,7 @@ def check_not_rewound(directory: JobDirectory, run_id: str) -> None:
     if rewound is not None:
         msg = (
             f"{directory.url}: run {run_id!r} no longer counts: the job was set to "
-            f"{rewound.savepoint or 'its beginning'} at {rewound.at}; use another run id"
+            f"{rewound.savepoint or 'before it'} at {rewound.at}; use another run id"
         )
         raise ConfigError(msg)
 

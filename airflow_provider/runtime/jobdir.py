@@ -160,7 +160,8 @@ class RewoundRecord(Document):
     does not end the job.
 
     Attributes:
-        savepoint: what the job was set to; None for its very beginning.
+        savepoint: what the job was set to; None for its very beginning, and for where it stood
+            when the run had written nothing.
     """
 
     run_id: str

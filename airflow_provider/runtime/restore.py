@@ -8,6 +8,7 @@ import uuid
 from typing import TYPE_CHECKING
 
 from airflow_provider.runtime.asking import Ask
+from airflow_provider.runtime.checkpoint import CheckpointLogs
 from airflow_provider.runtime.clock import Clock, SystemClock, to_iso
 from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.jobdir import JobRecord, RewoundRecord
@@ -28,7 +29,7 @@ from airflow_provider.runtime.savepoint import (
     open_savepoint,
 )
 from airflow_provider.runtime.session import jvm_pid, start_spark
-from airflow_provider.runtime.sinks import take_back_after
+from airflow_provider.runtime.sinks import check_native, take_back_after
 from airflow_provider.runtime.storage import open_storage
 
 if TYPE_CHECKING:
@@ -251,6 +252,9 @@ def _take_back(
     clock: Clock,
 ) -> None:
     """Remove from the queries' sinks what was written after these batches."""
+    for query in queries:
+        planned = CheckpointLogs(directory.checkpoint(query.name)).position().last_offsets
+        check_native(query.native, planned=planned, epoch=after[query.name])
     for query in queries:
         for work in take_back_after(
             query.name,

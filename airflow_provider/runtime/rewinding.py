@@ -20,24 +20,28 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import re
 from typing import TYPE_CHECKING, Final
 
 from airflow_provider.runtime import failpoints
 from airflow_provider.runtime.checkpoint import CheckpointLogs
 from airflow_provider.runtime.clock import Clock, to_iso
-from airflow_provider.runtime.errors import TakeBackError, UnknownJobError
+from airflow_provider.runtime.errors import SavepointBusyError, TakeBackError, UnknownJobError
 from airflow_provider.runtime.jobdir import RewoundRecord
 from airflow_provider.runtime.savepoint import (
     Restores,
     Savepoint,
     begin_restore,
+    collect_garbage,
+    dispose,
     finish_restore,
     job_source,
     open_savepoint,
     retain,
     take_savepoint,
 )
-from airflow_provider.runtime.sinks import has_written, runs_after, take_back_after
+from airflow_provider.runtime.sinks import check_native, has_written, runs_after, take_back_after
+from airflow_provider.runtime.sinks.records import query_ids
 
 if TYPE_CHECKING:
     import datetime as dt
@@ -45,6 +49,7 @@ if TYPE_CHECKING:
 
     from airflow_provider.runtime.jobdir import JobDirectory, RunRecord
     from airflow_provider.runtime.queries import QueryDefinition
+    from airflow_provider.runtime.savepoint.sources import Source
     from airflow_provider.runtime.sinks import TakeBack
     from airflow_provider.runtime.sinks.protocol import Fence
 
@@ -52,11 +57,18 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _ORIGIN: Final = "rewind"
+_TRIES: Final = 5  # machines that were lost while a driver of the same run took its savepoint
+_FURTHER: Final = re.compile(r"(\+\d+)?")
 
 
-def starting_savepoint(directory: JobDirectory, run_id: str) -> str:
-    """Return the address of the savepoint that a run begins with, which need not exist."""
-    return f"{directory.url}/savepoints/{_folder(run_id)}"
+def starting_savepoint(directory: JobDirectory, run_id: str) -> Savepoint | None:
+    """Return the savepoint that a run has begun with; None when there is none."""
+    root = directory.storage.at("savepoints")
+    for name in root.list(""):
+        found = _find(root.at(name).url) if _is_of(name, run_id) else None
+        if found is not None and (found.record.origin, found.record.run_id) == (_ORIGIN, run_id):
+            return found
+    return None
 
 
 def runs_since(directory: JobDirectory, run_id: str) -> list[str]:
@@ -97,19 +109,46 @@ def begin_rewindable(directory: JobDirectory, record: RunRecord, clock: Clock) -
     Crash safety: calling it again takes it, or finds it.
     Idempotent: by run id.
     """
-    url = starting_savepoint(directory, record.run_id)
-    begun = [name for name in record.starting if _last_commit(directory, name) >= 0]
-    if not begun or _find(url) is not None:
-        return
+    found = starting_savepoint(directory, record.run_id)
     if _has_written(directory, record):
-        if not _begins_anew(record):
+        if found is None and not _begins_anew(record):
             log.warning("run=%s cannot be replayed: it began without a savepoint", record.run_id)
         return
-    source = job_source(directory.url, clock)
-    # One that has not had a batch has nothing to save, and begins anew when the run is rewound.
-    queries = tuple(query for query in source.queries if query.name in begun)
-    source = dataclasses.replace(source, queries=queries)
-    take_savepoint(source, url, origin=_ORIGIN, aligned_timeout_s=0, clock=clock)
+    # A query that has not had a batch has nothing to save, and begins anew when it is rewound.
+    now = {name: at for name in record.starting if (at := _position(directory, name))[1] >= 0}
+    if found is not None:
+        if now == {name: (q.query_id, q.batch) for name, q in found.record.queries.items()}:
+            return
+        dispose(found.url, clock=clock)  # since then other runs have written, or were rewound
+    if now:
+        source = job_source(directory.url, clock)
+        queries = tuple(query for query in source.queries if query.name in now)
+        _take(
+            directory,
+            dataclasses.replace(source, run_id=record.run_id, queries=queries),
+            _folder(record.run_id),
+            clock,
+        )
+
+
+def _take(directory: JobDirectory, source: Source, name: str, clock: Clock) -> None:
+    """Take the savepoint under this name, or under another one while somebody is at that folder.
+
+    A driver that was lost with its machine cannot be known to have ended, and may wake up.
+    """
+    root = directory.storage.at("savepoints")
+    for number in range(1, _TRIES + 1):
+        place = root.at(name if number == 1 else f"{name}+{number}")
+        try:
+            if place.list(""):
+                collect_garbage(root.url, only=place.url.rpartition("/")[2], clock=clock)
+            take_savepoint(source, place.url, origin=_ORIGIN, aligned_timeout_s=0, clock=clock)
+        except SavepointBusyError as error:
+            if number == _TRIES:
+                raise
+            log.warning("%s", error)
+        else:
+            return
 
 
 def forget_older(directory: JobDirectory, kept: Collection[str], clock: Clock) -> None:
@@ -122,7 +161,7 @@ def forget_older(directory: JobDirectory, kept: Collection[str], clock: Clock) -
 
     Crash safety: calling it again completes it; a savepoint is complete, or garbage.
     """
-    rule = _Older(frozenset(_folder(run_id) for run_id in kept))
+    rule = _Older(frozenset(kept))
     root = directory.storage.at("savepoints")
     if not any(rule.is_about(name) for name in root.list("")):
         return  # what others keep there need not be read
@@ -140,7 +179,8 @@ class _Older:
     kept: frozenset[str]
 
     def is_about(self, folder: str) -> bool:
-        return folder.startswith(_folder("")) and folder not in self.kept
+        ours = folder.startswith(_folder(""))
+        return ours and not any(_is_of(folder, run_id) for run_id in self.kept)
 
     def expired(self, savepoints: Sequence[Savepoint], now: dt.datetime) -> list[Savepoint]:
         del now
@@ -148,7 +188,10 @@ class _Older:
 
 
 def check_start(directory: JobDirectory, run_id: str) -> Savepoint | None:
-    """Return the savepoint that a run began with; None when it began with the job, or was rewound.
+    """Return the savepoint that a run began with.
+
+    None when it began with the job, when it was rewound, and when it has written nothing: then
+    nothing is to be undone, whatever has come after it.
 
     Needs no Spark; what its sinks can do is :meth:`Rewind.check`'s.
 
@@ -158,7 +201,7 @@ def check_start(directory: JobDirectory, run_id: str) -> Savepoint | None:
     """
     since = runs_since(directory, run_id)
     record = directory.run(run_id).record()
-    if record is None or directory.run(run_id).rewound() is not None:
+    if record is None or not _stands(directory, run_id):
         return None
     later = [other for other in since if _stands(directory, other)]
     if later:
@@ -168,8 +211,8 @@ def check_start(directory: JobDirectory, run_id: str) -> Savepoint | None:
             f"at once: spark-stream rewind --with-later)"
         )
         raise TakeBackError(msg)
-    savepoint = None if _begins_anew(record) else _find(starting_savepoint(directory, run_id))
-    if savepoint is None and not _begins_anew(record) and _has_written(directory, record):
+    savepoint = starting_savepoint(directory, run_id)
+    if savepoint is None and not _begins_anew(record):
         msg = f"{directory.url}: run {run_id!r} cannot be rewound: {_why_none(record)}"
         raise TakeBackError(msg)
     return savepoint
@@ -202,11 +245,15 @@ class Rewind:
                 written meanwhile, or a sink cannot take back what it has written.
         """
         savepoint = check_start(self.directory, self.run_id)
-        if self.directory.run(self.run_id).rewound() is not None:
+        record = self.directory.run(self.run_id).record()
+        if record is None or not _stands(self.directory, self.run_id):
             return
-        self._check_declared()
+        self._check_declared(record)
         for query in self.queries:
-            self._check_alone(query.name, savepoint)
+            epoch = self._epoch_before(query.name, savepoint)
+            planned = CheckpointLogs(self.directory.checkpoint(query.name)).position().last_offsets
+            check_native(query.native, planned=planned, epoch=epoch)
+            self._check_alone(query.name, epoch)
             for take_back in self._take_backs(query, savepoint):
                 take_back.check()
 
@@ -222,18 +269,10 @@ class Rewind:
         run = self.directory.run(self.run_id)
         if run.rewound() is None:
             self.check()
-            record = run.record()
-            if record is not None:  # a driver may have died before it could
-                begin_rewindable(self.directory, record, self.clock)
-            savepoint = check_start(self.directory, self.run_id)
-            for query in self.queries:
-                for take_back in self._take_backs(query, savepoint):
-                    take_back.take_back()
-            failpoints.hit("rewind.taken_back")
-            saved = savepoint.record.queries if savepoint is not None else {}
-            names = {q.name: q.name if q.name in saved else "" for q in self.queries}
-            begin_restore(self.directory, savepoint, names=names, clock=self.clock)
-            failpoints.hit("rewind.intended")
+            undone = _stands(self.directory, self.run_id)
+            savepoint = check_start(self.directory, self.run_id) if undone else None
+            if undone:
+                self._undo(savepoint)
             url = savepoint.url if savepoint is not None else None
             run.put_rewound(
                 RewoundRecord(run_id=self.run_id, savepoint=url, at=to_iso(self.clock.now()))
@@ -241,17 +280,26 @@ class Rewind:
             failpoints.hit("rewind.recorded")
         self._finish_restore()
 
+    def _undo(self, savepoint: Savepoint | None) -> None:
+        """Take back the run's rows, and put the intent to restore the queries."""
+        for query in self.queries:
+            for take_back in self._take_backs(query, savepoint):
+                take_back.take_back()
+        failpoints.hit("rewind.taken_back")
+        saved = savepoint.record.queries if savepoint is not None else {}
+        names = {q.name: q.name if q.name in saved else "" for q in self.queries}
+        begin_restore(self.directory, savepoint, names=names, clock=self.clock)
+        failpoints.hit("rewind.intended")
+
     def _finish_restore(self) -> None:
         last, rewound = Restores(self.directory).last(), self.directory.run(self.run_id).rewound()
         ours = last is not None and rewound is not None and last.savepoint == rewound.savepoint
         if last is not None and last.done is None and ours:
             finish_restore(self.directory, last, self.fence, self.clock)
 
-    def _check_declared(self) -> None:
+    def _check_declared(self, record: RunRecord) -> None:
         """Refuse when rows lie where the job's function no longer leads."""
-        declared = {query.name for query in self.queries}
-        record = self.directory.run(self.run_id).record()
-        gone = sorted(set(record.starting) - declared) if record is not None else []
+        gone = sorted(set(record.starting) - {query.name for query in self.queries})
         if gone:
             msg = (
                 f"{self.directory.url}: run {self.run_id!r} ran query {gone[0]!r}, which the job "
@@ -259,10 +307,9 @@ class Rewind:
             )
             raise TakeBackError(msg)
 
-    def _check_alone(self, query: str, savepoint: Savepoint | None) -> None:
+    def _check_alone(self, query: str, epoch: int) -> None:
         """Refuse when an older run was resumed after this one had begun: its rows would go, too."""
-        after = self._epoch_before(query, savepoint)
-        others = runs_after(self.directory.committables(query), after) - {self.run_id}
+        others = runs_after(self.directory.committables(query), epoch) - {self.run_id}
         if others:
             msg = (
                 f"{self.directory.url}: run {self.run_id!r} cannot be rewound alone: "
@@ -298,12 +345,27 @@ def _begins_anew(record: RunRecord) -> bool:
     return all(batch < 0 for batch in record.starting.values())
 
 
-def _last_commit(directory: JobDirectory, query: str) -> int:
-    return CheckpointLogs(directory.checkpoint(query)).position().last_commit
+def _is_of(folder: str, run_id: str) -> bool:
+    """Tell whether a folder is named as the savepoint of a run, or as a further one."""
+    name = _folder(run_id)
+    return folder.startswith(name) and _FURTHER.fullmatch(folder[len(name) :]) is not None
+
+
+def _position(directory: JobDirectory, query: str) -> tuple[str | None, int]:
+    """Return a query's id and its last committed batch."""
+    logs = CheckpointLogs(directory.checkpoint(query))
+    return logs.query_id(), logs.position().last_commit
 
 
 def _has_written(directory: JobDirectory, record: RunRecord) -> bool:
-    return any(has_written(directory.committables(name), record.run_id) for name in record.starting)
+    """Tell whether the run has written; through Spark's own sinks, whether anybody has since."""
+    for name, before in record.starting.items():
+        place = directory.committables(name)
+        if has_written(place, record.run_id):
+            return True
+        if not query_ids(place) and _position(directory, name)[1] > before:
+            return True
+    return False
 
 
 def _stands(directory: JobDirectory, run_id: str) -> bool:

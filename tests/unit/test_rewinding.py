@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import dataclasses
 from types import SimpleNamespace
 
 import pytest
 
 from airflow_provider.runtime.asking import check_not_drained
+from airflow_provider.runtime.clock import to_iso
 from airflow_provider.runtime.errors import CheckpointError, TakeBackError, UnknownJobError
 from airflow_provider.runtime.jobdir import DrainIntent, JobDirectory, JobRecord, RunRecord
+from airflow_provider.runtime.process import ProcessIdentity
 from airflow_provider.runtime.rewinding import (
     Rewind,
     begin_rewindable,
@@ -20,9 +21,9 @@ from airflow_provider.runtime.rewinding import (
 from airflow_provider.runtime.savepoint import (
     check_no_open_restore,
     job_source,
-    open_savepoint,
     take_savepoint,
 )
+from airflow_provider.runtime.savepoint.claims import ClaimRecord
 from airflow_provider.runtime.sinks import EpochCommitter, EpochRecords, epochs, native
 from airflow_provider.runtime.sinks.protocol import OpenFence
 from tests.unit.support import EpochBench, FakeFrame, FakeSink, SparkCheckpoint, counted
@@ -44,8 +45,8 @@ def job(tmp_path, sink):
     bench.close()
 
 
-def run(job: EpochBench, run_id: str, *epochs: int, rewindable: bool = True) -> None:
-    """Let a run begin as a driver does, write epochs, and end."""
+def run(job: EpochBench, run_id: str, *epochs: int, rewindable: bool = True, **others: int) -> None:
+    """Let a run begin as a driver does, write epochs, and end; *others* are further queries."""
     directory = JobDirectory(job.storage)
     committer = job.recovered(run_id)
     record = RunRecord(
@@ -57,7 +58,7 @@ def run(job: EpochBench, run_id: str, *epochs: int, rewindable: bool = True) -> 
         at_end="suspend",
         trigger_s=None,
         interval=None,
-        starting={"q": job.spark.logs.position().last_commit},
+        starting={"q": job.spark.logs.position().last_commit, **others},
         started=run_id,
         replayable=rewindable,
     )
@@ -117,10 +118,7 @@ def test_a_run_that_began_in_the_middle(job, sink):
         job.spark.logs.position().last_commit,
     )
     assert before != job.spark.logs.query_id()
-    assert (
-        "rewind"
-        == open_savepoint(starting_savepoint(JobDirectory(job.storage), "r2")).record.origin
-    )
+    assert "rewind-r2" == starting_savepoint(JobDirectory(job.storage), "r2").folder
     run(job, "r3", 2)
     assert {0: ["r1 0"], 1: ["r1 1"], 2: ["r3 2"]} == sink.published
 
@@ -171,7 +169,7 @@ def test_a_drain_is_undone_with_its_run(job):
 
 def test_what_cannot_be_rewound(job, sink):
     """
-    An unknown run, one that did not begin with a savepoint, and a sink that keeps no account.
+    An unknown run, and one that did not begin with a savepoint.
     """
     run(job, "r1", 0)
     run(job, "r2", 1, rewindable=False)
@@ -182,10 +180,22 @@ def test_what_cannot_be_rewound(job, sink):
         TakeBackError, match="run 'r2' cannot be rewound: it did not begin with a sav"
     ):
         rewind(job, "r2").check()
-    run_of = SimpleNamespace(name="q", sinks=(), native=native("console"))
-    with pytest.raises(TakeBackError, match="did not begin with a savepoint|cannot be taken back"):
-        Rewind(JobDirectory(job.storage), "r2", [run_of], OpenFence(), job.clock).check()
     assert {0: ["r1 0"], 1: ["r2 1"]} == sink.published
+
+
+def test_a_run_that_wrote_with_one_of_sparks_own_sinks(job):
+    """
+    Nobody knows what it has written, so it is refused once a batch has committed.
+    """
+    run(job, "r1")
+    query = SimpleNamespace(name="q", sinks=(), native=native("console"))
+    spark = Rewind(JobDirectory(job.storage), "r1", [query], OpenFence(), job.clock)
+    spark.check()
+    job.spark.run(0).plan(1)
+
+    with pytest.raises(TakeBackError, match="native:console: what Spark's own sinks have written"):
+        spark.rewind()
+    assert job.spark.logs.exists()
 
 
 def test_no_driver_runs_a_job_that_is_half_rewound(job):
@@ -262,6 +272,65 @@ def test_a_run_that_died_before_its_savepoint(job, sink):
     assert JobDirectory(job.storage).run("r3").rewound() is not None
 
 
+def test_a_savepoint_from_before_another_rewind_is_taken_anew(job, sink):
+    """
+    A run that has written nothing begins where the job stands when it is resumed, not where it stood.
+    """
+    run(job, "r1", 0)
+    run(job, "r2", 1)
+    run(job, "r3")
+    rewind(job, "r2").rewind()
+    run(job, "r2.r2", 1, 2)
+    run(job, "r3", 3)
+
+    rewind(job, "r3").rewind()
+
+    assert [0, 1, 2] == sorted(sink.published)
+    assert (2, 2) == (job.spark.logs.position().last_offsets, last_of(job))
+    assert ["rewind-r2", "rewind-r2.r2", "rewind-r3"] == job.storage.list("savepoints")
+
+
+def test_a_run_that_has_written_nothing_is_rewound_whatever_came_after_it(job, sink):
+    """
+    A driver that fails at once leaves nothing to undo, so what later runs have written stays.
+    """
+    run(job, "r1")
+    run(job, "r2", 0)
+
+    rewind(job, "r1").rewind()
+
+    assert {0: ["r2 0"]} == sink.published
+    assert 0 == last_of(job)
+    run(job, "r1.r2", 1)
+    assert [0, 1] == sorted(sink.published)
+
+
+def last_of(job: EpochBench) -> int:
+    return job.spark.logs.position().last_commit
+
+
+def test_a_driver_that_was_lost_with_its_machine_leaves_its_folder(job, sink):
+    """
+    It may wake up and go on taking the savepoint, so the next attempt takes it elsewhere.
+    """
+    run(job, "r1", 0)
+    lost = job.storage.at("savepoints/rewind-r2")
+    owner = ProcessIdentity(host="elsewhere", space="another/machine", processes=((1, 1),))
+    claim = ClaimRecord(
+        token=1,
+        purpose="take",
+        nonce="n",
+        owner=owner.to_dict(),
+        began=to_iso(job.clock.now()),
+    )
+    assert claim.put_if_absent(lost, "taking.1.json")
+
+    run(job, "r2", 1)
+    assert ["rewind-r2", "rewind-r2+2"] == keep(job, "r2", 1)
+    rewind(job, "r2").rewind()
+    assert {0: ["r1 0"]} == sink.published
+
+
 def test_runs_that_took_turns_are_not_rewound_alone(job, sink):
     """
     An older run was resumed after this one had begun: its rows would go with this one's.
@@ -284,17 +353,13 @@ def test_a_query_that_has_had_no_batch(job):
     other = SparkCheckpoint(job.spark.root.parents[1] / "p" / "checkpoint")
     other.begin("e2a1bd0e-52f4-4f07-a20b-06e2a6a4f0e5").plan(0)
     run(job, "r1", 0)
+    run(job, "r2", 1, p=-1)
     directory = JobDirectory(job.storage)
-    asked = directory.run("r1").record()
-    both = dataclasses.replace(asked, run_id="r2", started="r2", starting={"q": 0, "p": -1})
-    directory.run("r2").put_record(both)
-    begin_rewindable(directory, both, job.clock)
 
-    saved = open_savepoint(starting_savepoint(directory, "r2"))
-    assert ["q"] == list(saved.record.queries)
+    assert ["q"] == list(starting_savepoint(directory, "r2").record.queries)
     queries = [SimpleNamespace(name=name, sinks=job.sinks, native=None) for name in ("q", "p")]
     Rewind(directory, "r2", queries, OpenFence(9), job.clock).rewind()
-    assert (0, False) == (job.spark.logs.position().last_commit, other.logs.exists())
+    assert (0, False) == (last_of(job), other.logs.exists())
 
 
 def test_a_query_that_the_job_no_longer_has(job, sink):

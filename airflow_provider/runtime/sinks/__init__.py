@@ -17,6 +17,7 @@ from airflow_provider.runtime.sinks.records import EpochRecord, EpochRecords
 from airflow_provider.runtime.sinks.sql import SqlSink, sql
 from airflow_provider.runtime.sinks.takeback import (
     TakeBack,
+    check_native,
     has_written,
     runs_after,
     take_back_after,
@@ -39,6 +40,7 @@ __all__ = [
     "SqlSink",
     "Staged",
     "TakeBack",
+    "check_native",
     "delta",
     "files",
     "has_written",

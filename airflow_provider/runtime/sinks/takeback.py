@@ -63,6 +63,21 @@ def take_back_after(
     ]
 
 
+def check_native(sink: NativeSink | None, *, planned: int, epoch: int) -> None:
+    """Refuse to go back before what one of Spark's own sinks has written, or begun to.
+
+    Args:
+        sink: the query's; None for one with two-phase sinks.
+        planned: the last batch that Spark has planned.
+        epoch: the last one that stays.
+
+    Raises:
+        TakeBackError: nobody knows what it has written.
+    """
+    if sink is not None and planned > epoch:
+        sink.check_take_back(())
+
+
 def runs_after(storage: Storage, epoch: int) -> set[str]:
     """Return the runs that have published epochs after *epoch* which still stand.
 
