@@ -87,7 +87,7 @@ def runs_since(directory: JobDirectory, run_id: str) -> list[str]:
 def replayable_runs(directory: JobDirectory, run_id: str, keep: int) -> list[str]:
     """Return the newest *keep* runs that count, newest first; this one is the first of them."""
     newest = [run_id]
-    for other in reversed(directory.run_ids()):
+    for other in reversed(directory.run_ids() if keep > 1 else []):  # reads each run's record
         if len(newest) >= keep:
             break
         if other != run_id and directory.run(other).rewound() is None:

@@ -6,8 +6,10 @@ import pytest
 from streams import Place, Rows, plain, read_with_pandas, windows_of, write_events
 
 from airflow_provider.runtime import failpoints
+from airflow_provider.runtime.clock import SystemClock
 from airflow_provider.runtime.errors import EXIT_FATAL, TakeBackError
-from airflow_provider.runtime.restore import rewind_job
+from airflow_provider.runtime.restore import restore_job, rewind_job
+from airflow_provider.runtime.savepoint import job_source, take_savepoint
 from tests.crash.drivers import Drivers
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
@@ -65,3 +67,26 @@ def test_drivers_die_while_they_undo_a_run(spark, place, drivers):
     assert [] == list(place.output.rglob("*.parquet"))
     place.run(spark, "two_queries", run_id="one.r2", replays="one")
     assert truth(*FIRST, *CORRECTED) == written(place)
+
+
+def test_what_sparks_own_sinks_have_written_is_not_written_again(spark, place):
+    """
+    Neither a replay nor a restore can take it back, so both are refused, and nothing is touched.
+    """
+    write_events(place.input, FIRST)
+    place.run(spark, "native_windows", run_id="one", **SUSPEND)
+    before = str(place.job_dir / "savepoints/before")
+    take_savepoint(job_source(str(place.job_dir), SystemClock()), before)
+    write_events(place.input, LATER, first=1)
+    place.run(spark, "native_windows", run_id="two", **SUSPEND)
+    rows = read_with_pandas(place.output)
+
+    with pytest.raises(TakeBackError, match="Spark's own sinks have written cannot be taken back"):
+        place.run(spark, "native_windows", run_id="two.r2", replays="two")
+    with pytest.raises(TakeBackError, match="Spark's own sinks have written cannot be taken back"):
+        restore_job(str(place.job_dir), before, take_back=True, spark=spark)
+
+    assert rows == read_with_pandas(place.output)
+    final = place.run(spark, "native_windows", run_id="three")
+    assert "FINISHED" == final.outcome
+    assert windows_of([*FIRST, *LATER]) == read_with_pandas(place.output)
