@@ -13,7 +13,7 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException
 from airflow_provider.hooks.clearing import current_execution, execution_of
 from airflow_provider.hooks.following import LogFollower
 from airflow_provider.hooks.spark_streaming import SparkStreamingHook
-from airflow_provider.runtime.asking import check_asked_words
+from airflow_provider.runtime.asking import REPLAYABLE_RUNS, check_asked_words
 from airflow_provider.runtime.clock import SystemClock
 from airflow_provider.runtime.durations import parse_duration
 from airflow_provider.runtime.entry import split_entry
@@ -84,6 +84,8 @@ class SparkStreamingOperator(BaseOperator):
             another one goes on; ``replay``: what the run has committed is taken back from every
             sink, the job is set back to before it, and it is executed again. Such runs begin with a
             savepoint. A retry always resumes.
+        replayable_runs: with ``on_clear="replay"``, how many of the job's newest runs can be
+            replayed; the savepoints of older ones are disposed of when a run begins.
         on_kill: what happens to the driver when the task is killed, marked or cleared while it
             waits. ``cancel``: it stops, and a later try resumes; ``detach``: it goes on.
         trigger: time between batches of a run with ``until="stopped"``.
@@ -125,6 +127,7 @@ class SparkStreamingOperator(BaseOperator):
         interval: Sequence[str] | str | None = _RUN_INTERVAL,
         on_existing: str = "adopt",
         on_clear: str = "resume",
+        replayable_runs: int = REPLAYABLE_RUNS,
         on_kill: str = "cancel",
         trigger: str | float | None = None,
         deferrable: bool = True,
@@ -137,6 +140,7 @@ class SparkStreamingOperator(BaseOperator):
         _check_choice("on_clear", on_clear, ON_CLEAR)
         _check_choice("on_kill", on_kill, ON_KILL)
         _check_forms(job, trigger, interval, poll_interval)
+        _check_replayable(replayable_runs)
         self.job = job
         self.job_dir = job_dir
         self.job_params = _own_params(params)
@@ -151,6 +155,7 @@ class SparkStreamingOperator(BaseOperator):
         self.interval = interval
         self.on_existing = on_existing
         self.on_clear = on_clear
+        self.replayable_runs = replayable_runs
         self.on_kill_policy = on_kill
         self.trigger = trigger
         self.deferrable = deferrable
@@ -220,6 +225,8 @@ class SparkStreamingOperator(BaseOperator):
             replayed = view.lease is not None and view.lease.run_id == self._replays
             if self.on_existing != "wait" and not replayed:
                 raise AirflowFailException(judgement.reason)
+            if replayed and self._replays is not None:  # what it goes on writing is undone anyway
+                hook.cancel(self.job_dir, self._replays, hook.claim(self.job_dir, self._replays))
             return Waited(driver_id=None, log=None)
         driver_id = _driver_of_run(view, judgement.verdict)
         if driver_id is None:
@@ -315,7 +322,7 @@ class SparkStreamingOperator(BaseOperator):
     def _arguments(self, context: Context) -> list[str]:
         arguments = ["--mode", self.mode]
         if self.on_clear == "replay":
-            arguments += ["--rewindable"]
+            arguments += ["--replayable-runs", str(self.replayable_runs)]
         if self._replays is not None:
             arguments += ["--replay", self._replays]
         for name, value in sorted(self.job_params.items()):
@@ -388,6 +395,12 @@ def _check_forms(
     _check_interval(interval)
     if poll_interval <= 0:
         msg = f"poll_interval {poll_interval!r}: seconds between looks, more than 0"
+        raise ConfigError(msg)
+
+
+def _check_replayable(runs: int) -> None:
+    if runs < 1:
+        msg = f"replayable_runs {runs!r}: a number of runs, at least the newest one"
         raise ConfigError(msg)
 
 

@@ -19,6 +19,7 @@ from airflow_provider.runtime.asking import (
     STREAMING,
     Ask,
     check_not_drained,
+    check_not_rewound,
     check_same_ask,
 )
 from airflow_provider.runtime.checkpoint import CheckpointLogs, next_drain_step, plan_drain_batch
@@ -55,7 +56,12 @@ from airflow_provider.runtime.queries import (
     read_state_operators,
 )
 from airflow_provider.runtime.requests import pending_cancels, reply
-from airflow_provider.runtime.rewinding import Rewind, begin_rewindable
+from airflow_provider.runtime.rewinding import (
+    Rewind,
+    begin_rewindable,
+    forget_older,
+    replayable_runs,
+)
 from airflow_provider.runtime.savepoint import StartingPoint
 from airflow_provider.runtime.session import jvm_pid
 from airflow_provider.runtime.sinks import EpochCommitter, NativeEpochs
@@ -122,6 +128,7 @@ class Attempt:
             job.queries,
             allow_non_restored=ask.allow_non_restored_state,
         )
+        self._replayable: list[str] = []
         self._next_slow_look = 0.0
         # Each act takes the instruction it is paired with, which a type checker cannot see.
         self._acts: dict[type, Callable[..., None]] = {
@@ -156,6 +163,7 @@ class Attempt:
         done = self._run.final()
         if done is not None:
             return verify_final(self._directory, done)
+        check_not_rewound(self._directory, self._run.run_id)
         if self._ask.replays is not None:
             self._rewind(self._ask.replays, self._lease).rewind()
         check_not_drained(self._directory, self._run.run_id)
@@ -169,6 +177,9 @@ class Attempt:
         self._attempt = self._record_attempt()
         failpoints.hit("attempt.recorded")
         self._meter = ProgressMeter(self._clock, self._attempt.attempt)
+        self._replayable = replayable_runs(
+            self._directory, self._run.run_id, self._ask.replayable_runs
+        )
         try:
             self._live(stored)
         except SparkStreamError as error:
@@ -282,8 +293,9 @@ class Attempt:
             )
 
     def _save_start(self, run: RunRecord) -> None:
-        if self._ask.rewindable:
+        if self._ask.replayable_runs:
             begin_rewindable(self._directory, run, self._clock)
+            forget_older(self._directory, self._replayable, self._clock)
 
     def _epochs_of(
         self, definition: QueryDefinition, logs: CheckpointLogs
@@ -304,8 +316,14 @@ class Attempt:
             lease=self._lease,
             run_id=self._run.run_id,
             clock=self._clock,
-            keep_run=definition.bounded,
+            keep_runs=self._kept_runs(definition),
         )
+
+    def _kept_runs(self, definition: QueryDefinition) -> list[str]:
+        """Return the runs of which every epoch keeps its record."""
+        if self._job.plan.until == "stopped":
+            return []  # it has no end, so its records would be without number
+        return [*self._replayable, *([self._run.run_id] if definition.bounded else [])]
 
     def _start_query(self, instruction: lifecycle.StartQuery) -> None:
         self._lease.check()
@@ -424,6 +442,7 @@ class Attempt:
             starting={name: log.position().last_commit for name, log in logs.items()},
             started=to_iso(self._clock.now()),
             from_savepoint=self._ask.from_savepoint,
+            replayable=self._ask.replayable_runs > 0,
         )
 
     def _record_attempt(self) -> AttemptRecord:

@@ -1,4 +1,4 @@
-"""Setting a job to a savepoint, from outside: a new job directory, or the job's own."""
+"""Setting a job to a savepoint, or to before a run, from outside, without executing anything."""
 
 from __future__ import annotations
 
@@ -8,12 +8,14 @@ import uuid
 from typing import TYPE_CHECKING
 
 from airflow_provider.runtime.asking import Ask
+from airflow_provider.runtime.checkpoint import CheckpointLogs
 from airflow_provider.runtime.clock import Clock, SystemClock, to_iso
 from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.jobdir import JobRecord, RewoundRecord
 from airflow_provider.runtime.lease import TAKEABLE, LeaseObserver, acquire_lease, held_error
 from airflow_provider.runtime.preparing import declare_job, last_run, open_job_directory
 from airflow_provider.runtime.process import identify_this
+from airflow_provider.runtime.rewinding import Rewind, check_start, runs_since
 from airflow_provider.runtime.savepoint import (
     CLAIM_MODES,
     MANIFEST,
@@ -27,7 +29,7 @@ from airflow_provider.runtime.savepoint import (
     open_savepoint,
 )
 from airflow_provider.runtime.session import jvm_pid, start_spark
-from airflow_provider.runtime.sinks import take_back_after
+from airflow_provider.runtime.sinks import check_native, take_back_after
 from airflow_provider.runtime.storage import open_storage
 
 if TYPE_CHECKING:
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from airflow_provider.runtime.jobdir import JobDirectory
+    from airflow_provider.runtime.lease import Lease
     from airflow_provider.runtime.queries import QueryDefinition
     from airflow_provider.runtime.savepoint import RestoreRecord, Savepoint
     from airflow_provider.runtime.sinks.protocol import Fence
@@ -91,38 +94,108 @@ def restore_job(
     savepoint = open_savepoint(savepoint_url)
     check_restorable(savepoint)
     names = _names(directory, savepoint)
+    observer = _settled(directory, clock)
+    with (
+        _declared(directory, entry, conf, spark) if take_back else _nothing() as declared,
+        _leased(observer, directory, f"restore-{savepoint.folder}", declared, clock) as lease,
+    ):
+        after = {q.name: _batch_of(savepoint, names.get(q.name, "")) for q in declared.queries}
+        _take_back(directory, declared.queries, after, lease, clock)
+        record = begin_restore(
+            directory,
+            savepoint,
+            names=names,
+            claim_mode=claim_mode,
+            skip_in_flight=skip_in_flight,
+            clock=clock,
+        )
+        _put_job(directory, savepoint, clock)
+        _mark_rewound(directory, record, clock)
+        record = finish_restore(directory, record, lease, clock)
+    if claim_mode == "claim":
+        dispose(savepoint.url, clock=clock)
+    return record
+
+
+def rewind_job(
+    job_dir: str,
+    run_id: str,
+    *,
+    with_later: bool = False,
+    entry: str | None = None,
+    conf: Mapping[str, str] | None = None,
+    spark: SparkSession | None = None,
+    clock: Clock | None = None,
+) -> list[str]:
+    """Undo a run: its rows are taken back, the job is as it was before it; no query is started.
+
+    Args:
+        job_dir: the job's directory.
+        run_id: the run.
+        with_later: undo the runs that have built on it, too, the newest first.
+        entry: where the job's function lies now, which knows the sinks; None for where the last run
+            found it.
+        conf: Spark configuration.
+        spark: a session whose JVM is used and left running; None to start Spark.
+        clock: time; None for the machine's.
+
+    Returns:
+        The runs that no longer count, in the order in which they were undone.
+
+    Raises:
+        UnknownJobError: no such run.
+        TakeBackError: a run cannot be undone; those after it may be, whole.
+        LeaseHeldError: a driver is running the job.
+
+    Crash safety: no driver runs the job before a call like this one has completed it.
+    """
+    clock = clock or SystemClock()
+    directory = open_job_directory(job_dir)
+    later = runs_since(directory, run_id)
+    if not with_later:
+        check_start(directory, run_id)
+    observer = _settled(directory, clock)
+    with (
+        _declared(directory, entry, conf, spark) as declared,
+        _leased(observer, directory, f"rewind-{run_id}", declared, clock) as lease,
+    ):
+        # Those that were undone before are asked, too: one of them may have been cut short.
+        for each in [*reversed(later), run_id]:
+            if with_later or each == run_id or directory.run(each).rewound() is not None:
+                Rewind(directory, each, declared.queries, lease, clock).rewind()
+    return [*reversed(later), run_id] if with_later else [run_id]
+
+
+def _settled(directory: JobDirectory, clock: Clock) -> LeaseObserver:
+    """Return what has watched the lease until it was known that nobody holds it.
+
+    Raises:
+        LeaseHeldError: somebody does.
+    """
     observer = LeaseObserver(directory.storage, clock)
     held, liveness = observer.settle()
     if held is not None and liveness not in TAKEABLE:
         raise held_error(directory.storage, held)
-    with _declared(directory, entry, conf, spark) if take_back else _nothing() as declared:
-        lease = acquire_lease(
-            directory.storage,
-            run_id=f"restore-{savepoint.folder}",
-            driver_id=f"restore-{uuid.uuid4().hex}",
-            owner=identify_this(*declared.pids),
-            clock=clock,
-            observer=observer,
-        )
-        try:
-            after = {q.name: _batch_of(savepoint, names.get(q.name, "")) for q in declared.queries}
-            _take_back(directory, declared.queries, after, lease, clock)
-            record = begin_restore(
-                directory,
-                savepoint,
-                names=names,
-                claim_mode=claim_mode,
-                skip_in_flight=skip_in_flight,
-                clock=clock,
-            )
-            _put_job(directory, savepoint, clock)
-            _mark_rewound(directory, record, clock)
-            record = finish_restore(directory, record, lease, clock)
-        finally:
-            lease.release()
-    if claim_mode == "claim":
-        dispose(savepoint.url, clock=clock)
-    return record
+    return observer
+
+
+@contextlib.contextmanager
+def _leased(
+    observer: LeaseObserver, directory: JobDirectory, what: str, declared: _Declared, clock: Clock
+) -> Iterator[Lease]:
+    """Hold the job's lease on behalf of *what*."""
+    lease = acquire_lease(
+        directory.storage,
+        run_id=what,
+        driver_id=f"{what.partition('-')[0]}-{uuid.uuid4().hex}",
+        owner=identify_this(*declared.pids),
+        clock=clock,
+        observer=observer,
+    )
+    try:
+        yield lease
+    finally:
+        lease.release()
 
 
 def _claimed_before(directory: JobDirectory, savepoint_url: str) -> RestoreRecord | None:
@@ -179,6 +252,9 @@ def _take_back(
     clock: Clock,
 ) -> None:
     """Remove from the queries' sinks what was written after these batches."""
+    for query in queries:
+        planned = CheckpointLogs(directory.checkpoint(query.name)).position().last_offsets
+        check_native(query.native, planned=planned, epoch=after[query.name])
     for query in queries:
         for work in take_back_after(
             query.name,

@@ -197,10 +197,10 @@ def test_a_replayed_run_is_executed_once(spark, place, begins):
     if begins == "in the middle":
         place.run(spark, "tumbling_window", run_id="before", **SUSPEND)
         write_events(place.input, LATER, first=1)
-    first = place.run(spark, "tumbling_window", run_id="one", rewindable=True)
+    first = place.run(spark, "tumbling_window", run_id="one", replayable_runs=3)
     truth = read_with_pandas(place.output)
 
-    again = place.run(spark, "tumbling_window", run_id="one.r2", rewindable=True, replays="one")
+    again = place.run(spark, "tumbling_window", run_id="one.r2", replayable_runs=3, replays="one")
 
     assert truth == read_with_pandas(place.output)
     assert (first.rows_read, first.outcome) == (again.rows_read, again.outcome)

@@ -111,7 +111,7 @@ class Restores:
 
 
 def check_no_open_restore(directory: JobDirectory) -> None:
-    """Refuse to run a job whose restore has begun and not ended.
+    """Refuse to run a job whose restore, or rewind, has begun and not ended.
 
     Raises:
         CheckpointError: the message says how to end it.
@@ -123,6 +123,10 @@ def check_no_open_restore(directory: JobDirectory) -> None:
             f"{last.began} and did not end; give the same command again to end it"
         )
         raise CheckpointError(msg)
+    for name in directory.query_names():
+        query_id = CheckpointLogs(directory.checkpoint(name)).query_id()
+        if query_id is not None:
+            EpochRecords(directory.committables(name), query_id).check_standing()
 
 
 def check_restorable(savepoint: Savepoint) -> None:

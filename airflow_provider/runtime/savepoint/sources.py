@@ -6,7 +6,7 @@ import dataclasses
 from typing import TYPE_CHECKING
 
 from airflow_provider.runtime.checkpoint import CheckpointLogs
-from airflow_provider.runtime.errors import CheckpointError, UnknownJobError
+from airflow_provider.runtime.errors import UnknownJobError
 from airflow_provider.runtime.jobdir import JobDirectory, check_name
 from airflow_provider.runtime.lease import TAKEABLE, LeaseObserver
 from airflow_provider.runtime.savepoint.choosing import Seen
@@ -49,13 +49,7 @@ class SourceQuery:
         if self.committables is None or query_id not in query_ids(self.committables):
             return None
         records = EpochRecords(self.committables, query_id)
-        taken = records.take_back()
-        if taken is not None:
-            msg = (
-                f"{records.url}: what run {taken.run_id!r} wrote was taken back; the checkpoint "
-                "must be restored to before that run first"
-            )
-            raise CheckpointError(msg)
+        records.check_standing()
         return max((records.history().last_epoch, *records.find().published))
 
 
