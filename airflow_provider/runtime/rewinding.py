@@ -25,6 +25,7 @@ from airflow_provider.runtime.clock import Clock, to_iso
 from airflow_provider.runtime.errors import TakeBackError, UnknownJobError
 from airflow_provider.runtime.jobdir import RewoundRecord
 from airflow_provider.runtime.savepoint import (
+    REWINDS,
     Restores,
     Savepoint,
     begin_restore,
@@ -46,7 +47,7 @@ if TYPE_CHECKING:
 
 def starting_savepoint(directory: JobDirectory, run_id: str) -> str:
     """Return the address of the savepoint that a run begins with, which need not exist."""
-    return f"{directory.url}/savepoints/rewind-{run_id}"
+    return f"{directory.url}/{REWINDS}{run_id}"
 
 
 def begin_rewindable(directory: JobDirectory, record: RunRecord, clock: Clock) -> None:

@@ -12,7 +12,17 @@ from airflow_provider.runtime.savepoint.keeping import (
     dispose,
     retain,
 )
-from airflow_provider.runtime.savepoint.records import MANIFEST, ORIGINS, SavepointRecord
+from airflow_provider.runtime.savepoint.records import (
+    MANIFEST,
+    ORIGINS,
+    REWINDS,
+    SavepointRecord,
+)
+from airflow_provider.runtime.savepoint.repartitioning import (
+    Repartition,
+    check_partitions,
+    check_repartitionable,
+)
 from airflow_provider.runtime.savepoint.restoring import (
     CLAIM_MODES,
     RestoreRecord,
@@ -32,7 +42,9 @@ __all__ = [
     "CLAIM_MODES",
     "MANIFEST",
     "ORIGINS",
+    "REWINDS",
     "Leftover",
+    "Repartition",
     "RestoreRecord",
     "Restores",
     "Retention",
@@ -41,6 +53,8 @@ __all__ = [
     "StartingPoint",
     "begin_restore",
     "check_no_open_restore",
+    "check_partitions",
+    "check_repartitionable",
     "check_restorable",
     "checkpoint_source",
     "collect_garbage",

@@ -17,6 +17,7 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from airflow_provider.runtime.checkpoint import OperatorShape, Topology
 from airflow_provider.runtime.errors import ConfigError, CorruptDocumentError
 from airflow_provider.runtime.storage import Document
 
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 MANIFEST: Final = "savepoint.json"
 COLLECTING: Final = "collecting.json"
 """Beside the savepoints while garbage is collected: meanwhile nothing is shared."""
+REWINDS: Final = "savepoints/rewind-"
+"""Where in a job directory those savepoints lie that its runs begin with; a run's id follows."""
 ORIGINS: Final = ("manual", "periodic", "upgrade", "stop", "rewind")
 
 
@@ -75,6 +78,15 @@ class QuerySavepoint:
     def bytes(self) -> int:
         """Return how many bytes its files have."""
         return sum(file.size for file in self.files)
+
+    @property
+    def topology(self) -> Topology:
+        """Return what a query must consist of to go on from it."""
+        return Topology(
+            sources=(None,) * len(self.sources),
+            operators=tuple(OperatorShape(each["id"], each["name"]) for each in self.operators),
+            provider=self.operators[0]["provider"] if self.operators else None,
+        )
 
     @classmethod
     def from_dict(cls, raw: Mapping[str, Any]) -> QuerySavepoint:
