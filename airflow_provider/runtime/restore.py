@@ -28,6 +28,7 @@ from airflow_provider.runtime.savepoint import (
     finish_restore,
     match_queries,
     open_savepoint,
+    refusing,
 )
 from airflow_provider.runtime.session import is_submitted, jvm_pid, start_spark
 from airflow_provider.runtime.sinks import take_back_after
@@ -88,7 +89,8 @@ def restore_job(
     clock = clock or SystemClock()
     _check_claim_mode(claim_mode)
     check_partitions(partitions)
-    directory = open_job_directory(job_dir)
+    with refusing(job_dir, "read"):
+        directory = open_job_directory(job_dir)
     before = _claimed_before(directory, savepoint_url)
     if before is not None:
         collect_garbage(open_storage(savepoint_url).url.rpartition("/")[0], clock=clock)
@@ -146,14 +148,15 @@ def _leased(
     clock: Clock,
 ) -> Iterator[Fence]:
     """Hold the job's lease as a driver would."""
-    lease = acquire_lease(
-        directory.storage,
-        run_id=f"restore-{savepoint.folder}",
-        driver_id=f"restore-{uuid.uuid4().hex}",
-        owner=identify_this(*([jvm_pid(session)] if session else [])),
-        clock=clock,
-        observer=observer,
-    )
+    with refusing(directory.url, "written"):
+        lease = acquire_lease(
+            directory.storage,
+            run_id=f"restore-{savepoint.folder}",
+            driver_id=f"restore-{uuid.uuid4().hex}",
+            owner=identify_this(*([jvm_pid(session)] if session else [])),
+            clock=clock,
+            observer=observer,
+        )
     try:
         yield lease
     finally:

@@ -18,6 +18,7 @@ from airflow_provider.runtime.savepoint.records import (
     REWINDS,
     SavepointRecord,
 )
+from airflow_provider.runtime.savepoint.refusing import refusing
 from airflow_provider.runtime.savepoint.repartitioning import (
     Repartition,
     check_partitions,
@@ -64,6 +65,7 @@ __all__ = [
     "job_source",
     "match_queries",
     "open_savepoint",
+    "refusing",
     "retain",
     "take_savepoint",
     "verify_savepoint",

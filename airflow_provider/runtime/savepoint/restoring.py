@@ -32,9 +32,11 @@ from airflow_provider.runtime.errors import (
     CheckpointError,
     ConfigError,
     JobDrainedError,
+    RefusedCheckpointError,
 )
 from airflow_provider.runtime.savepoint.catalog import open_savepoint
 from airflow_provider.runtime.savepoint.records import REWINDS, without_checksums
+from airflow_provider.runtime.savepoint.refusing import refusing
 from airflow_provider.runtime.savepoint.repartitioning import (
     Repartition,
     check_repartitionable,
@@ -157,7 +159,7 @@ def check_restorable(savepoint: Savepoint) -> None:
 
     Raises:
         JobDrainedError: its windows are flushed, so going on would repeat them.
-        CheckpointError: a file is missing or damaged; the message names it.
+        RefusedCheckpointError: a file is missing or damaged; the message names it.
     """
     if savepoint.record.drained:
         msg = (
@@ -167,11 +169,12 @@ def check_restorable(savepoint: Savepoint) -> None:
         raise JobDrainedError(msg)
     place = open_storage(savepoint.url)
     for name, query in savepoint.record.queries.items():
-        damage = find_damage(place, name, query, verified_bytes=0)
+        with refusing(place.url, "read"):
+            damage = find_damage(place, name, query, verified_bytes=0)
         if damage:
             more = f", and {len(damage) - 1} more" if len(damage) > 1 else ""
-            msg = f"{damage[0]}{more}; this savepoint cannot be restored"
-            raise CheckpointError(msg)
+            msg = f"{damage[0]}{more}; this savepoint cannot be restored, use another one"
+            raise RefusedCheckpointError(msg)
 
 
 def begin_restore(
