@@ -13,7 +13,11 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException
 from airflow_provider.hooks.clearing import current_execution, execution_of
 from airflow_provider.hooks.following import LogFollower
 from airflow_provider.hooks.spark_streaming import SparkStreamingHook
-from airflow_provider.runtime.asking import REPLAYABLE_RUNS, check_asked_words
+from airflow_provider.runtime.asking import (
+    REPLAYABLE_RUNS,
+    check_asked_words,
+    check_begins_from,
+)
 from airflow_provider.runtime.clock import SystemClock
 from airflow_provider.runtime.durations import parse_duration
 from airflow_provider.runtime.entry import split_entry
@@ -76,6 +80,12 @@ class SparkStreamingOperator(BaseOperator):
         conf: Spark configuration.
         py_files: further files for the job, comma-separated.
         packages: Maven coordinates, comma-separated.
+        from_savepoint: the savepoint that the job begins from, in a job directory that has not
+            begun yet; a run that finds it begun from this one goes on.
+        allow_non_restored_state: queries that the savepoint has not, or that do not fit it, begin
+            anew.
+        partitions: spread the savepoint's state over so many partitions; None for as many as it
+            has.
         interval: start and end as ISO 8601; by default the DAG run's data interval, if it has one;
             None for none.
         on_existing: what to do about a live driver. ``adopt``: wait for it if it is this run's,
@@ -106,6 +116,7 @@ class SparkStreamingOperator(BaseOperator):
         "py_files",
         "packages",
         "conn_id",
+        "from_savepoint",
     )
     template_fields_renderers: ClassVar[dict[str, str]] = {"job_params": "json", "conf": "json"}
     ui_color: str = "#e7f0f7"
@@ -124,6 +135,9 @@ class SparkStreamingOperator(BaseOperator):
         conf: Mapping[str, str] | None = None,
         py_files: str | None = None,
         packages: str | None = None,
+        from_savepoint: str | None = None,
+        allow_non_restored_state: bool = False,
+        partitions: int | None = None,
         interval: Sequence[str] | str | None = _RUN_INTERVAL,
         on_existing: str = "adopt",
         on_clear: str = "resume",
@@ -136,11 +150,10 @@ class SparkStreamingOperator(BaseOperator):
     ) -> None:
         super().__init__(params=params, **kwargs)  # type: ignore[arg-type]  # Airflow wraps them
         check_asked_words(mode, until, at_end)
-        _check_choice("on_existing", on_existing, ON_EXISTING)
-        _check_choice("on_clear", on_clear, ON_CLEAR)
-        _check_choice("on_kill", on_kill, ON_KILL)
+        _check_choices(on_existing=on_existing, on_clear=on_clear, on_kill=on_kill)
         _check_forms(job, trigger, interval, poll_interval)
         _check_replayable(replayable_runs)
+        check_begins_from(from_savepoint, partitions)
         self.job = job
         self.job_dir = job_dir
         self.job_params = _own_params(params)
@@ -152,6 +165,9 @@ class SparkStreamingOperator(BaseOperator):
         self.conf = dict(conf or {})
         self.py_files = py_files
         self.packages = packages
+        self.from_savepoint = from_savepoint
+        self.allow_non_restored_state = allow_non_restored_state
+        self.partitions = partitions
         self.interval = interval
         self.on_existing = on_existing
         self.on_clear = on_clear
@@ -327,6 +343,7 @@ class SparkStreamingOperator(BaseOperator):
             arguments += ["--replay", self._replays]
         for name, value in sorted(self.job_params.items()):
             arguments += ["--param", f"{name}={value}"]
+        arguments += self._savepoint_arguments()
         if self.until is not None:
             arguments += ["--until", self.until]
         if self.at_end is not None:
@@ -335,6 +352,14 @@ class SparkStreamingOperator(BaseOperator):
             arguments += ["--trigger", str(parse_duration(self.trigger, name="trigger"))]
         interval = self._interval(context)
         return arguments + (["--interval", *interval] if interval else [])
+
+    def _savepoint_arguments(self) -> list[str]:
+        if not self.from_savepoint:  # a template may come to nothing: begin from the beginning
+            return []
+        arguments = ["--from-savepoint", self.from_savepoint]
+        if self.allow_non_restored_state:
+            arguments += ["--allow-non-restored-state"]
+        return arguments + (["--partitions", str(self.partitions)] if self.partitions else [])
 
     def _interval(self, context: Context) -> list[str] | None:
         if self.interval is None:
@@ -376,10 +401,12 @@ def _own_params(params: Mapping[str, Any] | None) -> dict[str, str]:
     return {name: str(params[name]) for name in own}
 
 
-def _check_choice(name: str, value: str, allowed: Sequence[str]) -> None:
-    if value not in allowed:
-        msg = f"{name} {value!r}: use one of {', '.join(map(repr, allowed))}"
-        raise ConfigError(msg)
+def _check_choices(**chosen: str) -> None:
+    allowed = {"on_existing": ON_EXISTING, "on_clear": ON_CLEAR, "on_kill": ON_KILL}
+    for name, value in chosen.items():
+        if value not in allowed[name]:
+            msg = f"{name} {value!r}: use one of {', '.join(map(repr, allowed[name]))}"
+            raise ConfigError(msg)
 
 
 def _check_forms(

@@ -42,7 +42,8 @@ class Ask:
         conf: Spark configuration.
         from_savepoint: URL of the savepoint that the job begins from, in a new job directory.
         allow_non_restored_state: begin also when the savepoint and the job have not the same
-            queries.
+            queries; one that the savepoint has not, or that does not fit it, begins anew.
+        partitions: spread the savepoint's state over so many; None for as many as it has.
         replayable_runs: begin the run with a savepoint, so that it can be rewound, and keep those
             of this many newest runs; 0 to begin without one, and keep all.
         replays: a run that is rewound first.
@@ -63,6 +64,7 @@ class Ask:
     driver_id: str | None = None
     from_savepoint: str | None = None
     allow_non_restored_state: bool = False
+    partitions: int | None = None
     replayable_runs: int = 0
     replays: str | None = None
 
@@ -90,6 +92,7 @@ class Ask:
                 "use another run id"
             )
             raise ConfigError(msg)
+        check_begins_from(self.from_savepoint, self.partitions)
 
 
 def check_asked_words(mode: str, until: str | None, at_end: str | None) -> None:
@@ -103,6 +106,25 @@ def check_asked_words(mode: str, until: str | None, at_end: str | None) -> None:
     _check_word("at_end", at_end, (AtEnd.DRAIN.value, AtEnd.SUSPEND.value, None))
     if mode == "batch":
         msg = "mode 'batch' is not available in this version; use 'streaming' or 'automatic'"
+        raise ConfigError(msg)
+
+
+def check_begins_from(savepoint: str | None, partitions: int | None) -> None:
+    """Refuse partitions that cannot be had; the operator asks at DAG parse.
+
+    Raises:
+        ConfigError: there is no savepoint, or less than one partition.
+    """
+    if partitions is None:
+        return
+    if partitions < 1:
+        msg = f"partitions {partitions}: state has at least 1 partition"
+        raise ConfigError(msg)
+    if savepoint is None:
+        msg = (
+            "partitions goes with a savepoint to begin from; a job that has begun goes on with "
+            "those that it has"
+        )
         raise ConfigError(msg)
 
 

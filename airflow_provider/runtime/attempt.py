@@ -54,6 +54,7 @@ from airflow_provider.runtime.queries import (
     RunningQuery,
     StateOperator,
     read_state_operators,
+    spark_repartition,
 )
 from airflow_provider.runtime.requests import pending_cancels, reply
 from airflow_provider.runtime.rewinding import (
@@ -127,6 +128,8 @@ class Attempt:
             ask.from_savepoint,
             job.queries,
             allow_non_restored=ask.allow_non_restored_state,
+            partitions=ask.partitions,
+            make_repartition=lambda: spark_repartition(job.spark),
         )
         self._replayable: list[str] = []
         self._next_slow_look = 0.0

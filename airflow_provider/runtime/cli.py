@@ -116,6 +116,7 @@ def _ask_of(arguments: argparse.Namespace) -> Ask:
         driver_id=arguments.driver_id,
         from_savepoint=arguments.from_savepoint,
         allow_non_restored_state=arguments.allow_non_restored_state,
+        partitions=arguments.partitions,
         replayable_runs=arguments.replayable_runs,
         replays=arguments.replay,
     )
@@ -352,8 +353,10 @@ def _add_run(commands: Any) -> None:
     run.add_argument(
         "--allow-non-restored-state",
         action="store_true",
-        help="also when the savepoint and the job have not the same queries",
+        help="queries that the savepoint has not, or that do not fit it, begin anew",
     )
+    text = "with --from-savepoint: spread its state over N partitions"
+    run.add_argument("--partitions", type=int, metavar="N", help=text)
     text = "begin with a savepoint, so that the run can be replayed; keep those of N runs"
     run.add_argument("--replayable-runs", type=int, default=0, metavar="N", help=text)
     text = "first undo this run: its rows are taken back, the job is as it was before it"

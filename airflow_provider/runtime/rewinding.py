@@ -29,6 +29,7 @@ from airflow_provider.runtime.clock import Clock, to_iso
 from airflow_provider.runtime.errors import SavepointBusyError, TakeBackError, UnknownJobError
 from airflow_provider.runtime.jobdir import RewoundRecord
 from airflow_provider.runtime.savepoint import (
+    REWIND_PREFIX,
     Restores,
     Savepoint,
     begin_restore,
@@ -338,7 +339,7 @@ class Rewind:
 
 
 def _folder(run_id: str) -> str:
-    return f"{_ORIGIN}-{run_id}"
+    return f"{REWIND_PREFIX}{run_id}"
 
 
 def _begins_anew(record: RunRecord) -> bool:

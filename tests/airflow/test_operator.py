@@ -88,6 +88,8 @@ def in_dag(dag: DAG | None = None, **arguments: Any) -> SparkStreamingOperator:
         ({"poll_interval": 0}, "poll_interval 0: seconds between looks, more than 0"),
         ({"interval": "2026-01-01"}, "interval '2026-01-01': give a start and an end"),
         ({"interval": ["2026-01-01"]}, "interval ['2026-01-01']: give a start and an end"),
+        ({"partitions": 5}, "partitions goes with a savepoint"),
+        ({"partitions": 0, "from_savepoint": "/s"}, "partitions 0: state has at least 1"),
     ],
 )
 def test_a_bad_argument_is_refused_when_the_dag_is_parsed(wrong: dict[str, Any], said: str) -> None:
@@ -561,6 +563,24 @@ def test_the_driver_is_told_all_that_was_asked() -> None:
         *("--mode", "automatic", "--param", "a=x=y z", "--param", "b=2"),
         *("--until", "stopped", "--trigger", "60.0"),
     ] == operator._arguments(context())
+
+
+def test_a_job_begins_from_a_savepoint() -> None:
+    """
+    Its address is a template; one that comes to nothing begins from the beginning.
+    """
+    asked = {"from_savepoint": "{{ params.s }}", "partitions": 5, "allow_non_restored_state": True}
+    operator = in_dag(**asked, interval=None)
+    operator.render_template_fields({"params": {"s": "/saved/s1"}})
+
+    assert [
+        *("--mode", "automatic", "--from-savepoint", "/saved/s1"),
+        *("--allow-non-restored-state", "--partitions", "5"),
+    ] == operator._arguments(context())
+
+    operator = in_dag(**asked, interval=None)
+    operator.render_template_fields({"params": {"s": ""}})
+    assert ["--mode", "automatic"] == operator._arguments(context())
 
 
 def test_the_runs_data_interval_is_passed_on_when_there_is_one() -> None:

@@ -12,7 +12,7 @@ from airflow_provider.runtime.errors import (
     CheckpointError,
     ConfigError,
     JobDrainedError,
-    MissingStateError,
+    RefusedCheckpointError,
     UnknownJobError,
 )
 from airflow_provider.runtime.jobdir import JobDirectory, JobRecord
@@ -258,7 +258,7 @@ def test_a_damaged_checkpoint_is_named(job, tmp_path):
     (job.spark.root / "commits/1").rename(job.spark.root / "commits/1.lost")
     (job.spark.root / "offsets/0").unlink()
 
-    with pytest.raises(MissingStateError, match=r"offsets/0"):
+    with pytest.raises(RefusedCheckpointError, match=r"offsets/0"):
         take(job)
     assert not (tmp_path / "job/savepoints/s1").exists()
 

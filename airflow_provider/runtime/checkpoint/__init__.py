@@ -7,6 +7,7 @@ from airflow_provider.runtime.checkpoint.inventory import (
     NeededFile,
     StateOperator,
     StateProvider,
+    provider_name,
     take_inventory,
 )
 from airflow_provider.runtime.checkpoint.logs import CheckpointLogs, CommitEntry, OffsetEntry
@@ -18,6 +19,7 @@ from airflow_provider.runtime.checkpoint.steps import (
     LogPosition,
     next_drain_step,
 )
+from airflow_provider.runtime.checkpoint.topology import OperatorShape, Topology, mismatches
 
 __all__ = [
     "MAX_WATERMARK_MS",
@@ -28,13 +30,17 @@ __all__ = [
     "LogPosition",
     "NeededFile",
     "OffsetEntry",
+    "OperatorShape",
     "StateOperator",
     "StateProvider",
+    "Topology",
     "describe_checkpoint",
     "has_hadoop_checksum",
     "has_spark_checksum",
+    "mismatches",
     "next_drain_step",
     "plan_drain_batch",
+    "provider_name",
     "readdress",
     "take_inventory",
 ]

@@ -31,6 +31,11 @@ if TYPE_CHECKING:
     from airflow_provider.runtime.storage import Storage
 
 _VERSIONS = frozenset({"v1", "v2"})
+# Spark plans a restart with the first of these that the offset log has.
+_PARTITIONS = (
+    "spark.sql.streaming.internal.stateStore.partitions",
+    "spark.sql.shuffle.partitions",
+)
 # For each stateful operator and partition, the ids of its states in the order of its stores.
 StateIds = dict[int, list[list[str]]]
 
@@ -77,6 +82,17 @@ class OffsetEntry:
     def watermark_ms(self) -> int:
         """Return the watermark of the batch, milliseconds since 1970; 0 before the first."""
         return int(self.metadata.get("batchWatermarkMs", 0))
+
+    @property
+    def conf(self) -> dict[str, str]:
+        """Return the settings that Spark keeps from the first batch on."""
+        return dict(self.metadata.get("conf") or {})
+
+    @property
+    def partitions(self) -> int | None:
+        """Return how many partitions Spark gives state; None when the entry does not tell."""
+        told = next((self.conf[key] for key in _PARTITIONS if key in self.conf), None)
+        return int(told) if told else None
 
     def with_watermark(self, watermark_ms: int) -> OffsetEntry:
         """Return the same offsets with another watermark."""

@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from typing import TYPE_CHECKING
 
-from airflow_provider.runtime.queries.plan import source_names
+from airflow_provider.runtime.checkpoint import Topology, provider_name
+from airflow_provider.runtime.queries.plan import (
+    asked_state_provider,
+    source_names,
+    stateful_operators,
+)
 from airflow_provider.runtime.sources import UNKNOWN_FORMAT, SourceDefinition
 
 if TYPE_CHECKING:
@@ -46,6 +52,16 @@ class QueryDefinition:
     def bounded(self) -> bool:
         """Tell whether all its sources end."""
         return all(source.bounded for source in self.sources)
+
+    @functools.cached_property
+    def topology(self) -> Topology:
+        """What the query consists of; Spark plans it for that, which takes a moment."""
+        provider = asked_state_provider(self.df)
+        return Topology(
+            sources=tuple(source.name for source in self.sources),
+            operators=stateful_operators(self.df, self.output_mode),
+            provider=provider_name(provider) if provider is not None else None,
+        )
 
 
 def sources_of(df: DataFrame, known: Sequence[SourceDefinition]) -> tuple[SourceDefinition, ...]:

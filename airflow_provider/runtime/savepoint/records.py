@@ -18,6 +18,7 @@ import dataclasses
 import json
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from airflow_provider.runtime.checkpoint import OperatorShape, Topology
 from airflow_provider.runtime.errors import ConfigError, CorruptDocumentError
 from airflow_provider.runtime.storage import Document
 
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 MANIFEST: Final = "savepoint.json"
 COLLECTING: Final = "collecting.json"
 """Beside the savepoints while garbage is collected: meanwhile nothing is shared."""
+REWIND_PREFIX: Final = "rewind-"
+"""How the folders of those savepoints begin that runs begin with; the run's id follows."""
 ORIGINS: Final = ("manual", "periodic", "upgrade", "stop", "rewind")
 
 
@@ -77,6 +80,15 @@ class QuerySavepoint:
     def bytes(self) -> int:
         """Return how many bytes its files have."""
         return sum(file.size for file in self.files)
+
+    @property
+    def topology(self) -> Topology:
+        """Return what a query must consist of to go on from it."""
+        return Topology(
+            sources=(None,) * len(self.sources),
+            operators=tuple(OperatorShape(each["id"], each["name"]) for each in self.operators),
+            provider=self.operators[0]["provider"] if self.operators else None,
+        )
 
     @classmethod
     def from_dict(cls, raw: Mapping[str, Any]) -> QuerySavepoint:

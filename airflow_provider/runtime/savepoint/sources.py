@@ -10,6 +10,7 @@ from airflow_provider.runtime.errors import UnknownJobError
 from airflow_provider.runtime.jobdir import JobDirectory, check_name
 from airflow_provider.runtime.lease import TAKEABLE, LeaseObserver
 from airflow_provider.runtime.savepoint.choosing import Seen
+from airflow_provider.runtime.savepoint.refusing import refusing
 from airflow_provider.runtime.sinks.records import EpochRecords, query_ids
 from airflow_provider.runtime.storage import open_storage
 
@@ -81,8 +82,13 @@ def job_source(job_dir: str, clock: Clock) -> Source:
 
     Raises:
         UnknownJobError: no job there, or it has never started a query.
+        ConfigError: it cannot be read.
     """
-    directory = JobDirectory(open_storage(job_dir))
+    with refusing(job_dir, "read"):
+        return _job_source(JobDirectory(open_storage(job_dir)), clock)
+
+
+def _job_source(directory: JobDirectory, clock: Clock) -> Source:
     job = directory.job()
     if job is None:
         msg = f"{directory.url}: no job there (no job.json); check the path"
@@ -123,11 +129,14 @@ def checkpoint_source(url: str, query: str = "query") -> Source:
 
     Raises:
         UnknownJobError: there is no checkpoint.
+        ConfigError: it cannot be read.
     """
     check_name(query, what="query")
     storage = open_storage(url)
     found = SourceQuery(query, storage, None)
-    if not found.logs.exists():
+    with refusing(url, "read"):
+        is_there = found.logs.exists()
+    if not is_there:
         msg = f"{storage.url}: no Spark checkpoint there (neither 'metadata' nor 'offsets')"
         raise UnknownJobError(msg)
     # Nobody can tell whether a driver is alive, so a batch in flight is waited for.

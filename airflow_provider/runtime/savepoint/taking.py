@@ -38,6 +38,7 @@ from airflow_provider.runtime.savepoint.records import (
     check_origin,
     without_checksums,
 )
+from airflow_provider.runtime.savepoint.refusing import refusing
 from airflow_provider.runtime.savepoint.sharing import Held, held_beside
 from airflow_provider.runtime.savepoint.verifying import VERIFIED_BYTES, find_damage
 from airflow_provider.runtime.storage import open_storage
@@ -88,8 +89,11 @@ def take_savepoint(
         The savepoint, complete.
 
     Raises:
-        ConfigError: the folder is taken, the name cannot be one, or no batch has committed yet.
-        CheckpointError: the checkpoint lacks files, or they are damaged; the message names them.
+        ConfigError: the folder is taken, the name cannot be one, no batch has committed yet, or
+            there are not enough rights.
+        RefusedCheckpointError: the checkpoint lacks files, or they are damaged; the message names
+            them.
+        CheckpointError: the same, found in the copy; nothing is left of it.
         SavepointError: Spark was faster at removing files than this at copying them, each time.
 
     Crash safety: without ``savepoint.json``, which is put last, there is no savepoint; what was
@@ -100,8 +104,10 @@ def take_savepoint(
     target = open_storage(url)
     name = check_name(target.url.rpartition("/")[2], what="savepoint")
     taker = _Taker(source, target, clock, aligned_timeout_s, verified_bytes)
-    taker.check()
-    _claim_empty(target, clock)
+    with refusing(source.url, "read"):
+        taker.check()
+    with refusing(target.url, "written"):
+        _claim_empty(target, clock)
     try:
         record = SavepointRecord(
             name=name,
