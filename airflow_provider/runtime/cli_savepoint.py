@@ -13,6 +13,7 @@ from airflow_provider.runtime.jobdir import JobDirectory
 from airflow_provider.runtime.savepoint import (
     ALIGNED_TIMEOUT_S,
     ORIGINS,
+    Restores,
     Retention,
     Savepoint,
     checkpoint_source,
@@ -206,7 +207,10 @@ def _restore(arguments: argparse.Namespace) -> int:
 def _fork(arguments: argparse.Namespace) -> int:
     from airflow_provider.runtime.restore import restore_job
 
-    if open_storage(arguments.job_dir).exists("queries"):
+    directory = JobDirectory(open_storage(arguments.job_dir))
+    last = Restores(directory).last()
+    was_cut_short = last is not None and last.done is None
+    if directory.storage.exists("queries") and not was_cut_short:
         msg = f"{arguments.job_dir}: there is a job already; name a new directory"
         raise ConfigError(msg)
     record = restore_job(

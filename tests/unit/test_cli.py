@@ -77,6 +77,8 @@ def printed(capsys) -> dict:
         ["run"],
         ["run", "/job"],
         ["run", "/job", "--entry", "a.py:f", "--mode", "turbo"],
+        ["run", "/job", "--entry", "a.py:f", "--partitions", "two"],
+        ["savepoint", "fork", "/saved", "/job", "--partitions", "two"],
         ["run", "/job", "--entry", "a.py:f", "--until", "noon"],
         ["run", "/job", "--entry", "a.py:f", "--at-end", "explode"],
         ["run", "/job", "--entry", "a.py:f", "--interval", "2026-01-01"],

@@ -8,8 +8,9 @@ from types import SimpleNamespace
 
 import pytest
 
+from airflow_provider.runtime import cli
 from airflow_provider.runtime.checkpoint import OperatorShape, Topology
-from airflow_provider.runtime.errors import CheckpointError, ConfigError
+from airflow_provider.runtime.errors import EXIT_OK, EXIT_USAGE, CheckpointError, ConfigError
 from airflow_provider.runtime.jobdir import JobDirectory
 from airflow_provider.runtime.savepoint import (
     Restores,
@@ -138,6 +139,19 @@ def test_an_open_restore_may_be_ended_with_other_partitions(directory, url, cloc
     assert (2, None, True) == (last.number, last.partitions, last.done is not None)
     assert first.queries["q"]["query_id"] != last.queries["q"]["query_id"]
     assert logs_of(directory).query_id() == last.queries["q"]["query_id"]
+
+
+def test_a_fork_that_was_cut_short_is_ended_by_another(directory, url, clock, tmp_path, capsys):
+    """
+    The same command completes it; a job that is there is not forked into.
+    """
+    begin_restore(directory, open_savepoint(url), names={"q": "q"}, partitions=5, clock=clock)
+    (tmp_path / "new/queries/q/checkpoint").mkdir(parents=True)
+
+    assert EXIT_OK == cli.main(["savepoint", "fork", url, directory.url])
+    assert 1 == logs_of(directory).position().last_commit
+    assert EXIT_USAGE == cli.main(["savepoint", "fork", url, directory.url])
+    assert "there is a job already; name a new directory" in capsys.readouterr().err
 
 
 def test_whoever_ends_a_restore_with_partitions_needs_spark(directory, url, clock):

@@ -218,6 +218,20 @@ class CheckpointLogs:
         self._storage.delete(f"offsets/.{batch}.crc")
         return self._storage.put_if_absent(f"offsets/{batch}", entry.to_bytes())
 
+    def commit(self, batch: int) -> CommitEntry:
+        """Return the entry of a committed batch.
+
+        Raises:
+            CheckpointError: there is none.
+        """
+        path = f"commits/{batch}"
+        try:
+            data = self._storage.read(path)
+        except FileNotFoundError as error:
+            msg = f"{self.url}/{path}: no such batch in the commit log"
+            raise CheckpointError(msg) from error
+        return CommitEntry.parse(data, where=f"{self.url}/{path}")
+
     def is_committed(self, batch: int) -> bool:
         """Tell whether the batch has a commit."""
         return self._storage.exists(f"commits/{batch}")

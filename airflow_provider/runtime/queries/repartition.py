@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _STATE = "spark.sql.streaming.stateStore."
+_FORMAT = f"{_STATE}checkpointFormatVersion"
 
 
 def spark_repartition(spark: SparkSession) -> Callable[[str, CheckpointLogs, int], None]:
@@ -40,9 +41,8 @@ def spark_repartition(spark: SparkSession) -> Callable[[str, CheckpointLogs, int
         from pyspark.errors import PySparkException
 
         session = spark.newSession()
-        # State is read and written as the query does, whose log carries how.
-        for key, value in logs.offsets(logs.position().last_commit).conf.items():
-            if key.startswith(_STATE) and session.conf.isModifiable(key):
+        for key, value in _settings(logs).items():
+            if session.conf.isModifiable(key):
                 session.conf.set(key, value)
         log.info("%s: repartitioning state to %s", checkpoint, partitions)
         try:
@@ -56,6 +56,14 @@ def spark_repartition(spark: SparkSession) -> Callable[[str, CheckpointLogs, int
             raise CheckpointError(msg) from error
 
     return repartition
+
+
+def _settings(logs: CheckpointLogs) -> dict[str, str]:
+    """Return how the query keeps its state; its log tells all but the format of the checkpoint."""
+    batch = logs.position().last_commit
+    conf = logs.offsets(batch).conf
+    kept = {key: value for key, value in conf.items() if key.startswith(_STATE)}
+    return {**kept, _FORMAT: "2" if logs.commit(batch).state_ids else "1"}
 
 
 def _first_line(error: Exception) -> str:
