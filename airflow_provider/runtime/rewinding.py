@@ -65,11 +65,10 @@ _FURTHER: Final = re.compile(r"(\+\d+)?")
 def starting_savepoint(directory: JobDirectory, run_id: str) -> Savepoint | None:
     """Return the savepoint that a run has begun with; None when there is none."""
     root = directory.storage.at("savepoints")
-    for name in root.list(""):
-        found = _find(root.at(name).url) if _is_of(name, run_id) else None
-        if found is not None and (found.record.origin, found.record.run_id) == (_ORIGIN, run_id):
-            return found
-    return None
+    named = [_find(root.at(name).url) for name in root.list("") if _is_of(name, run_id)]
+    found = [s for s in named if s is not None and _is_start(s, run_id)]
+    # A driver that was taken for dead may have completed its own later: the earlier one is right.
+    return min(found, key=lambda s: sum(q.batch for q in s.record.queries.values()), default=None)
 
 
 def runs_since(directory: JobDirectory, run_id: str) -> list[str]:
@@ -350,6 +349,10 @@ def _is_of(folder: str, run_id: str) -> bool:
     """Tell whether a folder is named as the savepoint of a run, or as a further one."""
     name = _folder(run_id)
     return folder.startswith(name) and _FURTHER.fullmatch(folder[len(name) :]) is not None
+
+
+def _is_start(savepoint: Savepoint, run_id: str) -> bool:
+    return (savepoint.record.origin, savepoint.record.run_id) == (_ORIGIN, run_id)
 
 
 def _position(directory: JobDirectory, query: str) -> tuple[str | None, int]:

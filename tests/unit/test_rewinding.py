@@ -327,6 +327,10 @@ def test_a_driver_that_was_lost_with_its_machine_leaves_its_folder(job, sink):
 
     run(job, "r2", 1)
     assert ["rewind-r2", "rewind-r2+2"] == keep(job, "r2", 1)
+    lost.delete("taking.1.json")  # it has woken up, and saved what it found
+    source = job_source(job.storage.url, job.clock)
+    take_savepoint(source, lost.url, origin="rewind", clock=job.clock)
+    assert "rewind-r2+2" == starting_savepoint(JobDirectory(job.storage), "r2").folder
     rewind(job, "r2").rewind()
     assert {0: ["r1 0"]} == sink.published
 
