@@ -12,6 +12,7 @@ with ``cp -r``, in turns. All files are in the page cache, which is what suits `
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import resource
@@ -98,11 +99,12 @@ class Taker:
         command = [sys.executable, __file__, "taker"]
         pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
         self._process = subprocess.Popen(command, **pipes)
+        self._names = itertools.count()
         self.found: list[dict[str, float]] = []
 
     def take(self) -> None:
         """Take one more savepoint, and wait for it."""
-        self._process.stdin.write(f"s{len(self.found)}\n")
+        self._process.stdin.write(f"s{next(self._names)}\n")
         self._process.stdin.flush()
         self.found.append(json.loads(self._process.stdout.readline()))
 

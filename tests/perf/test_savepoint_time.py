@@ -47,7 +47,7 @@ def test_a_terabyte_takes_as_long_as_a_megabyte(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("table_bytes", "part"), [(200_000, 2), pytest.param(2_000_000, 20, marks=pytest.mark.soak)]
+    ("table_bytes", "part"), [(500_000, 3), pytest.param(2_000_000, 20, marks=pytest.mark.soak)]
 )
 def test_a_part_of_the_time_of_a_copy(tmp_path, table_bytes, part):
     """
