@@ -171,6 +171,7 @@ def test_whoever_ends_a_restore_with_partitions_needs_spark(directory, url, cloc
         ({"operators": []}, 5, "no query in it keeps state; restore it without partitions"),
         ({"operators": [{**OPERATOR, "provider": "hdfs"}]}, 5, "keeps it in hdfs, and Spark"),
         ({"operators": [{**OPERATOR, "name": "globalLimit"}]}, 5, "does not know how to"),
+        ({"operators": [{**OPERATOR, "partitions": 1}]}, 5, "has no keys, so it always has one"),
         ({"planned": True}, 5, "batch 2 was in flight.*take an aligned savepoint"),
     ],
 )
@@ -186,6 +187,20 @@ def test_what_cannot_be_repartitioned(directory, url, told, partitions, said):
     with pytest.raises(ConfigError, match=said):
         start(directory, url, topology=topology, partitions=partitions).check()
     assert not directory.storage.exists("")
+
+
+def test_state_without_keys_is_known_by_its_schema(directory, url):
+    """
+    Also where one partition was planned, which says nothing: Spark would lose its only row.
+    """
+    schema = b'v2\x00{"type":"struct","fields":[]}'
+    place = LocalStorage(url)
+    place.put("queries/q/state/0/0/_metadata/schema", schema)
+    files = json.loads(place.read("savepoint.json"))["queries"]["q"]["files"]
+    tell(url, files=[*files, ["state/0/0/_metadata/schema", len(schema)]])
+
+    with pytest.raises(ConfigError, match="has no keys, so it always has one"):
+        start(directory, url, partitions=5).check()
 
 
 def test_a_query_that_does_not_fit(directory, url, clock, caplog):

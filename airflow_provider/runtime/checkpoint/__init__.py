@@ -11,7 +11,7 @@ from airflow_provider.runtime.checkpoint.inventory import (
     take_inventory,
 )
 from airflow_provider.runtime.checkpoint.logs import CheckpointLogs, CommitEntry, OffsetEntry
-from airflow_provider.runtime.checkpoint.operators import readdress
+from airflow_provider.runtime.checkpoint.operators import has_one_partition, readdress
 from airflow_provider.runtime.checkpoint.report import describe_checkpoint
 from airflow_provider.runtime.checkpoint.steps import (
     MAX_WATERMARK_MS,
@@ -36,6 +36,7 @@ __all__ = [
     "Topology",
     "describe_checkpoint",
     "has_hadoop_checksum",
+    "has_one_partition",
     "has_spark_checksum",
     "mismatches",
     "next_drain_step",

@@ -8,17 +8,17 @@ id that makes it a checkpoint; so one that was cut short is copied again.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from airflow_provider.runtime.checkpoint import CheckpointLogs
+from airflow_provider.runtime.checkpoint import CheckpointLogs, OffsetEntry, has_one_partition
 from airflow_provider.runtime.errors import ConfigError
+from airflow_provider.runtime.savepoint.verifying import read_saved
 from airflow_provider.runtime.storage import open_storage
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from airflow_provider.runtime.savepoint.catalog import Savepoint
-    from airflow_provider.runtime.savepoint.records import QuerySavepoint
 
 Repartition = Callable[[str, CheckpointLogs, int], None]
 """Appends the batch to a checkpoint: its address as Spark writes it, its logs, how many."""
@@ -73,8 +73,8 @@ def check_repartitionable(
     if not stateful:
         msg = f"{savepoint.url}: no query in it keeps state; restore it without partitions"
         raise ConfigError(msg)
-    for name, query in stateful.items():
-        reason = _find_obstacle(query, skip_in_flight=skip_in_flight)
+    for name in stateful:
+        reason = _find_obstacle(savepoint, name, skip_in_flight=skip_in_flight)
         if reason is not None:
             msg = f"{savepoint.url}: the state of query {name!r} cannot be repartitioned: {reason}"
             raise ConfigError(msg)
@@ -82,11 +82,15 @@ def check_repartitionable(
 
 def partitions_of(savepoint: Savepoint, name: str) -> int | None:
     """Return how many partitions Spark gives a query's state; None when its log does not tell."""
-    logs = CheckpointLogs(open_storage(f"{savepoint.url}/queries/{name}"))
-    return logs.offsets(savepoint.record.queries[name].batch).partitions
+    query = savepoint.record.queries[name]
+    path = f"offsets/{query.batch}"
+    file = next(file for file in query.files if file.path == path)
+    data = read_saved(open_storage(savepoint.url), name, file)
+    return OffsetEntry.parse(data, where=f"{savepoint.url}/queries/{name}/{path}").partitions
 
 
-def _find_obstacle(query: QuerySavepoint, *, skip_in_flight: bool) -> str | None:
+def _find_obstacle(savepoint: Savepoint, name: str, *, skip_in_flight: bool) -> str | None:
+    query = savepoint.record.queries[name]
     for operator in query.operators:
         what = f"stateful operator {operator['id']} ({operator['name']})"
         if operator["provider"] != _PROVIDER:
@@ -96,9 +100,22 @@ def _find_obstacle(query: QuerySavepoint, *, skip_in_flight: bool) -> str | None
             )
         if operator["name"] not in _KINDS:
             return f"Spark does not know how to, for {what}; restore it without partitions"
+        if _has_one_partition(savepoint, name, operator):
+            # Spark would put its only row where its only partition does not look for it.
+            return f"{what} has no keys, so it always has one; restore it without partitions"
     if query.planned and not skip_in_flight:
         return (
             f"batch {query.batch + 1} was in flight, and runs with the partitions that it was "
             "planned with; take an aligned savepoint, or restore it without partitions"
         )
     return None
+
+
+def _has_one_partition(savepoint: Savepoint, name: str, operator: dict[str, Any]) -> bool:
+    files = savepoint.record.queries[name].files
+    folder, place = f"state/{operator['id']}/", open_storage(savepoint.url)
+    schemas = [f for f in files if f.path.startswith(folder) and f.path.endswith("/schema")]
+    planned = partitions_of(savepoint, name)
+    return (planned is not None and operator["partitions"] == 1 < planned) or any(
+        has_one_partition(read_saved(place, name, schema)) for schema in schemas
+    )

@@ -120,3 +120,27 @@ def _with_checksums(
         if budget is not None and read > budget:
             return
         yield file, checksum
+<<<<<<< ours
+=======
+
+
+def _is_intact(place: Storage, name: str, file: SavedFile, checksum: SavedFile) -> bool:
+    data, summed = (read_saved(place, name, each) for each in (file, checksum))
+    is_hadoops = checksum.path.rpartition("/")[2].startswith(".")
+    check = has_hadoop_checksum if is_hadoops else has_spark_checksum
+    return check(data, summed, where=_url(place, name, checksum))
+
+
+def read_saved(place: Storage, name: str, file: SavedFile) -> bytes:
+    """Read a file of a query in the savepoint *place*, wherever its bytes lie."""
+    return open_storage(_folder(place, name, file.holder)).read(file.path)
+
+
+def _url(place: Storage, name: str, file: SavedFile) -> str:
+    return f"{_folder(place, name, file.holder)}/{file.path}"
+
+
+def _folder(place: Storage, name: str, holder: str | None) -> str:
+    own, _, _ = place.url.rpartition("/")
+    return f"{place.url if holder is None else f'{own}/{holder}'}/queries/{name}"
+>>>>>>> theirs
