@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
-from airflow_provider.runtime.checkpoint import CheckpointLogs, OffsetEntry, has_one_partition
+from airflow_provider.runtime.checkpoint import CheckpointLogs, has_one_partition
 from airflow_provider.runtime.errors import ConfigError
-from airflow_provider.runtime.savepoint.verifying import read_saved
+from airflow_provider.runtime.savepoint.reading import read_saved, saved_offsets
 from airflow_provider.runtime.storage import open_storage
 
 if TYPE_CHECKING:
@@ -82,11 +82,7 @@ def check_repartitionable(
 
 def partitions_of(savepoint: Savepoint, name: str) -> int | None:
     """Return how many partitions Spark gives a query's state; None when its log does not tell."""
-    query = savepoint.record.queries[name]
-    path = f"offsets/{query.batch}"
-    file = next(file for file in query.files if file.path == path)
-    data = read_saved(open_storage(savepoint.url), name, file)
-    return OffsetEntry.parse(data, where=f"{savepoint.url}/queries/{name}/{path}").partitions
+    return saved_offsets(savepoint, name, savepoint.record.queries[name].batch).partitions
 
 
 def _find_obstacle(savepoint: Savepoint, name: str, *, skip_in_flight: bool) -> str | None:

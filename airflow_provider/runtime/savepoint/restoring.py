@@ -35,6 +35,7 @@ from airflow_provider.runtime.errors import (
     RefusedCheckpointError,
 )
 from airflow_provider.runtime.savepoint.catalog import open_savepoint
+from airflow_provider.runtime.savepoint.reading import saved_offsets
 from airflow_provider.runtime.savepoint.records import REWIND_PREFIX, without_checksums
 from airflow_provider.runtime.savepoint.refusing import refusing
 from airflow_provider.runtime.savepoint.repartitioning import (
@@ -348,11 +349,10 @@ def _skipped(savepoint: Savepoint, names: Mapping[str, str]) -> dict[str, dict[s
         query = savepoint.record.queries.get(theirs)
         if query is None or not query.planned:
             continue
-        logs = CheckpointLogs(open_storage(f"{savepoint.url}/queries/{theirs}"))
         skipped[name] = {
             "batch": query.batch + 1,
             "after": query.sources,
-            "up_to": logs.offsets(query.batch + 1).source_offsets(),
+            "up_to": saved_offsets(savepoint, theirs, query.batch + 1).source_offsets(),
         }
         log.warning(
             "%s: DATA LOSS: query %r: batch %s was in flight and is skipped: its input, after %s "
@@ -439,9 +439,8 @@ def _copy(checkpoint: Storage, savepoint: Savepoint, theirs: str, *, is_skipped:
 
 def _skip(logs: CheckpointLogs, savepoint: Savepoint, theirs: str, batch: int) -> None:
     """Let the last batch end where the one in flight would have ended."""
-    saved = CheckpointLogs(open_storage(f"{savepoint.url}/queries/{theirs}"))
-    ended = dataclasses.replace(saved.offsets(batch), sources=saved.offsets(batch + 1).sources)
-    logs.put_offsets(batch, ended)
+    last, in_flight = (saved_offsets(savepoint, theirs, b) for b in (batch, batch + 1))
+    logs.put_offsets(batch, dataclasses.replace(last, sources=in_flight.sources))
 
 
 def _by_folder(

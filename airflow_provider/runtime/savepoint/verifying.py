@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from airflow_provider.runtime.checkpoint import has_hadoop_checksum, has_spark_checksum
+from airflow_provider.runtime.savepoint.reading import folder_of
 from airflow_provider.runtime.storage import open_storage
 from airflow_provider.runtime.storage.trees import files_under
 
@@ -71,13 +72,7 @@ class _Folders:
     """The folders in which one query's files lie: the savepoint's own, and those of its holders."""
 
     def __init__(self, place: Storage, name: str, holders: Iterable[str | None]) -> None:
-        beside, _, _ = place.url.rpartition("/")
-        self._at = {
-            holder: open_storage(
-                f"{place.url if holder is None else f'{beside}/{holder}'}/queries/{name}"
-            )
-            for holder in holders
-        }
+        self._at = {holder: folder_of(place, name, holder) for holder in holders}
 
     def without_right_size(self, files: Sequence[SavedFile]) -> Iterator[str]:
         """Yield a line for each file of another size, or missing; each folder is listed once."""
@@ -120,27 +115,3 @@ def _with_checksums(
         if budget is not None and read > budget:
             return
         yield file, checksum
-<<<<<<< ours
-=======
-
-
-def _is_intact(place: Storage, name: str, file: SavedFile, checksum: SavedFile) -> bool:
-    data, summed = (read_saved(place, name, each) for each in (file, checksum))
-    is_hadoops = checksum.path.rpartition("/")[2].startswith(".")
-    check = has_hadoop_checksum if is_hadoops else has_spark_checksum
-    return check(data, summed, where=_url(place, name, checksum))
-
-
-def read_saved(place: Storage, name: str, file: SavedFile) -> bytes:
-    """Read a file of a query in the savepoint *place*, wherever its bytes lie."""
-    return open_storage(_folder(place, name, file.holder)).read(file.path)
-
-
-def _url(place: Storage, name: str, file: SavedFile) -> str:
-    return f"{_folder(place, name, file.holder)}/{file.path}"
-
-
-def _folder(place: Storage, name: str, holder: str | None) -> str:
-    own, _, _ = place.url.rpartition("/")
-    return f"{place.url if holder is None else f'{own}/{holder}'}/queries/{name}"
->>>>>>> theirs
