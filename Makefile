@@ -37,23 +37,33 @@ format: $(INSTALLED) ## Format, and fix what can be fixed
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+# What starts no JVM runs in two processes; `-m` may select nothing of what ARGS names (exit code 5).
+TWO := -n 2 --dist loadgroup
+ALONE := "(spark or airflow) and not soak"
+OTHERS := "not spark and not airflow and not soak"
+
 .PHONY: test
 test: $(INSTALLED) ## Every test but the soak ones (ARGS adds pytest options)
-	$(BIN)/python -m pytest -m "not soak" $(ARGS)
+	$(BIN)/python -m pytest -m $(OTHERS) $(TWO) $(ARGS) || [ $$? -eq 5 ]
+	$(BIN)/python -m pytest -m $(ALONE) $(ARGS) || [ $$? -eq 5 ]
 
+# What no fast test lies in is not even imported, for that takes seconds in each process.
 .PHONY: test-fast
 test-fast: $(INSTALLED) ## The tests without Spark and Airflow: under one minute
-	$(BIN)/python -m pytest -m "not spark and not airflow and not slow and not soak" $(ARGS)
+	$(BIN)/python -m pytest -m $(OTHERS)" and not slow" $(TWO) \
+		--ignore=tests/airflow --ignore=tests/crash $(ARGS)
 
 .PHONY: soak
 soak: $(INSTALLED) ## The tests that run for long
 	$(BIN)/python -m pytest -m soak --timeout=0 $(ARGS)
 
 .PHONY: bench
-bench: $(INSTALLED) ## Compare the runtime and each of its sinks with plain PySpark
+bench: $(INSTALLED) ## Compare with plain PySpark, and savepoints with copies
 	@missed=0; \
 	$(BIN)/python scripts/bench.py --batches 2 || missed=1; \
 	$(BIN)/python scripts/bench.py --batches 20 --sinks all || missed=1; \
+	$(BIN)/python scripts/benchmarks/savepoints.py running || missed=1; \
+	$(BIN)/python scripts/benchmarks/savepoints.py size || missed=1; \
 	exit $$missed
 
 .PHONY: clean

@@ -13,7 +13,11 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException
 from airflow_provider.hooks.clearing import current_execution, execution_of
 from airflow_provider.hooks.following import LogFollower
 from airflow_provider.hooks.spark_streaming import SparkStreamingHook
-from airflow_provider.runtime.asking import check_asked_words
+from airflow_provider.runtime.asking import (
+    REPLAYABLE_RUNS,
+    check_asked_words,
+    check_begins_from,
+)
 from airflow_provider.runtime.clock import SystemClock
 from airflow_provider.runtime.durations import parse_duration
 from airflow_provider.runtime.entry import split_entry
@@ -76,6 +80,12 @@ class SparkStreamingOperator(BaseOperator):
         conf: Spark configuration.
         py_files: further files for the job, comma-separated.
         packages: Maven coordinates, comma-separated.
+        from_savepoint: the savepoint that the job begins from, in a job directory that has not
+            begun yet; a run that finds it begun from this one goes on.
+        allow_non_restored_state: queries that the savepoint has not, or that do not fit it, begin
+            anew.
+        partitions: spread the savepoint's state over so many partitions; None for as many as it
+            has.
         interval: start and end as ISO 8601; by default the DAG run's data interval, if it has one;
             None for none.
         on_existing: what to do about a live driver. ``adopt``: wait for it if it is this run's,
@@ -84,6 +94,8 @@ class SparkStreamingOperator(BaseOperator):
             another one goes on; ``replay``: what the run has committed is taken back from every
             sink, the job is set back to before it, and it is executed again. Such runs begin with a
             savepoint. A retry always resumes.
+        replayable_runs: with ``on_clear="replay"``, how many of the job's newest runs can be
+            replayed; the savepoints of older ones are disposed of when a run begins.
         on_kill: what happens to the driver when the task is killed, marked or cleared while it
             waits. ``cancel``: it stops, and a later try resumes; ``detach``: it goes on.
         trigger: time between batches of a run with ``until="stopped"``.
@@ -104,6 +116,7 @@ class SparkStreamingOperator(BaseOperator):
         "py_files",
         "packages",
         "conn_id",
+        "from_savepoint",
     )
     template_fields_renderers: ClassVar[dict[str, str]] = {"job_params": "json", "conf": "json"}
     ui_color: str = "#e7f0f7"
@@ -122,9 +135,13 @@ class SparkStreamingOperator(BaseOperator):
         conf: Mapping[str, str] | None = None,
         py_files: str | None = None,
         packages: str | None = None,
+        from_savepoint: str | None = None,
+        allow_non_restored_state: bool = False,
+        partitions: int | None = None,
         interval: Sequence[str] | str | None = _RUN_INTERVAL,
         on_existing: str = "adopt",
         on_clear: str = "resume",
+        replayable_runs: int = REPLAYABLE_RUNS,
         on_kill: str = "cancel",
         trigger: str | float | None = None,
         deferrable: bool = True,
@@ -133,10 +150,10 @@ class SparkStreamingOperator(BaseOperator):
     ) -> None:
         super().__init__(params=params, **kwargs)  # type: ignore[arg-type]  # Airflow wraps them
         check_asked_words(mode, until, at_end)
-        _check_choice("on_existing", on_existing, ON_EXISTING)
-        _check_choice("on_clear", on_clear, ON_CLEAR)
-        _check_choice("on_kill", on_kill, ON_KILL)
+        _check_choices(on_existing=on_existing, on_clear=on_clear, on_kill=on_kill)
         _check_forms(job, trigger, interval, poll_interval)
+        _check_replayable(replayable_runs)
+        check_begins_from(from_savepoint, partitions)
         self.job = job
         self.job_dir = job_dir
         self.job_params = _own_params(params)
@@ -148,9 +165,13 @@ class SparkStreamingOperator(BaseOperator):
         self.conf = dict(conf or {})
         self.py_files = py_files
         self.packages = packages
+        self.from_savepoint = from_savepoint
+        self.allow_non_restored_state = allow_non_restored_state
+        self.partitions = partitions
         self.interval = interval
         self.on_existing = on_existing
         self.on_clear = on_clear
+        self.replayable_runs = replayable_runs
         self.on_kill_policy = on_kill
         self.trigger = trigger
         self.deferrable = deferrable
@@ -220,6 +241,8 @@ class SparkStreamingOperator(BaseOperator):
             replayed = view.lease is not None and view.lease.run_id == self._replays
             if self.on_existing != "wait" and not replayed:
                 raise AirflowFailException(judgement.reason)
+            if replayed and self._replays is not None:  # what it goes on writing is undone anyway
+                hook.cancel(self.job_dir, self._replays, hook.claim(self.job_dir, self._replays))
             return Waited(driver_id=None, log=None)
         driver_id = _driver_of_run(view, judgement.verdict)
         if driver_id is None:
@@ -315,11 +338,12 @@ class SparkStreamingOperator(BaseOperator):
     def _arguments(self, context: Context) -> list[str]:
         arguments = ["--mode", self.mode]
         if self.on_clear == "replay":
-            arguments += ["--rewindable"]
+            arguments += ["--replayable-runs", str(self.replayable_runs)]
         if self._replays is not None:
             arguments += ["--replay", self._replays]
         for name, value in sorted(self.job_params.items()):
             arguments += ["--param", f"{name}={value}"]
+        arguments += self._savepoint_arguments()
         if self.until is not None:
             arguments += ["--until", self.until]
         if self.at_end is not None:
@@ -328,6 +352,14 @@ class SparkStreamingOperator(BaseOperator):
             arguments += ["--trigger", str(parse_duration(self.trigger, name="trigger"))]
         interval = self._interval(context)
         return arguments + (["--interval", *interval] if interval else [])
+
+    def _savepoint_arguments(self) -> list[str]:
+        if not self.from_savepoint:  # a template may come to nothing: begin from the beginning
+            return []
+        arguments = ["--from-savepoint", self.from_savepoint]
+        if self.allow_non_restored_state:
+            arguments += ["--allow-non-restored-state"]
+        return arguments + (["--partitions", str(self.partitions)] if self.partitions else [])
 
     def _interval(self, context: Context) -> list[str] | None:
         if self.interval is None:
@@ -369,10 +401,12 @@ def _own_params(params: Mapping[str, Any] | None) -> dict[str, str]:
     return {name: str(params[name]) for name in own}
 
 
-def _check_choice(name: str, value: str, allowed: Sequence[str]) -> None:
-    if value not in allowed:
-        msg = f"{name} {value!r}: use one of {', '.join(map(repr, allowed))}"
-        raise ConfigError(msg)
+def _check_choices(**chosen: str) -> None:
+    allowed = {"on_existing": ON_EXISTING, "on_clear": ON_CLEAR, "on_kill": ON_KILL}
+    for name, value in chosen.items():
+        if value not in allowed[name]:
+            msg = f"{name} {value!r}: use one of {', '.join(map(repr, allowed[name]))}"
+            raise ConfigError(msg)
 
 
 def _check_forms(
@@ -388,6 +422,12 @@ def _check_forms(
     _check_interval(interval)
     if poll_interval <= 0:
         msg = f"poll_interval {poll_interval!r}: seconds between looks, more than 0"
+        raise ConfigError(msg)
+
+
+def _check_replayable(runs: int) -> None:
+    if runs < 1:
+        msg = f"replayable_runs {runs!r}: a number of runs, at least the newest one"
         raise ConfigError(msg)
 
 

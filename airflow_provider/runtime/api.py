@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.jobdir import check_name
-from airflow_provider.runtime.queries.definition import QueryDefinition, sources_of
+from airflow_provider.runtime.queries.definition import QueryDefinition, place_of, sources_of
 from airflow_provider.runtime.queries.plan import check_supported, is_streaming
 from airflow_provider.runtime.sinks import FilesSink, NativeSink, Sink
 from airflow_provider.runtime.sources import SourceDefinition
@@ -93,6 +93,7 @@ class JobContext:
         if any(source.name == name for source in self._sources):
             msg = f"source {name!r} is read twice; keep the DataFrame and use it again"
             raise ConfigError(msg)
+        written = path is not None and place_of(path) in self._written()
         source = SourceDefinition(
             name=name,
             format=format,
@@ -101,6 +102,7 @@ class JobContext:
             options=dict(options or {}),
             bounded=bounded,
             watermark=watermark,
+            is_internal=written,
         )
         df = source.load(self.spark)
         self._sources.append(source)
@@ -157,6 +159,10 @@ class JobContext:
                 sources=sources_of(df, self._sources),
             )
         )
+
+    def _written(self) -> set[str]:
+        """Return the folders that the queries declared so far will write."""
+        return {place for query in self._queries for place in query.written_places}
 
     def on_finish(self, callback: Callback) -> None:
         """Call *callback* when the job has produced its last row: only after a drain.

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 MODES: Final = ("automatic", "streaming", "batch")
 UNTIL: Final = ("end", "available", "stopped")
 STREAMING: Final = "STREAMING"
+REPLAYABLE_RUNS: Final = 3
+"""Whoever clears a run does so soon after it has ended; each one kept holds files of its state."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,8 +43,10 @@ class Ask:
         conf: Spark configuration.
         from_savepoint: URL of the savepoint that the job begins from, in a new job directory.
         allow_non_restored_state: begin also when the savepoint and the job have not the same
-            queries.
-        rewindable: begin the run with a savepoint, so that it can be rewound.
+            queries; one that the savepoint has not, or that does not fit it, begins anew.
+        partitions: spread the savepoint's state over so many; None for as many as it has.
+        replayable_runs: begin the run with a savepoint, so that it can be rewound, and keep those
+            of this many newest runs; 0 to begin without one, and keep all.
         replays: a run that is rewound first.
         driver_id: the submission that started this driver, None for a person's command.
     """
@@ -61,7 +65,8 @@ class Ask:
     driver_id: str | None = None
     from_savepoint: str | None = None
     allow_non_restored_state: bool = False
-    rewindable: bool = False
+    partitions: int | None = None
+    replayable_runs: int = 0
     replays: str | None = None
 
     def __post_init__(self) -> None:
@@ -79,6 +84,16 @@ class Ask:
             raise ConfigError(msg)
         if self.run_id is not None:
             check_name(self.run_id, what="run id")
+        if self.replayable_runs < 0:
+            msg = f"replayable runs {self.replayable_runs}: a number of runs, 0 for none"
+            raise ConfigError(msg)
+        if self.run_id is not None and self.run_id == self.replays:
+            msg = (
+                f"run {self.run_id!r} cannot take its own place: what is rewound no longer counts; "
+                "use another run id"
+            )
+            raise ConfigError(msg)
+        check_begins_from(self.from_savepoint, self.partitions)
 
 
 def check_asked_words(mode: str, until: str | None, at_end: str | None) -> None:
@@ -92,6 +107,25 @@ def check_asked_words(mode: str, until: str | None, at_end: str | None) -> None:
     _check_word("at_end", at_end, (AtEnd.DRAIN.value, AtEnd.SUSPEND.value, None))
     if mode == "batch":
         msg = "mode 'batch' is not available in this version; use 'streaming' or 'automatic'"
+        raise ConfigError(msg)
+
+
+def check_begins_from(savepoint: str | None, partitions: int | None) -> None:
+    """Refuse partitions that cannot be had; the operator asks at DAG parse.
+
+    Raises:
+        ConfigError: there is no savepoint, or less than one partition.
+    """
+    if partitions is None:
+        return
+    if partitions < 1:
+        msg = f"partitions {partitions}: state has at least 1 partition"
+        raise ConfigError(msg)
+    if savepoint is None:
+        msg = (
+            "partitions goes with a savepoint to begin from; a job that has begun goes on with "
+            "those that it has"
+        )
         raise ConfigError(msg)
 
 
@@ -152,11 +186,14 @@ def choose_run(directory: JobDirectory, ask: Ask, now: dt.datetime) -> str:
     """Return the run that the ask is about.
 
     Without an id of its own an ask means the job's unfinished run, so that the same command
-    resumes; else its drained run, which is done; else a new one.
+    resumes; else its drained run, which is done; else a new one. One that replays means a run that
+    began after the replayed one.
     """
     if ask.run_id is not None:
         return ask.run_id
     for run_id in reversed(directory.run_ids()):
+        if run_id == ask.replays:
+            break
         if directory.run(run_id).rewound() is not None:
             continue
         final = directory.run(run_id).final()
@@ -199,7 +236,7 @@ def check_not_rewound(directory: JobDirectory, run_id: str) -> None:
     if rewound is not None:
         msg = (
             f"{directory.url}: run {run_id!r} no longer counts: the job was set to "
-            f"{rewound.savepoint or 'its beginning'} at {rewound.at}; use another run id"
+            f"{rewound.savepoint or 'before it'} at {rewound.at}; use another run id"
         )
         raise ConfigError(msg)
 

@@ -5,7 +5,6 @@ Deciding is :mod:`lifecycle`'s; this module carries its instructions out and fee
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 import uuid
 from collections import deque
@@ -17,6 +16,7 @@ from airflow_provider.runtime.asking import (
     STREAMING,
     Ask,
     check_not_drained,
+    check_not_rewound,
     check_same_ask,
 )
 from airflow_provider.runtime.checkpoint import CheckpointLogs, next_drain_step, plan_drain_batch
@@ -28,7 +28,7 @@ from airflow_provider.runtime.errors import (
     RunFailedError,
     SparkStreamError,
 )
-from airflow_provider.runtime.failures import Failure, FailureClass, classify
+from airflow_provider.runtime.failures import Failure, classify
 from airflow_provider.runtime.final import describe_query, verify_final
 from airflow_provider.runtime.jobdir import (
     CANCELLED,
@@ -50,17 +50,23 @@ from airflow_provider.runtime.queries import (
     RunningQuery,
     StateOperator,
     read_state_operators,
+    reported_state,
+    spark_repartition,
     upstream_of,
 )
 from airflow_provider.runtime.recording import asked_record, begin_attempt, end_attempt
 from airflow_provider.runtime.requests import CANCEL, STOP, pending_requests, reply
-from airflow_provider.runtime.rewinding import Rewind, begin_rewindable
+from airflow_provider.runtime.rewinding import (
+    Rewind,
+    begin_rewindable,
+    forget_older,
+    replayable_runs,
+)
 from airflow_provider.runtime.savepoint import StartingPoint
 from airflow_provider.runtime.session import jvm_pid
 from airflow_provider.runtime.sinks import EpochCommitter, NativeEpochs
 from airflow_provider.runtime.sinks.protocol import Fence, OpenFence
 from airflow_provider.runtime.stopping import StopDesk
-from airflow_provider.runtime.stopping.desk import stopping_failed
 from airflow_provider.runtime.storage import spark_url
 
 if TYPE_CHECKING:
@@ -127,10 +133,13 @@ class Attempt:
             ask.from_savepoint,
             job.queries,
             allow_non_restored=ask.allow_non_restored_state,
+            partitions=ask.partitions,
+            make_repartition=lambda: spark_repartition(job.spark),
         )
         self._desk = StopDesk(directory, self._run, self._driver_id, clock)
         self._requests_due = Due(clock, _REQUEST_POLL_S)
         self._look_due = Due(clock, _SLOW_POLL_S)
+        self._replayable: list[str] = []
         # Each act takes the instruction it is paired with, which a type checker cannot see.
         self._acts: dict[type, Callable[..., None]] = {
             lifecycle.StartQuery: self._start_query,
@@ -167,6 +176,7 @@ class Attempt:
         done = self._run.final()
         if done is not None:
             return verify_final(self._directory, done)
+        check_not_rewound(self._directory, self._run.run_id)
         if self._ask.replays is not None:
             self._rewind(self._ask.replays, self._lease).rewind()
         check_not_drained(self._directory, self._run.run_id)
@@ -182,6 +192,9 @@ class Attempt:
         )
         failpoints.hit("attempt.recorded")
         self._meter = ProgressMeter(self._clock, self._attempt.attempt)
+        self._replayable = replayable_runs(
+            self._directory, self._run.run_id, self._ask.replayable_runs
+        )
         try:
             self._live(stored)
         except SparkStreamError as error:
@@ -313,8 +326,9 @@ class Attempt:
             )
 
     def _save_start(self, run: RunRecord) -> None:
-        if self._ask.rewindable:
+        if self._ask.replayable_runs:
             begin_rewindable(self._directory, run, self._clock)
+            forget_older(self._directory, self._replayable, self._clock)
 
     def _begin(self) -> None:
         steps = {
@@ -343,8 +357,14 @@ class Attempt:
             lease=self._lease,
             run_id=self._run.run_id,
             clock=self._clock,
-            keep_run=definition.bounded,
+            keep_runs=self._kept_runs(definition),
         )
+
+    def _kept_runs(self, definition: QueryDefinition) -> list[str]:
+        """Return the runs of which every epoch keeps its record."""
+        if self._job.plan.until == "stopped":
+            return []  # it has no end, so its records would be without number
+        return [*self._replayable, *([self._run.run_id] if definition.bounded else [])]
 
     def _start_query(self, instruction: lifecycle.StartQuery) -> None:
         self._lease.check()
@@ -429,17 +449,11 @@ class Attempt:
         self._events.append(lifecycle.FinalPut())
 
     def _state_operators(self, query: RunningQuery) -> list[StateOperator]:
-        """Return the operators from the last batch's own report, or by reading the state."""
         if not query.logs.is_stateful():
             return []
-        progress = query.last_progress()
-        if progress and progress["batchId"] == query.logs.position().last_commit:
-            return [
-                StateOperator(index, operator["operatorName"], operator["numRowsTotal"])
-                for index, operator in enumerate(progress["stateOperators"])
-            ]
+        reported = reported_state(query.last_progress(), query.logs.position().last_commit)
         place = self._directory.checkpoint(query.name).url
-        return read_state_operators(self._job.spark, spark_url(place))
+        return reported or read_state_operators(self._job.spark, spark_url(place))
 
     def _close(self, _: lifecycle.Close) -> None:
         self._close_quietly()
@@ -472,20 +486,10 @@ class Attempt:
         failure = self._life.failure
         if failure is not None:
             self._desk.close(None, failure.describe())
-            failure = self._of_stop(failure)
+            failure = self._desk.final_failure(failure)
             self._end_attempt(FAILED, failure)
             raise RunFailedError(failure)
         self._desk.close(None, "the attempt was cancelled")
         self._end_attempt(CANCELLED)
         msg = f"run {self._run.run_id!r} was cancelled; the same command resumes it"
         raise RunCancelledError(msg)
-
-    def _of_stop(self, failure: Failure) -> Failure:
-        """Let nothing resume a job by itself whose savepoint is taken and that failed to stop."""
-        if self._desk.savepoint is None:
-            return failure
-        return dataclasses.replace(
-            failure,
-            failure_class=FailureClass.NON_RECOVERABLE,
-            reason=stopping_failed(self._desk.savepoint, failure.reason),
-        )

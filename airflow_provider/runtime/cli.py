@@ -115,7 +115,8 @@ def _ask_of(arguments: argparse.Namespace) -> Ask:
         driver_id=arguments.driver_id,
         from_savepoint=arguments.from_savepoint,
         allow_non_restored_state=arguments.allow_non_restored_state,
-        rewindable=arguments.rewindable,
+        partitions=arguments.partitions,
+        replayable_runs=arguments.replayable_runs,
         replays=arguments.replay,
     )
 
@@ -223,6 +224,20 @@ def _cleanup(arguments: argparse.Namespace) -> int:
     return EXIT_OK
 
 
+def _rewind(arguments: argparse.Namespace) -> int:
+    from airflow_provider.runtime.restore import rewind_job
+
+    undone = rewind_job(
+        arguments.job_dir,
+        arguments.run_id,
+        with_later=arguments.with_later,
+        entry=arguments.entry,
+        conf=_pairs(arguments.conf, "--conf"),
+    )
+    print(f"{arguments.job_dir}: undone, in this order: {', '.join(undone)}")
+    return EXIT_OK
+
+
 def _checkpoint_show(arguments: argparse.Namespace) -> int:
     _print_json(describe_checkpoint(open_storage(arguments.url)))
     return EXIT_OK
@@ -255,6 +270,7 @@ def _parser() -> argparse.ArgumentParser:
     cleanup.add_argument("job_dir", metavar="JOB_DIR")
     cleanup.add_argument("--entry", metavar="FILE.py:FUNC", help="default: the last run's")
     cleanup.add_argument("--conf", action="append", default=[], metavar="K=V", help="for Spark")
+    _add_rewind(commands)
     cli_savepoint.add_commands(commands, _add)
     checkpoint = commands.add_parser("checkpoint", help="look at, or drain, any Spark checkpoint")
     actions = checkpoint.add_subparsers(required=True, metavar="ACTION")
@@ -273,6 +289,17 @@ def _add(
     return parser
 
 
+def _add_rewind(commands: Any) -> None:
+    text = "undo a run: its rows are taken back, the job is as it was before it"
+    rewind = _add(commands, "rewind", _rewind, text)
+    rewind.add_argument("job_dir", metavar="JOB_DIR")
+    rewind.add_argument("run_id", metavar="RUN_ID")
+    text = "undo the runs after it, too, the newest first"
+    rewind.add_argument("--with-later", action="store_true", help=text)
+    rewind.add_argument("--entry", metavar="FILE.py:FUNC", help="default: the last run's")
+    rewind.add_argument("--conf", action="append", default=[], metavar="K=V", help="for Spark")
+
+
 def _add_run(commands: Any) -> None:
     run = _add(commands, "run", _run, "run a job until its final checkpoint has committed")
     run.add_argument("job_dir", metavar="JOB_DIR", help="the job's home on a shared filesystem")
@@ -288,10 +315,12 @@ def _add_run(commands: Any) -> None:
     run.add_argument(
         "--allow-non-restored-state",
         action="store_true",
-        help="also when the savepoint and the job have not the same queries",
+        help="queries that the savepoint has not, or that do not fit it, begin anew",
     )
-    text = "begin with a savepoint, so that the run can be replayed"
-    run.add_argument("--rewindable", action="store_true", help=text)
+    text = "with --from-savepoint: spread its state over N partitions"
+    run.add_argument("--partitions", type=int, metavar="N", help=text)
+    text = "begin with a savepoint, so that the run can be replayed; keep those of N runs"
+    run.add_argument("--replayable-runs", type=int, default=0, metavar="N", help=text)
     text = "first undo this run: its rows are taken back, the job is as it was before it"
     run.add_argument("--replay", metavar="RUN_ID", help=text)
     run.add_argument("--master", metavar="URL", help="default: local[*], or what spark-submit says")

@@ -13,6 +13,7 @@ from airflow_provider.runtime.jobdir import JobDirectory
 from airflow_provider.runtime.savepoint import (
     ALIGNED_TIMEOUT_S,
     ORIGINS,
+    Restores,
     Retention,
     Savepoint,
     checkpoint_source,
@@ -29,6 +30,8 @@ from airflow_provider.runtime.storage import open_storage
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable
+
+    from airflow_provider.runtime.savepoint import RestoreRecord
 
 
 def add_commands(commands: Any, add: Callable[..., argparse.ArgumentParser]) -> None:
@@ -50,6 +53,7 @@ def add_commands(commands: Any, add: Callable[..., argparse.ArgumentParser]) -> 
     fork = add(actions, "fork", _fork, "begin a second job from a savepoint, in a new directory")
     fork.add_argument("url", metavar="SAVEPOINT")
     fork.add_argument("job_dir", metavar="JOB_DIR")
+    _add_partitions(fork)
     kept = add(actions, "retain", _retain, "dispose of savepoints that are too many or too old")
     kept.add_argument("place", metavar="JOB_DIR|URL")
     kept.add_argument("--keep", type=int, metavar="N", help="how many of the newest stay")
@@ -86,12 +90,18 @@ def _add_restore(actions: Any, add: Callable[..., argparse.ArgumentParser]) -> N
         help="first remove from the sinks what was written after the savepoint",
     )
     restore.add_argument("--entry", metavar="FILE.py:FUNC", help="with --take-back")
-    restore.add_argument("--conf", action="append", default=[], metavar="K=V", help="for Spark")
+    _add_partitions(restore)
     restore.add_argument(
         "--skip-in-flight",
         action="store_true",
         help="never run the batch that was in flight: DATA LOSS, its rows are never read",
     )
+
+
+def _add_partitions(command: argparse.ArgumentParser) -> None:
+    text = "spread the state over N partitions, by Spark; default: as many as it has"
+    command.add_argument("--partitions", type=int, metavar="N", help=text)
+    command.add_argument("--conf", action="append", default=[], metavar="K=V", help="for Spark")
 
 
 def _take(arguments: argparse.Namespace) -> int:
@@ -109,7 +119,7 @@ def _take(arguments: argparse.Namespace) -> int:
         source,
         _target(arguments, name),
         origin=arguments.origin,
-        labels=dict(_pair(label) for label in arguments.label),
+        labels=dict(_pair(label, "--label") for label in arguments.label),
         aligned_timeout_s=ALIGNED_TIMEOUT_S
         if timeout is None
         else parse_duration(timeout, name="--aligned-timeout"),
@@ -134,10 +144,10 @@ def _target(arguments: argparse.Namespace, name: str) -> str:
     return f"{arguments.job_dir.rstrip('/')}/savepoints/{arguments.name or name}"
 
 
-def _pair(label: str) -> tuple[str, str]:
-    key, separator, value = label.partition("=")
+def _pair(text: str, option: str) -> tuple[str, str]:
+    key, separator, value = text.partition("=")
     if not separator or not key:
-        msg = f"--label {label!r}: write --label NAME=VALUE"
+        msg = f"{option} {text!r}: write {option} NAME=VALUE"
         raise ConfigError(msg)
     return key, value
 
@@ -185,31 +195,40 @@ def _restore(arguments: argparse.Namespace) -> int:
         arguments.url,
         take_back=arguments.take_back,
         entry=arguments.entry,
-        conf=dict(_pair(value) for value in arguments.conf),
+        conf=dict(_pair(value, "--conf") for value in arguments.conf),
         claim_mode=arguments.claim_mode.replace("-", "_"),
         skip_in_flight=arguments.skip_in_flight,
+        partitions=arguments.partitions,
     )
-    _print_restored(arguments.job_dir, record.queries, record.skipped)
+    _print_restored(arguments.job_dir, record)
     return EXIT_OK
 
 
 def _fork(arguments: argparse.Namespace) -> int:
     from airflow_provider.runtime.restore import restore_job
 
-    if open_storage(arguments.job_dir).exists("queries"):
+    directory = JobDirectory(open_storage(arguments.job_dir))
+    last = Restores(directory).last()
+    was_cut_short = last is not None and last.done is None
+    if directory.storage.exists("queries") and not was_cut_short:
         msg = f"{arguments.job_dir}: there is a job already; name a new directory"
         raise ConfigError(msg)
-    record = restore_job(arguments.job_dir, arguments.url)
-    _print_restored(arguments.job_dir, record.queries, record.skipped)
+    record = restore_job(
+        arguments.job_dir,
+        arguments.url,
+        conf=dict(_pair(value, "--conf") for value in arguments.conf),
+        partitions=arguments.partitions,
+    )
+    _print_restored(arguments.job_dir, record)
     return EXIT_OK
 
 
-def _print_restored(
-    job_dir: str, queries: dict[str, dict[str, Any]], skipped: dict[str, dict[str, Any]]
-) -> None:
-    for name, plan in queries.items():
-        print(f"{job_dir}: query {name} goes on after batch {plan['batch']} as {plan['query_id']}")
-    for name, lost in skipped.items():
+def _print_restored(job_dir: str, record: RestoreRecord) -> None:
+    spread = f", in {record.partitions} partitions" if record.partitions is not None else ""
+    for name, plan in record.queries.items():
+        where = f"after batch {plan['batch']} as {plan['query_id']}{spread}"
+        print(f"{job_dir}: query {name} goes on {where}")
+    for name, lost in record.skipped.items():
         print(f"DATA LOSS: query {name}: batch {lost['batch']} is skipped, its rows are never read")
 
 

@@ -8,6 +8,7 @@
     │ ├ UnsupportedVersionError      written by a newer version of this package
     │ ├ UnknownJobError              no job, run or checkpoint at that place
     │ ├ JobDrainedError              the job has ended for good and cannot resume
+    │ ├ RefusedCheckpointError       what was asked for is damaged; a CheckpointError, too
     │ └ SavepointBusyError           somebody else is taking or removing that savepoint
     ├ LeaseHeldError                 another live driver owns the job; nothing written   5
     ├ LeaseLostError                 another driver took over; this one stops            5
@@ -88,6 +89,10 @@ class CheckpointError(SparkStreamError):
     """A checkpoint does not hold what its protocol says it must hold."""
 
     exit_code = EXIT_FATAL
+
+
+class RefusedCheckpointError(ConfigError, CheckpointError):
+    """What was asked for is damaged, or of an unknown form; nothing was written."""
 
 
 class CorruptDocumentError(CheckpointError):

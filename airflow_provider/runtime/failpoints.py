@@ -60,6 +60,7 @@ ALL: Final = (
     "rewind.recorded",
     "restore.removed",
     "restore.copied",
+    "restore.repartitioned",
     "restore.numbered",
     "restore.restored_one",
     "restore.done",

@@ -63,6 +63,7 @@ class RunRecord(Document):
     Attributes:
         interval: start and end as ISO 8601, or None.
         starting: per query the last committed batch when the run began, -1 for none.
+        replayable: that the run begins with a savepoint, to which it can be rewound.
     """
 
     run_id: str
@@ -76,6 +77,7 @@ class RunRecord(Document):
     starting: dict[str, int]
     started: str
     from_savepoint: str | None = None
+    replayable: bool = False
 
     def asked(self) -> dict[str, Any]:
         """Return what a later attempt of the run must ask for as well.
@@ -160,7 +162,8 @@ class RewoundRecord(Document):
     does not end the job.
 
     Attributes:
-        savepoint: what the job was set to; None for its very beginning.
+        savepoint: what the job was set to; None for its very beginning, and for where it stood
+            when the run had written nothing.
     """
 
     run_id: str

@@ -18,6 +18,7 @@ from airflow_provider.runtime.errors import (
 from airflow_provider.runtime.java import check_java
 from airflow_provider.runtime.jobdir import JobDirectory
 from airflow_provider.runtime.lease import TAKEABLE, LeaseObserver, held_error
+from airflow_provider.runtime.rewinding import check_start
 from airflow_provider.runtime.session import is_submitted, job_session
 from airflow_provider.runtime.storage import open_storage
 
@@ -72,7 +73,10 @@ def check_before_spark(
     Raises:
         ConfigError: the ask cannot be met.
         LeaseHeldError: another driver is running the job.
+        TakeBackError: the run to be replayed cannot be rewound.
     """
+    if ask.replays is not None:
+        check_start(directory, ask.replays)
     check_not_drained(directory, run_id, replays=ask.replays)
     return check_before_cleanup(ask, directory, clock)
 

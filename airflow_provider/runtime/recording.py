@@ -38,6 +38,7 @@ def asked_record(
         starting={name: log.position().last_commit for name, log in logs.items()},
         started=to_iso(now),
         from_savepoint=ask.from_savepoint,
+        replayable=ask.replayable_runs > 0,
     )
 
 

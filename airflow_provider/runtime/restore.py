@@ -1,33 +1,39 @@
-"""Setting a job to a savepoint, from outside: a new job directory, or the job's own."""
+"""Setting a job to a savepoint, or to before a run, from outside, without executing anything."""
 
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import uuid
 from typing import TYPE_CHECKING
 
 from airflow_provider.runtime.asking import Ask
+from airflow_provider.runtime.checkpoint import CheckpointLogs
 from airflow_provider.runtime.clock import Clock, SystemClock, to_iso
 from airflow_provider.runtime.errors import ConfigError
+from airflow_provider.runtime.java import check_java
 from airflow_provider.runtime.jobdir import JobRecord, RewoundRecord
 from airflow_provider.runtime.lease import TAKEABLE, LeaseObserver, acquire_lease, held_error
 from airflow_provider.runtime.preparing import declare_job, last_run, open_job_directory
 from airflow_provider.runtime.process import identify_this
+from airflow_provider.runtime.queries import spark_repartition
+from airflow_provider.runtime.rewinding import Rewind, check_start, runs_since
 from airflow_provider.runtime.savepoint import (
     CLAIM_MODES,
     MANIFEST,
     Restores,
     begin_restore,
+    check_partitions,
+    check_repartitionable,
     check_restorable,
     collect_garbage,
     dispose,
     finish_restore,
     match_queries,
     open_savepoint,
+    refusing,
 )
-from airflow_provider.runtime.session import jvm_pid, start_spark
-from airflow_provider.runtime.sinks import take_back_after
+from airflow_provider.runtime.session import is_submitted, jvm_pid, start_spark
+from airflow_provider.runtime.sinks import check_native, take_back_after
 from airflow_provider.runtime.storage import open_storage
 
 if TYPE_CHECKING:
@@ -50,6 +56,7 @@ def restore_job(
     conf: Mapping[str, str] | None = None,
     claim_mode: str = "no_claim",
     skip_in_flight: bool = False,
+    partitions: int | None = None,
     spark: SparkSession | None = None,
     clock: Clock | None = None,
 ) -> RestoreRecord:
@@ -61,10 +68,11 @@ def restore_job(
         take_back: first remove from the job's sinks what it has written after the savepoint; the
             job's function is called for that, as its last run called it.
         entry: where that function lies now; None for where the last run found it.
-        conf: Spark configuration, for *take_back*.
+        conf: Spark configuration, for *take_back* and *partitions*.
         claim_mode: ``no_claim`` leaves the savepoint alone; ``claim`` lets it go over to the job:
             when the restore is done, the savepoint is disposed of.
         skip_in_flight: never run the batch in flight of an unaligned savepoint: its rows are lost.
+        partitions: let Spark spread the state over so many; None for as many as it has.
         spark: a session whose JVM is used and left running; None to start Spark if it is needed.
         clock: time; None for the machine's.
 
@@ -73,17 +81,18 @@ def restore_job(
 
     Raises:
         UnknownJobError: no such savepoint, or no run whose function *take_back* could call.
-        ConfigError: it is not this job's, or the job has written after it and *take_back* is False.
+        ConfigError: it is not this job's, its state cannot be repartitioned, or the job has written
+            after it and *take_back* is False.
         JobDrainedError, CheckpointError: the savepoint cannot be restored.
         LeaseHeldError: a driver is running the job.
 
     Crash safety: no driver runs the job before a call like this one has completed it.
     """
     clock = clock or SystemClock()
-    if claim_mode not in CLAIM_MODES:
-        msg = f"claim mode {claim_mode!r}: use one of {', '.join(CLAIM_MODES)}"
-        raise ConfigError(msg)
-    directory = open_job_directory(job_dir)
+    _check_claim_mode(claim_mode)
+    check_partitions(partitions)
+    with refusing(job_dir, "read"):
+        directory = open_job_directory(job_dir)
     before = _claimed_before(directory, savepoint_url)
     if before is not None:
         collect_garbage(open_storage(savepoint_url).url.rpartition("/")[0], clock=clock)
@@ -91,38 +100,124 @@ def restore_job(
     savepoint = open_savepoint(savepoint_url)
     check_restorable(savepoint)
     names = _names(directory, savepoint)
-    observer = LeaseObserver(directory.storage, clock)
-    held, liveness = observer.settle()
-    if held is not None and liveness not in TAKEABLE:
-        raise held_error(directory.storage, held)
-    with _declared(directory, entry, conf, spark) if take_back else _nothing() as declared:
-        lease = acquire_lease(
-            directory.storage,
-            run_id=f"restore-{savepoint.folder}",
-            driver_id=f"restore-{uuid.uuid4().hex}",
-            owner=identify_this(*declared.pids),
-            clock=clock,
-            observer=observer,
-        )
-        try:
-            after = {q.name: _batch_of(savepoint, names.get(q.name, "")) for q in declared.queries}
-            _take_back(directory, declared.queries, after, lease, clock)
+    if partitions is not None:
+        check_repartitionable(savepoint, names.values(), skip_in_flight=skip_in_flight)
+    observer = _check_no_driver(directory, clock)
+    is_spark_needed = take_back or partitions is not None
+    with _spark(directory, conf, spark) if is_spark_needed else _no_spark() as session:
+        queries = _declare(directory, entry, conf, session) if take_back and session else ()
+        repartition = spark_repartition(session) if partitions is not None and session else None
+        with _leased(directory, f"restore-{savepoint.folder}", session, observer, clock) as lease:
+            after = {q.name: _batch_of(savepoint, names.get(q.name, "")) for q in queries}
+            _take_back(directory, queries, after, lease, clock)
             record = begin_restore(
                 directory,
                 savepoint,
                 names=names,
                 claim_mode=claim_mode,
                 skip_in_flight=skip_in_flight,
+                partitions=partitions,
                 clock=clock,
             )
             _put_job(directory, savepoint, clock)
             _mark_rewound(directory, record, clock)
-            record = finish_restore(directory, record, lease, clock)
-        finally:
-            lease.release()
+            record = finish_restore(directory, record, lease, clock, repartition)
     if claim_mode == "claim":
         dispose(savepoint.url, clock=clock)
     return record
+
+
+def rewind_job(
+    job_dir: str,
+    run_id: str,
+    *,
+    with_later: bool = False,
+    entry: str | None = None,
+    conf: Mapping[str, str] | None = None,
+    spark: SparkSession | None = None,
+    clock: Clock | None = None,
+) -> list[str]:
+    """Undo a run: its rows are taken back, the job is as it was before it; no query is started.
+
+    Args:
+        job_dir: the job's directory.
+        run_id: the run.
+        with_later: undo the runs that have built on it, too, the newest first.
+        entry: where the job's function lies now, which knows the sinks; None for where the last run
+            found it.
+        conf: Spark configuration.
+        spark: a session whose JVM is used and left running; None to start Spark.
+        clock: time; None for the machine's.
+
+    Returns:
+        The runs that no longer count, in the order in which they were undone.
+
+    Raises:
+        UnknownJobError: no such run.
+        TakeBackError: a run cannot be undone; those after it may be, whole.
+        LeaseHeldError: a driver is running the job.
+
+    Crash safety: no driver runs the job before a call like this one has completed it.
+    """
+    clock = clock or SystemClock()
+    directory = open_job_directory(job_dir)
+    later = runs_since(directory, run_id)
+    if not with_later:
+        check_start(directory, run_id)
+    observer = _check_no_driver(directory, clock)
+    with _spark(directory, conf, spark) as session:
+        queries = _declare(directory, entry, conf, session)
+        with _leased(directory, f"rewind-{run_id}", session, observer, clock) as lease:
+            for each in _to_undo(directory, run_id, later, with_later=with_later):
+                Rewind(directory, each, queries, lease, clock).rewind()
+    return [*reversed(later), run_id] if with_later else [run_id]
+
+
+def _to_undo(
+    directory: JobDirectory, run_id: str, later: Sequence[str], *, with_later: bool
+) -> list[str]:
+    """Return the runs to undo, the newest first."""
+    # Those that were undone before are asked, too: one of them may have been cut short.
+    undone = [run for run in reversed(later) if with_later or directory.run(run).rewound()]
+    return [*undone, run_id]
+
+
+def _check_claim_mode(claim_mode: str) -> None:
+    if claim_mode not in CLAIM_MODES:
+        msg = f"claim mode {claim_mode!r}: use one of {', '.join(CLAIM_MODES)}"
+        raise ConfigError(msg)
+
+
+def _check_no_driver(directory: JobDirectory, clock: Clock) -> LeaseObserver:
+    observer = LeaseObserver(directory.storage, clock)
+    held, liveness = observer.settle()
+    if held is not None and liveness not in TAKEABLE:
+        raise held_error(directory.storage, held)
+    return observer
+
+
+@contextlib.contextmanager
+def _leased(
+    directory: JobDirectory,
+    what: str,
+    session: SparkSession | None,
+    observer: LeaseObserver,
+    clock: Clock,
+) -> Iterator[Fence]:
+    """Hold the job's lease on behalf of *what*, as a driver would."""
+    with refusing(directory.url, "written"):
+        lease = acquire_lease(
+            directory.storage,
+            run_id=what,
+            driver_id=f"{what.partition('-')[0]}-{uuid.uuid4().hex}",
+            owner=identify_this(*([jvm_pid(session)] if session else [])),
+            clock=clock,
+            observer=observer,
+        )
+    try:
+        yield lease
+    finally:
+        lease.release()
 
 
 def _claimed_before(directory: JobDirectory, savepoint_url: str) -> RestoreRecord | None:
@@ -133,26 +228,34 @@ def _claimed_before(directory: JobDirectory, savepoint_url: str) -> RestoreRecor
     return last if last.savepoint == place.url and not place.exists(MANIFEST) else None
 
 
-@dataclasses.dataclass(frozen=True)
-class _Declared:
-    """What a job's function has declared, and the processes that this took."""
-
-    queries: Sequence[QueryDefinition] = ()
-    pids: Sequence[int] = ()
+@contextlib.contextmanager
+def _no_spark() -> Iterator[None]:
+    yield None
 
 
 @contextlib.contextmanager
-def _nothing() -> Iterator[_Declared]:
-    yield _Declared()
+def _spark(
+    directory: JobDirectory, conf: Mapping[str, str] | None, spark: SparkSession | None
+) -> Iterator[SparkSession]:
+    """Yield *spark*, or a session that is stopped at the end."""
+    if spark is not None:
+        yield spark
+        return
+    if not is_submitted():
+        check_java()
+    owned = start_spark(f"spark-stream restore {directory.url}", None, conf or {})
+    try:
+        yield owned
+    finally:
+        owned.stop()
 
 
-@contextlib.contextmanager
-def _declared(
+def _declare(
     directory: JobDirectory,
     entry: str | None,
     conf: Mapping[str, str] | None,
-    spark: SparkSession | None,
-) -> Iterator[_Declared]:
+    spark: SparkSession,
+) -> Sequence[QueryDefinition]:
     """Call the job's function as its last run called it, to learn its sinks."""
     last = last_run(directory)
     ask = Ask(
@@ -162,13 +265,7 @@ def _declared(
         params=last.params,
         conf=conf or {},
     )
-    owned = spark is None
-    spark = spark or start_spark(f"spark-stream restore {directory.url}", ask.master, ask.conf)
-    try:
-        yield _Declared(declare_job(ask, last.run_id, spark).queries, (jvm_pid(spark),))
-    finally:
-        if owned:
-            spark.stop()
+    return declare_job(ask, last.run_id, spark).queries
 
 
 def _take_back(
@@ -179,6 +276,9 @@ def _take_back(
     clock: Clock,
 ) -> None:
     """Remove from the queries' sinks what was written after these batches."""
+    for query in queries:
+        planned = CheckpointLogs(directory.checkpoint(query.name)).position().last_offsets
+        check_native(query.native, planned=planned, epoch=after[query.name])
     for query in queries:
         for work in take_back_after(
             query.name,

@@ -3,7 +3,8 @@
 A run that may be replayed begins with a savepoint of origin ``rewind``, or at the very beginning of
 its job. Rewinding takes back what the run has committed in every sink, sets the queries to where
 they stood, and records that the run no longer counts. Each step is put down before it is done, so
-whoever comes next goes on; until the last one no driver can run the job.
+whoever comes next goes on; until the last one no driver can run the job. The savepoints of the
+newest runs are kept, older ones are disposed of when another run begins.
 
 ==================================  ================================================================
 a crash                             the next call
@@ -18,39 +19,86 @@ while the queries are restored      goes on (savepoint/restoring.py)
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING
+import logging
+import re
+from typing import TYPE_CHECKING, Final
 
 from airflow_provider.runtime import failpoints
+from airflow_provider.runtime.checkpoint import CheckpointLogs
 from airflow_provider.runtime.clock import Clock, to_iso
-from airflow_provider.runtime.errors import TakeBackError, UnknownJobError
+from airflow_provider.runtime.errors import SavepointBusyError, TakeBackError, UnknownJobError
 from airflow_provider.runtime.jobdir import RewoundRecord
 from airflow_provider.runtime.savepoint import (
+    REWIND_PREFIX,
     Restores,
     Savepoint,
     begin_restore,
+    collect_garbage,
+    dispose,
     finish_restore,
     job_source,
     open_savepoint,
+    retain,
     take_savepoint,
 )
-from airflow_provider.runtime.sinks import take_back_after
+from airflow_provider.runtime.sinks import check_native, has_written, runs_after, take_back_after
+from airflow_provider.runtime.sinks.records import query_ids
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    import datetime as dt
+    from collections.abc import Collection, Sequence
 
     from airflow_provider.runtime.jobdir import JobDirectory, RunRecord
     from airflow_provider.runtime.queries import QueryDefinition
+    from airflow_provider.runtime.savepoint.sources import Source
     from airflow_provider.runtime.sinks import TakeBack
     from airflow_provider.runtime.sinks.protocol import Fence
 
 
-def starting_savepoint(directory: JobDirectory, run_id: str) -> str:
-    """Return the address of the savepoint that a run begins with, which need not exist."""
-    return f"{directory.url}/savepoints/rewind-{run_id}"
+log = logging.getLogger(__name__)
+
+_ORIGIN: Final = "rewind"
+_TRIES: Final = 5  # machines that were lost while a driver of the same run took its savepoint
+_FURTHER: Final = re.compile(r"(\+\d+)?")
+
+
+def starting_savepoint(directory: JobDirectory, run_id: str) -> Savepoint | None:
+    """Return the savepoint that a run has begun with; None when there is none."""
+    root = directory.storage.at("savepoints")
+    named = [_find(root.at(name).url) for name in root.list("") if _is_of(name, run_id)]
+    found = [s for s in named if s is not None and _is_start(s, run_id)]
+    # A driver that was taken for dead may have completed its own later: the earlier one is right.
+    return min(found, key=lambda s: sum(q.batch for q in s.record.queries.values()), default=None)
+
+
+def runs_since(directory: JobDirectory, run_id: str) -> list[str]:
+    """Return the runs that have begun after this one, oldest first, also those that were rewound.
+
+    Raises:
+        UnknownJobError: there is no such run.
+    """
+    ids = directory.run_ids()
+    if run_id not in ids:
+        msg = f"{directory.url}: no run {run_id!r}, so there is nothing to rewind"
+        raise UnknownJobError(msg)
+    return ids[ids.index(run_id) + 1 :]
+
+
+def replayable_runs(directory: JobDirectory, run_id: str, keep: int) -> list[str]:
+    """Return the newest *keep* runs that count, newest first; this one is the first of them."""
+    newest = [run_id]
+    for other in reversed(directory.run_ids() if keep > 1 else []):  # reads each run's record
+        if len(newest) >= keep:
+            break
+        if other != run_id and directory.run(other).rewound() is None:
+            newest.append(other)
+    return newest[:keep]
 
 
 def begin_rewindable(directory: JobDirectory, record: RunRecord, clock: Clock) -> None:
     """Take the savepoint to which the run can be rewound, unless there is one or nothing to save.
+
+    A run that has written something cannot be made replayable any more; that is logged.
 
     Args:
         directory: the job directory; the caller holds its lease, has published what Spark has
@@ -61,13 +109,113 @@ def begin_rewindable(directory: JobDirectory, record: RunRecord, clock: Clock) -
     Crash safety: calling it again takes it, or finds it.
     Idempotent: by run id.
     """
-    if all(batch < 0 for batch in record.starting.values()):
+    found = starting_savepoint(directory, record.run_id)
+    if _has_written(directory, record):
+        if found is None and not _begins_anew(record):
+            log.warning("run=%s cannot be replayed: it began without a savepoint", record.run_id)
         return
-    url = starting_savepoint(directory, record.run_id)
-    if _find(url) is None:
-        take_savepoint(
-            job_source(directory.url, clock), url, origin="rewind", aligned_timeout_s=0, clock=clock
+    # A query that has not had a batch has nothing to save, and begins anew when it is rewound.
+    now = {name: at for name in record.starting if (at := _position(directory, name))[1] >= 0}
+    if found is not None:
+        if now == {name: (q.query_id, q.batch) for name, q in found.record.queries.items()}:
+            return
+        dispose(found.url, clock=clock)  # since then other runs have written, or were rewound
+    if now:
+        source = job_source(directory.url, clock)
+        queries = tuple(query for query in source.queries if query.name in now)
+        _take(
+            directory,
+            dataclasses.replace(source, run_id=record.run_id, queries=queries),
+            _folder(record.run_id),
+            clock,
         )
+
+
+def _take(directory: JobDirectory, source: Source, name: str, clock: Clock) -> None:
+    """Take the savepoint under this name, or under another one while somebody is at that folder.
+
+    A driver that was lost with its machine cannot be known to have ended, and may wake up.
+    """
+    root = directory.storage.at("savepoints")
+    for number in range(1, _TRIES + 1):
+        place = root.at(name if number == 1 else f"{name}+{number}")
+        try:
+            if place.list(""):
+                collect_garbage(root.url, only=place.url.rpartition("/")[2], clock=clock)
+            take_savepoint(source, place.url, origin=_ORIGIN, aligned_timeout_s=0, clock=clock)
+        except SavepointBusyError as error:
+            if number == _TRIES:
+                raise
+            log.warning("%s", error)
+        else:
+            return
+
+
+def forget_older(directory: JobDirectory, kept: Collection[str], clock: Clock) -> None:
+    """Dispose of the savepoints with which runs have begun, but for those of *kept*.
+
+    Args:
+        directory: the job directory; the caller holds its lease.
+        kept: run ids.
+        clock: time.
+
+    Crash safety: calling it again completes it; a savepoint is complete, or garbage.
+    """
+    rule = _Older(frozenset(kept))
+    root = directory.storage.at("savepoints")
+    if not any(rule.is_about(name) for name in root.list("")):
+        return  # what others keep there need not be read
+    try:
+        for name in retain(root.url, rule, clock=clock):
+            log.info("%s/%s: disposed of, the run can no longer be replayed", root.url, name)
+    except OSError as error:  # the next run removes it; this one does not need it gone
+        log.warning("%s: old savepoints could not be removed: %s", root.url, error)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Older:
+    """Retention of the savepoints with which runs have begun: by run, whatever their age."""
+
+    kept: frozenset[str]
+
+    def is_about(self, folder: str) -> bool:
+        ours = folder.startswith(_folder(""))
+        return ours and not any(_is_of(folder, run_id) for run_id in self.kept)
+
+    def expired(self, savepoints: Sequence[Savepoint], now: dt.datetime) -> list[Savepoint]:
+        del now
+        return [s for s in savepoints if s.record.origin == _ORIGIN and self.is_about(s.folder)]
+
+
+def check_start(directory: JobDirectory, run_id: str) -> Savepoint | None:
+    """Return the savepoint that a run began with.
+
+    None when it began with the job, when it was rewound, and when it has written nothing: then
+    nothing is to be undone, whatever has come after it.
+
+    Needs no Spark; what its sinks can do is :meth:`Rewind.check`'s.
+
+    Raises:
+        UnknownJobError: there is no such run.
+        TakeBackError: later runs have built on it, or its savepoint is not there.
+    """
+    since = runs_since(directory, run_id)
+    record = directory.run(run_id).record()
+    if record is None or not _stands(directory, run_id):
+        return None
+    later = [other for other in since if _stands(directory, other)]
+    if later:
+        msg = (
+            f"{directory.url}: run {run_id!r} cannot be rewound, because later runs have built on "
+            f"it; rewind them first, the newest first: {', '.join(reversed(later))} (all of them "
+            f"at once: spark-stream rewind --with-later)"
+        )
+        raise TakeBackError(msg)
+    savepoint = starting_savepoint(directory, run_id)
+    if savepoint is None and not _begins_anew(record):
+        msg = f"{directory.url}: run {run_id!r} cannot be rewound: {_why_none(record)}"
+        raise TakeBackError(msg)
+    return savepoint
 
 
 @dataclasses.dataclass(frozen=True)
@@ -93,13 +241,19 @@ class Rewind:
 
         Raises:
             UnknownJobError: there is no such run.
-            TakeBackError: later runs have built on it, it did not begin with a savepoint, or a sink
-                cannot take back what it has written.
+            TakeBackError: later runs have built on it, its savepoint is not there, another run has
+                written meanwhile, or a sink cannot take back what it has written.
         """
-        if self.directory.run(self.run_id).rewound() is not None:
+        savepoint = check_start(self.directory, self.run_id)
+        record = self.directory.run(self.run_id).record()
+        if record is None or not _stands(self.directory, self.run_id):
             return
-        savepoint = self._savepoint()
+        self._check_declared(record)
         for query in self.queries:
+            epoch = self._epoch_before(query.name, savepoint)
+            planned = CheckpointLogs(self.directory.checkpoint(query.name)).position().last_offsets
+            check_native(query.native, planned=planned, epoch=epoch)
+            self._check_alone(query.name, epoch)
             for take_back in self._take_backs(query, savepoint):
                 take_back.check()
 
@@ -115,68 +269,126 @@ class Rewind:
         run = self.directory.run(self.run_id)
         if run.rewound() is None:
             self.check()
-            savepoint = self._savepoint()
-            for query in self.queries:
-                for take_back in self._take_backs(query, savepoint):
-                    take_back.take_back()
-            failpoints.hit("rewind.taken_back")
-            saved = savepoint.record.queries if savepoint is not None else {}
-            names = {q.name: q.name if q.name in saved else "" for q in self.queries}
-            begin_restore(self.directory, savepoint, names=names, clock=self.clock)
-            failpoints.hit("rewind.intended")
+            undone = _stands(self.directory, self.run_id)
+            savepoint = check_start(self.directory, self.run_id) if undone else None
+            if undone:
+                self._undo(savepoint)
             url = savepoint.url if savepoint is not None else None
             run.put_rewound(
                 RewoundRecord(run_id=self.run_id, savepoint=url, at=to_iso(self.clock.now()))
             )
             failpoints.hit("rewind.recorded")
-        last = Restores(self.directory).last()
-        if last is not None and last.done is None:
+        self._finish_restore()
+
+    def _undo(self, savepoint: Savepoint | None) -> None:
+        """Take back the run's rows, and put the intent to restore the queries."""
+        for query in self.queries:
+            for take_back in self._take_backs(query, savepoint):
+                take_back.take_back()
+        failpoints.hit("rewind.taken_back")
+        saved = savepoint.record.queries if savepoint is not None else {}
+        names = {q.name: q.name if q.name in saved else "" for q in self.queries}
+        begin_restore(self.directory, savepoint, names=names, clock=self.clock)
+        failpoints.hit("rewind.intended")
+
+    def _finish_restore(self) -> None:
+        last, rewound = Restores(self.directory).last(), self.directory.run(self.run_id).rewound()
+        ours = last is not None and rewound is not None and last.savepoint == rewound.savepoint
+        if last is not None and last.done is None and ours:
             finish_restore(self.directory, last, self.fence, self.clock)
 
-    def _savepoint(self) -> Savepoint | None:
-        """Return what the run began with; None for the job's beginning."""
-        record = self.directory.run(self.run_id).record()
-        if record is None:
-            msg = f"{self.directory.url}: no run {self.run_id!r}, so there is nothing to rewind"
-            raise UnknownJobError(msg)
-        self._check_last(record)
-        if all(batch < 0 for batch in record.starting.values()):
-            return None
-        savepoint = _find(starting_savepoint(self.directory, self.run_id))
-        if savepoint is None:
+    def _check_declared(self, record: RunRecord) -> None:
+        """Refuse when rows lie where the job's function no longer leads."""
+        gone = sorted(set(record.starting) - {query.name for query in self.queries})
+        if gone:
             msg = (
-                f"{self.directory.url}: run {self.run_id!r} did not begin with a savepoint, or it "
-                "was disposed of, so it cannot be rewound; run with on_clear='replay' from its "
-                "first attempt on"
+                f"{self.directory.url}: run {self.run_id!r} ran query {gone[0]!r}, which the job "
+                "no longer has, so its rows cannot be found; put it back"
             )
             raise TakeBackError(msg)
-        return savepoint
 
-    def _check_last(self, record: RunRecord) -> None:
-        ids = self.directory.run_ids()
-        later = [
-            run_id
-            for run_id in ids[ids.index(record.run_id) + 1 :]
-            if self.directory.run(run_id).rewound() is None
-        ]
-        if later:
+    def _check_alone(self, query: str, epoch: int) -> None:
+        """Refuse when an older run was resumed after this one had begun: its rows would go, too."""
+        others = runs_after(self.directory.committables(query), epoch) - {self.run_id}
+        if others:
             msg = (
-                f"{self.directory.url}: run {record.run_id!r} cannot be rewound, because later "
-                f"runs have built on it; rewind them first, the newest first: "
-                f"{', '.join(reversed(later))}"
+                f"{self.directory.url}: run {self.run_id!r} cannot be rewound alone: "
+                f"{', '.join(sorted(others))} has written to query {query!r} since it began; set "
+                "the job to a savepoint from before both: spark-stream savepoint restore "
+                "--take-back"
             )
             raise TakeBackError(msg)
 
     def _take_backs(self, query: QueryDefinition, savepoint: Savepoint | None) -> list[TakeBack]:
-        saved = savepoint.record.queries.get(query.name) if savepoint is not None else None
         return take_back_after(
             query.name,
             storage=self.directory.committables(query.name),
             sinks=[*query.sinks, *([query.native] if query.native else [])],
-            epoch=saved.batch if saved is not None else -1,
+            epoch=self._epoch_before(query.name, savepoint),
             fence=self.fence,
             clock=self.clock,
         )
+
+    def _epoch_before(self, query: str, savepoint: Savepoint | None) -> int:
+        saved = savepoint.record.queries.get(query) if savepoint is not None else None
+        if saved is not None:
+            return saved.batch
+        record = self.directory.run(self.run_id).record()
+        return record.starting.get(query, -1) if record is not None else -1
+
+
+def _folder(run_id: str) -> str:
+    return f"{REWIND_PREFIX}{run_id}"
+
+
+def _begins_anew(record: RunRecord) -> bool:
+    return all(batch < 0 for batch in record.starting.values())
+
+
+def _is_of(folder: str, run_id: str) -> bool:
+    """Tell whether a folder is named as the savepoint of a run, or as a further one."""
+    name = _folder(run_id)
+    return folder.startswith(name) and _FURTHER.fullmatch(folder[len(name) :]) is not None
+
+
+def _is_start(savepoint: Savepoint, run_id: str) -> bool:
+    return (savepoint.record.origin, savepoint.record.run_id) == (_ORIGIN, run_id)
+
+
+def _position(directory: JobDirectory, query: str) -> tuple[str | None, int]:
+    """Return a query's id and its last committed batch."""
+    logs = CheckpointLogs(directory.checkpoint(query))
+    return logs.query_id(), logs.position().last_commit
+
+
+def _has_written(directory: JobDirectory, record: RunRecord) -> bool:
+    """Tell whether the run has written; through Spark's own sinks, whether anybody has since."""
+    for name, before in record.starting.items():
+        place = directory.committables(name)
+        if has_written(place, record.run_id):
+            return True
+        if not query_ids(place) and _position(directory, name)[1] > before:
+            return True
+    return False
+
+
+def _stands(directory: JobDirectory, run_id: str) -> bool:
+    """Tell whether a run has written something that was not taken back."""
+    run = directory.run(run_id)
+    record = run.record()
+    return record is not None and run.rewound() is None and _has_written(directory, record)
+
+
+def _why_none(record: RunRecord) -> str:
+    if not record.replayable:
+        return (
+            "it did not begin with a savepoint; run with on_clear='replay' from its first attempt "
+            "on"
+        )
+    return (
+        "the savepoint that it began with was disposed of, because only the newest runs stay "
+        "replayable; replayable_runs says how many"
+    )
 
 
 def _find(url: str) -> Savepoint | None:

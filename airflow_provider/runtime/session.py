@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from airflow_provider.runtime.errors import ConfigError, SparkStreamError
@@ -63,10 +64,16 @@ def start_spark(app_name: str, master: str | None, conf: Mapping[str, str]) -> S
 
 
 def job_session(spark: SparkSession, conf: Mapping[str, str]) -> SparkSession:
-    """Return a session of the job's own: jobs in one JVM do not see each other's settings."""
+    """Return a session of the job's own: jobs in one JVM do not see each other's settings.
+
+    What only a new JVM could be given is left as it is in this one.
+    """
+    from pyspark.errors import AnalysisException
+
     session = spark.newSession()
     for key, value in conf.items():
-        if session.conf.isModifiable(key):
+        # Not `isModifiable`: it denies what Spark does not list, such as RocksDB's settings.
+        with suppress(AnalysisException):
             session.conf.set(key, value)
     return session
 

@@ -92,6 +92,7 @@ def airflow_services(
         postgres_url,
         FLIGHTS_DATA=str(data / "flights"),
         TEST_DATA=str(data),
+        TEST_SQL=postgres_url.replace("+psycopg2", "").replace("/airflow?", "/orders?"),
     )
     try:
         airflow.start()

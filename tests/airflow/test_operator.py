@@ -20,6 +20,7 @@ from airflow_provider.runtime.clock import SystemClock
 from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.jobdir import check_name
 from airflow_provider.runtime.requests import put_cancel
+from tests.unit.jobs import a_run
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -76,6 +77,8 @@ def in_dag(dag: DAG | None = None, **arguments: Any) -> SparkStreamingOperator:
         ({"at_end": "stop"}, "at_end 'stop': use one of 'drain', 'suspend'"),
         ({"on_existing": "steal"}, "on_existing 'steal': use one of 'adopt', 'wait', 'fail'"),
         ({"on_kill": "shoot"}, "on_kill 'shoot': use one of 'cancel', 'detach'"),
+        ({"on_clear": "undo"}, "on_clear 'undo': use one of 'resume', 'replay'"),
+        ({"replayable_runs": 0}, "replayable_runs 0: a number of runs, at least the newest one"),
         ({"job": "flights.jobs"}, "entry 'flights.jobs': write FILE.py:FUNCTION"),
         ({"job": "flights.jobs:"}, "entry 'flights.jobs:': write FILE.py:FUNCTION"),
         ({"job": "jobs.py:not a name"}, "entry 'jobs.py:not a name': write FILE.py:FUNCTION"),
@@ -85,6 +88,8 @@ def in_dag(dag: DAG | None = None, **arguments: Any) -> SparkStreamingOperator:
         ({"poll_interval": 0}, "poll_interval 0: seconds between looks, more than 0"),
         ({"interval": "2026-01-01"}, "interval '2026-01-01': give a start and an end"),
         ({"interval": ["2026-01-01"]}, "interval ['2026-01-01']: give a start and an end"),
+        ({"partitions": 5}, "partitions goes with a savepoint"),
+        ({"partitions": 0, "from_savepoint": "/s"}, "partitions 0: state has at least 1"),
     ],
 )
 def test_a_bad_argument_is_refused_when_the_dag_is_parsed(wrong: dict[str, Any], said: str) -> None:
@@ -406,6 +411,27 @@ def test_another_runs_driver_can_be_waited_for_in_a_worker(job: Job) -> None:
             operator.execute(context())
 
 
+def test_a_driver_of_the_run_that_is_to_be_undone_is_stopped_and_waited_for(job: Job) -> None:
+    """
+    Cleared with ``on_clear="replay"`` while its driver works, the task stops that driver, which would
+    only go on writing what is taken back, and submits another run's driver when it has ended.
+    """
+    operator = operator_of(job, on_clear="replay")
+    ti = SimpleNamespace(**vars(TI), max_tries=0)
+    with pytest.raises(AirflowFailException, match="there is no file"):
+        operator.execute({"ti": ti})
+    job.run.put_record(a_run(job.run_id))
+    job.submit("driver", process=ELSEWHERE)
+    ti.max_tries = 1
+    with job.lease("driver"), pytest.raises(TaskDeferred) as raised:
+        operator.execute({"ti": ti})
+
+    assert (f"{RUN}.r2", None) == (raised.value.trigger.run_id, raised.value.trigger.driver_id)
+    assert ["driver"] == job.cancels()
+    told = operator._arguments({"ti": ti})
+    assert ["--replayable-runs", "3", "--replay", RUN] == told[2:]
+
+
 def test_a_live_driver_can_be_an_error(job: Job) -> None:
     """
     With ``on_existing="fail"`` a driver of the same run is not adopted.
@@ -537,6 +563,24 @@ def test_the_driver_is_told_all_that_was_asked() -> None:
         *("--mode", "automatic", "--param", "a=x=y z", "--param", "b=2"),
         *("--until", "stopped", "--trigger", "60.0"),
     ] == operator._arguments(context())
+
+
+def test_a_job_begins_from_a_savepoint() -> None:
+    """
+    Its address is a template; one that comes to nothing begins from the beginning.
+    """
+    asked = {"from_savepoint": "{{ params.s }}", "partitions": 5, "allow_non_restored_state": True}
+    operator = in_dag(**asked, interval=None)
+    operator.render_template_fields({"params": {"s": "/saved/s1"}})
+
+    assert [
+        *("--mode", "automatic", "--from-savepoint", "/saved/s1"),
+        *("--allow-non-restored-state", "--partitions", "5"),
+    ] == operator._arguments(context())
+
+    operator = in_dag(**asked, interval=None)
+    operator.render_template_fields({"params": {"s": ""}})
+    assert ["--mode", "automatic"] == operator._arguments(context())
 
 
 def test_the_runs_data_interval_is_passed_on_when_there_is_one() -> None:

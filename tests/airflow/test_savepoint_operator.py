@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
+import tempfile
+from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -16,10 +19,10 @@ from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.jobdir import JobDirectory, JobRecord
 from airflow_provider.runtime.savepoint import find_savepoints, open_savepoint
 from airflow_provider.runtime.storage.local import LocalStorage
+from tests.unit.savepoint_refusals import TAKES, Case, make, rights, tree
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
 
 @pytest.fixture(autouse=True)
@@ -129,12 +132,25 @@ def test_a_checkpoint_of_other_origin(job_dir: str, tmp_path: Path) -> None:
     assert str(tmp_path / "elsewhere/run_1") == told["url"]
 
 
-def test_what_cannot_be_saved_fails_for_good(tmp_path: Path) -> None:
+@pytest.mark.parametrize("case", TAKES.values(), ids=TAKES)
+def test_what_cannot_be_saved_fails_for_good(case: Case) -> None:
     """
-    A retry does not bring a job to a place where there is none.
+    A retry does not make it good: the task fails with what the command line would say.
     """
-    with pytest.raises(AirflowFailException, match="no job there"):
-        save(str(tmp_path / "nowhere"))
+    root = Path(tempfile.mkdtemp(prefix="refusals-"))  # pytest's own is root's alone
+    case.spoil(make(root))
+    before = tree(root)
+    place = str(root / case.source.lstrip("/"))
+    what: dict[str, Any] = {"job_dir": place}
+    if case.source.startswith("/"):
+        what = {"job_dir": None, "checkpoint": place, "to": str(root)}
+
+    with pytest.raises(AirflowFailException) as failed, rights(root, case.mode):
+        save(what.pop("job_dir"), "s1", aligned_timeout=0, **what)
+
+    assert case.words == tuple(word for word in case.words if word in str(failed.value))
+    assert before == tree(root)
+    shutil.rmtree(root)
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 from http.client import HTTPConnection
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import fsspec
@@ -19,10 +20,18 @@ from s3fs import S3FileSystem
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+HERE = Path(__file__).parent
 BUCKET = "bucket"
 # So that listings have pages, and small objects parts.
 SMALL = {"MOTO_S3_DEFAULT_MAX_KEYS": "3", "S3_UPLOAD_PART_MIN_SIZE": "1000"}
 ACCOUNT_KEY = base64.b64encode(b"a key").decode()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Keep the tests of this folder in one process, so that each store is started once."""
+    for item in items:
+        if HERE in item.path.parents:
+            item.add_marker(pytest.mark.xdist_group("stores"))
 
 
 def forget_clients() -> None:
@@ -89,8 +98,8 @@ def _served(store: str, url: str, environment: dict[str, str]) -> Iterator[Store
     server.stop()
 
 
-@pytest.fixture(scope="session")
-def s3() -> Iterator[StoreServer]:
+def serve_s3() -> Iterator[StoreServer]:
+    """Yield an S3 server with a bucket; the environment meanwhile points to it."""
     environment = {
         "AWS_ACCESS_KEY_ID": "id",
         "AWS_SECRET_ACCESS_KEY": "secret",
@@ -101,6 +110,9 @@ def s3() -> Iterator[StoreServer]:
     for server in _served("s3", f"s3://{BUCKET}/jobs", environment):
         server.ask("PUT", f"/{BUCKET}")
         yield server
+
+
+s3 = pytest.fixture(scope="session")(serve_s3)
 
 
 @pytest.fixture(scope="session")

@@ -5,15 +5,23 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+from airflow_provider.runtime.checkpoint import CheckpointLogs
 from airflow_provider.runtime.clock import SystemClock
+from airflow_provider.runtime.jobdir import JobDirectory
 from airflow_provider.runtime.restore import restore_job
 from airflow_provider.runtime.savepoint import (
     Retention,
+    begin_restore,
     dispose,
+    finish_restore,
     job_source,
+    open_savepoint,
     retain,
     take_savepoint,
 )
+from airflow_provider.runtime.sinks.protocol import OpenFence
+from airflow_provider.runtime.storage import open_storage
+from tests.unit.support import EpochBench
 
 
 def act(action: str, root: Path) -> None:
@@ -25,6 +33,8 @@ def act(action: str, root: Path) -> None:
         restore_job(str(root / "restored"), f"{savepoints}/old")
     elif action == "claim":
         restore_job(str(root / "restored"), f"{savepoints}/old", claim_mode="claim")
+    elif action == "spread":
+        spread(root)
     elif action == "back":
         restore_job(job, f"{savepoints}/old")
     elif action == "dispose":
@@ -33,6 +43,19 @@ def act(action: str, root: Path) -> None:
         retain(savepoints, Retention(keep=1))
     else:
         raise ValueError(action)
+
+
+def spread(root: Path) -> None:
+    """Restore with other partitions; Spark's part is written by hand: a batch without input."""
+    directory = JobDirectory(open_storage(str(root / "restored")))
+    savepoint, clock = open_savepoint(str(root / "job/savepoints/old")), SystemClock()
+    record = begin_restore(directory, savepoint, names={"q": "q"}, partitions=5, clock=clock)
+
+    def repartition(_: str, logs: CheckpointLogs, __: int) -> None:
+        batch = logs.position().last_commit + 1
+        EpochBench(root / "restored").spark.plan(batch).commit(batch)
+
+    finish_restore(directory, record, OpenFence(), clock, repartition)
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ command completes the work; what the dead one left is found and removed.
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -50,6 +51,7 @@ DEATHS = [
     *(("take", point) for point in TAKING),
     *((action, point) for action in ("dispose", "retain") for point in REMOVING),
     *((action, point) for action in ("restore", "back") for point in RESTORING),
+    *(("spread", point) for point in (*RESTORING, "restore.repartitioned")),
     *(("claim", point) for point in ("restore.restored_one", "restore.done", *REMOVING)),
 ]
 
@@ -79,7 +81,16 @@ def place(tmp_path) -> Path:
     job.close()
     source = job_source(job.storage.url, job.clock)
     take_savepoint(source, f"{job.storage.url}/savepoints/old", origin="periodic", clock=job.clock)
+    tell_of_state(tmp_path / "job/savepoints/old/savepoint.json")
     return tmp_path
+
+
+def tell_of_state(manifest: Path) -> None:
+    """Let a savepoint say that its query keeps state, as one does that is to be repartitioned."""
+    record = json.loads(manifest.read_text())
+    kept = {"id": 0, "name": "stateStoreSave", "partitions": 2, "provider": "rocksdb"}
+    record["queries"]["q"]["operators"] = [kept]
+    manifest.write_text(json.dumps(record))
 
 
 @pytest.fixture
@@ -144,7 +155,7 @@ def test_a_death_at_any_step(crowded, action, point, again):
     assert_whole(place)
     if action != "back":
         assert before == checkpoint_of(place / "job")
-    if again and action in {"restore", "back"} and point != "restore.done":
+    if again and action in {"restore", "back", "spread"} and point != "restore.done":
         die(place, action, point)  # the one who completes it dies there, too
         assert_whole(place)
     complete(place, action)
@@ -158,20 +169,22 @@ def test_a_death_at_any_step(crowded, action, point, again):
         "retain": {"newest"},
         "restore": {"old", "newest"},
         "back": {"old", "newest"},
+        "spread": {"old", "newest"},
         "claim": {"newest"},
     }
     assert expected[action] == names
     assert_whole(place)
     assert sorted(names) == sorted(path.name for path in Path(root).iterdir())
-    if action in {"restore", "back", "claim"}:
-        assert_restored(place / ("job" if action == "back" else "restored"))
+    if action in {"restore", "back", "claim", "spread"}:
+        job = place / ("job" if action == "back" else "restored")
+        assert_restored(job, last_batch=2 if action == "spread" else 1)
 
 
-def assert_restored(job: Path) -> None:
-    """The query goes on after batch 1 under an id of its own, and a driver may run it."""
+def assert_restored(job: Path, last_batch: int) -> None:
+    """The query goes on after its last batch under an id of its own, and a driver may run it."""
     bench = EpochBench(job, FakeSink())
     logs = bench.spark.logs
-    assert (1, 1) == (logs.position().last_offsets, logs.position().last_commit)
+    assert (last_batch, last_batch) == (logs.position().last_offsets, logs.position().last_commit)
     assert logs.query_id() not in {None, QUERY_ID}
     check_no_open_restore(JobDirectory(bench.storage))
     assert Restores(JobDirectory(bench.storage)).last() is not None

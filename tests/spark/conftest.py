@@ -38,6 +38,15 @@ def spark() -> Iterator[Any]:
     session.stop()
 
 
+@pytest.fixture(scope="module")
+def fresh_maintenance(spark: Any) -> Iterator[Any]:
+    """Let Spark's maintenance of state start anew, with the interval of the next query."""
+    store = spark._jvm.org.apache.spark.sql.execution.streaming.state.StateStore
+    store.stop()
+    yield spark
+    store.stop()
+
+
 @pytest.fixture
 def place(tmp_path: Path) -> Place:
     return Place(tmp_path)

@@ -399,7 +399,7 @@ def gated(ctx: JobContext) -> None:
     """Hold the first batch back until the gate's file is there."""
     gate, prefix = ctx.params["gate"], sys.prefix
 
-    def passes(_: str) -> bool:
+    def passes(_):  # no type hints: Spark takes them for those of pandas, and warns
         if sys.prefix != prefix:
             raise ImportError(f"the driver runs in {prefix}, its worker in {sys.prefix}")
         deadline = time.monotonic() + 120

@@ -23,9 +23,11 @@ from streams import (
 )
 
 from airflow_provider.runtime.api import JobContext
+from airflow_provider.runtime.checkpoint import mismatches
 from airflow_provider.runtime.entry import load_entry
 from airflow_provider.runtime.errors import RunFailedError
 from airflow_provider.runtime.failures import FailureClass
+from airflow_provider.runtime.savepoint import checkpoint_source, take_savepoint
 
 pytestmark = pytest.mark.spark
 
@@ -180,7 +182,8 @@ def test_a_drain_flushes_every_row_and_leaves_no_state(spark, place, job, store,
 @pytest.mark.parametrize("job", sorted(TRUTHS))
 def test_plain_spark_leaves_the_tail_in_state(spark, place, job):
     """
-    The same query under plain ``availableNow`` ends well, and its state still holds the last rows.
+    The same query under plain ``availableNow`` ends well, and its state still holds the last rows:
+    that of the operators that the query was known to have before it was started.
     """
     session = spark.newSession()
     for key, value in CONF.items():
@@ -197,6 +200,8 @@ def test_plain_spark_leaves_the_tail_in_state(spark, place, job):
     query.awaitTermination()
 
     assert query.exception() is None
+    saved = take_savepoint(checkpoint_source(str(checkpoint)), str(place.root / "savepoint"))
+    assert [] == mismatches(saved.record.queries["query"].topology, context.queries[0].topology)
     assert sum(state_of(spark, checkpoint).values()) > 0
     written = set(read_with_pandas(place.output))
     if job == "deduplication":  # it emits at once; only its state stays

@@ -27,6 +27,7 @@ from airflow_provider.runtime.errors import (
     RunFailedError,
 )
 from airflow_provider.runtime.jobdir import JobDirectory
+from airflow_provider.runtime.session import job_session
 from airflow_provider.runtime.storage import open_storage
 
 pytestmark = pytest.mark.spark
@@ -223,14 +224,15 @@ def test_every_format_is_written(spark, place, file_format):
 
 def test_a_source_united_with_itself(spark, place):
     """
-    A DataFrame used twice is one source, each row of which takes both ways.
+    A DataFrame used twice has two places in Spark's log, and each row takes both ways.
     """
     write_events(place.input, FEW, MORE)
 
     final = place.run(spark, "united_with_itself")
 
     assert windows_of([*FEW, *FEW, *MORE, *MORE]) == read_with_pandas(place.output)
-    assert ["events"] == [source["name"] for source in final.queries["out"]["sources"]]
+    ends = [(s["name"], s["end_offset"]) for s in final.queries["out"]["sources"]]
+    assert [("events", {"logOffset": 0})] * 2 == ends
 
 
 def test_a_source_joined_with_itself(spark, place):
@@ -467,3 +469,18 @@ def test_a_stream_opened_by_the_job_itself_has_no_end(spark, place):
     assert [(False, False)] == [
         (source["bounded"], source["finished"]) for source in final.queries["out"]["sources"]
     ]
+
+
+def test_a_job_gets_its_settings_in_a_shared_jvm(spark):
+    """
+    Also those that Spark does not list, such as RocksDB's; what belongs to the JVM stays its own.
+    """
+    changelogs = "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled"
+    jvm = {"spark.driver.memory": "7g", "spark.sql.warehouse.dir": "/elsewhere"}
+    own = {changelogs: "true", "spark.sql.shuffle.partitions": "3"}
+
+    session = job_session(spark, {**jvm, **own})
+
+    assert own == {key: session.conf.get(key) for key in own}
+    assert not {*jvm.items()} & {(key, session.conf.get(key, None)) for key in jvm}
+    assert spark.conf.get(changelogs, None) is None

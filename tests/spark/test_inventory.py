@@ -286,14 +286,10 @@ def copy_files(inventory: Inventory, checkpoint: Path, copy: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def quick_maintenance(spark: SparkSession) -> Iterator[SparkSession]:
-    """Let Spark's maintenance of state start anew with the interval of the next query."""
-    store = spark._jvm.org.apache.spark.sql.execution.streaming.state.StateStore
-    store.stop()
+def quick_maintenance(fresh_maintenance: SparkSession) -> Iterator[SparkSession]:
     cloudpickle.register_pickle_by_value(jobs)  # no worker could import it
-    yield spark
+    yield fresh_maintenance
     cloudpickle.unregister_pickle_by_value(jobs)
-    store.stop()
 
 
 @pytest.fixture

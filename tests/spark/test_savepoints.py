@@ -141,31 +141,6 @@ def test_a_drained_job_gives_no_savepoint_to_go_on_from(spark, place):
     assert not (place.root / "new").exists()
 
 
-def test_another_job_is_refused_before_anything_is_written(spark, place):
-    """
-    Queries of other names, or with another number of sources, would get each other's positions.
-    """
-    write_events(place.input, FIRST)
-    place.run(spark, "tumbling_window", **SUSPEND)
-    savepoint = savepoint_of(place)
-
-    params = {"other": str(write_events(place.root / "other", LATER))}
-    for job, said in {
-        "two_queries": "has the queries out, and the job has",
-        "two_sources": "reads 2 sources, but had 1",
-    }.items():
-        with pytest.raises(ConfigError, match=said):
-            run_in(
-                spark,
-                place,
-                place.root / "new",
-                job,
-                params=params,
-                from_savepoint=savepoint.url,
-            )
-    assert not (place.root / "new").exists()
-
-
 def test_back_into_the_jobs_own_directory_with_its_rows_taken_back(spark, place):
     """
     What was written after the savepoint is taken out of the output, and written again by whoever
@@ -197,10 +172,10 @@ def test_a_replayed_run_is_executed_once(spark, place, begins):
     if begins == "in the middle":
         place.run(spark, "tumbling_window", run_id="before", **SUSPEND)
         write_events(place.input, LATER, first=1)
-    first = place.run(spark, "tumbling_window", run_id="one", rewindable=True)
+    first = place.run(spark, "tumbling_window", run_id="one", replayable_runs=3)
     truth = read_with_pandas(place.output)
 
-    again = place.run(spark, "tumbling_window", run_id="one.r2", rewindable=True, replays="one")
+    again = place.run(spark, "tumbling_window", run_id="one.r2", replayable_runs=3, replays="one")
 
     assert truth == read_with_pandas(place.output)
     assert (first.rows_read, first.outcome) == (again.rows_read, again.outcome)

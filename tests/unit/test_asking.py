@@ -49,6 +49,8 @@ def job(tmp_path) -> HandMadeJob:
         ({"at_end": "explode"}, "at_end 'explode': use one of 'drain', 'suspend'"),
         ({"run_id": "../../etc"}, "run id '../../etc': use letters, digits"),
         ({"run_id": ""}, "run id '': use letters"),
+        ({"run_id": "r1", "replays": "r1"}, "run 'r1' cannot take its own place"),
+        ({"replayable_runs": -1}, "replayable runs -1: a number of runs"),
         ({"until": "end", "trigger_s": 5.0}, "until='end' batches follow each other.*leave it out"),
         ({"until": "available", "trigger_s": 5.0}, "leave it out"),
     ],
@@ -192,6 +194,18 @@ def test_a_suspended_run_is_followed_by_another(job):
     job.asked("r1").suspended("r1")
 
     assert choose_run(job.directory, ask(), NOW).startswith("manual-")
+
+
+def test_a_replay_without_an_id_is_a_run_of_its_own(job):
+    """
+    It is not the run that it replays, nor an older one; given again, it is the one it has begun.
+    """
+    job.asked("older", started="2026-01-01T00:00:00.000Z")
+    job.asked("r1", started="2026-01-02T00:00:00.000Z").finished("r1")
+    assert choose_run(job.directory, ask(replays="r1"), NOW).startswith("manual-")
+
+    job.asked("manual-1", started="2026-01-03T00:00:00.000Z")
+    assert "manual-1" == choose_run(job.directory, ask(replays="r1"), NOW)
 
 
 # --- another attempt ----------------------------------------------------------------------------

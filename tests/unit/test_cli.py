@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import subprocess
 import sys
@@ -17,7 +18,8 @@ from airflow_provider.runtime.errors import EXIT_FATAL, EXIT_OK, EXIT_RETRY, EXI
 from airflow_provider.runtime.jobdir import FAILED
 from airflow_provider.runtime.process import identify
 from airflow_provider.runtime.requests import pending_requests, reply
-from tests.unit.jobs import NOW, HandMadeJob, a_final, a_progress, an_attempt
+from airflow_provider.runtime.sinks import EpochRecords
+from tests.unit.jobs import NOW, HandMadeJob, a_final, a_progress, an_attempt, an_epoch
 from tests.unit.support import QUERY_ID, FakeClock, take_lease
 
 
@@ -75,6 +77,8 @@ def printed(capsys) -> dict:
         ["run"],
         ["run", "/job"],
         ["run", "/job", "--entry", "a.py:f", "--mode", "turbo"],
+        ["run", "/job", "--entry", "a.py:f", "--partitions", "two"],
+        ["savepoint", "fork", "/saved", "/job", "--partitions", "two"],
         ["run", "/job", "--entry", "a.py:f", "--until", "noon"],
         ["run", "/job", "--entry", "a.py:f", "--at-end", "explode"],
         ["run", "/job", "--entry", "a.py:f", "--interval", "2026-01-01"],
@@ -441,3 +445,24 @@ def test_the_command_runs_as_a_module():
 
 def nothing(ctx: object) -> None:
     """Stand for a job that is never called."""
+
+
+# --- rewind -------------------------------------------------------------------------------------
+
+
+def test_a_run_that_cannot_be_undone_is_refused_without_spark(job, capsys):
+    """
+    An unknown run, and one on which others have built, are told before a JVM is started.
+    """
+    job.begin().asked("r1", started="2026-01-01T00:00:00.000Z")
+    job.asked("r2", started="2026-01-02T00:00:00.000Z")
+    records = EpochRecords(job.directory.committables("q"), QUERY_ID)
+    records.put_published(an_epoch(0))
+    records.put_published(dataclasses.replace(an_epoch(1), run_id="r2"))
+
+    assert EXIT_USAGE == main(["rewind", str(job.directory.url), "nobody"])
+    assert "no run 'nobody', so there is nothing to rewind" in capsys.readouterr().err
+    assert EXIT_FATAL == main(["rewind", str(job.directory.url), "r1"])
+    assert "the newest first: r2 (all of them at once: spark-stream rewind --wi" in (
+        capsys.readouterr().err
+    )

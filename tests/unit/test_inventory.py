@@ -459,6 +459,18 @@ def test_an_operator_without_keys_has_one_partition_whatever_was_planned(tree, s
     assert 1 == tree.take(0).operators[0].partitions
 
 
+def test_other_partitions_of_an_operator_without_keys_are_of_a_repartitioning(tree):
+    """
+    It has written an empty state to each, once; the query goes on with partition 0 alone.
+    """
+    stateful(tree, 2, 3, 4, partitions=3, schema=KEYLESS)
+    tree.deltas(1, 2, 3, 4, 5)
+    for partition in (1, 2):
+        tree.put(f"state/0/{partition}/4.snapshot")
+
+    assert [3, 1] == [tree.take(batch).operators[0].partitions for batch in (3, 4)]
+
+
 def test_a_schema_that_cannot_be_read_does_not_excuse_missing_partitions(tree):
     """
     Only a key without columns explains why there is one partition where three were planned.

@@ -7,14 +7,27 @@ from types import SimpleNamespace
 import pytest
 
 from airflow_provider.runtime.asking import check_not_drained
+from airflow_provider.runtime.clock import to_iso
 from airflow_provider.runtime.drains import DrainIntent, draining_run, put_drain_intent
 from airflow_provider.runtime.errors import CheckpointError, TakeBackError, UnknownJobError
 from airflow_provider.runtime.jobdir import JobDirectory, JobRecord, RunRecord
-from airflow_provider.runtime.rewinding import Rewind, begin_rewindable, starting_savepoint
-from airflow_provider.runtime.savepoint import check_no_open_restore, open_savepoint
-from airflow_provider.runtime.sinks import native
+from airflow_provider.runtime.process import ProcessIdentity
+from airflow_provider.runtime.rewinding import (
+    Rewind,
+    begin_rewindable,
+    forget_older,
+    replayable_runs,
+    starting_savepoint,
+)
+from airflow_provider.runtime.savepoint import (
+    check_no_open_restore,
+    job_source,
+    take_savepoint,
+)
+from airflow_provider.runtime.savepoint.claims import ClaimRecord
+from airflow_provider.runtime.sinks import EpochCommitter, EpochRecords, epochs, native
 from airflow_provider.runtime.sinks.protocol import OpenFence
-from tests.unit.support import QUERY_ID, EpochBench, FakeFrame, FakeSink, counted
+from tests.unit.support import QUERY_ID, EpochBench, FakeFrame, FakeSink, SparkCheckpoint, counted
 
 
 @pytest.fixture
@@ -33,8 +46,8 @@ def job(tmp_path, sink):
     bench.close()
 
 
-def run(job: EpochBench, run_id: str, *epochs: int, rewindable: bool = True) -> None:
-    """Let a run begin as a driver does, write epochs, and end."""
+def run(job: EpochBench, run_id: str, *epochs: int, rewindable: bool = True, **others: int) -> None:
+    """Let a run begin as a driver does, write epochs, and end; *others* are further queries."""
     directory = JobDirectory(job.storage)
     committer = job.recovered(run_id)
     record = RunRecord(
@@ -46,10 +59,11 @@ def run(job: EpochBench, run_id: str, *epochs: int, rewindable: bool = True) -> 
         at_end="suspend",
         trigger_s=None,
         interval=None,
-        starting={"q": job.spark.logs.position().last_commit},
+        starting={"q": job.spark.logs.position().last_commit, **others},
         started=run_id,
+        replayable=rewindable,
     )
-    directory.run(run_id).put_record(record)
+    record = directory.run(run_id).put_record(record)
     if rewindable:
         begin_rewindable(directory, record, job.clock)
     if epochs and job.spark.logs.query_id() is None:
@@ -60,6 +74,13 @@ def run(job: EpochBench, run_id: str, *epochs: int, rewindable: bool = True) -> 
         job.spark.commit(epoch)
     committer.commit_ready()
     job.close()
+
+
+def keep(job: EpochBench, run_id: str, runs: int) -> list[str]:
+    """Dispose of the savepoints of older runs, and return the folders that are left."""
+    directory = JobDirectory(job.storage)
+    forget_older(directory, replayable_runs(directory, run_id, runs), job.clock)
+    return job.storage.list("savepoints")
 
 
 def rewind(job: EpochBench, run_id: str, *sinks) -> Rewind:
@@ -98,10 +119,7 @@ def test_a_run_that_began_in_the_middle(job, sink):
         job.spark.logs.position().last_commit,
     )
     assert before != job.spark.logs.query_id()
-    assert (
-        "rewind"
-        == open_savepoint(starting_savepoint(JobDirectory(job.storage), "r2")).record.origin
-    )
+    assert "rewind-r2" == starting_savepoint(JobDirectory(job.storage), "r2").folder
     run(job, "r3", 2)
     assert {0: ["r1 0"], 1: ["r1 1"], 2: ["r3 2"]} == sink.published
 
@@ -153,19 +171,33 @@ def test_a_drain_is_undone_with_its_run(job):
 
 def test_what_cannot_be_rewound(job, sink):
     """
-    An unknown run, one that did not begin with a savepoint, and a sink that keeps no account.
+    An unknown run, and one that did not begin with a savepoint.
     """
     run(job, "r1", 0)
     run(job, "r2", 1, rewindable=False)
 
     with pytest.raises(UnknownJobError, match="no run 'nobody'"):
         rewind(job, "nobody").check()
-    with pytest.raises(TakeBackError, match="run 'r2' did not begin with a savepoint"):
+    with pytest.raises(
+        TakeBackError, match="run 'r2' cannot be rewound: it did not begin with a sav"
+    ):
         rewind(job, "r2").check()
-    run_of = SimpleNamespace(name="q", sinks=(), native=native("console"))
-    with pytest.raises(TakeBackError, match="did not begin with a savepoint|cannot be taken back"):
-        Rewind(JobDirectory(job.storage), "r2", [run_of], OpenFence(), job.clock).check()
     assert {0: ["r1 0"], 1: ["r2 1"]} == sink.published
+
+
+def test_a_run_that_wrote_with_one_of_sparks_own_sinks(job):
+    """
+    Nobody knows what it has written, so it is refused once a batch has committed.
+    """
+    run(job, "r1")
+    query = SimpleNamespace(name="q", sinks=(), native=native("console"))
+    spark = Rewind(JobDirectory(job.storage), "r1", [query], OpenFence(), job.clock)
+    spark.check()
+    job.spark.run(0).plan(1)
+
+    with pytest.raises(TakeBackError, match="native:console: what Spark's own sinks have written"):
+        spark.rewind()
+    assert job.spark.logs.exists()
 
 
 def test_no_driver_runs_a_job_that_is_half_rewound(job):
@@ -188,3 +220,206 @@ def test_no_driver_runs_a_job_that_is_half_rewound(job):
 
     rewind(job, "r1").rewind()
     check_no_open_restore(half.directory)
+
+
+def test_the_savepoints_of_the_newest_runs_are_kept(job, sink):
+    """
+    Older ones are disposed of, and so are those of runs that were rewound; a run that lost its own
+    says so, and how to keep more. Those of other origin stay.
+    """
+    for number in range(5):
+        run(job, f"r{number}", number)
+    source = job_source(job.storage.url, job.clock)
+    take_savepoint(source, f"{job.storage.url}/savepoints/rewind-mine", clock=job.clock)
+
+    assert ["rewind-mine", "rewind-r3", "rewind-r4"] == keep(job, "r4", 2)
+    for number in (4, 3):
+        rewind(job, f"r{number}").rewind()
+    with pytest.raises(TakeBackError, match="was disposed of.*replayable_runs says how many"):
+        rewind(job, "r2").rewind()
+    assert [0, 1, 2] == sorted(sink.published)
+
+    run(job, "r5", 3)
+    assert ["rewind-mine", "rewind-r5"] == keep(job, "r5", 2)
+    assert ["r5", "r2", "r1"] == replayable_runs(JobDirectory(job.storage), "r5", 3)
+
+
+def test_a_run_is_not_made_replayable_in_its_middle(job, sink):
+    """
+    An attempt that is asked to be replayable after others were not takes no savepoint: rewinding to
+    it would undo half of the run.
+    """
+    run(job, "r1", 0)
+    run(job, "r2", 1, rewindable=False)
+    run(job, "r2", 2)
+
+    assert [] == job.storage.list("savepoints")
+    with pytest.raises(TakeBackError, match="it did not begin with a savepoint"):
+        rewind(job, "r2").rewind()
+    assert 3 == len(sink.published)
+
+
+def test_a_run_that_died_before_its_savepoint(job, sink):
+    """
+    It has written nothing, so it is rewound, and does not stand in the way of the one before it.
+    """
+    run(job, "r1", 0)
+    run(job, "r2", 1)
+    run(job, "r3", rewindable=False)
+    rewind(job, "r2").rewind()
+    assert {0: ["r1 0"]} == sink.published
+
+    rewind(job, "r3").rewind()
+    assert {0: ["r1 0"]} == sink.published
+    assert JobDirectory(job.storage).run("r3").rewound() is not None
+
+
+def test_a_savepoint_from_before_another_rewind_is_taken_anew(job, sink):
+    """
+    A run that has written nothing begins where the job stands when it is resumed, not where it stood.
+    """
+    run(job, "r1", 0)
+    run(job, "r2", 1)
+    run(job, "r3")
+    rewind(job, "r2").rewind()
+    run(job, "r2.r2", 1, 2)
+    run(job, "r3", 3)
+
+    rewind(job, "r3").rewind()
+
+    assert [0, 1, 2] == sorted(sink.published)
+    assert (2, 2) == (job.spark.logs.position().last_offsets, last_of(job))
+    assert ["rewind-r2", "rewind-r2.r2", "rewind-r3"] == job.storage.list("savepoints")
+
+
+def test_a_run_that_has_written_nothing_is_rewound_whatever_came_after_it(job, sink):
+    """
+    A driver that fails at once leaves nothing to undo, so what later runs have written stays.
+    """
+    run(job, "r1")
+    run(job, "r2", 0)
+
+    rewind(job, "r1").rewind()
+
+    assert {0: ["r2 0"]} == sink.published
+    assert 0 == last_of(job)
+    run(job, "r1.r2", 1)
+    assert [0, 1] == sorted(sink.published)
+
+
+def last_of(job: EpochBench) -> int:
+    return job.spark.logs.position().last_commit
+
+
+def test_a_driver_that_was_lost_with_its_machine_leaves_its_folder(job, sink):
+    """
+    It may wake up and go on taking the savepoint, so the next attempt takes it elsewhere.
+    """
+    run(job, "r1", 0)
+    lost = job.storage.at("savepoints/rewind-r2")
+    owner = ProcessIdentity(host="elsewhere", space="another/machine", processes=((1, 1),))
+    claim = ClaimRecord(
+        token=1,
+        purpose="take",
+        nonce="n",
+        owner=owner.to_dict(),
+        began=to_iso(job.clock.now()),
+    )
+    assert claim.put_if_absent(lost, "taking.1.json")
+
+    run(job, "r2", 1)
+    assert ["rewind-r2", "rewind-r2+2"] == keep(job, "r2", 1)
+    lost.delete("taking.1.json")  # it has woken up, and saved what it found
+    source = job_source(job.storage.url, job.clock)
+    take_savepoint(source, lost.url, origin="rewind", clock=job.clock)
+    assert "rewind-r2+2" == starting_savepoint(JobDirectory(job.storage), "r2").folder
+    rewind(job, "r2").rewind()
+    assert {0: ["r1 0"]} == sink.published
+
+
+def test_runs_that_took_turns_are_not_rewound_alone(job, sink):
+    """
+    An older run was resumed after this one had begun: its rows would go with this one's.
+    """
+    run(job, "r1", 0)
+    run(job, "r2", 1)
+    run(job, "r1", 2)
+
+    with pytest.raises(TakeBackError, match="r1 has written to query 'q' since it began"):
+        rewind(job, "r2").rewind()
+    with pytest.raises(TakeBackError, match="the newest first: r2"):
+        rewind(job, "r1").rewind()
+    assert 3 == len(sink.published)
+
+
+def test_a_query_that_has_had_no_batch(job):
+    """
+    It has nothing to save, keeps no run from beginning, and begins anew when the run is rewound.
+    """
+    other = SparkCheckpoint(job.spark.root.parents[1] / "p" / "checkpoint")
+    other.begin("e2a1bd0e-52f4-4f07-a20b-06e2a6a4f0e5").plan(0)
+    run(job, "r1", 0)
+    run(job, "r2", 1, p=-1)
+    directory = JobDirectory(job.storage)
+
+    assert ["q"] == list(starting_savepoint(directory, "r2").record.queries)
+    queries = [SimpleNamespace(name=name, sinks=job.sinks, native=None) for name in ("q", "p")]
+    Rewind(directory, "r2", queries, OpenFence(9), job.clock).rewind()
+    assert (0, False) == (last_of(job), other.logs.exists())
+
+
+def test_a_query_that_the_job_no_longer_has(job, sink):
+    """
+    Its rows cannot be found without its sinks, so nothing is taken back.
+    """
+    run(job, "r1", 0)
+    query = SimpleNamespace(name="renamed", sinks=job.sinks, native=None)
+    directory = JobDirectory(job.storage)
+
+    with pytest.raises(TakeBackError, match="ran query 'q', which the job no longer has"):
+        Rewind(directory, "r1", [query], OpenFence(9), job.clock).rewind()
+    assert {0: ["r1 0"]} == sink.published
+
+
+def test_no_driver_writes_to_a_job_that_is_half_taken_back(job):
+    """
+    It is refused before it has recorded its run, which would stand in the way of the rewind.
+    """
+    run(job, "r1", 0)
+    run(job, "r2", 1)
+    half = rewind(job, "r2")
+    calls = iter([None])
+    dies = SimpleNamespace(token=9, check=lambda: next(calls))
+    with pytest.raises(StopIteration):
+        Rewind(half.directory, "r2", half.queries, dies, job.clock).rewind()
+
+    with pytest.raises(CheckpointError, match="give the command that took it back again"):
+        check_no_open_restore(half.directory)
+    rewind(job, "r2").rewind()
+    check_no_open_restore(half.directory)
+
+
+def test_every_epoch_of_a_replayable_run_keeps_its_record(job, sink, monkeypatch):
+    """
+    Records are folded away by and by, but for those that a rewind needs.
+    """
+    monkeypatch.setattr(epochs, "KEEP_EPOCHS", 1)
+    run(job, "r1", 0, 1, 2)
+    run(job, "r2", 3, 4, 5)
+    committer = EpochCommitter(
+        "q",
+        storage=job.committables,
+        logs=job.spark.logs,
+        sinks=job.sinks,
+        lease=job.lease("r3"),
+        run_id="r3",
+        clock=job.clock,
+        keep_runs=["r3", "r2"],
+    )
+    committer.recover()
+    job.close()
+
+    records = EpochRecords(job.committables, job.spark.logs.query_id())
+    assert ((3, 4, 5), 2) == (records.find().published, records.history().last_epoch)
+    rewind(job, "r2").rewind()
+    assert [0, 1, 2] == sorted(sink.published)

@@ -12,7 +12,7 @@ from airflow_provider.runtime.errors import (
     CheckpointError,
     ConfigError,
     JobDrainedError,
-    MissingStateError,
+    RefusedCheckpointError,
     UnknownJobError,
 )
 from airflow_provider.runtime.jobdir import JobDirectory, JobRecord
@@ -211,6 +211,28 @@ def test_spark_removes_files_meanwhile(job, tmp_path, monkeypatch):
     assert {"metadata", *logs, *SOURCES} == saved
 
 
+def test_a_file_that_nobody_needs_any_more_goes_meanwhile(job, tmp_path, monkeypatch):
+    """
+    When the batch can be had without what is gone, that batch is taken, from a newer listing.
+    """
+    from airflow_provider.runtime.savepoint import taking
+
+    copy, calls = taking.copy_files, []
+
+    def slow_copy(source, target, names):
+        calls.append(source)
+        (job.spark.root / "sources/0/0").unlink(missing_ok=True)
+        return copy(source, target, names)
+
+    monkeypatch.setattr(taking, "copy_files", slow_copy)
+
+    savepoint = take(job)
+
+    assert (1, 2) == (savepoint.record.queries["q"].batch, len(calls))
+    assert LOGS - {"sources/0/0"} == set(files_of(tmp_path / "job/savepoints/s1/queries/q"))
+    assert [] == verify_savepoint(savepoint)
+
+
 # --- bad input ----------------------------------------------------------------------------------
 
 
@@ -258,7 +280,7 @@ def test_a_damaged_checkpoint_is_named(job, tmp_path):
     (job.spark.root / "commits/1").rename(job.spark.root / "commits/1.lost")
     (job.spark.root / "offsets/0").unlink()
 
-    with pytest.raises(MissingStateError, match=r"offsets/0"):
+    with pytest.raises(RefusedCheckpointError, match=r"offsets/0"):
         take(job)
     assert not (tmp_path / "job/savepoints/s1").exists()
 

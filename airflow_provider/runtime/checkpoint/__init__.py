@@ -7,10 +7,11 @@ from airflow_provider.runtime.checkpoint.inventory import (
     NeededFile,
     StateOperator,
     StateProvider,
+    provider_name,
     take_inventory,
 )
 from airflow_provider.runtime.checkpoint.logs import CheckpointLogs, CommitEntry, OffsetEntry
-from airflow_provider.runtime.checkpoint.operators import readdress
+from airflow_provider.runtime.checkpoint.operators import has_one_partition, readdress
 from airflow_provider.runtime.checkpoint.report import describe_checkpoint
 from airflow_provider.runtime.checkpoint.steps import (
     MAX_WATERMARK_MS,
@@ -18,6 +19,7 @@ from airflow_provider.runtime.checkpoint.steps import (
     LogPosition,
     next_drain_step,
 )
+from airflow_provider.runtime.checkpoint.topology import OperatorShape, Topology, mismatches
 
 __all__ = [
     "MAX_WATERMARK_MS",
@@ -28,13 +30,18 @@ __all__ = [
     "LogPosition",
     "NeededFile",
     "OffsetEntry",
+    "OperatorShape",
     "StateOperator",
     "StateProvider",
+    "Topology",
     "describe_checkpoint",
     "has_hadoop_checksum",
+    "has_one_partition",
     "has_spark_checksum",
+    "mismatches",
     "next_drain_step",
     "plan_drain_batch",
+    "provider_name",
     "readdress",
     "take_inventory",
 ]

@@ -41,11 +41,10 @@ if TYPE_CHECKING:
     from airflow_provider.runtime.checkpoint.statefiles import OperatorFiles
 
 _PROVIDER: Final = "spark.sql.streaming.stateStore.providerClass"
-# Spark plans a restart with the first of these that the offset log has.
-_PARTITIONS: Final = (
-    "spark.sql.streaming.internal.stateStore.partitions",
-    "spark.sql.shuffle.partitions",
-)
+_PROVIDER_NAMES: Final = {
+    "RocksDBStateStoreProvider": "rocksdb",
+    "HDFSBackedStateStoreProvider": "hdfs",
+}
 _METADATA_ENTRY = re.compile(r"state/\d+/_metadata/v2/(\d+)")
 _SCHEMA_FILE = re.compile(r"state/\d+/_stateSchema/.+/(\d+)_[^/]+")
 _SOURCE_ENTRY = re.compile(r"sources/([^/]+)/(\d+)(?:\.compact)?")
@@ -70,6 +69,11 @@ class StateProvider(str, enum.Enum):
 
     ROCKSDB = "rocksdb"
     HDFS = "hdfs"
+
+
+def provider_name(class_name: str) -> str:
+    """Return how savepoints call a class of Spark's that keeps state, or its name as it is."""
+    return _PROVIDER_NAMES.get(class_name.rpartition(".")[2], class_name)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -154,8 +158,7 @@ def take_inventory(
     offsets = _read_offsets(needs, batch)
     _check_sources(needs, plain, _read_offsets(needs, batch + 1) if planned else offsets)
     _check_operators(needs, found)
-    conf = offsets.metadata.get("conf") or {}
-    operators = tuple(_take_operator(needs, n, found[n], conf) for n in sorted(found))
+    operators = tuple(_take_operator(needs, n, found[n], offsets) for n in sorted(found))
     needs.refuse_if_incomplete()
     return Inventory(
         batch=batch,
@@ -214,12 +217,12 @@ def _check_operators(needs: Needs, found: Mapping[int, OperatorFiles]) -> None:
 
 
 def _take_operator(
-    needs: Needs, number: int, files: OperatorFiles, conf: Mapping[str, str]
+    needs: Needs, number: int, files: OperatorFiles, offsets: OffsetEntry
 ) -> StateOperator:
     metadata = _take_metadata(needs, number, files.own)
     ids = needs.state_ids(needs.batch).get(number)
-    partitions = len(ids) if ids else _count_partitions(needs, metadata, files, conf)
-    _refuse_unknown_provider(needs, number, files, conf)
+    partitions = len(ids) if ids else _count_partitions(needs, metadata, files, offsets)
+    _refuse_unknown_provider(needs, number, files, offsets.conf)
     for (partition, _), store in files.stores.items():
         if partition < partitions:
             for path in store.others:
@@ -259,16 +262,16 @@ def _take_metadata(needs: Needs, number: int, own: Sequence[str]) -> OperatorMet
 
 
 def _count_partitions(
-    needs: Needs, metadata: OperatorMetadata, files: OperatorFiles, conf: Mapping[str, str]
+    needs: Needs, metadata: OperatorMetadata, files: OperatorFiles, offsets: OffsetEntry
 ) -> int:
     """Return how many partitions an operator's state has, in checkpoint format 1.
 
     The settings in the offset log decide and not the operator's metadata, which Spark does not
     write anew when it repartitions state.
     """
-    told = next((conf[key] for key in _PARTITIONS if key in conf), None)
-    partitions = int(told) if told else metadata.partitions
-    if partitions > 1 and files.partitions() == {0}:
+    partitions = offsets.partitions or metadata.partitions
+    # Repartitioning writes an empty state for each of the others, once.
+    if partitions > 1 and files.partitions_with(needs.batch + 1) <= {0}:
         schemas = [p for s in files.stores.values() for p in s.others if p.endswith("/schema")]
         if any(has_one_partition(needs.read(path)) for path in schemas):
             return 1

@@ -31,6 +31,11 @@ if TYPE_CHECKING:
     from airflow_provider.runtime.storage import Storage
 
 _VERSIONS = frozenset({"v1", "v2"})
+# Spark plans a restart with the first of these that the offset log has.
+_PARTITIONS = (
+    "spark.sql.streaming.internal.stateStore.partitions",
+    "spark.sql.shuffle.partitions",
+)
 # For each stateful operator and partition, the ids of its states in the order of its stores.
 StateIds = dict[int, list[list[str]]]
 
@@ -77,6 +82,17 @@ class OffsetEntry:
     def watermark_ms(self) -> int:
         """Return the watermark of the batch, milliseconds since 1970; 0 before the first."""
         return int(self.metadata.get("batchWatermarkMs", 0))
+
+    @property
+    def conf(self) -> dict[str, str]:
+        """Return the settings that Spark keeps from the first batch on."""
+        return dict(self.metadata.get("conf") or {})
+
+    @property
+    def partitions(self) -> int | None:
+        """Return how many partitions Spark gives state; None when the entry does not tell."""
+        told = next((self.conf[key] for key in _PARTITIONS if key in self.conf), None)
+        return int(told) if told else None
 
     def with_watermark(self, watermark_ms: int) -> OffsetEntry:
         """Return the same offsets with another watermark."""
@@ -201,6 +217,20 @@ class CheckpointLogs:
         # that the new entry is damaged.
         self._storage.delete(f"offsets/.{batch}.crc")
         return self._storage.put_if_absent(f"offsets/{batch}", entry.to_bytes())
+
+    def commit(self, batch: int) -> CommitEntry:
+        """Return the entry of a committed batch.
+
+        Raises:
+            CheckpointError: there is none.
+        """
+        path = f"commits/{batch}"
+        try:
+            data = self._storage.read(path)
+        except FileNotFoundError as error:
+            msg = f"{self.url}/{path}: no such batch in the commit log"
+            raise CheckpointError(msg) from error
+        return CommitEntry.parse(data, where=f"{self.url}/{path}")
 
     def is_committed(self, batch: int) -> bool:
         """Tell whether the batch has a commit."""

@@ -92,9 +92,13 @@ class OperatorFiles:
     own: list[str] = dataclasses.field(default_factory=list)
     stores: dict[tuple[int, str], StoreFiles] = dataclasses.field(default_factory=dict)
 
-    def partitions(self) -> set[int]:
-        """Return the partitions that have a file."""
-        return {partition for partition, _ in self.stores}
+    def partitions_with(self, version: int) -> set[int]:
+        """Return the partitions of which a file holds the state, or the change, of a version."""
+        return {
+            partition
+            for (partition, _), files in self.stores.items()
+            if any(version == found for found, _ in (*files.snapshots, *files.changes))
+        }
 
 
 def sort_files(paths: Iterable[str]) -> tuple[list[str], dict[int, OperatorFiles]]:

@@ -1,13 +1,20 @@
 """Spark's streaming queries: start, watch, stop, and read what they report."""
 
 from airflow_provider.runtime.queries.definition import QueryDefinition, upstream_of
+from airflow_provider.runtime.queries.repartition import spark_repartition
 from airflow_provider.runtime.queries.running import RunningQuery
-from airflow_provider.runtime.queries.state import StateOperator, read_state_operators
+from airflow_provider.runtime.queries.state import (
+    StateOperator,
+    read_state_operators,
+    reported_state,
+)
 
 __all__ = [
     "QueryDefinition",
     "RunningQuery",
     "StateOperator",
     "read_state_operators",
+    "reported_state",
+    "spark_repartition",
     "upstream_of",
 ]

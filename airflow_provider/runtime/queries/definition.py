@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from typing import TYPE_CHECKING
 
+from airflow_provider.runtime.checkpoint import Topology, provider_name
 from airflow_provider.runtime.errors import ConfigError
-from airflow_provider.runtime.queries.plan import source_names
+from airflow_provider.runtime.queries.plan import (
+    asked_state_provider,
+    source_names,
+    stateful_operators,
+)
 from airflow_provider.runtime.sources import UNKNOWN_FORMAT, SourceDefinition
 from airflow_provider.runtime.storage import local_path_of
 
@@ -45,9 +51,26 @@ class QueryDefinition:
         )
 
     @property
+    def written_places(self) -> set[str]:
+        """Return the folders that its sinks write, as :func:`place_of` names them."""
+        sinks = [*self.sinks, *([self.native] if self.native is not None else [])]
+        found = [getattr(sink, "location", None) for sink in sinks]
+        return {place_of(location) for location in found if location is not None}
+
+    @property
     def bounded(self) -> bool:
         """Tell whether all its sources end."""
         return all(source.bounded for source in self.sources)
+
+    @functools.cached_property
+    def topology(self) -> Topology:
+        """What the query consists of; Spark plans it for that, which takes a moment."""
+        provider = asked_state_provider(self.df)
+        return Topology(
+            sources=tuple(source.name for source in self.sources),
+            operators=stateful_operators(self.df, self.output_mode),
+            provider=provider_name(provider) if provider is not None else None,
+        )
 
 
 def sources_of(df: DataFrame, known: Sequence[SourceDefinition]) -> tuple[SourceDefinition, ...]:
@@ -84,19 +107,12 @@ def upstream_of(queries: Sequence[QueryDefinition]) -> dict[str, tuple[str, ...]
 
 
 def _writers_for(query: QueryDefinition, queries: Sequence[QueryDefinition]) -> tuple[str, ...]:
-    read = {_place(source.path) for source in query.sources if source.path is not None}
-    return tuple(
-        other.name for other in queries if any(location in read for location in _written_by(other))
-    )
+    read = {place_of(source.path) for source in query.sources if source.path is not None}
+    return tuple(other.name for other in queries if not read.isdisjoint(other.written_places))
 
 
-def _written_by(query: QueryDefinition) -> set[str]:
-    sinks = [*query.sinks, *([query.native] if query.native is not None else [])]
-    found = [getattr(sink, "location", None) for sink in sinks]
-    return {_place(location) for location in found if location is not None}
-
-
-def _place(path: str) -> str:
+def place_of(path: str) -> str:
+    """Return a folder's address in the one form in which it can be compared."""
     return (local_path_of(path) or path).rstrip("/")
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
+from airflow_provider.runtime.checkpoint import OperatorShape
 from airflow_provider.runtime.sources import SOURCE_OPTION
 
 if TYPE_CHECKING:
@@ -14,21 +15,48 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+_STREAMING: Final = "org.apache.spark.sql.execution.streaming"
+_EXECUTION: Final = f"{_STREAMING}.runtime.IncrementalExecution"
+_STATE_WRITER: Final = f"{_STREAMING}.operators.stateful.StateStoreWriter"
+_PROVIDER: Final = "spark.sql.streaming.stateStore.providerClass"
+
 
 def source_names(df: DataFrame) -> list[str | None]:
     """Return the names of the streams in *df*'s plan, None for one without a name.
 
-    The order is that of the plan's leaves, which is the order of the lines in Spark's offset log. A
-    stream that is used twice as it is has one line; Spark's analyzer gives the second use in a
-    self-join a relation, and so a line, of its own.
+    There is one for each line in Spark's offset log, and in the same order: Spark writes a line for
+    each place where the plan reads a stream, also when it reads the same one in several.
     """
-    found: list[tuple[Any, str | None]] = []
-    for leaf in _items(df._jdf.queryExecution().analyzed().collectLeaves()):
-        options = _stream_options(leaf)
-        if options is None or any(leaf.equals(other) for other, _ in found):
-            continue
-        found.append((leaf, _option(options, SOURCE_OPTION)))
-    return [name for _, name in found]
+    leaves = _items(df._jdf.queryExecution().analyzed().collectLeaves())
+    found = (_stream_options(leaf) for leaf in leaves)
+    return [_option(options, SOURCE_OPTION) for options in found if options is not None]
+
+
+def stateful_operators(df: DataFrame, output_mode: str) -> tuple[OperatorShape, ...] | None:
+    """Return the stateful operators that *df* will have as a query, by id, without starting it.
+
+    Spark plans it as it does to explain it: as a batch that is not the first, which writes nothing.
+
+    Returns:
+        None where that cannot be done (another version of Spark); Spark itself compares them with
+        the checkpoint's when the query starts.
+    """
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+
+    try:
+        plan = _plan_batch(df, output_mode).executedPlan()
+        writer = df.sparkSession._jvm.java.lang.Class.forName(_STATE_WRITER)  # type: ignore[union-attr]
+        return tuple(sorted(_writers_in(plan, writer)))
+    except (Py4JError, PySparkException) as error:
+        log.warning("stateful operators are not known before the query starts: %s", error)
+        return None
+
+
+def asked_state_provider(df: DataFrame) -> str | None:
+    """Return the class that the session is told to keep state with; None when it is not told."""
+    conf = df.sparkSession._jsparkSession.sessionState().conf()
+    return str(conf.getConfString(_PROVIDER)) if conf.contains(_PROVIDER) else None
 
 
 def check_supported(df: DataFrame, output_mode: str) -> str | None:
@@ -78,6 +106,58 @@ def count_input_rows(stream_execution: Any) -> int | None:
     except Py4JError as error:
         log.warning("input rows of this batch are not known: %s", error)
         return None
+
+
+def _plan_batch(df: DataFrame, output_mode: str) -> Any:
+    """Return the JVM's ``IncrementalExecution`` of *df*.
+
+    Its parameters differ between Spark's versions, so each is given by its type, or by default.
+    """
+    jvm: Any = df.sparkSession._jvm
+    query = df._jdf.queryExecution()
+    execution = jvm.java.lang.Class.forName(_EXECUTION)
+    parameters = execution.getConstructors()[0].getParameterTypes()
+    given = {
+        "SparkSession": query.sparkSession,
+        "LogicalPlan": query.analyzed,
+        "OutputMode": getattr(jvm.org.apache.spark.sql.streaming.OutputMode, output_mode.title()),
+        "String": lambda: "<not started>",
+        "UUID": jvm.java.util.UUID.randomUUID,
+        "long": lambda: 0,
+        "boolean": lambda: False,  # is it the first batch, which writes the operators' metadata?
+        "Option": jvm.scala.Option.empty,
+        "OffsetSeqMetadataBase": lambda: _no_offsets(jvm),
+        "OffsetSeqMetadata": lambda: _no_offsets(jvm),
+        "WatermarkPropagator": _singleton(jvm, f"{_STREAMING}.runtime.WatermarkPropagator").noop,
+    }
+    streaming = jvm.org.apache.spark.sql.execution.streaming
+    arguments = []
+    for index, parameter in enumerate(parameters, start=1):
+        default = f"$lessinit$greater$default${index}"
+        make = given.get(parameter.getSimpleName())
+        make = make or getattr(streaming.runtime.IncrementalExecution, default)
+        arguments.append(make())
+    return streaming.runtime.IncrementalExecution(*arguments)
+
+
+def _no_offsets(jvm: Any) -> Any:
+    metadata = _singleton(jvm, f"{_STREAMING}.checkpointing.OffsetSeqMetadata")
+    return metadata.apply(0, 0, getattr(metadata, "apply$default$3")())
+
+
+def _singleton(jvm: Any, name: str) -> Any:
+    """Return a Scala object."""
+    return jvm.java.lang.Class.forName(f"{name}$").getField("MODULE$").get(None)
+
+
+def _writers_in(plan: Any, writer: Any) -> Iterator[OperatorShape]:
+    """Yield the nodes of a physical plan that write state."""
+    if plan.getClass().getSimpleName() == "AdaptiveSparkPlanExec":
+        plan = plan.inputPlan()
+    if writer.isInstance(plan):
+        yield OperatorShape(int(plan.getStateInfo().operatorId()), str(plan.shortName()))
+    for child in _items(plan.children()):
+        yield from _writers_in(child, writer)
 
 
 def _items(java_sequence: Any) -> Iterator[Any]:

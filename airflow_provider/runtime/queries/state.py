@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from pyspark.sql import Row, SparkSession
 
@@ -26,6 +26,21 @@ class StateOperator:
     id: int
     kind: str
     state_rows: int | None
+
+
+def reported_state(progress: Mapping[str, Any] | None, batch: int) -> list[StateOperator]:
+    """Return the operators as Spark has reported them with a batch; empty when it has not.
+
+    Args:
+        progress: the query's last progress.
+        batch: the batch that is wanted.
+    """
+    if not progress or progress["batchId"] != batch:
+        return []
+    return [
+        StateOperator(index, operator["operatorName"], operator["numRowsTotal"])
+        for index, operator in enumerate(progress["stateOperators"])
+    ]
 
 
 def read_state_operators(spark: SparkSession, checkpoint: str) -> list[StateOperator]:

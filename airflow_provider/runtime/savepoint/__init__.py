@@ -12,7 +12,18 @@ from airflow_provider.runtime.savepoint.keeping import (
     dispose,
     retain,
 )
-from airflow_provider.runtime.savepoint.records import MANIFEST, ORIGINS, SavepointRecord
+from airflow_provider.runtime.savepoint.records import (
+    MANIFEST,
+    ORIGINS,
+    REWIND_PREFIX,
+    SavepointRecord,
+)
+from airflow_provider.runtime.savepoint.refusing import refusing
+from airflow_provider.runtime.savepoint.repartitioning import (
+    Repartition,
+    check_partitions,
+    check_repartitionable,
+)
 from airflow_provider.runtime.savepoint.restoring import (
     CLAIM_MODES,
     RestoreRecord,
@@ -32,7 +43,9 @@ __all__ = [
     "CLAIM_MODES",
     "MANIFEST",
     "ORIGINS",
+    "REWIND_PREFIX",
     "Leftover",
+    "Repartition",
     "RestoreRecord",
     "Restores",
     "Retention",
@@ -41,6 +54,8 @@ __all__ = [
     "StartingPoint",
     "begin_restore",
     "check_no_open_restore",
+    "check_partitions",
+    "check_repartitionable",
     "check_restorable",
     "checkpoint_source",
     "collect_garbage",
@@ -50,6 +65,7 @@ __all__ = [
     "job_source",
     "match_queries",
     "open_savepoint",
+    "refusing",
     "retain",
     "take_savepoint",
     "verify_savepoint",

@@ -12,6 +12,7 @@ from airflow_provider.runtime.savepoint.records import (
     MANIFEST,
     SavepointRecord,
 )
+from airflow_provider.runtime.savepoint.refusing import refusing
 from airflow_provider.runtime.storage import open_storage
 
 if TYPE_CHECKING:
@@ -55,10 +56,12 @@ def open_savepoint(url: str) -> Savepoint:
     Raises:
         UnknownJobError: there is none, or it is not complete.
         UnsupportedVersionError: it was taken by a newer version of this package.
-        CorruptDocumentError: its record cannot be read.
+        RefusedCheckpointError: its record is damaged.
+        ConfigError: it cannot be read.
     """
     storage = open_storage(url)
-    record = SavepointRecord.read(storage, MANIFEST)
+    with refusing(storage.url, "read"):
+        record = SavepointRecord.read(storage, MANIFEST)
     if record is not None:
         return Savepoint(storage.url, record)
     held = last_claim(storage)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import datetime as dt
 import logging
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from airflow_provider.runtime import failpoints
 from airflow_provider.runtime.clock import Clock, SystemClock, to_iso
@@ -78,6 +78,13 @@ class Retention:
         return (now - taken).total_seconds() > self.max_age_s
 
 
+class Rule(Protocol):
+    """What says which savepoints may go; :class:`Retention` is one."""
+
+    def expired(self, savepoints: Sequence[Savepoint], now: dt.datetime) -> list[Savepoint]:
+        """Return those that may go, of all there are, oldest first."""
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CollectingRecord(Document):
     """``collecting.json``: garbage is being collected, so nothing must be shared meanwhile."""
@@ -85,7 +92,7 @@ class CollectingRecord(Document):
     began: str
 
 
-def retain(root_url: str, retention: Retention, *, clock: Clock | None = None) -> list[str]:
+def retain(root_url: str, retention: Rule, *, clock: Clock | None = None) -> list[str]:
     """Dispose of the savepoints that may go, and remove what broken attempts have left.
 
     Args:

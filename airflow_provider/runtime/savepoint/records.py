@@ -15,17 +15,22 @@ not stored twice; the folder of both is then what can be moved.
 from __future__ import annotations
 
 import dataclasses
+import json
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from airflow_provider.runtime.checkpoint import OperatorShape, Topology
 from airflow_provider.runtime.errors import ConfigError, CorruptDocumentError
 from airflow_provider.runtime.storage import Document
 
 if TYPE_CHECKING:
+    import builtins
     from collections.abc import Iterable, Iterator, Mapping
 
 MANIFEST: Final = "savepoint.json"
 COLLECTING: Final = "collecting.json"
 """Beside the savepoints while garbage is collected: meanwhile nothing is shared."""
+REWIND_PREFIX: Final = "rewind-"
+"""How the folders of those savepoints begin that runs begin with; the run's id follows."""
 ORIGINS: Final = ("manual", "periodic", "upgrade", "stop", "rewind")
 
 
@@ -78,6 +83,15 @@ class QuerySavepoint:
     def bytes(self) -> int:
         """Return how many bytes its files have."""
         return sum(file.size for file in self.files)
+
+    @property
+    def topology(self) -> Topology:
+        """Return what a query must consist of to go on from it."""
+        return Topology(
+            sources=(None,) * len(self.sources),
+            operators=tuple(OperatorShape(each["id"], each["name"]) for each in self.operators),
+            provider=self.operators[0]["provider"] if self.operators else None,
+        )
 
     @classmethod
     def from_dict(cls, raw: Mapping[str, Any]) -> QuerySavepoint:
@@ -135,6 +149,13 @@ class SavepointRecord(Document):
         """Return plain JSON values; a file is a list, its last members left out when empty."""
         plain = {"version": self.VERSION, **vars(self)}
         return {**plain, "queries": {n: _plain(q) for n, q in self.queries.items()}}
+
+    def to_bytes(self) -> builtins.bytes:  # `bytes` is a property here
+        """Return the document as it is stored: one line.
+
+        Indenting is done in Python, and takes as long for thousands of files as linking them.
+        """
+        return json.dumps(self.to_dict()).encode() + b"\n"
 
     @classmethod
     def from_dict(cls, raw: Any, *, where: str) -> SavepointRecord:

@@ -9,6 +9,7 @@ a crash                            the next call
 =================================  =================================================================
 before ``restores/<n>.json``       begins anew
 after it                           goes on: copies again, under the ids that the record has chosen
+while state is repartitioned       copies again, and repartitions the copy
 after ``metadata`` of a query      finds the query restored
 after the record says done         does nothing
 =================================  =================================================================
@@ -32,18 +33,26 @@ from airflow_provider.runtime.errors import (
     CheckpointError,
     ConfigError,
     JobDrainedError,
+    RefusedCheckpointError,
 )
 from airflow_provider.runtime.savepoint.catalog import open_savepoint
-from airflow_provider.runtime.savepoint.records import without_checksums
+from airflow_provider.runtime.savepoint.reading import saved_offsets
+from airflow_provider.runtime.savepoint.records import REWIND_PREFIX, without_checksums
+from airflow_provider.runtime.savepoint.refusing import refusing
+from airflow_provider.runtime.savepoint.repartitioning import (
+    Repartition,
+    check_repartitionable,
+    partitions_of,
+)
 from airflow_provider.runtime.savepoint.verifying import find_damage
 from airflow_provider.runtime.sinks.records import EpochRecords, TakeBackRecord, query_ids
-from airflow_provider.runtime.storage import Document, open_storage
+from airflow_provider.runtime.storage import Document, Storage, open_storage
 from airflow_provider.runtime.storage.copies import copy_files
 from airflow_provider.runtime.storage.opening import spark_url
 from airflow_provider.runtime.storage.trees import remove_tree
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from airflow_provider.runtime.jobdir import JobDirectory
     from airflow_provider.runtime.savepoint.catalog import Savepoint
@@ -70,6 +79,7 @@ class RestoreRecord(Document):
             anew), and ``replaces``, the id it had before, if any.
         skipped: per query the batch in flight that was not run again, with its sources' offsets
             before and after: these rows are lost.
+        partitions: how many the state is spread over; None for as many as it has.
         done: None until every query is restored.
     """
 
@@ -80,6 +90,7 @@ class RestoreRecord(Document):
     queries: dict[str, dict[str, Any]]
     skipped: dict[str, dict[str, Any]]
     began: str
+    partitions: int | None = None
     done: str | None = None
 
 
@@ -92,11 +103,26 @@ class Restores:
 
     def __init__(self, directory: JobDirectory) -> None:
         self._storage = directory.storage
+        self._rewinds = f"{directory.url}/savepoints/{REWIND_PREFIX}"
 
     def last(self) -> RestoreRecord | None:
         """Return the newest one, done or not."""
-        numbers = [int(n.removesuffix(".json")) for n in self._storage.list("restores")]
-        return RestoreRecord.read(self._storage, _path(max(numbers))) if numbers else None
+        return next(self._newest_first(), None)
+
+    def start(self) -> RestoreRecord | None:
+        """Return the newest one that is not the rewind of a run: what the job began from."""
+        for record in self._newest_first():
+            is_rewind = record.savepoint is None or record.savepoint.startswith(self._rewinds)
+            if not is_rewind:
+                return record
+        return None
+
+    def _newest_first(self) -> Iterator[RestoreRecord]:
+        numbers = [int(name.removesuffix(".json")) for name in self._storage.list("restores")]
+        for number in sorted(numbers, reverse=True):
+            record = RestoreRecord.read(self._storage, _path(number))
+            if record is not None:
+                yield record
 
     def begin(self, record: RestoreRecord) -> RestoreRecord:
         """Store the intent, or return the one that was faster."""
@@ -112,18 +138,26 @@ class Restores:
 
 
 def check_no_open_restore(directory: JobDirectory) -> None:
-    """Refuse to run a job whose restore has begun and not ended.
+    """Refuse to run a job whose restore, or rewind, has begun and not ended.
 
     Raises:
         CheckpointError: the message says how to end it.
     """
     last = Restores(directory).last()
     if last is not None and last.done is None:
-        msg = (
-            f"{directory.url}: a restore of {last.savepoint or 'the beginning'} began at "
-            f"{last.began} and did not end; give the same command again to end it"
-        )
-        raise CheckpointError(msg)
+        raise _open_restore(directory, last)
+    for name in directory.query_names():
+        query_id = CheckpointLogs(directory.checkpoint(name)).query_id()
+        if query_id is not None:
+            EpochRecords(directory.committables(name), query_id).check_standing()
+
+
+def _open_restore(directory: JobDirectory, record: RestoreRecord) -> CheckpointError:
+    msg = (
+        f"{directory.url}: a restore of {record.savepoint or 'the beginning'} began at "
+        f"{record.began} and did not end; give the same command again to end it"
+    )
+    return CheckpointError(msg)
 
 
 def check_restorable(savepoint: Savepoint) -> None:
@@ -131,7 +165,7 @@ def check_restorable(savepoint: Savepoint) -> None:
 
     Raises:
         JobDrainedError: its windows are flushed, so going on would repeat them.
-        CheckpointError: a file is missing or damaged; the message names it.
+        RefusedCheckpointError: a file is missing or damaged; the message names it.
     """
     if savepoint.record.drained:
         msg = (
@@ -141,11 +175,12 @@ def check_restorable(savepoint: Savepoint) -> None:
         raise JobDrainedError(msg)
     place = open_storage(savepoint.url)
     for name, query in savepoint.record.queries.items():
-        damage = find_damage(place, name, query, verified_bytes=0)
+        with refusing(place.url, "read"):
+            damage = find_damage(place, name, query, verified_bytes=0)
         if damage:
             more = f", and {len(damage) - 1} more" if len(damage) > 1 else ""
-            msg = f"{damage[0]}{more}; this savepoint cannot be restored"
-            raise CheckpointError(msg)
+            msg = f"{damage[0]}{more}; this savepoint cannot be restored, use another one"
+            raise RefusedCheckpointError(msg)
 
 
 def begin_restore(
@@ -155,6 +190,7 @@ def begin_restore(
     names: Mapping[str, str],
     claim_mode: str = "no_claim",
     skip_in_flight: bool = False,
+    partitions: int | None = None,
     clock: Clock,
 ) -> RestoreRecord:
     """Store the intent to set the job's queries to a savepoint, or find the one that was stored.
@@ -168,11 +204,13 @@ def begin_restore(
         claim_mode: ``no_claim``, or ``claim`` to let the savepoint go over to the job.
         skip_in_flight: do not run the batch in flight of an unaligned savepoint again: its rows
             are lost.
+        partitions: spread the state over so many; None to leave it as it is. An open restore that
+            asked otherwise is replaced, under new ids.
         clock: for the record's time.
 
     Raises:
-        ConfigError: an open restore is of another savepoint, or the outputs hold epochs from after
-            this one.
+        ConfigError: an open restore is of another savepoint, the outputs hold epochs from after
+            this one, or its state cannot be repartitioned.
         JobDrainedError, CheckpointError: see :func:`check_restorable`.
 
     Crash safety: the intent is there or not.
@@ -181,9 +219,11 @@ def begin_restore(
     last = restores.last()
     taken = None if savepoint is None else savepoint.record.taken
     if last is not None and last.done is None:
-        return _same_restore(directory, last, taken)
+        return _same_restore(directory, last, taken, partitions, clock)
     if savepoint is not None:
         check_restorable(savepoint)
+    if savepoint is not None and partitions is not None:
+        check_repartitionable(savepoint, names.values(), skip_in_flight=skip_in_flight)
     saved = {} if savepoint is None else savepoint.record.queries
     chosen = {name: saved.get(theirs) for name, theirs in names.items()}
     record = RestoreRecord(
@@ -195,29 +235,44 @@ def begin_restore(
             name: _plan(directory, name, names[name], query) for name, query in chosen.items()
         },
         skipped=_skipped(savepoint, names) if savepoint and skip_in_flight else {},
+        partitions=partitions,
         began=to_iso(clock.now()),
     )
     return restores.begin(record)
 
 
 def finish_restore(
-    directory: JobDirectory, record: RestoreRecord, fence: Fence, clock: Clock
+    directory: JobDirectory,
+    record: RestoreRecord,
+    fence: Fence,
+    clock: Clock,
+    repartition: Repartition | None = None,
 ) -> RestoreRecord:
     """Do what the record says, and record that it is done.
+
+    Args:
+        directory: the job directory; the caller holds its lease.
+        record: what to do.
+        fence: the lease.
+        clock: for the records' times.
+        repartition: needed for a record that asks for partitions.
 
     Raises:
         LeaseLostError: another driver has taken over.
         UnknownJobError: the savepoint is gone.
+        CheckpointError: the state cannot be repartitioned; the restore is open.
 
     Crash safety: calling it again completes it.
     """
     if record.done is not None:
         return record
     savepoint = open_savepoint(record.savepoint) if record.savepoint else None
+    if record.partitions is not None and repartition is None:
+        raise _open_restore(directory, record)
     for name, plan in record.queries.items():
         fence.check()
         _retire(directory, name, plan, clock)
-        _restore_query(directory, name, plan, savepoint, record)
+        _restore_query(directory, name, record, savepoint, repartition)
         failpoints.hit("restore.restored_one")
     fence.check()
     done = Restores(directory).end(record, to_iso(clock.now()))
@@ -225,14 +280,38 @@ def finish_restore(
     return done
 
 
-def _same_restore(directory: JobDirectory, last: RestoreRecord, taken: str | None) -> RestoreRecord:
+def _same_restore(
+    directory: JobDirectory,
+    last: RestoreRecord,
+    taken: str | None,
+    partitions: int | None,
+    clock: Clock,
+) -> RestoreRecord:
     if last.taken != taken:
         msg = (
             f"{directory.url}: a restore of {last.savepoint or 'the beginning'} began at "
             f"{last.began} and did not end; end that one first"
         )
         raise ConfigError(msg)
-    return last
+    if last.partitions == partitions:
+        return last
+    if partitions is not None:
+        savepoint = open_savepoint(str(last.savepoint))
+        theirs = [plan["from"] for plan in last.queries.values()]
+        check_repartitionable(savepoint, theirs, skip_in_flight=bool(last.skipped))
+    queries = {name: {**plan, "query_id": _new_id(plan)} for name, plan in last.queries.items()}
+    anew = dataclasses.replace(
+        last,
+        number=last.number + 1,
+        partitions=partitions,
+        queries=queries,
+        began=to_iso(clock.now()),
+    )
+    return Restores(directory).begin(anew)
+
+
+def _new_id(plan: Mapping[str, Any]) -> str | None:
+    return str(uuid.uuid4()) if plan["query_id"] is not None else None
 
 
 def _plan(
@@ -271,11 +350,10 @@ def _skipped(savepoint: Savepoint, names: Mapping[str, str]) -> dict[str, dict[s
         query = savepoint.record.queries.get(theirs)
         if query is None or not query.planned:
             continue
-        logs = CheckpointLogs(open_storage(f"{savepoint.url}/queries/{theirs}"))
         skipped[name] = {
             "batch": query.batch + 1,
             "after": query.sources,
-            "up_to": logs.offsets(query.batch + 1).source_offsets(),
+            "up_to": saved_offsets(savepoint, theirs, query.batch + 1).source_offsets(),
         }
         log.warning(
             "%s: DATA LOSS: query %r: batch %s was in flight and is skipped: its input, after %s "
@@ -310,14 +388,14 @@ def _retire(directory: JobDirectory, name: str, plan: Mapping[str, Any], clock: 
 def _restore_query(
     directory: JobDirectory,
     name: str,
-    plan: Mapping[str, Any],
-    savepoint: Savepoint | None,
     record: RestoreRecord,
+    savepoint: Savepoint | None,
+    repartition: Repartition | None,
 ) -> None:
-    skipped = record.skipped.get(name)
     checkpoint = directory.checkpoint(name)
     logs = CheckpointLogs(checkpoint)
-    query_id = plan["query_id"]
+    plan, is_skipped = record.queries[name], name in record.skipped
+    query_id, theirs = plan["query_id"], plan["from"]
     if query_id is not None and logs.query_id() == query_id:
         return
     checkpoint.delete(_METADATA)
@@ -325,10 +403,34 @@ def _restore_query(
     failpoints.hit("restore.removed")
     if query_id is None or savepoint is None:
         return
-    theirs = plan["from"]
+    _copy(checkpoint, savepoint, theirs, is_skipped=is_skipped)
+    failpoints.hit("restore.copied")
+    batch = savepoint.record.queries[theirs].batch
+    if is_skipped:
+        _skip(logs, savepoint, theirs, batch)
+    if repartition is not None and _is_spread_anew(savepoint, theirs, record.partitions):
+        repartition(spark_url(checkpoint.url), logs, int(record.partitions or 0))
+        failpoints.hit("restore.repartitioned")
+        batch = logs.position().last_commit
+    EpochRecords(directory.committables(name), query_id).continue_after(batch)
+    if savepoint.record.queries[theirs].finished:
+        run_id = str(savepoint.record.run_id)
+        ended = DrainIntent(query_id=query_id, run_id=run_id, batch=batch, at=record.began)
+        put_drain_intent(directory, name, ended)
+    failpoints.hit("restore.numbered")
+    checkpoint.put(_METADATA, json.dumps({"id": query_id}, separators=(",", ":")).encode())
+
+
+def _is_spread_anew(savepoint: Savepoint, theirs: str, partitions: int | None) -> bool:
+    has_state = bool(savepoint.record.queries[theirs].operators)
+    return partitions is not None and has_state and partitions_of(savepoint, theirs) != partitions
+
+
+def _copy(checkpoint: Storage, savepoint: Savepoint, theirs: str, *, is_skipped: bool) -> None:
+    """Copy all files of a query but those that are written anew."""
     query = savepoint.record.queries[theirs]
     anew = [_METADATA, *query.addressed]
-    if skipped is not None:
+    if is_skipped:
         anew += [f"offsets/{query.batch}", f"offsets/{query.batch + 1}"]
     left_out = without_checksums(anew)
     for source, files in _by_folder(savepoint, theirs, query.files).items():
@@ -338,27 +440,12 @@ def _restore_query(
         saved = open_storage(f"{savepoint.url}/queries/{theirs}").read(path)
         root = spark_url(checkpoint.url)
         checkpoint.put(path, readdress(saved, root=root, where=f"{savepoint.url}/{path}"))
-    failpoints.hit("restore.copied")
-    if skipped is not None:
-        _skip(logs, savepoint, theirs, query.batch)
-    EpochRecords(directory.committables(name), query_id).continue_after(query.batch)
-    if query.finished:
-        ended = DrainIntent(
-            query_id=query_id,
-            run_id=str(savepoint.record.run_id),
-            batch=query.batch,
-            at=record.began,
-        )
-        put_drain_intent(directory, name, ended)
-    failpoints.hit("restore.numbered")
-    checkpoint.put(_METADATA, json.dumps({"id": query_id}, separators=(",", ":")).encode())
 
 
 def _skip(logs: CheckpointLogs, savepoint: Savepoint, theirs: str, batch: int) -> None:
     """Let the last batch end where the one in flight would have ended."""
-    saved = CheckpointLogs(open_storage(f"{savepoint.url}/queries/{theirs}"))
-    ended = dataclasses.replace(saved.offsets(batch), sources=saved.offsets(batch + 1).sources)
-    logs.put_offsets(batch, ended)
+    last, in_flight = (saved_offsets(savepoint, theirs, b) for b in (batch, batch + 1))
+    logs.put_offsets(batch, dataclasses.replace(last, sources=in_flight.sources))
 
 
 def _by_folder(

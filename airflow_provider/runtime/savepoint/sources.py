@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING
 
 from airflow_provider.runtime.checkpoint import CheckpointLogs, DrainStep, next_drain_step
 from airflow_provider.runtime.drains import drain_intent
-from airflow_provider.runtime.errors import CheckpointError, UnknownJobError
+from airflow_provider.runtime.errors import UnknownJobError
 from airflow_provider.runtime.jobdir import JobDirectory, check_name, known_job
 from airflow_provider.runtime.lease import TAKEABLE, LeaseObserver
 from airflow_provider.runtime.savepoint.choosing import Seen
+from airflow_provider.runtime.savepoint.refusing import refusing
 from airflow_provider.runtime.sinks.records import EpochRecords, query_ids
 from airflow_provider.runtime.storage import open_storage
 
@@ -49,16 +50,10 @@ class SourceQuery:
         if self.directory is None:
             return None
         query_id, committables = self.logs.query_id(), self.directory.committables(self.name)
-        if query_id not in query_ids(committables):
+        if query_id is None or query_id not in query_ids(committables):
             return None
         records = EpochRecords(committables, query_id)
-        taken = records.take_back()
-        if taken is not None:
-            msg = (
-                f"{records.url}: what run {taken.run_id!r} wrote was taken back; the checkpoint "
-                "must be restored to before that run first"
-            )
-            raise CheckpointError(msg)
+        records.check_standing()
         return max((records.history().last_epoch, *records.find().published))
 
     def is_finished(self) -> bool:
@@ -97,8 +92,13 @@ def job_source(job_dir: str, clock: Clock) -> Source:
 
     Raises:
         UnknownJobError: no job there, or it has never started a query.
+        ConfigError: it cannot be read.
     """
-    directory = known_job(job_dir)
+    with refusing(job_dir, "read"):
+        return _job_source(known_job(job_dir), clock)
+
+
+def _job_source(directory: JobDirectory, clock: Clock) -> Source:
     runs = directory.run_ids()
     names = _in_job_order(directory, runs)
     queries = [
@@ -135,11 +135,14 @@ def checkpoint_source(url: str, query: str = "query") -> Source:
 
     Raises:
         UnknownJobError: there is no checkpoint.
+        ConfigError: it cannot be read.
     """
     check_name(query, what="query")
     storage = open_storage(url)
     found = SourceQuery(query, storage, None)
-    if not found.logs.exists():
+    with refusing(url, "read"):
+        is_there = found.logs.exists()
+    if not is_there:
         msg = f"{storage.url}: no Spark checkpoint there (neither 'metadata' nor 'offsets')"
         raise UnknownJobError(msg)
     # Nobody can tell whether a driver is alive, so a batch in flight is waited for.

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING
 
-from airflow_provider.runtime.checkpoint import CheckpointLogs
+from airflow_provider.runtime.checkpoint import CheckpointLogs, mismatches
 from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.savepoint.catalog import open_savepoint
+from airflow_provider.runtime.savepoint.repartitioning import (
+    check_repartitionable,
+)
 from airflow_provider.runtime.savepoint.restoring import (
     Restores,
     begin_restore,
@@ -17,13 +21,17 @@ from airflow_provider.runtime.savepoint.restoring import (
 from airflow_provider.runtime.storage import open_storage
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
     from airflow_provider.runtime.clock import Clock
     from airflow_provider.runtime.jobdir import JobDirectory
     from airflow_provider.runtime.queries import QueryDefinition
     from airflow_provider.runtime.savepoint.catalog import Savepoint
+    from airflow_provider.runtime.savepoint.repartitioning import Repartition
     from airflow_provider.runtime.sinks.protocol import Fence
+
+
+log = logging.getLogger(__name__)
 
 
 class StartingPoint:
@@ -33,7 +41,10 @@ class StartingPoint:
         directory: the job directory.
         url: the savepoint; None to begin from the beginning, or to go on.
         queries: what the job has declared.
-        allow_non_restored: begin also when the queries are not the same.
+        allow_non_restored: begin also when the queries are not the same; one that the savepoint
+            has not, or that does not fit it, begins anew.
+        partitions: spread the state over so many; None for as many as it has.
+        make_repartition: called when that is to be done.
     """
 
     def __init__(
@@ -43,11 +54,15 @@ class StartingPoint:
         queries: Sequence[QueryDefinition],
         *,
         allow_non_restored: bool,
+        partitions: int | None,
+        make_repartition: Callable[[], Repartition],
     ) -> None:
         self._directory = directory
         self._url = open_storage(url).url if url is not None else None
         self._queries = queries
         self._allow_non_restored = allow_non_restored
+        self._partitions = partitions
+        self._make_repartition = make_repartition
 
     def check(self) -> None:
         """Refuse what cannot be begun from; nothing is written.
@@ -55,12 +70,17 @@ class StartingPoint:
         Raises:
             UnknownJobError: there is no such savepoint.
             JobDrainedError, CheckpointError: it cannot be restored.
-            ConfigError: the job has begun already, or its queries do not match.
+            ConfigError: the job has begun already, its queries do not match, or their state cannot
+                be repartitioned.
         """
         if self._url is None:
             check_no_open_restore(self._directory)
         elif not self._has_begun():
-            self._names(self._open())
+            savepoint = self._open()
+            names = self._names(savepoint)
+            if self._partitions is not None:
+                check_repartitionable(savepoint, names.values())
+                self._make_repartition()
 
     def restore(self, fence: Fence, clock: Clock) -> None:
         """Set the queries to the savepoint, unless that was done.
@@ -75,20 +95,34 @@ class StartingPoint:
             return
         savepoint = self._open()
         record = begin_restore(
-            self._directory, savepoint, names=self._names(savepoint), clock=clock
+            self._directory,
+            savepoint,
+            names=self._names(savepoint),
+            partitions=self._partitions,
+            clock=clock,
         )
-        finish_restore(self._directory, record, fence, clock)
+        repartition = self._make_repartition() if self._partitions is not None else None
+        finish_restore(self._directory, record, fence, clock, repartition)
 
     def _has_begun(self) -> bool:
         """Tell whether the job has begun from this savepoint already."""
-        last = Restores(self._directory).last()
+        restores = Restores(self._directory)
+        last = restores.start()
+        if restores.last() != last:
+            check_no_open_restore(self._directory)  # a rewind that was cut short
         if last is not None and last.savepoint == self._url:
+            if last.done is not None and self._partitions not in {None, last.partitions}:
+                msg = (
+                    f"{self._directory.url}: the job has begun from {self._url} already, with "
+                    f"partitions={last.partitions}, and is now asked for {self._partitions}; ask "
+                    "as before, or use a new job directory"
+                )
+                raise ConfigError(msg)
             return last.done is not None
         if last is not None:
             msg = (
-                f"{self._directory.url}: the job was set to {last.savepoint or 'its beginning'} "
-                f"before, not to {self._url}; use a new job directory, or 'spark-stream savepoint "
-                "restore'"
+                f"{self._directory.url}: the job was set to {last.savepoint} before, not to "
+                f"{self._url}; use a new job directory, or 'spark-stream savepoint restore'"
             )
             raise ConfigError(msg)
         begun = [
@@ -110,7 +144,7 @@ class StartingPoint:
         check_restorable(savepoint)
         return savepoint
 
-    def _names(self, savepoint: Savepoint) -> Mapping[str, str]:
+    def _names(self, savepoint: Savepoint) -> dict[str, str]:
         names = match_queries(
             savepoint,
             [query.name for query in self._queries],
@@ -118,13 +152,20 @@ class StartingPoint:
         )
         for query in self._queries:
             saved = savepoint.record.queries.get(names[query.name])
-            if saved is not None and len(saved.sources) != len(query.sources):
-                msg = (
-                    f"query {query.name!r} reads {len(query.sources)} sources, but had "
-                    f"{len(saved.sources)} in savepoint {savepoint.url}; their positions would "
-                    "go to the wrong ones"
+            wrong = mismatches(saved.topology, query.topology) if saved is not None else []
+            if not wrong:
+                continue
+            msg = f"query {query.name!r} does not fit the savepoint {savepoint.url}: " + "; ".join(
+                wrong
+            )
+            if not self._allow_non_restored:
+                msg += (
+                    ". Its state and positions would go to the wrong ones: declare it as it was, "
+                    "or let it begin anew, without its state (--allow-non-restored-state)"
                 )
                 raise ConfigError(msg)
+            log.warning("%s; it begins anew, without its state", msg)
+            names[query.name] = ""
         return names
 
 

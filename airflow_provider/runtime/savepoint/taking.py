@@ -9,7 +9,8 @@ is taken.
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Final, TypeVar
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from airflow_provider.runtime import failpoints
 from airflow_provider.runtime.checkpoint import (
@@ -37,6 +38,7 @@ from airflow_provider.runtime.savepoint.records import (
     check_origin,
     without_checksums,
 )
+from airflow_provider.runtime.savepoint.refusing import refusing
 from airflow_provider.runtime.savepoint.sharing import Held, held_beside
 from airflow_provider.runtime.savepoint.verifying import VERIFIED_BYTES, find_damage
 from airflow_provider.runtime.storage import open_storage
@@ -87,8 +89,11 @@ def take_savepoint(
         The savepoint, complete.
 
     Raises:
-        ConfigError: the folder is taken, the name cannot be one, or no batch has committed yet.
-        CheckpointError: the checkpoint lacks files, or they are damaged; the message names them.
+        ConfigError: the folder is taken, the name cannot be one, no batch has committed yet, or
+            there are not enough rights.
+        RefusedCheckpointError: the checkpoint lacks files, or they are damaged; the message names
+            them.
+        CheckpointError: the same, found in the copy; nothing is left of it.
         SavepointError: Spark was faster at removing files than this at copying them, each time.
 
     Crash safety: without ``savepoint.json``, which is put last, there is no savepoint; what was
@@ -99,8 +104,10 @@ def take_savepoint(
     target = open_storage(url)
     name = check_name(target.url.rpartition("/")[2], what="savepoint")
     taker = _Taker(source, target, clock, aligned_timeout_s, verified_bytes)
-    taker.check()
-    _claim_empty(target, clock)
+    with refusing(source.url, "read"):
+        taker.check()
+    with refusing(target.url, "written"):
+        _claim_empty(target, clock)
     try:
         record = SavepointRecord(
             name=name,
@@ -147,6 +154,14 @@ def _give_up(target: Storage) -> None:
         log.warning("%s: could not be removed: %s", target.url, error)
 
 
+class _Listed(NamedTuple):
+    """What is needed for one choice, and all that its checkpoint had when it was listed."""
+
+    choice: Take
+    inventory: Inventory
+    found: Mapping[str, FileFacts]
+
+
 class _Taker:
     """Copies the queries of one source into one claimed folder."""
 
@@ -164,11 +179,12 @@ class _Taker:
         self._aligned_timeout_s = aligned_timeout_s
         self._verified_bytes = verified_bytes
         self._held = Held({})
+        self._checked: dict[str, _Listed] = {}
 
     def check(self) -> None:
         """Refuse, before anything is written, a checkpoint that has nothing or lacks something."""
         for query in self._source.queries:
-            self._until_complete(query, self._inventory, 0.0)
+            self._checked[query.name] = self._until_complete(query, self._inventory, 0.0)
 
     def take(self) -> dict[str, QuerySavepoint]:
         """Return the queries in the order of the job.
@@ -224,9 +240,7 @@ class _Taker:
             self._clock.sleep(_POLL_S)
             now = self._source.look(query)
 
-    def _inventory(
-        self, query: SourceQuery, choice: Take
-    ) -> tuple[Inventory, dict[str, FileFacts]]:
+    def _inventory(self, query: SourceQuery, choice: Take) -> _Listed:
         """List what is needed, and all there is."""
         found = facts_under(query.checkpoint.url)
         sizes = {path: facts.size for path, facts in found.items()}
@@ -237,15 +251,24 @@ class _Taker:
             planned=choice.planned,
             where=query.checkpoint.url,
         )
-        return inventory, found
+        return _Listed(choice, inventory, found)
 
     def _copy(self, query: SourceQuery, choice: Take) -> QuerySavepoint:
+        """Copy the state after a batch; from the list that the check has made, if it is of that."""
+        checked = self._checked.pop(query.name, None)
+        if checked is not None and checked.choice == choice:
+            with suppress(MissingStateError):  # another list may do without what is gone
+                return self._copy_listed(query, checked)
+        return self._copy_listed(query, self._inventory(query, choice))
+
+    def _copy_listed(self, query: SourceQuery, listed: _Listed) -> QuerySavepoint:
         remove_tree(self._folder_of(query))  # what a lost race has left
-        inventory, found = self._inventory(query, choice)
+        choice, inventory, found = listed
         query_id = str(query.logs.query_id())
         shared = self._held.where(query_id, inventory.files, found)
         anew = self._rewritten(query, inventory)
-        kept = [file for file in shared if file.path not in without_checksums(inventory.addressed)]
+        left_out = without_checksums(inventory.addressed)
+        kept = [file for file in shared if file.path not in left_out]
         own = [(file.path, file.size) for file in kept if file.holder is None]
         folder = self._folder_of(query)
         try:
@@ -259,7 +282,7 @@ class _Taker:
         failpoints.hit("savepoint.copied_one")
         files = sorted([*kept, *(SavedFile(path, len(data)) for path, data in anew.items())])
         made = _describe(query, query_id, choice, inventory, files)
-        damage = find_damage(self._target, query.name, made, self._verified_bytes)
+        damage = find_damage(self._target, query.name, made, self._verified_bytes, just_copied=True)
         if damage:
             raise CheckpointError(damage[0])
         return made

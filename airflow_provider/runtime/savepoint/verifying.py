@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from airflow_provider.runtime.checkpoint import has_hadoop_checksum, has_spark_checksum
+from airflow_provider.runtime.savepoint.reading import folder_of
 from airflow_provider.runtime.storage import open_storage
 from airflow_provider.runtime.storage.trees import files_under
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
     from airflow_provider.runtime.savepoint.catalog import Savepoint
     from airflow_provider.runtime.savepoint.records import QuerySavepoint, SavedFile
@@ -34,7 +35,12 @@ def verify_savepoint(savepoint: Savepoint) -> list[str]:
 
 
 def find_damage(
-    place: Storage, name: str, query: QuerySavepoint, verified_bytes: int | None
+    place: Storage,
+    name: str,
+    query: QuerySavepoint,
+    verified_bytes: int | None,
+    *,
+    just_copied: bool = False,
 ) -> list[str]:
     """Compare one query's files with the savepoint's record.
 
@@ -44,37 +50,51 @@ def find_damage(
         query: what the record says of it.
         verified_bytes: how many bytes to read and compare with checksums, the smallest files
             first; None for all.
+        just_copied: that the sizes of its own files were compared when they were copied, so that
+            only those that older savepoints hold are looked at.
 
     Returns:
         What is wrong, a line each, sizes first.
     """
-    found = _sizes(place, name, query)
-    wrong = []
-    for file in query.files:
-        size = found.get(file)
-        where = _url(place, name, file)
-        if size is None:
-            wrong.append(f"{where}: is missing")
-        elif size != file.size:
-            wrong.append(f"{where}: has {size} bytes instead of {file.size}")
+    folders = _Folders(place, name, {file.holder for file in query.files})
+    unsized = [file for file in query.files if file.holder or not just_copied]
+    wrong = list(folders.without_right_size(unsized))
     if wrong:
         return wrong
     return [
-        f"{_url(place, name, file)}: its content does not have the checksum that was stored with it"
+        f"{folders.url(file)}: its content does not have the checksum that was stored with it"
         for file, checksum in _with_checksums(query, verified_bytes)
-        if not _is_intact(place, name, file, checksum)
+        if not folders.is_intact(file, checksum)
     ]
 
 
-def _sizes(place: Storage, name: str, query: QuerySavepoint) -> dict[SavedFile, int]:
-    """Return the sizes of the files that are there; one listing for each folder they lie in."""
-    holders = {file.holder for file in query.files}
-    listed = {holder: dict(files_under(_folder(place, name, holder))) for holder in holders}
-    return {
-        file: listed[file.holder][file.path]
-        for file in query.files
-        if file.path in listed[file.holder]
-    }
+class _Folders:
+    """The folders in which one query's files lie: the savepoint's own, and those of its holders."""
+
+    def __init__(self, place: Storage, name: str, holders: Iterable[str | None]) -> None:
+        self._at = {holder: folder_of(place, name, holder) for holder in holders}
+
+    def without_right_size(self, files: Sequence[SavedFile]) -> Iterator[str]:
+        """Yield a line for each file of another size, or missing; each folder is listed once."""
+        holders = {file.holder for file in files}
+        listed = {holder: dict(files_under(self._at[holder].url)) for holder in holders}
+        for file in files:
+            size = listed[file.holder].get(file.path)
+            if size is None:
+                yield f"{self.url(file)}: is missing"
+            elif size != file.size:
+                yield f"{self.url(file)}: has {size} bytes instead of {file.size}"
+
+    def is_intact(self, file: SavedFile, checksum: SavedFile) -> bool:
+        """Tell whether a file has the checksum that lies beside it."""
+        data, summed = (self._at[each.holder].read(each.path) for each in (file, checksum))
+        is_hadoops = checksum.path.rpartition("/")[2].startswith(".")
+        check = has_hadoop_checksum if is_hadoops else has_spark_checksum
+        return check(data, summed, where=self.url(checksum))
+
+    def url(self, file: SavedFile) -> str:
+        """Return a file's address."""
+        return f"{self._at[file.holder].url}/{file.path}"
 
 
 def _with_checksums(
@@ -95,23 +115,3 @@ def _with_checksums(
         if budget is not None and read > budget:
             return
         yield file, checksum
-
-
-def _is_intact(place: Storage, name: str, file: SavedFile, checksum: SavedFile) -> bool:
-    data, summed = (_read(place, name, each) for each in (file, checksum))
-    is_hadoops = checksum.path.rpartition("/")[2].startswith(".")
-    check = has_hadoop_checksum if is_hadoops else has_spark_checksum
-    return check(data, summed, where=_url(place, name, checksum))
-
-
-def _read(place: Storage, name: str, file: SavedFile) -> bytes:
-    return open_storage(_folder(place, name, file.holder)).read(file.path)
-
-
-def _url(place: Storage, name: str, file: SavedFile) -> str:
-    return f"{_folder(place, name, file.holder)}/{file.path}"
-
-
-def _folder(place: Storage, name: str, holder: str | None) -> str:
-    own, _, _ = place.url.rpartition("/")
-    return f"{place.url if holder is None else f'{own}/{holder}'}/queries/{name}"

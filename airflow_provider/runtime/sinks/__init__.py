@@ -15,7 +15,13 @@ from airflow_provider.runtime.sinks.protocol import (
 )
 from airflow_provider.runtime.sinks.records import EpochRecord, EpochRecords
 from airflow_provider.runtime.sinks.sql import SqlSink, sql
-from airflow_provider.runtime.sinks.takeback import TakeBack, take_back_after
+from airflow_provider.runtime.sinks.takeback import (
+    TakeBack,
+    check_native,
+    has_written,
+    runs_after,
+    take_back_after,
+)
 
 __all__ = [
     "Committable",
@@ -34,10 +40,13 @@ __all__ = [
     "SqlSink",
     "Staged",
     "TakeBack",
+    "check_native",
     "delta",
     "files",
+    "has_written",
     "iceberg",
     "native",
+    "runs_after",
     "sql",
     "take_back_after",
 ]

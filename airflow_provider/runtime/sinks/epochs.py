@@ -12,7 +12,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TypeGuard
 
 from airflow_provider.runtime import failpoints
@@ -55,8 +55,8 @@ class EpochCommitter:
         lease: the right to commit.
         run_id: the run on whose behalf epochs are written.
         clock: for the records' times.
-        keep_run: keep the record of every epoch of this run, so that it can be taken back; else of
-            the last :data:`KEEP_EPOCHS` only.
+        keep_runs: the runs of which every epoch keeps its record, so that they can be taken back;
+            None for this one. Of others the last :data:`KEEP_EPOCHS` do.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class EpochCommitter:
         lease: Lease,
         run_id: str,
         clock: Clock,
-        keep_run: bool = True,
+        keep_runs: Collection[str] | None = None,
     ) -> None:
         self._query = query
         self._storage = storage
@@ -78,7 +78,7 @@ class EpochCommitter:
         self._lease = lease
         self._run_id = run_id
         self._clock = clock
-        self._keep_run = keep_run
+        self._keep_runs = {run_id} if keep_runs is None else set(keep_runs)
         self._lock = threading.Lock()
         self._pending: dict[int, EpochRecord] = {}  # Invariant: the records that count
         self._open: int | None = None  # pending by an earlier driver; Spark may run it again
@@ -107,7 +107,7 @@ class EpochCommitter:
         if query_id is None:
             return
         records = EpochRecords(self._storage, query_id)
-        self._check_not_taken_back(records)
+        records.check_standing()
         last_commit = self._logs.position().last_commit
         found = records.find()
         check_complete(found, records.history(), last_commit, where=records.url, log=self._logs.url)
@@ -178,21 +178,12 @@ class EpochCommitter:
             )
             raise CheckpointError(msg)
 
-    def _check_not_taken_back(self, records: EpochRecords) -> None:
-        taken = records.take_back()
-        if taken is not None:
-            msg = (
-                f"{records.url}: what run {taken.run_id!r} wrote, from epoch {taken.first_epoch} "
-                "on, was taken back; the checkpoint must be restored to before that run"
-            )
-            raise CheckpointError(msg)
-
     def _fold(self, records: EpochRecords, found: Found) -> None:
         """Fold the oldest published records into the history; the newest ones stay."""
         old = []
         for epoch in found.published[: -KEEP_EPOCHS or None]:
             record = records.published(epoch)
-            if record is None or (self._keep_run and record.run_id == self._run_id):
+            if record is None or record.run_id in self._keep_runs:
                 break
             old.append(record)
         if old:

@@ -13,11 +13,11 @@ import dataclasses
 import re
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider.runtime.errors import SinkError
+from airflow_provider.runtime.errors import CheckpointError, SinkError
 from airflow_provider.runtime.storage import Document, Storage
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
 Stretch = tuple[int, int, int, str]
 """First epoch, last epoch, token, run."""
@@ -153,6 +153,17 @@ class EpochRecords:
             {epoch: tuple(sorted(waiting[epoch])) for epoch in sorted(waiting)},
         )
 
+    def all(self) -> Iterator[EpochRecord]:
+        """Yield each record, those of published epochs first."""
+        found = self.find()
+        for epoch in found.published:
+            record = self.published(epoch)
+            if record is not None:
+                yield record
+        for epoch, tokens in found.precommitted.items():
+            for token in tokens:
+                yield self.precommitted(epoch, token)
+
     def published(self, epoch: int) -> EpochRecord | None:
         """Return the record of a published epoch; None when there is none."""
         return EpochRecord.read(self._storage, f"{epoch}.json")
@@ -216,6 +227,22 @@ class EpochRecords:
     def take_back(self) -> TakeBackRecord | None:
         """Return what was taken back; None when nothing was."""
         return TakeBackRecord.read(self._storage, _TAKE_BACK)
+
+    def check_standing(self) -> None:
+        """Refuse to go on under this id when epochs of it were taken back, or are about to be.
+
+        Raises:
+            CheckpointError: they were.
+        """
+        taken = self.take_back()
+        if taken is not None:
+            what = f"what run {taken.run_id!r} wrote" if taken.run_id else "what was written"
+            msg = (
+                f"{self.url}: {what}, from epoch {taken.first_epoch} on, was taken back; the "
+                "checkpoint must be restored to before that run: give the command that took it "
+                "back again"
+            )
+            raise CheckpointError(msg)
 
     def put_take_back(self, record: TakeBackRecord) -> None:
         """Put or replace it."""

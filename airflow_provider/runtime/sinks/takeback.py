@@ -63,6 +63,54 @@ def take_back_after(
     ]
 
 
+def check_native(sink: NativeSink | None, *, planned: int, epoch: int) -> None:
+    """Refuse to go back before what one of Spark's own sinks has written, or begun to.
+
+    Args:
+        sink: the query's; None for one with two-phase sinks.
+        planned: the last batch that Spark has planned.
+        epoch: the last one that stays.
+
+    Raises:
+        TakeBackError: nobody knows what it has written.
+    """
+    if sink is not None and planned > epoch:
+        sink.check_take_back(())
+
+
+def runs_after(storage: Storage, epoch: int) -> set[str]:
+    """Return the runs that have published epochs after *epoch* which still stand.
+
+    Args:
+        storage: a query's ``committables`` folder.
+        epoch: the last one that is not looked at.
+    """
+    runs = set()
+    for query_id in query_ids(storage):
+        records = EpochRecords(storage, query_id)
+        for number in records.standing_after(epoch):
+            record = records.published(number)
+            if record is not None:
+                runs.add(record.run_id)
+    return runs
+
+
+def has_written(storage: Storage, run_id: str) -> bool:
+    """Tell whether a run has pre-committed or published an epoch of a query, under any of its ids.
+
+    Args:
+        storage: the query's ``committables`` folder.
+        run_id: the run.
+    """
+    for query_id in query_ids(storage):
+        records = EpochRecords(storage, query_id)
+        if any(run == run_id for *_, run in records.history().ranges):
+            return True
+        if any(record.run_id == run_id for record in records.all()):
+            return True
+    return False
+
+
 class TakeBack:
     """Takes back one run's epochs of one query, or all from one epoch on.
 
@@ -170,19 +218,13 @@ class TakeBack:
 
     def _chosen(self) -> list[EpochRecord]:
         """Return the records, newest first; also those of epochs not yet published."""
-        found = self._records.find()
-        waiting = [
-            self._records.precommitted(epoch, token)
-            for epoch, tokens in found.precommitted.items()
-            for token in tokens
-        ]
-        published = [r for e in found.published if (r := self._records.published(e)) is not None]
+        found = list(self._records.all())
         self._check_all_recorded()
         if self._first_epoch is not None:
-            chosen = [r for r in (*published, *waiting) if r.epoch >= self._first_epoch]
+            chosen = [r for r in found if r.epoch >= self._first_epoch]
         else:
-            chosen = [r for r in (*published, *waiting) if r.run_id == self._run_id]
-            self._check_last_run(chosen, published)
+            chosen = [r for r in found if r.run_id == self._run_id]
+            self._check_last_run(chosen, [r for r in found if r.committed is not None])
         return sorted(chosen, key=lambda r: (r.epoch, r.token), reverse=True)
 
     def _check_last_run(

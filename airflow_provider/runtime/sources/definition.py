@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 # Carries the source's name into Spark's plan, where offsets and metrics are found again by it.
 SOURCE_OPTION: Final = "spark-stream.source"
+_FILE_FORMATS: Final = frozenset({"parquet", "orc", "json", "csv", "text"})
 UNKNOWN_FORMAT: Final = "unknown"  # of a stream that the job opened without ``ctx.read``
 
 
@@ -24,6 +25,7 @@ class SourceDefinition:
 
     Attributes:
         watermark: event-time column and the delay after which rows are late, or None.
+        is_internal: whether another query of the job writes what it reads.
     """
 
     name: str
@@ -33,6 +35,7 @@ class SourceDefinition:
     options: Mapping[str, str]
     bounded: bool
     watermark: tuple[str, str] | None
+    is_internal: bool = False
 
     @property
     def is_known(self) -> bool:
@@ -58,7 +61,10 @@ class SourceDefinition:
         reader = reader.option(SOURCE_OPTION, self.name)
         if self.schema is not None:
             reader = reader.schema(self.schema)
-        df = reader.load(self.path) if self.path is not None else reader.load()
+        path = self.path
+        if path is not None and self.is_internal and self.format in _FILE_FORMATS:
+            path = _even_if_missing(path)
+        df = reader.load(path) if path is not None else reader.load()
         if self.watermark is not None:
             df = df.withWatermark(*self.watermark)
         return df
@@ -67,3 +73,13 @@ class SourceDefinition:
         where = f" at {self.path}" if self.path is not None else ""
         first = next((line for line in str(error).splitlines() if line.strip()), "")
         return f"source {self.name!r} ({self.format}{where}) cannot be read: {first[:300]}"
+
+
+def _even_if_missing(path: str) -> str:
+    """Return a pattern that matches this folder alone.
+
+    Spark refuses to stream from a folder that is not there, which another query of the job has yet
+    to make; a pattern may match nothing for a while.
+    """
+    folder, slash, name = path.rstrip("/").rpartition("/")
+    return f"{folder}{slash}[{name[0]}]{name[1:]}"

@@ -14,6 +14,7 @@ A stop without drain promises nothing: its next attempt reads on.
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 from typing import TYPE_CHECKING, Final
 
@@ -25,6 +26,7 @@ from airflow_provider.runtime.errors import (
     SparkStreamError,
     UnknownJobError,
 )
+from airflow_provider.runtime.failures import Failure, FailureClass
 from airflow_provider.runtime.jobdir import FINISHED, RequestRecord, StopRecord
 from airflow_provider.runtime.lifecycle import AtEnd, JobPhase, Stop
 from airflow_provider.runtime.requests import STOP, pending_requests, reply
@@ -175,6 +177,16 @@ class StopDesk:
             self._answer(self._accepted.request_id, ok=False, message=message)
         self._accepted, self._refusal = None, None
 
+    def final_failure(self, failure: Failure) -> Failure:
+        """Let nothing resume a job by itself that failed to stop when its savepoint was taken."""
+        if self.savepoint is None:
+            return failure
+        return dataclasses.replace(
+            failure,
+            failure_class=FailureClass.NON_RECOVERABLE,
+            reason=_stopping_failed(self.savepoint, failure.reason),
+        )
+
     def close(self, outcome: str | None, reason: str) -> None:
         """Answer whoever has not been answered; nobody hears the driver after that.
 
@@ -193,7 +205,7 @@ class StopDesk:
 
     def _answer_accepted(self, accepted: StopRecord, outcome: str | None, reason: str) -> None:
         if outcome is None:
-            message = stopping_failed(self.savepoint, reason)
+            message = _stopping_failed(self.savepoint, reason)
         elif self._refusal is not None:
             message = f"{outcome}, but {self._refusal}"
         else:
@@ -215,7 +227,7 @@ class StopDesk:
         )
 
 
-def stopping_failed(savepoint: str | None, reason: str) -> str:
+def _stopping_failed(savepoint: str | None, reason: str) -> str:
     """Return what is said when a job failed while it was being stopped."""
     if savepoint is None:
         return f"stopping failed: {reason}"

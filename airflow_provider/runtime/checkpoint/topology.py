@@ -1,0 +1,90 @@
+"""What a checkpoint and the query that goes on from it must have in common.
+
+Spark numbers a query's sources and stateful operators by their places in its plan, and gives each
+the positions and the state of that number: when a query has changed, to another one than before.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+
+class OperatorShape(NamedTuple):
+    """A stateful operator.
+
+    Attributes:
+        id: its number in the query's plan.
+        kind: what Spark calls it, such as ``stateStoreSave``.
+    """
+
+    id: int
+    kind: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Topology:
+    """What a query consists of, as far as its checkpoint depends on it.
+
+    Attributes:
+        sources: one name for each line in the offset log; None for a name that is not known.
+        operators: the stateful ones, by id; None when they are not known.
+        provider: what keeps, or is asked to keep, their state; None when that is left to Spark.
+    """
+
+    sources: tuple[str | None, ...]
+    operators: tuple[OperatorShape, ...] | None
+    provider: str | None = None
+
+
+def mismatches(expected: Topology, found: Topology) -> list[str]:
+    """Compare what a checkpoint was made by with what is to go on from it.
+
+    Args:
+        expected: the checkpoint's.
+        found: the query's.
+
+    Returns:
+        What is not the same, a phrase each that names both sides; empty when the query fits.
+    """
+    return [
+        *_compare_sources(expected.sources, found.sources),
+        *_compare_operators(expected.operators, found.operators),
+        *_compare_providers(expected, found),
+    ]
+
+
+def _compare_sources(expected: Sequence[str | None], found: Sequence[str | None]) -> Iterable[str]:
+    pairs = zip(expected, found, strict=False)
+    moved = any(a != b for a, b in pairs if a is not None and b is not None)
+    if len(expected) != len(found) or moved:
+        yield f"expected {_list_sources(expected)}, found {_list_sources(found)}"
+
+
+def _list_sources(names: Sequence[str | None]) -> str:
+    count = f"{len(names)} source{'' if len(names) == 1 else 's'}"
+    known = ", ".join(name for name in names if name is not None)
+    return f"{count} ({known})" if known else count
+
+
+def _compare_operators(
+    expected: Sequence[OperatorShape] | None, found: Sequence[OperatorShape] | None
+) -> Iterable[str]:
+    if expected is None or found is None or sorted(expected) == sorted(found):
+        return
+    yield f"expected {_list_operators(expected)}, found {_list_operators(found)}"
+
+
+def _list_operators(operators: Sequence[OperatorShape]) -> str:
+    if not operators:
+        return "no stateful operator"
+    return "the stateful operators " + ", ".join(f"{id_} {kind}" for id_, kind in sorted(operators))
+
+
+def _compare_providers(expected: Topology, found: Topology) -> Iterable[str]:
+    asked, kept = found.provider, expected.provider
+    if expected.operators and kept is not None and asked is not None and asked != kept:
+        yield f"expected state in {kept}, found that {asked} is asked for"

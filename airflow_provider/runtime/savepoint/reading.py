@@ -1,0 +1,42 @@
+"""Reading single files of a savepoint, wherever their bytes lie.
+
+In a bucket a file may be held by an older savepoint beside this one; its record tells which.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from airflow_provider.runtime.checkpoint import OffsetEntry
+from airflow_provider.runtime.storage import open_storage
+
+if TYPE_CHECKING:
+    from airflow_provider.runtime.savepoint.catalog import Savepoint
+    from airflow_provider.runtime.savepoint.records import SavedFile
+    from airflow_provider.runtime.storage import Storage
+
+
+def folder_of(place: Storage, name: str, holder: str | None) -> Storage:
+    """Return where files of a query lie.
+
+    Args:
+        place: the savepoint.
+        name: the query.
+        holder: the older savepoint that holds them, None for this one.
+    """
+    beside, _, _ = place.url.rpartition("/")
+    root = place.url if holder is None else f"{beside}/{holder}"
+    return open_storage(f"{root}/queries/{name}")
+
+
+def read_saved(place: Storage, name: str, file: SavedFile) -> bytes:
+    """Read a file of a query in the savepoint *place*."""
+    return folder_of(place, name, file.holder).read(file.path)
+
+
+def saved_offsets(savepoint: Savepoint, name: str, batch: int) -> OffsetEntry:
+    """Return the offsets of a query's batch, or of the one in flight after it."""
+    path = f"offsets/{batch}"
+    file = next(file for file in savepoint.record.queries[name].files if file.path == path)
+    data = read_saved(open_storage(savepoint.url), name, file)
+    return OffsetEntry.parse(data, where=f"{savepoint.url}/queries/{name}/{path}")

@@ -1,0 +1,216 @@
+"""Real processes die at every step of a rewind, with four real sinks; asked again, it completes."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from airflow_provider.runtime import failpoints
+from airflow_provider.runtime.savepoint import find_savepoints, verify_savepoint
+from tests.crash.rewinding import Job, rows_of
+from tests.unit.sql_support import postgres
+
+pytestmark = pytest.mark.slow
+
+ROOT = Path(__file__).resolve().parents[2]
+SINKS = ("files", "delta", "iceberg", "sql")
+# In the order in which one rewind comes by.
+DEATHS = (
+    "takeback.intended",
+    "files.taken_back_one",
+    "takeback.removed_one",
+    "delta.taking_back",
+    "delta.taken_back",
+    "iceberg.taking_back",
+    "iceberg.taken_back",
+    "sql.taking_back",
+    "sql.taken_back",
+    "takeback.done",
+    "rewind.taken_back",
+    "rewind.intended",
+    "rewind.recorded",
+    "restore.removed",
+    "restore.copied",
+    "restore.numbered",
+    "restore.restored_one",
+    "restore.done",
+)
+BEGINNING = ("savepoint.claimed", "savepoint.copied_one", "savepoint.copied", "savepoint.put")
+FORGETTING = (
+    "savepoint.removing",
+    "savepoint.removed",
+    "savepoint.collecting",
+    "savepoint.collected",
+)
+
+
+def test_every_failpoint_of_a_rewind_is_died_at():
+    """
+    The list of deaths and the source agree.
+    """
+    steps = ("rewind.", "takeback.", "restore.")
+    points = {
+        point
+        for point in failpoints.ALL
+        if point.startswith(steps) or "taking_back" in point or "taken_back" in point
+    }
+
+    assert points == set(DEATHS)
+
+
+class Processes:
+    """What is done to one job, by processes that may be told to die."""
+
+    def __init__(self, server: subprocess.Popen[str], root: Path, url: str) -> None:
+        self._server = server
+        self._root = root
+        self._url = url
+        self._errors = 0
+        self.job = Job(root, url)
+
+    def run(
+        self,
+        run_id: str,
+        upto: int,
+        *,
+        replays: str | None = None,
+        keep: int = 3,
+        dies_at: str = "",
+    ) -> int:
+        return self._ask("run", [run_id, upto, replays, keep], dies_at)
+
+    def rewind(self, run_id: str, *, dies_at: str = "") -> int:
+        return self._ask("rewind", [run_id], dies_at)
+
+    def _ask(self, action: str, arguments: list, dies_at: str) -> int:
+        ask = {"root": str(self._root), "url": self._url, "action": action}
+        ask.update({"arguments": arguments, "dies_at": dies_at})
+        self._server.stdin.write(json.dumps(ask) + "\n")
+        self._server.stdin.flush()
+        return int(self._server.stdout.readline())
+
+    def savepoints(self) -> list[str]:
+        """Return the names of the savepoints, each of which is whole."""
+        found, _ = find_savepoints(self.job.bench.storage.at("savepoints"))
+        assert [] == [damage for savepoint in found for damage in verify_savepoint(savepoint)]
+        return sorted(savepoint.folder for savepoint in found)
+
+
+@pytest.fixture(scope="module")
+def database() -> Iterator[str]:
+    with postgres() as url:
+        yield url
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory) -> Iterator[subprocess.Popen[str]]:
+    errors = tmp_path_factory.mktemp("server") / "errors"
+    with errors.open("w") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "tests.crash.rewinding"],
+            cwd=ROOT,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            text=True,
+        )
+    yield process
+    process.stdin.close()
+    process.stdout.close()
+    assert 0 == process.wait(60)
+    print(errors.read_text())
+
+
+@pytest.fixture
+def processes(tmp_path, server, database) -> Processes:
+    """Return a job with a run of two epochs, and one that died publishing its third."""
+    name = f"d{time.monotonic_ns()}"
+    with psycopg.connect(database, autocommit=True) as connection:
+        connection.execute(f"create database {name}")
+    made = Processes(server, tmp_path, database.replace("/postgres?", f"/{name}?"))
+    assert 0 == made.run("r1", 2)
+    died = made.run("r2", 5, dies_at="iceberg.committing:3")
+    assert failpoints.CRASH_EXIT == died
+    return made
+
+
+def in_all_sinks(rows: list[str]) -> dict[str, list[str]]:
+    return dict.fromkeys(SINKS, sorted(rows))
+
+
+@pytest.mark.parametrize("point", DEATHS)
+def test_a_rewind_dies_at_every_step(processes, point):
+    """
+    Dead at any step, and again when it is asked again, the rewind takes nothing but the run, no
+    driver runs the job meanwhile, and the run in its place leaves what one execution leaves.
+    """
+    kept, written = rows_of("r1", 0, 2), rows_of("r2", 2, 5)
+
+    assert failpoints.CRASH_EXIT == processes.rewind("r2", dies_at=point)
+    for rows in processes.job.visible().values():
+        assert Counter(kept) <= Counter(rows) <= Counter([*kept, *written])
+    # Past that step nothing of it is left to do, or all of it is done again.
+    assert processes.rewind("r2", dies_at=point) in {0, failpoints.CRASH_EXIT}
+    if processes.job.directory.run("r2").rewound() is None:
+        assert 1 == processes.run("r3", 5)  # not undone, and not to be gone on with
+    assert 0 == processes.run("r2.r2", 5, replays="r2")
+
+    assert in_all_sinks([*kept, *rows_of("r2.r2", 2, 5)]) == processes.job.visible()
+    assert ["rewind-r2.r2"] == processes.savepoints()
+
+
+def test_one_rewind_dies_at_every_step_in_turn(processes):
+    """
+    Each process goes on where the one before it died, and dies one step later.
+    """
+    died = [point for point in DEATHS if processes.rewind("r2", dies_at=point)]
+
+    assert list(DEATHS) == died
+    assert 0 == processes.run("r2.r2", 5, replays="r2")
+    assert in_all_sinks([*rows_of("r1", 0, 2), *rows_of("r2.r2", 2, 5)]) == processes.job.visible()
+
+
+def test_runs_are_undone_one_after_the_other(processes):
+    """
+    From the newest to the very first, also what a replay has written, from every sink; an older one
+    is not undone before those that have built on it.
+    """
+    assert 0 == processes.run("r2.r2", 5, replays="r2")
+    assert 0 == processes.run("r3", 7)
+    assert [1, 1] == [processes.rewind("r1"), processes.rewind("r2.r2")]
+
+    written = [*rows_of("r1", 0, 2), *rows_of("r2.r2", 2, 5), *rows_of("r3", 5, 7)]
+    assert in_all_sinks(written) == processes.job.visible()
+    for run_id, left in (("r3", 10), ("r2.r2", 4), ("r1", 0)):
+        assert 0 == processes.rewind(run_id)
+        assert in_all_sinks(written[:left]) == processes.job.visible()
+    assert 0 == processes.run("r1.r2", 2, replays="r1")
+    assert in_all_sinks(rows_of("r1.r2", 0, 2)) == processes.job.visible()
+
+
+@pytest.mark.parametrize("point", [*BEGINNING, *FORGETTING])
+def test_a_run_dies_while_it_begins(processes, point):
+    """
+    Dead while its savepoint is taken, or while older ones are disposed of, the next attempt completes
+    both; the run can be replayed, and those before it say that their savepoint was disposed of.
+    """
+    assert 0 == processes.run("r3", 7)
+    assert failpoints.CRASH_EXIT == processes.run("r4", 9, keep=1, dies_at=point)
+
+    assert 0 == processes.run("r4", 9, keep=1)
+    assert ["rewind-r4"] == processes.savepoints()
+    folders = sorted(
+        path.name for path in Path(f"{processes.job.bench.storage.url}/savepoints").iterdir()
+    )
+    assert ["rewind-r4"] == folders
+    assert 0 == processes.run("r4.r2", 9, replays="r4", keep=1)
+    rows = [*rows_of("r1", 0, 2), *rows_of("r2", 2, 5), *rows_of("r3", 5, 7)]
+    assert in_all_sinks([*rows, *rows_of("r4.r2", 7, 9)]) == processes.job.visible()

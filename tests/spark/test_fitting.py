@@ -1,0 +1,242 @@
+"""A savepoint and the job that begins from it: what must be the same, and what may be changed."""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+
+import pytest
+from pyspark.sql import functions as F  # noqa: N812 - the name everybody knows
+from streams import read_with_pandas, windows_of, write_events
+
+from airflow_provider.runtime.checkpoint import CheckpointLogs
+from airflow_provider.runtime.clock import SystemClock
+from airflow_provider.runtime.driver import run_job
+from airflow_provider.runtime.errors import CheckpointError, ConfigError
+from airflow_provider.runtime.queries.plan import source_names, stateful_operators
+from airflow_provider.runtime.restore import restore_job
+from airflow_provider.runtime.savepoint import job_source, take_savepoint, verify_savepoint
+from airflow_provider.runtime.storage import open_storage
+
+pytestmark = pytest.mark.spark
+
+STATE = "spark.sql.streaming.stateStore"
+PROVIDERS = "org.apache.spark.sql.execution.streaming.state"
+HDFS = {f"{STATE}.providerClass": f"{PROVIDERS}.HDFSBackedStateStoreProvider"}
+ROCKSDB = {f"{STATE}.providerClass": f"{PROVIDERS}.RocksDBStateStoreProvider"}
+CHANGELOGS = {**ROCKSDB, f"{STATE}.rocksdb.changelogCheckpointing.enabled": "true"}
+FORMAT_2 = {**CHANGELOGS, f"{STATE}.checkpointFormatVersion": "2"}
+SUSPEND = {"until": "available", "at_end": "suspend"}
+FIRST = [(second, "abcdefgh"[second % 8], second) for second in range(26)]
+LATER = [(second, "abcdefgh"[second % 8], second) for second in range(26, 60, 2)]
+
+
+def partitioned(partitions: int, conf=ROCKSDB) -> dict[str, str]:
+    return {**conf, "spark.sql.shuffle.partitions": str(partitions)}
+
+
+def in_place(place, folder: str):
+    """Return a job directory's own folder under the test's."""
+    return str(place.root / folder)
+
+
+def suspended(spark, place, job="tumbling_window", **asked):
+    """Run a job over its first input, and return a savepoint of where it stands."""
+    write_events(place.input, FIRST)
+    place.run(spark, job, **SUSPEND, **asked)
+    return savepoint_of(place, place.job_dir)
+
+
+def savepoint_of(place, job_dir, name="s1"):
+    return take_savepoint(
+        job_source(str(job_dir), SystemClock()), str(place.root / "savepoints" / name)
+    )
+
+
+def run_in(spark, place, folder, job="tumbling_window", **asked):
+    ask = dataclasses.replace(place.ask(job, **asked), job_dir=in_place(place, folder))
+    return run_job(ask, spark=spark)
+
+
+def logs_in(place, folder):
+    return CheckpointLogs(open_storage(in_place(place, f"{folder}/queries/out/checkpoint")))
+
+
+# --- another number of partitions -----------------------------------------------------------------
+
+
+def test_fewer_partitions(spark, place):
+    """
+    The state is spread anew in the restored copy only; what is taken of that later has fewer, too.
+    """
+    savepoint = suspended(spark, place, conf=partitioned(4))
+    restore_job(in_place(place, "new"), savepoint.url, partitions=2, spark=spark)
+    assert (4, 2) == tuple(logs_in(place, "new").offsets(batch).partitions for batch in (1, 2))
+    shutil.rmtree(place.job_dir)
+    write_events(place.input, LATER[:8], first=1)
+    run_in(spark, place, "new", conf=partitioned(4), **SUSPEND)
+
+    again = savepoint_of(place, in_place(place, "new"), "s2")
+    write_events(place.input, LATER[8:], first=2)
+    run_in(spark, place, "newer", conf=partitioned(4), from_savepoint=again.url)
+
+    assert windows_of([*FIRST, *LATER]) == read_with_pandas(place.output)
+    assert [4, 2] == [
+        s.record.queries["out"].operators[0]["partitions"] for s in (savepoint, again)
+    ]
+    assert [] == verify_savepoint(savepoint)
+
+
+@pytest.mark.parametrize(
+    ("job", "store", "partitions"),
+    [
+        ("tumbling_window", FORMAT_2, (2, 5)),
+        ("outer_join", CHANGELOGS, (2, 5)),
+        ("session_window", CHANGELOGS, (4, 2)),
+        ("timers", FORMAT_2, (2, 5)),
+    ],
+    ids=["aggregation", "join", "sessions", "timers"],
+)
+def test_a_job_begins_with_other_partitions(spark, place, job, store, partitions):
+    """
+    Windows, both sides of a join, sessions and timers end as if never stopped.
+    """
+    before, after = partitions
+    conf = partitioned(before, store)
+    params = {"shown": str(place.input), "clicked": str(place.input)}
+    savepoint = suspended(spark, place, job, params=params, conf=conf)
+    write_events(place.input, LATER, first=1)
+
+    asked = {"params": params, "conf": conf}
+    run_in(spark, place, "new", job, from_savepoint=savepoint.url, partitions=after, **asked)
+    restored = read_with_pandas(place.output)
+
+    shutil.rmtree(place.output)
+    run_in(spark, place, "whole", job, **asked)
+    assert read_with_pandas(place.output) == restored
+    assert after == logs_in(place, "new").offsets(2).partitions
+
+
+def test_what_spark_cannot_repartition_is_refused_before_anything_is_written(spark, place):
+    """
+    State in memory and HDFS, a job without state, no partition at all: said without a trace.
+    """
+    savepoint = suspended(spark, place, conf=partitioned(2, HDFS))
+    new = place.root / "new"
+    for begin in (
+        lambda: restore_job(str(new), savepoint.url, partitions=5, spark=spark),
+        lambda: run_in(spark, place, "new", from_savepoint=savepoint.url, partitions=5),
+    ):
+        with pytest.raises(ConfigError, match=r"0 \(stateStoreSave\) keeps it in hdfs, and Spark"):
+            begin()
+    with pytest.raises(ConfigError, match="partitions 0: state has at least 1"):
+        restore_job(str(new), savepoint.url, partitions=0, spark=spark)
+    with pytest.raises(ConfigError, match="partitions goes with a savepoint"):
+        place.ask("tumbling_window", partitions=5)
+    assert not new.exists()
+
+
+def test_a_job_has_begun_with_its_partitions(spark, place):
+    """
+    What Spark fails at leaves an open restore, which the same command without partitions ends;
+    whoever asks for others when the job has begun is told so.
+    """
+    savepoint = suspended(spark, place, conf=partitioned(2, FORMAT_2))
+    new = in_place(place, "new")
+    hidden = place.root / "savepoints/s1/queries/out/state/0/_metadata/metadata"
+    kept = hidden.read_bytes()
+    hidden.write_bytes(kept.replace(b"stateStoreSave", b"stateStoreLoad"))
+
+    with pytest.raises(CheckpointError, match="Spark could not spread its state over 5"):
+        restore_job(new, savepoint.url, partitions=5, spark=spark)
+    hidden.write_bytes(kept)
+    with pytest.raises(CheckpointError, match="began at .* and did not end"):
+        run_in(spark, place, "new", conf=FORMAT_2)
+    record = restore_job(new, savepoint.url)
+    with pytest.raises(ConfigError, match="with partitions=None, and is now asked for 5"):
+        run_in(spark, place, "new", from_savepoint=savepoint.url, partitions=5)
+
+    write_events(place.input, LATER, first=1)
+    run_in(spark, place, "new", from_savepoint=savepoint.url, conf=FORMAT_2)
+    assert (2, None) == (record.number, record.partitions)
+    assert windows_of([*FIRST, *LATER]) == read_with_pandas(place.output)
+
+
+# --- another job ----------------------------------------------------------------------------------
+
+
+def test_another_job_is_refused_before_anything_is_written(spark, place):
+    """
+    Queries of other names, sources or operators would get each other's positions and state.
+    """
+    savepoint = suspended(spark, place, conf=ROCKSDB)
+    operators = "expected the stateful operators 0 stateStoreSave, found"
+
+    for job, conf, said in [
+        ("two_queries", ROCKSDB, "has the queries out, and the job has"),
+        ("two_sources", ROCKSDB, r"expected 1 source, found 2 sources \(one, other\)"),
+        ("united_with_itself", ROCKSDB, r"expected 1 source, found 2 sources \(events, events\)"),
+        ("no_state", ROCKSDB, f"{operators} no stateful operator"),
+        ("session_window", ROCKSDB, f"{operators} .* 0 sessionWindowStateStoreSaveExec"),
+        ("window_over_window", ROCKSDB, f"{operators} .* 0 stateStoreSave, 1 stateStoreSave"),
+        ("tumbling_window", HDFS, "expected state in rocksdb, found that hdfs is asked for"),
+    ]:
+        with pytest.raises(ConfigError, match=said):
+            run_in(
+                spark,
+                place,
+                "new",
+                job,
+                params={"other": str(place.input)},
+                conf=conf,
+                from_savepoint=savepoint.url,
+            )
+    assert not (place.root / "new").exists()
+
+
+def test_a_query_that_does_not_fit_may_begin_anew(spark, place):
+    """
+    When it is allowed, it reads all its input, and none of the savepoint's state.
+    """
+    savepoint = suspended(spark, place, "deduplication", conf=ROCKSDB)
+    shutil.rmtree(place.output)
+
+    run_in(
+        spark,
+        place,
+        "new",
+        conf=ROCKSDB,
+        from_savepoint=savepoint.url,
+        allow_non_restored_state=True,
+    )
+
+    assert windows_of(FIRST) == read_with_pandas(place.output)
+
+
+def test_the_sources_and_operators_of_a_query_that_is_not_started(spark, tmp_path):
+    """
+    They are those of which Spark writes lines and state when it is: a stream has a line for each
+    place where it is read.
+    """
+    session = spark.newSession()
+    rows = session.readStream.format("rate-micro-batch").option("rowsPerBatch", 1).load()
+    rows.createOrReplaceTempView("rows")
+    joined = rows.alias("a").join(rows.alias("b"), F.expr("a.value = b.value"))
+    twice = "WITH r AS (SELECT value FROM rows) SELECT * FROM r UNION ALL SELECT * FROM r"
+
+    for name, df, lines, kinds in [
+        ("union", rows.union(rows).union(rows), 3, []),
+        ("join", joined, 2, ["symmetricHashJoin"]),
+        ("shared", session.sql(twice), 1, []),
+        ("limit", rows.limit(3), 1, ["globalLimit"]),
+        ("distinct", rows.dropDuplicates(["value"]), 1, ["dedupe"]),
+    ]:
+        writer = df.writeStream.format("noop").option("checkpointLocation", str(tmp_path / name))
+        query = writer.trigger(once=True).start()
+        query.awaitTermination()
+
+        entry = CheckpointLogs(open_storage(str(tmp_path / name))).offsets(0)
+        assert lines == len(entry.sources) == len(source_names(df)), name
+        found = [operator["operatorName"] for operator in query.lastProgress["stateOperators"]]
+        planned = stateful_operators(df, "append")
+        assert kinds == found == [operator.kind for operator in planned], name

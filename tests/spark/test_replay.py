@@ -1,0 +1,92 @@
+"""Runs that are undone and executed again, by real drivers that die meanwhile."""
+
+from __future__ import annotations
+
+import pytest
+from streams import Place, Rows, plain, read_with_pandas, windows_of, write_events
+
+from airflow_provider.runtime import failpoints
+from airflow_provider.runtime.clock import SystemClock
+from airflow_provider.runtime.errors import EXIT_FATAL, TakeBackError
+from airflow_provider.runtime.restore import restore_job, rewind_job
+from airflow_provider.runtime.savepoint import job_source, take_savepoint
+from tests.crash.drivers import Drivers
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
+
+SUSPEND = {"until": "available", "at_end": "suspend", "replayable_runs": 3}
+POINTS = tuple(point for point in failpoints.ALL if point.startswith("rewind."))
+FIRST = [(1, "a", 1), (4, "b", 2), (12, "b", 2), (25, "a", 3)]
+LATER = [(26, "b", 4), (31, "a", 5), (47, "a", 6)]
+CORRECTED = [(26, "b", 40), (31, "a", 50), (33, "b", 1), (48, "a", 60)]
+
+
+@pytest.fixture
+def drivers(place):
+    started = Drivers(place)
+    yield started
+    started.end_all()
+
+
+def written(place: Place) -> tuple[Rows, Rows]:
+    rows = read_with_pandas(place.output / "rows")
+    return read_with_pandas(place.output / "windows"), plain((k, v) for _, k, v in rows)
+
+
+def truth(*events) -> tuple[Rows, Rows]:
+    return windows_of(events), plain((k, v) for _, k, v in events)
+
+
+def test_drivers_die_while_they_undo_a_run(spark, place, drivers):
+    """
+    Drivers that are to replay a run of two queries die one step after the other; the last one
+    executes it, on input that was corrected meanwhile. What has been built on is undone with it only.
+    """
+    write_events(place.input, FIRST)
+    place.run(spark, "two_queries", run_id="one", **SUSPEND)
+    write_events(place.input, LATER, first=1)
+    place.run(spark, "two_queries", run_id="two", **SUSPEND)
+    write_events(place.input, CORRECTED, first=1)
+
+    replay = ("--run-id=two.r2", "--replay=two", "--replayable-runs=3")
+    for point in POINTS:
+        driver = drivers.run("two_queries", {}, *replay, SPARK_STREAM_FAILPOINT=point)
+        assert failpoints.CRASH_EXIT == driver.wait(), driver.log[-3000:]
+    final = place.run(spark, "two_queries", run_id="two.r2", replays="two", replayable_runs=3)
+    assert ("FINISHED", 2 * len(CORRECTED)) == (final.outcome, final.rows_read)
+    assert truth(*FIRST, *CORRECTED) == written(place)
+
+    refused = drivers.run("two_queries", {}, "--run-id=one.r2", "--replay=one")
+    assert EXIT_FATAL == refused.wait()
+    assert "rewind them first, the newest first: two.r2 (" in refused.log
+    with pytest.raises(TakeBackError, match=r"the newest first: two\.r2 "):
+        rewind_job(str(place.job_dir), "one", spark=spark)
+
+    undone = rewind_job(str(place.job_dir), "one", with_later=True, spark=spark)
+    assert ["two.r2", "two", "one"] == undone
+    assert [] == list(place.output.rglob("*.parquet"))
+    place.run(spark, "two_queries", run_id="one.r2", replays="one")
+    assert truth(*FIRST, *CORRECTED) == written(place)
+
+
+def test_what_sparks_own_sinks_have_written_is_not_written_again(spark, place):
+    """
+    Neither a replay nor a restore can take it back, so both are refused, and nothing is touched.
+    """
+    write_events(place.input, FIRST)
+    place.run(spark, "native_windows", run_id="one", **SUSPEND)
+    before = str(place.job_dir / "savepoints/before")
+    take_savepoint(job_source(str(place.job_dir), SystemClock()), before)
+    write_events(place.input, LATER, first=1)
+    place.run(spark, "native_windows", run_id="two", **SUSPEND)
+    rows = read_with_pandas(place.output)
+
+    with pytest.raises(TakeBackError, match="Spark's own sinks have written cannot be taken back"):
+        place.run(spark, "native_windows", run_id="two.r2", replays="two")
+    with pytest.raises(TakeBackError, match="Spark's own sinks have written cannot be taken back"):
+        restore_job(str(place.job_dir), before, take_back=True, spark=spark)
+
+    assert rows == read_with_pandas(place.output)
+    final = place.run(spark, "native_windows", run_id="three")
+    assert "FINISHED" == final.outcome
+    assert windows_of([*FIRST, *LATER]) == read_with_pandas(place.output)

@@ -1,0 +1,242 @@
+"""Beginning a job from a savepoint, with the same partitions or others; Spark's part by hand."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from airflow_provider.runtime import cli
+from airflow_provider.runtime.checkpoint import OperatorShape, Topology
+from airflow_provider.runtime.errors import EXIT_OK, EXIT_USAGE, CheckpointError, ConfigError
+from airflow_provider.runtime.jobdir import JobDirectory
+from airflow_provider.runtime.savepoint import (
+    Restores,
+    StartingPoint,
+    begin_restore,
+    checkpoint_source,
+    finish_restore,
+    open_savepoint,
+    take_savepoint,
+)
+from airflow_provider.runtime.sinks.protocol import OpenFence
+from airflow_provider.runtime.storage.local import LocalStorage
+from tests.unit.support import EpochBench, FakeClock
+
+OPERATOR = {"id": 0, "name": "stateStoreSave", "partitions": 2, "provider": "rocksdb"}
+FITS = Topology(("events",), (OperatorShape(0, "stateStoreSave"),), "rocksdb")
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock()
+
+
+@pytest.fixture
+def directory(tmp_path) -> JobDirectory:
+    return JobDirectory(LocalStorage(str(tmp_path / "new")))
+
+
+@pytest.fixture
+def url(tmp_path, clock) -> str:
+    """Return the address of a savepoint that says that its query keeps state."""
+    spark = EpochBench(tmp_path / "old").spark.begin()
+    spark.storage.put("sources/0/0", b"v1")
+    spark.run(0).run(1)
+    saved = take_savepoint(
+        checkpoint_source(str(spark.root), "q"), str(tmp_path / "saved"), clock=clock
+    )
+    tell(saved.url, operators=[OPERATOR])
+    return saved.url
+
+
+def tell(url, **changed) -> None:
+    """Let a savepoint say something else of its query."""
+    place = LocalStorage(url)
+    manifest = json.loads(place.read("savepoint.json"))
+    manifest["queries"]["q"].update(changed)
+    place.put("savepoint.json", json.dumps(manifest).encode())
+
+
+def append_batch(root):
+    """Return a repartition that appends a batch as Spark does."""
+
+    def repartition(_, logs, partitions):
+        batch = logs.position().last_commit + 1
+        EpochBench(root).spark.plan(batch).commit(batch)
+        (root / "spread").write_text(str(partitions))
+
+    return repartition
+
+
+def start(directory, url, *, topology=FITS, allow=False, partitions=None, repartition=None):
+    query = SimpleNamespace(name="q", topology=topology)
+    return StartingPoint(
+        directory,
+        url,
+        [query],
+        allow_non_restored=allow,
+        partitions=partitions,
+        make_repartition=lambda: repartition,
+    )
+
+
+def begin(directory, url, clock, **how) -> None:
+    point = start(directory, url, **how)
+    point.check()
+    point.restore(OpenFence(), clock)
+
+
+def logs_of(directory):
+    return EpochBench(Path(directory.url)).spark.logs
+
+
+def test_the_batch_of_other_partitions_is_not_expected_in_the_outputs(
+    directory, url, clock, tmp_path
+):
+    """
+    Epochs go on after the batch that Spark has appended, which has written nothing.
+    """
+    repartition = append_batch(tmp_path / "new")
+    begin(directory, url, clock, partitions=5, repartition=repartition)
+
+    assert "5" == (tmp_path / "new/spread").read_text()
+    assert 2 == logs_of(directory).position().last_commit
+    bench = EpochBench(tmp_path / "new")
+    bench.recovered()
+    bench.close()
+    assert 5 == Restores(directory).last().partitions
+
+
+def test_as_many_partitions_as_there_are(directory, url, clock):
+    """
+    There is nothing to do for Spark, which would refuse it.
+    """
+    begin(directory, url, clock, partitions=2, repartition=lambda *_: pytest.fail("called"))
+
+    assert 1 == logs_of(directory).position().last_commit
+
+
+def test_an_open_restore_may_be_ended_with_other_partitions(directory, url, clock, tmp_path):
+    """
+    What Spark has failed at is left behind, under an id that nobody uses again.
+    """
+
+    def fail(*_):
+        raise CheckpointError("no")
+
+    with pytest.raises(CheckpointError, match="no"):
+        begin(directory, url, clock, partitions=5, repartition=fail)
+    first = Restores(directory).last()
+    with pytest.raises(CheckpointError, match="did not end"):
+        start(directory, None).check()
+    begin(directory, url, clock)
+
+    last = Restores(directory).last()
+    assert (1, 5, None) == (first.number, first.partitions, first.done)
+    assert (2, None, True) == (last.number, last.partitions, last.done is not None)
+    assert first.queries["q"]["query_id"] != last.queries["q"]["query_id"]
+    assert logs_of(directory).query_id() == last.queries["q"]["query_id"]
+
+
+def test_a_fork_that_was_cut_short_is_ended_by_another(directory, url, clock, tmp_path, capsys):
+    """
+    The same command completes it; a job that is there is not forked into.
+    """
+    begin_restore(directory, open_savepoint(url), names={"q": "q"}, partitions=5, clock=clock)
+    (tmp_path / "new/queries/q/checkpoint").mkdir(parents=True)
+
+    assert EXIT_OK == cli.main(["savepoint", "fork", url, directory.url])
+    assert 1 == logs_of(directory).position().last_commit
+    assert EXIT_USAGE == cli.main(["savepoint", "fork", url, directory.url])
+    assert "there is a job already; name a new directory" in capsys.readouterr().err
+
+
+def test_whoever_ends_a_restore_with_partitions_needs_spark(directory, url, clock):
+    """
+    It is not ended as if nobody had asked for them.
+    """
+    savepoint = open_savepoint(url)
+    record = begin_restore(directory, savepoint, names={"q": "q"}, partitions=5, clock=clock)
+
+    with pytest.raises(CheckpointError, match="give the same command again"):
+        finish_restore(directory, record, OpenFence(), clock)
+
+
+@pytest.mark.parametrize(
+    ("told", "partitions", "said"),
+    [
+        ({"operators": []}, 5, "no query in it keeps state; restore it without partitions"),
+        ({"operators": [{**OPERATOR, "provider": "hdfs"}]}, 5, "keeps it in hdfs, and Spark"),
+        ({"operators": [{**OPERATOR, "name": "globalLimit"}]}, 5, "does not know how to"),
+        ({"operators": [{**OPERATOR, "partitions": 1}]}, 5, "has no keys, so it always has one"),
+        ({"planned": True}, 5, "batch 2 was in flight.*take an aligned savepoint"),
+    ],
+)
+def test_what_cannot_be_repartitioned(directory, url, told, partitions, said):
+    """
+    The operator or the batch in the way is named, and nothing is written.
+    """
+    tell(url, **told)
+    topology = FITS if told.get("operators") is None else None
+    topology = topology or Topology(
+        (None,), tuple(OperatorShape(o["id"], o["name"]) for o in told["operators"])
+    )
+    with pytest.raises(ConfigError, match=said):
+        start(directory, url, topology=topology, partitions=partitions).check()
+    assert not directory.storage.exists("")
+
+
+def test_state_without_keys_is_known_by_its_schema(directory, url):
+    """
+    Also where one partition was planned, which says nothing: Spark would lose its only row.
+    """
+    schema = b'v2\x00{"type":"struct","fields":[]}'
+    place = LocalStorage(url)
+    place.put("queries/q/state/0/0/_metadata/schema", schema)
+    files = json.loads(place.read("savepoint.json"))["queries"]["q"]["files"]
+    tell(url, files=[*files, ["state/0/0/_metadata/schema", len(schema)]])
+
+    with pytest.raises(ConfigError, match="has no keys, so it always has one"):
+        start(directory, url, partitions=5).check()
+
+
+def test_a_query_that_does_not_fit(directory, url, clock, caplog):
+    """
+    It is refused with both sides named, or begins anew when that is allowed, with a warning.
+    """
+    changed = Topology(("events", "more"), FITS.operators)
+    said = r"query 'q' does not fit .*expected 1 source, found 2 sources \(events, more\)"
+    with pytest.raises(ConfigError, match=said):
+        start(directory, url, topology=changed).check()
+    assert not directory.storage.exists("")
+
+    begin(directory, url, clock, topology=changed, allow=True)
+
+    assert not logs_of(directory).exists()
+    assert "it begins anew, without its state" in caplog.text
+
+
+def test_a_job_that_was_rewound_has_begun_all_the_same(directory, url, clock):
+    """
+    The run in the place of another one asks for the savepoint that the job began from: it goes on
+    from where the rewind has set it; one that was cut short is ended first.
+    """
+    begin(directory, url, clock)
+    own = checkpoint_source(f"{directory.url}/queries/q/checkpoint", "q")
+    rewind = take_savepoint(own, f"{directory.url}/savepoints/rewind-r1", clock=clock)
+    record = begin_restore(directory, rewind, names={"q": "q"}, clock=clock)
+
+    with pytest.raises(CheckpointError, match="did not end"):
+        start(directory, url).check()
+    finish_restore(directory, record, OpenFence(), clock)
+    query_id = logs_of(directory).query_id()
+    begin(directory, url, clock)
+
+    assert query_id == logs_of(directory).query_id()
+    with pytest.raises(ConfigError, match="partitions=None, and is now asked for 5"):
+        start(directory, url, partitions=5).check()
+    with pytest.raises(ConfigError, match="was set to .*saved before, not to .*rewind-r1"):
+        start(directory, rewind.url).check()
