@@ -13,7 +13,7 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException
 from airflow_provider.hooks.clearing import current_execution, execution_of
 from airflow_provider.hooks.following import LogFollower
 from airflow_provider.hooks.spark_streaming import SparkStreamingHook
-from airflow_provider.runtime.asking import check_asked_words
+from airflow_provider.runtime.asking import check_asked_words, parse_target_batch_time
 from airflow_provider.runtime.clock import SystemClock
 from airflow_provider.runtime.durations import parse_duration
 from airflow_provider.runtime.entry import split_entry
@@ -87,6 +87,8 @@ class SparkStreamingOperator(BaseOperator):
         on_kill: what happens to the driver when the task is killed, marked or cleared while it
             waits. ``cancel``: it stops, and a later try resumes; ``detach``: it goes on.
         trigger: time between batches of a run with ``until="stopped"``.
+        target_batch_time: fit the size of batches to this time; ``off`` for batches as they come.
+            By default 10 seconds with ``until="stopped"``, where the job limits them.
         deferrable: wait in the triggerer, without a worker slot.
         poll_interval: seconds between looks at the job directory.
 
@@ -127,6 +129,7 @@ class SparkStreamingOperator(BaseOperator):
         on_clear: str = "resume",
         on_kill: str = "cancel",
         trigger: str | float | None = None,
+        target_batch_time: str | float | None = None,
         deferrable: bool = True,
         poll_interval: float = 1.0,
         **kwargs: Any,
@@ -137,6 +140,7 @@ class SparkStreamingOperator(BaseOperator):
         _check_choice("on_clear", on_clear, ON_CLEAR)
         _check_choice("on_kill", on_kill, ON_KILL)
         _check_forms(job, trigger, interval, poll_interval)
+        parse_target_batch_time(target_batch_time)
         self.job = job
         self.job_dir = job_dir
         self.job_params = _own_params(params)
@@ -153,6 +157,7 @@ class SparkStreamingOperator(BaseOperator):
         self.on_clear = on_clear
         self.on_kill_policy = on_kill
         self.trigger = trigger
+        self.target_batch_time = target_batch_time
         self.deferrable = deferrable
         self.poll_interval = poll_interval
         self._claimed: tuple[str, int] | None = None
@@ -326,6 +331,8 @@ class SparkStreamingOperator(BaseOperator):
             arguments += ["--at-end", self.at_end]
         if self.trigger is not None:
             arguments += ["--trigger", str(parse_duration(self.trigger, name="trigger"))]
+        if self.target_batch_time is not None:
+            arguments += ["--target-batch-time", str(self.target_batch_time)]
         interval = self._interval(context)
         return arguments + (["--interval", *interval] if interval else [])
 

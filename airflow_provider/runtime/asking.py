@@ -6,6 +6,7 @@ import dataclasses
 import uuid
 from typing import TYPE_CHECKING, Final
 
+from airflow_provider.runtime.durations import parse_duration
 from airflow_provider.runtime.errors import ConfigError, JobDrainedError
 from airflow_provider.runtime.jobdir import (
     FINISHED,
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 MODES: Final = ("automatic", "streaming", "batch")
 UNTIL: Final = ("end", "available", "stopped")
 STREAMING: Final = "STREAMING"
+DEFAULT_TARGET_S: Final = 10.0  # of a batch; most of it is not Spark's fixed time, half a second
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,6 +46,9 @@ class Ask:
         rewindable: begin the run with a savepoint, so that it can be rewound.
         replays: a run that is rewound first.
         driver_id: the submission that started this driver, None for a person's command.
+        target_batch_s: how long a batch should take; 0 for as long as it does, None for the
+            default: :data:`DEFAULT_TARGET_S` for sources that have a limit of their own, in a run
+            that goes on until it is stopped. An attempt may ask for another one than the last did.
     """
 
     job_dir: str
@@ -62,6 +67,7 @@ class Ask:
     allow_non_restored_state: bool = False
     rewindable: bool = False
     replays: str | None = None
+    target_batch_s: float | None = None
 
     def __post_init__(self) -> None:
         """Refuse what needs no look at the job.
@@ -78,6 +84,29 @@ class Ask:
             raise ConfigError(msg)
         if self.run_id is not None:
             check_name(self.run_id, what="run id")
+
+    def pacing_s(self, until: str) -> float:
+        """Return how long the batches of a run should take, 0 for as long as they do."""
+        if self.target_batch_s is None:
+            return DEFAULT_TARGET_S if until == "stopped" else 0.0
+        return self.target_batch_s
+
+
+def parse_target_batch_time(value: str | float | None) -> float | None:
+    """Read a target time: a duration, ``off`` (0), or None for the default.
+
+    Raises:
+        ConfigError: it is neither.
+    """
+    if value is None:
+        return None
+    if value == "off":
+        return 0.0
+    seconds = parse_duration(value, name="target batch time")
+    if seconds == 0:
+        msg = f"target batch time {value!r}: more than 0, or 'off'"
+        raise ConfigError(msg)
+    return seconds
 
 
 def check_asked_words(mode: str, until: str | None, at_end: str | None) -> None:

@@ -49,6 +49,7 @@ from airflow_provider.runtime.lease import LeaseObserver, acquire_lease
 from airflow_provider.runtime.process import identify_this
 from airflow_provider.runtime.progress import ProgressMeter
 from airflow_provider.runtime.queries import (
+    Pacemaker,
     QueryDefinition,
     RunningQuery,
     StateOperator,
@@ -279,7 +280,14 @@ class Attempt:
                 logs=logs,
                 epochs=epochs,
                 trigger=self._job.plan.trigger(self._ask.trigger_s),
+                pacemaker=self._pacemaker_of(definition),
             )
+
+    def _pacemaker_of(self, definition: QueryDefinition) -> Pacemaker | None:
+        target_s = self._ask.pacing_s(self._job.plan.until)
+        if not target_s:
+            return None
+        return Pacemaker(definition, target_s, self._clock)
 
     def _save_start(self, run: RunRecord) -> None:
         if self._ask.rewindable:

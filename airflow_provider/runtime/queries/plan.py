@@ -23,7 +23,7 @@ def source_names(df: DataFrame) -> list[str | None]:
     self-join a relation, and so a line, of its own.
     """
     found: list[tuple[Any, str | None]] = []
-    for leaf in _items(df._jdf.queryExecution().analyzed().collectLeaves()):
+    for leaf in items(df._jdf.queryExecution().analyzed().collectLeaves()):
         options = _stream_options(leaf)
         if options is None or any(leaf.equals(other) for other, _ in found):
             continue
@@ -74,13 +74,14 @@ def count_input_rows(stream_execution: Any) -> int | None:
 
     try:
         plan = stream_execution.lastExecution().executedPlan()
-        return sum(_rows_of(leaf) for leaf in _scans(plan))
+        return sum(rows_of(leaf) for leaf in stream_scans(plan))
     except Py4JError as error:
         log.warning("input rows of this batch are not known: %s", error)
         return None
 
 
-def _items(java_sequence: Any) -> Iterator[Any]:
+def items(java_sequence: Any) -> Iterator[Any]:
+    """Yield what a Scala sequence holds."""
     for position in range(java_sequence.size()):
         yield java_sequence.apply(position)
 
@@ -105,20 +106,24 @@ def _option(options: Any, key: str) -> str | None:
     return None
 
 
-def _scans(plan: Any) -> Iterator[Any]:
-    """Yield the leaves that read a stream; adaptive execution hides them in its stages."""
-    for leaf in _items(plan.collectLeaves()):
+def stream_scans(plan: Any) -> Iterator[Any]:
+    """Yield the leaves of an executed plan that read a stream.
+
+    Adaptive execution hides them in its stages.
+    """
+    for leaf in items(plan.collectLeaves()):
         kind = leaf.getClass().getSimpleName()
         if kind == "AdaptiveSparkPlanExec":
-            yield from _scans(leaf.executedPlan())
+            yield from stream_scans(leaf.executedPlan())
         elif kind.endswith("QueryStageExec"):
-            yield from _scans(leaf.plan())
+            yield from stream_scans(leaf.plan())
         elif kind == "MicroBatchScanExec" or (
             kind == "FileSourceScanExec" and _option(leaf.relation().options(), SOURCE_OPTION)
         ):
             yield leaf
 
 
-def _rows_of(leaf: Any) -> int:
+def rows_of(leaf: Any) -> int:
+    """Return how many rows a scan has read."""
     metrics = leaf.metrics()
     return int(metrics.apply("numOutputRows").value()) if metrics.contains("numOutputRows") else 0

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from airflow_provider.runtime.checkpoint import CheckpointLogs
     from airflow_provider.runtime.queries.definition import QueryDefinition
+    from airflow_provider.runtime.queries.pacemaker import Pacemaker
     from airflow_provider.runtime.sinks import EpochCommitter
 
 log = logging.getLogger(__name__)
@@ -34,6 +35,7 @@ class RunningQuery:
         logs: the same, to read.
         epochs: takes its output.
         trigger: arguments of ``DataStreamWriter.trigger`` for reading input.
+        pacemaker: fits the size of its batches to a target time; None for batches as they come.
     """
 
     def __init__(
@@ -44,6 +46,7 @@ class RunningQuery:
         logs: CheckpointLogs,
         epochs: EpochCommitter | NativeEpochs,
         trigger: dict[str, Any],
+        pacemaker: Pacemaker | None = None,
     ) -> None:
         self.name = definition.name
         self.definition = definition
@@ -51,6 +54,8 @@ class RunningQuery:
         self.epochs = epochs
         self._checkpoint = checkpoint
         self._trigger = trigger
+        self._pacemaker = pacemaker
+        self._is_paced = False
         self._query: StreamingQuery | None = None
         self._started = threading.Event()
         self._callback_error: BaseException | None = None
@@ -64,6 +69,9 @@ class RunningQuery:
         writer = self._with_sinks(writer).queryName(self.name)
         writer = writer.option("checkpointLocation", self._checkpoint)
         trigger = self._trigger if how is Run.INPUT else {"once": True}
+        self._is_paced = how is Run.INPUT  # what is planned already cannot be made smaller
+        if self._pacemaker is not None:
+            self._pacemaker.starts()
         self._query = writer.trigger(**trigger).start()
         self._started.set()
         log.info("query=%s started (%s)", self.name, how.value)
@@ -94,6 +102,10 @@ class RunningQuery:
         progress = self._query.lastProgress if self._query is not None else None
         return dict(json.loads(progress.json)) if progress is not None else self._progress
 
+    def pacing(self) -> dict[str, Any] | None:
+        """Return how the size of its batches is fitted to a target time; None if it is not."""
+        return self._pacemaker.describe() if self._pacemaker is not None else None
+
     def _refuse_jobs(self, query: StreamingQuery) -> None:
         """Cancel the Spark jobs of the query, and those that its batch has yet to submit.
 
@@ -110,16 +122,26 @@ class RunningQuery:
         return writer.foreachBatch(lambda df, batch: self._on_batch(epochs, df, batch))
 
     def _on_batch(self, epochs: EpochCommitter, df: DataFrame, batch: int) -> None:
+        pacemaker = self._pacemaker if self._is_paced else None
+        begun = pacemaker.batch_begins() if pacemaker is not None else 0.0
         try:
             epochs.pre_commit(df, batch, self._count_input)
         except BaseException as error:
             # Spark wraps it twice and keeps only its text; the driver wants to know its type.
             self._callback_error = error
             raise
+        if pacemaker is not None and (execution := self._execution()) is not None:
+            jvm = df.sparkSession._jvm
+            pacemaker.batch_ran(begun, execution, jvm, self.last_progress())
 
     def _count_input(self) -> int | None:
         if not all(source.is_known for source in self.definition.sources):
             return None  # a stream that the job opened by itself cannot be told from a table
+        execution = self._execution()
+        return count_input_rows(execution) if execution is not None else None
+
+    def _execution(self) -> Any | None:
+        """Return the JVM's ``StreamExecution`` to a callback; None if the start has failed."""
         if not self._started.wait(_START_TIMEOUT_S) or self._query is None:
             return None
-        return count_input_rows(self._query._jsq.streamingQuery())
+        return self._query._jsq.streamingQuery()
