@@ -55,7 +55,7 @@ def batches_of(place: Place) -> list[int]:
 
 @pytest.mark.parametrize(
     ("files", "width", "params"),
-    [(250, 10, {"files_per_batch": "70"}), (200, 1000, {})],
+    [(190, 10, {"files_per_batch": "70"}), (120, 1000, {})],
     ids=["first batch too large", "first batch too small"],
 )
 def test_batches_come_to_take_the_target_time(spark, place, files, width, params):
@@ -67,7 +67,7 @@ def test_batches_come_to_take_the_target_time(spark, place, files, width, params
 
     batches, said = run(spark, place, params=params)
 
-    print(batches, *said, sep="\n")
+    print(batches, *said, sep="\n")  # for whoever looks into a failure
     assert expected == read_with_pandas(place.output)
     steady_s = statistics.median(pacing["last_batch_s"] for pacing in said[WARM_UP:])
     steady_rows = statistics.median(batches[WARM_UP:-1])
@@ -90,8 +90,8 @@ def test_rows_of_a_run_without_end_are_paced_by_a_source_in_python(spark, place)
 
     def note(progress: Any) -> None:
         seen.append(progress.queries["out"])
-        if progress.rows_read == 7000:
-            stop.set()
+        if progress.rows_read == 7000 and sum(batches_of(place)) == 7000:
+            stop.set()  # all is published, too
 
     params = {"rows": "3000", "total": "7000"}
     ask = place.ask("counting", until="stopped", target_batch_s=1.0, params=params)
@@ -101,7 +101,7 @@ def test_rows_of_a_run_without_end_are_paced_by_a_source_in_python(spark, place)
     assert [(n,) for n in range(7000)] == read_with_pandas(place.output)
     batches = batches_of(place)
     assert 3000 == batches[0]
-    assert max(batches[2:]) <= 1250
+    assert max(batches[2:]) <= 2000
     (source,) = seen[-1]["pacing"]["sources"].values()
     assert ("rows", 3000) == (source["unit"], source["ceiling"])
 
