@@ -17,6 +17,7 @@ from airflow_provider.runtime.asking import (
     REPLAYABLE_RUNS,
     check_asked_words,
     check_begins_from,
+    parse_target_batch_time,
 )
 from airflow_provider.runtime.clock import SystemClock
 from airflow_provider.runtime.durations import parse_duration
@@ -99,6 +100,8 @@ class SparkStreamingOperator(BaseOperator):
         on_kill: what happens to the driver when the task is killed, marked or cleared while it
             waits. ``cancel``: it stops, and a later try resumes; ``detach``: it goes on.
         trigger: time between batches of a run with ``until="stopped"``.
+        target_batch_time: fit the size of batches to this time; ``off`` for batches as they come.
+            By default 10 seconds with ``until="stopped"``, where the job limits them.
         deferrable: wait in the triggerer, without a worker slot.
         poll_interval: seconds between looks at the job directory.
 
@@ -144,6 +147,7 @@ class SparkStreamingOperator(BaseOperator):
         replayable_runs: int = REPLAYABLE_RUNS,
         on_kill: str = "cancel",
         trigger: str | float | None = None,
+        target_batch_time: str | float | None = None,
         deferrable: bool = True,
         poll_interval: float = 1.0,
         **kwargs: Any,
@@ -152,8 +156,8 @@ class SparkStreamingOperator(BaseOperator):
         check_asked_words(mode, until, at_end)
         _check_choices(on_existing=on_existing, on_clear=on_clear, on_kill=on_kill)
         _check_forms(job, trigger, interval, poll_interval)
-        _check_replayable(replayable_runs)
         check_begins_from(from_savepoint, partitions)
+        _check_numbers(replayable_runs, target_batch_time)
         self.job = job
         self.job_dir = job_dir
         self.job_params = _own_params(params)
@@ -174,6 +178,7 @@ class SparkStreamingOperator(BaseOperator):
         self.replayable_runs = replayable_runs
         self.on_kill_policy = on_kill
         self.trigger = trigger
+        self.target_batch_time = target_batch_time
         self.deferrable = deferrable
         self.poll_interval = poll_interval
         self._claimed: tuple[str, int] | None = None
@@ -350,6 +355,8 @@ class SparkStreamingOperator(BaseOperator):
             arguments += ["--at-end", self.at_end]
         if self.trigger is not None:
             arguments += ["--trigger", str(parse_duration(self.trigger, name="trigger"))]
+        if self.target_batch_time is not None:
+            arguments += ["--target-batch-time", str(self.target_batch_time)]
         interval = self._interval(context)
         return arguments + (["--interval", *interval] if interval else [])
 
@@ -425,7 +432,8 @@ def _check_forms(
         raise ConfigError(msg)
 
 
-def _check_replayable(runs: int) -> None:
+def _check_numbers(runs: int, target_batch_time: str | float | None) -> None:
+    parse_target_batch_time(target_batch_time)
     if runs < 1:
         msg = f"replayable_runs {runs!r}: a number of runs, at least the newest one"
         raise ConfigError(msg)

@@ -52,12 +52,14 @@ class JobContext:
         run_id: str,
         mode: str,
         interval: tuple[dt.datetime, dt.datetime] | None = None,
+        target_batch_s: float | None = None,
     ) -> None:
         self.spark = spark
         self.params: Mapping[str, str] = _Params(params)
         self.run_id = run_id
         self.mode = mode
         self.interval = interval
+        self._target_batch_s = target_batch_s
         self._sources: list[SourceDefinition] = []
         self._queries: list[QueryDefinition] = []
         self._on_finish: list[Callback] = []
@@ -73,6 +75,7 @@ class JobContext:
         options: Mapping[str, str] | None = None,
         bounded: bool = False,
         watermark: tuple[str, str] | None = None,
+        paced: bool = True,
     ) -> DataFrame:
         """Declare a source and return it as a streaming DataFrame.
 
@@ -85,6 +88,7 @@ class JobContext:
             bounded: whether the source ends. The end of a file source is what is there when an
                 attempt starts.
             watermark: event-time column and delay, as for ``withWatermark``.
+            paced: whether the size of its batches may be fitted to a target time, as the run asks.
 
         Raises:
             ConfigError: the name is used twice, or Spark cannot read the source.
@@ -103,6 +107,8 @@ class JobContext:
             bounded=bounded,
             watermark=watermark,
             is_internal=written,
+            paced=paced,
+            target_s=self._target_batch_s,
         )
         df = source.load(self.spark)
         self._sources.append(source)

@@ -7,6 +7,7 @@ import uuid
 from typing import TYPE_CHECKING, Final
 
 from airflow_provider.runtime.drains import draining_run
+from airflow_provider.runtime.durations import parse_duration
 from airflow_provider.runtime.errors import ConfigError, JobDrainedError
 from airflow_provider.runtime.jobdir import (
     FINISHED,
@@ -27,6 +28,7 @@ UNTIL: Final = ("end", "available", "stopped")
 STREAMING: Final = "STREAMING"
 REPLAYABLE_RUNS: Final = 3
 """Whoever clears a run does so soon after it has ended; each one kept holds files of its state."""
+DEFAULT_TARGET_S: Final = 10.0  # of a batch; most of it is not Spark's fixed time, half a second
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,6 +51,9 @@ class Ask:
             of this many newest runs; 0 to begin without one, and keep all.
         replays: a run that is rewound first.
         driver_id: the submission that started this driver, None for a person's command.
+        target_batch_s: how long a batch should take; 0 for as long as it does, None for the
+            default: :data:`DEFAULT_TARGET_S` for sources that have a limit of their own, in a run
+            that goes on until it is stopped. An attempt may ask for another one than the last did.
     """
 
     job_dir: str
@@ -68,6 +73,7 @@ class Ask:
     partitions: int | None = None
     replayable_runs: int = 0
     replays: str | None = None
+    target_batch_s: float | None = None
 
     def __post_init__(self) -> None:
         """Refuse what needs no look at the job.
@@ -94,6 +100,29 @@ class Ask:
             )
             raise ConfigError(msg)
         check_begins_from(self.from_savepoint, self.partitions)
+
+    def pacing_s(self, until: str) -> float:
+        """Return how long the batches of a run should take, 0 for as long as they do."""
+        if self.target_batch_s is None:
+            return DEFAULT_TARGET_S if until == "stopped" else 0.0
+        return self.target_batch_s
+
+
+def parse_target_batch_time(value: str | float | None) -> float | None:
+    """Read a target time: a duration, ``off`` (0), or None for the default.
+
+    Raises:
+        ConfigError: it is neither.
+    """
+    if value is None:
+        return None
+    if value == "off":
+        return 0.0
+    seconds = parse_duration(value, name="target batch time")
+    if seconds == 0:
+        msg = f"target batch time {value!r}: more than 0, or 'off'"
+        raise ConfigError(msg)
+    return seconds
 
 
 def check_asked_words(mode: str, until: str | None, at_end: str | None) -> None:

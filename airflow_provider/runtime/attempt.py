@@ -49,6 +49,7 @@ from airflow_provider.runtime.queries import (
     QueryDefinition,
     RunningQuery,
     StateOperator,
+    pacemaker_for,
     read_state_operators,
     reported_state,
     spark_repartition,
@@ -308,6 +309,7 @@ class Attempt:
         self._intents = {
             query.name: drain_intent(self._directory, query.name) for query in self._job.queries
         }
+        target_s = self._ask.pacing_s(self._job.plan.until)
         # What the last drains have produced follows finish().
         draining = all(intent is not None for intent in self._intents.values())
         for definition in self._job.queries:
@@ -323,6 +325,7 @@ class Attempt:
                 epochs=epochs,
                 trigger=self._job.plan.trigger(self._ask.trigger_s),
                 clock=self._clock,
+                pacemaker=pacemaker_for(definition, target_s, self._clock),
             )
 
     def _save_start(self, run: RunRecord) -> None:

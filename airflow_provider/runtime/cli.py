@@ -12,7 +12,7 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider.runtime import cli_savepoint, cli_stop
-from airflow_provider.runtime.asking import MODES, UNTIL, Ask
+from airflow_provider.runtime.asking import MODES, UNTIL, Ask, parse_target_batch_time
 from airflow_provider.runtime.checkpoint import (
     CheckpointLogs,
     describe_checkpoint,
@@ -35,7 +35,7 @@ from airflow_provider.runtime.storage import open_storage
 from airflow_provider.runtime.watching import RunWatcher
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from types import FrameType
 
     from airflow_provider.runtime.jobdir import JobDirectory
@@ -118,6 +118,7 @@ def _ask_of(arguments: argparse.Namespace) -> Ask:
         partitions=arguments.partitions,
         replayable_runs=arguments.replayable_runs,
         replays=arguments.replay,
+        target_batch_s=parse_target_batch_time(arguments.target_batch_time),
     )
 
 
@@ -210,8 +211,24 @@ def _print_status(document: dict[str, Any]) -> None:
             f"  run {run['run_id']}: {run['state']}, {run['attempts']} attempt(s)"
             + (f", {rows:,} rows read" if rows is not None else "")
         )
+        for line in () if run["final"] else _pacing_lines(run["progress"] or {}):
+            print(f"    {line}")
         if run["failure"]:
             print(f"    {run['failure']['failure_class']}: {run['failure']['reason']}")
+
+
+def _pacing_lines(progress: dict[str, Any]) -> Iterator[str]:
+    for name, query in progress.get("queries", {}).items():
+        pacing = query.get("pacing")
+        if pacing is None:
+            continue
+        limits = [f"{s['limit']:,} {s['unit']} of {n}" for n, s in pacing["sources"].items()]
+        took = pacing["last_batch_s"]
+        took_text = "" if took is None else f"the last batch took {took:.1f} s, "
+        yield (
+            f"{name}: {took_text}target {pacing['target_s']:g} s, {pacing['decision']}: "
+            f"{pacing['reason']}" + (f"; a batch reads {', '.join(limits)}" if limits else "")
+        )
 
 
 def _cleanup(arguments: argparse.Namespace) -> int:
@@ -310,6 +327,8 @@ def _add_run(commands: Any) -> None:
     run.add_argument("--until", choices=UNTIL, help="default: end if all sources are bounded")
     run.add_argument("--at-end", choices=("drain", "suspend"))
     run.add_argument("--trigger", metavar="DURATION", help="between batches, with --until stopped")
+    text = "fit the size of batches to this time; default: 10 seconds with --until stopped"
+    run.add_argument("--target-batch-time", metavar="DURATION|off", help=text)
     run.add_argument("--interval", nargs=2, metavar=("START", "END"), help="ISO 8601 times")
     run.add_argument("--from-savepoint", metavar="URL", help="begin a new job from a savepoint")
     run.add_argument(

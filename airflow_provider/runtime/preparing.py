@@ -116,7 +116,12 @@ def declare_job(ask: Ask, run_id: str, spark: SparkSession) -> DeclaredJob:
     """
     session = job_session(spark, ask.conf)
     context = JobContext(
-        session, params=ask.params, run_id=run_id, mode=STREAMING, interval=ask.interval
+        session,
+        params=ask.params,
+        run_id=run_id,
+        mode=STREAMING,
+        interval=ask.interval,
+        target_batch_s=ask.target_batch_s,
     )
     function = load_entry(ask.entry)
     _send_by_value(function)

@@ -54,6 +54,7 @@ def _query_progress(life: Lifecycle, query: RunningQuery) -> dict[str, Any]:
         "watermark": spark.get("eventTime", {}).get("watermark"),
         "state_rows": sum(op["numRowsTotal"] for op in spark.get("stateOperators", [])),
         "backlog": _backlog(spark.get("sources", [])),
+        "pacing": query.pacing(),
     }
 
 

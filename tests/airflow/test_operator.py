@@ -85,6 +85,7 @@ def in_dag(dag: DAG | None = None, **arguments: Any) -> SparkStreamingOperator:
         ({"trigger": "soon"}, "trigger: 'soon' is not a duration"),
         ({"trigger": -1}, "trigger: -1 is not a duration"),
         ({"trigger": "1 month"}, "trigger: '1 month' is not a duration"),
+        ({"target_batch_time": "soon"}, "target batch time: 'soon' is not a duration"),
         ({"poll_interval": 0}, "poll_interval 0: seconds between looks, more than 0"),
         ({"interval": "2026-01-01"}, "interval '2026-01-01': give a start and an end"),
         ({"interval": ["2026-01-01"]}, "interval ['2026-01-01']: give a start and an end"),
@@ -556,12 +557,16 @@ def test_the_driver_is_told_all_that_was_asked() -> None:
     Mode, parameters, end and interval become arguments of ``spark-stream run``.
     """
     operator = in_dag(
-        params={"b": "2", "a": "x=y z"}, until="stopped", trigger="1 minute", interval=None
+        params={"b": "2", "a": "x=y z"},
+        until="stopped",
+        trigger="1 minute",
+        target_batch_time="5 s",
+        interval=None,
     )
 
     assert [
         *("--mode", "automatic", "--param", "a=x=y z", "--param", "b=2"),
-        *("--until", "stopped", "--trigger", "60.0"),
+        *("--until", "stopped", "--trigger", "60.0", "--target-batch-time", "5 s"),
     ] == operator._arguments(context())
 
 

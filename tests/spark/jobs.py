@@ -18,7 +18,9 @@ from typing import Any
 import pandas as pd
 from pyspark.sql import DataFrame, Row
 from pyspark.sql import functions as F  # noqa: N812 - the name everybody knows
+from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle
+from pyspark.sql.streaming.datasource import ReadMaxRows
 from pyspark.sql.streaming.state import GroupState, GroupStateTimeout
 
 from airflow_provider.runtime import JobContext, delta, files, iceberg, native, sql
@@ -56,6 +58,69 @@ def tumbling(df: DataFrame, *keys: str) -> DataFrame:
         F.count("*").alias("n"), F.sum("v").alias("total")
     )
     return counted.select(seconds("window.start").alias("start"), *keys, "n", "total")
+
+
+def unpaced(ctx: JobContext) -> None:
+    """Read with a limit that no target time changes."""
+    write(ctx, events(ctx, paced=False).select(seconds("time").alias("t"), "v"))
+
+
+def slow_rows(ctx: JobContext) -> None:
+    """Take a millisecond for every row."""
+
+    def pause(frames: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
+        for frame in frames:
+            time.sleep(0.001 * len(frame))
+            yield frame
+
+    slow = events(ctx).select(seconds("time").alias("t"), "v").mapInPandas(pause, "t long, v int")
+    write(ctx, slow)
+
+
+class Counting(DataSource):
+    """Numbers up to a total, at most so many in a batch as its option ``rows`` says."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "counting"
+
+    def schema(self) -> str:
+        return "n int"
+
+    def streamReader(self, schema: Any) -> DataSourceStreamReader:
+        return CountingReader(int(self.options["rows"]), int(self.options["total"]))
+
+
+class CountingReader(DataSourceStreamReader):
+    def __init__(self, rows: int, total: int) -> None:
+        self.rows, self.total = rows, total
+
+    def getDefaultReadLimit(self) -> ReadMaxRows:
+        return ReadMaxRows(self.rows)
+
+    def initialOffset(self) -> dict[str, int]:
+        return {"n": 0}
+
+    def latestOffset(self, start: dict[str, int], limit: Any) -> dict[str, int]:
+        rows = limit.max_rows if isinstance(limit, ReadMaxRows) else self.total
+        return {"n": min(start["n"] + rows, self.total)}
+
+    def partitions(self, start: dict[str, int], end: dict[str, int]) -> list[InputPartition]:
+        return [InputPartition((start["n"], end["n"]))]
+
+    def read(self, partition: InputPartition) -> Iterator[tuple[int]]:
+        time.sleep(0.001 * (partition.value[1] - partition.value[0]))
+        yield from ((n,) for n in range(*partition.value))
+
+    def commit(self, end: dict[str, int]) -> None:
+        pass
+
+
+def counting(ctx: JobContext) -> None:
+    """Copy the numbers of a source whose rows take a millisecond each."""
+    ctx.spark.dataSource.register(Counting)
+    options = {"rows": ctx.params["rows"], "total": ctx.params["total"]}
+    write(ctx, ctx.read("numbers", format="counting", options=options))
 
 
 # --- the drain matrix ---------------------------------------------------------------------------

@@ -103,6 +103,7 @@ def test_a_mistyped_command_is_bad_usage(argv, capsys):
         (["--conf", "x"], "--conf 'x': write --conf NAME=VALUE"),
         (["--trigger", "soon", "--until", "stopped"], "--trigger: 'soon' is not a duration"),
         (["--trigger", "5 s", "--until", "end"], "leave it out"),
+        (["--target-batch-time", "0 s"], "target batch time '0 s': more than 0, or 'off'"),
         (["--interval", "x", "y"], "--interval x y: write two times"),
         (["--run-id", "a/b"], "run id 'a/b': use letters"),
         (["--mode", "batch"], "mode 'batch' is not available in this version"),
@@ -298,6 +299,28 @@ def test_status_of_a_live_driver(job, live_driver, capsys):
     shown = capsys.readouterr().out
     assert "lease 1 (live, run r1)" in shown
     assert "run r1: running" in shown
+
+
+def test_status_says_how_batches_are_paced(job, live_driver, capsys):
+    """
+    A line per paced query: what its last batch took, the target, the decision and the limits.
+    """
+    said = {
+        "target_s": 10.0,
+        "last_batch_s": 9.71,
+        "decision": "holds",
+        "reason": "within 25 % of the target",
+        "sources": {"events": {"limit": 4213000, "unit": "bytes", "ceiling": None}},
+    }
+    progress = a_progress(queries={"out": {"pacing": said}, "other": {"pacing": None}})
+    job.begin().asked()
+    progress.put(job.directory.run("r1").storage, "progress.json")
+
+    assert EXIT_OK == main(["status", str(job.root)])
+    assert (
+        "    out: the last batch took 9.7 s, target 10 s, holds: within 25 % of the target; "
+        "a batch reads 4,213,000 bytes of events\n"
+    ) in capsys.readouterr().out
 
 
 def test_status_of_a_killed_driver(job, capsys):

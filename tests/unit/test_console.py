@@ -79,6 +79,7 @@ def a_query(rows, spark=None, name="daily"):
         name=name,
         epochs=types.SimpleNamespace(rows_read=lambda: rows),
         last_progress=lambda: spark,
+        pacing=lambda: None,
     )
 
 
@@ -110,6 +111,7 @@ def test_progress_before_the_first_batch(clock):
         "watermark": None,
         "state_rows": 0,
         "backlog": None,
+        "pacing": None,
     } == record.queries["daily"]
 
 
@@ -126,6 +128,7 @@ def test_progress_is_what_spark_reports(clock):
         "watermark": "2013-01-02T00:00:00.000Z",
         "state_rows": 42,
         "backlog": {"numFilesOutstanding": 7, "numBytesOutstanding": 1000},
+        "pacing": None,
     } == record.queries["daily"]
 
 

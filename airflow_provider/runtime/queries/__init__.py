@@ -1,6 +1,7 @@
 """Spark's streaming queries: start, watch, stop, and read what they report."""
 
 from airflow_provider.runtime.queries.definition import QueryDefinition, upstream_of
+from airflow_provider.runtime.queries.pacemaker import Pacemaker, pacemaker_for
 from airflow_provider.runtime.queries.repartition import spark_repartition
 from airflow_provider.runtime.queries.running import RunningQuery
 from airflow_provider.runtime.queries.state import (
@@ -10,9 +11,11 @@ from airflow_provider.runtime.queries.state import (
 )
 
 __all__ = [
+    "Pacemaker",
     "QueryDefinition",
     "RunningQuery",
     "StateOperator",
+    "pacemaker_for",
     "read_state_operators",
     "reported_state",
     "spark_repartition",

@@ -27,7 +27,7 @@ def source_names(df: DataFrame) -> list[str | None]:
     There is one for each line in Spark's offset log, and in the same order: Spark writes a line for
     each place where the plan reads a stream, also when it reads the same one in several.
     """
-    leaves = _items(df._jdf.queryExecution().analyzed().collectLeaves())
+    leaves = items(df._jdf.queryExecution().analyzed().collectLeaves())
     found = (_stream_options(leaf) for leaf in leaves)
     return [_option(options, SOURCE_OPTION) for options in found if options is not None]
 
@@ -102,7 +102,7 @@ def count_input_rows(stream_execution: Any) -> int | None:
 
     try:
         plan = stream_execution.lastExecution().executedPlan()
-        return sum(_rows_of(leaf) for leaf in _scans(plan))
+        return sum(rows_of(leaf) for leaf in stream_scans(plan))
     except Py4JError as error:
         log.warning("input rows of this batch are not known: %s", error)
         return None
@@ -156,11 +156,12 @@ def _writers_in(plan: Any, writer: Any) -> Iterator[OperatorShape]:
         plan = plan.inputPlan()
     if writer.isInstance(plan):
         yield OperatorShape(int(plan.getStateInfo().operatorId()), str(plan.shortName()))
-    for child in _items(plan.children()):
+    for child in items(plan.children()):
         yield from _writers_in(child, writer)
 
 
-def _items(java_sequence: Any) -> Iterator[Any]:
+def items(java_sequence: Any) -> Iterator[Any]:
+    """Yield what a Scala sequence holds."""
     for position in range(java_sequence.size()):
         yield java_sequence.apply(position)
 
@@ -185,20 +186,24 @@ def _option(options: Any, key: str) -> str | None:
     return None
 
 
-def _scans(plan: Any) -> Iterator[Any]:
-    """Yield the leaves that read a stream; adaptive execution hides them in its stages."""
-    for leaf in _items(plan.collectLeaves()):
+def stream_scans(plan: Any) -> Iterator[Any]:
+    """Yield the leaves of an executed plan that read a stream.
+
+    Adaptive execution hides them in its stages.
+    """
+    for leaf in items(plan.collectLeaves()):
         kind = leaf.getClass().getSimpleName()
         if kind == "AdaptiveSparkPlanExec":
-            yield from _scans(leaf.executedPlan())
+            yield from stream_scans(leaf.executedPlan())
         elif kind.endswith("QueryStageExec"):
-            yield from _scans(leaf.plan())
+            yield from stream_scans(leaf.plan())
         elif kind == "MicroBatchScanExec" or (
             kind == "FileSourceScanExec" and _option(leaf.relation().options(), SOURCE_OPTION)
         ):
             yield leaf
 
 
-def _rows_of(leaf: Any) -> int:
+def rows_of(leaf: Any) -> int:
+    """Return how many rows a scan has read."""
     metrics = leaf.metrics()
     return int(metrics.apply("numOutputRows").value()) if metrics.contains("numOutputRows") else 0

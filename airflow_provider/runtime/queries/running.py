@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from airflow_provider.runtime.checkpoint import CheckpointLogs
     from airflow_provider.runtime.clock import Clock
     from airflow_provider.runtime.queries.definition import QueryDefinition
+    from airflow_provider.runtime.queries.pacemaker import Pacemaker
     from airflow_provider.runtime.sinks import EpochCommitter
 
 log = logging.getLogger(__name__)
@@ -56,6 +57,7 @@ class RunningQuery:
         epochs: takes its output.
         trigger: arguments of ``DataStreamWriter.trigger`` for reading input.
         clock: measures how long a batch in flight is waited for.
+        pacemaker: fits the size of its batches to a target time; None for batches as they come.
     """
 
     def __init__(
@@ -67,6 +69,7 @@ class RunningQuery:
         epochs: EpochCommitter | NativeEpochs,
         trigger: dict[str, Any],
         clock: Clock,
+        pacemaker: Pacemaker | None = None,
     ) -> None:
         self.name = definition.name
         self.definition = definition
@@ -76,6 +79,8 @@ class RunningQuery:
         self._trigger = trigger
         self._clock = clock
         self._halt: Halt | None = None
+        self._pacemaker = pacemaker
+        self._is_paced = False
         self._query: StreamingQuery | None = None
         self._started = threading.Event()
         self._callback_error: BaseException | None = None
@@ -94,6 +99,9 @@ class RunningQuery:
             Run.AVAILABLE: {"availableNow": True},
             Run.ONE_BATCH: {"once": True},
         }[how]
+        self._is_paced = how is not Run.ONE_BATCH  # what is planned cannot be made smaller
+        if self._pacemaker is not None:
+            self._pacemaker.starts()
         self._query = writer.trigger(**trigger).start()
         self._started.set()
         log.info("query=%s started (%s)", self.name, how.value)
@@ -150,6 +158,10 @@ class RunningQuery:
         progress = self._query.lastProgress if self._query is not None else None
         return dict(json.loads(progress.json)) if progress is not None else self._progress
 
+    def pacing(self) -> dict[str, Any] | None:
+        """Return how the size of its batches is fitted to a target time; None if it is not."""
+        return self._pacemaker.describe() if self._pacemaker is not None else None
+
     def _refuse_jobs(self, query: StreamingQuery) -> None:
         """Cancel the Spark jobs of the query, and those that its batch has yet to submit.
 
@@ -166,6 +178,8 @@ class RunningQuery:
         return writer.foreachBatch(lambda df, batch: self._on_batch(epochs, df, batch))
 
     def _on_batch(self, epochs: EpochCommitter, df: DataFrame, batch: int) -> None:
+        pacemaker = self._pacemaker if self._is_paced else None
+        begun = pacemaker.batch_begins() if pacemaker is not None else 0.0
         try:
             self._refuse_after_halt(batch)
             epochs.pre_commit(df, batch, self._count_input)
@@ -173,6 +187,9 @@ class RunningQuery:
             # Spark wraps it twice and keeps only its text; the driver wants to know its type.
             self._callback_error = error
             raise
+        if pacemaker is not None and (execution := self._execution()) is not None:
+            jvm = df.sparkSession._jvm
+            pacemaker.batch_ran(begun, execution, jvm, self.last_progress())
 
     def _refuse_after_halt(self, batch: int) -> None:
         if self._halt is not None and batch > self._halt.batch:
@@ -181,6 +198,11 @@ class RunningQuery:
     def _count_input(self) -> int | None:
         if not all(source.is_known for source in self.definition.sources):
             return None  # a stream that the job opened by itself cannot be told from a table
+        execution = self._execution()
+        return count_input_rows(execution) if execution is not None else None
+
+    def _execution(self) -> Any | None:
+        """Return the JVM's ``StreamExecution`` to a callback; None if the start has failed."""
         if not self._started.wait(_START_TIMEOUT_S) or self._query is None:
             return None
-        return count_input_rows(self._query._jsq.streamingQuery())
+        return self._query._jsq.streamingQuery()

@@ -1,0 +1,150 @@
+"""What the sources of a running query may read in a batch, looked at and set through Py4J.
+
+Spark asks a source once for its limit and hands it back at every batch. Where it keeps the limits
+(``StreamExecution.uniqueSources``) is not part of Spark's interface, but can be set between any two
+batches: it is read once, when a batch is planned.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from typing import TYPE_CHECKING, Any, Final
+
+from airflow_provider.runtime.queries.pacing import Limit, Load
+from airflow_provider.runtime.queries.plan import items, rows_of, stream_scans
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from airflow_provider.runtime.sources import SourceDefinition
+
+_LIMITS: Final = {  # Spark's limit: our unit, its reader and the name of its factory
+    "ReadMaxRows": ("rows", "maxRows"),
+    "ReadMaxBytes": ("bytes", "maxBytes"),
+    "ReadMaxFiles": ("files", "maxFiles"),
+}
+_FACTORIES: Final = dict(_LIMITS.values())
+# A source written in Python takes no other limit than its own kind, a piece of JSON.
+_PYTHON_LIMIT: Final = "PythonStreamingSourceReadLimit"
+_PYTHON_TYPE: Final = "ReadMaxRows"
+_PYTHON_FIELD: Final = "max_rows"
+_MOST_FILES: Final = 2**31 - 1  # the only one of Spark's limits that is an int
+
+
+@dataclasses.dataclass(frozen=True)
+class PacedSource:
+    """A source of a running query whose limit can be set.
+
+    Attributes:
+        stream: the JVM's object that reads it.
+        default: its own limit, as Spark has asked for it.
+    """
+
+    name: str
+    stream: Any
+    default: Any
+
+
+@dataclasses.dataclass(frozen=True)
+class FoundLimits:
+    """The limits of one start of a query.
+
+    Attributes:
+        limits: by source, as they are.
+        left: by source, why its limit cannot be set.
+    """
+
+    paced: tuple[PacedSource, ...]
+    limits: Mapping[str, Limit]
+    left: Mapping[str, str]
+
+
+def find_limits(execution: Any, sources: tuple[SourceDefinition, ...]) -> FoundLimits:
+    """Return what the sources of a query may read.
+
+    Args:
+        execution: the JVM's ``MicroBatchExecution``, once it has planned a batch.
+        sources: in the order of Spark's offsets.
+
+    Raises:
+        Py4JError: another version of Spark, which keeps its limits elsewhere.
+    """
+    # Under ``availableNow`` Spark wraps a source that cannot stop at the offset that was there at
+    # the start: it reads all there is in one batch, whatever its limit, and is not found here.
+    kept = execution.uniqueSources()
+    streams = list(items(execution.sources().distinct()))
+    if len(streams) != len(sources):
+        return FoundLimits((), {}, {source.name: "not told from others" for source in sources})
+    paced, limits, left = [], {}, {}
+    for stream, source in zip(streams, sources, strict=True):
+        default = kept.get(stream)
+        limit = _limit_of(default.get()) if default.isDefined() else None
+        if not source.paced:
+            left[source.name] = "switched off for this source"
+        elif not source.is_known:
+            left[source.name] = "the job opened it without ctx.read"
+        elif limit is None:
+            left[source.name] = "it has no limit that can be set"
+        else:
+            ceiling = None if source.has_first_limit else limit.amount
+            paced.append(PacedSource(source.name, stream, default.get()))
+            limits[source.name] = dataclasses.replace(limit, ceiling=ceiling)
+    return FoundLimits(tuple(paced), limits, left)
+
+
+def set_limits(
+    execution: Any, jvm: Any, paced: tuple[PacedSource, ...], limits: Mapping[str, Limit]
+) -> None:
+    """Let the next batch read *limits*; the batch in flight is as it was planned.
+
+    Raises:
+        Py4JError: Spark would not have it; nothing was changed.
+    """
+    kept = execution.uniqueSources()
+    for source in paced:
+        kept = kept.updated(source.stream, _spark_limit(jvm, source, limits[source.name]))
+    getattr(execution, "uniqueSources_$eq")(kept)
+
+
+def measure_loads(execution: Any, paced: tuple[PacedSource, ...]) -> dict[str, Load]:
+    """Return what the batch that has just run has read, by source; others share one entry.
+
+    Raises:
+        Py4JError: the plan cannot be read.
+    """
+    loads: dict[str, Load] = {}
+    for scan in stream_scans(execution.lastExecution().executedPlan()):
+        stream = scan.getStream()
+        stream = stream.get() if stream.isDefined() else None
+        name = next((s.name for s in paced if stream is not None and s.stream.equals(stream)), "")
+        load = Load(rows_of(scan), _metric(scan, "filesSize"), _metric(scan, "numFiles"))
+        loads[name] = loads[name] + load if name in loads else load
+    return loads
+
+
+def _limit_of(limit: Any) -> Limit | None:
+    kind = limit.getClass().getSimpleName()
+    if kind == _PYTHON_LIMIT:
+        told = json.loads(limit.json())
+        is_known = told.get("_type") == _PYTHON_TYPE and _PYTHON_FIELD in told
+        return Limit(int(told[_PYTHON_FIELD]), "rows") if is_known else None
+    known = _LIMITS.get(kind)
+    if known is None:
+        return None
+    unit, reader = known
+    return Limit(int(getattr(limit, reader)()), unit)
+
+
+def _spark_limit(jvm: Any, source: PacedSource, limit: Limit) -> Any:
+    if source.default.getClass().getSimpleName() == _PYTHON_LIMIT:
+        told = {"_type": _PYTHON_TYPE, _PYTHON_FIELD: limit.amount}
+        return source.default.copy(json.dumps(told))
+    factory = jvm.org.apache.spark.sql.connector.read.streaming.ReadLimit
+    amount = min(limit.amount, _MOST_FILES) if limit.unit == "files" else limit.amount
+    return getattr(factory, _FACTORIES[limit.unit])(amount)
+
+
+def _metric(scan: Any, name: str) -> int | None:
+    metrics = scan.metrics()
+    return int(metrics.apply(name).value()) if metrics.contains(name) else None

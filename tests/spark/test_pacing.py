@@ -1,0 +1,125 @@
+"""Batches whose size follows a target time."""
+
+from __future__ import annotations
+
+import statistics
+import threading
+from collections import Counter
+from typing import Any
+
+import pytest
+from streams import START, Place, read_with_pandas, write_events
+
+from airflow_provider.runtime.driver import run_job
+from airflow_provider.runtime.errors import RunCancelledError
+from airflow_provider.runtime.sinks.records import EpochRecords
+from airflow_provider.runtime.storage import open_storage
+
+pytestmark = pytest.mark.spark
+
+TARGET_S = 2.0
+ROWS_PER_FILE = 100
+WARM_UP = 3  # batches that still start what the others use, and learn
+
+
+def write_files(place: Place, files: int, *, width: int) -> list[tuple[int, int]]:
+    """Write files of rows that are *width* characters wide; return what the job makes of them."""
+    rows = [(n % 60, "k" * width, n) for n in range(files * ROWS_PER_FILE)]
+    parts = [rows[at : at + ROWS_PER_FILE] for at in range(0, len(rows), ROWS_PER_FILE)]
+    write_events(place.input, *parts)
+    return sorted((START + t, v) for t, _, v in rows)
+
+
+def run(spark: Any, place: Place, **asked: Any) -> tuple[list[int], list[dict[str, Any]]]:
+    """Run the slow job; return the rows of each batch, and what progress said of its pace."""
+    said: dict[int, dict[str, Any]] = {}
+
+    def note(progress: Any) -> None:
+        query = progress.queries["out"]
+        if query["pacing"]["last_batch_s"] is not None:
+            said[query["rows_read"]] = query["pacing"]
+
+    ask = place.ask("slow_rows", target_batch_s=TARGET_S, **asked)
+    run_job(ask, spark=spark, on_progress=note)
+    return batches_of(place), list(said.values())
+
+
+def batches_of(place: Place) -> list[int]:
+    """Return the rows of each batch that has read any."""
+    folder = place.job_dir / "queries" / "out" / "committables"
+    (query_id,) = (child.name for child in folder.iterdir())
+    records = EpochRecords(open_storage(str(folder)), query_id)
+    read = [records.published(epoch).rows_read for epoch in records.find().published]
+    return [now - before for before, now in zip([0, *read], read, strict=False) if now > before]
+
+
+@pytest.mark.parametrize(
+    ("files", "width", "params"),
+    [(190, 10, {"files_per_batch": "70"}), (120, 1000, {})],
+    ids=["first batch too large", "first batch too small"],
+)
+def test_batches_come_to_take_the_target_time(spark, place, files, width, params):
+    """
+    At a millisecond a row a backlog is cut from 70 files a batch down to what takes two seconds, and
+    a careful first batch of a few files is followed by larger ones; every row is written once.
+    """
+    expected = write_files(place, files, width=width)
+
+    batches, said = run(spark, place, params=params)
+
+    print(batches, *said, sep="\n")  # for whoever looks into a failure
+    assert expected == read_with_pandas(place.output)
+    steady_s = statistics.median(pacing["last_batch_s"] for pacing in said[WARM_UP:])
+    steady_rows = statistics.median(batches[WARM_UP:-1])
+    assert TARGET_S == pytest.approx(steady_s, rel=0.4)
+    if params:
+        assert 7000 == max(batches)
+        assert steady_rows < 7000 / 1.5
+        assert "files" == said[-1]["sources"]["events"]["unit"]
+    else:
+        assert batches[0] < 600
+        assert batches[0] * 2 < steady_rows
+        assert "bytes" == said[-1]["sources"]["events"]["unit"]
+
+
+def test_rows_of_a_run_without_end_are_paced_by_a_source_in_python(spark, place):
+    """
+    The job's limit of 3,000 rows is a maximum: a second's worth is read in its place, to the last.
+    """
+    stop, seen = threading.Event(), []
+
+    def note(progress: Any) -> None:
+        seen.append(progress.queries["out"])
+        if progress.rows_read == 7000 and sum(batches_of(place)) == 7000:
+            stop.set()  # all is published, too
+
+    params = {"rows": "3000", "total": "7000"}
+    ask = place.ask("counting", until="stopped", target_batch_s=1.0, params=params)
+    with pytest.raises(RunCancelledError):
+        run_job(ask, spark=spark, stop=stop, on_progress=note)
+
+    assert [(n,) for n in range(7000)] == read_with_pandas(place.output)
+    batches = batches_of(place)
+    assert 3000 == batches[0]
+    assert max(batches[2:]) <= 2000
+    (source,) = seen[-1]["pacing"]["sources"].values()
+    assert ("rows", 3000) == (source["unit"], source["ceiling"])
+
+
+def test_what_cannot_be_paced_is_left_alone_and_said(spark, place):
+    """
+    A source that is not to be paced keeps its limit, whatever the batches take, and progress says so.
+    """
+    expected = write_files(place, 2, width=10)
+    seen: list[Any] = []
+    ask = place.ask("unpaced", target_batch_s=0.001, params={"files_per_batch": "1"})
+
+    run_job(ask, spark=spark, on_progress=seen.append)
+
+    assert Counter(v for _, v in expected) == Counter(v for _, v in read_with_pandas(place.output))
+    assert [100, 100] == batches_of(place)
+    pacing = seen[-1].queries["out"]["pacing"]
+    assert ("left alone", {"events": "switched off for this source"}) == (
+        pacing["decision"],
+        pacing["left"],
+    )
