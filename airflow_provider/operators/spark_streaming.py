@@ -123,6 +123,8 @@ class SparkStreamingOperator(BaseOperator):
     )
     template_fields_renderers: ClassVar[dict[str, str]] = {"job_params": "json", "conf": "json"}
     ui_color: str = "#e7f0f7"
+    _claimed: tuple[str, int] | None = None
+    _replays: str | None = None
 
     def __init__(
         self,
@@ -181,8 +183,6 @@ class SparkStreamingOperator(BaseOperator):
         self.target_batch_time = target_batch_time
         self.deferrable = deferrable
         self.poll_interval = poll_interval
-        self._claimed: tuple[str, int] | None = None
-        self._replays: str | None = None
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Reconcile with the job directory, then wait.
