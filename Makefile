@@ -44,8 +44,10 @@ OTHERS := "not spark and not airflow and not soak"
 
 .PHONY: test
 test: $(INSTALLED) ## Every test but the soak ones (ARGS adds pytest options)
-	$(BIN)/python -m pytest -m $(OTHERS) $(TWO) $(ARGS) || [ $$? -eq 5 ]
-	$(BIN)/python -m pytest -m $(ALONE) $(ARGS) || [ $$? -eq 5 ]
+	@failed=0; set -x; \
+	$(BIN)/python -m pytest -m $(OTHERS) $(TWO) $(ARGS) || [ $$? -eq 5 ] || failed=1; \
+	$(BIN)/python -m pytest -m $(ALONE) $(ARGS) || [ $$? -eq 5 ] || failed=1; \
+	exit $$failed
 
 # What no fast test lies in is not even imported, for that takes seconds in each process.
 .PHONY: test-fast
