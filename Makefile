@@ -39,8 +39,8 @@ format: $(INSTALLED) ## Format, and fix what can be fixed
 
 # What starts no JVM runs in two processes; `-m` may select nothing of what ARGS names (exit code 5).
 TWO := -n 2 --dist loadgroup
-ALONE := "(spark or airflow) and not soak"
-OTHERS := "not spark and not airflow and not soak"
+ALONE := "(spark or airflow or alone) and not soak"
+OTHERS := "not spark and not airflow and not alone and not soak"
 
 .PHONY: test
 test: $(INSTALLED) ## Every test but the soak ones (ARGS adds pytest options)
