@@ -39,13 +39,15 @@ format: $(INSTALLED) ## Format, and fix what can be fixed
 
 # What starts no JVM runs in two processes; `-m` may select nothing of what ARGS names (exit code 5).
 TWO := -n 2 --dist loadgroup
-ALONE := "(spark or airflow) and not soak"
-OTHERS := "not spark and not airflow and not soak"
+ALONE := "(spark or airflow or alone) and not soak"
+OTHERS := "not spark and not airflow and not alone and not soak"
 
 .PHONY: test
 test: $(INSTALLED) ## Every test but the soak ones (ARGS adds pytest options)
-	$(BIN)/python -m pytest -m $(OTHERS) $(TWO) $(ARGS) || [ $$? -eq 5 ]
-	$(BIN)/python -m pytest -m $(ALONE) $(ARGS) || [ $$? -eq 5 ]
+	@failed=0; set -x; \
+	$(BIN)/python -m pytest -m $(OTHERS) $(TWO) $(ARGS) || [ $$? -eq 5 ] || failed=1; \
+	$(BIN)/python -m pytest -m $(ALONE) $(ARGS) || [ $$? -eq 5 ] || failed=1; \
+	exit $$failed
 
 # What no fast test lies in is not even imported, for that takes seconds in each process.
 .PHONY: test-fast

@@ -136,7 +136,8 @@ def test_the_dags_params_are_not_the_jobs() -> None:
 
 def test_every_templated_field_is_an_attribute_and_is_rendered() -> None:
     """
-    Job, folders, parameters, configuration, packages, connection and interval take templates.
+    Job, folders, parameters, configuration, packages, connection, savepoint and interval take
+    templates.
     """
     template = "{{ ds }}"
     operator = in_dag(
@@ -149,6 +150,7 @@ def test_every_templated_field_is_an_attribute_and_is_rendered() -> None:
         py_files=f"{template}.py",
         packages=f"a:b:{template}",
         conn_id=f"spark_{template}",
+        from_savepoint=f"/savepoints/{template}",
     )
 
     values = {"ds": "2026-01-01", "ds_nodash": "20260101", "tomorrow": "2026-01-02"}
@@ -165,6 +167,7 @@ def test_every_templated_field_is_an_attribute_and_is_rendered() -> None:
         "py_files": "2026-01-01.py",
         "packages": "a:b:2026-01-01",
         "conn_id": "spark_2026-01-01",
+        "from_savepoint": "/savepoints/2026-01-01",
     } == rendered
 
 

@@ -128,8 +128,16 @@ TRUTHS: dict[str, Callable[[], Rows]] = {
 }
 NEEDS_ROCKSDB = {"timers", "timers_in_pandas"}
 JOINS = {"outer_join", "join_then_aggregation"}
+# How state is kept and over how many partitions have nothing to do with each other.
+SELDOM = {("hdfs", 1), ("hdfs", 5)}
 MATRIX = [
-    pytest.param(job, store, partitions, id=f"{job}-{store}-{partitions}")
+    pytest.param(
+        job,
+        store,
+        partitions,
+        id=f"{job}-{store}-{partitions}",
+        marks=[pytest.mark.soak] if (store, partitions) in SELDOM else [],
+    )
     for job in TRUTHS
     for store in STORES
     for partitions in (1, 2, 5)

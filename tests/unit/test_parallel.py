@@ -79,6 +79,15 @@ def test_the_first_error_ends_the_rest():
     assert ["runs"] == ended
 
 
+@pytest.fixture
+def interruptible():
+    """Let Ctrl-C do what it does in a program, whatever the test runner or a library has set."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interruptible")
 def test_an_interrupt_ends_all():
     """
     Ctrl-C ends what is running, begins nothing more, and comes through.

@@ -5,12 +5,14 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, wait
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
 Item = TypeVar("Item")
+
+_LOOK_S: Final = 0.2
 
 GoOn = Callable[[], None]
 """Called between two steps of a long piece of work; raises `GivenUpError` to end it."""
@@ -51,7 +53,9 @@ def for_each(items: Collection[Item], work: Callable[[Item, GoOn], None], *, at_
 
     with ThreadPoolExecutor(min(at_once, len(items)), "storage") as pool:
         try:
-            wait([pool.submit(attempt, item) for item in items])
+            open_ = {pool.submit(attempt, item) for item in items}
+            while open_:  # an interrupt just before a wait without end would not end it
+                open_ = wait(open_, timeout=_LOOK_S).not_done
         finally:
             ended.set()
     if failures:
