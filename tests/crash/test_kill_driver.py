@@ -158,7 +158,7 @@ def test_a_driver_whose_jvm_is_killed_fails_and_resumes(place, drivers):
 
 
 # A run passes no step of a take-back and folds no record away (tests/crash/test_protocol.py), takes
-# and restores no savepoint (tests/crash/test_savepoints.py), undoes no other (test_rewinding.py), and
+# and restores no savepoint (tests/crash/test_savepoints.py), undoes no other (test_rewinding.py), is not asked to stop, and
 # a sink's own steps are for the contract suite (tests/spark/test_sink_contract.py).
 NOT_IN_A_RUN = (
     "takeback.",
@@ -170,6 +170,7 @@ NOT_IN_A_RUN = (
     "savepoint.",
     "restore.",
     "rewind.",
+    "stop.",
 )
 IN_A_RUN = tuple(point for point in failpoints.ALL if not point.startswith(NOT_IN_A_RUN))
 
