@@ -115,6 +115,19 @@ class LeaseObserver:
             self._clock.sleep(poll_s)
 
 
+def settle_free(storage: Storage, clock: Clock) -> LeaseObserver:
+    """Return what has watched the lease until it was known that nobody holds it.
+
+    Raises:
+        LeaseHeldError: somebody does.
+    """
+    observer = LeaseObserver(storage, clock)
+    held, liveness = observer.settle()
+    if held is not None and liveness not in TAKEABLE:
+        raise held_error(storage, held)
+    return observer
+
+
 class Lease:
     """A lease that this process holds.
 

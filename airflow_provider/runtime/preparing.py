@@ -17,7 +17,7 @@ from airflow_provider.runtime.errors import (
 )
 from airflow_provider.runtime.java import check_java
 from airflow_provider.runtime.jobdir import JobDirectory
-from airflow_provider.runtime.lease import TAKEABLE, LeaseObserver, held_error
+from airflow_provider.runtime.lease import settle_free
 from airflow_provider.runtime.rewinding import check_start
 from airflow_provider.runtime.session import is_submitted, job_session
 from airflow_provider.runtime.storage import open_storage
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
     from airflow_provider.runtime.clock import Clock
     from airflow_provider.runtime.jobdir import RunRecord
+    from airflow_provider.runtime.lease import LeaseObserver
     from airflow_provider.runtime.queries import QueryDefinition
 
 
@@ -86,11 +87,7 @@ def check_before_cleanup(ask: Ask, directory: JobDirectory, clock: Clock) -> Lea
     check_entry_file(ask.entry)
     if not is_submitted():
         check_java()
-    observer = LeaseObserver(directory.storage, clock)
-    lease, liveness = observer.settle()
-    if lease is not None and liveness not in TAKEABLE:
-        raise held_error(directory.storage, lease)
-    return observer
+    return settle_free(directory.storage, clock)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -7,16 +7,21 @@ import uuid
 from typing import TYPE_CHECKING
 
 from airflow_provider.runtime.asking import Ask
-from airflow_provider.runtime.checkpoint import CheckpointLogs
 from airflow_provider.runtime.clock import Clock, SystemClock, to_iso
 from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.java import check_java
 from airflow_provider.runtime.jobdir import JobRecord, RewoundRecord
-from airflow_provider.runtime.lease import TAKEABLE, LeaseObserver, acquire_lease, held_error
+from airflow_provider.runtime.lease import acquire_lease, settle_free
 from airflow_provider.runtime.preparing import declare_job, last_run, open_job_directory
 from airflow_provider.runtime.process import identify_this
 from airflow_provider.runtime.queries import spark_repartition
-from airflow_provider.runtime.rewinding import Rewind, check_start, runs_since
+from airflow_provider.runtime.rewinding import (
+    Rewind,
+    check_own_sink,
+    check_start,
+    runs_since,
+    take_backs_of,
+)
 from airflow_provider.runtime.savepoint import (
     CLAIM_MODES,
     MANIFEST,
@@ -33,7 +38,6 @@ from airflow_provider.runtime.savepoint import (
     refusing,
 )
 from airflow_provider.runtime.session import is_submitted, jvm_pid, start_spark
-from airflow_provider.runtime.sinks import check_native, take_back_after
 from airflow_provider.runtime.storage import open_storage
 
 if TYPE_CHECKING:
@@ -42,6 +46,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from airflow_provider.runtime.jobdir import JobDirectory
+    from airflow_provider.runtime.lease import LeaseObserver
     from airflow_provider.runtime.queries import QueryDefinition
     from airflow_provider.runtime.savepoint import RestoreRecord, Savepoint
     from airflow_provider.runtime.sinks.protocol import Fence
@@ -102,7 +107,7 @@ def restore_job(
     names = _names(directory, savepoint)
     if partitions is not None:
         check_repartitionable(savepoint, names.values(), skip_in_flight=skip_in_flight)
-    observer = _check_no_driver(directory, clock)
+    observer = settle_free(directory.storage, clock)
     is_spark_needed = take_back or partitions is not None
     with _spark(directory, conf, spark) if is_spark_needed else _no_spark() as session:
         queries = _declare(directory, entry, conf, session) if take_back and session else ()
@@ -164,7 +169,7 @@ def rewind_job(
     later = runs_since(directory, run_id)
     if not with_later:
         check_start(directory, run_id)
-    observer = _check_no_driver(directory, clock)
+    observer = settle_free(directory.storage, clock)
     with _spark(directory, conf, spark) as session:
         queries = _declare(directory, entry, conf, session)
         with _leased(directory, f"rewind-{run_id}", session, observer, clock) as lease:
@@ -186,14 +191,6 @@ def _check_claim_mode(claim_mode: str) -> None:
     if claim_mode not in CLAIM_MODES:
         msg = f"claim mode {claim_mode!r}: use one of {', '.join(CLAIM_MODES)}"
         raise ConfigError(msg)
-
-
-def _check_no_driver(directory: JobDirectory, clock: Clock) -> LeaseObserver:
-    observer = LeaseObserver(directory.storage, clock)
-    held, liveness = observer.settle()
-    if held is not None and liveness not in TAKEABLE:
-        raise held_error(directory.storage, held)
-    return observer
 
 
 @contextlib.contextmanager
@@ -277,17 +274,9 @@ def _take_back(
 ) -> None:
     """Remove from the queries' sinks what was written after these batches."""
     for query in queries:
-        planned = CheckpointLogs(directory.checkpoint(query.name)).position().last_offsets
-        check_native(query.native, planned=planned, epoch=after[query.name])
+        check_own_sink(directory, query, after[query.name])
     for query in queries:
-        for work in take_back_after(
-            query.name,
-            storage=directory.committables(query.name),
-            sinks=[*query.sinks, *([query.native] if query.native else [])],
-            epoch=after[query.name],
-            fence=fence,
-            clock=clock,
-        ):
+        for work in take_backs_of(directory, query, after[query.name], fence, clock):
             work.take_back()
 
 

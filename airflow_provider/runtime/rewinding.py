@@ -218,6 +218,30 @@ def check_start(directory: JobDirectory, run_id: str) -> Savepoint | None:
     return savepoint
 
 
+def check_own_sink(directory: JobDirectory, query: QueryDefinition, epoch: int) -> None:
+    """Refuse to take back what Spark's own sink of a query has written after an epoch.
+
+    Raises:
+        TakeBackError: it may have written.
+    """
+    planned = CheckpointLogs(directory.checkpoint(query.name)).position().last_offsets
+    check_native(query.native, planned=planned, epoch=epoch)
+
+
+def take_backs_of(
+    directory: JobDirectory, query: QueryDefinition, epoch: int, fence: Fence, clock: Clock
+) -> list[TakeBack]:
+    """Return what removes, under every id that a query had, what it has written after an epoch."""
+    return take_back_after(
+        query.name,
+        storage=directory.committables(query.name),
+        sinks=[*query.sinks, *([query.native] if query.native else [])],
+        epoch=epoch,
+        fence=fence,
+        clock=clock,
+    )
+
+
 @dataclasses.dataclass(frozen=True)
 class Rewind:
     """Rewinds one run.
@@ -251,8 +275,7 @@ class Rewind:
         self._check_declared(record)
         for query in self.queries:
             epoch = self._epoch_before(query.name, savepoint)
-            planned = CheckpointLogs(self.directory.checkpoint(query.name)).position().last_offsets
-            check_native(query.native, planned=planned, epoch=epoch)
+            check_own_sink(self.directory, query, epoch)
             self._check_alone(query.name, epoch)
             for take_back in self._take_backs(query, savepoint):
                 take_back.check()
@@ -320,14 +343,8 @@ class Rewind:
             raise TakeBackError(msg)
 
     def _take_backs(self, query: QueryDefinition, savepoint: Savepoint | None) -> list[TakeBack]:
-        return take_back_after(
-            query.name,
-            storage=self.directory.committables(query.name),
-            sinks=[*query.sinks, *([query.native] if query.native else [])],
-            epoch=self._epoch_before(query.name, savepoint),
-            fence=self.fence,
-            clock=self.clock,
-        )
+        epoch = self._epoch_before(query.name, savepoint)
+        return take_backs_of(self.directory, query, epoch, self.fence, self.clock)
 
     def _epoch_before(self, query: str, savepoint: Savepoint | None) -> int:
         saved = savepoint.record.queries.get(query) if savepoint is not None else None

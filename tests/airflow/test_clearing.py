@@ -8,8 +8,9 @@ import pytest
 
 from airflow_provider.hooks.clearing import Execution, current_execution, execution_of
 from airflow_provider.runtime.clock import SystemClock
-from airflow_provider.runtime.jobdir import JobDirectory, RunRecord
+from airflow_provider.runtime.jobdir import JobDirectory
 from airflow_provider.runtime.storage import open_storage
+from tests.unit.jobs import a_run
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -24,20 +25,7 @@ def job_dir(tmp_path: Path) -> str:
 
 def begin(job_dir: str, run_id: str) -> None:
     """Let a driver record the run."""
-    JobDirectory(open_storage(job_dir)).run(run_id).put_record(
-        RunRecord(
-            run_id=run_id,
-            entry="jobs.py:daily",
-            params={},
-            mode="STREAMING",
-            until="end",
-            at_end="drain",
-            trigger_s=None,
-            interval=None,
-            starting={},
-            started="now",
-        )
-    )
+    JobDirectory(open_storage(job_dir)).run(run_id).put_record(a_run(run_id))
 
 
 def execute(job_dir: str, max_tries: int) -> Execution:

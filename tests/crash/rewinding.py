@@ -26,6 +26,7 @@ from airflow_provider.runtime.rewinding import (
 from airflow_provider.runtime.savepoint import check_no_open_restore
 from airflow_provider.runtime.sinks.sql import sql
 from tests.unit import delta_support, iceberg_support, sql_support
+from tests.unit.jobs import a_run
 from tests.unit.support import EpochBench, FakeFrame, HandStagedFiles, counted
 
 CATALOG = "catalog.json"
@@ -136,15 +137,10 @@ class Job:
         self.bench.close()
 
     def _asked(self, run_id: str) -> RunRecord:
-        return RunRecord(
-            run_id=run_id,
-            entry="jobs.py:q",
-            params={},
-            mode="STREAMING",
+        return a_run(
+            run_id,
             until="available",
             at_end="suspend",
-            trigger_s=None,
-            interval=None,
             starting={"q": self.bench.spark.logs.position().last_commit},
             started=run_id,
             replayable=True,

@@ -17,7 +17,7 @@ import pytest
 from airflow_provider.runtime import failpoints
 from airflow_provider.runtime.clock import SystemClock
 from airflow_provider.runtime.errors import ConfigError
-from airflow_provider.runtime.jobdir import JobDirectory, JobRecord
+from airflow_provider.runtime.jobdir import JobDirectory
 from airflow_provider.runtime.savepoint import (
     Restores,
     check_no_open_restore,
@@ -28,7 +28,7 @@ from airflow_provider.runtime.savepoint import (
     verify_savepoint,
 )
 from tests.crash.savepoints import act
-from tests.unit.support import QUERY_ID, EpochBench, FakeFrame, FakeSink, counted
+from tests.unit.support import QUERY_ID, EpochBench, FakeSink
 
 pytestmark = pytest.mark.slow
 
@@ -68,17 +68,7 @@ def test_every_failpoint_of_savepoints_is_died_at():
 @pytest.fixture
 def place(tmp_path) -> Path:
     """Return a folder with a job of two published batches, and one savepoint of it."""
-    job = EpochBench(tmp_path / "job", FakeSink())
-    job.spark.begin()
-    job.spark.storage.put("sources/0/0", b"v1")
-    JobDirectory(job.storage).put_job(JobRecord(name="job", created="now"))
-    committer = job.recovered()
-    for epoch in (0, 1):
-        job.spark.plan(epoch)
-        committer.pre_commit(FakeFrame(f"row {epoch}"), epoch, counted(1))
-        job.spark.commit(epoch)
-    committer.commit_ready()
-    job.close()
+    job = EpochBench(tmp_path / "job", FakeSink()).begun().published(2)
     source = job_source(job.storage.url, job.clock)
     take_savepoint(source, f"{job.storage.url}/savepoints/old", origin="periodic", clock=job.clock)
     tell_of_state(tmp_path / "job/savepoints/old/savepoint.json")

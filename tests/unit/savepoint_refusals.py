@@ -12,7 +12,7 @@ from pathlib import Path
 from airflow_provider.runtime.checkpoint import MAX_WATERMARK_MS
 from airflow_provider.runtime.jobdir import JobDirectory, JobRecord
 from airflow_provider.runtime.savepoint import checkpoint_source, take_savepoint
-from tests.unit.support import EpochBench, FakeClock, FakeFrame, FakeSink, counted
+from tests.unit.support import EpochBench, FakeClock, FakeSink
 
 NOBODY = 65534
 METADATA = '{"operatorInfo":{"operatorId":0,"operatorName":"stateStoreSave"},"stateStoreInfo":[]}'
@@ -37,16 +37,7 @@ class Case:
 
 def make(root: Path) -> Path:
     """Make a job of two published batches, and two savepoints of it: ``good`` and ``bad``."""
-    job = EpochBench(root / "job", FakeSink())
-    job.spark.begin().storage.put("sources/0/0", b"v1")
-    JobDirectory(job.storage).put_job(JobRecord(name="job", created="now"))
-    committer = job.recovered()
-    for epoch in (0, 1):
-        job.spark.plan(epoch)
-        committer.pre_commit(FakeFrame(f"row {epoch}"), epoch, counted(1))
-        job.spark.commit(epoch)
-    committer.commit_ready()
-    job.close()
+    job = EpochBench(root / "job", FakeSink()).begun().published(2)
     for name in ("good", "bad"):
         source = checkpoint_source(str(job.spark.root), "q")
         take_savepoint(source, str(root / name), aligned_timeout_s=0, clock=FakeClock())

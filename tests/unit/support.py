@@ -8,6 +8,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider.runtime.checkpoint import CheckpointLogs
+from airflow_provider.runtime.jobdir import JobDirectory, JobRecord
 from airflow_provider.runtime.lease import acquire_lease
 from airflow_provider.runtime.process import identify_this
 from airflow_provider.runtime.sinks import (
@@ -258,6 +259,24 @@ class EpochBench:
         self.clock = FakeClock()
         self.sinks = sinks
         self._leases: list[Lease] = []
+
+    def begun(self) -> EpochBench:
+        """Put down what a job has as soon as it has begun: its record, an id, a source's log."""
+        self.spark.begin()
+        self.spark.storage.put("sources/0/0", b"v1")
+        JobDirectory(self.storage).put_job(JobRecord(name="job", created="now"))
+        return self
+
+    def published(self, epochs: int) -> EpochBench:
+        """Let a driver write and publish so many epochs, a row each, and end."""
+        committer = self.recovered()
+        for epoch in range(epochs):
+            self.spark.plan(epoch)
+            committer.pre_commit(FakeFrame(f"row {epoch}"), epoch, counted(1))
+            self.spark.commit(epoch)
+        committer.commit_ready()
+        self.close()
+        return self
 
     def driver(self, run_id: str = "r1", *sinks: Sink) -> EpochCommitter:
         """Take the lease, waiting out any holder, and return a committer under it."""

@@ -10,7 +10,7 @@ from airflow_provider.runtime.asking import check_not_drained
 from airflow_provider.runtime.clock import to_iso
 from airflow_provider.runtime.drains import DrainIntent, draining_run, put_drain_intent
 from airflow_provider.runtime.errors import CheckpointError, TakeBackError, UnknownJobError
-from airflow_provider.runtime.jobdir import JobDirectory, JobRecord, RunRecord
+from airflow_provider.runtime.jobdir import JobDirectory
 from airflow_provider.runtime.process import ProcessIdentity
 from airflow_provider.runtime.rewinding import (
     Rewind,
@@ -27,6 +27,7 @@ from airflow_provider.runtime.savepoint import (
 from airflow_provider.runtime.savepoint.claims import ClaimRecord
 from airflow_provider.runtime.sinks import EpochCommitter, EpochRecords, epochs, native
 from airflow_provider.runtime.sinks.protocol import OpenFence
+from tests.unit.jobs import a_run
 from tests.unit.support import QUERY_ID, EpochBench, FakeFrame, FakeSink, SparkCheckpoint, counted
 
 
@@ -38,10 +39,7 @@ def sink() -> FakeSink:
 @pytest.fixture
 def job(tmp_path, sink):
     """Yield a job directory whose one query writes to ``sink``."""
-    bench = EpochBench(tmp_path / "job", sink)
-    bench.spark.begin()
-    bench.spark.storage.put("sources/0/0", b"v1")
-    JobDirectory(bench.storage).put_job(JobRecord(name="job", created="now"))
+    bench = EpochBench(tmp_path / "job", sink).begun()
     yield bench
     bench.close()
 
@@ -50,15 +48,9 @@ def run(job: EpochBench, run_id: str, *epochs: int, rewindable: bool = True, **o
     """Let a run begin as a driver does, write epochs, and end; *others* are further queries."""
     directory = JobDirectory(job.storage)
     committer = job.recovered(run_id)
-    record = RunRecord(
-        run_id=run_id,
-        entry="jobs.py:q",
-        params={},
-        mode="STREAMING",
-        until="end",
+    record = a_run(
+        run_id,
         at_end="suspend",
-        trigger_s=None,
-        interval=None,
         starting={"q": job.spark.logs.position().last_commit, **others},
         started=run_id,
         replayable=rewindable,

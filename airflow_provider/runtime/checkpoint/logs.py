@@ -203,13 +203,8 @@ class CheckpointLogs:
         Raises:
             CheckpointError: there is none.
         """
-        path = f"offsets/{batch}"
-        try:
-            data = self._storage.read(path)
-        except FileNotFoundError as error:
-            msg = f"{self.url}/{path}: no such batch in the offset log"
-            raise CheckpointError(msg) from error
-        return OffsetEntry.parse(data, where=f"{self.url}/{path}")
+        data, where = self._read(f"offsets/{batch}", "offset log")
+        return OffsetEntry.parse(data, where=where)
 
     def put_offsets(self, batch: int, entry: OffsetEntry) -> bool:
         """Plan *batch* unless it is planned; True when this call planned it."""
@@ -224,13 +219,17 @@ class CheckpointLogs:
         Raises:
             CheckpointError: there is none.
         """
-        path = f"commits/{batch}"
+        data, where = self._read(f"commits/{batch}", "commit log")
+        return CommitEntry.parse(data, where=where)
+
+    def _read(self, path: str, log: str) -> tuple[bytes, str]:
+        """Return an entry's bytes and its address."""
+        where = f"{self.url}/{path}"
         try:
-            data = self._storage.read(path)
+            return self._storage.read(path), where
         except FileNotFoundError as error:
-            msg = f"{self.url}/{path}: no such batch in the commit log"
+            msg = f"{where}: no such batch in the {log}"
             raise CheckpointError(msg) from error
-        return CommitEntry.parse(data, where=f"{self.url}/{path}")
 
     def is_committed(self, batch: int) -> bool:
         """Tell whether the batch has a commit."""
