@@ -155,7 +155,9 @@ def run_runtime(
     params = {**params, "input": str(folder), "files_per_batch": str(files_per_batch)}
     entry = f"{ROOT}/scripts/benchmarks/windows.py:windows"
     job_dir = str(place / "job")
-    final = run_job(Ask(job_dir=job_dir, entry=entry, params=params, conf=CONF), spark=spark)
+    final = run_job(
+        Ask(job_dir=job_dir, entry=entry, params=params, conf=CONF, mode="streaming"), spark=spark
+    )
     intent = JobDirectory(open_storage(job_dir)).run(final.run_id).drain_intent()
     if intent is None:
         sys.exit("bench: the job did not drain")

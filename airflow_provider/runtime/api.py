@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from airflow_provider.runtime.batchlog import BATCH
 from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.jobdir import check_name
 from airflow_provider.runtime.queries.definition import QueryDefinition, sources_of
-from airflow_provider.runtime.queries.plan import check_supported, is_streaming
+from airflow_provider.runtime.queries.plan import check_supported, is_streaming, operations
 from airflow_provider.runtime.sinks import FilesSink, NativeSink, Sink
 from airflow_provider.runtime.sources import SourceDefinition
 
@@ -34,13 +35,14 @@ _SINK_METHODS = (
 class JobContext:
     """Given to the job's function, which declares sources and queries with it and returns.
 
-    The function only declares: nothing is read or written while it runs.
+    The function only declares: nothing is read or written while it runs, and it may be called
+    twice, first for STREAMING and then for BATCH.
 
     Attributes:
         spark: a Spark session of this job alone.
         params: what the run was asked with, by name.
         run_id: the run's id.
-        mode: ``STREAMING``.
+        mode: ``STREAMING`` or ``BATCH``.
         interval: start and end of the run's data interval, or None.
     """
 
@@ -74,7 +76,7 @@ class JobContext:
         bounded: bool = False,
         watermark: tuple[str, str] | None = None,
     ) -> DataFrame:
-        """Declare a source and return it as a streaming DataFrame.
+        """Declare a source and return it: a streaming DataFrame, in BATCH a static one.
 
         Args:
             name: the source's stable identity in this job.
@@ -87,7 +89,8 @@ class JobContext:
             watermark: event-time column and delay, as for ``withWatermark``.
 
         Raises:
-            ConfigError: the name is used twice, or Spark cannot read the source.
+            ConfigError: the name is used twice, Spark cannot read the source, or BATCH is asked of
+                one that is not bounded.
         """
         check_name(name, what="source")
         if any(source.name == name for source in self._sources):
@@ -102,7 +105,13 @@ class JobContext:
             bounded=bounded,
             watermark=watermark,
         )
-        df = source.load(self.spark)
+        if self._is_batch and not bounded:
+            msg = (
+                f"source {name!r} is not bounded, and BATCH reads all there will ever be; read it "
+                "with bounded=True, or run with mode 'streaming'"
+            )
+            raise ConfigError(msg)
+        df = source.load(self.spark, streaming=not self._is_batch)
         self._sources.append(source)
         return df
 
@@ -115,7 +124,7 @@ class JobContext:
         output_mode: str = "append",
         operators: Sequence[str] | None = None,
     ) -> None:
-        """Declare a streaming query.
+        """Declare a query: a stream, in BATCH one batch job.
 
         Args:
             name: the query's stable identity in this job; its checkpoint lies under this name.
@@ -125,8 +134,8 @@ class JobContext:
             operators: names of its stateful operators in plan order.
 
         Raises:
-            ConfigError: the name is used twice, a sink is unknown or refuses, or *df* is not
-                streaming.
+            ConfigError: the name is used twice, a sink is unknown or refuses, or *df* does not
+                come from ``ctx.read``.
         """
         check_name(name, what="query")
         if any(query.name == name for query in self._queries):
@@ -136,15 +145,21 @@ class JobContext:
             modes = ", ".join(OUTPUT_MODES)
             msg = f"query {name!r}: output_mode {output_mode!r} is not one of {modes}"
             raise ConfigError(msg)
-        if not is_streaming(df):
-            msg = f"query {name!r}: not a streaming DataFrame; begin with ctx.read"
+        if is_streaming(df) is self._is_batch:
+            what = "static, as ctx.read gives it in BATCH," if self._is_batch else "streaming"
+            msg = f"query {name!r}: not a {what} DataFrame; begin with ctx.read"
             raise ConfigError(msg)
         sinks = _sinks_of(name, to)
         for sink in sinks:
             sink.check(df, output_mode)
         refused = check_supported(df, output_mode)
         if refused is not None:
-            msg = f"query {name!r}: Spark cannot run it as a stream: {refused}"
+            what = "batch job" if self._is_batch else "stream"
+            msg = f"query {name!r}: Spark cannot run it as a {what}: {refused}"
+            raise ConfigError(msg)
+        sources = sources_of(df, self._sources)
+        if not sources:
+            msg = f"query {name!r} reads none of the job's sources; begin with ctx.read"
             raise ConfigError(msg)
         self._queries.append(
             QueryDefinition(
@@ -154,7 +169,8 @@ class JobContext:
                 native=next((sink for sink in sinks if isinstance(sink, NativeSink)), None),
                 output_mode=output_mode,
                 operators=tuple(operators or ()),
-                sources=sources_of(df, self._sources),
+                sources=sources,
+                operations=operations(df),
             )
         )
 
@@ -189,6 +205,10 @@ class JobContext:
             except Exception as error:  # noqa: BLE001 - the others must be called too
                 errors.append(error)
         return errors
+
+    @property
+    def _is_batch(self) -> bool:
+        return self.mode == BATCH
 
     @property
     def queries(self) -> tuple[QueryDefinition, ...]:

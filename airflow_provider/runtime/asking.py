@@ -14,6 +14,7 @@ from airflow_provider.runtime.jobdir import (
     check_name,
 )
 from airflow_provider.runtime.lifecycle import AtEnd
+from airflow_provider.runtime.modes import STREAMING
 
 if TYPE_CHECKING:
     import datetime as dt
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
 
 MODES: Final = ("automatic", "streaming", "batch")
 UNTIL: Final = ("end", "available", "stopped")
-STREAMING: Final = "STREAMING"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,6 +34,7 @@ class Ask:
         job_dir: URL of the job directory.
         entry: ``FILE.py:FUNC`` or ``pkg.mod:FUNC``.
         run_id: None for the job's unfinished run, or a new one.
+        mode: ``automatic``, ``streaming`` or ``batch``.
         until: ``end``, ``available`` or ``stopped``.
         at_end: ``drain`` or ``suspend``.
         trigger_s: seconds between batches of a run that goes on until it is stopped.
@@ -76,6 +77,9 @@ class Ask:
                 f"until={self.until!r} batches follow each other at once, so leave it out"
             )
             raise ConfigError(msg)
+        if self.mode == "batch" and self.from_savepoint is not None:
+            msg = "mode 'batch' begins anew and cannot go on from a savepoint; use mode 'streaming'"
+            raise ConfigError(msg)
         if self.run_id is not None:
             check_name(self.run_id, what="run id")
 
@@ -89,8 +93,11 @@ def check_asked_words(mode: str, until: str | None, at_end: str | None) -> None:
     _check_word("mode", mode, MODES)
     _check_word("until", until, (*UNTIL, None))
     _check_word("at_end", at_end, (AtEnd.DRAIN.value, AtEnd.SUSPEND.value, None))
-    if mode == "batch":
-        msg = "mode 'batch' is not available in this version; use 'streaming' or 'automatic'"
+    if mode == "batch" and (until not in {"end", None} or at_end not in {"drain", None}):
+        msg = (
+            f"mode 'batch' reads everything and ends, so until={until!r}, at_end={at_end!r} cannot "
+            "be had; leave them out, or use mode 'streaming'"
+        )
         raise ConfigError(msg)
 
 
@@ -107,6 +114,7 @@ class Plan:
 
     until: str
     at_end: AtEnd
+    mode: str = STREAMING
 
     def trigger(self, every_s: float | None) -> dict[str, bool | str]:
         """Return the arguments of ``DataStreamWriter.trigger`` for reading input."""
@@ -175,7 +183,7 @@ def check_not_drained(directory: JobDirectory, run_id: str, *, replays: str | No
     Raises:
         JobDrainedError: it has.
     """
-    drained_by = directory.draining_run()
+    drained_by = directory.draining_run() or directory.batch_run()
     if drained_by is None or drained_by in {run_id, replays}:
         return
     ended = directory.run(drained_by).final() is not None

@@ -16,12 +16,17 @@ from typing import TYPE_CHECKING, Final
 
 from airflow_provider.runtime import failpoints, lifecycle
 from airflow_provider.runtime.asking import (
-    STREAMING,
     Ask,
     check_not_drained,
     check_same_ask,
 )
-from airflow_provider.runtime.checkpoint import CheckpointLogs, next_drain_step, plan_drain_batch
+from airflow_provider.runtime.batchlog import commit_log_of
+from airflow_provider.runtime.checkpoint import (
+    CheckpointLogs,
+    CommitLog,
+    next_drain_step,
+    plan_drain_batch,
+)
 from airflow_provider.runtime.clock import Clock, to_iso
 from airflow_provider.runtime.errors import (
     LeaseLostError,
@@ -37,6 +42,7 @@ from airflow_provider.runtime.jobdir import (
     FINISHED,
     SUSPENDED,
     AttemptRecord,
+    BatchCommit,
     DrainIntent,
     FinalCheckpoint,
     JobDirectory,
@@ -46,9 +52,11 @@ from airflow_provider.runtime.jobdir import (
     RunRecord,
 )
 from airflow_provider.runtime.lease import LeaseObserver, acquire_lease
+from airflow_provider.runtime.modes import BATCH
 from airflow_provider.runtime.process import identify_this
 from airflow_provider.runtime.progress import ProgressMeter
 from airflow_provider.runtime.queries import (
+    BatchQuery,
     QueryDefinition,
     RunningQuery,
     StateOperator,
@@ -113,7 +121,7 @@ class Attempt:
             tuple(query.name for query in job.queries), job.plan.at_end
         )
         self._events: deque[lifecycle.Event] = deque()
-        self._queries: dict[str, RunningQuery] = {}
+        self._queries: dict[str, RunningQuery | BatchQuery] = {}
         self._driver_id = ask.driver_id or uuid.uuid4().hex
         self._final: FinalCheckpoint | None = None
         self._starting_point = StartingPoint(
@@ -190,7 +198,8 @@ class Attempt:
         """Feed the lifecycle until it has ended; errors become its events."""
         self._started = run.started
         if self._try(self._open_queries) and self._try(self._save_start, run):
-            self._events.append(lifecycle.Started(intended=self._run.drain_intent() is not None))
+            intent = self._run.drain_intent() or self._run.batch_commit()
+            self._events.append(lifecycle.Started(intended=intent is not None))
         while self._life.phase is not lifecycle.JobPhase.ENDED:
             if not self._events:
                 self._try(self._observe)
@@ -238,7 +247,7 @@ class Attempt:
             self._next_slow_look = self._clock.monotonic() + _SLOW_POLL_S
             self._look_around()
 
-    def _how_it_ended(self, query: RunningQuery) -> lifecycle.Event:
+    def _how_it_ended(self, query: RunningQuery | BatchQuery) -> lifecycle.Event:
         error = query.error()
         self._report_progress()
         query.settle()
@@ -269,6 +278,9 @@ class Attempt:
     def _open_queries(self) -> None:
         intent = self._run.drain_intent()
         for definition in self._job.queries:
+            if self._is_batch:
+                self._queries[definition.name] = self._open_batch(definition)
+                continue
             place = self._directory.checkpoint(definition.name)
             logs = CheckpointLogs(place)
             epochs = self._epochs_of(definition, logs)
@@ -281,12 +293,22 @@ class Attempt:
                 trigger=self._job.plan.trigger(self._ask.trigger_s),
             )
 
+    @property
+    def _is_batch(self) -> bool:
+        return self._job.plan.mode == BATCH
+
+    def _open_batch(self, definition: QueryDefinition) -> BatchQuery:
+        logs = commit_log_of(self._directory, self._run, definition.name, mode=BATCH)
+        epochs = self._epochs_of(definition, logs)
+        epochs.recover(through=-1)  # what a batch job has produced waits for finish()
+        return BatchQuery(definition, logs=logs, epochs=epochs)
+
     def _save_start(self, run: RunRecord) -> None:
         if self._ask.rewindable:
             begin_rewindable(self._directory, run, self._clock)
 
     def _epochs_of(
-        self, definition: QueryDefinition, logs: CheckpointLogs
+        self, definition: QueryDefinition, logs: CommitLog
     ) -> EpochCommitter | NativeEpochs:
         if definition.native is not None:
             log.info(
@@ -314,14 +336,15 @@ class Attempt:
     def _store_drain_intent(self, _: lifecycle.StoreDrainIntent) -> None:
         self._lease.check()
         positions = {name: query.logs.position() for name, query in self._queries.items()}
-        self._run.put_drain_intent(
-            DrainIntent(
-                run_id=self._run.run_id,
-                batches={name: position.last_commit for name, position in positions.items()},
-                at=to_iso(self._clock.now()),
+        if not self._is_batch:  # which has no state to drain, and a commit of its own
+            self._run.put_drain_intent(
+                DrainIntent(
+                    run_id=self._run.run_id,
+                    batches={name: position.last_commit for name, position in positions.items()},
+                    at=to_iso(self._clock.now()),
+                )
             )
-        )
-        failpoints.hit("drain.intended")
+            failpoints.hit("drain.intended")
         steps = {
             name: next_drain_step(position, stateful=self._queries[name].logs.is_stateful())
             for name, position in positions.items()
@@ -330,15 +353,26 @@ class Attempt:
 
     def _plan_drain(self, instruction: lifecycle.PlanDrain) -> None:
         self._lease.check()
-        batch = plan_drain_batch(self._queries[instruction.query].logs)
+        batch = plan_drain_batch(CheckpointLogs(self._directory.checkpoint(instruction.query)))
         log.info("query=%s batch=%s planned to drain", instruction.query, batch)
         failpoints.hit("drain.planned")
 
     def _call_finish(self, _: lifecycle.CallFinish) -> None:
-        failpoints.hit("drain.ended")
+        if self._is_batch:
+            self._commit_batch()
+        else:
+            failpoints.hit("drain.ended")
         self._job.context.finish()
         failpoints.hit("final.finished")
         self._events.append(lifecycle.FinishDone())
+
+    def _commit_batch(self) -> None:
+        """Let what all queries have staged count; from here no attempt runs them again."""
+        self._lease.check()
+        at = to_iso(self._clock.now())
+        commit = BatchCommit(run_id=self._run.run_id, token=self._lease.token, at=at)
+        self._run.put_batch_commit(commit)
+        failpoints.hit("batch.committed")
 
     def _commit_epochs(self, _: lifecycle.CommitEpochs) -> None:
         for query in self._queries.values():
@@ -353,7 +387,7 @@ class Attempt:
             job=self._job.name,
             run_id=self._run.run_id,
             outcome=FINISHED if drained else SUSPENDED,
-            mode=STREAMING,
+            mode=self._job.plan.mode,
             attempts=self._attempt.attempt,
             started=self._started,
             committed=to_iso(self._clock.now()),
@@ -378,7 +412,7 @@ class Attempt:
         failpoints.hit("final.put")
         self._events.append(lifecycle.FinalPut())
 
-    def _state_operators(self, query: RunningQuery) -> list[StateOperator]:
+    def _state_operators(self, query: RunningQuery | BatchQuery) -> list[StateOperator]:
         """Return the operators from the last batch's own report, or by reading the state."""
         if not query.logs.is_stateful():
             return []
@@ -416,7 +450,7 @@ class Attempt:
             run_id=self._run.run_id,
             entry=self._ask.entry,
             params=dict(self._ask.params),
-            mode=STREAMING,
+            mode=self._job.plan.mode,
             until=self._job.plan.until,
             at_end=self._job.plan.at_end.value,
             trigger_s=self._ask.trigger_s,
@@ -424,6 +458,7 @@ class Attempt:
             starting={name: log.position().last_commit for name, log in logs.items()},
             started=to_iso(self._clock.now()),
             from_savepoint=self._ask.from_savepoint,
+            query_ids={name: str(uuid.uuid4()) for name in logs} if self._is_batch else None,
         )
 
     def _record_attempt(self) -> AttemptRecord:

@@ -6,12 +6,12 @@ import uuid
 from typing import TYPE_CHECKING
 
 from airflow_provider.runtime.asking import Ask
-from airflow_provider.runtime.checkpoint import CheckpointLogs
+from airflow_provider.runtime.batchlog import BATCH, commit_log_of
 from airflow_provider.runtime.clock import Clock, SystemClock
 from airflow_provider.runtime.lease import Lease, acquire_lease
 from airflow_provider.runtime.preparing import (
     check_before_cleanup,
-    declare_job,
+    declare_in,
     last_run,
     open_job_directory,
 )
@@ -71,7 +71,7 @@ def clean_up(
     owned = spark is None
     spark = spark or start_spark(f"spark-stream cleanup {job_dir}", ask.master, ask.conf)
     try:
-        job = declare_job(ask, last.run_id, spark)
+        job = declare_in(last.mode, ask, last.run_id, spark)
         lease = acquire_lease(
             directory.storage,
             run_id=last.run_id,
@@ -94,15 +94,17 @@ def _recover(
 ) -> list[str]:
     run = directory.run(last.run_id)
     intent = run.drain_intent() if run.final() is None else None
+    # What a drain or a batch job has produced waits for finish().
+    held_back = last.mode == BATCH and run.final() is None
     two_phase = [definition for definition in job.queries if definition.native is None]
     for definition in two_phase:
         EpochCommitter(
             definition.name,
             storage=directory.committables(definition.name),
-            logs=CheckpointLogs(directory.checkpoint(definition.name)),
+            logs=commit_log_of(directory, run, definition.name, mode=last.mode),
             sinks=definition.sinks,
             lease=lease,
             run_id=last.run_id,
             clock=clock,
-        ).recover(intent.batches.get(definition.name) if intent is not None else None)
+        ).recover(-1 if held_back else intent.batches.get(definition.name) if intent else None)
     return [definition.name for definition in two_phase]

@@ -43,6 +43,7 @@ ALL: Final = (
     "drain.intended",
     "drain.planned",
     "drain.ended",
+    "batch.committed",
     "final.finished",
     "final.put",
     "savepoint.claimed",

@@ -11,6 +11,7 @@
     runs/<run id>/attempts/<n>.json              AttemptRecord
     runs/<run id>/progress.json                  ProgressRecord
     runs/<run id>/drain.json                     DrainIntent: put once, before planning a drain
+    runs/<run id>/batch.json                     BatchCommit: put once; the commit of a BATCH run
     runs/<run id>/final.json                     FinalCheckpoint: put once, never changed
     runs/<run id>/rewound.json                   RewoundRecord: the run no longer counts
     runs/<run id>/replay.json                    ReplayRecord: a person has cleared the task
@@ -62,6 +63,7 @@ class RunRecord(Document):
     Attributes:
         interval: start and end as ISO 8601, or None.
         starting: per query the last committed batch when the run began, -1 for none.
+        query_ids: in BATCH the id of each query, which in STREAMING is its checkpoint's.
     """
 
     run_id: str
@@ -75,6 +77,7 @@ class RunRecord(Document):
     starting: dict[str, int]
     started: str
     from_savepoint: str | None = None
+    query_ids: dict[str, str] | None = None
 
     def asked(self) -> dict[str, Any]:
         """Return what a later attempt of the run must ask for as well.
@@ -147,6 +150,22 @@ class DrainIntent(Document):
 
     run_id: str
     batches: dict[str, int]
+    at: str
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class BatchCommit(Document):
+    """``batch.json``: every query of a BATCH run has staged all its output; from here it counts.
+
+    It is for such a run what Spark's commit log is for a stream: before it nothing is published,
+    and after it no query is run again.
+
+    Attributes:
+        token: the driver that put it.
+    """
+
+    run_id: str
+    token: int
     at: str
 
 
@@ -275,6 +294,14 @@ class JobDirectory:
                 return run_id
         return None
 
+    def batch_run(self) -> str | None:
+        """Return the BATCH run that has committed the job, finished or not; None if none has."""
+        for run_id in self.storage.list("runs"):
+            run = self.run(run_id)
+            if run.batch_commit() is not None and run.rewound() is None:
+                return run_id
+        return None
+
 
 class RunDirectory:
     """Reads and writes the documents of one run.
@@ -315,6 +342,14 @@ class RunDirectory:
     def put_drain_intent(self, intent: DrainIntent) -> None:
         """Store the intent. Idempotent: the first one stays."""
         intent.put_if_absent(self.storage, "drain.json")
+
+    def batch_commit(self) -> BatchCommit | None:
+        """Return the commit of a BATCH run; None before it, and in STREAMING."""
+        return BatchCommit.read(self.storage, "batch.json")
+
+    def put_batch_commit(self, commit: BatchCommit) -> None:
+        """Commit a BATCH run. Idempotent: the first one stays."""
+        commit.put_if_absent(self.storage, "batch.json")
 
     def rewound(self) -> RewoundRecord | None:
         """Return that the job went back to before the run; None when it did not."""

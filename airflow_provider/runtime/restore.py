@@ -12,7 +12,7 @@ from airflow_provider.runtime.clock import Clock, SystemClock, to_iso
 from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.jobdir import JobRecord, RewoundRecord
 from airflow_provider.runtime.lease import TAKEABLE, LeaseObserver, acquire_lease, held_error
-from airflow_provider.runtime.preparing import declare_job, last_run, open_job_directory
+from airflow_provider.runtime.preparing import declare_in, last_run, open_job_directory
 from airflow_provider.runtime.process import identify_this
 from airflow_provider.runtime.savepoint import (
     CLAIM_MODES,
@@ -165,7 +165,7 @@ def _declared(
     owned = spark is None
     spark = spark or start_spark(f"spark-stream restore {directory.url}", ask.master, ask.conf)
     try:
-        yield _Declared(declare_job(ask, last.run_id, spark).queries, (jvm_pid(spark),))
+        yield _Declared(declare_in(last.mode, ask, last.run_id, spark).queries, (jvm_pid(spark),))
     finally:
         if owned:
             spark.stop()

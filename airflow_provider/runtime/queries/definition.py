@@ -25,6 +25,7 @@ class QueryDefinition:
         native: Spark's own sink, or None.
         sources: the query's sources in the order in which Spark logs their offsets.
         operators: names of its stateful operators in plan order; empty for ``0``, ``1``, …
+        operations: Spark's names of what its plan does.
     """
 
     name: str
@@ -34,6 +35,7 @@ class QueryDefinition:
     operators: tuple[str, ...]
     sources: tuple[SourceDefinition, ...]
     native: NativeSink | None = None
+    operations: tuple[str, ...] = ()
 
     @property
     def sink_names(self) -> tuple[str, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider.runtime.sources import SOURCE_OPTION
 
@@ -14,9 +14,13 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+_FILES: Final = "HadoopFsRelation"
+
 
 def source_names(df: DataFrame) -> list[str | None]:
-    """Return the names of the streams in *df*'s plan, None for one without a name.
+    """Return the names of the sources in *df*'s plan, None for a stream without a name.
+
+    A table without a name is not a source of the job's.
 
     The order is that of the plan's leaves, which is the order of the lines in Spark's offset log. A
     stream that is used twice as it is has one line; Spark's analyzer gives the second use in a
@@ -25,16 +29,36 @@ def source_names(df: DataFrame) -> list[str | None]:
     found: list[tuple[Any, str | None]] = []
     for leaf in _items(df._jdf.queryExecution().analyzed().collectLeaves()):
         options = _stream_options(leaf)
-        if options is None or any(leaf.equals(other) for other, _ in found):
-            continue
-        found.append((leaf, _option(options, SOURCE_OPTION)))
+        if options is None:
+            options = _table_options(leaf)
+            if options is None or _option(options, SOURCE_OPTION) is None:
+                continue
+        if not any(leaf.equals(other) for other, _ in found):
+            found.append((leaf, _option(options, SOURCE_OPTION)))
     return [name for _, name in found]
 
 
-def check_supported(df: DataFrame, output_mode: str) -> str | None:
-    """Return why Spark would refuse to start *df* as a stream; None when it would not.
+def operations(df: DataFrame) -> tuple[str, ...]:
+    """Return Spark's names of what *df*'s plan does, each once, sorted.
 
-    Spark itself says so only after it has written a checkpoint.
+    A transformWithState has its time mode after a colon: ``TransformWithState:EventTime``.
+    """
+    found: set[str] = set()
+    nodes = [df._jdf.queryExecution().analyzed()]
+    while nodes:
+        node = nodes.pop()
+        kind = str(node.getClass().getSimpleName())
+        if kind.startswith("TransformWithState"):
+            kind = f"{kind}:{node.timeMode()}"
+        found.add(kind)
+        nodes += _items(node.children())
+    return tuple(sorted(found))
+
+
+def check_supported(df: DataFrame, output_mode: str) -> str | None:
+    """Return why Spark would refuse to run *df*, a stream or not; None when it would not.
+
+    Of a stream Spark itself says so only after it has written a checkpoint.
     """
     from py4j.protocol import Py4JError
     from pyspark.errors import AnalysisException
@@ -44,7 +68,11 @@ def check_supported(df: DataFrame, output_mode: str) -> str | None:
     checker = sql.catalyst.analysis.UnsupportedOperationChecker
     mode = getattr(sql.streaming.OutputMode, output_mode.capitalize())()
     try:
-        checker.checkForStreaming(df._jdf.queryExecution().analyzed(), mode)
+        plan = df._jdf.queryExecution().analyzed()
+        if is_streaming(df):
+            checker.checkForStreaming(plan, mode)
+        else:
+            checker.checkForBatch(plan)
     except AnalysisException as error:
         return next(line for line in str(error).splitlines() if line.strip())
     except Py4JError as error:  # another version of Spark; it will say so itself
@@ -80,6 +108,44 @@ def count_input_rows(stream_execution: Any) -> int | None:
         return None
 
 
+class BatchExecution:
+    """One execution of a static DataFrame whose scans can be asked afterwards.
+
+    Args:
+        df: what to execute.
+    """
+
+    def __init__(self, df: DataFrame) -> None:
+        self._df = df
+        self._execution = df._jdf.queryExecution()
+
+    def rows(self) -> DataFrame:
+        """Return the rows as a stream's batch has them, for one action.
+
+        The frame is cut off from its plan and has a session of its own, so that whoever writes it
+        can change settings; its scans are those of this execution, whatever is done with it.
+        """
+        from pyspark.sql import DataFrame, SparkSession
+
+        session = self._df.sparkSession._jsparkSession.cloneSession()
+        is_streaming = False
+        frame = session.internalCreateDataFrame(
+            self._execution.toRdd(), self._df._jdf.schema(), is_streaming
+        )
+        return DataFrame(frame, SparkSession(self._df.sparkSession.sparkContext, session))
+
+    def count_input_rows(self) -> int | None:
+        """Return the rows that named sources have given; None where the plan does not tell."""
+        from py4j.protocol import Py4JError
+
+        try:
+            counts = [_rows_of(leaf) for leaf in _scans(self._execution.executedPlan())]
+        except Py4JError as error:
+            log.warning("input rows of this batch job are not known: %s", error)
+            return None
+        return sum(counts) if counts else None
+
+
 def _items(java_sequence: Any) -> Iterator[Any]:
     for position in range(java_sequence.size()):
         yield java_sequence.apply(position)
@@ -91,6 +157,15 @@ def _stream_options(leaf: Any) -> Any | None:
         return leaf.dataSource().options()
     if kind == "StreamingRelationV2":
         return leaf.extraOptions()
+    return None
+
+
+def _table_options(leaf: Any) -> Any | None:
+    kind = leaf.getClass().getSimpleName()
+    if kind == "LogicalRelation" and leaf.relation().getClass().getSimpleName() == _FILES:
+        return leaf.relation().options()
+    if kind == "DataSourceV2Relation":
+        return leaf.options()
     return None
 
 
