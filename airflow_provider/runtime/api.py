@@ -146,8 +146,12 @@ class JobContext:
             msg = f"query {name!r}: output_mode {output_mode!r} is not one of {modes}"
             raise ConfigError(msg)
         if is_streaming(df) is self._is_batch:
-            what = "static, as ctx.read gives it in BATCH," if self._is_batch else "streaming"
-            msg = f"query {name!r}: not a {what} DataFrame; begin with ctx.read"
+            what = (
+                "a stream, which BATCH cannot run"
+                if self._is_batch
+                else "not a streaming DataFrame"
+            )
+            msg = f"query {name!r}: {what}; begin with ctx.read"
             raise ConfigError(msg)
         sinks = _sinks_of(name, to)
         for sink in sinks:

@@ -57,6 +57,11 @@ _MAY_DIFFER: Final[Mapping[str, str]] = {
 }
 # Their readers give the same rows to a stream and to a batch job, with the same options.
 _SAME_IN_BOTH: Final = frozenset({"avro", "csv", "json", "orc", "parquet", "text", "xml"})
+# Options of file streams that a batch reader ignores: harmless value, and what it would miss.
+_STREAM_ONLY: Final[Mapping[str, tuple[str, str]]] = {
+    "cleansource": ("off", "a batch job cleans no files, so cleanSource would be ignored"),
+    "filenameonly": ("false", "a batch job reads every file, also two of one name (fileNameOnly)"),
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -152,8 +157,9 @@ def _of_source(query: QueryDefinition, source: SourceDefinition) -> Iterator[Obj
             f"{where}: {source.format} may give a stream other rows than a batch job",
             refuses=False,
         )
-    if options.get("cleansource", "off") != "off":
-        yield Objection(f"{where}: a batch job cleans no files, so cleanSource would be ignored")
+    for option, (harmless, why) in _STREAM_ONLY.items():
+        if options.get(option, harmless) != harmless:
+            yield Objection(f"{where}: {why}")
 
 
 def _of_chains(queries: Sequence[QueryDefinition]) -> Iterator[Objection]:

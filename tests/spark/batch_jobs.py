@@ -18,7 +18,7 @@ from airflow_provider.runtime import JobContext, files, native, sql
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from jobs import events, rows_of, seconds, tumbling, write
+from jobs import SCHEMA, events, rows_of, seconds, tumbling, write
 
 SOON = "clicked_id = id AND clicked_at BETWEEN shown_at AND shown_at + INTERVAL 5 SECONDS"
 
@@ -129,6 +129,10 @@ def chained(ctx: JobContext) -> None:
 
 def cleaning(ctx: JobContext) -> None:
     write(ctx, rows_of(events(ctx, options={"cleanSource": "delete"})))
+
+
+def foreign_stream(ctx: JobContext) -> None:
+    write(ctx, rows_of(ctx.spark.readStream.csv(ctx.params["input"], schema=SCHEMA)))
 
 
 def not_its_own(ctx: JobContext) -> None:

@@ -259,6 +259,7 @@ def test_a_job_that_has_state_goes_on_as_a_stream(spark, place):
         ("to_native", "query 'out': Spark's own sink native:noop is exactly once in a stream only"),
         ("chained", "query 'second' reads what 'first' writes; run with mode 'streaming'"),
         ("cleaning", "source 'events' of query 'out': .*cleanSource would be ignored"),
+        ("foreign_stream", "query 'out': a stream, which BATCH cannot run; begin with ctx.read"),
         ("not_its_own", "query 'out' reads none of the job's sources; begin with ctx.read"),
     ],
 )

@@ -121,6 +121,7 @@ def test_each_operator_that_batch_would_change_is_named(kind, why, refuses):
             False,
         ),
         ([query(reads=(source(options={"CLEANSOURCE": "archive"}),))], "cleans no files", True),
+        ([query(reads=(source(options={"fileNameOnly": "true"}),))], "also two of one name", True),
         ([query(native_sink=native("noop"))], "Spark's own sink native:noop", True),
         (
             [query(does=("Project",), to=types.SimpleNamespace(name="sql", replaces_rows=True))],
