@@ -102,7 +102,7 @@ def rolling(ctx: JobContext) -> None:
 def upserted(ctx: JobContext) -> None:
     """Keep each key's last row."""
     sink = sql(ctx.params["place"], "counts", mode="upsert", keys=["k"])
-    ctx.write("out", rows_of(events(ctx)).select("k", F.col("v").alias("n")), to=sink)
+    ctx.write("out", rows_of(events(ctx)).select("k", F.col("v").cast("long").alias("n")), to=sink)
 
 
 # --- what a batch job cannot be -----------------------------------------------------------------

@@ -16,6 +16,7 @@ from truths import ALL, CLICKED, JOINS, NEEDS_ROCKSDB, SHOWN, TRUTHS, prepare
 from airflow_provider.runtime import failpoints
 from airflow_provider.runtime.cleanup import clean_up
 from airflow_provider.runtime.clock import SystemClock
+from airflow_provider.runtime.driver import run_job
 from airflow_provider.runtime.errors import (
     ConfigError,
     JobDrainedError,
@@ -276,6 +277,27 @@ def test_what_cannot_be_had_in_batch_is_refused(spark, place, job, complaint):
     assert ["000.csv"] == paths_under(place.root / "input")
 
 
+def test_a_batch_run_goes_on_only_with_its_own_queries(spark, place, monkeypatch):
+    """
+    The queries of a BATCH run commit together, so a program that lacks one of them is refused.
+    """
+    write_events(place.input, EVENTS)
+
+    def end(name):
+        if name == "batch.committed":
+            raise OSError(name)
+
+    monkeypatch.setattr(failpoints, "hit", end)
+    with pytest.raises(RunFailedError, match="batch.committed"):
+        place.run(spark, "two_queries", mode="automatic", run_id="r1")
+    monkeypatch.undo()
+
+    with pytest.raises(ConfigError, match="BATCH with the queries rows, windows, .* has out;"):
+        place.run(spark, "tumbling_window", mode="automatic", run_id="r1")
+    place.run(spark, "two_queries", mode="automatic", run_id="r1")
+    assert windows_of(EVENTS) == read_with_pandas(place.output / "windows")
+
+
 # --- all or nothing -----------------------------------------------------------------------------
 
 
@@ -348,8 +370,6 @@ def test_a_batch_job_is_cancelled_in_its_middle(spark, place):
         seen.append(record.queries["out"]["phase"])
         if spark.sparkContext.statusTracker().getActiveStageIds():
             stop.set()
-
-    from airflow_provider.runtime.driver import run_job
 
     begun = time.monotonic()
     with pytest.raises(RunCancelledError):

@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _FILES: Final = "HadoopFsRelation"
+_ADAPTIVE: Final = "AdaptiveSparkPlanExec"
+# What reads in a batch job without telling the source's name, or its rows.
+_UNCOUNTED: Final = frozenset({"BatchScanExec", "InMemoryTableScanExec", "RowDataSourceScanExec"})
 
 
 def source_names(df: DataFrame) -> list[str | None]:
@@ -139,11 +142,17 @@ class BatchExecution:
         from py4j.protocol import Py4JError
 
         try:
-            counts = [_rows_of(leaf) for leaf in _scans(self._execution.executedPlan())]
+            plan = self._execution.executedPlan()
+            before = plan
+            if plan.getClass().getSimpleName() == _ADAPTIVE:
+                # Adaptive execution drops a stage that turns out to have no rows, scans and all.
+                before = plan.initialPlan()
+            if any(leaf.getClass().getSimpleName() in _UNCOUNTED for leaf in _leaves(before)):
+                return None
+            return max(sum(_rows_of(leaf) for leaf in _scans(each)) for each in (plan, before))
         except Py4JError as error:
             log.warning("input rows of this batch job are not known: %s", error)
             return None
-        return sum(counts) if counts else None
 
 
 def _items(java_sequence: Any) -> Iterator[Any]:
@@ -180,15 +189,23 @@ def _option(options: Any, key: str) -> str | None:
     return None
 
 
-def _scans(plan: Any) -> Iterator[Any]:
-    """Yield the leaves that read a stream; adaptive execution hides them in its stages."""
+def _leaves(plan: Any) -> Iterator[Any]:
+    """Yield the leaves of an executed plan; adaptive execution hides them in its stages."""
     for leaf in _items(plan.collectLeaves()):
         kind = leaf.getClass().getSimpleName()
-        if kind == "AdaptiveSparkPlanExec":
-            yield from _scans(leaf.executedPlan())
+        if kind == _ADAPTIVE:
+            yield from _leaves(leaf.executedPlan())
         elif kind.endswith("QueryStageExec"):
-            yield from _scans(leaf.plan())
-        elif kind == "MicroBatchScanExec" or (
+            yield from _leaves(leaf.plan())
+        else:
+            yield leaf
+
+
+def _scans(plan: Any) -> Iterator[Any]:
+    """Yield the leaves that read a source of the job's."""
+    for leaf in _leaves(plan):
+        kind = leaf.getClass().getSimpleName()
+        if kind == "MicroBatchScanExec" or (
             kind == "FileSourceScanExec" and _option(leaf.relation().options(), SOURCE_OPTION)
         ):
             yield leaf
