@@ -138,7 +138,7 @@ def foreign_stream(ctx: JobContext) -> None:
 def not_its_own(ctx: JobContext) -> None:
     """Write a table that the context does not know."""
     events(ctx)
-    write(ctx, ctx.spark.range(3).toDF())
+    write(ctx, ctx.spark.range(3))
 
 
 def sorted_rows(ctx: JobContext) -> None:
@@ -154,7 +154,7 @@ def one_fails(ctx: JobContext) -> None:
     """Write two queries, of which one fails while a file is there."""
     failing = ctx.params["failing"]
 
-    def check(k: str) -> str:
+    def check(k):  # type hints would tell Spark another kind of function
         if Path(failing).exists():
             raise OSError(failing)
         return k
