@@ -73,7 +73,7 @@ class SparkStreamingOperator(BaseOperator):
         job: the job's function, ``FILE.py:FUNC`` or ``pkg.mod:FUNC``.
         job_dir: the job's home, a path or URL that the worker, the triggerer and Spark all reach.
         params: parameters of the job, text to text; templated.
-        mode: ``automatic`` or ``streaming``.
+        mode: ``automatic``, ``streaming`` or ``batch``; see docs/modes.md.
         until: ``end``, ``available`` or ``stopped``; None lets the job's sources decide.
         at_end: ``drain`` or ``suspend``; None for what goes with *until*.
         run_id: None to derive it from DAG, task and DAG run, the same for every try.

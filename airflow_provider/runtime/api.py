@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider.runtime.errors import ConfigError
-from airflow_provider.runtime.jobdir import check_name
+from airflow_provider.runtime.jobdir import BATCH, check_name
 from airflow_provider.runtime.queries.definition import QueryDefinition, place_of, sources_of
-from airflow_provider.runtime.queries.plan import check_supported, is_streaming
+from airflow_provider.runtime.queries.plan import check_supported, is_streaming, operations
 from airflow_provider.runtime.sinks import FilesSink, NativeSink, Sink
 from airflow_provider.runtime.sources import SourceDefinition
 
@@ -34,13 +34,14 @@ _SINK_METHODS = (
 class JobContext:
     """Given to the job's function, which declares sources and queries with it and returns.
 
-    The function only declares: nothing is read or written while it runs.
+    The function only declares: nothing is read or written while it runs, and it may be called
+    twice, first for STREAMING and then for BATCH.
 
     Attributes:
         spark: a Spark session of this job alone.
         params: what the run was asked with, by name.
         run_id: the run's id.
-        mode: ``STREAMING``.
+        mode: ``STREAMING`` or ``BATCH``.
         interval: start and end of the run's data interval, or None.
     """
 
@@ -77,7 +78,7 @@ class JobContext:
         watermark: tuple[str, str] | None = None,
         paced: bool = True,
     ) -> DataFrame:
-        """Declare a source and return it as a streaming DataFrame.
+        """Declare a source and return it: a streaming DataFrame, in BATCH a static one.
 
         Args:
             name: the source's stable identity in this job.
@@ -91,7 +92,8 @@ class JobContext:
             paced: whether the size of its batches may be fitted to a target time, as the run asks.
 
         Raises:
-            ConfigError: the name is used twice, or Spark cannot read the source.
+            ConfigError: the name is used twice, Spark cannot read the source, or BATCH is asked of
+                one that is not bounded.
         """
         check_name(name, what="source")
         if any(source.name == name for source in self._sources):
@@ -110,7 +112,13 @@ class JobContext:
             paced=paced,
             target_s=self._target_batch_s,
         )
-        df = source.load(self.spark)
+        if self._is_batch and not bounded:
+            msg = (
+                f"source {name!r} is not bounded, and BATCH reads all there will ever be; read it "
+                "with bounded=True, or run with mode 'streaming'"
+            )
+            raise ConfigError(msg)
+        df = source.load(self.spark, streaming=not self._is_batch)
         self._sources.append(source)
         return df
 
@@ -123,7 +131,7 @@ class JobContext:
         output_mode: str = "append",
         operators: Sequence[str] | None = None,
     ) -> None:
-        """Declare a streaming query.
+        """Declare a query: a stream, in BATCH one batch job.
 
         Args:
             name: the query's stable identity in this job; its checkpoint lies under this name.
@@ -133,8 +141,8 @@ class JobContext:
             operators: names of its stateful operators in plan order.
 
         Raises:
-            ConfigError: the name is used twice, a sink is unknown or refuses, or *df* is not
-                streaming.
+            ConfigError: the name is used twice, a sink is unknown or refuses, or *df* does not
+                come from ``ctx.read``.
         """
         check_name(name, what="query")
         if any(query.name == name for query in self._queries):
@@ -144,15 +152,25 @@ class JobContext:
             modes = ", ".join(OUTPUT_MODES)
             msg = f"query {name!r}: output_mode {output_mode!r} is not one of {modes}"
             raise ConfigError(msg)
-        if not is_streaming(df):
-            msg = f"query {name!r}: not a streaming DataFrame; begin with ctx.read"
+        if is_streaming(df) is self._is_batch:
+            what = (
+                "a stream, which BATCH cannot run"
+                if self._is_batch
+                else "not a streaming DataFrame"
+            )
+            msg = f"query {name!r}: {what}; begin with ctx.read"
             raise ConfigError(msg)
         sinks = _sinks_of(name, to)
         for sink in sinks:
             sink.check(df, output_mode)
         refused = check_supported(df, output_mode)
         if refused is not None:
-            msg = f"query {name!r}: Spark cannot run it as a stream: {refused}"
+            what = "batch job" if self._is_batch else "stream"
+            msg = f"query {name!r}: Spark cannot run it as a {what}: {refused}"
+            raise ConfigError(msg)
+        sources = sources_of(df, self._sources)
+        if not sources:
+            msg = f"query {name!r} reads none of the job's sources; begin with ctx.read"
             raise ConfigError(msg)
         self._queries.append(
             QueryDefinition(
@@ -162,7 +180,8 @@ class JobContext:
                 native=next((sink for sink in sinks if isinstance(sink, NativeSink)), None),
                 output_mode=output_mode,
                 operators=tuple(operators or ()),
-                sources=sources_of(df, self._sources),
+                sources=sources,
+                operations=operations(df),
             )
         )
 
@@ -201,6 +220,10 @@ class JobContext:
             except Exception as error:  # noqa: BLE001 - the others must be called too
                 errors.append(error)
         return errors
+
+    @property
+    def _is_batch(self) -> bool:
+        return self.mode == BATCH
 
     @property
     def queries(self) -> tuple[QueryDefinition, ...]:

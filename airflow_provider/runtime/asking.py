@@ -6,11 +6,13 @@ import dataclasses
 import uuid
 from typing import TYPE_CHECKING, Final
 
+from airflow_provider.runtime.batchlog import committed_batch_run
 from airflow_provider.runtime.drains import draining_run
 from airflow_provider.runtime.durations import parse_duration
 from airflow_provider.runtime.errors import ConfigError, JobDrainedError
 from airflow_provider.runtime.jobdir import (
     FINISHED,
+    STREAMING,
     JobDirectory,
     RunRecord,
     check_name,
@@ -25,7 +27,6 @@ if TYPE_CHECKING:
 
 MODES: Final = ("automatic", "streaming", "batch")
 UNTIL: Final = ("end", "available", "stopped")
-STREAMING: Final = "STREAMING"
 REPLAYABLE_RUNS: Final = 3
 """Whoever clears a run does so soon after it has ended; each one kept holds files of its state."""
 DEFAULT_TARGET_S: Final = 10.0  # of a batch; most of it is not Spark's fixed time, half a second
@@ -39,6 +40,7 @@ class Ask:
         job_dir: URL of the job directory.
         entry: ``FILE.py:FUNC`` or ``pkg.mod:FUNC``.
         run_id: None for the job's unfinished run, or a new one.
+        mode: ``automatic``, ``streaming`` or ``batch``.
         until: ``end``, ``available`` or ``stopped``.
         at_end: ``drain`` or ``suspend``.
         trigger_s: seconds between batches of a run that goes on until it is stopped.
@@ -88,6 +90,9 @@ class Ask:
                 f"until={self.until!r} batches follow each other at once, so leave it out"
             )
             raise ConfigError(msg)
+        if self.mode == "batch" and self.from_savepoint is not None:
+            msg = "mode 'batch' begins anew and cannot go on from a savepoint; use mode 'streaming'"
+            raise ConfigError(msg)
         if self.run_id is not None:
             check_name(self.run_id, what="run id")
         if self.replayable_runs < 0:
@@ -134,8 +139,11 @@ def check_asked_words(mode: str, until: str | None, at_end: str | None) -> None:
     _check_word("mode", mode, MODES)
     _check_word("until", until, (*UNTIL, None))
     _check_word("at_end", at_end, (AtEnd.DRAIN.value, AtEnd.SUSPEND.value, None))
-    if mode == "batch":
-        msg = "mode 'batch' is not available in this version; use 'streaming' or 'automatic'"
+    if mode == "batch" and (until not in {"end", None} or at_end not in {"drain", None}):
+        msg = (
+            f"mode 'batch' reads everything and ends, so until={until!r}, at_end={at_end!r} cannot "
+            "be had; leave them out, or use mode 'streaming'"
+        )
         raise ConfigError(msg)
 
 
@@ -171,6 +179,7 @@ class Plan:
 
     until: str
     at_end: AtEnd
+    mode: str = STREAMING
 
     def trigger(self, every_s: float | None) -> dict[str, bool | str]:
         """Return the arguments of ``DataStreamWriter.trigger`` for reading input."""
@@ -242,7 +251,7 @@ def check_not_drained(directory: JobDirectory, run_id: str, *, replays: str | No
     Raises:
         JobDrainedError: it has.
     """
-    drained_by = draining_run(directory)
+    drained_by = draining_run(directory) or committed_batch_run(directory)
     if drained_by is None or drained_by in {run_id, replays}:
         return
     ended = directory.run(drained_by).final() is not None

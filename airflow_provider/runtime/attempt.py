@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Final
 
 from airflow_provider.runtime import failpoints, lifecycle
 from airflow_provider.runtime.asking import (
-    STREAMING,
     Ask,
     check_not_drained,
     check_not_rewound,
@@ -31,10 +30,12 @@ from airflow_provider.runtime.errors import (
 from airflow_provider.runtime.failures import Failure, classify
 from airflow_provider.runtime.final import describe_query, verify_final
 from airflow_provider.runtime.jobdir import (
+    BATCH,
     CANCELLED,
     FAILED,
     FINISHED,
     SUSPENDED,
+    BatchCommit,
     FinalCheckpoint,
     JobDirectory,
     JobRecord,
@@ -43,13 +44,13 @@ from airflow_provider.runtime.jobdir import (
     RunRecord,
 )
 from airflow_provider.runtime.lease import LeaseObserver, acquire_lease
+from airflow_provider.runtime.opening import Opener
 from airflow_provider.runtime.process import identify_this
 from airflow_provider.runtime.progress import ProgressMeter
 from airflow_provider.runtime.queries import (
-    QueryDefinition,
+    BatchQuery,
     RunningQuery,
     StateOperator,
-    pacemaker_for,
     read_state_operators,
     reported_state,
     spark_repartition,
@@ -65,7 +66,6 @@ from airflow_provider.runtime.rewinding import (
 )
 from airflow_provider.runtime.savepoint import StartingPoint
 from airflow_provider.runtime.session import jvm_pid
-from airflow_provider.runtime.sinks import EpochCommitter, NativeEpochs
 from airflow_provider.runtime.sinks.protocol import Fence, OpenFence
 from airflow_provider.runtime.stopping import StopDesk
 from airflow_provider.runtime.storage import spark_url
@@ -126,7 +126,7 @@ class Attempt:
             continuous=job.plan.until == "stopped",
         )
         self._events: deque[lifecycle.Event] = deque()
-        self._queries: dict[str, RunningQuery] = {}
+        self._queries: dict[str, RunningQuery | BatchQuery] = {}
         self._driver_id = ask.driver_id or uuid.uuid4().hex
         self._final: FinalCheckpoint | None = None
         self._starting_point = StartingPoint(
@@ -137,7 +137,8 @@ class Attempt:
             partitions=ask.partitions,
             make_repartition=lambda: spark_repartition(job.spark),
         )
-        self._desk = StopDesk(directory, self._run, self._driver_id, clock)
+        self._is_batch = job.plan.mode == BATCH
+        self._desk = StopDesk(directory, self._run, self._driver_id, clock, is_batch=self._is_batch)
         self._requests_due = Due(clock, _REQUEST_POLL_S)
         self._look_due = Due(clock, _SLOW_POLL_S)
         self._replayable: list[str] = []
@@ -268,7 +269,7 @@ class Attempt:
             self._lease.check()
             self._report_progress()
 
-    def _how_it_ended(self, query: RunningQuery) -> lifecycle.Event:
+    def _how_it_ended(self, query: RunningQuery | BatchQuery) -> lifecycle.Event:
         error = query.error()
         self._report_progress()
         query.settle()
@@ -276,10 +277,11 @@ class Attempt:
             raise error
         if error is not None:
             return lifecycle.Failed(classify(error, query=query.name))
-        query.epochs.give_up_open()
+        if not self._is_batch:  # whose only epoch waits for the run's commit
+            query.epochs.give_up_open()
         return lifecycle.QueryEnded(query.name, self._next_step(query))
 
-    def _next_step(self, query: RunningQuery) -> DrainStep:
+    def _next_step(self, query: RunningQuery | BatchQuery) -> DrainStep:
         return next_drain_step(query.logs.position(), stateful=query.logs.is_stateful())
 
     def _hear_requests(self) -> None:
@@ -309,24 +311,16 @@ class Attempt:
         self._intents = {
             query.name: drain_intent(self._directory, query.name) for query in self._job.queries
         }
-        target_s = self._ask.pacing_s(self._job.plan.until)
-        # What the last drains have produced follows finish().
-        draining = all(intent is not None for intent in self._intents.values())
-        for definition in self._job.queries:
-            place = self._directory.checkpoint(definition.name)
-            logs = CheckpointLogs(place)
-            epochs = self._epochs_of(definition, logs)
-            intent = self._intents[definition.name]
-            epochs.recover(intent.batch if draining and intent is not None else None)
-            self._queries[definition.name] = RunningQuery(
-                definition,
-                checkpoint=spark_url(place.url),
-                logs=logs,
-                epochs=epochs,
-                trigger=self._job.plan.trigger(self._ask.trigger_s),
-                clock=self._clock,
-                pacemaker=pacemaker_for(definition, target_s, self._clock),
-            )
+        opener = Opener(
+            self._ask,
+            self._directory,
+            self._run,
+            self._job,
+            lease=self._lease,
+            replayable=self._replayable,
+            clock=self._clock,
+        )
+        self._queries = opener.open(self._intents)
 
     def _save_start(self, run: RunRecord) -> None:
         if self._ask.replayable_runs:
@@ -334,40 +328,13 @@ class Attempt:
             forget_older(self._directory, self._replayable, self._clock)
 
     def _begin(self) -> None:
+        committed = self._run.batch_commit() is not None
         steps = {
             name: self._next_step(self._queries[name])
             for name, intent in self._intents.items()
-            if intent is not None
+            if committed or intent is not None
         }
         self._events.append(lifecycle.Started(steps, self._desk.promised()))
-
-    def _epochs_of(
-        self, definition: QueryDefinition, logs: CheckpointLogs
-    ) -> EpochCommitter | NativeEpochs:
-        if definition.native is not None:
-            log.info(
-                "query=%s sink=%s guarantees: %s",
-                definition.name,
-                definition.native.name,
-                definition.native.guarantee,
-            )
-            return NativeEpochs(definition.native)
-        return EpochCommitter(
-            definition.name,
-            storage=self._directory.committables(definition.name),
-            logs=logs,
-            sinks=definition.sinks,
-            lease=self._lease,
-            run_id=self._run.run_id,
-            clock=self._clock,
-            keep_runs=self._kept_runs(definition),
-        )
-
-    def _kept_runs(self, definition: QueryDefinition) -> list[str]:
-        """Return the runs of which every epoch keeps its record."""
-        if self._job.plan.until == "stopped":
-            return []  # it has no end, so its records would be without number
-        return [*self._replayable, *([self._run.run_id] if definition.bounded else [])]
 
     def _start_query(self, instruction: lifecycle.StartQuery) -> None:
         self._lease.check()
@@ -383,19 +350,20 @@ class Attempt:
     def _store_drain_intent(self, instruction: lifecycle.StoreDrainIntent) -> None:
         self._lease.check()
         query = self._queries[instruction.query]
-        intent = DrainIntent(
-            query_id=str(query.logs.query_id()),
-            run_id=self._run.run_id,
-            batch=query.logs.position().last_commit,
-            at=to_iso(self._clock.now()),
-        )
-        put_drain_intent(self._directory, query.name, intent)
-        failpoints.hit("drain.intended")
+        if not self._is_batch:  # which has no state to drain, and a commit of its own
+            intent = DrainIntent(
+                query_id=str(query.logs.query_id()),
+                run_id=self._run.run_id,
+                batch=query.logs.position().last_commit,
+                at=to_iso(self._clock.now()),
+            )
+            put_drain_intent(self._directory, query.name, intent)
+            failpoints.hit("drain.intended")
         self._events.append(lifecycle.IntentStored(query.name, self._next_step(query)))
 
     def _plan_drain(self, instruction: lifecycle.PlanDrain) -> None:
         self._lease.check()
-        batch = plan_drain_batch(self._queries[instruction.query].logs)
+        batch = plan_drain_batch(CheckpointLogs(self._directory.checkpoint(instruction.query)))
         log.info("query=%s batch=%s planned to drain", instruction.query, batch)
         failpoints.hit("drain.planned")
 
@@ -408,10 +376,21 @@ class Attempt:
         self._events.append(lifecycle.SavepointFailed())
 
     def _call_finish(self, _: lifecycle.CallFinish) -> None:
-        failpoints.hit("drain.ended")
+        if self._is_batch:
+            self._commit_batch()
+        else:
+            failpoints.hit("drain.ended")
         self._job.context.finish()
         failpoints.hit("final.finished")
         self._events.append(lifecycle.FinishDone())
+
+    def _commit_batch(self) -> None:
+        """Let what all queries have staged count; from here no attempt runs them again."""
+        self._lease.check()
+        at = to_iso(self._clock.now())
+        commit = BatchCommit(run_id=self._run.run_id, token=self._lease.token, at=at)
+        self._run.put_batch_commit(commit)
+        failpoints.hit("batch.committed")
 
     def _commit_epochs(self, _: lifecycle.CommitEpochs) -> None:
         for query in self._queries.values():
@@ -426,7 +405,7 @@ class Attempt:
             job=self._job.name,
             run_id=self._run.run_id,
             outcome=FINISHED if drained else SUSPENDED,
-            mode=STREAMING,
+            mode=self._job.plan.mode,
             attempts=self._attempt.attempt,
             started=self._started,
             committed=to_iso(self._clock.now()),
@@ -451,7 +430,7 @@ class Attempt:
         failpoints.hit("final.put")
         self._events.append(lifecycle.FinalPut())
 
-    def _state_operators(self, query: RunningQuery) -> list[StateOperator]:
+    def _state_operators(self, query: RunningQuery | BatchQuery) -> list[StateOperator]:
         if not query.logs.is_stateful():
             return []
         reported = reported_state(query.last_progress(), query.logs.position().last_commit)

@@ -6,13 +6,14 @@ import uuid
 from typing import TYPE_CHECKING
 
 from airflow_provider.runtime.asking import Ask
-from airflow_provider.runtime.checkpoint import CheckpointLogs
+from airflow_provider.runtime.batchlog import commit_log_of
 from airflow_provider.runtime.clock import Clock, SystemClock
 from airflow_provider.runtime.drains import drain_intent, draining_run
+from airflow_provider.runtime.jobdir import BATCH
 from airflow_provider.runtime.lease import Lease, acquire_lease
 from airflow_provider.runtime.preparing import (
     check_before_cleanup,
-    declare_job,
+    declare_in,
     last_run,
     open_job_directory,
 )
@@ -72,7 +73,7 @@ def clean_up(
     owned = spark is None
     spark = spark or start_spark(f"spark-stream cleanup {job_dir}", ask.master, ask.conf)
     try:
-        job = declare_job(ask, last.run_id, spark)
+        job = declare_in(last.mode, ask, last.run_id, spark)
         lease = acquire_lease(
             directory.storage,
             run_id=last.run_id,
@@ -94,23 +95,26 @@ def _recover(
     directory: JobDirectory, job: DeclaredJob, last: RunRecord, lease: Lease, clock: Clock
 ) -> list[str]:
     run = directory.run(last.run_id)
-    ended = run.final() is not None
     two_phase = [definition for definition in job.queries if definition.native is None]
     for definition in two_phase:
         EpochCommitter(
             definition.name,
             storage=directory.committables(definition.name),
-            logs=CheckpointLogs(directory.checkpoint(definition.name)),
+            logs=commit_log_of(directory, run, definition.name, mode=last.mode),
             sinks=definition.sinks,
             lease=lease,
             run_id=last.run_id,
             clock=clock,
-        ).recover(None if ended else _held_back_after(directory, definition.name))
+        ).recover(_held_back_after(directory, last, definition.name))
     return [definition.name for definition in two_phase]
 
 
-def _held_back_after(directory: JobDirectory, query: str) -> int | None:
+def _held_back_after(directory: JobDirectory, last: RunRecord, query: str) -> int | None:
     """Return the batch after which the output waits for ``finish()``; None for none."""
+    if directory.run(last.run_id).final() is not None:
+        return None
+    if last.mode == BATCH:
+        return -1
     if draining_run(directory) is None:
         return None
     intent = drain_intent(directory, query)

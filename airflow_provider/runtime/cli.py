@@ -323,7 +323,8 @@ def _add_run(commands: Any) -> None:
     run.add_argument("--entry", required=True, metavar="FILE.py:FUNC", help="or pkg.mod:FUNC")
     run.add_argument("--run-id", metavar="ID", help="default: the unfinished run, or a new one")
     run.add_argument("--param", action="append", default=[], metavar="K=V", help="for the job")
-    run.add_argument("--mode", choices=MODES, default="automatic")
+    text = "default: automatic, which is batch for bounded jobs whose result is the same"
+    run.add_argument("--mode", choices=MODES, default="automatic", help=text)
     run.add_argument("--until", choices=UNTIL, help="default: end if all sources are bounded")
     run.add_argument("--at-end", choices=("drain", "suspend"))
     run.add_argument("--trigger", metavar="DURATION", help="between batches, with --until stopped")

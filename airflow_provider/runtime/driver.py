@@ -77,7 +77,7 @@ def run_job(
     try:
         if on_spark_started is not None:
             on_spark_started()
-        job = declare_job(ask, run_id, spark)
+        job = declare_job(ask, directory, run_id, spark)
         stop = stop or threading.Event()
         attempt = Attempt(
             ask,

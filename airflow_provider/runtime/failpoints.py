@@ -45,6 +45,7 @@ ALL: Final = (
     "drain.intended",
     "drain.planned",
     "drain.ended",
+    "batch.committed",
     "final.finished",
     "final.put",
     "savepoint.claimed",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider.runtime.checkpoint import CheckpointLogs, LogPosition
+from airflow_provider.runtime.batchlog import commit_log_of
 from airflow_provider.runtime.clock import millis_to_iso
 from airflow_provider.runtime.errors import CheckpointError
 from airflow_provider.runtime.jobdir import FINISHED, FinalCheckpoint, JobDirectory
@@ -13,6 +13,7 @@ from airflow_provider.runtime.sinks.records import EpochRecords
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from airflow_provider.runtime.checkpoint import CommitLog, LogPosition
     from airflow_provider.runtime.queries import QueryDefinition, StateOperator
     from airflow_provider.runtime.sinks import EpochCommitter, NativeEpochs
 
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 def describe_query(
     query: QueryDefinition,
     *,
-    logs: CheckpointLogs,
+    logs: CommitLog,
     epochs: EpochCommitter | NativeEpochs,
     operators: Sequence[StateOperator],
     finished: bool,
@@ -29,7 +30,7 @@ def describe_query(
 
     Args:
         query: the query as the job wrote it.
-        logs: its checkpoint.
+        logs: what says which of its batches are committed.
         epochs: what it has published.
         operators: its stateful operators and the rows they hold.
         finished: whether it was drained.
@@ -78,7 +79,7 @@ def verify_final(directory: JobDirectory, final: FinalCheckpoint) -> FinalCheckp
 def _verify_batches(
     directory: JobDirectory, final: FinalCheckpoint, name: str, query: Mapping[str, Any]
 ) -> None:
-    logs = CheckpointLogs(directory.checkpoint(name))
+    logs = commit_log_of(directory, directory.run(final.run_id), name, mode=final.mode)
     position = logs.position()
     batch = -1 if query["batch_id"] is None else int(query["batch_id"])
     # A suspended job may have run on since; a finished one may not.
@@ -115,7 +116,7 @@ def _watermark(position: LogPosition) -> str | None:
 
 
 def _sources(
-    query: QueryDefinition, logs: CheckpointLogs, position: LogPosition, *, finished: bool
+    query: QueryDefinition, logs: CommitLog, position: LogPosition, *, finished: bool
 ) -> list[dict[str, Any]]:
     offsets: list[Any] = []
     if position.last_commit >= 0:

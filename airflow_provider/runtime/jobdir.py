@@ -12,6 +12,7 @@
     runs/<run id>/attempts/<n>.json              AttemptRecord
     runs/<run id>/progress.json                  ProgressRecord
     runs/<run id>/stop.json                      StopRecord: a stop with drain that was accepted
+    runs/<run id>/batch.json                     BatchCommit: put once; the commit of a BATCH run
     runs/<run id>/final.json                     FinalCheckpoint: put once, never changed
     runs/<run id>/rewound.json                   RewoundRecord: the run no longer counts
     runs/<run id>/replay.json                    ReplayRecord: a person has cleared the task
@@ -64,6 +65,7 @@ class RunRecord(Document):
         interval: start and end as ISO 8601, or None.
         starting: per query the last committed batch when the run began, -1 for none.
         replayable: that the run begins with a savepoint, to which it can be rewound.
+        query_ids: in BATCH the id of each query, which in STREAMING is its checkpoint's.
     """
 
     run_id: str
@@ -78,6 +80,7 @@ class RunRecord(Document):
     started: str
     from_savepoint: str | None = None
     replayable: bool = False
+    query_ids: dict[str, str] | None = None
 
     def asked(self) -> dict[str, Any]:
         """Return what a later attempt of the run must ask for as well.
@@ -151,6 +154,22 @@ class StopRecord(Document):
 
     request_id: str
     savepoint: str | None
+    at: str
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class BatchCommit(Document):
+    """``batch.json``: every query of a BATCH run has staged all its output; from here it counts.
+
+    It is for such a run what Spark's commit log is for a stream: before it nothing is published,
+    and after it no query is run again.
+
+    Attributes:
+        token: the driver that put it.
+    """
+
+    run_id: str
+    token: int
     at: str
 
 
@@ -240,6 +259,9 @@ class FinalCheckpoint(Document):
     savepoint: str | None
     queries: dict[str, dict[str, Any]]
 
+
+STREAMING: Final = "STREAMING"
+BATCH: Final = "BATCH"
 
 FINISHED: Final = "FINISHED"
 SUSPENDED: Final = "SUSPENDED"
@@ -347,6 +369,14 @@ class RunDirectory:
     def put_stop(self, record: StopRecord) -> None:
         """Promise it. Idempotent: the first one stays."""
         record.put_if_absent(self.storage, "stop.json")
+
+    def batch_commit(self) -> BatchCommit | None:
+        """Return the commit of a BATCH run; None before it, and in STREAMING."""
+        return BatchCommit.read(self.storage, "batch.json")
+
+    def put_batch_commit(self, commit: BatchCommit) -> None:
+        """Commit a BATCH run. Idempotent: the first one stays."""
+        commit.put_if_absent(self.storage, "batch.json")
 
     def rewound(self) -> RewoundRecord | None:
         """Return that the job went back to before the run; None when it did not."""

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 import sys
 from typing import TYPE_CHECKING
 
 from airflow_provider.runtime.api import JobContext
-from airflow_provider.runtime.asking import STREAMING, Ask, Plan, check_not_drained, resolve
+from airflow_provider.runtime.asking import Ask, Plan, check_not_drained, resolve
+from airflow_provider.runtime.checkpoint import CheckpointLogs
 from airflow_provider.runtime.entry import check_entry_file, is_entry_file, load_entry
 from airflow_provider.runtime.errors import (
     ConfigError,
@@ -18,6 +20,13 @@ from airflow_provider.runtime.errors import (
 from airflow_provider.runtime.java import check_java
 from airflow_provider.runtime.jobdir import JobDirectory
 from airflow_provider.runtime.lease import settle_free
+from airflow_provider.runtime.modes import (
+    BATCH,
+    STREAMING,
+    check_batch,
+    find_objections,
+    wanted_mode,
+)
 from airflow_provider.runtime.rewinding import check_start
 from airflow_provider.runtime.session import is_submitted, job_session
 from airflow_provider.runtime.storage import open_storage
@@ -31,6 +40,8 @@ if TYPE_CHECKING:
     from airflow_provider.runtime.jobdir import RunRecord
     from airflow_provider.runtime.lease import LeaseObserver
     from airflow_provider.runtime.queries import QueryDefinition
+
+log = logging.getLogger(__name__)
 
 
 def open_job_directory(job_dir: str) -> JobDirectory:
@@ -105,8 +116,36 @@ class DeclaredJob:
         return self.context.queries
 
 
-def declare_job(ask: Ask, run_id: str, spark: SparkSession) -> DeclaredJob:
-    """Call the job's function, which only declares; nothing is written.
+def declare_job(ask: Ask, directory: JobDirectory, run_id: str, spark: SparkSession) -> DeclaredJob:
+    """Call the job's function, which only declares, and settle the mode; nothing is written.
+
+    An AUTOMATIC run that can be had in BATCH calls the function a second time.
+
+    Raises:
+        ConfigError: the function is not there, failed, or declared what cannot be run.
+    """
+    stored = directory.run(run_id).record()
+    wanted = wanted_mode(ask.mode, stored.mode if stored is not None else None)
+    job = declare_in(wanted or STREAMING, ask, run_id, spark)
+    if wanted == STREAMING:
+        return job
+    objections = find_objections(job.queries, job.plan, _find_resumed(ask, directory))
+    if wanted == BATCH:
+        check_batch(objections)
+        _check_same_queries(job, stored)
+        return job
+    reasons = [objection.why for objection in objections]
+    if not reasons:
+        try:
+            return declare_in(BATCH, ask, run_id, spark)
+        except ConfigError as error:
+            reasons = [str(error)]
+    log.info("run=%s mode=STREAMING, not BATCH: %s", run_id, "; ".join(reasons))
+    return job
+
+
+def declare_in(mode: str, ask: Ask, run_id: str, spark: SparkSession) -> DeclaredJob:
+    """Call the job's function once, for a mode that is settled; nothing is written.
 
     Raises:
         ConfigError: the function is not there, failed, or declared what cannot be run.
@@ -116,7 +155,7 @@ def declare_job(ask: Ask, run_id: str, spark: SparkSession) -> DeclaredJob:
         session,
         params=ask.params,
         run_id=run_id,
-        mode=STREAMING,
+        mode=mode,
         interval=ask.interval,
         target_batch_s=ask.target_batch_s,
     )
@@ -129,8 +168,32 @@ def declare_job(ask: Ask, run_id: str, spark: SparkSession) -> DeclaredJob:
     except (Exception, SystemExit) as error:
         msg = f"entry {ask.entry!r}: the job's function failed: {type(error).__name__}: {error}"
         raise ConfigError(msg) from error
-    plan = resolve(ask, context.queries)
+    plan = dataclasses.replace(resolve(ask, context.queries), mode=mode)
     return DeclaredJob(getattr(function, "__name__", "job"), session, context, plan)
+
+
+def _check_same_queries(job: DeclaredJob, stored: RunRecord | None) -> None:
+    """Refuse to go on with a BATCH run whose queries, which commit together, have changed."""
+    before = stored.query_ids if stored is not None else None
+    now = {query.name for query in job.queries}
+    if before is not None and set(before) != now:
+        msg = (
+            f"run {job.context.run_id!r} was begun in BATCH with the queries "
+            f"{', '.join(sorted(before))}, and the job now has {', '.join(sorted(now))}; they are "
+            "committed together, so put them back, or use another run id"
+        )
+        raise ConfigError(msg)
+
+
+def _find_resumed(ask: Ask, directory: JobDirectory) -> str | None:
+    """Return what the run would go on from; None when it begins anew."""
+    if ask.from_savepoint is not None:
+        return f"the savepoint {ask.from_savepoint}"
+    for name in directory.query_names():
+        logs = CheckpointLogs(directory.checkpoint(name))
+        if logs.exists():
+            return f"the checkpoint {logs.url}"
+    return None
 
 
 def _send_by_value(function: Callable[..., None]) -> None:

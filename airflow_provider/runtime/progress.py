@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from airflow_provider.runtime.lifecycle import Lifecycle
-    from airflow_provider.runtime.queries import RunningQuery
+    from airflow_provider.runtime.queries import BatchQuery, RunningQuery
 
 
 class ProgressMeter:
@@ -28,7 +28,7 @@ class ProgressMeter:
         self._begun = clock.monotonic()
         self._rows_before: int | None = None
 
-    def read(self, life: Lifecycle, queries: Iterable[RunningQuery]) -> ProgressRecord:
+    def read(self, life: Lifecycle, queries: Iterable[RunningQuery | BatchQuery]) -> ProgressRecord:
         """Return the progress of this moment."""
         parts = {query.name: _query_progress(life, query) for query in queries}
         rows = sum(part["rows_read"] or 0 for part in parts.values())
@@ -45,7 +45,7 @@ class ProgressMeter:
         )
 
 
-def _query_progress(life: Lifecycle, query: RunningQuery) -> dict[str, Any]:
+def _query_progress(life: Lifecycle, query: RunningQuery | BatchQuery) -> dict[str, Any]:
     spark = query.last_progress() or {}
     return {
         "phase": life.queries[query.name].value,

@@ -5,12 +5,12 @@ from __future__ import annotations
 import dataclasses
 import os
 import socket
+import uuid
 from typing import TYPE_CHECKING
 
-from airflow_provider.runtime.asking import STREAMING
 from airflow_provider.runtime.checkpoint import CheckpointLogs
 from airflow_provider.runtime.clock import to_iso
-from airflow_provider.runtime.jobdir import AttemptRecord, RunRecord
+from airflow_provider.runtime.jobdir import BATCH, AttemptRecord, RunRecord
 
 if TYPE_CHECKING:
     import datetime as dt
@@ -30,7 +30,7 @@ def asked_record(
         run_id=run_id,
         entry=ask.entry,
         params=dict(ask.params),
-        mode=STREAMING,
+        mode=job.plan.mode,
         until=job.plan.until,
         at_end=job.plan.at_end.value,
         trigger_s=ask.trigger_s,
@@ -39,6 +39,7 @@ def asked_record(
         started=to_iso(now),
         from_savepoint=ask.from_savepoint,
         replayable=ask.replayable_runs > 0,
+        query_ids={name: str(uuid.uuid4()) for name in logs} if job.plan.mode == BATCH else None,
     )
 
 

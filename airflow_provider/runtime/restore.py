@@ -12,7 +12,7 @@ from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.java import check_java
 from airflow_provider.runtime.jobdir import JobRecord, RewoundRecord
 from airflow_provider.runtime.lease import acquire_lease, settle_free
-from airflow_provider.runtime.preparing import declare_job, last_run, open_job_directory
+from airflow_provider.runtime.preparing import declare_in, last_run, open_job_directory
 from airflow_provider.runtime.process import identify_this
 from airflow_provider.runtime.queries import spark_repartition
 from airflow_provider.runtime.rewinding import (
@@ -262,7 +262,7 @@ def _declare(
         params=last.params,
         conf=conf or {},
     )
-    return declare_job(ask, last.run_id, spark).queries
+    return declare_in(last.mode, ask, last.run_id, spark).queries
 
 
 def _take_back(

@@ -101,7 +101,7 @@ class Drivers:
         self._started: list[Driver] = []
 
     def run(self, job: str, params: dict[str, str], *more: str, **environment: str) -> Driver:
-        """Start ``spark-stream run`` and return at once."""
+        """Start ``spark-stream run``, as streams unless *more* says otherwise; return at once."""
         pairs = {"input": self._place.input, "output": self._place.output, **params}
         conf = {
             **CONF,
@@ -114,6 +114,7 @@ class Drivers:
             f"--entry={JOBS}:{job}",
             "--master=local[2]",
             "--json",
+            "--mode=streaming",
             *(f"--param={key}={value}" for key, value in pairs.items()),
             *(f"--conf={key}={value}" for key, value in conf.items()),
             *more,

@@ -157,9 +157,10 @@ def test_a_driver_whose_jvm_is_killed_fails_and_resumes(place, drivers):
 # --- failpoints ---------------------------------------------------------------------------------
 
 
-# A run passes no step of a take-back and folds no record away (tests/crash/test_protocol.py), takes
-# and restores no savepoint (tests/crash/test_savepoints.py), undoes no other (test_rewinding.py), is not asked to stop, and
-# a sink's own steps are for the contract suite (tests/spark/test_sink_contract.py).
+# A stream passes no step of a take-back and folds no record away (tests/crash/test_protocol.py),
+# takes and restores no savepoint (test_savepoints.py), undoes no other (test_rewinding.py) and is
+# not asked to stop (test_stopping.py); a sink's own steps are for the contract suite
+# (tests/spark/test_sink_contract.py), and a batch job dies in test_kill_batch.py.
 NOT_IN_A_RUN = (
     "takeback.",
     "recover.folded",
@@ -171,6 +172,7 @@ NOT_IN_A_RUN = (
     "restore.",
     "rewind.",
     "stop.",
+    "batch.",
 )
 IN_A_RUN = tuple(point for point in failpoints.ALL if not point.startswith(NOT_IN_A_RUN))
 

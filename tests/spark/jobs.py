@@ -464,7 +464,7 @@ def gated(ctx: JobContext) -> None:
     """Hold the first batch back until the gate's file is there."""
     gate, prefix = ctx.params["gate"], sys.prefix
 
-    def passes(_):  # no type hints: Spark takes them for those of pandas, and warns
+    def passes(_):  # type hints would tell Spark another kind of function
         if sys.prefix != prefix:
             raise ImportError(f"the driver runs in {prefix}, its worker in {sys.prefix}")
         deadline = time.monotonic() + 120

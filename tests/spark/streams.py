@@ -70,11 +70,15 @@ class Place:
         return self.job_dir / "queries" / query / "checkpoint"
 
     def ask(self, job: str, **asked: Any) -> Ask:
-        """Ask for *job* of ``jobs.py``; ``params`` and ``conf`` are added to what it needs anyway."""
+        """Ask for *job* of ``jobs.py``; ``params`` and ``conf`` are added to what it needs anyway.
+
+        It runs as streams unless the test says otherwise: bounded as it is, AUTOMATIC would be BATCH.
+        """
         params = {"input": str(self.input), "output": str(self.output)}
         params.update(asked.pop("params", {}))
         conf = {**CONF, **asked.pop("conf", {})}
         entry = asked.pop("entry", f"{JOBS}:{job}")
+        asked.setdefault("mode", "streaming")
         return Ask(job_dir=str(self.job_dir), entry=entry, params=params, conf=conf, **asked)
 
     def run(self, spark: Any, job: str, **asked: Any) -> FinalCheckpoint:

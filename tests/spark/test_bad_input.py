@@ -64,7 +64,7 @@ def error_of(capsys: pytest.CaptureFixture[str]) -> str:
         (["--conf=spark.x"], {}, ["--conf 'spark.x'", "NAME=VALUE"]),
         (["--interval", "today", "tomorrow"], {}, ["--interval", "2026-01-01T00:00:00Z"]),
         (["--run-id=../other"], {}, ["run id '../other'", "letters, digits"]),
-        (["--mode=batch"], {}, ["'batch'", "'streaming'"]),
+        (["--mode=batch", "--at-end=suspend"], {}, ["'batch'", "'suspend'", "'streaming'"]),
     ],
     ids=lambda value: "_".join(map(str, value)) if isinstance(value, list) else "",
 )

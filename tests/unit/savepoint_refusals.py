@@ -98,7 +98,9 @@ LOGS = "job/queries/q/checkpoint"
 FRESH = "fresh/queries/q/checkpoint"
 TAKES: dict[str, Case] = {
     "no job": Case(_nothing, ("nowhere", "no job there", "check the path"), "nowhere"),
-    "no query yet": Case(_unstarted, ("fresh", "not started a query yet"), "fresh"),
+    "no query yet": Case(
+        _unstarted, ("fresh", "none was started yet, or it ran in BATCH"), "fresh"
+    ),
     "no checkpoint": Case(_nothing, ("/q/nowhere", "no Spark checkpoint there"), "/q/nowhere"),
     "nothing committed": Case(
         _uncommitted, (FRESH, "no batch", "has committed yet", "try again later"), f"/{FRESH}"

@@ -106,7 +106,7 @@ def test_a_mistyped_command_is_bad_usage(argv, capsys):
         (["--target-batch-time", "0 s"], "target batch time '0 s': more than 0, or 'off'"),
         (["--interval", "x", "y"], "--interval x y: write two times"),
         (["--run-id", "a/b"], "run id 'a/b': use letters"),
-        (["--mode", "batch"], "mode 'batch' is not available in this version"),
+        (["--mode", "batch", "--until", "stopped"], "mode 'batch' reads everything and ends"),
         (["--entry", "nowhere.py:f"], "there is no file nowhere.py"),
         (["--entry", "nowhere"], "write FILE.py:FUNCTION"),
     ],

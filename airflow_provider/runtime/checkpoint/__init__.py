@@ -1,6 +1,7 @@
 """Spark's own checkpoint: its logs, the batch that drains it, the files that a copy of it needs."""
 
 from airflow_provider.runtime.checkpoint.checksums import has_hadoop_checksum, has_spark_checksum
+from airflow_provider.runtime.checkpoint.commitlog import CommitLog
 from airflow_provider.runtime.checkpoint.drain import plan_drain_batch
 from airflow_provider.runtime.checkpoint.inventory import (
     Inventory,
@@ -25,6 +26,7 @@ __all__ = [
     "MAX_WATERMARK_MS",
     "CheckpointLogs",
     "CommitEntry",
+    "CommitLog",
     "DrainStep",
     "Inventory",
     "LogPosition",

@@ -1,5 +1,6 @@
-"""Spark's streaming queries: start, watch, stop, and read what they report."""
+"""Spark's queries, streams or batch jobs: start, watch, stop, and read what they report."""
 
+from airflow_provider.runtime.queries.batch import BatchQuery
 from airflow_provider.runtime.queries.definition import QueryDefinition, upstream_of
 from airflow_provider.runtime.queries.pacemaker import Pacemaker, pacemaker_for
 from airflow_provider.runtime.queries.repartition import spark_repartition
@@ -11,6 +12,7 @@ from airflow_provider.runtime.queries.state import (
 )
 
 __all__ = [
+    "BatchQuery",
     "Pacemaker",
     "QueryDefinition",
     "RunningQuery",

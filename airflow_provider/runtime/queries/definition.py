@@ -33,6 +33,7 @@ class QueryDefinition:
         native: Spark's own sink, or None.
         sources: the query's sources in the order in which Spark logs their offsets.
         operators: names of its stateful operators in plan order; empty for ``0``, ``1``, …
+        operations: Spark's names of what its plan does.
     """
 
     name: str
@@ -42,6 +43,7 @@ class QueryDefinition:
     operators: tuple[str, ...]
     sources: tuple[SourceDefinition, ...]
     native: NativeSink | None = None
+    operations: tuple[str, ...] = ()
 
     @property
     def sink_names(self) -> tuple[str, ...]:
@@ -89,7 +91,7 @@ def sources_of(df: DataFrame, known: Sequence[SourceDefinition]) -> tuple[Source
 def upstream_of(queries: Sequence[QueryDefinition]) -> dict[str, tuple[str, ...]]:
     """Return for each query that reads what others of the job write: these, in the job's order.
 
-    A source reads what a sink writes when both name the same folder.
+    A source reads what a sink writes when it names the same folder, or something in it.
 
     Raises:
         ConfigError: queries wait for each other, or one for itself.
@@ -107,8 +109,12 @@ def upstream_of(queries: Sequence[QueryDefinition]) -> dict[str, tuple[str, ...]
 
 
 def _writers_for(query: QueryDefinition, queries: Sequence[QueryDefinition]) -> tuple[str, ...]:
-    read = {place_of(source.path) for source in query.sources if source.path is not None}
-    return tuple(other.name for other in queries if not read.isdisjoint(other.written_places))
+    read = [f"{place_of(s.path)}/" for s in query.sources if s.path is not None]
+    return tuple(
+        other.name
+        for other in queries
+        if any(place.startswith(f"{w}/") for place in read for w in other.written_places)
+    )
 
 
 def place_of(path: str) -> str:

@@ -19,17 +19,25 @@ _STREAMING: Final = "org.apache.spark.sql.execution.streaming"
 _EXECUTION: Final = f"{_STREAMING}.runtime.IncrementalExecution"
 _STATE_WRITER: Final = f"{_STREAMING}.operators.stateful.StateStoreWriter"
 _PROVIDER: Final = "spark.sql.streaming.stateStore.providerClass"
+_FILES: Final = "HadoopFsRelation"
+ADAPTIVE: Final = "AdaptiveSparkPlanExec"
 
 
 def source_names(df: DataFrame) -> list[str | None]:
-    """Return the names of the streams in *df*'s plan, None for one without a name.
+    """Return the names of the sources in *df*'s plan, None for a stream without a name.
+
+    A table without a name is not a source of the job's.
 
     There is one for each line in Spark's offset log, and in the same order: Spark writes a line for
     each place where the plan reads a stream, also when it reads the same one in several.
     """
-    leaves = items(df._jdf.queryExecution().analyzed().collectLeaves())
-    found = (_stream_options(leaf) for leaf in leaves)
-    return [_option(options, SOURCE_OPTION) for options in found if options is not None]
+    found = []
+    for leaf in items(df._jdf.queryExecution().analyzed().collectLeaves()):
+        options = _stream_options(leaf)
+        name = _option(options or _table_options(leaf), SOURCE_OPTION)
+        if options is not None or name is not None:
+            found.append(name)
+    return found
 
 
 def stateful_operators(df: DataFrame, output_mode: str) -> tuple[OperatorShape, ...] | None:
@@ -59,10 +67,27 @@ def asked_state_provider(df: DataFrame) -> str | None:
     return str(conf.getConfString(_PROVIDER)) if conf.contains(_PROVIDER) else None
 
 
-def check_supported(df: DataFrame, output_mode: str) -> str | None:
-    """Return why Spark would refuse to start *df* as a stream; None when it would not.
+def operations(df: DataFrame) -> tuple[str, ...]:
+    """Return Spark's names of what *df*'s plan does, each once, sorted.
 
-    Spark itself says so only after it has written a checkpoint.
+    A transformWithState has its time mode after a colon: ``TransformWithState:EventTime``.
+    """
+    found: set[str] = set()
+    nodes = [df._jdf.queryExecution().analyzed()]
+    while nodes:
+        node = nodes.pop()
+        kind = str(node.getClass().getSimpleName())
+        if kind.startswith("TransformWithState"):
+            kind = f"{kind}:{node.timeMode()}"
+        found.add(kind)
+        nodes += items(node.children())
+    return tuple(sorted(found))
+
+
+def check_supported(df: DataFrame, output_mode: str) -> str | None:
+    """Return why Spark would refuse to run *df*, a stream or not; None when it would not.
+
+    Of a stream Spark itself says so only after it has written a checkpoint.
     """
     from py4j.protocol import Py4JError
     from pyspark.errors import AnalysisException
@@ -72,7 +97,11 @@ def check_supported(df: DataFrame, output_mode: str) -> str | None:
     checker = sql.catalyst.analysis.UnsupportedOperationChecker
     mode = getattr(sql.streaming.OutputMode, output_mode.capitalize())()
     try:
-        checker.checkForStreaming(df._jdf.queryExecution().analyzed(), mode)
+        plan = df._jdf.queryExecution().analyzed()
+        if is_streaming(df):
+            checker.checkForStreaming(plan, mode)
+        else:
+            checker.checkForBatch(plan)
     except AnalysisException as error:
         return next(line for line in str(error).splitlines() if line.strip())
     except Py4JError as error:  # another version of Spark; it will say so itself
@@ -102,7 +131,7 @@ def count_input_rows(stream_execution: Any) -> int | None:
 
     try:
         plan = stream_execution.lastExecution().executedPlan()
-        return sum(rows_of(leaf) for leaf in stream_scans(plan))
+        return sum(rows_of(leaf) for leaf in source_scans(plan))
     except Py4JError as error:
         log.warning("input rows of this batch are not known: %s", error)
         return None
@@ -152,7 +181,7 @@ def _singleton(jvm: Any, name: str) -> Any:
 
 def _writers_in(plan: Any, writer: Any) -> Iterator[OperatorShape]:
     """Yield the nodes of a physical plan that write state."""
-    if plan.getClass().getSimpleName() == "AdaptiveSparkPlanExec":
+    if plan.getClass().getSimpleName() == ADAPTIVE:
         plan = plan.inputPlan()
     if writer.isInstance(plan):
         yield OperatorShape(int(plan.getStateInfo().operatorId()), str(plan.shortName()))
@@ -175,8 +204,19 @@ def _stream_options(leaf: Any) -> Any | None:
     return None
 
 
+def _table_options(leaf: Any) -> Any | None:
+    kind = leaf.getClass().getSimpleName()
+    if kind == "LogicalRelation" and leaf.relation().getClass().getSimpleName() == _FILES:
+        return leaf.relation().options()
+    if kind == "DataSourceV2Relation":
+        return leaf.options()
+    return None
+
+
 def _option(options: Any, key: str) -> str | None:
     """Look *key* up in a Scala or Java map; options keep or lose their case by their source."""
+    if options is None:
+        return None
     for candidate in (key, key.lower()):
         value = options.get(candidate)
         if hasattr(value, "isDefined"):
@@ -186,18 +226,23 @@ def _option(options: Any, key: str) -> str | None:
     return None
 
 
-def stream_scans(plan: Any) -> Iterator[Any]:
-    """Yield the leaves of an executed plan that read a stream.
-
-    Adaptive execution hides them in its stages.
-    """
+def leaves(plan: Any) -> Iterator[Any]:
+    """Yield the leaves of an executed plan; adaptive execution hides them in its stages."""
     for leaf in items(plan.collectLeaves()):
         kind = leaf.getClass().getSimpleName()
-        if kind == "AdaptiveSparkPlanExec":
-            yield from stream_scans(leaf.executedPlan())
+        if kind == ADAPTIVE:
+            yield from leaves(leaf.executedPlan())
         elif kind.endswith("QueryStageExec"):
-            yield from stream_scans(leaf.plan())
-        elif kind == "MicroBatchScanExec" or (
+            yield from leaves(leaf.plan())
+        else:
+            yield leaf
+
+
+def source_scans(plan: Any) -> Iterator[Any]:
+    """Yield the leaves that read a source of the job's."""
+    for leaf in leaves(plan):
+        kind = leaf.getClass().getSimpleName()
+        if kind == "MicroBatchScanExec" or (
             kind == "FileSourceScanExec" and _option(leaf.relation().options(), SOURCE_OPTION)
         ):
             yield leaf

@@ -12,7 +12,7 @@ import json
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider.runtime.queries.pacing import Limit, Load
-from airflow_provider.runtime.queries.plan import items, rows_of, stream_scans
+from airflow_provider.runtime.queries.plan import items, rows_of, source_scans
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -114,7 +114,7 @@ def measure_loads(execution: Any, paced: tuple[PacedSource, ...]) -> dict[str, L
         Py4JError: the plan cannot be read.
     """
     loads: dict[str, Load] = {}
-    for scan in stream_scans(execution.lastExecution().executedPlan()):
+    for scan in source_scans(execution.lastExecution().executedPlan()):
         stream = scan.getStream()
         stream = stream.get() if stream.isDefined() else None
         name = next((s.name for s in paced if stream is not None and s.stream.equals(stream)), "")

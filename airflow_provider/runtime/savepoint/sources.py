@@ -107,7 +107,10 @@ def _job_source(directory: JobDirectory, clock: Clock) -> Source:
         if CheckpointLogs(directory.checkpoint(name)).exists()
     ]
     if not queries:
-        msg = f"{directory.url}: the job has not started a query yet, so there is nothing to save"
+        msg = (
+            f"{directory.url}: no query of the job has a checkpoint (none was started yet, or it "
+            "ran in BATCH), so there is nothing to save"
+        )
         raise UnknownJobError(msg)
     observer = LeaseObserver(directory.storage, clock)
     return Source(

@@ -30,7 +30,7 @@ from airflow_provider.runtime.sinks.recovery import check_complete, plan_recover
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from airflow_provider.runtime.checkpoint import CheckpointLogs
+    from airflow_provider.runtime.checkpoint import CommitLog
     from airflow_provider.runtime.lease import Lease
     from airflow_provider.runtime.storage import Storage
 
@@ -50,7 +50,7 @@ class EpochCommitter:
     Args:
         query: the query's name.
         storage: its ``committables`` folder.
-        logs: its checkpoint.
+        logs: what says which of its batches are committed: its checkpoint, in STREAMING.
         sinks: where its output goes; they share every epoch.
         lease: the right to commit.
         run_id: the run on whose behalf epochs are written.
@@ -64,7 +64,7 @@ class EpochCommitter:
         query: str,
         *,
         storage: Storage,
-        logs: CheckpointLogs,
+        logs: CommitLog,
         sinks: Sequence[Sink],
         lease: Lease,
         run_id: str,

@@ -10,7 +10,8 @@ from airflow_provider.runtime.errors import ConfigError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame, DataFrameReader, SparkSession
+    from pyspark.sql.streaming.readwriter import DataStreamReader
     from pyspark.sql.types import StructType
 
 # Carries the source's name into Spark's plan, where offsets and metrics are found again by it.
@@ -57,8 +58,8 @@ class SourceDefinition:
         """Tell whether ``ctx.read`` has opened the source."""
         return self.format != UNKNOWN_FORMAT
 
-    def load(self, spark: SparkSession) -> DataFrame:
-        """Return the streaming DataFrame.
+    def load(self, spark: SparkSession, *, streaming: bool = True) -> DataFrame:
+        """Return the source as a streaming DataFrame, or as a static one.
 
         Raises:
             ConfigError: Spark cannot read it: no such path, format, schema or column.
@@ -67,12 +68,12 @@ class SourceDefinition:
         from pyspark.errors import AnalysisException, IllegalArgumentException
 
         try:
-            return self._load(spark)
+            return self._load(spark.readStream if streaming else spark.read)
         except (AnalysisException, IllegalArgumentException, Py4JJavaError) as error:
             raise ConfigError(self._explain(error)) from error
 
-    def _load(self, spark: SparkSession) -> DataFrame:
-        reader = spark.readStream.format(self.format).options(**self.options)
+    def _load(self, reader: DataStreamReader | DataFrameReader) -> DataFrame:
+        reader = reader.format(self.format).options(**self.options)
         reader = reader.option(SOURCE_OPTION, self.name).options(**self._first_limit())
         if self.schema is not None:
             reader = reader.schema(self.schema)

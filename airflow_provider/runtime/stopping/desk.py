@@ -51,15 +51,23 @@ class StopDesk:
         run: the run.
         driver_id: the driver.
         clock: for the records' times.
+        is_batch: whether the run is in BATCH, which cannot be stopped.
     """
 
     def __init__(
-        self, directory: JobDirectory, run: RunDirectory, driver_id: str, clock: Clock
+        self,
+        directory: JobDirectory,
+        run: RunDirectory,
+        driver_id: str,
+        clock: Clock,
+        *,
+        is_batch: bool = False,
     ) -> None:
         self._directory = directory
         self._run = run
         self._driver_id = driver_id
         self._clock = clock
+        self._is_batch = is_batch
         self._accepted: StopRecord | None = None
         self._refusal: str | None = None  # why a drain ended without the savepoint asked for
         self.savepoint: str | None = None
@@ -88,6 +96,13 @@ class StopDesk:
             return None
         if self._accepted is not None:
             self._answer(request.id, ok=False, message="the job is being stopped already")
+            return None
+        if self._is_batch:
+            message = (
+                f"run {self._run.run_id!r} is in BATCH: it keeps no state to go on from and ends "
+                "by itself; wait for it, or cancel it"
+            )
+            self._answer(request.id, ok=False, message=message)
             return None
         if phase is not JobPhase.READING:
             self._hear_at_the_end(request)

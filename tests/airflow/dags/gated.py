@@ -32,6 +32,7 @@ def gated(dag_id: str, *, retries: int = 0, **arguments: object) -> None:
             conf={"spark.sql.session.timeZone": "UTC", "spark.sql.shuffle.partitions": "1"},
             retries=retries,
             retry_delay=dt.timedelta(seconds=1),
+            mode="streaming",  # the tests look at its batches
             poll_interval=0.5,
             **arguments,
         )

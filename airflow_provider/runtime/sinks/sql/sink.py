@@ -115,6 +115,11 @@ class SqlSink:
         """Return the sink's name: its kind, host, database and table."""
         return f"sql:{self._server.host}/{self._server.database}/{self._to.table.text}"
 
+    @property
+    def replaces_rows(self) -> bool:
+        """Tell whether a row takes the place of an earlier one with the same keys."""
+        return self._to.mode == "upsert"
+
     # --- before anything is written -------------------------------------------------------------
 
     def check(self, df: DataFrame, output_mode: str) -> None:

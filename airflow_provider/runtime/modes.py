@@ -1,0 +1,179 @@
+"""Whether a job runs as streams or as batch jobs; pure decisions over what it declares.
+
+STREAMING and BATCH give the same result wherever both can run. Where a batch job would lose rows,
+or cannot run, BATCH is refused; where the two may differ in what nobody has promised, AUTOMATIC
+takes STREAMING, and BATCH is for whoever asks for it by name.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Final
+
+from airflow_provider.runtime.errors import ConfigError
+from airflow_provider.runtime.jobdir import BATCH, STREAMING
+from airflow_provider.runtime.lifecycle import AtEnd
+from airflow_provider.runtime.queries import upstream_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from airflow_provider.runtime.asking import Plan
+    from airflow_provider.runtime.queries import QueryDefinition
+    from airflow_provider.runtime.sources import SourceDefinition
+
+AUTOMATIC: Final = "automatic"
+
+_TIMERS: Final = (
+    "a batch job fires no timers, so what transformWithState emits in them would be lost"
+)
+_TIMEOUTS: Final = "a batch job fires no timeouts, so what they emit would be lost"
+_CANNOT: Final[Mapping[str, str]] = {
+    "TransformWithState:EventTime": _TIMERS,
+    "TransformWithState:ProcessingTime": _TIMERS,
+    "TransformWithStateInPySpark:EventTime": _TIMERS,
+    "TransformWithStateInPySpark:ProcessingTime": _TIMERS,
+    "TransformWithStateInPandas:EventTime": _TIMERS,
+    "TransformWithStateInPandas:ProcessingTime": _TIMERS,
+    "FlatMapGroupsWithState": _TIMEOUTS,
+    "FlatMapGroupsInPandasWithState": (
+        "Spark cannot run applyInPandasWithState in a batch job, where applyInPandas does it"
+    ),
+    "DeduplicateWithinWatermark": (
+        "Spark cannot run dropDuplicatesWithinWatermark in a batch job, where no time passes; "
+        "dropDuplicates can"
+    ),
+}
+_ONE_CALL: Final = (
+    "transformWithState is called once for each key with all its rows, in STREAMING once for each "
+    "key and batch"
+)
+_MAY_DIFFER: Final[Mapping[str, str]] = {
+    "TransformWithState:NoTime": _ONE_CALL,
+    "TransformWithStateInPySpark:NoTime": _ONE_CALL,
+    "TransformWithStateInPandas:NoTime": _ONE_CALL,
+    "GlobalLimit": "a limit takes the first rows that it sees, in BATCH other ones",
+}
+# Their readers give the same rows to a stream and to a batch job, with the same options.
+_SAME_IN_BOTH: Final = frozenset({"avro", "csv", "json", "orc", "parquet", "text", "xml"})
+# Options of file streams that a batch reader ignores: harmless value, and what it would miss.
+_STREAM_ONLY: Final[Mapping[str, tuple[str, str]]] = {
+    "cleansource": ("off", "a batch job cleans no files, so cleanSource would be ignored"),
+    "filenameonly": ("false", "a batch job reads every file, also two of one name (fileNameOnly)"),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Objection:
+    """A reason against BATCH.
+
+    Attributes:
+        why: for people; names the query or source.
+        refuses: BATCH is refused, too, when it is asked for by name.
+    """
+
+    why: str
+    refuses: bool = True
+
+
+def wanted_mode(asked: str, stored: str | None) -> str | None:
+    """Return the mode that is settled before the job is known; None where the job decides.
+
+    Args:
+        asked: ``automatic``, ``streaming`` or ``batch``.
+        stored: the mode of the run's earlier attempts, which stays; None for a new run.
+    """
+    return stored if asked == AUTOMATIC else asked.upper()
+
+
+def find_objections(
+    queries: Sequence[QueryDefinition], plan: Plan, resumed: str | None
+) -> list[Objection]:
+    """Return all that speaks against running the job in BATCH, refusals first.
+
+    Args:
+        queries: what it has declared, in whatever mode.
+        plan: what the ask comes to.
+        resumed: what the run would go on from; None when there is nothing.
+    """
+    found = [*_of_the_ask(plan, resumed), *_of_chains(queries)]
+    for query in queries:
+        found += _of_query(query)
+        for source in query.sources:
+            found += _of_source(query, source)
+    return sorted(dict.fromkeys(found), key=lambda objection: not objection.refuses)
+
+
+def check_batch(objections: Iterable[Objection]) -> None:
+    """Refuse a BATCH that was asked for by name and cannot be had.
+
+    Raises:
+        ConfigError: the message has the first reason.
+    """
+    for objection in objections:
+        if objection.refuses:
+            msg = f"{objection.why}; run with mode 'streaming', or 'automatic', which does so here"
+            raise ConfigError(msg)
+
+
+def _of_the_ask(plan: Plan, resumed: str | None) -> Iterator[Objection]:
+    if plan.until != "end" or plan.at_end is not AtEnd.DRAIN:
+        yield Objection(
+            f"until={plan.until!r} with at_end={plan.at_end.value!r} keeps state to go on from, "
+            "and BATCH has none"
+        )
+    if resumed is not None:
+        yield Objection(f"the run goes on from {resumed}, and BATCH begins anew")
+
+
+def _of_query(query: QueryDefinition) -> Iterator[Objection]:
+    where = f"query {query.name!r}"
+    for operation in query.operations:
+        if operation in _CANNOT:
+            yield Objection(f"{where}: {_CANNOT[operation]}")
+        elif operation in _MAY_DIFFER:
+            yield Objection(f"{where}: {_MAY_DIFFER[operation]}", refuses=False)
+    if query.native is not None:
+        yield Objection(
+            f"{where}: Spark's own sink {query.native.name} is exactly once in a stream only; a "
+            "batch job that is run again would write again"
+        )
+    rolling = query.output_mode != "append" and "Aggregate" in query.operations
+    if not rolling and any(getattr(sink, "replaces_rows", False) for sink in query.sinks):
+        yield Objection(
+            f"{where}: of rows with the same keys the later epoch's wins, and BATCH has one epoch",
+            refuses=False,
+        )
+
+
+def _of_source(query: QueryDefinition, source: SourceDefinition) -> Iterator[Objection]:
+    where = f"source {source.name!r} of query {query.name!r}"
+    options = {key.lower(): str(value).lower() for key, value in source.options.items()}
+    if not source.bounded:
+        yield Objection(f"{where} is not bounded")
+    elif source.format.lower() not in _SAME_IN_BOTH:
+        yield Objection(
+            f"{where}: {source.format} may give a stream other rows than a batch job",
+            refuses=False,
+        )
+    for option, (harmless, why) in _STREAM_ONLY.items():
+        if options.get(option, harmless) != harmless:
+            yield Objection(f"{where}: {why}")
+
+
+def _of_chains(queries: Sequence[QueryDefinition]) -> Iterator[Objection]:
+    """Yield where a query reads what another one writes: BATCH runs them side by side."""
+    for reader, writers in upstream_of(queries).items():
+        for writer in writers:
+            yield Objection(f"query {reader!r} reads what {writer!r} writes")
+
+
+__all__ = [
+    "AUTOMATIC",
+    "BATCH",
+    "STREAMING",
+    "Objection",
+    "check_batch",
+    "find_objections",
+    "wanted_mode",
+]

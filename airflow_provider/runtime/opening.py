@@ -1,0 +1,117 @@
+"""The queries of an attempt, opened: their epochs recovered, Spark not yet started."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from typing import TYPE_CHECKING
+
+from airflow_provider.runtime.batchlog import commit_log_of
+from airflow_provider.runtime.checkpoint import CheckpointLogs
+from airflow_provider.runtime.jobdir import BATCH
+from airflow_provider.runtime.queries import BatchQuery, RunningQuery, pacemaker_for
+from airflow_provider.runtime.sinks import EpochCommitter, NativeEpochs
+from airflow_provider.runtime.storage import spark_url
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from airflow_provider.runtime.asking import Ask
+    from airflow_provider.runtime.checkpoint import CommitLog
+    from airflow_provider.runtime.clock import Clock
+    from airflow_provider.runtime.drains import DrainIntent
+    from airflow_provider.runtime.jobdir import JobDirectory, RunDirectory
+    from airflow_provider.runtime.lease import Lease
+    from airflow_provider.runtime.preparing import DeclaredJob
+    from airflow_provider.runtime.queries import QueryDefinition
+
+log = logging.getLogger(__name__)
+
+
+@dataclasses.dataclass(frozen=True)
+class Opener:
+    """Opens the queries of one attempt.
+
+    Attributes:
+        ask: what is wanted.
+        directory: the job directory.
+        run: the run.
+        job: what the job's function has declared.
+        lease: the right to commit.
+        replayable: the runs that stay replayable.
+        clock: time.
+    """
+
+    ask: Ask
+    directory: JobDirectory
+    run: RunDirectory
+    job: DeclaredJob
+    lease: Lease
+    replayable: Sequence[str]
+    clock: Clock
+
+    def open(
+        self, intents: Mapping[str, DrainIntent | None]
+    ) -> dict[str, RunningQuery | BatchQuery]:
+        """Publish what Spark has committed, remove what it has not, and return the queries.
+
+        Args:
+            intents: per query how it is draining; None while it reads.
+
+        Raises:
+            CheckpointError: Spark's log and the records contradict each other.
+
+        Crash safety: calling it again completes it.
+        """
+        if self.job.plan.mode == BATCH:
+            return {query.name: self._open_batch(query) for query in self.job.queries}
+        # What the last drains have produced follows finish().
+        draining = all(intent is not None for intent in intents.values())
+        return {
+            query.name: self._open_stream(query, intents[query.name] if draining else None)
+            for query in self.job.queries
+        }
+
+    def _open_stream(self, query: QueryDefinition, held_back: DrainIntent | None) -> RunningQuery:
+        place = self.directory.checkpoint(query.name)
+        logs = CheckpointLogs(place)
+        epochs = self._epochs_of(query, logs)
+        epochs.recover(held_back.batch if held_back is not None else None)
+        target_s = self.ask.pacing_s(self.job.plan.until)
+        return RunningQuery(
+            query,
+            checkpoint=spark_url(place.url),
+            logs=logs,
+            epochs=epochs,
+            trigger=self.job.plan.trigger(self.ask.trigger_s),
+            clock=self.clock,
+            pacemaker=pacemaker_for(query, target_s, self.clock),
+        )
+
+    def _open_batch(self, query: QueryDefinition) -> BatchQuery:
+        logs = commit_log_of(self.directory, self.run, query.name, mode=BATCH)
+        epochs = self._epochs_of(query, logs)
+        epochs.recover(through=-1)  # what a batch job has produced follows finish()
+        return BatchQuery(query, logs=logs, epochs=epochs)
+
+    def _epochs_of(self, query: QueryDefinition, logs: CommitLog) -> EpochCommitter | NativeEpochs:
+        if query.native is not None:
+            sink = query.native
+            log.info("query=%s sink=%s guarantees: %s", query.name, sink.name, sink.guarantee)
+            return NativeEpochs(sink)
+        return EpochCommitter(
+            query.name,
+            storage=self.directory.committables(query.name),
+            logs=logs,
+            sinks=query.sinks,
+            lease=self.lease,
+            run_id=self.run.run_id,
+            clock=self.clock,
+            keep_runs=self._kept_runs(query),
+        )
+
+    def _kept_runs(self, query: QueryDefinition) -> list[str]:
+        """Return the runs of which every epoch keeps its record."""
+        if self.job.plan.until == "stopped":
+            return []  # it has no end, so its records would be without number
+        return [*self.replayable, *([self.run.run_id] if query.bounded else [])]

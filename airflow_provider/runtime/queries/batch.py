@@ -1,0 +1,114 @@
+"""One query run as one batch job: everything is read once, and staged as epoch 0."""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from typing import TYPE_CHECKING, Any, Final
+
+from airflow_provider.runtime.queries.batchplan import BatchExecution
+from airflow_provider.runtime.sinks import NativeEpochs
+
+if TYPE_CHECKING:
+    import threading
+
+    from airflow_provider.runtime.checkpoint import CommitLog
+    from airflow_provider.runtime.lifecycle import Run
+    from airflow_provider.runtime.queries.definition import QueryDefinition
+    from airflow_provider.runtime.sinks import EpochCommitter
+
+log = logging.getLogger(__name__)
+
+_EPOCH: Final = 0
+_STOP_TIMEOUT_S: Final = 60.0  # a sink's own code, between Spark's jobs, cannot be interrupted
+
+
+class BatchQuery:
+    """What :class:`~.running.RunningQuery` is for a stream; it has the same methods.
+
+    Spark sets no checkpoint: whether its epoch counts is for the run's commit to say (batchlog).
+
+    Args:
+        definition: the query, over static sources.
+        logs: says whether the run has committed.
+        epochs: takes its output.
+    """
+
+    def __init__(
+        self,
+        definition: QueryDefinition,
+        *,
+        logs: CommitLog,
+        epochs: EpochCommitter | NativeEpochs,
+    ) -> None:
+        self.name = definition.name
+        self.definition = definition
+        self.logs = logs
+        self.epochs = epochs
+        self._group = f"spark-stream {self.name} {uuid.uuid4()}"
+        self._thread: threading.Thread | None = None
+        self._error: BaseException | None = None
+
+    def start(self, how: Run) -> None:
+        """Start the job in a thread of its own; there is one way only.
+
+        Crash safety: what it leaves is staged, and removed or replaced by the next attempt.
+        """
+        from pyspark import InheritableThread
+
+        self._error = None
+        self._thread = InheritableThread(target=self._run, name=f"batch {self.name}")
+        self._thread.daemon = True  # a job that cannot be stopped must not hold the process
+        self._thread.start()
+        log.info("query=%s started as one batch job (%s)", self.name, how.value)
+
+    def has_ended(self) -> bool:
+        """Tell whether a job that was started no longer runs."""
+        return self._thread is not None and not self._thread.is_alive()
+
+    def error(self) -> BaseException | None:
+        """Return why the job ended; None when it ended by itself."""
+        return self._error
+
+    def halt(self, timeout_s: float | None) -> None:
+        """Do nothing, as in ``halt_in_time``: what asks for it is refused (stopping.desk)."""
+
+    def halt_in_time(self) -> None:
+        """Do nothing: the job reads everything, or is cancelled."""
+
+    def settle(self) -> None:
+        """Forget a job that has ended."""
+        self._thread = None
+
+    def stop(self) -> None:
+        """Cancel the job. Idempotent."""
+        thread = self._thread
+        if thread is None or not thread.is_alive():
+            return
+        context = self.definition.df.sparkSession.sparkContext
+        context._jsc.sc().cancelJobGroupAndFutureJobs(self._group)
+        thread.join(_STOP_TIMEOUT_S)
+        if thread.is_alive():
+            log.warning("query=%s has not stopped in %.0f s", self.name, _STOP_TIMEOUT_S)
+
+    def last_progress(self) -> dict[str, Any] | None:
+        """Return None: Spark reports none of a batch job."""
+        return None
+
+    def pacing(self) -> dict[str, Any] | None:
+        """Return None: there is one batch, of everything."""
+        return None
+
+    def _run(self) -> None:
+        try:
+            self._stage()
+        except BaseException as error:  # noqa: BLE001 - the driver's thread raises it
+            self._error = error
+
+    def _stage(self) -> None:
+        if isinstance(self.epochs, NativeEpochs):  # modes.py has refused it before
+            raise TypeError(self.epochs.sink.name)
+        df = self.definition.df
+        df.sparkSession.sparkContext.setJobGroup(self._group, f"query {self.name}")
+        execution = BatchExecution(df)
+        self.epochs.pre_commit(execution.rows(), _EPOCH, execution.count_input_rows)
