@@ -14,6 +14,7 @@ from streams import START, read_with_pandas, windows_of, write_events
 from truths import ALL, CLICKED, JOINS, NEEDS_ROCKSDB, SHOWN, TRUTHS, prepare
 
 from airflow_provider.runtime import failpoints
+from airflow_provider.runtime.batchlog import committed_batch_run
 from airflow_provider.runtime.cleanup import clean_up
 from airflow_provider.runtime.clock import SystemClock
 from airflow_provider.runtime.driver import run_job
@@ -314,7 +315,7 @@ def test_a_batch_run_that_fails_has_published_nothing(spark, place):
     with pytest.raises(RunFailedError, match="query 'windows'.*failing"):
         run(spark, place, "one_fails", run_id="r1", **asked)
     assert [] == list(place.root.glob("output/*/part-*"))
-    assert JobDirectory(open_storage(str(place.job_dir))).batch_run() is None
+    assert committed_batch_run(JobDirectory(open_storage(str(place.job_dir)))) is None
     failing.unlink()
     final = run(spark, place, "one_fails", **asked)
 
@@ -390,12 +391,10 @@ def test_a_batch_run_is_replayed(spark, place):
     A run that takes a BATCH run's place takes its rows back first, and writes them anew once.
     """
     write_events(place.input, EVENTS)
-    first = place.run(spark, "tumbling_window", run_id="r1", mode="automatic", rewindable=True)
+    first = place.run(spark, "tumbling_window", run_id="r1", mode="automatic")
     write_events(place.input, [(44, "d", 5)], first=1)
 
-    second = place.run(
-        spark, "tumbling_window", run_id="r2", mode="automatic", rewindable=True, replays="r1"
-    )
+    second = place.run(spark, "tumbling_window", run_id="r2", mode="automatic", replays="r1")
 
     assert ["BATCH", "BATCH"] == [first.mode, second.mode]
     assert windows_of([*EVENTS, (44, "d", 5)]) == read_with_pandas(place.output)
