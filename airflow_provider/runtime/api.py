@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from airflow_provider.runtime.durations import parse_duration
 from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.jobdir import BATCH, check_name
 from airflow_provider.runtime.queries.definition import QueryDefinition, place_of, sources_of
 from airflow_provider.runtime.queries.plan import check_supported, is_streaming, operations
 from airflow_provider.runtime.sinks import FilesSink, NativeSink, Sink
-from airflow_provider.runtime.sources import SourceDefinition
+from airflow_provider.runtime.sources import SourceBinding, SourceDefinition
 
 if TYPE_CHECKING:
     import datetime as dt
@@ -35,7 +36,8 @@ class JobContext:
     """Given to the job's function, which declares sources and queries with it and returns.
 
     The function only declares: nothing is read or written while it runs, and it may be called
-    twice, first for STREAMING and then for BATCH.
+    several times: for STREAMING and for BATCH, and once more for a query some of whose sources have
+    ended.
 
     Attributes:
         spark: a Spark session of this job alone.
@@ -54,6 +56,7 @@ class JobContext:
         mode: str,
         interval: tuple[dt.datetime, dt.datetime] | None = None,
         target_batch_s: float | None = None,
+        bindings: Mapping[str, SourceBinding] | None = None,
     ) -> None:
         self.spark = spark
         self.params: Mapping[str, str] = _Params(params)
@@ -61,6 +64,7 @@ class JobContext:
         self.mode = mode
         self.interval = interval
         self._target_batch_s = target_batch_s
+        self._bindings = bindings or {}
         self._sources: list[SourceDefinition] = []
         self._queries: list[QueryDefinition] = []
         self._on_finish: list[Callback] = []
@@ -77,6 +81,7 @@ class JobContext:
         bounded: bool = False,
         watermark: tuple[str, str] | None = None,
         paced: bool = True,
+        idle_after: str | float | None = None,
     ) -> DataFrame:
         """Declare a source and return it: a streaming DataFrame, in BATCH a static one.
 
@@ -90,16 +95,20 @@ class JobContext:
                 attempt starts.
             watermark: event-time column and delay, as for ``withWatermark``.
             paced: whether the size of its batches may be fitted to a target time, as the run asks.
+            idle_after: how long it may give no row before the query's watermark goes on without it,
+                a duration; by default it is waited for as long as the query runs. Needs a
+                *watermark*. Its rows count again as soon as it has some.
 
         Raises:
-            ConfigError: the name is used twice, Spark cannot read the source, or BATCH is asked of
-                one that is not bounded.
+            ConfigError: the name is used twice, Spark cannot read the source, BATCH is asked of one
+                that is not bounded, or *idle_after* cannot be had.
         """
         check_name(name, what="source")
         if any(source.name == name for source in self._sources):
             msg = f"source {name!r} is read twice; keep the DataFrame and use it again"
             raise ConfigError(msg)
         written = path is not None and place_of(path) in self._written()
+        binding = self._bindings.get(name, SourceBinding())
         source = SourceDefinition(
             name=name,
             format=format,
@@ -111,6 +120,9 @@ class JobContext:
             is_internal=written,
             paced=paced,
             target_s=self._target_batch_s,
+            idle_after_s=_idle_after(name, idle_after, watermark),
+            markers=binding.markers,
+            ended=binding.ended,
         )
         if self._is_batch and not bounded:
             msg = (
@@ -229,6 +241,21 @@ class JobContext:
     def queries(self) -> tuple[QueryDefinition, ...]:
         """Return the queries declared so far."""
         return tuple(self._queries)
+
+
+def _idle_after(
+    source: str, value: str | float | None, watermark: tuple[str, str] | None
+) -> float | None:
+    if value is None:
+        return None
+    seconds = parse_duration(value, name=f"source {source!r}: idle_after")
+    if watermark is None or seconds == 0:
+        msg = (
+            f"source {source!r}: idle_after is a time in which its watermark may stand still, so "
+            "it is more than 0 and needs watermark=(column, delay)"
+        )
+        raise ConfigError(msg)
+    return seconds
 
 
 class _Params(dict[str, str]):

@@ -18,9 +18,10 @@ from airflow_provider.runtime.asking import (
     check_not_rewound,
     check_same_ask,
 )
+from airflow_provider.runtime.binding import bind
 from airflow_provider.runtime.checkpoint import CheckpointLogs, next_drain_step, plan_drain_batch
 from airflow_provider.runtime.clock import Clock, Due, to_iso
-from airflow_provider.runtime.drains import DrainIntent, drain_intent, put_drain_intent
+from airflow_provider.runtime.drains import begin_drain, drain_intent, end_sources
 from airflow_provider.runtime.errors import (
     LeaseLostError,
     RunCancelledError,
@@ -51,6 +52,7 @@ from airflow_provider.runtime.queries import (
     BatchQuery,
     RunningQuery,
     StateOperator,
+    ending_alone,
     read_state_operators,
     reported_state,
     spark_repartition,
@@ -124,6 +126,7 @@ class Attempt:
             job.plan.at_end,
             upstream=upstream_of(job.queries),
             continuous=job.plan.until == "stopped",
+            bounded=ending_alone(job.queries),
         )
         self._events: deque[lifecycle.Event] = deque()
         self._queries: dict[str, RunningQuery | BatchQuery] = {}
@@ -142,10 +145,14 @@ class Attempt:
         self._requests_due = Due(clock, _REQUEST_POLL_S)
         self._look_due = Due(clock, _SLOW_POLL_S)
         self._replayable: list[str] = []
+        self._acts = self._make_acts()
+
+    def _make_acts(self) -> dict[type, Callable[..., None]]:
         # Each act takes the instruction it is paired with, which a type checker cannot see.
-        self._acts: dict[type, Callable[..., None]] = {
+        return {
             lifecycle.StartQuery: self._start_query,
             lifecycle.HaltQuery: self._halt_query,
+            lifecycle.EndSources: self._end_sources,
             lifecycle.PublishEpochs: self._publish_epochs,
             lifecycle.StoreDrainIntent: self._store_drain_intent,
             lifecycle.PlanDrain: self._plan_drain,
@@ -267,6 +274,8 @@ class Attempt:
             self._hear_requests()
         if self._look_due():
             self._lease.check()
+            for query in self._queries.values():
+                query.move_idle_sources()
             self._report_progress()
 
     def _how_it_ended(self, query: RunningQuery | BatchQuery) -> lifecycle.Event:
@@ -334,7 +343,12 @@ class Attempt:
             for name, intent in self._intents.items()
             if committed or intent is not None
         }
-        self._events.append(lifecycle.Started(steps, self._desk.promised()))
+        mixed = [
+            name
+            for name, query in self._queries.items()
+            if not set(query.definition.ending) <= set(query.definition.ended)
+        ]
+        self._events.append(lifecycle.Started(steps, self._desk.promised(), mixed))
 
     def _start_query(self, instruction: lifecycle.StartQuery) -> None:
         self._lease.check()
@@ -342,6 +356,15 @@ class Attempt:
 
     def _halt_query(self, instruction: lifecycle.HaltQuery) -> None:
         self._queries[instruction.query].halt(self._desk.aligned_timeout_s)
+
+    def _end_sources(self, instruction: lifecycle.EndSources) -> None:
+        self._lease.check()
+        query = self._queries[instruction.query]
+        ending = query.definition.ending
+        now = self._clock.now()
+        end_sources(self._directory, query.name, ending, run_id=self._run.run_id, now=now)
+        query.definition = bind(query.definition, self._directory, ending, self._job.declare)
+        log.info("query=%s sources=%s ended", query.name, ",".join(ending))
 
     def _publish_epochs(self, instruction: lifecycle.PublishEpochs) -> None:
         query = self._queries[instruction.query]
@@ -351,14 +374,8 @@ class Attempt:
         self._lease.check()
         query = self._queries[instruction.query]
         if not self._is_batch:  # which has no state to drain, and a commit of its own
-            intent = DrainIntent(
-                query_id=str(query.logs.query_id()),
-                run_id=self._run.run_id,
-                batch=query.logs.position().last_commit,
-                at=to_iso(self._clock.now()),
-            )
-            put_drain_intent(self._directory, query.name, intent)
-            failpoints.hit("drain.intended")
+            now = self._clock.now()
+            begin_drain(self._directory, query.name, run_id=self._run.run_id, now=now)
         self._events.append(lifecycle.IntentStored(query.name, self._next_step(query)))
 
     def _plan_drain(self, instruction: lifecycle.PlanDrain) -> None:

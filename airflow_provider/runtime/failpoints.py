@@ -42,6 +42,7 @@ ALL: Final = (
     "iceberg.taken_back",
     "stop.promised",
     "stop.saved",
+    "sources.ended",
     "drain.intended",
     "drain.planned",
     "drain.ended",

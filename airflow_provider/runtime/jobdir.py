@@ -6,6 +6,8 @@
     queries/<query>/checkpoint/                  Spark's own, format untouched
     queries/<query>/committables/<epoch>.json    EpochRecord (sinks/epochs.py)
     queries/<query>/drains/<query id>.json       DrainIntent (drains.py): before its drain
+    queries/<query>/ended/<query id>.json        EndedSources (drains.py): which are read no more
+    queries/<query>/markers/<source>/            markers of a source (sources/marker.py)
     runs/<run id>/run.json                       RunRecord
     runs/<run id>/submissions/<driver id>.json   SubmissionRecord: intent, put before submitting
     runs/<run id>/submissions/<driver id>.process.json, .exit.json
@@ -301,6 +303,10 @@ class JobDirectory:
     def committables(self, query: str) -> Storage:
         """Return where the sinks' epoch records of *query* lie."""
         return self.storage.at(f"queries/{query}/committables")
+
+    def markers(self, query: str, source: str) -> str:
+        """Return where the markers of a source lie that *query* reads."""
+        return self.storage.at(f"queries/{query}/markers/{source}").url
 
     def query_names(self) -> list[str]:
         """Return the queries that have a folder, sorted."""

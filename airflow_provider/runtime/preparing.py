@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING
 
 from airflow_provider.runtime.api import JobContext
 from airflow_provider.runtime.asking import Ask, Plan, check_not_drained, resolve
+from airflow_provider.runtime.binding import Declare, bind, check_sources
 from airflow_provider.runtime.checkpoint import CheckpointLogs
+from airflow_provider.runtime.drains import ended_sources
 from airflow_provider.runtime.entry import check_entry_file, is_entry_file, load_entry
 from airflow_provider.runtime.errors import (
     ConfigError,
@@ -32,7 +34,7 @@ from airflow_provider.runtime.session import is_submitted, job_session
 from airflow_provider.runtime.storage import open_storage
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from pyspark.sql import SparkSession
 
@@ -40,6 +42,7 @@ if TYPE_CHECKING:
     from airflow_provider.runtime.jobdir import RunRecord
     from airflow_provider.runtime.lease import LeaseObserver
     from airflow_provider.runtime.queries import QueryDefinition
+    from airflow_provider.runtime.sources import SourceBinding
 
 log = logging.getLogger(__name__)
 
@@ -103,17 +106,19 @@ def check_before_cleanup(ask: Ask, directory: JobDirectory, clock: Clock) -> Lea
 
 @dataclasses.dataclass(frozen=True)
 class DeclaredJob:
-    """What the job's function has declared, and how it is to be run."""
+    """What the job's function has declared, and how it is to be run.
+
+    Attributes:
+        queries: in the order in which the job wrote them, as they are to be run.
+        declare: calls the function again, with sources bound.
+    """
 
     name: str
     spark: SparkSession
     context: JobContext
     plan: Plan
-
-    @property
-    def queries(self) -> tuple[QueryDefinition, ...]:
-        """Return the queries in the order in which the job wrote them."""
-        return self.context.queries
+    queries: tuple[QueryDefinition, ...]
+    declare: Declare
 
 
 def declare_job(ask: Ask, directory: JobDirectory, run_id: str, spark: SparkSession) -> DeclaredJob:
@@ -128,7 +133,7 @@ def declare_job(ask: Ask, directory: JobDirectory, run_id: str, spark: SparkSess
     wanted = wanted_mode(ask.mode, stored.mode if stored is not None else None)
     job = declare_in(wanted or STREAMING, ask, run_id, spark)
     if wanted == STREAMING:
-        return job
+        return _with_markers(job, directory)
     objections = find_objections(job.queries, job.plan, _find_resumed(ask, directory))
     if wanted == BATCH:
         check_batch(objections)
@@ -141,7 +146,18 @@ def declare_job(ask: Ask, directory: JobDirectory, run_id: str, spark: SparkSess
         except ConfigError as error:
             reasons = [str(error)]
     log.info("run=%s mode=STREAMING, not BATCH: %s", run_id, "; ".join(reasons))
-    return job
+    return _with_markers(job, directory)
+
+
+def _with_markers(job: DeclaredJob, directory: JobDirectory) -> DeclaredJob:
+    """Declare those queries anew whose sources end or fall silent while others go on."""
+    for query in job.queries:
+        check_sources(query)
+    queries = tuple(
+        bind(query, directory, ended_sources(directory, query.name), job.declare)
+        for query in job.queries
+    )
+    return dataclasses.replace(job, queries=queries)
 
 
 def declare_in(mode: str, ask: Ask, run_id: str, spark: SparkSession) -> DeclaredJob:
@@ -151,25 +167,41 @@ def declare_in(mode: str, ask: Ask, run_id: str, spark: SparkSession) -> Declare
         ConfigError: the function is not there, failed, or declared what cannot be run.
     """
     session = job_session(spark, ask.conf)
-    context = JobContext(
-        session,
-        params=ask.params,
-        run_id=run_id,
-        mode=mode,
-        interval=ask.interval,
-        target_batch_s=ask.target_batch_s,
-    )
     function = load_entry(ask.entry)
     _send_by_value(function)
+
+    def declare(bindings: Mapping[str, SourceBinding]) -> JobContext:
+        context = JobContext(
+            session,
+            params=ask.params,
+            run_id=run_id,
+            mode=mode,
+            interval=ask.interval,
+            target_batch_s=ask.target_batch_s,
+            bindings=bindings,
+        )
+        _call(function, context, ask.entry)
+        return context
+
+    context = declare({})
+    return DeclaredJob(
+        name=getattr(function, "__name__", "job"),
+        spark=session,
+        context=context,
+        plan=dataclasses.replace(resolve(ask, context.queries), mode=mode),
+        queries=context.queries,
+        declare=lambda bindings: declare(bindings).queries,
+    )
+
+
+def _call(function: Callable[[JobContext], None], context: JobContext, entry: str) -> None:
     try:
         function(context)
     except SparkStreamError:
         raise
     except (Exception, SystemExit) as error:
-        msg = f"entry {ask.entry!r}: the job's function failed: {type(error).__name__}: {error}"
+        msg = f"entry {entry!r}: the job's function failed: {type(error).__name__}: {error}"
         raise ConfigError(msg) from error
-    plan = dataclasses.replace(resolve(ask, context.queries), mode=mode)
-    return DeclaredJob(getattr(function, "__name__", "job"), session, context, plan)
 
 
 def _check_same_queries(job: DeclaredJob, stored: RunRecord | None) -> None:

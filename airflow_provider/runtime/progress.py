@@ -55,6 +55,7 @@ def _query_progress(life: Lifecycle, query: RunningQuery | BatchQuery) -> dict[s
         "state_rows": sum(op["numRowsTotal"] for op in spark.get("stateOperators", [])),
         "backlog": _backlog(spark.get("sources", [])),
         "pacing": query.pacing(),
+        "idle": query.idle_sources(),
     }
 
 

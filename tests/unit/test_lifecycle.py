@@ -16,6 +16,7 @@ from airflow_provider.runtime.lifecycle import (
     Close,
     Closed,
     CommitEpochs,
+    EndSources,
     EpochsCommitted,
     Failed,
     FinalPut,
@@ -86,8 +87,8 @@ SAVED = [
 CHAIN = {"q2": ("q1",), "q3": ("q2",)}
 
 
-def a_job(names=ONE, at_end=AtEnd.DRAIN, *, upstream=None, continuous=False):
-    return Lifecycle.of(names, at_end, upstream=upstream, continuous=continuous)
+def a_job(names=ONE, at_end=AtEnd.DRAIN, *, upstream=None, continuous=False, bounded=()):
+    return Lifecycle.of(names, at_end, upstream=upstream, continuous=continuous, bounded=bounded)
 
 
 A_STREAM = {"at_end": AtEnd.SUSPEND, "continuous": True}
@@ -100,6 +101,89 @@ STORIES = {
             (IntentStored("q1", PLAN), planned("q1")),
             (QueryEnded("q1", DONE), [CallFinish()]),
             *FINISH,
+        ],
+    ),
+    "some sources of a stream end, others go on": (
+        a_job(ONE, **A_STREAM),
+        [
+            (Started(mixed=ONE), start("q1", how=Run.AVAILABLE)),
+            (QueryEnded("q1", PLAN), [EndSources("q1"), *start("q1")]),
+            (StopRequested(KEEP), [HaltQuery("q1")]),
+            (QueryEnded("q1", PLAN), [CommitEpochs()]),
+            *sealed(AtEnd.SUSPEND),
+        ],
+    ),
+    "a stream is stopped before its sources have ended, and its savepoint fails": (
+        a_job(ONE, **A_STREAM),
+        [
+            (Started(mixed=ONE), start("q1", how=Run.AVAILABLE)),
+            (StopRequested(KEEP_SAVED), [HaltQuery("q1")]),
+            (QueryEnded("q1", PLAN), [CommitEpochs()]),
+            (EpochsCommitted(), [TakeSavepoint()]),
+            (SavepointFailed(), start("q1", how=Run.AVAILABLE)),
+            (QueryEnded("q1", PLAN), [EndSources("q1"), *start("q1")]),
+            (StopRequested(KEEP), [HaltQuery("q1")]),
+            (QueryEnded("q1", PLAN), [CommitEpochs()]),
+            *sealed(AtEnd.SUSPEND),
+        ],
+    ),
+    "some sources of a slice end, and it goes on to what others have": (
+        a_job(ONE, AtEnd.SUSPEND),
+        [
+            (Started(mixed=ONE), start("q1", how=Run.AVAILABLE)),
+            (QueryEnded("q1", PLAN), [EndSources("q1"), *start("q1")]),
+            (QueryEnded("q1", PLAN), [CommitEpochs()]),
+            *sealed(AtEnd.SUSPEND),
+        ],
+    ),
+    "some sources of a slice end, and the drain ends all": (
+        a_job(ONE),
+        [
+            (Started(mixed=ONE), start("q1", how=Run.AVAILABLE)),
+            (QueryEnded("q1", PLAN), [EndSources("q1"), *end_of("q1")]),
+            (IntentStored("q1", PLAN), planned("q1")),
+            (QueryEnded("q1", DONE), [CallFinish()]),
+            *FINISH,
+        ],
+    ),
+    "a bounded query drains at its end, and a stream beside it goes on": (
+        a_job(("q1", "q2"), **A_STREAM, bounded={"q1"}),
+        [
+            (Started(), [*start("q1", how=Run.AVAILABLE), *start("q2")]),
+            (QueryEnded("q1", PLAN), end_of("q1")),
+            (IntentStored("q1", PLAN), planned("q1")),
+            (QueryEnded("q1", DONE), []),
+            (StopRequested(KEEP), [HaltQuery("q2")]),
+            (QueryEnded("q2", PLAN), [CommitEpochs()]),
+            *sealed(AtEnd.SUSPEND),
+        ],
+    ),
+    "a bounded query drains while the stream beside it is stopped": (
+        a_job(("q1", "q2"), **A_STREAM, bounded={"q1"}),
+        [
+            (Started(), [*start("q1", how=Run.AVAILABLE), *start("q2")]),
+            (QueryEnded("q1", PLAN), end_of("q1")),
+            (StopRequested(KEEP), [HaltQuery("q2")]),
+            (QueryEnded("q2", PLAN), []),
+            (IntentStored("q1", PLAN), planned("q1")),
+            (QueryEnded("q1", DONE), [CommitEpochs()]),
+            *sealed(AtEnd.SUSPEND),
+        ],
+    ),
+    "in a stream, what a bounded query writes ends after it": (
+        a_job(THREE, **A_STREAM, upstream={"q2": ("q1",)}, bounded={"q1", "q2"}),
+        [
+            (Started(), [*start("q1", how=Run.AVAILABLE), *start("q3")]),
+            (QueryEnded("q1", NOTHING), end_of("q1")),
+            (
+                IntentStored("q1", NOTHING),
+                [PublishEpochs("q1"), *start("q2", how=Run.AVAILABLE)],
+            ),
+            (QueryEnded("q2", NOTHING), end_of("q2")),
+            (IntentStored("q2", NOTHING), []),
+            (StopRequested(KEEP), [HaltQuery("q3")]),
+            (QueryEnded("q3", PLAN), [CommitEpochs()]),
+            *sealed(AtEnd.SUSPEND),
         ],
     ),
     "three queries drain, each as soon as it has read its last row": (
@@ -508,7 +592,7 @@ def test_handling_an_event_leaves_the_state_before_it_alone():
 class World:
     """Answers instructions as a driver would, with Spark's answers and requests drawn at random."""
 
-    def __init__(self, draw, life, steps, stop) -> None:
+    def __init__(self, draw, life, steps, stop, mixed) -> None:
         self.draw = draw
         self.life = life
         self.running: set[str] = set()
@@ -519,7 +603,8 @@ class World:
         first = [NOTHING, PLAN, RUN_OPEN]
         self.steps = {name: draw(st.sampled_from(first)) for name in life.queries} | steps
         self.published: set[str] = set()
-        self.answers: list = [Started(dict(steps), stop)]
+        self.mixed = set(mixed)
+        self.answers: list = [Started(dict(steps), stop, frozenset(mixed))]
 
     def choose(self):
         """Take the next event: an answer in order, a query's end, a request, or an interruption."""
@@ -545,7 +630,7 @@ class World:
                 self.carry_out(instruction)
         return self.told
 
-    def carry_out(self, instruction) -> None:
+    def carry_out(self, instruction) -> None:  # noqa: C901 - one branch for each instruction
         answers = {
             CommitEpochs: EpochsCommitted(),
             CallFinish: FinishDone(),
@@ -562,6 +647,9 @@ class World:
         elif isinstance(instruction, PublishEpochs):
             assert instruction.query not in self.running
             self.published.add(instruction.query)
+        elif isinstance(instruction, EndSources):
+            assert instruction.query not in self.running
+            self.mixed.remove(instruction.query)
         elif isinstance(instruction, StoreDrainIntent):
             self.answers.append(IntentStored(instruction.query, self.steps[instruction.query]))
         elif isinstance(instruction, TakeSavepoint):
@@ -582,8 +670,10 @@ class World:
             self.steps[query] = {RUN_OPEN: PLAN, RUN_PLANNED: DONE}[step]
             return
         assert step not in {RUN_PLANNED, DONE}, "read after the drain"
-        if how is Run.AVAILABLE:
-            assert set(self.life.upstream[query]) <= self.published
+        if how is Run.AVAILABLE and not self.life.continuous:
+            assert set(self.life.upstream.get(query, ())) <= self.published
+        if how is Run.INPUT:
+            assert query not in self.mixed, "it has not caught up"
         # An open batch is run first, by any trigger; the query may be stopped in another one.
         self.steps[query] = self.draw(st.sampled_from([PLAN, RUN_OPEN]))
 
@@ -605,12 +695,16 @@ def test_in_any_life_the_order_holds(data):
     upstream = {q: ups for q, ups in data.draw(UPSTREAM).items() if q in names}
     at_end = data.draw(st.sampled_from(list(AtEnd)))
     continuous = at_end is AtEnd.SUSPEND and data.draw(st.booleans())
-    life = a_job(names, at_end, upstream=upstream, continuous=continuous)
+    some = st.sets(st.sampled_from(names))
+    ends = {q for q in data.draw(some) if not upstream.get(q)} if continuous else set()
+    bounded = ends if len(ends) < len(names) else set()
+    mixed = data.draw(some) - bounded
+    life = a_job(names, at_end, upstream=upstream, continuous=continuous, bounded=bounded)
     drained = data.draw(st.sets(st.sampled_from(names))) if at_end is AtEnd.DRAIN else set()
     drained = {q for q in drained if set(upstream.get(q, ())) <= drained}
     steps = {q: data.draw(st.sampled_from([RUN_PLANNED, DONE, NOTHING, PLAN])) for q in drained}
     stop = data.draw(st.sampled_from([None, FLUSH, FLUSH_SAVED]))
-    world = World(data.draw, life, steps, stop)
+    world = World(data.draw, life, steps, stop, mixed - drained)
 
     told = world.live()
     kinds = [type(instruction) for instruction in told]

@@ -15,7 +15,9 @@ savepoint if one was asked for, final checkpoint, ``close()``.
     any phase before CLOSING ──(failure, cancel)──▶ CLOSING
 
 A query that reads what another one of the job writes waits until that one has ended and its output
-is published, unless the job goes on until it is stopped: then both read on side by side.
+is published, unless the job goes on until it is stopped: then both read on side by side. In such a
+job a query all of whose sources end drains at their end, and others go on. A query some of whose
+sources end reads what is there (CATCHING_UP), lets them end, and goes on without them.
 """
 
 from __future__ import annotations
@@ -32,6 +34,7 @@ from airflow_provider.runtime.lifecycle.words import (
     Close,
     Closed,
     CommitEpochs,
+    EndSources,
     EpochsCommitted,
     Event,
     Failed,
@@ -86,7 +89,8 @@ _MOVES: Final[Mapping[JobPhase, frozenset[JobPhase]]] = {
 # Epochs are published as soon as Spark has committed them only here: what the last drains have
 # produced follows finish(), and a stopping attempt leaves the rest to the next start.
 _PUBLISHING: Final = frozenset({JobPhase.READING, JobPhase.HALTING})
-_STILL_READS: Final = frozenset({QueryPhase.WAITING, QueryPhase.READING})
+_RUNNING: Final = frozenset({QueryPhase.CATCHING_UP, QueryPhase.READING})
+_STILL_READS: Final = frozenset({QueryPhase.WAITING, *_RUNNING})
 _AT_WORK: Final = frozenset({QueryPhase.HALTING, QueryPhase.DRAINING})
 
 Told = tuple[Instruction, ...]
@@ -101,6 +105,8 @@ class Lifecycle:
         queries: phase by name, in the order the job wrote them.
         upstream: for each query that reads what others of the job write: these.
         continuous: whether the run goes on until somebody stops it.
+        bounded: the queries of a continuous run that end by themselves.
+        mixed: the queries some of whose sources have yet to end, while others go on.
         phase: where the attempt stands.
         stop: what somebody asked for who stops the job.
         failure: why it ends, if it fails.
@@ -111,6 +117,8 @@ class Lifecycle:
     queries: Mapping[str, QueryPhase]
     upstream: Mapping[str, Collection[str]] = dataclasses.field(default_factory=dict)
     continuous: bool = False
+    bounded: Collection[str] = ()
+    mixed: Collection[str] = ()
     phase: JobPhase = JobPhase.OPENED
     stop: Stop | None = None
     failure: Failure | None = None
@@ -124,10 +132,16 @@ class Lifecycle:
         *,
         upstream: Mapping[str, Collection[str]] | None = None,
         continuous: bool = False,
+        bounded: Collection[str] = (),
     ) -> Lifecycle:
         """Return the state before anything has happened."""
-        idle = dict.fromkeys(names, QueryPhase.IDLE)
-        return cls(at_end=at_end, queries=idle, upstream=upstream or {}, continuous=continuous)
+        return cls(
+            at_end=at_end,
+            queries=dict.fromkeys(names, QueryPhase.IDLE),
+            upstream=upstream or {},
+            continuous=continuous,
+            bounded=bounded,
+        )
 
     @property
     def publishes(self) -> bool:
@@ -166,7 +180,8 @@ class Lifecycle:
 
     def _on_started(self, event: Started) -> tuple[Lifecycle, Told]:
         told: Told = ()
-        life = dataclasses.replace(self, stop=event.stop)._to(JobPhase.READING)
+        life = dataclasses.replace(self, stop=event.stop, mixed=event.mixed)
+        life = life._to(JobPhase.READING)
         for name in self.queries:
             if name in event.steps:
                 life, more = life._drain_on(name, event.steps[name])
@@ -177,11 +192,18 @@ class Lifecycle:
 
     def _begin(self, query: str) -> tuple[Lifecycle, Told]:
         """Let a query read; once the job is stopped for good, only what others still send it."""
-        if self.upstream.get(query) and not (self.continuous and self.stop is None):
+        side_by_side = self.continuous and self.stop is None and query not in self.bounded
+        if self.upstream.get(query) and not side_by_side:
             return self._with({query: QueryPhase.WAITING}), ()
         if self.stop is not None:
             return self._end_of_data(query)
-        return self._with({query: QueryPhase.READING}), (StartQuery(query, Run.INPUT),)
+        return self._read(query, Run.AVAILABLE if query in self.bounded else Run.INPUT)
+
+    def _read(self, query: str, how: Run) -> tuple[Lifecycle, Told]:
+        if query in self.mixed:
+            catching_up = self._with({query: QueryPhase.CATCHING_UP})
+            return catching_up, (StartQuery(query, Run.AVAILABLE),)
+        return self._with({query: QueryPhase.READING}), (StartQuery(query, how),)
 
     def _on_query_ended(self, event: QueryEnded) -> tuple[Lifecycle, Told]:
         phase = self.queries[event.query]
@@ -189,13 +211,25 @@ class Lifecycle:
             life, told = self._drain_on(event.query, event.next_step)
         elif phase is QueryPhase.HALTING:
             life, told = self._with({event.query: QueryPhase.HALTED}), ()
+        elif phase is QueryPhase.CATCHING_UP:
+            life, told = self._end_sources(event.query)
         else:
             life, told = self._end_of_data(event.query)
         return life._advance(told)
 
+    def _end_sources(self, query: str) -> tuple[Lifecycle, Told]:
+        """Go on without the sources that have ended; a drain is about to end all of them."""
+        left = [name for name in self.mixed if name != query]
+        life = dataclasses.replace(self, mixed=frozenset(left))
+        if not self.continuous and self.ending is AtEnd.DRAIN:
+            life, told = life._end_of_data(query)
+        else:
+            life, told = life._read(query, Run.INPUT)
+        return life, (EndSources(query), *told)
+
     def _end_of_data(self, query: str) -> tuple[Lifecycle, Told]:
         read = self._with({query: QueryPhase.READ})
-        if self.ending is AtEnd.SUSPEND:
+        if self.ending is AtEnd.SUSPEND and query not in self.bounded:
             return read, ()
         return read, (PublishEpochs(query), StoreDrainIntent(query))
 
@@ -222,7 +256,7 @@ class Lifecycle:
         if phases & _STILL_READS:
             return life, told
         if life.ending is AtEnd.SUSPEND:
-            if phases & _AT_WORK:
+            if any(life._is_at_work(query) for query in life.queries):
                 return life, told
             return life._to(JobPhase.COMMITTING), (*told, CommitEpochs())
         if phases == {QueryPhase.DRAINED}:
@@ -234,14 +268,14 @@ class Lifecycle:
         life = self
         for name, phase in self.queries.items():
             if phase is QueryPhase.WAITING and self._has_all_input(name):
-                life = life._with({name: QueryPhase.READING})
+                life, more = life._read(name, Run.AVAILABLE)
                 published = tuple(PublishEpochs(up) for up in sorted(self.upstream[name]))
-                told += (*published, StartQuery(name, Run.AVAILABLE))
+                told += (*published, *more)
         return life, told
 
     def _has_all_input(self, query: str) -> bool:
         ended = {QueryPhase.DRAINED}
-        if self.ending is AtEnd.SUSPEND:
+        if self.ending is AtEnd.SUSPEND and query not in self.bounded:
             ended.add(QueryPhase.READ)
         return all(self.queries[name] in ended for name in self.upstream[query])
 
@@ -251,15 +285,14 @@ class Lifecycle:
         told: Told = ()
         life = dataclasses.replace(self, stop=event.stop)._to(JobPhase.HALTING)
         for name, phase in self.queries.items():
-            if phase is QueryPhase.READING:
+            if phase in _RUNNING:
                 life, told = life._with({name: QueryPhase.HALTING}), (*told, HaltQuery(name))
             elif phase is QueryPhase.WAITING:
                 life = life._with({name: QueryPhase.HALTED})
         return life._advance(told)
 
     def _when_halted(self, told: Told) -> tuple[Lifecycle, Told]:
-        busy = {*_AT_WORK, QueryPhase.READ} if self.at_end is AtEnd.DRAIN else _AT_WORK
-        if busy.intersection(self.queries.values()):  # one that is read is about to drain
+        if any(self._is_at_work(query) for query in self.queries):
             return self, told
         if self.ending is AtEnd.SUSPEND:
             return self._to(JobPhase.COMMITTING), (*told, CommitEpochs())
@@ -269,6 +302,11 @@ class Lifecycle:
                 life, more = life._begin(name)
                 told += more
         return life._advance(told)
+
+    def _is_at_work(self, query: str) -> bool:
+        phase = self.queries[query]
+        drains = self.at_end is AtEnd.DRAIN or query in self.bounded
+        return phase in _AT_WORK or (phase is QueryPhase.READ and drains)  # it is about to
 
     def _on_savepoint_taken(self, _: SavepointTaken) -> tuple[Lifecycle, Told]:
         return self._to(JobPhase.SEALING), (PutFinal(self.ending),)

@@ -7,7 +7,7 @@ import enum
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
 
     from airflow_provider.runtime.checkpoint.steps import DrainStep
     from airflow_provider.runtime.failures import Failure
@@ -33,6 +33,7 @@ class QueryPhase(str, enum.Enum):
 
     IDLE = "idle"
     WAITING = "waiting"  # for the queries that write what it reads
+    CATCHING_UP = "catching_up"  # reads what is there, after which some of its sources have ended
     READING = "reading"
     READ = "read"  # end of data
     HALTING = "halting"  # it was asked to end its batch
@@ -79,10 +80,12 @@ class Started:
     Attributes:
         steps: for each query that has begun to drain before, what its logs ask for.
         stop: a stop with drain that an earlier attempt has begun.
+        mixed: the queries some of whose sources have yet to end, while others go on.
     """
 
     steps: Mapping[str, DrainStep] = dataclasses.field(default_factory=dict)
     stop: Stop | None = None
+    mixed: Collection[str] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -185,6 +188,13 @@ class HaltQuery:
 
 
 @dataclasses.dataclass(frozen=True)
+class EndSources:
+    """Make durable that some of the query's sources have ended, and let it read them no more."""
+
+    query: str
+
+
+@dataclasses.dataclass(frozen=True)
 class PublishEpochs:
     """Publish what Spark has committed of a query that does not run."""
 
@@ -235,6 +245,7 @@ class Close:
 Instruction = (
     StartQuery
     | HaltQuery
+    | EndSources
     | PublishEpochs
     | StoreDrainIntent
     | PlanDrain

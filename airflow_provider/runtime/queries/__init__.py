@@ -1,7 +1,8 @@
 """Spark's queries, streams or batch jobs: start, watch, stop, and read what they report."""
 
 from airflow_provider.runtime.queries.batch import BatchQuery
-from airflow_provider.runtime.queries.definition import QueryDefinition, upstream_of
+from airflow_provider.runtime.queries.definition import QueryDefinition, ending_alone, upstream_of
+from airflow_provider.runtime.queries.idling import watch_for
 from airflow_provider.runtime.queries.pacemaker import Pacemaker, pacemaker_for
 from airflow_provider.runtime.queries.repartition import spark_repartition
 from airflow_provider.runtime.queries.running import RunningQuery
@@ -17,9 +18,11 @@ __all__ = [
     "QueryDefinition",
     "RunningQuery",
     "StateOperator",
+    "ending_alone",
     "pacemaker_for",
     "read_state_operators",
     "reported_state",
     "spark_repartition",
     "upstream_of",
+    "watch_for",
 ]

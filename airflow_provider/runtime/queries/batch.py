@@ -95,6 +95,13 @@ class BatchQuery:
         """Return None: Spark reports none of a batch job."""
         return None
 
+    def move_idle_sources(self) -> None:
+        """Do nothing: no time passes in a batch job."""
+
+    def idle_sources(self) -> list[str]:
+        """Return none: no time passes in a batch job."""
+        return []
+
     def pacing(self) -> dict[str, Any] | None:
         """Return None: there is one batch, of everything."""
         return None

@@ -13,7 +13,12 @@ from airflow_provider.runtime.queries.plan import (
     source_names,
     stateful_operators,
 )
-from airflow_provider.runtime.sources import UNKNOWN_FORMAT, SourceDefinition
+from airflow_provider.runtime.sources import (
+    UNKNOWN_FORMAT,
+    SourceDefinition,
+    is_marker,
+    marker_name,
+)
 from airflow_provider.runtime.storage import local_path_of
 
 if TYPE_CHECKING:
@@ -64,6 +69,38 @@ class QueryDefinition:
         """Tell whether all its sources end."""
         return all(source.bounded for source in self.sources)
 
+    @property
+    def ending(self) -> tuple[str, ...]:
+        """Return the sources that end while others of the query's go on: it is a mixed query.
+
+        One that another query of the job writes ends with that query, by itself.
+        """
+        own = [source for source in self._sources_of_rows if not source.is_internal]
+        if all(source.bounded for source in self._sources_of_rows):
+            return ()
+        return tuple(dict.fromkeys(source.name for source in own if source.bounded))
+
+    @property
+    def ended(self) -> tuple[str, ...]:
+        """Return the sources that have ended, and are read no more."""
+        return tuple(dict.fromkeys(s.name for s in self._sources_of_rows if s.ended))
+
+    @property
+    def marked(self) -> tuple[str, ...]:
+        """Return the sources that need markers: those that end, and those that may be silent."""
+        ending = self.ending
+        named = [
+            source.name
+            for source in self._sources_of_rows
+            if source.watermark is not None
+            and (source.name in ending or source.idle_after_s is not None)
+        ]
+        return tuple(dict.fromkeys(named))
+
+    @property
+    def _sources_of_rows(self) -> tuple[SourceDefinition, ...]:
+        return tuple(source for source in self.sources if not is_marker(source.name))
+
     @functools.cached_property
     def topology(self) -> Topology:
         """What the query consists of; Spark plans it for that, which takes a moment."""
@@ -81,6 +118,7 @@ def sources_of(df: DataFrame, known: Sequence[SourceDefinition]) -> tuple[Source
     A stream that the job opened by itself, not by ``ctx.read``, is taken for an unbounded source.
     """
     by_name = {source.name: source for source in known}
+    by_name |= {marker_name(s.name): s.of_its_markers() for s in known if s.markers is not None}
     found = []
     for position, name in enumerate(source_names(df)):
         source = by_name.get(name) if name is not None else None
@@ -106,6 +144,17 @@ def upstream_of(queries: Sequence[QueryDefinition]) -> dict[str, tuple[str, ...]
             raise ConfigError(msg)
         ended = ready
     return upstream
+
+
+def ending_alone(queries: Sequence[QueryDefinition]) -> frozenset[str]:
+    """Return the queries that end by themselves while others go on; none when all of them end."""
+    upstream = upstream_of(queries)
+    found: set[str] = set()
+    for _ in queries:  # each round adds at least the next in a chain
+        found |= {
+            q.name for q in queries if q.bounded and found.issuperset(upstream.get(q.name, ()))
+        }
+    return frozenset(found) if len(found) < len(queries) else frozenset()
 
 
 def _writers_for(query: QueryDefinition, queries: Sequence[QueryDefinition]) -> tuple[str, ...]:

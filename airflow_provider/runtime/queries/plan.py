@@ -6,7 +6,7 @@ import logging
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider.runtime.checkpoint import OperatorShape
-from airflow_provider.runtime.sources import SOURCE_OPTION
+from airflow_provider.runtime.sources import SOURCE_OPTION, is_marker
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -65,6 +65,20 @@ def asked_state_provider(df: DataFrame) -> str | None:
     """Return the class that the session is told to keep state with; None when it is not told."""
     conf = df.sparkSession._jsparkSession.sessionState().conf()
     return str(conf.getConfString(_PROVIDER)) if conf.contains(_PROVIDER) else None
+
+
+def sources_under_a_watermark(df: DataFrame) -> set[str]:
+    """Return the sources whose rows pass a watermark in *df*'s plan, wherever it was set."""
+    return set(_under_a_watermark(df._jdf.queryExecution().analyzed(), is_under=False))
+
+
+def _under_a_watermark(node: Any, *, is_under: bool) -> Iterator[str]:
+    options = _stream_options(node)
+    if options is not None and is_under and (name := _option(options, SOURCE_OPTION)):
+        yield name
+    is_watermark = node.getClass().getSimpleName() == "EventTimeWatermark"
+    for child in items(node.children()):
+        yield from _under_a_watermark(child, is_under=is_under or is_watermark)
 
 
 def operations(df: DataFrame) -> tuple[str, ...]:
@@ -239,13 +253,15 @@ def leaves(plan: Any) -> Iterator[Any]:
 
 
 def source_scans(plan: Any) -> Iterator[Any]:
-    """Yield the leaves that read a source of the job's."""
+    """Yield the leaves that read rows of a source of the job's."""
     for leaf in leaves(plan):
         kind = leaf.getClass().getSimpleName()
-        if kind == "MicroBatchScanExec" or (
-            kind == "FileSourceScanExec" and _option(leaf.relation().options(), SOURCE_OPTION)
-        ):
+        if kind == "MicroBatchScanExec":
             yield leaf
+        elif kind == "FileSourceScanExec":
+            name = _option(leaf.relation().options(), SOURCE_OPTION)
+            if name is not None and not is_marker(name):
+                yield leaf
 
 
 def rows_of(leaf: Any) -> int:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_provider.runtime.lifecycle import Run
 from airflow_provider.runtime.queries.plan import count_input_rows
 from airflow_provider.runtime.sinks import NativeEpochs
+from airflow_provider.runtime.sources import END_MS, is_marker, put_marker
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from airflow_provider.runtime.checkpoint import CheckpointLogs
     from airflow_provider.runtime.clock import Clock
     from airflow_provider.runtime.queries.definition import QueryDefinition
+    from airflow_provider.runtime.queries.idling import IdleWatch
     from airflow_provider.runtime.queries.pacemaker import Pacemaker
     from airflow_provider.runtime.sinks import EpochCommitter
 
@@ -58,6 +60,7 @@ class RunningQuery:
         trigger: arguments of ``DataStreamWriter.trigger`` for reading input.
         clock: measures how long a batch in flight is waited for.
         pacemaker: fits the size of its batches to a target time; None for batches as they come.
+        idle_watch: moves silent sources along; None when none of them can be idle.
     """
 
     def __init__(
@@ -70,6 +73,7 @@ class RunningQuery:
         trigger: dict[str, Any],
         clock: Clock,
         pacemaker: Pacemaker | None = None,
+        idle_watch: IdleWatch | None = None,
     ) -> None:
         self.name = definition.name
         self.definition = definition
@@ -81,6 +85,7 @@ class RunningQuery:
         self._halt: Halt | None = None
         self._pacemaker = pacemaker
         self._is_paced = False
+        self._idle_watch = idle_watch
         self._query: StreamingQuery | None = None
         self._started = threading.Event()
         self._callback_error: BaseException | None = None
@@ -102,9 +107,19 @@ class RunningQuery:
         self._is_paced = how is not Run.ONE_BATCH  # what is planned cannot be made smaller
         if self._pacemaker is not None:
             self._pacemaker.starts()
+        if self._idle_watch is not None:
+            self._idle_watch.starts(self.definition)
+        if how is not Run.ONE_BATCH:
+            self._announce_ended()
         self._query = writer.trigger(**trigger).start()
         self._started.set()
         log.info("query=%s started (%s)", self.name, how.value)
+
+    def _announce_ended(self) -> None:
+        """Let no source that has ended hold the watermark back; Spark forgets it at each start."""
+        for source in self.definition.sources:
+            if source.ended and source.markers is not None and not is_marker(source.name):
+                put_marker(source.markers, END_MS)
 
     def has_ended(self) -> bool:
         """Tell whether a query that was started no longer runs."""
@@ -158,6 +173,15 @@ class RunningQuery:
         progress = self._query.lastProgress if self._query is not None else None
         return dict(json.loads(progress.json)) if progress is not None else self._progress
 
+    def move_idle_sources(self) -> None:
+        """Let silent sources not hold the others back; call it once in a while."""
+        if self._idle_watch is not None and self._is_active():
+            self._idle_watch.look()
+
+    def idle_sources(self) -> list[str]:
+        """Return the sources that are idle now."""
+        return self._idle_watch.idle() if self._idle_watch is not None else []
+
     def pacing(self) -> dict[str, Any] | None:
         """Return how the size of its batches is fitted to a target time; None if it is not."""
         return self._pacemaker.describe() if self._pacemaker is not None else None
@@ -187,9 +211,15 @@ class RunningQuery:
             # Spark wraps it twice and keeps only its text; the driver wants to know its type.
             self._callback_error = error
             raise
-        if pacemaker is not None and (execution := self._execution()) is not None:
-            jvm = df.sparkSession._jvm
-            pacemaker.batch_ran(begun, execution, jvm, self.last_progress())
+        if pacemaker is None and self._idle_watch is None:
+            return
+        execution = self._execution()
+        if execution is None:
+            return
+        if self._idle_watch is not None:
+            self._idle_watch.batch_ran(execution)
+        if pacemaker is not None:
+            pacemaker.batch_ran(begun, execution, df.sparkSession._jvm, self.last_progress())
 
     def _refuse_after_halt(self, batch: int) -> None:
         if self._halt is not None and batch > self._halt.batch:

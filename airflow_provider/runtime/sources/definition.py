@@ -6,6 +6,7 @@ import dataclasses
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider.runtime.errors import ConfigError
+from airflow_provider.runtime.sources.marker import even_if_missing, marker_name, with_markers
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -19,11 +20,26 @@ SOURCE_OPTION: Final = "spark-stream.source"
 FILE_FORMATS: Final = frozenset({"avro", "csv", "json", "orc", "parquet", "text", "xml"})
 UNKNOWN_FORMAT: Final = "unknown"  # of a stream that the job opened without ``ctx.read``
 
+_NOTHING: Final = ".spark-stream-nothing"  # what is read of a source that has ended
+
 # Of the first batch, before anything is known: a job of 1 ms a row takes a few times the target.
 FIRST_BYTES_PER_S: Final = 256 * 1024
 FIRST_ROWS_PER_S: Final = 2_000
 _FILE_LIMITS: Final = frozenset({"maxfilespertrigger", "maxbytespertrigger", "latestfirst"})
 _KAFKA_LIMITS: Final = frozenset({"maxoffsetspertrigger", "minoffsetspertrigger"})
+
+
+@dataclasses.dataclass(frozen=True)
+class SourceBinding:
+    """How a source is read in one query at one time, besides what the job says of it.
+
+    Attributes:
+        markers: the folder of its markers; None when it needs none.
+        ended: all of it has been read for good, so that it is read no more.
+    """
+
+    markers: str | None = None
+    ended: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,6 +51,9 @@ class SourceDefinition:
         is_internal: whether another query of the job writes what it reads.
         paced: whether the size of its batches may be fitted to a target time.
         target_s: the time that the run asks batches to take; None if it does not.
+        idle_after_s: how long it may be silent before the others go on without it; None for ever.
+        markers: the folder of its markers in the query that reads it; None when it has none.
+        ended: all of it has been read for good, so that it is read no more.
     """
 
     name: str
@@ -47,6 +66,9 @@ class SourceDefinition:
     is_internal: bool = False
     paced: bool = True
     target_s: float | None = None
+    idle_after_s: float | None = None
+    markers: str | None = None
+    ended: bool = False
 
     @property
     def has_first_limit(self) -> bool:
@@ -68,22 +90,36 @@ class SourceDefinition:
         from pyspark.errors import AnalysisException, IllegalArgumentException
 
         try:
-            return self._load(spark.readStream if streaming else spark.read)
+            return self._load(spark, streaming=streaming)
         except (AnalysisException, IllegalArgumentException, Py4JJavaError) as error:
             raise ConfigError(self._explain(error)) from error
 
-    def _load(self, reader: DataStreamReader | DataFrameReader) -> DataFrame:
-        reader = reader.format(self.format).options(**self.options)
-        reader = reader.option(SOURCE_OPTION, self.name).options(**self._first_limit())
+    def _load(self, spark: SparkSession, *, streaming: bool) -> DataFrame:
+        reader = _reader(spark, self.name, streaming=streaming).format(self.format)
+        reader = reader.options(**self.options).options(**self._first_limit())
         if self.schema is not None:
             reader = reader.schema(self.schema)
-        path = self.path
-        if path is not None and self.is_internal and self.format in FILE_FORMATS:
-            path = _even_if_missing(path)
+        path = self._path()
         df = reader.load(path) if path is not None else reader.load()
-        if self.watermark is not None:
-            df = df.withWatermark(*self.watermark)
-        return df
+        if self.watermark is None:
+            return df
+        if self.markers is None or not streaming:
+            return df.withWatermark(*self.watermark)
+        markers = _reader(spark, marker_name(self.name), streaming=True)
+        return with_markers(df, markers, self.markers, self.watermark)
+
+    def _path(self) -> str | None:
+        if self.ended:
+            return even_if_missing(f"{self.path}/{_NOTHING}")
+        if self.path is not None and self.is_internal and self.format in FILE_FORMATS:
+            return even_if_missing(self.path)
+        return self.path
+
+    def of_its_markers(self) -> SourceDefinition:
+        """Return the stream of its markers as a source of the query."""
+        return dataclasses.replace(
+            self, name=marker_name(self.name), format="json", path=self.markers, paced=False
+        )
 
     def _first_limit(self) -> dict[str, str]:
         """Return the option that limits the first batch, where batches are to take a target time.
@@ -108,11 +144,8 @@ class SourceDefinition:
         return f"source {self.name!r} ({self.format}{where}) cannot be read: {first[:300]}"
 
 
-def _even_if_missing(path: str) -> str:
-    """Return a pattern that matches this folder alone.
-
-    Spark refuses to stream from a folder that is not there, which another query of the job has yet
-    to make; a pattern may match nothing for a while.
-    """
-    folder, slash, name = path.rstrip("/").rpartition("/")
-    return f"{folder}{slash}[{name[0]}]{name[1:]}"
+def _reader(
+    spark: SparkSession, name: str, *, streaming: bool
+) -> DataStreamReader | DataFrameReader:
+    reader = spark.readStream if streaming else spark.read
+    return reader.option(SOURCE_OPTION, name)

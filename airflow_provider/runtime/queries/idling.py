@@ -1,0 +1,193 @@
+"""Silent sources: those that have had no row for a time do not hold the watermark back.
+
+An idle source is moved along, by a marker, to where the slowest of the others stands. So the
+query's watermark goes on as if the source were not there, and when it speaks again its rows count
+and its watermark holds the others back as before. (Flink's ``withIdleness`` ignores an idle source
+instead; the watermark of the query is the same.) Time counts from the start of the query.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from typing import TYPE_CHECKING, Any
+
+from airflow_provider.runtime.queries.plan import ADAPTIVE, items, leaves, rows_of
+from airflow_provider.runtime.sources import is_marker, put_marker
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from airflow_provider.runtime.clock import Clock
+    from airflow_provider.runtime.queries.definition import QueryDefinition
+    from airflow_provider.runtime.sources import SourceDefinition
+
+log = logging.getLogger(__name__)
+
+
+@dataclasses.dataclass(frozen=True)
+class SourceTime:
+    """Where a source stands in event time.
+
+    Attributes:
+        heard_s: when it had its last row, or the query started; on a monotonic clock.
+        idle_after_s: after how long a silence it is idle; None for never.
+        delay_ms: its watermark's delay.
+        latest_ms: its latest event time; None before it has any.
+    """
+
+    heard_s: float
+    idle_after_s: float | None
+    delay_ms: int = 0
+    latest_ms: int | None = None
+
+    @property
+    def watermark_ms(self) -> int | None:
+        """Return its watermark; None before it has any."""
+        return None if self.latest_ms is None else self.latest_ms - self.delay_ms
+
+    def is_idle(self, now_s: float) -> bool:
+        """Tell whether it has been silent for so long that nobody waits for it."""
+        return self.idle_after_s is not None and now_s - self.heard_s >= self.idle_after_s
+
+
+def move_along(times: Mapping[str, SourceTime], now_s: float) -> dict[str, int]:
+    """Return for each idle source that stands behind the event time that it is moved to.
+
+    Args:
+        times: the sources that have a watermark and have not ended, by name.
+        now_s: the clock's monotonic time.
+
+    Returns:
+        Milliseconds by source. Empty while all are idle, as then there is nothing to go on to, and
+        while one that is not has had no row.
+    """
+    awake = [time.watermark_ms for time in times.values() if not time.is_idle(now_s)]
+    known = [watermark for watermark in awake if watermark is not None]
+    if not known or len(known) < len(awake):
+        return {}
+    target = min(known)
+    return {
+        name: target + time.delay_ms
+        for name, time in times.items()
+        if time.is_idle(now_s) and (time.watermark_ms is None or time.watermark_ms < target)
+    }
+
+
+class IdleWatch:
+    """Watches the sources of one query.
+
+    Thread safety: :meth:`batch_ran` runs in Spark's callback thread, the rest in the driver's; the
+    table of times is replaced, not changed.
+
+    Args:
+        definition: the query.
+        clock: time.
+    """
+
+    def __init__(self, definition: QueryDefinition, clock: Clock) -> None:
+        self._definition = definition
+        self._clock = clock
+        self._times: Mapping[str, SourceTime] = {}
+
+    def starts(self, definition: QueryDefinition) -> None:
+        """Begin anew: Spark forgets each source's watermark when a query stops."""
+        now = self._clock.monotonic()
+        self._definition = definition
+        self._times = {
+            source.name: SourceTime(now, source.idle_after_s)
+            for source in definition.sources
+            if source.watermark is not None and not source.ended and not is_marker(source.name)
+        }
+
+    def batch_ran(self, execution: Any) -> None:
+        """Look at what a batch has read.
+
+        Args:
+            execution: the JVM's ``MicroBatchExecution``.
+        """
+        from py4j.protocol import Py4JError
+
+        try:
+            found = list(_event_times(execution, self._definition.sources))
+        except Py4JError as error:
+            log.warning("idle sources cannot be told from others: %s", error)
+            return
+        now, times = self._clock.monotonic(), dict(self._times)
+        for name, latest_ms, delay_ms in found:
+            if name in times:
+                before = times[name].latest_ms
+                times[name] = dataclasses.replace(
+                    times[name],
+                    heard_s=now,
+                    delay_ms=delay_ms,
+                    latest_ms=latest_ms if before is None else max(before, latest_ms),
+                )
+        self._times = times
+
+    def look(self) -> None:
+        """Move the idle sources along to where the others stand."""
+        moves = move_along(self._times, self._clock.monotonic())
+        if not moves:
+            return
+        times = dict(self._times)
+        for source in self._definition.sources:
+            if source.name in moves and source.markers is not None:
+                put_marker(source.markers, moves[source.name])
+                log.info("query=%s source=%s is idle", self._definition.name, source.name)
+                times[source.name] = dataclasses.replace(
+                    times[source.name], latest_ms=moves[source.name]
+                )
+        self._times = times
+
+    def idle(self) -> list[str]:
+        """Return the sources that are idle now."""
+        now = self._clock.monotonic()
+        return sorted(name for name, time in self._times.items() if time.is_idle(now))
+
+
+def watch_for(definition: QueryDefinition, clock: Clock) -> IdleWatch | None:
+    """Return what watches the query; None when no source of it can be idle."""
+    if all(source.idle_after_s is None for source in definition.sources):
+        return None
+    return IdleWatch(definition, clock)
+
+
+def _event_times(
+    execution: Any, sources: Iterable[SourceDefinition]
+) -> Iterator[tuple[str, int, int]]:
+    """Yield the sources that had rows in the batch just run, with latest event time and delay."""
+    names = [source.name for source in sources]
+    streams = list(items(execution.sources()))
+    for node in _watermarks(execution.lastExecution().executedPlan()):
+        stats = node.eventTimeStats().value()
+        if stats.count() == 0:
+            continue
+        for leaf in leaves(node):
+            if not leaf.metrics().contains("numOutputRows") or rows_of(leaf) == 0:
+                continue
+            name = _name_of(leaf, streams, names)
+            if name is not None and not is_marker(name):
+                yield name, int(stats.max()), int(node.delayMs())
+
+
+def _name_of(leaf: Any, streams: list[Any], names: list[str]) -> str | None:
+    stream = leaf.getStream()
+    if not stream.isDefined():
+        return None
+    found = (n for s, n in zip(streams, names, strict=True) if s.equals(stream.get()))
+    return next(found, None)
+
+
+def _watermarks(plan: Any) -> Iterator[Any]:
+    """Yield the nodes of an executed plan that set a watermark."""
+    kind = plan.getClass().getSimpleName()
+    if kind == "EventTimeWatermarkExec":
+        yield plan
+    children = items(plan.children())
+    if kind == ADAPTIVE:
+        children = iter([plan.executedPlan()])
+    elif kind.endswith("QueryStageExec"):
+        children = iter([plan.plan()])
+    for child in children:
+        yield from _watermarks(child)
