@@ -1,0 +1,212 @@
+"""Sources that end, or fall silent, while others of the job go on."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from driving import driving
+from streams import CONF, START, Event, Place, Rows, read_with_pandas, windows_of, write_events
+
+from airflow_provider.runtime.api import JobContext
+from airflow_provider.runtime.drains import ended_sources
+from airflow_provider.runtime.entry import load_entry
+from airflow_provider.runtime.errors import ConfigError
+from airflow_provider.runtime.jobdir import JobDirectory
+from airflow_provider.runtime.storage import open_storage
+
+pytestmark = pytest.mark.spark
+
+PAST: list[Event] = [(2, "a", 100), (9, "b", 200), (14, "a", 300)]
+LIVE: list[list[Event]] = [
+    [(3, "a", 1), (8, "b", 2), (11, "c", 3)],
+    [(22, "b", 4), (28, "a", 5), (33, "c", 6)],
+    [(41, "a", 7), (47, "b", 8), (55, "c", 9)],
+    [(64, "a", 10), (72, "b", 11), (81, "c", 12)],
+]
+
+
+@pytest.fixture
+def place(tmp_path) -> Place:
+    place = Place(tmp_path)
+    write_events(place.root / "past", PAST)
+    return place
+
+
+def live(files: int) -> list[Event]:
+    return [event for file in LIVE[:files] for event in file]
+
+
+def asked(place: Place, **params: str) -> dict[str, Any]:
+    return {"params": {"files_per_batch": "1", "past": str(place.root / "past"), **params}}
+
+
+def directory_of(place: Place) -> JobDirectory:
+    return JobDirectory(open_storage(str(place.job_dir)))
+
+
+def joined(rows_of_live: list[Event], *, before: int = 1_000) -> Rows:
+    """Name for each live row before a time the latest rows of the past within 15 seconds."""
+    rows: Rows = []
+    for t, key, _ in rows_of_live:
+        hits = [v for past, k, v in PAST if k == key and t - 15 <= past <= t]
+        rows += [(START + t, key, hit) for hit in hits or [-1] if t < before]
+    return sorted(rows)
+
+
+def eventually(found: Callable[[], Any], wanted: Any, timeout_s: float = 30) -> None:
+    deadline = time.monotonic() + timeout_s
+    while (last := found()) != wanted:
+        assert time.monotonic() < deadline, last
+        time.sleep(0.05)
+
+
+def state_rows(place: Place) -> int:
+    path = max(place.job_dir.glob("runs/*/progress.json"), key=lambda p: p.stat().st_mtime)
+    return json.loads(path.read_text())["queries"]["out"]["state_rows"]
+
+
+def test_results_flow_on_when_one_side_of_a_join_has_ended(spark, place):
+    """
+    The side that has ended holds nothing back, also after a restart: rows without a partner come,
+    and state is evicted. It is not read again, whatever is put there.
+    """
+    write_events(place.input, *LIVE[:2])
+    with driving(spark, place, "half_bounded_join", **asked(place)) as driver:
+        driver.until(lambda: ended_sources(directory_of(place), "out") == ("past",))
+        write_events(place.input, LIVE[2], first=2)
+        # What lies 5 seconds before the latest row is sure to have no partner any more.
+        eventually(lambda: read_with_pandas(place.output), joined(live(3), before=50))
+        eventually(lambda: state_rows(place), 1)
+        driver.stop()
+        driver.end()
+
+    write_events(place.root / "past", [(60, "a", 900)], first=7)
+    with driving(spark, place, "half_bounded_join", **asked(place)) as driver:
+        write_events(place.input, LIVE[3], first=3)
+        eventually(lambda: read_with_pandas(place.output), joined(live(4), before=76))
+        driver.stop(drain=True)
+        final = driver.end()
+
+    assert "FINISHED" == final.outcome
+    assert joined(live(4)) == read_with_pandas(place.output)
+    assert 0 == sum(op["state_rows"] for op in final.queries["out"]["operators"])
+
+
+def test_plain_spark_waits_for_the_side_that_has_ended(spark, place):
+    """
+    The same query without markers gives no row without a partner, however far the other side is.
+    """
+    write_events(place.input, *LIVE)
+    session = spark.newSession()
+    for key, value in CONF.items():
+        session.conf.set(key, value)
+    params = {"input": str(place.input), "output": str(place.output), **asked(place)["params"]}
+    context = JobContext(session, params=params, run_id="r", mode="STREAMING")
+    load_entry(place.ask("half_bounded_join").entry)(context)
+    found: list[Any] = []
+
+    query = (
+        context.queries[0]
+        .df.writeStream.foreachBatch(lambda df, _: found.extend(df.collect()))
+        .option("checkpointLocation", str(place.root / "plain"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+
+    assert [] == [row for row in found if row[2] == -1 and row[0] > START + 14]
+
+
+def test_slices_end_a_source_once_and_then_go_on_without_it(spark, place):
+    """
+    A slice in which a source ends gives what that lets through at once; the drain gives the rest.
+    """
+    until = {"until": "available", "at_end": "suspend"}
+    write_events(place.input, *LIVE[:2])
+    first = place.run(spark, "half_bounded", **until, **asked(place))
+    at_33 = windows_of([*PAST, *live(2)])
+    assert [row for row in at_33 if row[0] < START + 20] == read_with_pandas(place.output)
+
+    write_events(place.input, *LIVE[2:], first=2)
+    write_events(place.root / "past", [(60, "a", 900)], first=7)
+    second = place.run(spark, "half_bounded", **until, **asked(place))
+    everything = windows_of([*PAST, *live(4)])
+    assert [row for row in everything if row[0] < START + 70] == read_with_pandas(place.output)
+
+    last = place.run(spark, "half_bounded", until="available", at_end="drain", **asked(place))
+    assert everything == read_with_pandas(place.output)
+    assert ["SUSPENDED", "SUSPENDED", "FINISHED"] == [r.outcome for r in (first, second, last)]
+
+
+def test_a_silent_source_does_not_stop_the_others_and_may_speak_again(spark, place):
+    """
+    After its time a source that has had no row is gone on without; its later rows count.
+    """
+    silent = place.root / "silent"
+    write_events(silent, [(1, "s", 1)])
+    write_events(place.input, *LIVE[:3])
+    params = {"silent": str(silent), "idle_after": "1 second", "bounded": "no"}
+    with driving(spark, place, "often_silent", **asked(place, **params)) as driver:
+        so_far = [(1, "s", 1), *live(3)]
+        closed = [row for row in windows_of(so_far) if row[0] < START + 50]
+        eventually(lambda: read_with_pandas(place.output), closed)
+        write_events(silent, [(52, "s", 2), (53, "s", 3)], first=1)
+        driver.until(lambda: driver.committed() >= 0 and state_rows(place) >= 2)
+        write_events(place.input, LIVE[3], first=3)
+        so_far += [(52, "s", 2), (53, "s", 3), *LIVE[3]]
+        closed = [row for row in windows_of(so_far) if row[0] < START + 70]
+        eventually(lambda: read_with_pandas(place.output), closed)
+        driver.stop(drain=True)
+        driver.end()
+
+    assert windows_of(so_far) == read_with_pandas(place.output)
+
+
+def test_a_bounded_query_ends_beside_one_that_goes_on(spark, place):
+    """
+    It drains at its end and is left alone from then on, while the other one is stopped and resumed.
+    """
+    write_events(place.input, *LIVE[:2])
+    with driving(spark, place, "one_ends", **asked(place)) as driver:
+        eventually(lambda: read_with_pandas(place.output / "past"), windows_of(PAST))
+        driver.read(2, "live")
+        driver.stop()
+        suspended = driver.end()
+    written = sorted(place.output.rglob("past/*"))
+    write_events(place.input, *LIVE[2:], first=2)
+    write_events(place.root / "past", [(60, "a", 900)], first=7)
+    with driving(spark, place, "one_ends", **asked(place)) as driver:
+        driver.read(4, "live")
+        driver.stop(drain=True)
+        final = driver.end()
+
+    assert "SUSPENDED" == suspended.outcome
+    assert [True, False] == [suspended.queries[q]["finished"] for q in ("past", "live")]
+    assert ("FINISHED", written) == (final.outcome, sorted(place.output.rglob("past/*")))
+    assert windows_of(live(4)) == read_with_pandas(place.output / "live")
+
+
+@pytest.mark.parametrize(
+    ("job", "params", "message"),
+    [
+        ("half_bounded_join", {"of": "rate-micro-batch"}, "'past' (rate-micro-batch) is bounded"),
+        ("late_watermark", {}, "watermark of source 'past' would stand still"),
+        ("often_silent", {"idle_after": "soon"}, "'soon' is not a duration"),
+    ],
+)
+def test_what_cannot_end_is_refused(spark, place, job, params, message):
+    """
+    A source that no marker could speak for is refused, with the way out; nothing is written.
+    """
+    write_events(place.input, *LIVE[:1])
+    params = {"silent": str(place.input), **params}
+
+    with pytest.raises(ConfigError) as raised:
+        place.run(spark, job, until="available", **asked(place, **params))
+
+    assert message in str(raised.value)
+    assert not place.job_dir.exists()
