@@ -1,0 +1,532 @@
+"""Jobs that the tests run, in process and as ``spark-stream run tests/spark/jobs.py:NAME``.
+
+Their input is CSV without a header: ``time, k, v`` (see ``streams.write_events``). Times leave a job
+as whole seconds, so that every reader of the output sees the same numbers.
+"""
+
+# ruff: noqa: N802, N803 - a StatefulProcessor's methods and their arguments have Spark's names
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from pyspark.sql import DataFrame, Row
+from pyspark.sql import functions as F  # noqa: N812 - the name everybody knows
+from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle
+from pyspark.sql.streaming.datasource import ReadMaxRows
+from pyspark.sql.streaming.state import GroupState, GroupStateTimeout
+
+from airflow_provider.runtime import JobContext, delta, files, iceberg, native, sql
+
+SCHEMA = "time timestamp, k string, v int"
+
+
+def events(
+    ctx: JobContext, name: str = "events", *, param: str = "input", **options: Any
+) -> DataFrame:
+    """Read one folder of events, one file per batch if the run asks for it."""
+    per_batch = ctx.params.get("files_per_batch")
+    asked = {
+        "format": "csv",
+        "path": ctx.params[param],
+        "schema": SCHEMA,
+        "options": {"maxFilesPerTrigger": per_batch} if per_batch else {},
+        "bounded": ctx.params.get("bounded", "yes") == "yes",
+        "watermark": ("time", "5 seconds"),
+    }
+    return ctx.read(name, **{**asked, **options})
+
+
+def write(ctx: JobContext, df: DataFrame, name: str = "out") -> None:
+    ctx.write(name, df, to=files(ctx.params["output"]))
+
+
+def seconds(column: str) -> Any:
+    return F.col(column).cast("long")
+
+
+def tumbling(df: DataFrame, *keys: str) -> DataFrame:
+    """Count and sum in windows of ten seconds."""
+    counted = df.groupBy(F.window("time", "10 seconds"), *keys).agg(
+        F.count("*").alias("n"), F.sum("v").alias("total")
+    )
+    return counted.select(seconds("window.start").alias("start"), *keys, "n", "total")
+
+
+def unpaced(ctx: JobContext) -> None:
+    """Read with a limit that no target time changes."""
+    write(ctx, events(ctx, paced=False).select(seconds("time").alias("t"), "v"))
+
+
+def slow_rows(ctx: JobContext) -> None:
+    """Take a millisecond for every row."""
+
+    def pause(frames: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
+        for frame in frames:
+            time.sleep(0.001 * len(frame))
+            yield frame
+
+    slow = events(ctx).select(seconds("time").alias("t"), "v").mapInPandas(pause, "t long, v int")
+    write(ctx, slow)
+
+
+class Counting(DataSource):
+    """Numbers up to a total, at most so many in a batch as its option ``rows`` says."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "counting"
+
+    def schema(self) -> str:
+        return "n int"
+
+    def streamReader(self, schema: Any) -> DataSourceStreamReader:
+        return CountingReader(int(self.options["rows"]), int(self.options["total"]))
+
+
+class CountingReader(DataSourceStreamReader):
+    def __init__(self, rows: int, total: int) -> None:
+        self.rows, self.total = rows, total
+
+    def getDefaultReadLimit(self) -> ReadMaxRows:
+        return ReadMaxRows(self.rows)
+
+    def initialOffset(self) -> dict[str, int]:
+        return {"n": 0}
+
+    def latestOffset(self, start: dict[str, int], limit: Any) -> dict[str, int]:
+        rows = limit.max_rows if isinstance(limit, ReadMaxRows) else self.total
+        return {"n": min(start["n"] + rows, self.total)}
+
+    def partitions(self, start: dict[str, int], end: dict[str, int]) -> list[InputPartition]:
+        return [InputPartition((start["n"], end["n"]))]
+
+    def read(self, partition: InputPartition) -> Iterator[tuple[int]]:
+        time.sleep(0.001 * (partition.value[1] - partition.value[0]))
+        yield from ((n,) for n in range(*partition.value))
+
+    def commit(self, end: dict[str, int]) -> None:
+        pass
+
+
+def counting(ctx: JobContext) -> None:
+    """Copy the numbers of a source whose rows take a millisecond each."""
+    ctx.spark.dataSource.register(Counting)
+    options = {"rows": ctx.params["rows"], "total": ctx.params["total"]}
+    write(ctx, ctx.read("numbers", format="counting", options=options))
+
+
+# --- the drain matrix ---------------------------------------------------------------------------
+
+
+def tumbling_window(ctx: JobContext) -> None:
+    write(ctx, tumbling(events(ctx), "k"))
+
+
+def window_over_window(ctx: JobContext) -> None:
+    fine = events(ctx).groupBy(F.window("time", "10 seconds"), "k").agg(F.count("*").alias("n"))
+    coarse = fine.groupBy(F.window(F.window_time("window"), "20 seconds")).agg(
+        F.count("*").alias("groups"), F.sum("n").alias("n")
+    )
+    write(ctx, coarse.select(seconds("window.start").alias("start"), "groups", "n"))
+
+
+def session_window(ctx: JobContext) -> None:
+    sessions = events(ctx).groupBy(F.session_window("time", "4 seconds"), "k")
+    counted = sessions.agg(F.count("*").alias("n"))
+    write(
+        ctx,
+        counted.select(
+            seconds("session_window.start").alias("start"),
+            seconds("session_window.end").alias("end"),
+            "k",
+            "n",
+        ),
+    )
+
+
+def joined(ctx: JobContext) -> DataFrame:
+    shown = events(ctx, "shown", param="shown").withColumnsRenamed({"time": "shown_at", "k": "id"})
+    clicked = events(ctx, "clicked", param="clicked")
+    clicked = clicked.withColumnsRenamed({"time": "clicked_at", "k": "clicked_id"}).drop("v")
+    soon = F.expr(
+        "clicked_id = id AND clicked_at BETWEEN shown_at AND shown_at + INTERVAL 5 SECONDS"
+    )
+    return shown.join(clicked, soon, "leftOuter")
+
+
+def outer_join(ctx: JobContext) -> None:
+    rows = joined(ctx)
+    write(
+        ctx,
+        rows.select(
+            "id",
+            seconds("shown_at").alias("shown"),
+            F.coalesce(seconds("clicked_at"), F.lit(-1)).alias("clicked"),
+        ),
+    )
+
+
+def join_then_aggregation(ctx: JobContext) -> None:
+    counted = (
+        joined(ctx)
+        .groupBy(F.window("shown_at", "10 seconds"))
+        .agg(F.count("*").alias("shown"), F.count("clicked_at").alias("clicked"))
+    )
+    write(ctx, counted.select(seconds("window.start").alias("start"), "shown", "clicked"))
+
+
+def deduplication(ctx: JobContext) -> None:
+    """Keep one row for each key and value."""
+    distinct = events(ctx).dropDuplicatesWithinWatermark(["k", "v"])
+    write(ctx, distinct.select("k", "v"))
+
+
+def deduplication_then_window(ctx: JobContext) -> None:
+    write(ctx, tumbling(events(ctx).dropDuplicatesWithinWatermark(["k", "v"]), "k"))
+
+
+class PerBucket(StatefulProcessor):
+    """Counts rows in buckets of ten seconds; an event-time timer at a bucket's end emits it."""
+
+    def init(self, handle: StatefulProcessorHandle) -> None:
+        self._handle = handle
+        self._counts = handle.getMapState("counts", "bucket long", "n long")
+
+    def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:
+        for row in rows:
+            self._add(row["bucket"], 1)
+        return iter(())
+
+    def handleExpiredTimer(
+        self, key: Any, timerValues: Any, expiredTimerInfo: Any
+    ) -> Iterator[Row]:
+        bucket = expiredTimerInfo.getExpiryTimeInMs() // 1000 - 10
+        yield Row(k=key[0], start=bucket, n=self._take(bucket))
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+    def _add(self, bucket: int, n: int) -> None:
+        before = self._counts.getValue((bucket,))[0] if self._counts.containsKey((bucket,)) else 0
+        self._counts.updateValue((bucket,), (before + n,))
+        self._handle.registerTimer((bucket + 10) * 1000)
+
+    def _take(self, bucket: int) -> int:
+        n = self._counts.getValue((bucket,))[0]
+        self._counts.removeKey((bucket,))
+        return int(n)
+
+
+class PerBucketInPandas(PerBucket):
+    """The same over pandas frames."""
+
+    def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterator[pd.DataFrame]:
+        for frame in rows:
+            for bucket, n in frame.groupby("bucket").size().items():
+                self._add(int(bucket), int(n))
+        return iter(())
+
+    def handleExpiredTimer(
+        self, key: Any, timerValues: Any, expiredTimerInfo: Any
+    ) -> Iterator[pd.DataFrame]:
+        bucket = expiredTimerInfo.getExpiryTimeInMs() // 1000 - 10
+        yield pd.DataFrame({"k": [key[0]], "start": [bucket], "n": [self._take(bucket)]})
+
+
+def bucketed(ctx: JobContext) -> DataFrame:
+    return events(ctx).withColumn("bucket", seconds("time") - seconds("time") % 10)
+
+
+def timers(ctx: JobContext) -> None:
+    rows = bucketed(ctx).groupBy("k")
+    schema = "k string, start long, n long"
+    write(ctx, rows.transformWithState(PerBucket(), schema, "append", "eventTime"))
+
+
+def timers_in_pandas(ctx: JobContext) -> None:
+    rows = bucketed(ctx).groupBy("k")
+    schema = "k string, start long, n long"
+    write(ctx, rows.transformWithStateInPandas(PerBucketInPandas(), schema, "append", "eventTime"))
+
+
+def count_until_timeout(
+    key: tuple[Any, ...], frames: Iterator[pd.DataFrame], state: GroupState
+) -> Iterator[pd.DataFrame]:
+    """Count a bucket's rows; its event-time timeout emits the count."""
+    if state.hasTimedOut:
+        (n,) = state.get
+        state.remove()
+        yield pd.DataFrame({"k": [key[0]], "start": [key[1]], "n": [n]})
+        return
+    before = state.get[0] if state.exists else 0
+    state.update((before + sum(len(frame) for frame in frames),))
+    state.setTimeoutTimestamp((int(key[1]) + 10) * 1000)
+
+
+def timeouts_in_pandas(ctx: JobContext) -> None:
+    counted = (
+        bucketed(ctx)
+        .groupBy("k", "bucket")
+        .applyInPandasWithState(
+            count_until_timeout,
+            "k string, start long, n long",
+            "n long",
+            "append",
+            GroupStateTimeout.EventTimeTimeout,
+        )
+    )
+    write(ctx, counted)
+
+
+# --- edges --------------------------------------------------------------------------------------
+
+
+def rows_of(df: DataFrame) -> DataFrame:
+    return df.select(seconds("time").alias("second"), "k", "v")
+
+
+def native_windows(ctx: JobContext) -> None:
+    """Write windows with Spark's own file sink."""
+    sink = native("parquet", {"path": ctx.params["output"]})
+    ctx.write("out", tumbling(events(ctx), "k"), to=sink)
+
+
+def native_and_files(ctx: JobContext) -> None:
+    """Ask for two phases and for one in the same query."""
+    sinks = [files(ctx.params["output"]), native("noop")]
+    ctx.write("out", tumbling(events(ctx), "k"), to=sinks)
+
+
+def no_state(ctx: JobContext) -> None:
+    write(ctx, rows_of(events(ctx)))
+
+
+def two_queries(ctx: JobContext) -> None:
+    """Write windows and the rows themselves, each by a query of its own."""
+    df = events(ctx)
+    output = Path(ctx.params["output"])
+    ctx.write("windows", tumbling(df, "k"), to=files(str(output / "windows")))
+    ctx.write("rows", rows_of(df), to=files(str(output / "rows")))
+
+
+def two_sinks(ctx: JobContext) -> None:
+    output = Path(ctx.params["output"])
+    sinks = [files(str(output / "one")), files(str(output / "two"), format="json")]
+    ctx.write("out", tumbling(events(ctx), "k"), to=sinks)
+
+
+def partitioned(ctx: JobContext) -> None:
+    sink = files(ctx.params["output"], partition_by=("k",))
+    ctx.write("out", tumbling(events(ctx), "k"), to=sink)
+
+
+def in_format(ctx: JobContext) -> None:
+    sink = files(ctx.params["output"], format=ctx.params["format"])
+    ctx.write("out", tumbling(events(ctx), "k"), to=sink, operators=["windows"])
+
+
+def united_with_itself(ctx: JobContext) -> None:
+    df = events(ctx)
+    write(ctx, tumbling(df.union(df), "k"))
+
+
+def joined_with_itself(ctx: JobContext) -> None:
+    df = events(ctx)
+    same = F.expr("a.k = b.k AND a.time = b.time")
+    write(
+        ctx,
+        df.alias("a").join(df.alias("b"), same).select(seconds("a.time").alias("t"), "a.k", "b.v"),
+    )
+
+
+def two_sources(ctx: JobContext) -> None:
+    one, other = events(ctx, "one"), events(ctx, "other", param="other")
+    write(ctx, tumbling(one.union(other), "k"))
+
+
+def half_bounded(ctx: JobContext) -> None:
+    """Count what is live together with what was there before."""
+    live = events(ctx, "live", bounded=False)
+    past = events(ctx, "past", param="past", bounded=True)
+    write(ctx, tumbling(live.union(past), "k"))
+
+
+def half_bounded_join(ctx: JobContext) -> None:
+    """Give each live row what its key was worth up to 15 seconds before it; -1 for nothing."""
+    live = events(ctx, "live", bounded=False)
+    past = events(ctx, "past", param="past", bounded=True, format=ctx.params.get("of", "csv"))
+    past = past.withColumnsRenamed({"time": "past_time", "k": "past_k", "v": "past_v"})
+    before = F.expr("k = past_k AND past_time BETWEEN time - INTERVAL 15 SECONDS AND time")
+    both = live.join(past, before, "leftOuter")
+    worth = F.coalesce("past_v", F.lit(-1)).alias("worth")
+    write(ctx, both.select(seconds("time").alias("t"), "k", worth))
+
+
+def late_watermark(ctx: JobContext) -> None:
+    """Set a bounded source's watermark where no marker can follow it."""
+    live = events(ctx, "live", bounded=False)
+    past = events(ctx, "past", param="past", watermark=None).withWatermark("time", "5 seconds")
+    write(ctx, tumbling(live.union(past), "k"))
+
+
+def often_silent(ctx: JobContext) -> None:
+    """Count two streams, one of which may be silent."""
+    loud = events(ctx, "loud")
+    silent = events(ctx, "silent", param="silent", idle_after=ctx.params["idle_after"])
+    write(ctx, tumbling(loud.union(silent), "k"))
+
+
+def one_ends(ctx: JobContext) -> None:
+    """Count the past and the live rows, each by a query of its own."""
+    output = Path(ctx.params["output"])
+    live = events(ctx, "live", bounded=False)
+    past = events(ctx, "past", param="past", bounded=True)
+    ctx.write("past", tumbling(past, "k"), to=files(str(output / "past")))
+    ctx.write("live", tumbling(live, "k"), to=files(str(output / "live")))
+
+
+def without_watermark(ctx: JobContext) -> None:
+    write(ctx, events(ctx, watermark=None).groupBy("k").count())
+
+
+def foreign_source(ctx: JobContext) -> None:
+    """Read a stream without telling the context."""
+    write(ctx, rows_of(ctx.spark.readStream.csv(ctx.params["input"], schema=SCHEMA)))
+
+
+def traced(ctx: JobContext) -> None:
+    """Note each callback, and what readers saw when the job finished."""
+    trace = Path(ctx.params["trace"])
+
+    def note(word: str) -> None:
+        with trace.open("a", encoding="utf-8") as notes:
+            notes.write(f"{word}\n")
+
+    def finish() -> None:
+        note(f"finish:{_published(ctx.params['output'])}")
+        failing = ctx.params.get("failing")
+        if failing is not None and Path(failing).exists():
+            raise OSError(failing)
+
+    ctx.on_finish(finish)
+    ctx.on_close(lambda: note("close"))
+    tumbling_window(ctx)
+
+
+def _published(output: str) -> int:
+    found = list(Path(output).glob("*.parquet"))
+    return sum(len(pd.read_parquet(path)) for path in found)
+
+
+# --- several queries ----------------------------------------------------------------------------
+
+
+def chain(ctx: JobContext) -> None:
+    """Sum in windows of 10, of those of 30, and of those of 60 seconds, each read from a table."""
+    output = Path(ctx.params["output"])
+    ctx.write("fine", tumbling(events(ctx), "k"), to=files(str(output / "fine")))
+    for name, above, size in (("coarse", "fine", 30), ("top", "coarse", 60)):
+        ctx.write(
+            name, _coarser(ctx, str(output / above), above, size), to=files(f"{output}/{name}")
+        )
+
+
+def _coarser(ctx: JobContext, path: str, name: str, size: int) -> DataFrame:
+    bounded = ctx.params.get("bounded", "yes") == "yes"
+    schema = "start long, k string, n long, total long"
+    fine = ctx.read(name, format="parquet", path=path, schema=schema, bounded=bounded)
+    timed = fine.withColumn("time", F.timestamp_seconds("start")).withWatermark("time", "0 seconds")
+    summed = timed.groupBy(F.window("time", f"{size} seconds"), "k").agg(
+        F.sum("n").alias("n"), F.sum("total").alias("total")
+    )
+    return summed.select(seconds("window.start").alias("start"), "k", "n", "total")
+
+
+def pipelines(ctx: JobContext) -> None:
+    """Write windows of two inputs that have nothing to do with each other."""
+    output = Path(ctx.params["output"])
+    for name in ("a", "b"):
+        source = events(ctx, name, param=name)
+        ctx.write(name, tumbling(source, "k"), to=files(str(output / name)))
+
+
+# --- bad input ----------------------------------------------------------------------------------
+
+
+def no_query(ctx: JobContext) -> None:
+    events(ctx)
+
+
+def one_name_twice(ctx: JobContext) -> None:
+    df = events(ctx)
+    write(ctx, df, "twin")
+    write(ctx, df, "twin")
+
+
+def unknown_sink(ctx: JobContext) -> None:
+    ctx.write("out", events(ctx), to="console")  # type: ignore[arg-type]
+
+
+def missing_param(ctx: JobContext) -> None:
+    write(ctx, events(ctx, param="where_the_events_are"))
+
+
+def marked_rows(ctx: JobContext) -> None:
+    """Give each row a UUID, another one at every attempt, and write to the sink that is asked for."""
+    make = {
+        "files": files,
+        "partitioned": lambda place: files(place, partition_by="k"),
+        "delta": delta,
+        "iceberg": lambda place: iceberg("ns.out", catalog=json.loads(place)),
+        "sql": lambda place: sql(place, "out"),
+        "upsert": lambda place: sql(place, "out", mode="upsert", keys=["v"]),
+    }
+    rows = events(ctx).select("v", "k", F.expr("uuid()").alias("mark"))
+    ctx.write("out", rows, to=make[ctx.params["sink"]](ctx.params["place"]))
+
+
+def raising(ctx: JobContext) -> None:
+    events(ctx)
+    raise ZeroDivisionError("no such day")
+
+
+# --- crashes ------------------------------------------------------------------------------------
+
+
+def gated(ctx: JobContext) -> None:
+    """Hold the first batch back until the gate's file is there."""
+    gate, prefix = ctx.params["gate"], sys.prefix
+
+    def passes(_):  # type hints would tell Spark another kind of function
+        if sys.prefix != prefix:
+            raise ImportError(f"the driver runs in {prefix}, its worker in {sys.prefix}")
+        deadline = time.monotonic() + 120
+        while not os.path.exists(gate):
+            if time.monotonic() > deadline:
+                raise TimeoutError(gate)
+            time.sleep(0.05)
+        return True
+
+    held = events(ctx).filter(F.udf(passes, "boolean")("k"))
+    write(ctx, tumbling(held, "k"))
+
+
+def exiting(ctx: JobContext) -> None:
+    """End the process in ``on_finish``, as a job that knows no better; once."""
+    left = Path(ctx.params["left"])
+
+    def leave() -> None:
+        if not left.exists():
+            left.touch()
+            os._exit(0)
+
+    ctx.on_finish(leave)
+    tumbling_window(ctx)
