@@ -21,7 +21,7 @@ from airflow_provider.runtime.asking import (
 from airflow_provider.runtime.binding import bind
 from airflow_provider.runtime.checkpoint import CheckpointLogs, next_drain_step, plan_drain_batch
 from airflow_provider.runtime.clock import Clock, Due, to_iso
-from airflow_provider.runtime.drains import begin_drain, drain_intent, end_sources
+from airflow_provider.runtime.drains import drain_intent
 from airflow_provider.runtime.errors import (
     LeaseLostError,
     RunCancelledError,
@@ -58,7 +58,13 @@ from airflow_provider.runtime.queries import (
     spark_repartition,
     upstream_of,
 )
-from airflow_provider.runtime.recording import asked_record, begin_attempt, end_attempt
+from airflow_provider.runtime.recording import (
+    asked_record,
+    begin_attempt,
+    end_attempt,
+    record_end_of_data,
+    record_end_of_sources,
+)
 from airflow_provider.runtime.requests import CANCEL, STOP, pending_requests, reply
 from airflow_provider.runtime.rewinding import (
     Rewind,
@@ -360,11 +366,10 @@ class Attempt:
     def _end_sources(self, instruction: lifecycle.EndSources) -> None:
         self._lease.check()
         query = self._queries[instruction.query]
-        ending = query.definition.ending
         now = self._clock.now()
-        end_sources(self._directory, query.name, ending, run_id=self._run.run_id, now=now)
-        query.definition = bind(query.definition, self._directory, ending, self._job.declare)
-        log.info("query=%s sources=%s ended", query.name, ",".join(ending))
+        ended = record_end_of_sources(self._directory, self._run.run_id, query, now)
+        query.goes_on(bind(query.definition, self._directory, ended, self._job.declare))
+        log.info("query=%s sources=%s ended", query.name, ",".join(ended))
 
     def _publish_epochs(self, instruction: lifecycle.PublishEpochs) -> None:
         query = self._queries[instruction.query]
@@ -375,7 +380,7 @@ class Attempt:
         query = self._queries[instruction.query]
         if not self._is_batch:  # which has no state to drain, and a commit of its own
             now = self._clock.now()
-            begin_drain(self._directory, query.name, run_id=self._run.run_id, now=now)
+            record_end_of_data(self._directory, self._run.run_id, query, now)
         self._events.append(lifecycle.IntentStored(query.name, self._next_step(query)))
 
     def _plan_drain(self, instruction: lifecycle.PlanDrain) -> None:

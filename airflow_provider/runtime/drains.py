@@ -11,15 +11,10 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING
 
-from airflow_provider.runtime import failpoints
 from airflow_provider.runtime.checkpoint import CheckpointLogs
-from airflow_provider.runtime.clock import to_iso
 from airflow_provider.runtime.storage import Document
 
 if TYPE_CHECKING:
-    import datetime as dt
-    from collections.abc import Sequence
-
     from airflow_provider.runtime.jobdir import JobDirectory
 
 
@@ -46,6 +41,8 @@ class EndedSources(Document):
         run_id: the run that has read their last rows.
         sources: all those of the query's that end.
         batch: the last batch that read any of them, -1 for none.
+        reached: latest event time in milliseconds of those sources that go on, as far as it is
+            known.
     """
 
     query_id: str
@@ -53,33 +50,18 @@ class EndedSources(Document):
     sources: list[str]
     batch: int
     at: str
+    reached: dict[str, int] = dataclasses.field(default_factory=dict)
 
 
-def ended_sources(directory: JobDirectory, query: str) -> tuple[str, ...]:
-    """Return the sources that have ended while others of the query, as it is now, go on."""
+def ended_sources(directory: JobDirectory, query: str) -> EndedSources | None:
+    """Return what has ended of the query, as it is now, while other sources go on; None if none."""
     query_id = CheckpointLogs(directory.checkpoint(query)).query_id()
     if query_id is None:
-        return ()
+        return None
     ended = EndedSources.read(directory.storage, _ended_path(query, query_id))
     if ended is None or directory.run(ended.run_id).rewound() is not None:
-        return ()
-    return tuple(ended.sources)
-
-
-def end_sources(
-    directory: JobDirectory, query: str, sources: Sequence[str], *, run_id: str, now: dt.datetime
-) -> None:
-    """Put down that these have ended, at the last batch. Idempotent: the first record stays."""
-    logs = CheckpointLogs(directory.checkpoint(query))
-    ended = EndedSources(
-        query_id=str(logs.query_id()),
-        run_id=run_id,
-        sources=list(sources),
-        batch=logs.position().last_commit,
-        at=to_iso(now),
-    )
-    put_ended_sources(directory, query, ended)
-    failpoints.hit("sources.ended")
+        return None
+    return ended
 
 
 def put_ended_sources(directory: JobDirectory, query: str, ended: EndedSources) -> None:
@@ -96,19 +78,6 @@ def drain_intent(directory: JobDirectory, query: str) -> DrainIntent | None:
     if intent is None or directory.run(intent.run_id).rewound() is not None:
         return None
     return intent
-
-
-def begin_drain(directory: JobDirectory, query: str, *, run_id: str, now: dt.datetime) -> None:
-    """Put down that the query has read its last row. Idempotent: the first intent stays."""
-    logs = CheckpointLogs(directory.checkpoint(query))
-    intent = DrainIntent(
-        query_id=str(logs.query_id()),
-        run_id=run_id,
-        batch=logs.position().last_commit,
-        at=to_iso(now),
-    )
-    put_drain_intent(directory, query, intent)
-    failpoints.hit("drain.intended")
 
 
 def put_drain_intent(directory: JobDirectory, query: str, intent: DrainIntent) -> None:

@@ -11,7 +11,7 @@ from airflow_provider.runtime.binding import bind
 from airflow_provider.runtime.checkpoint import CheckpointLogs
 from airflow_provider.runtime.drains import ended_sources
 from airflow_provider.runtime.jobdir import BATCH
-from airflow_provider.runtime.queries import BatchQuery, RunningQuery, pacemaker_for, watch_for
+from airflow_provider.runtime.queries import BatchQuery, RunningQuery, event_times_of, pacemaker_for
 from airflow_provider.runtime.sinks import EpochCommitter, NativeEpochs
 from airflow_provider.runtime.storage import spark_url
 
@@ -77,7 +77,7 @@ class Opener:
     def _open_stream(self, query: QueryDefinition, held_back: DrainIntent | None) -> RunningQuery:
         # What the job was declared with may have been restored or rewound since.
         ended = ended_sources(self.directory, query.name)
-        query = bind(query, self.directory, ended, self.job.declare)
+        query = bind(query, self.directory, ended.sources if ended else (), self.job.declare)
         place = self.directory.checkpoint(query.name)
         logs = CheckpointLogs(place)
         epochs = self._epochs_of(query, logs)
@@ -91,7 +91,7 @@ class Opener:
             trigger=self.job.plan.trigger(self.ask.trigger_s),
             clock=self.clock,
             pacemaker=pacemaker_for(query, target_s, self.clock),
-            idle_watch=watch_for(query, self.clock),
+            event_times=event_times_of(query, self.clock, ended.reached if ended else {}),
         )
 
     def _open_batch(self, query: QueryDefinition) -> BatchQuery:

@@ -153,11 +153,11 @@ def _with_markers(job: DeclaredJob, directory: JobDirectory) -> DeclaredJob:
     """Declare those queries anew whose sources end or fall silent while others go on."""
     for query in job.queries:
         check_sources(query)
-    queries = tuple(
-        bind(query, directory, ended_sources(directory, query.name), job.declare)
-        for query in job.queries
-    )
-    return dataclasses.replace(job, queries=queries)
+    queries = []
+    for query in job.queries:
+        ended = ended_sources(directory, query.name)
+        queries.append(bind(query, directory, ended.sources if ended else (), job.declare))
+    return dataclasses.replace(job, queries=tuple(queries))
 
 
 def declare_in(mode: str, ask: Ask, run_id: str, spark: SparkSession) -> DeclaredJob:

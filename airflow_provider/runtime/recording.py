@@ -8,8 +8,15 @@ import socket
 import uuid
 from typing import TYPE_CHECKING
 
+from airflow_provider.runtime import failpoints
 from airflow_provider.runtime.checkpoint import CheckpointLogs
 from airflow_provider.runtime.clock import to_iso
+from airflow_provider.runtime.drains import (
+    DrainIntent,
+    EndedSources,
+    put_drain_intent,
+    put_ended_sources,
+)
 from airflow_provider.runtime.jobdir import BATCH, AttemptRecord, RunRecord
 
 if TYPE_CHECKING:
@@ -19,6 +26,7 @@ if TYPE_CHECKING:
     from airflow_provider.runtime.failures import Failure
     from airflow_provider.runtime.jobdir import JobDirectory, RunDirectory
     from airflow_provider.runtime.preparing import DeclaredJob
+    from airflow_provider.runtime.queries import BatchQuery, RunningQuery
 
 
 def asked_record(
@@ -41,6 +49,37 @@ def asked_record(
         replayable=ask.replayable_runs > 0,
         query_ids={name: str(uuid.uuid4()) for name in logs} if job.plan.mode == BATCH else None,
     )
+
+
+def record_end_of_sources(
+    directory: JobDirectory, run_id: str, query: RunningQuery | BatchQuery, now: dt.datetime
+) -> list[str]:
+    """Put down that those sources of the query that end have ended. Idempotent."""
+    ended = EndedSources(
+        query_id=str(query.logs.query_id()),
+        run_id=run_id,
+        sources=list(query.definition.ending),
+        batch=query.logs.position().last_commit,
+        at=to_iso(now),
+        reached=query.reached(),
+    )
+    put_ended_sources(directory, query.name, ended)
+    failpoints.hit("sources.ended")
+    return ended.sources
+
+
+def record_end_of_data(
+    directory: JobDirectory, run_id: str, query: RunningQuery | BatchQuery, now: dt.datetime
+) -> None:
+    """Put down that the query has read its last row. Idempotent."""
+    intent = DrainIntent(
+        query_id=str(query.logs.query_id()),
+        run_id=run_id,
+        batch=query.logs.position().last_commit,
+        at=to_iso(now),
+    )
+    put_drain_intent(directory, query.name, intent)
+    failpoints.hit("drain.intended")
 
 
 def begin_attempt(

@@ -362,12 +362,19 @@ def half_bounded(ctx: JobContext) -> None:
 def half_bounded_join(ctx: JobContext) -> None:
     """Give each live row what its key was worth up to 15 seconds before it; -1 for nothing."""
     live = events(ctx, "live", bounded=False)
-    past = events(ctx, "past", param="past", bounded=True, format=ctx.params.get("of", "csv"))
+    past = events(ctx, "past", param="past", bounded=True)
     past = past.withColumnsRenamed({"time": "past_time", "k": "past_k", "v": "past_v"})
     before = F.expr("k = past_k AND past_time BETWEEN time - INTERVAL 15 SECONDS AND time")
     both = live.join(past, before, "leftOuter")
     worth = F.coalesce("past_v", F.lit(-1)).alias("worth")
     write(ctx, both.select(seconds("time").alias("t"), "k", worth))
+
+
+def half_bounded_rate(ctx: JobContext) -> None:
+    """Ask a source to end that is not of files."""
+    past = ctx.read("past", format="rate", bounded=True, watermark=("timestamp", "5 seconds"))
+    past = past.select(F.col("timestamp").alias("time"), F.lit("r").alias("k"), "value")
+    write(ctx, tumbling(events(ctx, "live", bounded=False).union(past), "k"))
 
 
 def late_watermark(ctx: JobContext) -> None:

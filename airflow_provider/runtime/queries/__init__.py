@@ -2,7 +2,7 @@
 
 from airflow_provider.runtime.queries.batch import BatchQuery
 from airflow_provider.runtime.queries.definition import QueryDefinition, ending_alone, upstream_of
-from airflow_provider.runtime.queries.idling import watch_for
+from airflow_provider.runtime.queries.eventtimes import event_times_of
 from airflow_provider.runtime.queries.pacemaker import Pacemaker, pacemaker_for
 from airflow_provider.runtime.queries.repartition import spark_repartition
 from airflow_provider.runtime.queries.running import RunningQuery
@@ -19,10 +19,10 @@ __all__ = [
     "RunningQuery",
     "StateOperator",
     "ending_alone",
+    "event_times_of",
     "pacemaker_for",
     "read_state_operators",
     "reported_state",
     "spark_repartition",
     "upstream_of",
-    "watch_for",
 ]

@@ -102,6 +102,14 @@ class BatchQuery:
         """Return none: no time passes in a batch job."""
         return []
 
+    def reached(self) -> dict[str, int]:
+        """Return nothing: no time passes in a batch job."""
+        return {}
+
+    def goes_on(self, definition: QueryDefinition) -> None:
+        """Take the query anew."""
+        self.definition = definition
+
     def pacing(self) -> dict[str, Any] | None:
         """Return None: there is one batch, of everything."""
         return None

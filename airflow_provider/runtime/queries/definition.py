@@ -87,13 +87,12 @@ class QueryDefinition:
 
     @property
     def marked(self) -> tuple[str, ...]:
-        """Return the sources that need markers: those that end, and those that may be silent."""
-        ending = self.ending
+        """Return the sources that need markers: those that may be silent, and all if some end."""
+        is_mixed = bool(self.ending)
         named = [
             source.name
             for source in self._sources_of_rows
-            if source.watermark is not None
-            and (source.name in ending or source.idle_after_s is not None)
+            if source.watermark is not None and (is_mixed or source.idle_after_s is not None)
         ]
         return tuple(dict.fromkeys(named))
 

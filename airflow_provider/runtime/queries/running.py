@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 from airflow_provider.runtime.lifecycle import Run
 from airflow_provider.runtime.queries.plan import count_input_rows
 from airflow_provider.runtime.sinks import NativeEpochs
-from airflow_provider.runtime.sources import END_MS, is_marker, put_marker
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
     from airflow_provider.runtime.checkpoint import CheckpointLogs
     from airflow_provider.runtime.clock import Clock
     from airflow_provider.runtime.queries.definition import QueryDefinition
-    from airflow_provider.runtime.queries.idling import IdleWatch
+    from airflow_provider.runtime.queries.eventtimes import EventTimes
     from airflow_provider.runtime.queries.pacemaker import Pacemaker
     from airflow_provider.runtime.sinks import EpochCommitter
 
@@ -60,7 +59,7 @@ class RunningQuery:
         trigger: arguments of ``DataStreamWriter.trigger`` for reading input.
         clock: measures how long a batch in flight is waited for.
         pacemaker: fits the size of its batches to a target time; None for batches as they come.
-        idle_watch: moves silent sources along; None when none of them can be idle.
+        event_times: says where its sources stand in event time; None when none has markers.
     """
 
     def __init__(
@@ -73,7 +72,7 @@ class RunningQuery:
         trigger: dict[str, Any],
         clock: Clock,
         pacemaker: Pacemaker | None = None,
-        idle_watch: IdleWatch | None = None,
+        event_times: EventTimes | None = None,
     ) -> None:
         self.name = definition.name
         self.definition = definition
@@ -85,7 +84,7 @@ class RunningQuery:
         self._halt: Halt | None = None
         self._pacemaker = pacemaker
         self._is_paced = False
-        self._idle_watch = idle_watch
+        self._event_times = event_times
         self._query: StreamingQuery | None = None
         self._started = threading.Event()
         self._callback_error: BaseException | None = None
@@ -107,19 +106,11 @@ class RunningQuery:
         self._is_paced = how is not Run.ONE_BATCH  # what is planned cannot be made smaller
         if self._pacemaker is not None:
             self._pacemaker.starts()
-        if self._idle_watch is not None:
-            self._idle_watch.starts(self.definition)
-        if how is not Run.ONE_BATCH:
-            self._announce_ended()
+        if self._event_times is not None and how is not Run.ONE_BATCH:
+            self._event_times.starts()
         self._query = writer.trigger(**trigger).start()
         self._started.set()
         log.info("query=%s started (%s)", self.name, how.value)
-
-    def _announce_ended(self) -> None:
-        """Let no source that has ended hold the watermark back; Spark forgets it at each start."""
-        for source in self.definition.sources:
-            if source.ended and source.markers is not None and not is_marker(source.name):
-                put_marker(source.markers, END_MS)
 
     def has_ended(self) -> bool:
         """Tell whether a query that was started no longer runs."""
@@ -175,12 +166,22 @@ class RunningQuery:
 
     def move_idle_sources(self) -> None:
         """Let silent sources not hold the others back; call it once in a while."""
-        if self._idle_watch is not None and self._is_active():
-            self._idle_watch.look()
+        if self._event_times is not None and self._is_active():
+            self._event_times.look()
 
     def idle_sources(self) -> list[str]:
         """Return the sources that are idle now."""
-        return self._idle_watch.idle() if self._idle_watch is not None else []
+        return self._event_times.idle() if self._event_times is not None else []
+
+    def reached(self) -> dict[str, int]:
+        """Return how far its sources have come in event time, as far as that is known."""
+        return self._event_times.reached() if self._event_times is not None else {}
+
+    def goes_on(self, definition: QueryDefinition) -> None:
+        """Take the query as it is when some of its sources have ended."""
+        self.definition = definition
+        if self._event_times is not None:
+            self._event_times.goes_on(definition)
 
     def pacing(self) -> dict[str, Any] | None:
         """Return how the size of its batches is fitted to a target time; None if it is not."""
@@ -211,13 +212,13 @@ class RunningQuery:
             # Spark wraps it twice and keeps only its text; the driver wants to know its type.
             self._callback_error = error
             raise
-        if pacemaker is None and self._idle_watch is None:
+        if pacemaker is None and self._event_times is None:
             return
         execution = self._execution()
         if execution is None:
             return
-        if self._idle_watch is not None:
-            self._idle_watch.batch_ran(execution)
+        if self._event_times is not None:
+            self._event_times.batch_ran(execution)
         if pacemaker is not None:
             pacemaker.batch_ran(begun, execution, df.sparkSession._jvm, self.last_progress())
 

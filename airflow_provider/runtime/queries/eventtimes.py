@@ -1,9 +1,13 @@
-"""Silent sources: those that have had no row for a time do not hold the watermark back.
+"""Where the sources of a query stand in event time, and the markers that move them.
 
-An idle source is moved along, by a marker, to where the slowest of the others stands. So the
-query's watermark goes on as if the source were not there, and when it speaks again its rows count
-and its watermark holds the others back as before. (Flink's ``withIdleness`` ignores an idle source
-instead; the watermark of the query is the same.) Time counts from the start of the query.
+Spark forgets each source's own watermark when a query stops, and holds the query's back until every
+source has had a row again. So when some sources have ended, the others are announced, too: each
+where it stood.
+
+A source that has had no row for a time is *idle*: it is moved along to where the slowest of the
+others stands. So the query's watermark goes on as if the source were not there, and when it speaks
+again its rows count and it holds the others back as before. (Flink's ``withIdleness`` ignores an
+idle source instead; the watermark of the query is the same.) Time counts from the query's start.
 """
 
 from __future__ import annotations
@@ -12,8 +16,10 @@ import dataclasses
 import logging
 from typing import TYPE_CHECKING, Any
 
+from airflow_provider.runtime.durations import parse_duration
+from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.queries.plan import ADAPTIVE, items, leaves, rows_of
-from airflow_provider.runtime.sources import is_marker, put_marker
+from airflow_provider.runtime.sources import END_MS, is_marker, put_marker
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -74,8 +80,8 @@ def move_along(times: Mapping[str, SourceTime], now_s: float) -> dict[str, int]:
     }
 
 
-class IdleWatch:
-    """Watches the sources of one query.
+class EventTimes:
+    """Watches and moves the sources of one query.
 
     Thread safety: :meth:`batch_ran` runs in Spark's callback thread, the rest in the driver's; the
     table of times is replaced, not changed.
@@ -83,22 +89,43 @@ class IdleWatch:
     Args:
         definition: the query.
         clock: time.
+        reached: event time in milliseconds by source, as far as an earlier attempt knew it when
+            some of the sources had ended.
     """
 
-    def __init__(self, definition: QueryDefinition, clock: Clock) -> None:
+    def __init__(
+        self, definition: QueryDefinition, clock: Clock, reached: Mapping[str, int]
+    ) -> None:
         self._definition = definition
         self._clock = clock
+        self._reached = reached
         self._times: Mapping[str, SourceTime] = {}
 
-    def starts(self, definition: QueryDefinition) -> None:
-        """Begin anew: Spark forgets each source's watermark when a query stops."""
-        now = self._clock.monotonic()
+    def goes_on(self, definition: QueryDefinition) -> None:
+        """Take the query as it is when some of its sources have ended."""
         self._definition = definition
-        self._times = {
-            source.name: SourceTime(now, source.idle_after_s)
-            for source in definition.sources
-            if source.watermark is not None and not source.ended and not is_marker(source.name)
-        }
+        self._reached = self.reached()
+
+    def starts(self) -> None:
+        """Say where the sources stand: Spark has forgotten it."""
+        now = self._clock.monotonic()
+        times = {}
+        for source in self._definition.sources:
+            if source.markers is None or is_marker(source.name):
+                continue
+            reached = END_MS if source.ended else self._reached.get(source.name)
+            if reached is not None:
+                put_marker(source.markers, reached)
+            if not source.ended:
+                times[source.name] = SourceTime(
+                    now, source.idle_after_s, _delay_ms(source), latest_ms=reached
+                )
+        self._times = times
+
+    def reached(self) -> dict[str, int]:
+        """Return the latest event time of each source that has had one, in milliseconds."""
+        known = {name: time.latest_ms for name, time in self._times.items()}
+        return {name: latest for name, latest in known.items() if latest is not None}
 
     def batch_ran(self, execution: Any) -> None:
         """Look at what a batch has read.
@@ -108,10 +135,12 @@ class IdleWatch:
         """
         from py4j.protocol import Py4JError
 
+        if not self._is_wanted():
+            return
         try:
             found = list(_event_times(execution, self._definition.sources))
         except Py4JError as error:
-            log.warning("idle sources cannot be told from others: %s", error)
+            log.warning("the event times of sources are not known: %s", error)
             return
         now, times = self._clock.monotonic(), dict(self._times)
         for name, latest_ms, delay_ms in found:
@@ -124,6 +153,10 @@ class IdleWatch:
                     latest_ms=latest_ms if before is None else max(before, latest_ms),
                 )
         self._times = times
+
+    def _is_wanted(self) -> bool:
+        ends = set(self._definition.ending) - set(self._definition.ended)
+        return bool(ends) or any(time.idle_after_s is not None for time in self._times.values())
 
     def look(self) -> None:
         """Move the idle sources along to where the others stand."""
@@ -146,11 +179,22 @@ class IdleWatch:
         return sorted(name for name, time in self._times.items() if time.is_idle(now))
 
 
-def watch_for(definition: QueryDefinition, clock: Clock) -> IdleWatch | None:
-    """Return what watches the query; None when no source of it can be idle."""
-    if all(source.idle_after_s is None for source in definition.sources):
+def event_times_of(
+    definition: QueryDefinition, clock: Clock, reached: Mapping[str, int]
+) -> EventTimes | None:
+    """Return what watches and moves the sources of the query; None when none has markers."""
+    if not definition.marked:
         return None
-    return IdleWatch(definition, clock)
+    return EventTimes(definition, clock, reached)
+
+
+def _delay_ms(source: SourceDefinition) -> int:
+    """Return its watermark's delay; 0 while only Spark can read it, which tells with a batch."""
+    _, delay = source.watermark or ("", "0")
+    try:
+        return round(parse_duration(delay) * 1000)
+    except ConfigError:
+        return 0
 
 
 def _event_times(
