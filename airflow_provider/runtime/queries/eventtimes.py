@@ -111,10 +111,10 @@ class EventTimes:
         now = self._clock.monotonic()
         times = {}
         for source in self._definition.sources:
-            if source.markers is None or is_marker(source.name):
+            if source.watermark is None or is_marker(source.name):
                 continue
             reached = END_MS if source.ended else self._reached.get(source.name)
-            if reached is not None:
+            if reached is not None and source.markers is not None:
                 put_marker(source.markers, reached)
             if not source.ended:
                 times[source.name] = SourceTime(
