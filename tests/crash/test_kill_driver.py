@@ -172,6 +172,7 @@ NOT_IN_A_RUN = (
     "restore.",
     "rewind.",
     "stop.",
+    "sources.",
     "batch.",
 )
 IN_A_RUN = tuple(point for point in failpoints.ALL if not point.startswith(NOT_IN_A_RUN))

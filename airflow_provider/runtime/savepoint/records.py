@@ -66,6 +66,8 @@ class QuerySavepoint:
         sources: each source's end offset, as Spark's log has them.
         operators: per stateful operator ``id``, ``name``, ``partitions``, ``provider``.
         addressed: those of its files that name the place where they lie.
+        ended: the sources that it reads no more, while others of the query go on.
+        reached: latest event time in milliseconds of those others, as far as it is known.
     """
 
     query_id: str
@@ -78,6 +80,8 @@ class QuerySavepoint:
     addressed: list[str]
     files: tuple[SavedFile, ...]
     finished: bool = False
+    ended: list[str] = dataclasses.field(default_factory=list)
+    reached: dict[str, int] = dataclasses.field(default_factory=dict)
 
     @property
     def bytes(self) -> int:

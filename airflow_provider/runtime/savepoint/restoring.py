@@ -28,7 +28,12 @@ from typing import TYPE_CHECKING, Any, Final
 from airflow_provider.runtime import failpoints
 from airflow_provider.runtime.checkpoint import CheckpointLogs, readdress
 from airflow_provider.runtime.clock import Clock, to_iso
-from airflow_provider.runtime.drains import DrainIntent, put_drain_intent
+from airflow_provider.runtime.drains import (
+    DrainIntent,
+    EndedSources,
+    put_drain_intent,
+    put_ended_sources,
+)
 from airflow_provider.runtime.errors import (
     CheckpointError,
     ConfigError,
@@ -413,12 +418,31 @@ def _restore_query(
         failpoints.hit("restore.repartitioned")
         batch = logs.position().last_commit
     EpochRecords(directory.committables(name), query_id).continue_after(batch)
-    if savepoint.record.queries[theirs].finished:
-        run_id = str(savepoint.record.run_id)
-        ended = DrainIntent(query_id=query_id, run_id=run_id, batch=batch, at=record.began)
-        put_drain_intent(directory, name, ended)
+    _put_ends(directory, name, record, savepoint, batch)
     failpoints.hit("restore.numbered")
     checkpoint.put(_METADATA, json.dumps({"id": query_id}, separators=(",", ":")).encode())
+
+
+def _put_ends(
+    directory: JobDirectory, name: str, record: RestoreRecord, savepoint: Savepoint, batch: int
+) -> None:
+    """Put down what had ended of a query when the savepoint was taken."""
+    plan = record.queries[name]
+    query_id, saved = str(plan["query_id"]), savepoint.record.queries[plan["from"]]
+    run_id = str(savepoint.record.run_id)
+    if saved.finished:
+        intent = DrainIntent(query_id=query_id, run_id=run_id, batch=batch, at=record.began)
+        put_drain_intent(directory, name, intent)
+    if saved.ended:
+        ended = EndedSources(
+            query_id=query_id,
+            run_id=run_id,
+            sources=saved.ended,
+            batch=batch,
+            at=record.began,
+            reached=saved.reached,
+        )
+        put_ended_sources(directory, name, ended)
 
 
 def _is_spread_anew(savepoint: Savepoint, theirs: str, partitions: int | None) -> bool:

@@ -6,7 +6,7 @@ import dataclasses
 from typing import TYPE_CHECKING
 
 from airflow_provider.runtime.checkpoint import CheckpointLogs, DrainStep, next_drain_step
-from airflow_provider.runtime.drains import drain_intent
+from airflow_provider.runtime.drains import EndedSources, drain_intent, ended_sources
 from airflow_provider.runtime.errors import UnknownJobError
 from airflow_provider.runtime.jobdir import JobDirectory, check_name, known_job
 from airflow_provider.runtime.lease import TAKEABLE, LeaseObserver
@@ -55,6 +55,11 @@ class SourceQuery:
         records = EpochRecords(committables, query_id)
         records.check_standing()
         return max((records.history().last_epoch, *records.find().published))
+
+    def ended_by(self, batch: int) -> EndedSources | None:
+        """Return which of its sources had ended by a batch, while others went on."""
+        ended = ended_sources(self.directory, self.name) if self.directory is not None else None
+        return ended if ended is not None and ended.batch <= batch else None
 
     def is_finished(self) -> bool:
         """Tell whether it has read its last row, and drained its state."""

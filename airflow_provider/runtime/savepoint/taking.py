@@ -305,6 +305,7 @@ def _describe(
     query: SourceQuery, query_id: str, choice: Take, inventory: Inventory, files: list[SavedFile]
 ) -> QuerySavepoint:
     entry = query.logs.offsets(choice.batch)
+    ended = query.ended_by(choice.batch)
     return QuerySavepoint(
         query_id=query_id,
         batch=choice.batch,
@@ -324,6 +325,8 @@ def _describe(
         addressed=list(inventory.addressed),
         files=tuple(files),
         finished=query.is_finished(),
+        ended=ended.sources if ended is not None else [],
+        reached=ended.reached if ended is not None else {},
     )
 
 
