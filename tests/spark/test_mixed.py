@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from driving import driving
+from driving import CLOCK, driving
 from streams import CONF, START, Event, Place, Rows, read_with_pandas, windows_of, write_events
 
 from airflow_provider.runtime.api import JobContext
@@ -16,6 +16,7 @@ from airflow_provider.runtime.drains import ended_sources
 from airflow_provider.runtime.entry import load_entry
 from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.jobdir import JobDirectory
+from airflow_provider.runtime.savepoint import job_source, take_savepoint
 from airflow_provider.runtime.storage import open_storage
 
 pytestmark = pytest.mark.spark
@@ -142,7 +143,15 @@ def test_slices_end_a_source_once_and_then_go_on_without_it(spark, place):
     everything = windows_of([*PAST, *live(4)])
     assert [row for row in everything if row[0] < START + 70] == read_with_pandas(place.output)
 
-    last = place.run(spark, "half_bounded", until="available", at_end="drain", **asked(place))
+    # Whoever goes on from a savepoint does not read it again, either.
+    saved = take_savepoint(job_source(str(place.job_dir), CLOCK), str(place.root / "saved"))
+    other = Place(place.root / "other")
+    asked_there = asked(place, input=str(place.input))
+    drain = {"until": "available", "at_end": "drain"}
+    other.run(spark, "half_bounded", from_savepoint=saved.url, **drain, **asked_there)
+    assert [row for row in everything if row[0] >= START + 70] == read_with_pandas(other.output)
+
+    last = place.run(spark, "half_bounded", **drain, **asked(place))
     assert everything == read_with_pandas(place.output)
     assert ["SUSPENDED", "SUSPENDED", "FINISHED"] == [r.outcome for r in (first, second, last)]
 
