@@ -83,15 +83,30 @@ def run_airflow(arguments: Sequence[str], environment: Mapping[str, str]) -> Non
         raise AssertionError(msg)
 
 
-def run_dag(dag_file: Path, dag_id: str, environment: Mapping[str, str]) -> dict[str, Any]:
+def run_dag(
+    dag_file: Path, dag_id: str, environment: Mapping[str, str], *, logical_date: str | None = None
+) -> dict[str, Any]:
     """Run a DAG by ``dag.test()`` in a process of its own, and return how it went.
+
+    Args:
+        dag_file: where the DAG is.
+        dag_id: the DAG.
+        environment: Airflow's.
+        logical_date: of the run; None for now.
 
     Returns:
         ``state`` of the run, and per task its ``state``, ``log`` and XCom ``value``.
     """
     answer = Path(environment["AIRFLOW_HOME"]) / f"{dag_id}-{secrets.token_hex(4)}.json"
     done = subprocess.run(
-        [sys.executable, str(HERE / "dag_test.py"), str(dag_file), dag_id, str(answer)],
+        [
+            sys.executable,
+            str(HERE / "dag_test.py"),
+            str(dag_file),
+            dag_id,
+            str(answer),
+            *filter(None, [logical_date]),
+        ],
         env=dict(environment),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
