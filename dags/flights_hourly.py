@@ -12,7 +12,8 @@ drains, so that the day is complete at midnight. A drained job has ended for goo
   goes to the day of its flights, or an hour around midnight would be written by two jobs. What
   comes to a folder after its last slice is not read.
 
-When Airflow was away at midnight the day is still open: backfill its last hour.
+When Airflow was away at midnight the day is still open: backfill its last hour. A run that is
+triggered by hand needs a logical date, or it has no hour.
 """
 
 from __future__ import annotations
