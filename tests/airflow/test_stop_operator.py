@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -32,10 +33,12 @@ from airflow_provider.runtime.jobdir import JobDirectory, JobRecord, RequestReco
 from airflow_provider.runtime.process import identify
 from airflow_provider.runtime.requests import reply
 from airflow_provider.runtime.savepoint import open_savepoint, verify_savepoint
+from airflow_provider.triggers import holding
 from airflow_provider.triggers.spark_stop import SparkStopTrigger
 from tests.unit.jobs import a_run
 
 POLL_S = 0.05
+HOLD_S = 0.5
 
 
 @pytest.fixture(autouse=True)
@@ -44,6 +47,13 @@ def callable_outside_of_a_task() -> Iterator[None]:
     before, ExecutorSafeguard.test_mode = ExecutorSafeguard.test_mode, True
     yield
     ExecutorSafeguard.test_mode = before
+
+
+@pytest.fixture(autouse=True)
+def held_back_for_a_moment(monkeypatch: pytest.MonkeyPatch) -> float:
+    """Return how long a trigger keeps its event back: here nobody's worker has to be noticed."""
+    monkeypatch.setattr(holding, "HOLD_S", HOLD_S)
+    return HOLD_S
 
 
 @pytest.fixture
@@ -79,8 +89,9 @@ def answer(job: Job, request_id: str, **said: Any) -> None:
 
 def deferred(job: Job, max_tries: int = 0, **arguments: Any) -> SparkStopTrigger:
     """Execute, and return the trigger that it must come to, as another triggerer rebuilds it."""
+    arguments = {"deferrable": True, "defer_after": 0, **arguments}
     with pytest.raises(TaskDeferred) as raised:
-        operator_of(job, deferrable=True, **arguments).execute(context(max_tries))
+        operator_of(job, **arguments).execute(context(max_tries))
     assert ("resume", {"run_id": RUN}) == (raised.value.method_name, raised.value.kwargs)
     classpath, stored = raised.value.trigger.serialize()
     rebuilt = import_string(classpath)(**json.loads(json.dumps(stored)))
@@ -126,6 +137,7 @@ def test_what_is_not_there_fails_for_good(job: Job, tmp_path: Path, waiting: str
     [
         ({"timeout": "soon"}, "timeout: 'soon' is not a duration"),
         ({"aligned_timeout": "soon"}, "aligned_timeout: 'soon' is not a duration"),
+        ({"defer_after": "soon"}, "defer_after: 'soon' is not a duration"),
         ({"poll_interval": 0}, "poll_interval 0: seconds between looks, more than 0"),
     ],
 )
@@ -230,6 +242,44 @@ def test_a_driver_that_dies_is_told_at_once(job: Job) -> None:
         operator_of(job).resume(context(), event, RUN)
 
 
+def test_what_is_answered_soon_is_not_deferred(job: Job) -> None:
+    """
+    The worker itself waits for the first seconds; the triggerer has what is left of the time.
+    """
+    stop = operator_of(job, deferrable=True, defer_after=10, savepoint="s1")
+    with job.lease():
+        told: list[Any] = []
+        worker = threading.Thread(target=lambda: told.append(stop.execute(context())))
+        worker.start()
+        (request,) = wait_for("the driver is asked", lambda: requests(job), within=10)
+        answer(job, request.id)
+        worker.join(10)
+        later = deferred(job, max_tries=1, defer_after=0.2, timeout=100)
+
+    assert ["SUSPENDED"] == [each["outcome"] for each in told]
+    assert 99.8 == later.timeout_s
+
+
+def test_a_trigger_keeps_its_event_back_until_its_worker_has_ended(
+    job: Job, held_back_for_a_moment: float
+) -> None:
+    """
+    An answer that is there at once comes when Airflow has noticed that the worker has ended, one
+    that comes later without delay.
+    """
+    began = time.monotonic()
+    with job.lease():
+        trigger = deferred(job)
+        answer(job, requests(job)[0].id)
+        fire(trigger)
+        took = time.monotonic() - began
+        (event,) = fire(deferred(job, max_tries=1, timeout=2 * held_back_for_a_moment))
+
+    assert took >= held_back_for_a_moment
+    assert "has not stopped in 1 seconds" in event["error"]
+    assert time.monotonic() - began < took + 3 * held_back_for_a_moment
+
+
 @pytest.mark.parametrize("waiting", ["here", "deferred"])
 def test_there_is_an_end_to_waiting(job: Job, waiting: str) -> None:
     """
@@ -298,7 +348,8 @@ def test_a_retry_waits_for_the_same_stop_and_a_clear_asks_anew(job: Job) -> None
 
 # --- in Airflow ---------------------------------------------------------------------------------
 
-STREAM, DEFERRED, IN_A_WORKER = "stopped_stream", "stops_deferred", "drains_in_a_worker"
+STREAM, DEFERRED = "stopped_stream", "stops_deferred"
+SOON, IN_A_WORKER = "stops_soon", "drains_in_a_worker"
 ENDS = ("success", "failed")
 Rows = list[tuple[pd.Timestamp, str, int, int]]
 
@@ -389,11 +440,10 @@ def test_a_stream_is_stopped_and_goes_on_and_is_drained(airflow_services: Airflo
 
     stream.write(2)
     second = stream.start(published=4)
-    refused, states = stream.trigger(DEFERRED)
-    assert ("failed", False) == (states[-1], "up_for_retry" in states)
-    assert "choose another name for the savepoint; the job goes on running" in airflow.logs(
-        DEFERRED, refused, "stop"
-    )
+    refused, states = stream.trigger(SOON)
+    assert ("failed", False, False) == (states[-1], "deferred" in states, "up_for_retry" in states)
+    said = "choose another name for the savepoint; the job goes on running"
+    assert said in airflow.logs(SOON, refused, "stop")
     drain, states = stream.trigger(IN_A_WORKER)
     assert ("success", False) == (states[-1], "deferred" in states)
     assert "FINISHED" == airflow.xcom(IN_A_WORKER, drain, "stop")["outcome"]

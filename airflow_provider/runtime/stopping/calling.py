@@ -60,6 +60,17 @@ class StopCall:
             StopError: it said no, ended without an answer, or gave none in *timeout_s* seconds;
                 in the last case the request stands, and may still be met.
         """
+        answer = self.answer_within(timeout_s, clock)
+        if answer is None:
+            raise self.timed_out(timeout_s)
+        return answer
+
+    def answer_within(self, timeout_s: float, clock: Clock) -> ReplyRecord | None:
+        """Return the driver's answer; None when there is none in *timeout_s* seconds.
+
+        Raises:
+            StopError: it said no, or ended without an answer.
+        """
         observer = LeaseObserver(open_storage(self.job_dir), clock)
         deadline = clock.monotonic() + timeout_s
         while clock.monotonic() < deadline:
@@ -67,7 +78,7 @@ class StopCall:
             if answer is not None:
                 return answer
             clock.sleep(_POLL_S)
-        raise self.timed_out(timeout_s)
+        return None
 
     def timed_out(self, timeout_s: float) -> StopError:
         """Return the error for an answer that did not come in time."""

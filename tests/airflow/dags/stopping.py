@@ -31,6 +31,12 @@ def stopped_stream() -> None:
 
 
 @dag(schedule=None, catchup=False)
+def stops_soon() -> None:
+    """Stop it with a savepoint whose name is taken, which is known before the worker defers."""
+    SparkStopOperator(task_id="stop", job_dir=JOB_DIR, savepoint="stopped-1", retries=2)
+
+
+@dag(schedule=None, catchup=False)
 def stops_deferred() -> None:
     """Stop it with a savepoint, without a worker slot."""
     SparkStopOperator(
@@ -39,6 +45,7 @@ def stops_deferred() -> None:
         savepoint="stopped-{{ ti.try_number }}",
         outlets=[Asset("stopped_stream")],
         retries=2,
+        defer_after=0,
         poll_interval=0.2,
     )
 
@@ -50,5 +57,6 @@ def drains_in_a_worker() -> None:
 
 
 stopped_stream()
+stops_soon()
 stops_deferred()
 drains_in_a_worker()
