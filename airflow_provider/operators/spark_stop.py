@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowFailException
@@ -38,6 +38,8 @@ class SparkStopOperator(BaseOperator):
             again with the same offsets when the job resumes. None until it ends.
         timeout: how long the task waits for the stream to stop.
         deferrable: wait in the triggerer, without a worker slot.
+        defer_after: how long the worker waits itself before that. Most streams stop in seconds,
+            and coming back from the triggerer takes ten.
         poll_interval: seconds between looks at the job directory.
 
     Raises:
@@ -56,11 +58,13 @@ class SparkStopOperator(BaseOperator):
         aligned_timeout: str | float | None = None,
         timeout: str | float = "10 minutes",
         deferrable: bool = True,
+        defer_after: str | float = "10 seconds",
         poll_interval: float = 1.0,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
         parse_duration(timeout, name="timeout")
+        parse_duration(defer_after, name="defer_after")
         if aligned_timeout is not None:
             parse_duration(aligned_timeout, name="aligned_timeout")
         if poll_interval <= 0:
@@ -72,6 +76,7 @@ class SparkStopOperator(BaseOperator):
         self.aligned_timeout = aligned_timeout
         self.timeout = timeout
         self.deferrable = deferrable
+        self.defer_after = defer_after
         self.poll_interval = poll_interval
 
     def execute(self, context: Context) -> dict[str, Any]:
@@ -82,18 +87,24 @@ class SparkStopOperator(BaseOperator):
                 asked; the message says how it stands.
         """
         timeout_s = parse_duration(self.timeout, name="timeout")
+        here_s = min(timeout_s, parse_duration(self.defer_after, name="defer_after"))
         try:
             call = self._ask(context)
-            if self.deferrable:
-                self.defer(
-                    trigger=self._trigger(call, timeout_s),
-                    method_name="resume",
-                    kwargs={"run_id": call.run_id},
-                )
-            answer = call.wait(SystemClock(), timeout_s)
+            if not self.deferrable or here_s == timeout_s:
+                answer = call.wait(SystemClock(), timeout_s)
+            else:
+                soon = call.answer_within(here_s, SystemClock())
+                answer = soon if soon is not None else self._defer(call, timeout_s - here_s)
         except (ConfigError, StopError) as error:
             raise AirflowFailException(str(error)) from error
         return self._told(context, call.run_id, answer.to_dict())
+
+    def _defer(self, call: StopCall, timeout_s: float) -> NoReturn:
+        self.defer(
+            trigger=self._trigger(call, timeout_s),
+            method_name="resume",
+            kwargs={"run_id": call.run_id},
+        )
 
     def _trigger(self, call: StopCall, timeout_s: float) -> SparkStopTrigger:
         return SparkStopTrigger(

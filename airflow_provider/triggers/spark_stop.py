@@ -12,9 +12,12 @@ from airflow_provider.runtime.errors import SparkStreamError
 from airflow_provider.runtime.lease import LeaseObserver
 from airflow_provider.runtime.stopping import StopCall
 from airflow_provider.runtime.storage import open_storage
+from airflow_provider.triggers.holding import hold_back
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
+
+    from airflow_provider.runtime.clock import Clock
 
 
 class SparkStopTrigger(BaseTrigger):
@@ -68,10 +71,13 @@ class SparkStopTrigger(BaseTrigger):
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Look until there is something to say; storage is read in threads."""
-        yield TriggerEvent(await self._wait())  # type: ignore[no-untyped-call]  # as above
-
-    async def _wait(self) -> dict[str, Any]:
         clock = SystemClock()
+        began = clock.monotonic()
+        event = await self._wait(clock)
+        await hold_back(began, clock)
+        yield TriggerEvent(event)  # type: ignore[no-untyped-call]  # as above
+
+    async def _wait(self, clock: Clock) -> dict[str, Any]:
         call = StopCall(self.job_dir, self.request_id, self.run_id, self.token)
         observer = LeaseObserver(open_storage(self.job_dir), clock)
         deadline = clock.monotonic() + self.timeout_s

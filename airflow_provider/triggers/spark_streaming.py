@@ -9,8 +9,10 @@ from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from airflow_provider.hooks.following import LogFollower
 from airflow_provider.hooks.spark_streaming import SparkStreamingHook
+from airflow_provider.runtime.clock import SystemClock
 from airflow_provider.runtime.errors import SparkStreamError
 from airflow_provider.runtime.watching import Judgement, Verdict
+from airflow_provider.triggers.holding import hold_back
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -89,7 +91,10 @@ class SparkStreamingTrigger(BaseTrigger):
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Look until there is something to say; storage is read in threads."""
+        clock = SystemClock()
+        began = clock.monotonic()
         judgement = await self._wait()
+        await hold_back(began, clock)
         yield TriggerEvent(  # type: ignore[no-untyped-call]  # as above
             {
                 "verdict": judgement.verdict.value,

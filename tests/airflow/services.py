@@ -89,7 +89,7 @@ def run_dag(dag_file: Path, dag_id: str, environment: Mapping[str, str]) -> dict
     Returns:
         ``state`` of the run, and per task its ``state``, ``log`` and XCom ``value``.
     """
-    answer = Path(environment["AIRFLOW_HOME"]) / f"{dag_id}-{secrets.token_hex(4)}.json"
+    answer = _answer_file(dag_id, environment)
     done = subprocess.run(
         [sys.executable, str(HERE / "dag_test.py"), str(dag_file), dag_id, str(answer)],
         env=dict(environment),
@@ -101,6 +101,46 @@ def run_dag(dag_file: Path, dag_id: str, environment: Mapping[str, str]) -> dict
     )
     assert answer.exists(), done.stdout
     return {**json.loads(answer.read_text()), "log": done.stdout}
+
+
+@contextlib.contextmanager
+def runs_of_dag(
+    dag_file: Path, dag_id: str, environment: Mapping[str, str]
+) -> Iterator[Callable[[str], dict[str, Any]]]:
+    """Give a function that runs a DAG at a logical date, as :func:`run_dag` does; in one process."""
+    answer = _answer_file(dag_id, environment)
+    log = answer.with_suffix(".log")
+    program = [sys.executable, str(HERE / "dag_test.py"), str(dag_file), dag_id, str(answer)]
+    with log.open("wb") as out:
+        process = subprocess.Popen(
+            [*program, "--at-each"],
+            env=dict(environment),
+            stdin=subprocess.PIPE,
+            stdout=out,
+            stderr=out,
+            start_new_session=True,
+        )
+
+    def run(logical_date: str) -> dict[str, Any]:
+        answer.unlink(missing_ok=True)
+        assert process.stdin is not None
+        process.stdin.write(f"{logical_date}\n".encode())
+        process.stdin.flush()
+        wait_for(
+            "the run has ended", lambda: answer.exists() or process.poll() is not None, within=120
+        )
+        assert answer.exists(), log.read_text()
+        return {**json.loads(answer.read_text()), "log": log.read_text()}
+
+    with process:  # which closes its input
+        try:
+            yield run
+        finally:
+            end_process(process, signal.SIGINT, within=10)
+
+
+def _answer_file(dag_id: str, environment: Mapping[str, str]) -> Path:
+    return Path(environment["AIRFLOW_HOME"]) / f"{dag_id}-{secrets.token_hex(4)}.json"
 
 
 def demo() -> Any:

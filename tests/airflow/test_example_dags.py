@@ -22,6 +22,8 @@ FLIGHTS = "flights_daily_delays"
 STREAM = "flights_stream"
 SAVEPOINTS = "flights_savepoints"
 CHECK = "flights_savepoint_check"
+HOURLY = "flights_hourly"
+BY_DAY = "flights_by_day"
 
 
 def test_every_example_dag_parses() -> None:
@@ -33,7 +35,7 @@ def test_every_example_dag_parses() -> None:
     bag = DagBag(str(ROOT / "dags"))
 
     assert {} == bag.import_errors
-    assert [FLIGHTS, CHECK, SAVEPOINTS, STREAM] == sorted(bag.dags)
+    assert [BY_DAY, FLIGHTS, HOURLY, CHECK, SAVEPOINTS, STREAM] == sorted(bag.dags)
 
 
 def test_parsing_a_dag_does_not_import_spark(sqlite_airflow: dict[str, str]) -> None:

@@ -72,7 +72,6 @@ def in_dag(dag: DAG | None = None, **arguments: Any) -> SparkStreamingOperator:
     ("wrong", "said"),
     [
         ({"mode": "sometimes"}, "mode 'sometimes': use one of"),
-        ({"mode": "batch"}, "mode 'batch' is not available in this version"),
         ({"until": "noon"}, "until 'noon': use one of 'end', 'available', 'stopped'"),
         ({"at_end": "stop"}, "at_end 'stop': use one of 'drain', 'suspend'"),
         ({"on_existing": "steal"}, "on_existing 'steal': use one of 'adopt', 'wait', 'fail'"),

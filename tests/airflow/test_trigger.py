@@ -13,12 +13,19 @@ from handmade import ELSEWHERE, RUN, Job, ended_process
 
 from airflow_provider.hooks.following import LogFollower
 from airflow_provider.hooks.spark_streaming import SparkStreamingHook
+from airflow_provider.triggers import holding
 from airflow_provider.triggers.spark_streaming import SparkStreamingTrigger
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 FIRST, SECOND = 1, 2
+
+
+@pytest.fixture(autouse=True)
+def not_held_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fire at once: nobody's worker has to be noticed here (see test_stop_operator.py)."""
+    monkeypatch.setattr(holding, "HOLD_S", 0.0)
 
 
 @pytest.fixture

@@ -6,14 +6,14 @@ import dataclasses
 from typing import TYPE_CHECKING
 
 from airflow_provider.runtime.errors import StopError, UnknownJobError
-from airflow_provider.runtime.jobdir import check_name, known_job
+from airflow_provider.runtime.jobdir import JobDirectory, check_name, known_job
 from airflow_provider.runtime.lease import TAKEABLE, LeaseObserver, Liveness
 from airflow_provider.runtime.requests import STOP, find_request, put_request, read_reply
 from airflow_provider.runtime.storage import open_storage
 
 if TYPE_CHECKING:
     from airflow_provider.runtime.clock import Clock
-    from airflow_provider.runtime.jobdir import JobDirectory, ReplyRecord, RequestRecord
+    from airflow_provider.runtime.jobdir import ReplyRecord, RequestRecord
     from airflow_provider.runtime.lease import LeaseRecord
 
 _POLL_S = 0.1
@@ -50,11 +50,7 @@ class StopCall:
         if answer is not None:
             return self._checked(answer)
         if _is_over(self.token, held, liveness):
-            msg = (
-                f"{self.job_dir}: the driver of run {self.run_id!r} ended without an answer; "
-                "its next attempt goes on, so stop that one"
-            )
-            raise StopError(msg)
+            raise StopError(self._unanswered())
         return None
 
     def wait(self, clock: Clock, timeout_s: float) -> ReplyRecord:
@@ -64,6 +60,17 @@ class StopCall:
             StopError: it said no, ended without an answer, or gave none in *timeout_s* seconds;
                 in the last case the request stands, and may still be met.
         """
+        answer = self.answer_within(timeout_s, clock)
+        if answer is None:
+            raise self.timed_out(timeout_s)
+        return answer
+
+    def answer_within(self, timeout_s: float, clock: Clock) -> ReplyRecord | None:
+        """Return the driver's answer; None when there is none in *timeout_s* seconds.
+
+        Raises:
+            StopError: it said no, or ended without an answer.
+        """
         observer = LeaseObserver(open_storage(self.job_dir), clock)
         deadline = clock.monotonic() + timeout_s
         while clock.monotonic() < deadline:
@@ -71,7 +78,7 @@ class StopCall:
             if answer is not None:
                 return answer
             clock.sleep(_POLL_S)
-        raise self.timed_out(timeout_s)
+        return None
 
     def timed_out(self, timeout_s: float) -> StopError:
         """Return the error for an answer that did not come in time."""
@@ -81,6 +88,16 @@ class StopCall:
             "is committed stays, and the run resumes"
         )
         return StopError(msg)
+
+    def _unanswered(self) -> str:
+        promised = JobDirectory(open_storage(self.job_dir)).run(self.run_id).stop()
+        if promised is not None and promised.request_id == self.request_id:
+            follows = "it had begun to drain the job, and its next attempt goes on with that"
+        else:
+            follows = "its next attempt goes on, so stop that one"
+        return (
+            f"{self.job_dir}: the driver of run {self.run_id!r} ended without an answer; {follows}"
+        )
 
     def _checked(self, answer: ReplyRecord) -> ReplyRecord:
         if not answer.ok:
