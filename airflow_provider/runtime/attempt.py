@@ -46,7 +46,7 @@ from airflow_provider.runtime.jobdir import (
 from airflow_provider.runtime.lease import LeaseObserver, acquire_lease
 from airflow_provider.runtime.opening import Opener
 from airflow_provider.runtime.process import identify_this
-from airflow_provider.runtime.progress import ProgressMeter
+from airflow_provider.runtime.progress import ProgressMeter, marks_now
 from airflow_provider.runtime.queries import (
     BatchQuery,
     RunningQuery,
@@ -69,6 +69,7 @@ from airflow_provider.runtime.session import jvm_pid
 from airflow_provider.runtime.sinks.protocol import Fence, OpenFence
 from airflow_provider.runtime.stopping import StopDesk
 from airflow_provider.runtime.storage import spark_url
+from airflow_provider.runtime.topologies import keep_topology
 
 if TYPE_CHECKING:
     import threading
@@ -338,7 +339,11 @@ class Attempt:
 
     def _start_query(self, instruction: lifecycle.StartQuery) -> None:
         self._lease.check()
-        self._queries[instruction.query].start(instruction.how)
+        query = self._queries[instruction.query]
+        is_new = query.logs.position().last_offsets < 0
+        query.start(instruction.how)
+        if not self._is_batch:
+            keep_topology(self._directory, query.definition, anew=is_new)
 
     def _halt_query(self, instruction: lifecycle.HaltQuery) -> None:
         self._queries[instruction.query].halt(self._desk.aligned_timeout_s)
@@ -417,6 +422,7 @@ class Attempt:
                     logs=query.logs,
                     epochs=query.epochs,
                     operators=self._state_operators(query),
+                    marks=marks_now(query.definition, self._life.queries[name]),
                     finished=self._life.queries[name] is lifecycle.QueryPhase.DRAINED,
                 )
                 for name, query in self._queries.items()

@@ -14,6 +14,8 @@ from airflow_provider.runtime.checkpoint import CheckpointLogs
 from airflow_provider.runtime.storage import Document
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from airflow_provider.runtime.jobdir import JobDirectory
 
 
@@ -46,6 +48,18 @@ def drain_intent(directory: JobDirectory, query: str) -> DrainIntent | None:
 def put_drain_intent(directory: JobDirectory, query: str, intent: DrainIntent) -> None:
     """Store the intent. Idempotent: the first one stays."""
     intent.put_if_absent(directory.storage, _path(query, intent.query_id))
+
+
+def ended_sources(names: Iterable[str | None], *, draining: bool) -> frozenset[str | None]:
+    """Return which of a query's sources have ended; the one place where that is decided.
+
+    Args:
+        names: its sources.
+        draining: whether the intent to drain it is stored. From there on none of them is read
+            again: those that are bounded have been read to their end, and the others end there,
+            because somebody has stopped the job for good.
+    """
+    return frozenset(names) if draining else frozenset()
 
 
 def draining_run(directory: JobDirectory) -> str | None:

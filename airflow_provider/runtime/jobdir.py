@@ -6,6 +6,7 @@
     queries/<query>/checkpoint/                  Spark's own, format untouched
     queries/<query>/committables/<epoch>.json    EpochRecord (sinks/epochs.py)
     queries/<query>/drains/<query id>.json       DrainIntent (drains.py): before its drain
+    queries/<query>/topologies/<query id>.json   TopologyRecord (topologies.py): at its first start
     runs/<run id>/run.json                       RunRecord
     runs/<run id>/submissions/<driver id>.json   SubmissionRecord: intent, put before submitting
     runs/<run id>/submissions/<driver id>.process.json, .exit.json
