@@ -11,6 +11,7 @@ import dataclasses
 from typing import TYPE_CHECKING
 
 from airflow_provider.runtime.checkpoint import CheckpointLogs
+from airflow_provider.runtime.jobdir import FINISHED
 from airflow_provider.runtime.storage import Document
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ class DrainIntent(Document):
     """``queries/<query>/drains/<query id>.json``: from here the query only drains.
 
     Attributes:
-        run_id: the run that has read its last row.
+        run_id: the run that has read its last row; empty when it came with a savepoint.
         batch: the last batch that read input, -1 for none.
     """
 
@@ -40,9 +41,10 @@ def drain_intent(directory: JobDirectory, query: str) -> DrainIntent | None:
     if query_id is None:
         return None
     intent = DrainIntent.read(directory.storage, _path(query, query_id))
-    if intent is None or directory.run(intent.run_id).rewound() is not None:
+    if intent is None:
         return None
-    return intent
+    undone = intent.run_id and directory.run(intent.run_id).rewound() is not None
+    return None if undone else intent
 
 
 def put_drain_intent(directory: JobDirectory, query: str, intent: DrainIntent) -> None:
@@ -71,7 +73,18 @@ def draining_run(directory: JobDirectory) -> str | None:
     known = [intent for intent in intents if intent is not None]
     if not known or len(known) < len(intents):
         return None
-    return max(known, key=lambda intent: intent.at).run_id
+    last = max(known, key=lambda intent: intent.at).run_id
+    return last or _finished_run(directory)
+
+
+def _finished_run(directory: JobDirectory) -> str | None:
+    """Return the run that has ended the job for good; None if none has."""
+    for run_id in directory.run_ids():
+        run = directory.run(run_id)
+        final = run.final()
+        if final is not None and final.outcome == FINISHED and run.rewound() is None:
+            return run_id
+    return None
 
 
 def _path(query: str, query_id: str) -> str:

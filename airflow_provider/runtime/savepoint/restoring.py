@@ -50,6 +50,7 @@ from airflow_provider.runtime.storage import Document, Storage, open_storage
 from airflow_provider.runtime.storage.copies import copy_files
 from airflow_provider.runtime.storage.opening import spark_url
 from airflow_provider.runtime.storage.trees import remove_tree
+from airflow_provider.runtime.topologies import put_topology
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -413,9 +414,12 @@ def _restore_query(
         failpoints.hit("restore.repartitioned")
         batch = logs.position().last_commit
     EpochRecords(directory.committables(name), query_id).continue_after(batch)
-    if savepoint.record.queries[theirs].finished:
-        run_id = str(savepoint.record.run_id)
-        ended = DrainIntent(query_id=query_id, run_id=run_id, batch=batch, at=record.began)
+    saved = savepoint.record.queries[theirs]
+    if saved.source_marks:
+        put_topology(directory, name, query_id, saved.topology)
+    if saved.has_ended:
+        # Of no run: the one that the savepoint was taken in may be undone here, or never have been.
+        ended = DrainIntent(query_id=query_id, run_id="", batch=batch, at=record.began)
         put_drain_intent(directory, name, ended)
     failpoints.hit("restore.numbered")
     checkpoint.put(_METADATA, json.dumps({"id": query_id}, separators=(",", ":")).encode())
