@@ -44,7 +44,7 @@ from airflow_provider.runtime.jobdir import (
     RunRecord,
 )
 from airflow_provider.runtime.lease import LeaseObserver, acquire_lease
-from airflow_provider.runtime.opening import Opener
+from airflow_provider.runtime.opening import Opener, starting_point
 from airflow_provider.runtime.process import identify_this
 from airflow_provider.runtime.progress import ProgressMeter, marks_now
 from airflow_provider.runtime.queries import (
@@ -53,7 +53,6 @@ from airflow_provider.runtime.queries import (
     StateOperator,
     read_state_operators,
     reported_state,
-    spark_repartition,
     upstream_of,
 )
 from airflow_provider.runtime.recording import asked_record, begin_attempt, end_attempt
@@ -61,10 +60,10 @@ from airflow_provider.runtime.requests import CANCEL, STOP, pending_requests, re
 from airflow_provider.runtime.rewinding import (
     Rewind,
     begin_rewindable,
+    check_start,
     forget_older,
     replayable_runs,
 )
-from airflow_provider.runtime.savepoint import StartingPoint
 from airflow_provider.runtime.session import jvm_pid
 from airflow_provider.runtime.sinks.protocol import Fence, OpenFence
 from airflow_provider.runtime.stopping import StopDesk
@@ -130,14 +129,7 @@ class Attempt:
         self._queries: dict[str, RunningQuery | BatchQuery] = {}
         self._driver_id = ask.driver_id or uuid.uuid4().hex
         self._final: FinalCheckpoint | None = None
-        self._starting_point = StartingPoint(
-            directory,
-            ask.from_savepoint,
-            job.queries,
-            allow_non_restored=ask.allow_non_restored_state,
-            partitions=ask.partitions,
-            make_repartition=lambda: spark_repartition(job.spark),
-        )
+        self._starting_point = starting_point(ask, directory, job)
         self._is_batch = job.plan.mode == BATCH
         self._desk = StopDesk(directory, self._run, self._driver_id, clock, is_batch=self._is_batch)
         self._requests_due = Due(clock, _REQUEST_POLL_S)
@@ -209,6 +201,8 @@ class Attempt:
         """Refuse a start that cannot be had; nothing is written."""
         if self._ask.replays is not None:
             self._rewind(self._ask.replays, OpenFence()).check()
+            start = check_start(self._directory, self._ask.replays)
+            self._starting_point.check_rewound(start)
         else:
             self._starting_point.check()
 

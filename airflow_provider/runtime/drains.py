@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from airflow_provider.runtime.checkpoint import CheckpointLogs
 from airflow_provider.runtime.jobdir import FINISHED
+from airflow_provider.runtime.sinks.records import EpochRecords, query_ids
 from airflow_provider.runtime.storage import Document
 
 if TYPE_CHECKING:
@@ -69,12 +70,21 @@ def draining_run(directory: JobDirectory) -> str | None:
 
     While some query still reads, another run may go on with it.
     """
-    intents = [drain_intent(directory, query) for query in directory.query_names()]
+    names = [query for query in directory.query_names() if not _is_left(directory, query)]
+    intents = [drain_intent(directory, query) for query in names]
     known = [intent for intent in intents if intent is not None]
     if not known or len(known) < len(intents):
         return None
     last = max(known, key=lambda intent: intent.at).run_id
     return last or _finished_run(directory)
+
+
+def _is_left(directory: JobDirectory, query: str) -> bool:
+    """Tell whether the job goes on without the query: its checkpoint is gone, its outputs stay."""
+    if CheckpointLogs(directory.checkpoint(query)).query_id() is not None:
+        return False
+    storage = directory.committables(query)
+    return any(EpochRecords(storage, query_id).is_left() for query_id in query_ids(storage))
 
 
 def _finished_run(directory: JobDirectory) -> str | None:

@@ -83,6 +83,8 @@ def verify_final(directory: JobDirectory, final: FinalCheckpoint) -> FinalCheckp
 def _verify_batches(
     directory: JobDirectory, final: FinalCheckpoint, name: str, query: Mapping[str, Any]
 ) -> None:
+    if EpochRecords(directory.committables(name), str(query["query_id"])).is_left():
+        return  # it has begun anew since, and has another log
     logs = commit_log_of(directory, directory.run(final.run_id), name, mode=final.mode)
     position = logs.position()
     batch = -1 if query["batch_id"] is None else int(query["batch_id"])

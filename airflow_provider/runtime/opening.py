@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING
 from airflow_provider.runtime.batchlog import commit_log_of
 from airflow_provider.runtime.checkpoint import CheckpointLogs
 from airflow_provider.runtime.jobdir import BATCH
-from airflow_provider.runtime.queries import BatchQuery, RunningQuery, pacemaker_for
+from airflow_provider.runtime.queries import (
+    BatchQuery,
+    RunningQuery,
+    pacemaker_for,
+    spark_repartition,
+    upstream_of,
+)
+from airflow_provider.runtime.savepoint import StartingPoint
 from airflow_provider.runtime.sinks import EpochCommitter, NativeEpochs
 from airflow_provider.runtime.storage import spark_url
 
@@ -26,6 +33,19 @@ if TYPE_CHECKING:
     from airflow_provider.runtime.queries import QueryDefinition
 
 log = logging.getLogger(__name__)
+
+
+def starting_point(ask: Ask, directory: JobDirectory, job: DeclaredJob) -> StartingPoint:
+    """Return where an attempt begins: from a savepoint, or from what the job directory keeps."""
+    return StartingPoint(
+        directory,
+        ask.from_savepoint,
+        job.queries,
+        allow_non_restored=ask.allow_non_restored_state,
+        partitions=ask.partitions,
+        make_repartition=lambda: spark_repartition(job.spark),
+        upstream=upstream_of(job.queries),
+    )
 
 
 @dataclasses.dataclass(frozen=True)

@@ -15,6 +15,7 @@ from airflow_provider.runtime.checkpoint import (
     Topology,
     describe_operator,
 )
+from airflow_provider.runtime.errors import CheckpointError
 from airflow_provider.runtime.storage import Document
 
 if TYPE_CHECKING:
@@ -106,8 +107,8 @@ def kept_topology(directory: JobDirectory, query: str) -> Topology | None:
     operators = _operators_in(checkpoint)
     if known is not None:
         return dataclasses.replace(known, operators=operators)
-    last = logs.position().last_offsets
-    lines = logs.offsets(last).sources if last >= 0 else ()
+    planned = logs.batches("offsets")
+    lines = logs.offsets(planned[-1]).sources if planned else ()
     return Topology(sources=(None,) * len(lines), operators=operators)
 
 
@@ -119,8 +120,8 @@ def _operators_in(checkpoint: Storage) -> tuple[OperatorShape, ...] | None:
             continue
         try:
             metadata = describe_operator(checkpoint, int(number))
-        except FileNotFoundError:
-            return None
+        except (FileNotFoundError, CheckpointError):
+            return None  # Spark itself compares them when the query starts
         found.append(OperatorShape(metadata.id, metadata.name))
     return tuple(sorted(found))
 
