@@ -349,7 +349,7 @@ def _add_run(commands: Any) -> None:
     run.add_argument(
         "--allow-non-restored-state",
         action="store_true",
-        help="queries that the savepoint has not, or that do not fit it, begin anew",
+        help="queries that do not fit the savepoint, or what the job directory keeps, begin anew",
     )
     text = "with --from-savepoint: spread its state over N partitions"
     run.add_argument("--partitions", type=int, metavar="N", help=text)

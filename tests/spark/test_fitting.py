@@ -175,7 +175,11 @@ def test_another_job_is_refused_before_anything_is_written(spark, place):
     for job, conf, said in [
         ("two_queries", ROCKSDB, "has the queries out, and the job has"),
         ("two_sources", ROCKSDB, r"expected 1 source \(events\), found 2 sources \(one, other\)"),
-        ("united_with_itself", ROCKSDB, r"expected 1 source \(events\), found 2 sources \(events, events\)"),
+        (
+            "united_with_itself",
+            ROCKSDB,
+            r"expected 1 source \(events\), found 2 sources \(events, events\)",
+        ),
         ("no_state", ROCKSDB, f"{operators} no stateful operator"),
         ("session_window", ROCKSDB, f"{operators} .* 0 sessionWindowStateStoreSaveExec"),
         ("window_over_window", ROCKSDB, f"{operators} .* 0 stateStoreSave, 1 stateStoreSave"),
