@@ -84,7 +84,8 @@ class SparkStreamingOperator(BaseOperator):
         from_savepoint: the savepoint that the job begins from, in a job directory that has not
             begun yet; a run that finds it begun from this one goes on.
         allow_non_restored_state: queries that the savepoint has not, or that do not fit it, begin
-            anew.
+            anew; so do those that do not fit what the job directory keeps, beside what they have
+            written.
         partitions: spread the savepoint's state over so many partitions; None for as many as it
             has.
         interval: start and end as ISO 8601; by default the DAG run's data interval, if it has one;

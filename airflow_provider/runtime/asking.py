@@ -47,7 +47,8 @@ class Ask:
         conf: Spark configuration.
         from_savepoint: URL of the savepoint that the job begins from, in a new job directory.
         allow_non_restored_state: begin also when the savepoint and the job have not the same
-            queries; one that the savepoint has not, or that does not fit it, begins anew.
+            queries; one that the savepoint has not, or that does not fit it, begins anew. The same
+            for what a job that has begun keeps; then what the query has written stays.
         partitions: spread the savepoint's state over so many; None for as many as it has.
         replayable_runs: begin the run with a savepoint, so that it can be rewound, and keep those
             of this many newest runs; 0 to begin without one, and keep all.

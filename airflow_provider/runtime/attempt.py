@@ -45,9 +45,9 @@ from airflow_provider.runtime.jobdir import (
     RunRecord,
 )
 from airflow_provider.runtime.lease import LeaseObserver, acquire_lease
-from airflow_provider.runtime.opening import Opener
+from airflow_provider.runtime.opening import Opener, starting_point
 from airflow_provider.runtime.process import identify_this
-from airflow_provider.runtime.progress import ProgressMeter
+from airflow_provider.runtime.progress import ProgressMeter, marks_now
 from airflow_provider.runtime.queries import (
     BatchQuery,
     RunningQuery,
@@ -55,7 +55,6 @@ from airflow_provider.runtime.queries import (
     ending_alone,
     read_state_operators,
     reported_state,
-    spark_repartition,
     upstream_of,
 )
 from airflow_provider.runtime.recording import (
@@ -69,14 +68,15 @@ from airflow_provider.runtime.requests import CANCEL, STOP, pending_requests, re
 from airflow_provider.runtime.rewinding import (
     Rewind,
     begin_rewindable,
+    check_start,
     forget_older,
     replayable_runs,
 )
-from airflow_provider.runtime.savepoint import StartingPoint
 from airflow_provider.runtime.session import jvm_pid
 from airflow_provider.runtime.sinks.protocol import Fence, OpenFence
 from airflow_provider.runtime.stopping import StopDesk
 from airflow_provider.runtime.storage import spark_url
+from airflow_provider.runtime.topologies import keep_topology
 
 if TYPE_CHECKING:
     import threading
@@ -138,14 +138,7 @@ class Attempt:
         self._queries: dict[str, RunningQuery | BatchQuery] = {}
         self._driver_id = ask.driver_id or uuid.uuid4().hex
         self._final: FinalCheckpoint | None = None
-        self._starting_point = StartingPoint(
-            directory,
-            ask.from_savepoint,
-            job.queries,
-            allow_non_restored=ask.allow_non_restored_state,
-            partitions=ask.partitions,
-            make_repartition=lambda: spark_repartition(job.spark),
-        )
+        self._starting_point = starting_point(ask, directory, job)
         self._is_batch = job.plan.mode == BATCH
         self._desk = StopDesk(directory, self._run, self._driver_id, clock, is_batch=self._is_batch)
         self._requests_due = Due(clock, _REQUEST_POLL_S)
@@ -221,6 +214,8 @@ class Attempt:
         """Refuse a start that cannot be had; nothing is written."""
         if self._ask.replays is not None:
             self._rewind(self._ask.replays, OpenFence()).check()
+            start = check_start(self._directory, self._ask.replays)
+            self._starting_point.check_rewound(start)
         else:
             self._starting_point.check()
 
@@ -358,7 +353,11 @@ class Attempt:
 
     def _start_query(self, instruction: lifecycle.StartQuery) -> None:
         self._lease.check()
-        self._queries[instruction.query].start(instruction.how)
+        query = self._queries[instruction.query]
+        is_new = query.logs.position().last_offsets < 0
+        query.start(instruction.how)
+        if not self._is_batch:
+            keep_topology(self._directory, query.definition, anew=is_new)
 
     def _halt_query(self, instruction: lifecycle.HaltQuery) -> None:
         self._queries[instruction.query].halt(self._desk.aligned_timeout_s)
@@ -439,6 +438,7 @@ class Attempt:
                     logs=query.logs,
                     epochs=query.epochs,
                     operators=self._state_operators(query),
+                    marks=marks_now(query.definition, self._life.queries[name]),
                     finished=self._life.queries[name] is lifecycle.QueryPhase.DRAINED,
                 )
                 for name, query in self._queries.items()

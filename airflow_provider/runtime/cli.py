@@ -211,10 +211,24 @@ def _print_status(document: dict[str, Any]) -> None:
             f"  run {run['run_id']}: {run['state']}, {run['attempts']} attempt(s)"
             + (f", {rows:,} rows read" if rows is not None else "")
         )
-        for line in () if run["final"] else _pacing_lines(run["progress"] or {}):
+        shown = run["final"] or run["progress"] or {}
+        for line in (*_mark_lines(shown), *(() if run["final"] else _pacing_lines(shown))):
             print(f"    {line}")
         if run["failure"]:
             print(f"    {run['failure']['failure_class']}: {run['failure']['reason']}")
+
+
+def _mark_lines(document: dict[str, Any]) -> Iterator[str]:
+    """Yield for each query how far its sources and stateful operators have come."""
+    for name, query in document.get("queries", {}).items():
+        parts = [
+            f"{what} {part['name']} {part['mark'].replace('_', ' ')}"
+            for what, key in (("source", "sources"), ("operator", "operators"))
+            for part in query.get(key, ())
+            if "mark" in part  # older versions of this package put none
+        ]
+        if parts:
+            yield f"{name}: {', '.join(parts)}"
 
 
 def _pacing_lines(progress: dict[str, Any]) -> Iterator[str]:
@@ -335,7 +349,7 @@ def _add_run(commands: Any) -> None:
     run.add_argument(
         "--allow-non-restored-state",
         action="store_true",
-        help="queries that the savepoint has not, or that do not fit it, begin anew",
+        help="queries that do not fit the savepoint, or what the job directory keeps, begin anew",
     )
     text = "with --from-savepoint: spread its state over N partitions"
     run.add_argument("--partitions", type=int, metavar="N", help=text)

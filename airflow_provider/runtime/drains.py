@@ -12,9 +12,14 @@ import dataclasses
 from typing import TYPE_CHECKING
 
 from airflow_provider.runtime.checkpoint import CheckpointLogs
+from airflow_provider.runtime.jobdir import FINISHED
+from airflow_provider.runtime.markers import marker_name
+from airflow_provider.runtime.sinks.records import EpochRecords, query_ids
 from airflow_provider.runtime.storage import Document
 
 if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable
+
     from airflow_provider.runtime.jobdir import JobDirectory
 
 
@@ -23,7 +28,7 @@ class DrainIntent(Document):
     """``queries/<query>/drains/<query id>.json``: from here the query only drains.
 
     Attributes:
-        run_id: the run that has read its last row.
+        run_id: the run that has read its last row; empty when it came with a savepoint.
         batch: the last batch that read input, -1 for none.
     """
 
@@ -38,7 +43,7 @@ class EndedSources(Document):
     """``queries/<query>/ended/<query id>.json``: from here the query reads these no more.
 
     Attributes:
-        run_id: the run that has read their last rows.
+        run_id: the run that has read their last rows; empty when it came with a savepoint.
         sources: all those of the query's that end.
         batch: the last batch that read any of them, -1 for none.
         reached: latest event time in milliseconds of those sources that go on, as far as it is
@@ -53,15 +58,13 @@ class EndedSources(Document):
     reached: dict[str, int] = dataclasses.field(default_factory=dict)
 
 
-def ended_sources(directory: JobDirectory, query: str) -> EndedSources | None:
+def sources_end(directory: JobDirectory, query: str) -> EndedSources | None:
     """Return what has ended of the query, as it is now, while other sources go on; None if none."""
     query_id = CheckpointLogs(directory.checkpoint(query)).query_id()
     if query_id is None:
         return None
     ended = EndedSources.read(directory.storage, _ended_path(query, query_id))
-    if ended is None or directory.run(ended.run_id).rewound() is not None:
-        return None
-    return ended
+    return None if ended is None or _is_undone(directory, ended.run_id) else ended
 
 
 def put_ended_sources(directory: JobDirectory, query: str, ended: EndedSources) -> None:
@@ -75,9 +78,7 @@ def drain_intent(directory: JobDirectory, query: str) -> DrainIntent | None:
     if query_id is None:
         return None
     intent = DrainIntent.read(directory.storage, _path(query, query_id))
-    if intent is None or directory.run(intent.run_id).rewound() is not None:
-        return None
-    return intent
+    return None if intent is None or _is_undone(directory, intent.run_id) else intent
 
 
 def put_drain_intent(directory: JobDirectory, query: str, intent: DrainIntent) -> None:
@@ -85,16 +86,57 @@ def put_drain_intent(directory: JobDirectory, query: str, intent: DrainIntent) -
     intent.put_if_absent(directory.storage, _path(query, intent.query_id))
 
 
+def ended_sources(
+    names: Iterable[str | None], *, draining: bool, before: Collection[str] = ()
+) -> frozenset[str | None]:
+    """Return which of a query's sources have ended; the one place where that is decided.
+
+    Args:
+        names: its sources.
+        draining: whether the intent to drain it is stored. From there on none of them is read
+            again: those that are bounded have been read to their end, and the others end there,
+            because somebody has stopped the job for good.
+        before: the sources that have ended while others went on.
+    """
+    if draining:
+        return frozenset(names)
+    return frozenset(before) | {marker_name(name) for name in before}
+
+
+def _is_undone(directory: JobDirectory, run_id: str) -> bool:
+    return bool(run_id) and directory.run(run_id).rewound() is not None
+
+
 def draining_run(directory: JobDirectory) -> str | None:
     """Return the run that has begun to drain the whole job, finished or not; None if none has.
 
     While some query still reads, another run may go on with it.
     """
-    intents = [drain_intent(directory, query) for query in directory.query_names()]
+    names = [query for query in directory.query_names() if not _is_left(directory, query)]
+    intents = [drain_intent(directory, query) for query in names]
     known = [intent for intent in intents if intent is not None]
     if not known or len(known) < len(intents):
         return None
-    return max(known, key=lambda intent: intent.at).run_id
+    last = max(known, key=lambda intent: intent.at).run_id
+    return last or _finished_run(directory)
+
+
+def _is_left(directory: JobDirectory, query: str) -> bool:
+    """Tell whether the job goes on without the query: its checkpoint is gone, its outputs stay."""
+    if CheckpointLogs(directory.checkpoint(query)).query_id() is not None:
+        return False
+    storage = directory.committables(query)
+    return any(EpochRecords(storage, query_id).is_left() for query_id in query_ids(storage))
+
+
+def _finished_run(directory: JobDirectory) -> str | None:
+    """Return the run that has ended the job for good; None if none has."""
+    for run_id in directory.run_ids():
+        run = directory.run(run_id)
+        final = run.final()
+        if final is not None and final.outcome == FINISHED and run.rewound() is None:
+            return run_id
+    return None
 
 
 def _path(query: str, query_id: str) -> str:

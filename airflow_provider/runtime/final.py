@@ -5,15 +5,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider.runtime.batchlog import commit_log_of
+from airflow_provider.runtime.checkpoint import Mark
 from airflow_provider.runtime.clock import millis_to_iso
 from airflow_provider.runtime.errors import CheckpointError
 from airflow_provider.runtime.jobdir import FINISHED, FinalCheckpoint, JobDirectory
+from airflow_provider.runtime.markers import is_marker
 from airflow_provider.runtime.sinks.records import EpochRecords
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from airflow_provider.runtime.checkpoint import CommitLog, LogPosition
+    from airflow_provider.runtime.checkpoint import CommitLog, LogPosition, Marks
     from airflow_provider.runtime.queries import QueryDefinition, StateOperator
     from airflow_provider.runtime.sinks import EpochCommitter, NativeEpochs
 
@@ -24,6 +26,7 @@ def describe_query(
     logs: CommitLog,
     epochs: EpochCommitter | NativeEpochs,
     operators: Sequence[StateOperator],
+    marks: Marks,
     finished: bool,
 ) -> dict[str, Any]:
     """Return a query's part of the final checkpoint.
@@ -33,6 +36,7 @@ def describe_query(
         logs: what says which of its batches are committed.
         epochs: what it has published.
         operators: its stateful operators and the rows they hold.
+        marks: how far its sources and operators have come to their end.
         finished: whether it was drained.
     """
     position = logs.position()
@@ -42,14 +46,15 @@ def describe_query(
         "batch_id": position.last_commit if position.last_commit >= 0 else None,
         "watermark": _watermark(position),
         "finished": finished,
-        "sources": _sources(query, logs, position, finished=finished),
+        "sources": _sources(query, logs, position, marks),
         "operators": [
             {
                 "id": op.id,
-                "name": _name_of(query.operators, index),
+                "name": operator_name(query.operators, index),
                 "kind": op.kind,
                 "state_rows": op.state_rows,
-                "finished": finished,
+                "finished": marks.of_operator(op.id) is Mark.FINISHED,
+                "mark": marks.of_operator(op.id).value,
             }
             for index, op in enumerate(operators)
         ],
@@ -79,6 +84,8 @@ def verify_final(directory: JobDirectory, final: FinalCheckpoint) -> FinalCheckp
 def _verify_batches(
     directory: JobDirectory, final: FinalCheckpoint, name: str, query: Mapping[str, Any]
 ) -> None:
+    if EpochRecords(directory.committables(name), str(query["query_id"])).is_left():
+        return  # it has begun anew since, and has another log
     logs = commit_log_of(directory, directory.run(final.run_id), name, mode=final.mode)
     position = logs.position()
     batch = -1 if query["batch_id"] is None else int(query["batch_id"])
@@ -116,7 +123,7 @@ def _watermark(position: LogPosition) -> str | None:
 
 
 def _sources(
-    query: QueryDefinition, logs: CommitLog, position: LogPosition, *, finished: bool
+    query: QueryDefinition, logs: CommitLog, position: LogPosition, marks: Marks
 ) -> list[dict[str, Any]]:
     offsets: list[Any] = []
     if position.last_commit >= 0:
@@ -125,12 +132,15 @@ def _sources(
         {
             "name": source.name,
             "bounded": source.bounded,
-            "finished": finished and source.bounded,
+            "finished": mark is Mark.FINISHED,
+            "mark": mark.value,
             "end_offset": offsets[index] if index < len(offsets) else None,
         }
-        for index, source in enumerate(query.sources)
+        for index, (source, (_, mark)) in enumerate(zip(query.sources, marks.sources, strict=True))
+        if not is_marker(source.name)
     ]
 
 
-def _name_of(names: Sequence[str], index: int) -> str:
+def operator_name(names: Sequence[str], index: int) -> str:
+    """Return what the job calls a query's stateful operator, by its place in the plan."""
     return names[index] if index < len(names) else str(index)

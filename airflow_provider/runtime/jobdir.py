@@ -7,7 +7,8 @@
     queries/<query>/committables/<epoch>.json    EpochRecord (sinks/epochs.py)
     queries/<query>/drains/<query id>.json       DrainIntent (drains.py): before its drain
     queries/<query>/ended/<query id>.json        EndedSources (drains.py): which are read no more
-    queries/<query>/markers/<source>/            markers of a source (sources/marker.py)
+    queries/<query>/markers/<source>/            markers of a source (markers.py)
+    queries/<query>/topologies/<query id>.json   TopologyRecord (topologies.py): at its first start
     runs/<run id>/run.json                       RunRecord
     runs/<run id>/submissions/<driver id>.json   SubmissionRecord: intent, put before submitting
     runs/<run id>/submissions/<driver id>.process.json, .exit.json

@@ -9,9 +9,17 @@ from typing import TYPE_CHECKING
 from airflow_provider.runtime.batchlog import commit_log_of
 from airflow_provider.runtime.binding import bind
 from airflow_provider.runtime.checkpoint import CheckpointLogs
-from airflow_provider.runtime.drains import ended_sources
+from airflow_provider.runtime.drains import sources_end
 from airflow_provider.runtime.jobdir import BATCH
-from airflow_provider.runtime.queries import BatchQuery, RunningQuery, event_times_of, pacemaker_for
+from airflow_provider.runtime.queries import (
+    BatchQuery,
+    RunningQuery,
+    event_times_of,
+    pacemaker_for,
+    spark_repartition,
+    upstream_of,
+)
+from airflow_provider.runtime.savepoint import StartingPoint
 from airflow_provider.runtime.sinks import EpochCommitter, NativeEpochs
 from airflow_provider.runtime.storage import spark_url
 
@@ -28,6 +36,19 @@ if TYPE_CHECKING:
     from airflow_provider.runtime.queries import QueryDefinition
 
 log = logging.getLogger(__name__)
+
+
+def starting_point(ask: Ask, directory: JobDirectory, job: DeclaredJob) -> StartingPoint:
+    """Return where an attempt begins: from a savepoint, or from what the job directory keeps."""
+    return StartingPoint(
+        directory,
+        ask.from_savepoint,
+        job.queries,
+        allow_non_restored=ask.allow_non_restored_state,
+        partitions=ask.partitions,
+        make_repartition=lambda: spark_repartition(job.spark),
+        upstream=upstream_of(job.queries),
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,7 +97,7 @@ class Opener:
 
     def _open_stream(self, query: QueryDefinition, held_back: DrainIntent | None) -> RunningQuery:
         # What the job was declared with may have been restored or rewound since.
-        ended = ended_sources(self.directory, query.name)
+        ended = sources_end(self.directory, query.name)
         query = bind(query, self.directory, ended.sources if ended else (), self.job.declare)
         place = self.directory.checkpoint(query.name)
         logs = CheckpointLogs(place)

@@ -11,7 +11,7 @@ from airflow_provider.runtime.api import JobContext
 from airflow_provider.runtime.asking import Ask, Plan, check_not_drained, resolve
 from airflow_provider.runtime.binding import Declare, bind, check_sources
 from airflow_provider.runtime.checkpoint import CheckpointLogs
-from airflow_provider.runtime.drains import ended_sources
+from airflow_provider.runtime.drains import sources_end
 from airflow_provider.runtime.entry import check_entry_file, is_entry_file, load_entry
 from airflow_provider.runtime.errors import (
     ConfigError,
@@ -155,7 +155,7 @@ def _with_markers(job: DeclaredJob, directory: JobDirectory) -> DeclaredJob:
         check_sources(query)
     queries = []
     for query in job.queries:
-        ended = ended_sources(directory, query.name)
+        ended = sources_end(directory, query.name)
         queries.append(bind(query, directory, ended.sources if ended else (), job.declare))
     return dataclasses.replace(job, queries=tuple(queries))
 

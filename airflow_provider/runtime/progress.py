@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
+from airflow_provider.runtime.checkpoint import marks_of
 from airflow_provider.runtime.clock import Clock, to_iso
+from airflow_provider.runtime.drains import ended_sources
+from airflow_provider.runtime.final import operator_name
 from airflow_provider.runtime.jobdir import ProgressRecord
+from airflow_provider.runtime.lifecycle import QueryPhase
+from airflow_provider.runtime.markers import is_marker
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from airflow_provider.runtime.checkpoint import Marks
     from airflow_provider.runtime.lifecycle import Lifecycle
-    from airflow_provider.runtime.queries import BatchQuery, RunningQuery
+    from airflow_provider.runtime.queries import BatchQuery, QueryDefinition, RunningQuery
+
+_ENDED: Final = frozenset({QueryPhase.DRAINING, QueryPhase.DRAINED})
+"""What a query is in as soon as the intent to drain it is stored."""
 
 
 class ProgressMeter:
@@ -47,6 +56,8 @@ class ProgressMeter:
 
 def _query_progress(life: Lifecycle, query: RunningQuery | BatchQuery) -> dict[str, Any]:
     spark = query.last_progress() or {}
+    marks = marks_now(query.definition, life.queries[query.name])
+    names = query.definition.operators
     return {
         "phase": life.queries[query.name].value,
         "rows_read": query.epochs.rows_read(),
@@ -56,7 +67,23 @@ def _query_progress(life: Lifecycle, query: RunningQuery | BatchQuery) -> dict[s
         "backlog": _backlog(spark.get("sources", [])),
         "pacing": query.pacing(),
         "idle": query.idle_sources(),
+        "sources": [each for each in marks.described_sources() if not is_marker(each["name"])],
+        "operators": [
+            {
+                "id": each.id,
+                "name": operator_name(names, index),
+                "mark": marks.of_operator(each.id).value,
+            }
+            for index, each in enumerate(query.definition.topology.operators or ())
+        ],
     }
+
+
+def marks_now(query: QueryDefinition, phase: QueryPhase) -> Marks:
+    """Return the marks of a query that this driver looks after."""
+    topology = query.topology
+    ended = ended_sources(topology.sources, draining=phase in _ENDED, before=query.ended)
+    return marks_of(topology, ended, drained=phase is QueryPhase.DRAINED)
 
 
 def _backlog(sources: list[dict[str, Any]]) -> dict[str, int] | None:

@@ -27,6 +27,7 @@ from airflow_provider.runtime.savepoint import (
     MANIFEST,
     Restores,
     begin_restore,
+    check_not_parted,
     check_partitions,
     check_repartitionable,
     check_restorable,
@@ -105,6 +106,7 @@ def restore_job(
     savepoint = open_savepoint(savepoint_url)
     check_restorable(savepoint)
     names = _names(directory, savepoint)
+    check_not_parted(directory, savepoint, names)
     if partitions is not None:
         check_repartitionable(savepoint, names.values(), skip_in_flight=skip_in_flight)
     observer = settle_free(directory.storage, clock)

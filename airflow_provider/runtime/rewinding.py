@@ -26,13 +26,20 @@ from typing import TYPE_CHECKING, Final
 from airflow_provider.runtime import failpoints
 from airflow_provider.runtime.checkpoint import CheckpointLogs
 from airflow_provider.runtime.clock import Clock, to_iso
-from airflow_provider.runtime.errors import SavepointBusyError, TakeBackError, UnknownJobError
+from airflow_provider.runtime.errors import (
+    ConfigError,
+    SavepointBusyError,
+    TakeBackError,
+    UnknownJobError,
+)
 from airflow_provider.runtime.jobdir import RewoundRecord
 from airflow_provider.runtime.savepoint import (
     REWIND_PREFIX,
     Restores,
     Savepoint,
     begin_restore,
+    check_not_parted,
+    check_not_parted_in,
     collect_garbage,
     dispose,
     finish_restore,
@@ -273,6 +280,7 @@ class Rewind:
         if record is None or not _stands(self.directory, self.run_id):
             return
         self._check_declared(record)
+        self._check_not_parted(savepoint)
         for query in self.queries:
             epoch = self._epoch_before(query.name, savepoint)
             check_own_sink(self.directory, query, epoch)
@@ -329,6 +337,18 @@ class Rewind:
                 "no longer has, so its rows cannot be found; put it back"
             )
             raise TakeBackError(msg)
+
+    def _check_not_parted(self, savepoint: Savepoint | None) -> None:
+        """Refuse when a query began anew beside what this run, or one before, had written."""
+        for query in self.queries:
+            check_not_parted_in(self.directory, query.name, self.run_id)
+        if savepoint is not None:
+            saved = savepoint.record.queries
+            names = {query.name: query.name for query in self.queries if query.name in saved}
+            try:
+                check_not_parted(self.directory, savepoint, names)
+            except ConfigError as error:
+                raise TakeBackError(str(error)) from error
 
     def _check_alone(self, query: str, epoch: int) -> None:
         """Refuse when an older run was resumed after this one had begun: its rows would go, too."""

@@ -174,8 +174,12 @@ def test_another_job_is_refused_before_anything_is_written(spark, place):
 
     for job, conf, said in [
         ("two_queries", ROCKSDB, "has the queries out, and the job has"),
-        ("two_sources", ROCKSDB, r"expected 1 source, found 2 sources \(one, other\)"),
-        ("united_with_itself", ROCKSDB, r"expected 1 source, found 2 sources \(events, events\)"),
+        ("two_sources", ROCKSDB, r"expected 1 source \(events\), found 2 sources \(one, other\)"),
+        (
+            "united_with_itself",
+            ROCKSDB,
+            r"expected 1 source \(events\), found 2 sources \(events, events\)",
+        ),
         ("no_state", ROCKSDB, f"{operators} no stateful operator"),
         ("session_window", ROCKSDB, f"{operators} .* 0 sessionWindowStateStoreSaveExec"),
         ("window_over_window", ROCKSDB, f"{operators} .* 0 stateStoreSave, 1 stateStoreSave"),
@@ -238,5 +242,6 @@ def test_the_sources_and_operators_of_a_query_that_is_not_started(spark, tmp_pat
         entry = CheckpointLogs(open_storage(str(tmp_path / name))).offsets(0)
         assert lines == len(entry.sources) == len(source_names(df)), name
         found = [operator["operatorName"] for operator in query.lastProgress["stateOperators"]]
-        planned = stateful_operators(df, "append")
+        planned = stateful_operators(df, "append", ["rows"] * lines)
         assert kinds == found == [operator.kind for operator in planned], name
+        assert all(("rows",) == operator.sources for operator in planned), name

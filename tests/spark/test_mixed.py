@@ -12,7 +12,7 @@ from driving import CLOCK, driving
 from streams import CONF, START, Event, Place, Rows, read_with_pandas, windows_of, write_events
 
 from airflow_provider.runtime.api import JobContext
-from airflow_provider.runtime.drains import ended_sources
+from airflow_provider.runtime.drains import sources_end
 from airflow_provider.runtime.entry import load_entry
 from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.jobdir import JobDirectory
@@ -82,7 +82,7 @@ def test_results_flow_on_when_one_side_of_a_join_has_ended(spark, place):
     """
     write_events(place.input, *LIVE[:2])
     with driving(spark, place, "half_bounded_join", **asked(place)) as driver:
-        driver.until(lambda: ended_sources(directory_of(place), "out") is not None)
+        driver.until(lambda: sources_end(directory_of(place), "out") is not None)
         write_events(place.input, LIVE[2], first=2)
         # What lies 5 seconds before the latest row is sure to have no partner any more.
         eventually(lambda: output(place), joined(live(3), before=50))

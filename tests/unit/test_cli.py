@@ -236,6 +236,27 @@ def test_status_of_a_finished_run(job, capsys):
     assert "  run r1: FINISHED, 1 attempt(s), 10 rows read\n" in capsys.readouterr().out
 
 
+def test_status_says_what_has_ended(job, capsys):
+    """
+    Each source and each stateful operator is shown with its mark; those of old records are not.
+    """
+    job.begin().asked()
+    marked = {
+        "sources": [{"name": "a", "mark": "finished"}, {"name": "b", "mark": "running"}],
+        "operators": [{"id": 0, "name": "pairs", "mark": "partly_finished"}],
+    }
+    old = {"sources": [{"name": "a", "finished": True}]}
+    progress = a_progress(queries={"joined": marked, "old": old})
+    progress.put(job.directory.run("r1").storage, "progress.json")
+
+    assert EXIT_OK == main(["status", str(job.root)])
+    shown = capsys.readouterr().out
+    assert (
+        "    joined: source a finished, source b running, operator pairs partly finished" in shown
+    )
+    assert "old:" not in shown
+
+
 def test_status_as_json(job, capsys):
     """
     A script gets every run with its final checkpoint or its last failure and progress.

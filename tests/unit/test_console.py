@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import types
 
 import pytest
 from rich.console import Console
 
+from airflow_provider.runtime.checkpoint import OperatorShape, Topology
 from airflow_provider.runtime.console import _table, live_progress
-from airflow_provider.runtime.lifecycle import AtEnd, Lifecycle
+from airflow_provider.runtime.lifecycle import AtEnd, Lifecycle, QueryPhase
 from airflow_provider.runtime.progress import ProgressMeter
 from tests.unit.jobs import a_progress
 
@@ -74,12 +76,17 @@ def test_on_a_terminal_a_table_follows_the_run(monkeypatch):
 # --- the meter ----------------------------------------------------------------------------------
 
 
+COUNTED = Topology(("flights",), (OperatorShape(0, "stateStoreSave", ("flights",)),))
+
+
 def a_query(rows, spark=None, name="daily"):
     return types.SimpleNamespace(
         name=name,
+        definition=types.SimpleNamespace(topology=COUNTED, operators=("counts",), ended=()),
         epochs=types.SimpleNamespace(rows_read=lambda: rows),
         last_progress=lambda: spark,
         pacing=lambda: None,
+        idle_sources=list,
     )
 
 
@@ -112,6 +119,8 @@ def test_progress_before_the_first_batch(clock):
         "state_rows": 0,
         "backlog": None,
         "pacing": None,
+        "sources": [{"name": "flights", "mark": "running"}],
+        "operators": [{"id": 0, "name": "counts", "mark": "running"}],
     } == record.queries["daily"]
 
 
@@ -129,7 +138,30 @@ def test_progress_is_what_spark_reports(clock):
         "state_rows": 42,
         "backlog": {"numFilesOutstanding": 7, "numBytesOutstanding": 1000},
         "pacing": None,
+        "sources": [{"name": "flights", "mark": "running"}],
+        "operators": [{"id": 0, "name": "counts", "mark": "running"}],
     } == record.queries["daily"]
+
+
+@pytest.mark.parametrize(
+    ("phase", "source", "operator"),
+    [
+        (QueryPhase.READING, "running", "running"),
+        (QueryPhase.READ, "running", "running"),  # the intent to drain is not stored
+        (QueryPhase.DRAINING, "finished", "partly_finished"),
+        (QueryPhase.DRAINED, "finished", "finished"),
+    ],
+)
+def test_progress_says_what_has_ended(clock, phase, source, operator):
+    """
+    A source has ended when the intent to drain its query is stored, an operator when it is drained.
+    """
+    life = dataclasses.replace(LIFE, queries={"daily": phase})
+    found = ProgressMeter(clock, attempt=1).read(life, [a_query(0)]).queries["daily"]
+
+    assert ([source], [operator]) == tuple(
+        [part["mark"] for part in found[key]] for key in ("sources", "operators")
+    )
 
 
 def test_the_rate_is_the_attempts_own(clock):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from airflow_provider.runtime.markers import is_marker, marker_name
 from airflow_provider.runtime.queries.eventtimes import SourceTime, move_along
-from airflow_provider.runtime.sources import is_marker, marker_name
 
 NOW = 100.0
 

@@ -233,7 +233,7 @@ def test_a_job_that_was_rewound_has_begun_all_the_same(directory, url, clock):
         start(directory, url).check()
     finish_restore(directory, record, OpenFence(), clock)
     query_id = logs_of(directory).query_id()
-    begin(directory, url, clock)
+    begin(directory, url, clock, topology=Topology(("events",), None))  # there is no real state
 
     assert query_id == logs_of(directory).query_id()
     with pytest.raises(ConfigError, match="partitions=None, and is now asked for 5"):

@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 
 from airflow_provider.runtime.checkpoint import (
+    Mark,
     OperatorShape,
     Topology,
+    marks_of,
     mismatches,
     provider_name,
 )
@@ -50,6 +52,19 @@ SOME = "the stateful operators 0 stateStoreSave, 1 symmetricHashJoin"
             ],
         ),
         (
+            Topology(BOTH.sources, (COUNT._replace(sources=("shown",)), JOIN)),
+            Topology(BOTH.sources, (COUNT._replace(sources=("clicked",)), JOIN)),
+            [
+                "expected the stateful operator 0 stateStoreSave to have rows of shown, found that "
+                "it has those of clicked"
+            ],
+        ),
+        (
+            Topology(BOTH.sources, (COUNT._replace(sources=("shown", None)), JOIN)),
+            Topology(BOTH.sources, (COUNT._replace(sources=("clicked",)), JOIN)),
+            [],
+        ),
+        (
             BOTH,
             Topology((), BOTH.operators, "hdfs"),
             [
@@ -64,6 +79,56 @@ def test_differences_are_named_with_both_sides(expected, found, said):
     A source or operator more, less, or in another place; what is not known is not judged.
     """
     assert said == mismatches(expected, found)
+
+
+RUN, PART, DONE = Mark.RUNNING, Mark.PARTLY_FINISHED, Mark.FINISHED
+JOINED = Topology(
+    ("a", "b"),
+    (OperatorShape(0, "dedupe", ("a",)), OperatorShape(1, "symmetricHashJoin", ("a", "b"))),
+)
+
+
+@pytest.mark.parametrize(
+    ("ended", "drained", "sources", "operators"),
+    [
+        ((), False, [RUN, RUN], [RUN, RUN]),
+        (("a",), False, [DONE, RUN], [PART, PART]),
+        (("b",), False, [RUN, DONE], [RUN, PART]),
+        (("a", "b"), False, [DONE, DONE], [PART, PART]),
+        (("a", "b"), True, [DONE, DONE], [DONE, DONE]),
+        (("a",), True, [DONE, RUN], [DONE, PART]),
+        (("x",), True, [RUN, RUN], [RUN, RUN]),
+    ],
+)
+def test_marks_follow_from_the_sources_and_the_drain(ended, drained, sources, operators):
+    """
+    An operator is finished when all sources above it are and it was drained; before that, partly as
+    soon as one of them is.
+    """
+    marks = marks_of(JOINED, ended, drained=drained)
+
+    assert sources == [mark for _, mark in marks.sources]
+    assert operators == [marks.of_operator(0), marks.of_operator(1)]
+
+
+@pytest.mark.parametrize("topology", [Topology(("a", "b"), None), Topology(("a", "b"), (COUNT,))])
+def test_an_operator_of_which_little_is_known_has_all_sources_above_it(topology):
+    """
+    It is not said to have ended while one of them may still send it rows.
+    """
+    assert [RUN, PART, PART, DONE] == [
+        marks_of(topology, ended, drained=drained).of_operator(0)
+        for ended, drained in (((), False), (("a",), True), (("a", "b"), False), (("a", "b"), True))
+    ]
+
+
+@pytest.mark.parametrize(("drained", "mark"), [(False, RUN), (True, DONE)])
+def test_an_operator_over_a_table_alone_ends_with_the_drain(drained, mark):
+    """
+    No source lies above it.
+    """
+    alone = Topology(("a",), (COUNT._replace(sources=()),))
+    assert mark is marks_of(alone, ("a",), drained=drained).of_operator(0)
 
 
 def test_providers_have_short_names():

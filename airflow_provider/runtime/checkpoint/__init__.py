@@ -12,7 +12,12 @@ from airflow_provider.runtime.checkpoint.inventory import (
     take_inventory,
 )
 from airflow_provider.runtime.checkpoint.logs import CheckpointLogs, CommitEntry, OffsetEntry
-from airflow_provider.runtime.checkpoint.operators import has_one_partition, readdress
+from airflow_provider.runtime.checkpoint.marks import Mark, Marks, marks_of
+from airflow_provider.runtime.checkpoint.operators import (
+    describe_operator,
+    has_one_partition,
+    readdress,
+)
 from airflow_provider.runtime.checkpoint.report import describe_checkpoint
 from airflow_provider.runtime.checkpoint.steps import (
     MAX_WATERMARK_MS,
@@ -30,6 +35,8 @@ __all__ = [
     "DrainStep",
     "Inventory",
     "LogPosition",
+    "Mark",
+    "Marks",
     "NeededFile",
     "OffsetEntry",
     "OperatorShape",
@@ -37,9 +44,11 @@ __all__ = [
     "StateProvider",
     "Topology",
     "describe_checkpoint",
+    "describe_operator",
     "has_hadoop_checksum",
     "has_one_partition",
     "has_spark_checksum",
+    "marks_of",
     "mismatches",
     "next_drain_step",
     "plan_drain_batch",

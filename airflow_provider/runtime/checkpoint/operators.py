@@ -17,9 +17,12 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from airflow_provider.runtime.errors import CorruptDocumentError, UnknownFormatError
+
+if TYPE_CHECKING:
+    from airflow_provider.runtime.storage import Storage
 
 _VERSIONS = frozenset({"v1", "v2"})
 _SCHEMA_FILES = "stateSchemaFilePaths"
@@ -68,6 +71,19 @@ class OperatorMetadata:
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             msg = f"{where}: not the metadata of a stateful operator"
             raise CorruptDocumentError(msg) from error
+
+
+def describe_operator(checkpoint: Storage, number: int) -> OperatorMetadata:
+    """Return what a checkpoint says of one of its stateful operators.
+
+    Raises:
+        FileNotFoundError: it says nothing.
+        UnknownFormatError, CorruptDocumentError: see :meth:`OperatorMetadata.parse`.
+    """
+    folder = f"state/{number}/_metadata"
+    entries = [int(name) for name in checkpoint.list(f"{folder}/v2") if name.isdigit()]
+    path = f"{folder}/v2/{max(entries)}" if entries else f"{folder}/metadata"
+    return OperatorMetadata.parse(checkpoint.read(path), where=f"{checkpoint.url}/{path}")
 
 
 def readdress(data: bytes, *, root: str, where: str) -> bytes:

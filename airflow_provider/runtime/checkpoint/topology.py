@@ -19,10 +19,12 @@ class OperatorShape(NamedTuple):
     Attributes:
         id: its number in the query's plan.
         kind: what Spark calls it, such as ``stateStoreSave``.
+        sources: the names of the sources whose rows come to it; None when they are not known.
     """
 
     id: int
     kind: str
+    sources: tuple[str | None, ...] | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,15 +75,42 @@ def _list_sources(names: Sequence[str | None]) -> str:
 def _compare_operators(
     expected: Sequence[OperatorShape] | None, found: Sequence[OperatorShape] | None
 ) -> Iterable[str]:
-    if expected is None or found is None or sorted(expected) == sorted(found):
+    if expected is None or found is None:
         return
-    yield f"expected {_list_operators(expected)}, found {_list_operators(found)}"
+    if _kinds(expected) != _kinds(found):
+        yield f"expected {_list_operators(expected)}, found {_list_operators(found)}"
+        return
+    now = {operator.id: operator for operator in found}
+    for operator in sorted(expected, key=_number):
+        before, after = operator.sources, now[operator.id].sources
+        if _are_known(before) and _are_known(after) and set(before or ()) != set(after or ()):
+            yield (
+                f"expected the stateful operator {operator.id} {operator.kind} to have rows of "
+                f"{_list_names(before)}, found that it has those of {_list_names(after)}"
+            )
+
+
+def _number(operator: OperatorShape) -> int:
+    return operator.id
+
+
+def _kinds(operators: Sequence[OperatorShape]) -> dict[int, str]:
+    return {operator.id: operator.kind for operator in operators}
+
+
+def _are_known(names: Sequence[str | None] | None) -> bool:
+    return names is not None and None not in names
+
+
+def _list_names(names: Sequence[str | None] | None) -> str:
+    return ", ".join(sorted(name for name in names or () if name is not None)) or "no source"
 
 
 def _list_operators(operators: Sequence[OperatorShape]) -> str:
     if not operators:
         return "no stateful operator"
-    return "the stateful operators " + ", ".join(f"{id_} {kind}" for id_, kind in sorted(operators))
+    listed = (f"{each.id} {each.kind}" for each in sorted(operators, key=_number))
+    return "the stateful operators " + ", ".join(listed)
 
 
 def _compare_providers(expected: Topology, found: Topology) -> Iterable[str]:

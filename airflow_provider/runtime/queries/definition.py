@@ -8,17 +8,14 @@ from typing import TYPE_CHECKING
 
 from airflow_provider.runtime.checkpoint import Topology, provider_name
 from airflow_provider.runtime.errors import ConfigError
+from airflow_provider.runtime.markers import is_marker, marker_name
 from airflow_provider.runtime.queries.plan import (
     asked_state_provider,
+    is_streaming,
     source_names,
     stateful_operators,
 )
-from airflow_provider.runtime.sources import (
-    UNKNOWN_FORMAT,
-    SourceDefinition,
-    is_marker,
-    marker_name,
-)
+from airflow_provider.runtime.sources import UNKNOWN_FORMAT, SourceDefinition
 from airflow_provider.runtime.storage import local_path_of
 
 if TYPE_CHECKING:
@@ -102,11 +99,14 @@ class QueryDefinition:
 
     @functools.cached_property
     def topology(self) -> Topology:
-        """What the query consists of; Spark plans it for that, which takes a moment."""
+        """What the query consists of; Spark plans a stream for that, which takes a moment."""
+        names = tuple(source.name for source in self.sources)
+        if not is_streaming(self.df):
+            return Topology(sources=names, operators=())  # a batch job keeps no state
         provider = asked_state_provider(self.df)
         return Topology(
-            sources=tuple(source.name for source in self.sources),
-            operators=stateful_operators(self.df, self.output_mode),
+            sources=names,
+            operators=stateful_operators(self.df, self.output_mode, names),
             provider=provider_name(provider) if provider is not None else None,
         )
 

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_provider.runtime.durations import parse_duration
 from airflow_provider.runtime.errors import ConfigError
+from airflow_provider.runtime.markers import END_MS, is_marker, put_marker
 from airflow_provider.runtime.queries.plan import ADAPTIVE, items, leaves, rows_of
-from airflow_provider.runtime.sources import END_MS, is_marker, put_marker
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping

@@ -6,10 +6,11 @@ import logging
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider.runtime.checkpoint import OperatorShape
-from airflow_provider.runtime.sources import SOURCE_OPTION, is_marker
+from airflow_provider.runtime.markers import is_marker
+from airflow_provider.runtime.sources import SOURCE_OPTION
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping, Sequence
 
     from pyspark.sql import DataFrame
 
@@ -21,6 +22,8 @@ _STATE_WRITER: Final = f"{_STREAMING}.operators.stateful.StateStoreWriter"
 _PROVIDER: Final = "spark.sql.streaming.stateStore.providerClass"
 _FILES: Final = "HadoopFsRelation"
 ADAPTIVE: Final = "AdaptiveSparkPlanExec"
+_REUSED: Final = "ReusedExchangeExec"
+_STREAM: Final = "StreamingRelationExec"
 
 
 def source_names(df: DataFrame) -> list[str | None]:
@@ -31,19 +34,29 @@ def source_names(df: DataFrame) -> list[str | None]:
     There is one for each line in Spark's offset log, and in the same order: Spark writes a line for
     each place where the plan reads a stream, also when it reads the same one in several.
     """
-    found = []
+    return [name for _, name in _named_leaves(df)]
+
+
+def _named_leaves(df: DataFrame) -> Iterator[tuple[Any, str | None]]:
+    """Yield the leaves of the analyzed plan that read a source, with its name."""
     for leaf in items(df._jdf.queryExecution().analyzed().collectLeaves()):
         options = _stream_options(leaf)
         name = _option(options or _table_options(leaf), SOURCE_OPTION)
         if options is not None or name is not None:
-            found.append(name)
-    return found
+            yield leaf, name
 
 
-def stateful_operators(df: DataFrame, output_mode: str) -> tuple[OperatorShape, ...] | None:
+def stateful_operators(
+    df: DataFrame, output_mode: str, names: Sequence[str]
+) -> tuple[OperatorShape, ...] | None:
     """Return the stateful operators that *df* will have as a query, by id, without starting it.
 
     Spark plans it as it does to explain it: as a batch that is not the first, which writes nothing.
+
+    Args:
+        df: the query.
+        output_mode: its output mode.
+        names: the job's names for its sources, one for each that :func:`source_names` finds.
 
     Returns:
         None where that cannot be done (another version of Spark); Spark itself compares them with
@@ -55,7 +68,10 @@ def stateful_operators(df: DataFrame, output_mode: str) -> tuple[OperatorShape, 
     try:
         plan = _plan_batch(df, output_mode).executedPlan()
         writer = df.sparkSession._jvm.java.lang.Class.forName(_STATE_WRITER)  # type: ignore[union-attr]
-        return tuple(sorted(_writers_in(plan, writer)))
+        columns = [_first_column(leaf) for leaf, _ in _named_leaves(df)]
+        walk = _Walk(writer, dict(zip(columns, names, strict=True)))
+        walk.sources_under(plan)
+        return tuple(sorted(walk.found))
     except (Py4JError, PySparkException) as error:
         log.warning("stateful operators are not known before the query starts: %s", error)
         return None
@@ -193,14 +209,42 @@ def _singleton(jvm: Any, name: str) -> Any:
     return jvm.java.lang.Class.forName(f"{name}$").getField("MODULE$").get(None)
 
 
-def _writers_in(plan: Any, writer: Any) -> Iterator[OperatorShape]:
-    """Yield the nodes of a physical plan that write state."""
-    if plan.getClass().getSimpleName() == ADAPTIVE:
-        plan = plan.inputPlan()
-    if writer.isInstance(plan):
-        yield OperatorShape(int(plan.getStateInfo().operatorId()), str(plan.shortName()))
-    for child in items(plan.children()):
-        yield from _writers_in(child, writer)
+class _Walk:
+    """A walk through a physical plan.
+
+    Args:
+        writer: the class of nodes that write state.
+        names: the source that gives each column, by the column's id.
+    """
+
+    def __init__(self, writer: Any, names: Mapping[int | None, str]) -> None:
+        self.found: list[OperatorShape] = []
+        self._writer = writer
+        self._names = names
+
+    def sources_under(self, plan: Any) -> dict[str | None, None]:
+        """Return the sources under a node, None for one that is not known; note what writes."""
+        kind = plan.getClass().getSimpleName()
+        if kind == ADAPTIVE:
+            return self.sources_under(plan.inputPlan())
+        if kind == _REUSED:
+            return self.sources_under(plan.child())
+        if kind == _STREAM:
+            return {self._names.get(_first_column(plan)): None}
+        under: dict[str | None, None] = {}
+        for child in items(plan.children()):
+            under |= self.sources_under(child)
+        if self._writer.isInstance(plan):
+            number, known = int(plan.getStateInfo().operatorId()), None not in under
+            sources = tuple(under) if known else None
+            self.found.append(OperatorShape(number, str(plan.shortName()), sources))
+        return under
+
+
+def _first_column(leaf: Any) -> int | None:
+    """Return the id of a leaf's first column, by which a physical leaf is known for a logical."""
+    output = leaf.output()
+    return int(output.apply(0).exprId().id()) if output.size() else None
 
 
 def items(java_sequence: Any) -> Iterator[Any]:

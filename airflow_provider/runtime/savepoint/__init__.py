@@ -1,5 +1,6 @@
 """Savepoints: taken from outside without a pause, restored anywhere, kept and disposed of."""
 
+from airflow_provider.runtime.savepoint.anew import check_not_parted, check_not_parted_in
 from airflow_provider.runtime.savepoint.catalog import (
     Leftover,
     Savepoint,
@@ -24,12 +25,14 @@ from airflow_provider.runtime.savepoint.repartitioning import (
     check_partitions,
     check_repartitionable,
 )
-from airflow_provider.runtime.savepoint.restoring import (
-    CLAIM_MODES,
+from airflow_provider.runtime.savepoint.restores import (
     RestoreRecord,
     Restores,
-    begin_restore,
     check_no_open_restore,
+)
+from airflow_provider.runtime.savepoint.restoring import (
+    CLAIM_MODES,
+    begin_restore,
     check_restorable,
     finish_restore,
 )
@@ -54,6 +57,8 @@ __all__ = [
     "StartingPoint",
     "begin_restore",
     "check_no_open_restore",
+    "check_not_parted",
+    "check_not_parted_in",
     "check_partitions",
     "check_repartitionable",
     "check_restorable",

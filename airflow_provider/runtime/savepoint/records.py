@@ -18,7 +18,7 @@ import dataclasses
 import json
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from airflow_provider.runtime.checkpoint import OperatorShape, Topology
+from airflow_provider.runtime.checkpoint import Mark, OperatorShape, Topology
 from airflow_provider.runtime.errors import ConfigError, CorruptDocumentError
 from airflow_provider.runtime.storage import Document
 
@@ -64,10 +64,13 @@ class QuerySavepoint:
         finished: that it had read its last row, and was drained if it kept state: a job that goes
             on from here neither reads its sources nor runs it again.
         sources: each source's end offset, as Spark's log has them.
-        operators: per stateful operator ``id``, ``name``, ``partitions``, ``provider``.
+        operators: per stateful operator ``id``, ``name``, ``partitions``, ``provider``, its
+            ``mark``, and ``sources``: the names of the sources above it, None when not known.
         addressed: those of its files that name the place where they lie.
         ended: the sources that it reads no more, while others of the query go on.
         reached: latest event time in milliseconds of those others, as far as it is known.
+        source_marks: per source its ``name``, None when not known, and its ``mark``; empty in
+            savepoints of older versions of this package.
     """
 
     query_id: str
@@ -82,6 +85,13 @@ class QuerySavepoint:
     finished: bool = False
     ended: list[str] = dataclasses.field(default_factory=list)
     reached: dict[str, int] = dataclasses.field(default_factory=dict)
+    source_marks: list[dict[str, Any]] = dataclasses.field(default_factory=list)
+
+    @property
+    def has_ended(self) -> bool:
+        """Return whether it had read its last row, drained or not."""
+        marks = {each["mark"] for each in self.source_marks}
+        return self.finished or marks == {Mark.FINISHED.value}
 
     @property
     def bytes(self) -> int:
@@ -92,8 +102,9 @@ class QuerySavepoint:
     def topology(self) -> Topology:
         """Return what a query must consist of to go on from it."""
         return Topology(
-            sources=(None,) * len(self.sources),
-            operators=tuple(OperatorShape(each["id"], each["name"]) for each in self.operators),
+            sources=tuple(each["name"] for each in self.source_marks)
+            or (None,) * len(self.sources),
+            operators=tuple(_shape(each) for each in self.operators),
             provider=self.operators[0]["provider"] if self.operators else None,
         )
 
@@ -195,6 +206,11 @@ def check_origin(origin: str) -> str:
         msg = f"origin {origin!r}: use one of {', '.join(ORIGINS)}"
         raise ConfigError(msg)
     return origin
+
+
+def _shape(operator: Mapping[str, Any]) -> OperatorShape:
+    above = operator.get("sources")
+    return OperatorShape(operator["id"], operator["name"], None if above is None else tuple(above))
 
 
 def _plain(query: QuerySavepoint) -> dict[str, Any]:

@@ -35,29 +35,31 @@ from airflow_provider.runtime.drains import (
     put_ended_sources,
 )
 from airflow_provider.runtime.errors import (
-    CheckpointError,
     ConfigError,
     JobDrainedError,
     RefusedCheckpointError,
 )
+from airflow_provider.runtime.savepoint.anew import plan_anew
 from airflow_provider.runtime.savepoint.catalog import open_savepoint
 from airflow_provider.runtime.savepoint.reading import saved_offsets
-from airflow_provider.runtime.savepoint.records import REWIND_PREFIX, without_checksums
+from airflow_provider.runtime.savepoint.records import without_checksums
 from airflow_provider.runtime.savepoint.refusing import refusing
 from airflow_provider.runtime.savepoint.repartitioning import (
     Repartition,
     check_repartitionable,
     partitions_of,
 )
+from airflow_provider.runtime.savepoint.restores import RestoreRecord, Restores, open_restore
 from airflow_provider.runtime.savepoint.verifying import find_damage
 from airflow_provider.runtime.sinks.records import EpochRecords, TakeBackRecord, query_ids
-from airflow_provider.runtime.storage import Document, Storage, open_storage
+from airflow_provider.runtime.storage import Storage, open_storage
 from airflow_provider.runtime.storage.copies import copy_files
 from airflow_provider.runtime.storage.opening import spark_url
 from airflow_provider.runtime.storage.trees import remove_tree
+from airflow_provider.runtime.topologies import put_topology
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Mapping
 
     from airflow_provider.runtime.jobdir import JobDirectory
     from airflow_provider.runtime.savepoint.catalog import Savepoint
@@ -69,100 +71,6 @@ log = logging.getLogger(__name__)
 CLAIM_MODES: Final = ("no_claim", "claim")
 _METADATA: Final = "metadata"
 """Put last: a checkpoint without it is none."""
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class RestoreRecord(Document):
-    """``restores/<n>.json``: what the job's queries were set to.
-
-    Attributes:
-        savepoint: its address when it was restored; None for the job's very beginning.
-        taken: when it was taken, which tells it from another one at the same address.
-        claim_mode: ``claim`` when the savepoint went over to the job.
-        queries: per query its new ``query_id`` (None when it begins anew), the savepoint's query
-            that it goes on with (``from``), the ``batch`` it goes on after (-1 when it begins
-            anew), and ``replaces``, the id it had before, if any.
-        skipped: per query the batch in flight that was not run again, with its sources' offsets
-            before and after: these rows are lost.
-        partitions: how many the state is spread over; None for as many as it has.
-        done: None until every query is restored.
-    """
-
-    number: int
-    savepoint: str | None
-    taken: str | None
-    claim_mode: str
-    queries: dict[str, dict[str, Any]]
-    skipped: dict[str, dict[str, Any]]
-    began: str
-    partitions: int | None = None
-    done: str | None = None
-
-
-class Restores:
-    """The restores of one job directory.
-
-    Args:
-        directory: the job directory.
-    """
-
-    def __init__(self, directory: JobDirectory) -> None:
-        self._storage = directory.storage
-        self._rewinds = f"{directory.url}/savepoints/{REWIND_PREFIX}"
-
-    def last(self) -> RestoreRecord | None:
-        """Return the newest one, done or not."""
-        return next(self._newest_first(), None)
-
-    def start(self) -> RestoreRecord | None:
-        """Return the newest one that is not the rewind of a run: what the job began from."""
-        for record in self._newest_first():
-            is_rewind = record.savepoint is None or record.savepoint.startswith(self._rewinds)
-            if not is_rewind:
-                return record
-        return None
-
-    def _newest_first(self) -> Iterator[RestoreRecord]:
-        numbers = [int(name.removesuffix(".json")) for name in self._storage.list("restores")]
-        for number in sorted(numbers, reverse=True):
-            record = RestoreRecord.read(self._storage, _path(number))
-            if record is not None:
-                yield record
-
-    def begin(self, record: RestoreRecord) -> RestoreRecord:
-        """Store the intent, or return the one that was faster."""
-        if record.put_if_absent(self._storage, _path(record.number)):
-            return record
-        return self.last() or record
-
-    def end(self, record: RestoreRecord, at: str) -> RestoreRecord:
-        """Record that every query is restored."""
-        done = dataclasses.replace(record, done=at)
-        done.put(self._storage, _path(record.number))
-        return done
-
-
-def check_no_open_restore(directory: JobDirectory) -> None:
-    """Refuse to run a job whose restore, or rewind, has begun and not ended.
-
-    Raises:
-        CheckpointError: the message says how to end it.
-    """
-    last = Restores(directory).last()
-    if last is not None and last.done is None:
-        raise _open_restore(directory, last)
-    for name in directory.query_names():
-        query_id = CheckpointLogs(directory.checkpoint(name)).query_id()
-        if query_id is not None:
-            EpochRecords(directory.committables(name), query_id).check_standing()
-
-
-def _open_restore(directory: JobDirectory, record: RestoreRecord) -> CheckpointError:
-    msg = (
-        f"{directory.url}: a restore of {record.savepoint or 'the beginning'} began at "
-        f"{record.began} and did not end; give the same command again to end it"
-    )
-    return CheckpointError(msg)
 
 
 def check_restorable(savepoint: Savepoint) -> None:
@@ -196,6 +104,7 @@ def begin_restore(
     claim_mode: str = "no_claim",
     skip_in_flight: bool = False,
     partitions: int | None = None,
+    outputs_stay: bool = False,
     clock: Clock,
 ) -> RestoreRecord:
     """Store the intent to set the job's queries to a savepoint, or find the one that was stored.
@@ -211,6 +120,7 @@ def begin_restore(
             are lost.
         partitions: spread the state over so many; None to leave it as it is. An open restore that
             asked otherwise is replaced, under new ids.
+        outputs_stay: leave what the queries have written where it is; they begin anew beside it.
         clock: for the record's time.
 
     Raises:
@@ -237,10 +147,14 @@ def begin_restore(
         taken=taken,
         claim_mode=claim_mode,
         queries={
-            name: _plan(directory, name, names[name], query) for name, query in chosen.items()
+            name: plan_anew(directory, name)
+            if outputs_stay
+            else _plan(directory, name, names[name], query)
+            for name, query in chosen.items()
         },
         skipped=_skipped(savepoint, names) if savepoint and skip_in_flight else {},
         partitions=partitions,
+        outputs_stay=outputs_stay,
         began=to_iso(clock.now()),
     )
     return restores.begin(record)
@@ -273,10 +187,10 @@ def finish_restore(
         return record
     savepoint = open_savepoint(record.savepoint) if record.savepoint else None
     if record.partitions is not None and repartition is None:
-        raise _open_restore(directory, record)
-    for name, plan in record.queries.items():
+        raise open_restore(directory, record)
+    for name in record.queries:
         fence.check()
-        _retire(directory, name, plan, clock)
+        _retire(directory, name, record, clock)
         _restore_query(directory, name, record, savepoint, repartition)
         failpoints.hit("restore.restored_one")
     fence.check()
@@ -372,8 +286,9 @@ def _skipped(savepoint: Savepoint, names: Mapping[str, str]) -> dict[str, dict[s
     return skipped
 
 
-def _retire(directory: JobDirectory, name: str, plan: Mapping[str, Any], clock: Clock) -> None:
+def _retire(directory: JobDirectory, name: str, record: RestoreRecord, clock: Clock) -> None:
     """Let nothing more be published under the id that the query had; idempotent."""
+    plan = record.queries[name]
     if plan["replaces"] is None:
         return
     records = EpochRecords(directory.committables(name), plan["replaces"])
@@ -383,7 +298,8 @@ def _retire(directory: JobDirectory, name: str, plan: Mapping[str, Any], clock: 
             TakeBackRecord(
                 query_id=plan["replaces"],
                 run_id="",
-                first_epoch=plan["batch"] + 1,
+                first_epoch=plan.get("stays", plan["batch"]) + 1,
+                outputs_stay=record.outputs_stay,
                 began=now,
                 done=now,
             )
@@ -418,6 +334,9 @@ def _restore_query(
         failpoints.hit("restore.repartitioned")
         batch = logs.position().last_commit
     EpochRecords(directory.committables(name), query_id).continue_after(batch)
+    topology = savepoint.record.queries[theirs].topology
+    if None not in topology.sources:  # else its first start tells more
+        put_topology(directory, name, query_id, topology)
     _put_ends(directory, name, record, savepoint, batch)
     failpoints.hit("restore.numbered")
     checkpoint.put(_METADATA, json.dumps({"id": query_id}, separators=(",", ":")).encode())
@@ -429,9 +348,10 @@ def _put_ends(
     """Put down what had ended of a query when the savepoint was taken."""
     plan = record.queries[name]
     query_id, saved = str(plan["query_id"]), savepoint.record.queries[plan["from"]]
-    run_id = str(savepoint.record.run_id)
-    if saved.finished:
-        intent = DrainIntent(query_id=query_id, run_id=run_id, batch=batch, at=record.began)
+    # Of no run: the one that the savepoint was taken in may be undone here, or never have been.
+    run_id, at = "", record.began
+    if saved.has_ended:
+        intent = DrainIntent(query_id=query_id, run_id=run_id, batch=batch, at=at)
         put_drain_intent(directory, name, intent)
     if saved.ended:
         ended = EndedSources(
@@ -439,7 +359,7 @@ def _put_ends(
             run_id=run_id,
             sources=saved.ended,
             batch=batch,
-            at=record.began,
+            at=at,
             reached=saved.reached,
         )
         put_ended_sources(directory, name, ended)
@@ -482,7 +402,3 @@ def _by_folder(
         holder = savepoint.url if file.holder is None else f"{root}/{file.holder}"
         found.setdefault(f"{holder}/queries/{name}", []).append(file)
     return found
-
-
-def _path(number: int) -> str:
-    return f"restores/{number}.json"

@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING
 
-from airflow_provider.runtime.checkpoint import CheckpointLogs, DrainStep, next_drain_step
-from airflow_provider.runtime.drains import EndedSources, drain_intent, ended_sources
+from airflow_provider.runtime.checkpoint import CheckpointLogs, Topology
+from airflow_provider.runtime.drains import EndedSources, drain_intent, sources_end
 from airflow_provider.runtime.errors import UnknownJobError
 from airflow_provider.runtime.jobdir import JobDirectory, check_name, known_job
 from airflow_provider.runtime.lease import TAKEABLE, LeaseObserver
@@ -14,6 +14,7 @@ from airflow_provider.runtime.savepoint.choosing import Seen
 from airflow_provider.runtime.savepoint.refusing import refusing
 from airflow_provider.runtime.sinks.records import EpochRecords, query_ids
 from airflow_provider.runtime.storage import open_storage
+from airflow_provider.runtime.topologies import kept_topology
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -58,15 +59,24 @@ class SourceQuery:
 
     def ended_by(self, batch: int) -> EndedSources | None:
         """Return which of its sources had ended by a batch, while others went on."""
-        ended = ended_sources(self.directory, self.name) if self.directory is not None else None
+        ended = sources_end(self.directory, self.name) if self.directory is not None else None
         return ended if ended is not None and ended.batch <= batch else None
 
-    def is_finished(self) -> bool:
-        """Tell whether it has read its last row, and drained its state."""
-        if self.directory is None or drain_intent(self.directory, self.name) is None:
-            return False
-        step = next_drain_step(self.logs.position(), stateful=self.logs.is_stateful())
-        return step in {DrainStep.NOTHING, DrainStep.DONE}
+    def has_ended(self, batch: int) -> bool:
+        """Tell whether it has read its last row, in this batch or one before."""
+        intent = drain_intent(self.directory, self.name) if self.directory is not None else None
+        return intent is not None and intent.batch <= batch
+
+    def topology(self, lines: int) -> Topology:
+        """Return what it consists of, as far as it is known without Spark.
+
+        Args:
+            lines: how many sources Spark's log has.
+        """
+        kept = kept_topology(self.directory, self.name) if self.directory is not None else None
+        if kept is None or len(kept.sources) != lines:
+            return Topology((None,) * lines, None)
+        return kept
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Beginning a job from a savepoint: in a job directory that has not begun yet."""
+"""Where a job begins: from a savepoint, in a new job directory, or from where it stands."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from typing import TYPE_CHECKING
 from airflow_provider.runtime.checkpoint import CheckpointLogs, mismatches
 from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.savepoint.catalog import open_savepoint
+from airflow_provider.runtime.savepoint.continuing import Continuation
 from airflow_provider.runtime.savepoint.repartitioning import (
     check_repartitionable,
 )
+from airflow_provider.runtime.savepoint.restores import Restores
 from airflow_provider.runtime.savepoint.restoring import (
-    Restores,
     begin_restore,
-    check_no_open_restore,
     check_restorable,
     finish_restore,
 )
 from airflow_provider.runtime.storage import open_storage
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from airflow_provider.runtime.clock import Clock
     from airflow_provider.runtime.jobdir import JobDirectory
@@ -35,7 +35,7 @@ log = logging.getLogger(__name__)
 
 
 class StartingPoint:
-    """The savepoint that a job begins from.
+    """The savepoint that a job begins from, or what its own directory keeps.
 
     Args:
         directory: the job directory.
@@ -45,6 +45,7 @@ class StartingPoint:
             has not, or that does not fit it, begins anew.
         partitions: spread the state over so many; None for as many as it has.
         make_repartition: called when that is to be done.
+        upstream: for each query that reads what others of the job write: these.
     """
 
     def __init__(
@@ -56,6 +57,7 @@ class StartingPoint:
         allow_non_restored: bool,
         partitions: int | None,
         make_repartition: Callable[[], Repartition],
+        upstream: Mapping[str, Sequence[str]] | None = None,
     ) -> None:
         self._directory = directory
         self._url = open_storage(url).url if url is not None else None
@@ -63,6 +65,9 @@ class StartingPoint:
         self._allow_non_restored = allow_non_restored
         self._partitions = partitions
         self._make_repartition = make_repartition
+        self._continuation = Continuation(
+            directory, queries, upstream or {}, allow_non_restored=allow_non_restored
+        )
 
     def check(self) -> None:
         """Refuse what cannot be begun from; nothing is written.
@@ -70,20 +75,33 @@ class StartingPoint:
         Raises:
             UnknownJobError: there is no such savepoint.
             JobDrainedError, CheckpointError: it cannot be restored.
-            ConfigError: the job has begun already, its queries do not match, or their state cannot
-                be repartitioned.
+            ConfigError: the job has begun already from elsewhere, its queries do not match, or
+                their state cannot be repartitioned.
         """
-        if self._url is None:
-            check_no_open_restore(self._directory)
-        elif not self._has_begun():
+        if self._url is None or self._has_begun():
+            self._continuation.check()
+        else:
             savepoint = self._open()
             names = self._names(savepoint)
             if self._partitions is not None:
                 check_repartitionable(savepoint, names.values())
                 self._make_repartition()
 
+    def check_rewound(self, savepoint: Savepoint | None) -> None:
+        """Refuse what cannot go on from where a rewind will set the job; nothing is written.
+
+        Args:
+            savepoint: what it will be set to; None for the job's very beginning.
+
+        Raises:
+            ConfigError: the job's queries are not the same.
+        """
+        self._continuation.check_rewound(savepoint)
+
     def restore(self, fence: Fence, clock: Clock) -> None:
         """Set the queries to the savepoint, unless that was done.
+
+        A job that has begun goes on; those of its queries that cannot begin anew, if they may.
 
         Args:
             fence: the driver's lease.
@@ -92,6 +110,7 @@ class StartingPoint:
         Crash safety: calling it again completes it.
         """
         if self._url is None or self._has_begun():
+            self._continuation.restore(fence, clock)
             return
         savepoint = self._open()
         record = begin_restore(
@@ -109,7 +128,7 @@ class StartingPoint:
         restores = Restores(self._directory)
         last = restores.start()
         if restores.last() != last:
-            check_no_open_restore(self._directory)  # a rewind that was cut short
+            self._continuation.check_open()  # a rewind that was cut short
         if last is not None and last.savepoint == self._url:
             if last.done is not None and self._partitions not in {None, last.partitions}:
                 msg = (

@@ -16,10 +16,12 @@ from airflow_provider.runtime import failpoints
 from airflow_provider.runtime.checkpoint import (
     MAX_WATERMARK_MS,
     Inventory,
+    marks_of,
     readdress,
     take_inventory,
 )
 from airflow_provider.runtime.clock import Clock, SystemClock, millis_to_iso, to_iso
+from airflow_provider.runtime.drains import ended_sources
 from airflow_provider.runtime.errors import (
     CheckpointError,
     ConfigError,
@@ -304,14 +306,27 @@ class _Taker:
 def _describe(
     query: SourceQuery, query_id: str, choice: Take, inventory: Inventory, files: list[SavedFile]
 ) -> QuerySavepoint:
+    """Say what the copy holds; the query itself may be further by now."""
     entry = query.logs.offsets(choice.batch)
-    ended = query.ended_by(choice.batch)
+    before = query.ended_by(choice.batch)
+    topology = query.topology(len(entry.sources))
+    drained = entry.watermark_ms == MAX_WATERMARK_MS
+    ended = query.has_ended(choice.batch + choice.planned)
+    finished = ended and not choice.planned and (drained or not inventory.operators)
+    marks = marks_of(
+        topology,
+        ended_sources(
+            topology.sources, draining=ended or drained, before=before.sources if before else ()
+        ),
+        drained=drained or finished,
+    )
+    above = {operator.id: operator.sources for operator in topology.operators or ()}
     return QuerySavepoint(
         query_id=query_id,
         batch=choice.batch,
         planned=choice.planned,
         watermark=millis_to_iso(entry.watermark_ms),
-        drained=entry.watermark_ms == MAX_WATERMARK_MS,
+        drained=drained,
         sources=entry.source_offsets(),
         operators=[
             {
@@ -319,14 +334,17 @@ def _describe(
                 "name": operator.name,
                 "partitions": operator.partitions,
                 "provider": operator.provider.value,
+                "sources": above.get(operator.id),
+                "mark": marks.of_operator(operator.id).value,
             }
             for operator in inventory.operators
         ],
         addressed=list(inventory.addressed),
         files=tuple(files),
-        finished=query.is_finished(),
-        ended=ended.sources if ended is not None else [],
-        reached=ended.reached if ended is not None else {},
+        finished=finished,
+        ended=before.sources if before else [],
+        reached=before.reached if before else {},
+        source_marks=marks.described_sources(),
     )
 
 

@@ -101,6 +101,8 @@ class TakeBackRecord(Document):
     Attributes:
         run_id: the run whose epochs they were.
         done: when all sinks had removed them; None before.
+        outputs_stay: that the epochs before it stay for ever, beside those of a query that has
+            begun anew: nothing counts them any more.
     """
 
     query_id: str
@@ -108,6 +110,7 @@ class TakeBackRecord(Document):
     first_epoch: int
     began: str
     done: str | None = None
+    outputs_stay: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -209,8 +212,13 @@ class EpochRecords:
         record.put(self._storage, _HISTORY)
 
     def standing_after(self, epoch: int) -> list[int]:
-        """Return the epochs after *epoch* that are, or may still be, published; none taken back."""
+        """Return the epochs after *epoch* that are, or may still be, published; none taken back.
+
+        Nor any of a query that has begun anew beside them.
+        """
         found, taken = self.find(), self.take_back()
+        if taken is not None and taken.outputs_stay:
+            return []
         upto = taken.first_epoch if taken is not None and taken.done is not None else None
         epochs = {*found.published, *found.precommitted, *self.history().own_epochs_after(epoch)}
         return sorted(e for e in epochs if e > epoch and (upto is None or e < upto))
@@ -227,6 +235,11 @@ class EpochRecords:
     def take_back(self) -> TakeBackRecord | None:
         """Return what was taken back; None when nothing was."""
         return TakeBackRecord.read(self._storage, _TAKE_BACK)
+
+    def is_left(self) -> bool:
+        """Tell whether the query began anew under another id, beside what it has written."""
+        taken = self.take_back()
+        return taken is not None and taken.outputs_stay
 
     def check_standing(self) -> None:
         """Refuse to go on under this id when epochs of it were taken back, or are about to be.

@@ -6,7 +6,8 @@ import dataclasses
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider.runtime.errors import ConfigError
-from airflow_provider.runtime.sources.marker import even_if_missing, marker_name, with_markers
+from airflow_provider.runtime.markers import marker_name
+from airflow_provider.runtime.sources.marked import even_if_missing, with_markers
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -1,52 +1,18 @@
-"""In-band markers: how a source says that its event time has moved on, without a row of the job's.
-
-Spark's watermark of a query is the least of its sources', a source's moves with its rows alone, and
-is forgotten when the query stops. So a source that has ended, or is silent, holds all others back.
-A *marked* source is read as ``union(source, markers)``, then the watermark, then a filter that lets
-no marker through. Its markers are a tiny stream of files: one row, with an event time, moves the
-source's watermark as a row of the source's would. Sources that have ended are announced after each
-start, as Flink does with tasks that were finished when it restored them (FLIP-147); those that are
-silent are moved along with the others (idling.py).
-"""
+"""A source that is read together with its markers (markers.py)."""
 
 from __future__ import annotations
 
-import json
-import uuid
 from typing import TYPE_CHECKING, Final
 
-from airflow_provider.runtime.storage import open_storage, spark_url
+from airflow_provider.runtime.markers import MARKER_COLUMN
+from airflow_provider.runtime.storage import spark_url
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, DataFrameReader
     from pyspark.sql.streaming.readwriter import DataStreamReader
 
-END_MS: Final = 253402300799999
-"""The event time that no row is later than: 9999-12-31, the last that Spark can count with."""
-
-_SUFFIX: Final = ":marker"  # a colon is in no source's own name
-_AT: Final = "at"
 _IS_MARKER: Final = "__spark_stream_is_marker"
 _YES, _NO = True, False
-
-
-def marker_name(source: str) -> str:
-    """Return the name of the stream of a source's markers."""
-    return f"{source}{_SUFFIX}"
-
-
-def is_marker(name: str | None) -> bool:
-    """Tell whether a stream is one of markers."""
-    return name is not None and name.endswith(_SUFFIX)
-
-
-def put_marker(folder: str, at_ms: int) -> None:
-    """Let the source whose markers lie in *folder* be at event time *at_ms*, if it is not later.
-
-    Crash safety: a marker lies there whole or not at all; two say the same as the later one.
-    """
-    row = json.dumps({_AT: at_ms * 1000}).encode()
-    open_storage(folder).put(f"{uuid.uuid4().hex}.json", row)
 
 
 def with_markers(
@@ -65,14 +31,14 @@ def with_markers(
     """
     from pyspark.sql import functions as sf
 
-    column, _ = watermark
+    column = watermark[0].lower()
     # Files that are read are removed; one that is gone when its batch is run again is not missed,
     # since the source is announced again.
-    reader = markers.format("json").schema(f"{_AT} long")
+    reader = markers.format("json").schema(f"{MARKER_COLUMN} long")
     reader = reader.option("cleanSource", "delete").option("ignoreMissingFiles", "true")
     rows = reader.load(even_if_missing(spark_url(folder)))
     values = [
-        (sf.timestamp_micros(_AT) if field.name.lower() == column.lower() else sf.lit(None))
+        (sf.timestamp_micros(MARKER_COLUMN) if field.name.lower() == column else sf.lit(None))
         .cast(field.dataType)
         .alias(field.name)
         for field in df.schema

@@ -1,0 +1,130 @@
+"""What the queries of a job consisted of when they were first started: kept for later starts.
+
+Spark's own checkpoint knows a source only by its place, so the names are put down beside it. A
+record is of one query id, as an intent to drain is: a query that begins anew has another one.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Any
+
+from airflow_provider.runtime.checkpoint import (
+    CheckpointLogs,
+    OperatorShape,
+    Topology,
+    describe_operator,
+)
+from airflow_provider.runtime.errors import CheckpointError
+from airflow_provider.runtime.storage import Document
+
+if TYPE_CHECKING:
+    from airflow_provider.runtime.jobdir import JobDirectory
+    from airflow_provider.runtime.queries import QueryDefinition
+    from airflow_provider.runtime.storage import Storage
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TopologyRecord(Document):
+    """``queries/<query>/topologies/<query id>.json``: put when the query is first started.
+
+    Attributes:
+        sources: one name for each line in the offset log.
+        operators: per stateful operator its ``id``, ``kind`` and ``sources``, the names of the
+            sources above it; None when they were not known.
+    """
+
+    query_id: str
+    sources: list[str | None]
+    operators: list[dict[str, Any]] | None
+
+    @property
+    def topology(self) -> Topology:
+        """Return it as what is compared."""
+        operators = self.operators
+        return Topology(
+            sources=tuple(self.sources),
+            operators=None if operators is None else tuple(shape_of(each) for each in operators),
+        )
+
+
+def shape_of(plain: dict[str, Any]) -> OperatorShape:
+    """Return a stateful operator from plain JSON values."""
+    sources = plain.get("sources")
+    return OperatorShape(plain["id"], plain["kind"], None if sources is None else tuple(sources))
+
+
+def put_topology(
+    directory: JobDirectory, query: str, query_id: str, topology: Topology, *, anew: bool = False
+) -> None:
+    """Store what a query consists of. Idempotent: the first record of an id stays.
+
+    Args:
+        directory: the job directory.
+        query: the query's name.
+        query_id: Spark's id of it.
+        topology: what it consists of.
+        anew: replace a record: of a query of which nothing was ever planned.
+    """
+    operators = topology.operators
+    record = TopologyRecord(
+        query_id=query_id,
+        sources=list(topology.sources),
+        operators=None if operators is None else [each._asdict() for each in operators],
+    )
+    path = _path(query, query_id)
+    if anew:
+        record.put(directory.storage, path)
+    else:
+        record.put_if_absent(directory.storage, path)
+
+
+def keep_topology(directory: JobDirectory, query: QueryDefinition, *, anew: bool) -> None:
+    """Store what a query that has been started consists of; see :func:`put_topology`."""
+    query_id = CheckpointLogs(directory.checkpoint(query.name)).query_id()
+    if query_id is not None:
+        put_topology(directory, query.name, query_id, query.topology, anew=anew)
+
+
+def kept_topology(directory: JobDirectory, query: str) -> Topology | None:
+    """Return what the query that the checkpoint is of consists of, without Spark.
+
+    Where nobody has put it down (an older version of this package, a driver that died at once), the
+    checkpoint tells the number of sources and the operators, not the names.
+
+    Returns:
+        None when there is no checkpoint.
+    """
+    checkpoint = directory.checkpoint(query)
+    logs = CheckpointLogs(checkpoint)
+    query_id = logs.query_id()
+    if query_id is None:
+        return None
+    record = TopologyRecord.read(directory.storage, _path(query, query_id))
+    known = record.topology if record is not None else None
+    if known is not None and known.operators is not None:
+        return known
+    operators = _operators_in(checkpoint)
+    if known is not None:
+        return dataclasses.replace(known, operators=operators)
+    planned = logs.batches("offsets")
+    lines = logs.offsets(planned[-1]).sources if planned else ()
+    return Topology(sources=(None,) * len(lines), operators=operators)
+
+
+def _operators_in(checkpoint: Storage) -> tuple[OperatorShape, ...] | None:
+    """Return the stateful operators as Spark describes them; None where it does not."""
+    found = []
+    for number in checkpoint.list("state"):
+        if not number.isdigit():
+            continue
+        try:
+            metadata = describe_operator(checkpoint, int(number))
+        except (FileNotFoundError, CheckpointError):
+            return None  # Spark itself compares them when the query starts
+        found.append(OperatorShape(metadata.id, metadata.name))
+    return tuple(sorted(found))
+
+
+def _path(query: str, query_id: str) -> str:
+    return f"queries/{query}/topologies/{query_id}.json"

@@ -1,0 +1,380 @@
+"""Going on with a job from what its directory keeps; Spark's part by hand."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from airflow_provider.runtime.checkpoint import OperatorShape, Topology
+from airflow_provider.runtime.drains import (
+    DrainIntent,
+    drain_intent,
+    draining_run,
+    put_drain_intent,
+)
+from airflow_provider.runtime.errors import (
+    CheckpointError,
+    ConfigError,
+    LeaseLostError,
+    TakeBackError,
+)
+from airflow_provider.runtime.final import verify_final
+from airflow_provider.runtime.jobdir import FINISHED, SUSPENDED, JobDirectory, RewoundRecord
+from airflow_provider.runtime.restore import restore_job
+from airflow_provider.runtime.rewinding import Rewind
+from airflow_provider.runtime.savepoint import (
+    Restores,
+    StartingPoint,
+    begin_restore,
+    finish_restore,
+    job_source,
+    open_savepoint,
+    take_savepoint,
+)
+from airflow_provider.runtime.sinks.protocol import OpenFence
+from airflow_provider.runtime.topologies import kept_topology, put_topology
+from tests.unit.jobs import a_final, a_run
+from tests.unit.support import QUERY_ID, EpochBench, FakeSink
+
+AS_IT_WAS = Topology(("events",), ())
+CHANGED = Topology(("events", "more"), ())
+METADATA = {
+    "operatorInfo": {"operatorId": 0, "operatorName": "stateStoreSave"},
+    "stateStoreInfo": [{"storeName": "default", "numColsPrefixKey": 0, "numPartitions": 2}],
+}
+
+
+@pytest.fixture
+def sink() -> FakeSink:
+    return FakeSink("files:/out")
+
+
+@pytest.fixture
+def job(tmp_path, sink) -> EpochBench:
+    """Return a suspended job whose query has read one source in two batches."""
+    made = EpochBench(tmp_path / "job", sink).begun().published(2)
+    directory = JobDirectory(made.storage)
+    directory.run("r1").put_record(a_run("r1"))
+    put_topology(directory, "q", QUERY_ID, AS_IT_WAS)
+    return made
+
+
+def directory_of(job) -> JobDirectory:
+    return JobDirectory(job.storage)
+
+
+def point(job, topology=CHANGED, *, allow=False, names=("q",), upstream=None) -> StartingPoint:
+    return StartingPoint(
+        directory_of(job),
+        None,
+        [SimpleNamespace(name=name, topology=topology) for name in names],
+        allow_non_restored=allow,
+        partitions=None,
+        make_repartition=lambda: pytest.fail("nobody asked"),
+        upstream=upstream,
+    )
+
+
+def begin_anew(job, **how) -> None:
+    start = point(job, allow=True, **how)
+    start.check()
+    start.restore(OpenFence(), job.clock)
+
+
+def end_of_data(job, batch: int, run_id: str = "r1") -> None:
+    intent = DrainIntent(query_id=QUERY_ID, run_id=run_id, batch=batch, at="now")
+    put_drain_intent(directory_of(job), "q", intent)
+
+
+def save(job, name="s1"):
+    url = f"{job.storage.url}/savepoints/{name}"
+    return take_savepoint(job_source(job.storage.url, job.clock), url, clock=job.clock)
+
+
+class Lost:
+    """A lease that is lost after a while."""
+
+    def __init__(self, looks: int) -> None:
+        self.looks = looks
+
+    def check(self) -> None:
+        self.looks -= 1
+        if self.looks < 0:
+            raise LeaseLostError("lost")
+
+
+# --- what is kept ---------------------------------------------------------------------------------
+
+
+def test_what_was_put_down_at_the_first_start_is_kept(job):
+    """
+    The first record of a query id stays, but for a query of which nothing was ever planned.
+    """
+    directory = directory_of(job)
+    put_topology(directory, "q", QUERY_ID, CHANGED)
+    assert AS_IT_WAS == kept_topology(directory, "q")
+
+    put_topology(directory, "q", QUERY_ID, CHANGED, anew=True)
+    assert CHANGED == kept_topology(directory, "q")
+
+
+def test_operators_are_kept_with_the_sources_above_them(job):
+    """
+    As they were planned.
+    """
+    topology = Topology(
+        ("a", "b"), (OperatorShape(0, "dedupe", ("a",)), OperatorShape(1, "x", None))
+    )
+    put_topology(directory_of(job), "q", QUERY_ID, topology, anew=True)
+
+    assert topology == kept_topology(directory_of(job), "q")
+
+
+@pytest.mark.parametrize(
+    ("path", "data", "operators"),
+    [
+        ("state/0/_metadata/metadata", b"v1\n" + json.dumps(METADATA).encode(), "stateStoreSave"),
+        ("state/0/_metadata/v2/3", b"v2\n" + json.dumps(METADATA).encode(), "stateStoreSave"),
+        ("state/0/_metadata/metadata", b"v9\n{}", None),
+        ("state/0/0/1.delta", b"state of an operator that says nothing", None),
+        ("sources/0/0", b"v1", ""),
+    ],
+)
+def test_without_a_record_the_checkpoint_tells(job, path, data, operators):
+    """
+    The number of sources and the operators, as far as Spark has described them; no names.
+    """
+    job.storage.delete(f"queries/q/topologies/{QUERY_ID}.json")
+    job.spark.storage.put(path, data)
+    found = kept_topology(directory_of(job), "q")
+
+    assert (None,) == found.sources
+    shapes = {"": (), "stateStoreSave": (OperatorShape(0, "stateStoreSave"),), None: None}
+    assert shapes[operators] == found.operators
+
+
+def test_nothing_is_kept_of_what_was_never_started(job):
+    """
+    Nor of a query of which no batch was planned: it may be changed.
+    """
+    assert kept_topology(directory_of(job), "other") is None
+    for folder in ("offsets", "commits"):
+        for batch in ("0", "1"):
+            job.spark.storage.delete(f"{folder}/{batch}")
+    point(job).check()
+
+
+# --- what a restart accepts -----------------------------------------------------------------------
+
+
+def files_of(job):
+    root = Path(job.storage.url)
+    return {str(p): p.read_bytes() for p in sorted(root.rglob("*")) if p.is_file()}
+
+
+def test_other_queries_are_refused_without_a_trace(job):
+    """
+    The error names the directory, both sides, and the ways out.
+    """
+    before = files_of(job)
+    point(job, AS_IT_WAS).check()
+    said = (
+        r"job: the job cannot go on .*'q' has changed: expected 1 source \(events\), found 2 "
+        r"sources \(events, more\)\. Declare .* directory, .*\(--allow-non-restored-state\)"
+    )
+    for act in (
+        lambda: point(job).check(),
+        lambda: point(job).restore(OpenFence(), job.clock),
+        lambda: point(job).check_rewound(save(job)),
+    ):
+        with pytest.raises(ConfigError, match=said):
+            act()
+    with pytest.raises(ConfigError, match="query 'q' is gone: expected the queries q, found p"):
+        point(job, names=("p",)).check()
+    point(job).check_rewound(None)
+    assert before == {k: v for k, v in files_of(job).items() if "/savepoints/" not in k}
+
+
+def test_a_new_query_in_front_of_a_finished_one_is_refused(job):
+    """
+    One that the job had before is not new, though it has no checkpoint.
+    """
+    end_of_data(job, 1)
+    start = point(job, AS_IT_WAS, names=("new", "q"), upstream={"q": ("new",)})
+    with pytest.raises(ConfigError, match="'q' has finished, and query 'new', which is new"):
+        start.check()
+
+    directory_of(job).run("r2").put_record(a_run("r2", starting={"new": -1, "q": 1}))
+    start.check()
+
+
+# --- beginning anew -------------------------------------------------------------------------------
+
+
+def test_what_begins_anew_leaves_what_it_has_written(job, sink):
+    """
+    The checkpoint is gone and the rows are there; the next driver counts epochs from 0, under an id
+    of its own, and the final checkpoint of the run before still holds.
+    """
+    final = a_final(outcome=SUSPENDED, batch=1, epoch=1)
+    begin_anew(job)
+
+    assert job.spark.logs.query_id() is None
+    assert [0, 1] == sorted(sink.published)
+    record = Restores(directory_of(job)).last()
+    assert (True, True, None) == (
+        record.outputs_stay,
+        record.done is not None,
+        record.savepoint,
+    )
+    job.spark.begin("another")
+    job.recovered("r2")
+    assert final is verify_final(directory_of(job), final)
+    put_topology(directory_of(job), "q", "another", CHANGED)
+    point(job).check()
+
+
+@pytest.mark.parametrize("looks", [0, 1])
+def test_beginning_anew_may_be_cut_short_anywhere(job, looks):
+    """
+    Nobody runs the job before the same command, allowed as before, has ended it.
+    """
+    with pytest.raises(LeaseLostError):
+        point(job, allow=True).restore(Lost(looks), job.clock)
+
+    said = "queries q were to begin anew.*again with --allow-non-restored-state to end it"
+    with pytest.raises(CheckpointError, match=said):
+        point(job, AS_IT_WAS).check()
+    begin_anew(job)
+
+    last = Restores(directory_of(job)).last()
+    assert (1, True) == (last.number, last.done is not None)
+    assert job.spark.logs.query_id() is None
+
+
+def test_what_is_committed_is_published_first(job):
+    """
+    Nobody could publish it afterwards.
+    """
+    committer = job.recovered()
+    job.spark.plan(2)
+    committer.pre_commit(SimpleNamespace(rows=["row"]), 2, lambda: 1)
+    point(job, AS_IT_WAS).check()
+    job.spark.commit(2)
+
+    with pytest.raises(ConfigError, match="'q' cannot begin anew yet.*spark-stream cleanup"):
+        begin_anew(job)
+    assert Restores(directory_of(job)).last() is None
+
+
+def test_a_query_that_is_gone_no_longer_counts(job):
+    """
+    Whether the job has ended is asked of the others.
+    """
+    begin_anew(job, names=("p",))
+    directory = directory_of(job)
+    directory.checkpoint("p").put("metadata", b'{"id":"p-id"}')
+    intent = DrainIntent(query_id="p-id", run_id="r2", batch=0, at="now")
+    put_drain_intent(directory, "p", intent)
+
+    assert "r2" == draining_run(directory)
+
+
+def test_nobody_goes_back_to_before_a_query_began_anew(job, sink):
+    """
+    Its rows of before cannot be told from those after; later savepoints and runs are not concerned.
+    """
+    directory = directory_of(job)
+    before = save(job, "before")
+    begin_anew(job)
+    job.spark.begin("another").storage.put("sources/0/0", b"v1")
+    directory.run("r2").put_record(a_run("r2", starting={"q": -1}, started="2026-02-01"))
+    committer = job.recovered("r2")
+    job.spark.plan(0)
+    committer.pre_commit(SimpleNamespace(rows=["anew"]), 0, lambda: 1)
+    job.spark.commit(0)
+    committer.commit_ready()
+    job.close()
+    after = save(job, "after")
+
+    for take_back in (False, True):
+        with pytest.raises(ConfigError, match="'q' began anew after the savepoint .*before was"):
+            restore_job(job.storage.url, before.url, take_back=take_back, clock=job.clock)
+    query = SimpleNamespace(name="q", sinks=(sink,), native=None)
+    Rewind(directory, "r2", [query], OpenFence(), job.clock).check()
+    restore_job(job.storage.url, after.url, clock=job.clock)
+    again = save(job, "again")
+    restore_job(job.storage.url, again.url, clock=job.clock)
+
+
+def test_a_run_in_which_a_query_began_anew_is_not_rewound(job, sink):
+    """
+    What the run had written before has stayed.
+    """
+    begin_anew(job)
+    job.spark.begin("another")
+    query = SimpleNamespace(name="q", sinks=(sink,), native=None)
+
+    with pytest.raises(TakeBackError, match="'r1' cannot be rewound: query 'q' began anew in it"):
+        Rewind(directory_of(job), "r1", [query], OpenFence(), job.clock).check()
+
+
+# --- savepoints -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("last_read", "mark"), [(1, "finished"), (2, "running")])
+def test_a_savepoint_says_what_had_ended_in_it(job, last_read, mark):
+    """
+    By the batch that was taken, and not by how far the query was when the copy was made.
+    """
+    end_of_data(job, last_read)
+    query = open_savepoint(save(job).url).record.queries["q"]
+
+    assert [{"name": "events", "mark": mark}] == query.source_marks
+    assert (mark == "finished",) * 2 == (query.finished, query.has_ended)
+    assert AS_IT_WAS == query.topology
+
+
+def test_what_had_ended_ends_in_what_is_restored(job):
+    """
+    Also in the job's own directory, where the run that it ended in no longer counts.
+    """
+    end_of_data(job, 1)
+    savepoint = save(job)
+    tell(savepoint.url, finished=False)  # of one that was taken before its drain
+    directory = directory_of(job)
+    names = {"q": "q"}
+    record = begin_restore(directory, open_savepoint(savepoint.url), names=names, clock=job.clock)
+    directory.run("r1").put_rewound(RewoundRecord(run_id="r1", savepoint=savepoint.url, at="now"))
+    finish_restore(directory, record, OpenFence(), job.clock)
+
+    assert QUERY_ID != job.spark.logs.query_id()
+    assert drain_intent(directory, "q") is not None
+    assert AS_IT_WAS == kept_topology(directory, "q")
+    assert draining_run(directory) is None, "whoever runs the job may drain it"
+    directory.run("r2").put_record(a_run("r2"))
+    directory.run("r2").put_final(a_final("r2", outcome=FINISHED))
+    assert "r2" == draining_run(directory)
+
+
+def test_a_savepoint_of_an_older_version_has_no_marks(job):
+    """
+    It is read as before: sources without names, and finished or not.
+    """
+    savepoint = save(job)
+    tell(savepoint.url, source_marks=None, finished=True)
+    query = open_savepoint(savepoint.url).record.queries["q"]
+
+    assert ([], True, (None,)) == (query.source_marks, query.has_ended, query.topology.sources)
+
+
+def tell(url, **changed) -> None:
+    """Let a savepoint say something else of its query; None for nothing."""
+    manifest = Path(url) / "savepoint.json"
+    document = json.loads(manifest.read_text())
+    query = {**document["queries"]["q"], **changed}
+    document["queries"]["q"] = {key: value for key, value in query.items() if value is not None}
+    manifest.write_text(json.dumps(document))
