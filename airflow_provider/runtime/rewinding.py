@@ -49,7 +49,7 @@ from airflow_provider.runtime.savepoint import (
     take_savepoint,
 )
 from airflow_provider.runtime.sinks import check_native, has_written, runs_after, take_back_after
-from airflow_provider.runtime.sinks.records import query_ids
+from airflow_provider.runtime.sinks.records import EpochRecords
 
 if TYPE_CHECKING:
     import datetime as dt
@@ -404,7 +404,8 @@ def _has_written(directory: JobDirectory, record: RunRecord) -> bool:
         place = directory.committables(name)
         if has_written(place, record.run_id):
             return True
-        if not query_ids(place) and _position(directory, name)[1] > before:
+        query_id, last = _position(directory, name)
+        if last > before and not EpochRecords(place, str(query_id)).has_own():
             return True
     return False
 

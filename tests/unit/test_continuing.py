@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -53,13 +54,14 @@ def sink() -> FakeSink:
 
 
 @pytest.fixture
-def job(tmp_path, sink) -> EpochBench:
-    """Return a suspended job whose query has read one source in two batches."""
+def job(tmp_path, sink) -> Iterator[EpochBench]:
+    """Yield a suspended job whose query has read one source in two batches."""
     made = EpochBench(tmp_path / "job", sink).begun().published(2)
     directory = JobDirectory(made.storage)
     directory.run("r1").put_record(a_run("r1"))
     put_topology(directory, "q", QUERY_ID, AS_IT_WAS)
-    return made
+    yield made
+    made.close()
 
 
 def directory_of(job) -> JobDirectory:

@@ -20,7 +20,9 @@ from airflow_provider.runtime.rewinding import (
     starting_savepoint,
 )
 from airflow_provider.runtime.savepoint import (
+    begin_restore,
     check_no_open_restore,
+    finish_restore,
     job_source,
     take_savepoint,
 )
@@ -190,6 +192,28 @@ def test_a_run_that_wrote_with_one_of_sparks_own_sinks(job):
     with pytest.raises(TakeBackError, match="native:console: what Spark's own sinks have written"):
         spark.rewind()
     assert job.spark.logs.exists()
+
+
+def test_what_spark_has_written_by_itself_since_a_restore_is_noticed(job):
+    """
+    The id that the query had before has a record, and says nothing of the one that it has now.
+    """
+    job.spark.run(0)
+    directory = JobDirectory(job.storage)
+    source = job_source(job.storage.url, job.clock)
+    saved = take_savepoint(source, f"{job.storage.url}/savepoints/s1", clock=job.clock)
+    record = begin_restore(directory, saved, names={"q": "q"}, clock=job.clock)
+    finish_restore(directory, record, OpenFence(), job.clock)
+    starting = {"q": 0}
+    run_record = a_run("r1", at_end="suspend", starting=starting, started="r1", replayable=True)
+    begin_rewindable(directory, directory.run("r1").put_record(run_record), job.clock)
+    job.spark.run(1)
+
+    query = SimpleNamespace(name="q", sinks=(), native=native("console"))
+    with pytest.raises(TakeBackError, match="native:console: what Spark's own sinks have written"):
+        Rewind(directory, "r1", [query], OpenFence(), job.clock).check()
+    newest = take_savepoint(source, f"{job.storage.url}/savepoints/s2", clock=job.clock)
+    assert 1 == newest.record.queries["q"].batch
 
 
 def test_no_driver_runs_a_job_that_is_half_rewound(job):

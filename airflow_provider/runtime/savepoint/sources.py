@@ -55,6 +55,8 @@ class SourceQuery:
             return None
         records = EpochRecords(committables, query_id)
         records.check_standing()
+        if not records.has_own():
+            return None  # Spark's own sink, or nothing was written since the restore
         return max((records.history().last_epoch, *records.find().published))
 
     def ended_by(self, batch: int) -> EndedSources | None:

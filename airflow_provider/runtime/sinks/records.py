@@ -223,6 +223,14 @@ class EpochRecords:
         epochs = {*found.published, *found.precommitted, *self.history().own_epochs_after(epoch)}
         return sorted(e for e in epochs if e > epoch and (upto is None or e < upto))
 
+    def has_own(self) -> bool:
+        """Tell whether an epoch was written under this id.
+
+        False of a query of Spark's own sinks, also after a restore has numbered its epochs.
+        """
+        found = self.find()
+        return bool(found.published or found.precommitted or self.history().own_epochs_after(-1))
+
     def continue_after(self, epoch: int) -> None:
         """Record that epochs up to *epoch* were published before the query had this id.
 
