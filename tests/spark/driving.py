@@ -67,8 +67,9 @@ class Driver:
     def stop(self, **how: Any) -> Any:
         return request_stop(str(self.place.job_dir), CLOCK, **how).wait(CLOCK, 60)
 
-    def end(self) -> Any:
-        self._thread.join(60)
+    def end(self, timeout_s: float = 60) -> Any:
+        """Wait until the run has ended; return its final checkpoint, None if it has none."""
+        self._thread.join(timeout_s)
         assert not self._thread.is_alive()
         return self.final
 
