@@ -160,7 +160,7 @@ def report(found: dict[tuple[str, str], list[float]]) -> None:
     """Print medians, and their ratios to one query's."""
     print("\n| from | job | final checkpoints | time, median | to one query's |")
     print("|---|---|---|---|---|")
-    for (how, job), times in sorted(found.items()):
+    for (how, job), times in sorted(found.items(), key=lambda item: item[0][0]):
         median = statistics.median(times)
         ratio = median / statistics.median(found[how, "one"])
         spread = f"{median:.2f} s ({min(times):.2f} to {max(times):.2f})"
