@@ -27,7 +27,7 @@ PROTOCOL: Final = (
     "tests/unit/test_recovery.py",
     "tests/unit/test_takeback.py",
     "tests/unit/test_epochs.py",
-    "tests/property",
+    "tests/property/test_epochs_machine.py",
     "tests/crash/test_protocol.py",
 )
 GUARDED: Final[Mapping[str, tuple[Sequence[str], Sequence[str]]]] = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from collections.abc import Iterator
@@ -15,12 +16,15 @@ sys.path.insert(0, str(Path(__file__).parent))
 from streams import JVM_OPTIONS, Place
 
 
-@pytest.fixture(scope="session")
-def spark() -> Iterator[Any]:
+@contextlib.contextmanager
+def spark_session() -> Iterator[Any]:
+    """Start Spark for the block; one that other tests have started is theirs to stop."""
+    from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
 
+    is_ours = SparkContext._active_spark_context is None
     builder = SparkSession.builder.master("local[2]").appName("tests")
     for key, value in {
         "spark.driver.bindAddress": "127.0.0.1",
@@ -35,7 +39,14 @@ def spark() -> Iterator[Any]:
     session = builder.getOrCreate()
     session.sparkContext.setLogLevel("ERROR")
     yield session
-    session.stop()
+    if is_ours:
+        session.stop()
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[Any]:
+    with spark_session() as session:
+        yield session
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""A real driver in a thread of this process, to be watched and stopped by the test."""
+"""A run of a job in a thread of the test's own process, so that the test can meddle with it."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from streams import Place
 from airflow_provider.runtime.checkpoint import CheckpointLogs
 from airflow_provider.runtime.clock import SystemClock
 from airflow_provider.runtime.driver import run_job
-from airflow_provider.runtime.errors import SparkStreamError
 from airflow_provider.runtime.stopping import request_stop
 from airflow_provider.runtime.storage import open_storage
 
 CLOCK = SystemClock()
+# A run that goes on until it is stopped, one file a batch.
 STREAM = {"until": "stopped", "params": {"bounded": "no", "files_per_batch": "1"}}
 
 
@@ -42,8 +42,12 @@ class Driver:
     def _drive(self, ask: Any, spark: Any) -> None:
         try:
             self.final = run_job(ask, spark=spark, stop=self._cancel)
-        except SparkStreamError as error:
+        except BaseException as error:  # for the test to look at, simulated deaths too
             self.error = error
+
+    @property
+    def is_alive(self) -> bool:
+        return self._thread.is_alive()
 
     def committed(self, query: str = "out") -> int:
         logs = CheckpointLogs(open_storage(str(self.place.checkpoint(query))))
@@ -63,8 +67,9 @@ class Driver:
     def stop(self, **how: Any) -> Any:
         return request_stop(str(self.place.job_dir), CLOCK, **how).wait(CLOCK, 60)
 
-    def end(self) -> Any:
-        self._thread.join(60)
+    def end(self, timeout_s: float = 60) -> Any:
+        """Wait until the run has ended; return its final checkpoint, None if it has none."""
+        self._thread.join(timeout_s)
         assert not self._thread.is_alive()
         return self.final
 
@@ -77,8 +82,13 @@ class Driver:
 def driving(
     spark: Any, place: Place, job: str = "tumbling_window", **asked: Any
 ) -> Iterator[Driver]:
+    """Run a job until the block ends, as a stream of one file a batch unless asked otherwise."""
     driver = Driver(spark, place, job, **{**STREAM, **asked})
     try:
         yield driver
     finally:
         driver.cancel()
+
+
+def savepoint_url(place: Place, name: str = "s1") -> str:
+    return str(place.root / "savepoints" / name)

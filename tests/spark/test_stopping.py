@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from driving import CLOCK, STREAM, Driver, driving
+from driving import CLOCK, STREAM, Driver, driving, savepoint_url
 from streams import Place, read_with_pandas, windows_of, write_events
 
 from airflow_provider.runtime.checkpoint import CheckpointLogs
@@ -33,10 +33,6 @@ FILES = [
     [(48, "a", 6)],
 ]
 EVENTS = [event for file in FILES for event in file]
-
-
-def savepoint_url(place: Place, name: str = "s1") -> str:
-    return str(place.root / "savepoints" / name)
 
 
 def test_a_stopped_job_goes_on_as_if_it_never_had(spark, place, tmp_path):

@@ -119,6 +119,7 @@ def test_progress_before_the_first_batch(clock):
         "state_rows": 0,
         "backlog": None,
         "pacing": None,
+        "idle": [],
         "sources": [{"name": "flights", "mark": "running"}],
         "operators": [{"id": 0, "name": "counts", "mark": "running"}],
     } == record.queries["daily"]
@@ -138,6 +139,7 @@ def test_progress_is_what_spark_reports(clock):
         "state_rows": 42,
         "backlog": {"numFilesOutstanding": 7, "numBytesOutstanding": 1000},
         "pacing": None,
+        "idle": [],
         "sources": [{"name": "flights", "mark": "running"}],
         "operators": [{"id": 0, "name": "counts", "mark": "running"}],
     } == record.queries["daily"]

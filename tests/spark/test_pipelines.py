@@ -1,0 +1,271 @@
+"""Jobs of two pipelines that end each in its own time, and requests that race with the end."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import random
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from driving import CLOCK, Driver
+from streams import START, Place, Rows, read_with_pandas, windows_of, write_events
+
+from airflow_provider.runtime.drains import drain_intent
+from airflow_provider.runtime.errors import (
+    ConfigError,
+    JobDrainedError,
+    RefusedCheckpointError,
+    RunCancelledError,
+    RunFailedError,
+    SavepointError,
+    StopError,
+)
+from airflow_provider.runtime.jobdir import JobDirectory
+from airflow_provider.runtime.restore import restore_job
+from airflow_provider.runtime.savepoint import (
+    Savepoint,
+    find_savepoints,
+    job_source,
+    take_savepoint,
+)
+from airflow_provider.runtime.stopping import request_stop
+from airflow_provider.runtime.storage import open_storage
+
+pytestmark = pytest.mark.spark
+
+JOBS = Path(__file__).with_name("pipeline_jobs.py")
+SIZES = {"a": 20, "b": 100}
+TRUTH: dict[str, Rows] = {
+    name: [(START + i, name, i) for i in range(n)] for name, n in SIZES.items()
+}
+
+
+class Pipelines:
+    """A job of two pipelines, of which *gated* goes as far as its gate lets it."""
+
+    def __init__(self, spark: Any, place: Place, gated: str) -> None:
+        self.spark = spark
+        self.place = place
+        self.gated = gated
+        self.gate = place.root / "gate"
+        for name, size in SIZES.items():
+            rows = [(i, name, i) for i in range(size)]
+            parts = [rows[i : i + size // 4] for i in range(0, size, size // 4)]
+            write_events(place.root / name, *parts)
+
+    def open_to(self, word: int | str) -> None:
+        """Let values below *word* pass; ``fail`` fails the next."""
+        written = self.gate.with_suffix(".new")
+        written.write_text(str(word), encoding="utf-8")
+        written.replace(self.gate)
+
+    def ask(self) -> dict[str, Any]:
+        params = {name: str(self.place.root / name) for name in SIZES}
+        params |= {"gate": str(self.gate), "gated": self.gated, "files_per_batch": "1"}
+        return {"entry": f"{JOBS}:two_pipelines", "params": params}
+
+    def drive(self) -> Driver:
+        return Driver(self.spark, self.place, "two_pipelines", **self.ask())
+
+    def run(self, place: Place, **asked: Any) -> Any:
+        return place.run(self.spark, "two_pipelines", **self.ask(), **asked)
+
+    def rows(self, name: str, place: Place | None = None) -> Rows:
+        folder = (place or self.place).output / name
+        return read_with_pandas(folder) if folder.is_dir() else []
+
+    def files(self, name: str) -> dict[str, int]:
+        """Return when each file of a pipeline's output was written."""
+        found = (self.place.output / name).glob("*.parquet")
+        return {path.name: path.stat().st_mtime_ns for path in found}
+
+    def has_finished(self, name: str) -> bool:
+        """Tell whether a pipeline is drained, and all that it gives is there to be read."""
+        directory = JobDirectory(open_storage(str(self.place.job_dir)))
+        return drain_intent(directory, name) is not None and self.rows(name) == TRUTH[name]
+
+
+def test_a_pipeline_that_has_finished_emits_nothing_again(spark, place):
+    """
+    Saved when ``a`` has finished and ``b`` is half way, in a batch; in another directory and in its
+    own ``a`` is left alone and ``b`` ends exact. Without any checkpoint on the way 20 + 100 rows are
+    there.
+    """
+    job = Pipelines(spark, place, gated="b")
+    job.open_to(50)
+    driver = job.drive()
+    try:
+        driver.until(lambda: job.has_finished("a") and driver.committed("b") >= 1)
+        savepoint = take_savepoint(
+            job_source(str(place.job_dir), CLOCK), str(place.root / "saved"), aligned_timeout_s=0
+        )
+        at_save = job.rows("b")
+        files = job.files("a")
+        job.open_to(75)
+        driver.until(lambda: len(job.rows("b")) > len(at_save))
+    finally:
+        driver.cancel()
+    assert isinstance(driver.error, RunCancelledError)
+    assert 0 < len(at_save) < len(job.rows("b")) < 100
+    job.open_to(100)
+
+    other = Place(place.root / "other")
+    final = job.run(other, from_savepoint=savepoint.url)
+    assert ("FINISHED", True) == (final.outcome, final.queries["a"]["finished"])
+    assert [] == job.rows("a", other)
+    assert TRUTH["b"] == sorted([*at_save, *job.rows("b", other)])
+
+    restore_job(str(place.job_dir), savepoint.url, take_back=True, spark=spark)
+    assert at_save == job.rows("b")
+    final = job.run(place, run_id="again")
+    assert "FINISHED" == final.outcome
+    assert files == job.files("a")
+    assert TRUTH == {name: job.rows(name) for name in SIZES}
+
+
+def test_a_pipeline_that_has_finished_is_not_repeated_when_the_other_fails(spark, place):
+    """
+    ``a`` fails when ``b`` has finished: the next attempt ends ``a``, and ``b``'s files are the same.
+    """
+    job = Pipelines(spark, place, gated="a")
+    job.open_to(10)
+    driver = job.drive()
+    driver.until(lambda: job.has_finished("b"))
+    files = job.files("b")
+    job.open_to("fail")
+    driver.end()
+    assert isinstance(driver.error, RunFailedError)
+    assert "a" == driver.error.failure.query
+    assert len(job.rows("a")) < 20
+
+    job.open_to(100)
+    final = job.run(place)
+
+    assert ("FINISHED", 2, 120) == (final.outcome, final.attempts, final.rows_read)
+    assert files == job.files("b")
+    assert TRUTH == {name: job.rows(name) for name in SIZES}
+
+
+# --- requests that race with the end --------------------------------------------------------------
+
+ANSWER_S = 30.0
+EVENTS = [(i, "abc"[i % 3], i) for i in range(0, 60, 3)]
+REFUSALS = (StopError, ConfigError, SavepointError)
+NO_REFUSALS = ("has not stopped in", "ended without an answer", RefusedCheckpointError.__name__)
+
+
+@dataclasses.dataclass
+class Asked:
+    """A request at a random moment, and what came of it."""
+
+    kind: str
+    wait_s: float
+    url: str
+    answer: str | None = None
+    took_s: float = 0.0
+
+    def ask(self, place: Place) -> None:
+        """Ask when the time has come; ``answer`` is the outcome, or why there is none."""
+        CLOCK.sleep(self.wait_s)
+        begun = CLOCK.monotonic()
+        try:
+            self.answer = self._call(str(place.job_dir))
+        except REFUSALS as error:
+            self.answer = f"refused: {type(error).__name__}: {error}"
+        self.took_s = CLOCK.monotonic() - begun
+
+    def _call(self, job_dir: str) -> str:
+        if self.kind == "savepoint":
+            take_savepoint(job_source(job_dir, CLOCK), self.url, aligned_timeout_s=1, clock=CLOCK)
+            return "SAVED"
+        savepoint = self.url if "savepoint" in self.kind else None
+        call = request_stop(job_dir, CLOCK, drain="drain" in self.kind, savepoint=savepoint)
+        return str(call.wait(CLOCK, ANSWER_S).outcome)
+
+
+KINDS = ("savepoint", "savepoint", "stop", "stop, savepoint", "drain", "drain, savepoint")
+
+
+@contextlib.contextmanager
+def asking(place: Place, requests: list[Asked]) -> Iterator[None]:
+    """Let everybody ask while the block runs, and see that each has an answer."""
+    threads = [threading.Thread(target=each.ask, args=(place,)) for each in requests]
+    for thread in threads:
+        thread.start()
+    yield
+    for thread in threads:
+        thread.join(ANSWER_S)
+    assert [] == [each for each in requests if each.answer is None or each.took_s > ANSWER_S]
+    assert [] == [each for each in requests for words in NO_REFUSALS if words in str(each.answer)]
+
+
+def run_to_its_end(spark: Any, place: Place, requests: list[Asked]) -> None:
+    """Run the job while others ask, and go on until it has ended."""
+    write_events(place.input, EVENTS[:8], EVENTS[8:14], EVENTS[14:])
+    driver = Driver(spark, place, "tumbling_window", params={"files_per_batch": "1"})
+    # The end of the job lies within the time in which the requests come.
+    driver.until(lambda: driver.committed() >= 0)
+    with asking(place, requests):
+        outcome = driver.end().outcome
+    while outcome != "FINISHED":
+        outcome = place.run(spark, "tumbling_window", params={"files_per_batch": "1"}).outcome
+
+
+def check_restores(spark: Any, place: Place, savepoint: Savepoint) -> None:
+    """See that a savepoint goes on to the truth, with what was written before it; or says why not."""
+    other = Place(place.root / f"from-{savepoint.folder}")
+    params = {"input": str(place.input), "files_per_batch": "1"}
+    asked: dict[str, Any] = {"from_savepoint": savepoint.url, "params": params}
+    if savepoint.record.drained:
+        with pytest.raises(JobDrainedError):
+            other.run(spark, "tumbling_window", **asked)
+        return
+    other.run(spark, "tumbling_window", **asked)
+    last = savepoint.record.queries["out"].batch
+    written = [
+        row
+        for path in place.output.glob("part-*.parquet")
+        if int(path.name.split("-")[1]) <= last  # its epoch
+        for row in read_with_pandas(path)
+    ]
+    assert windows_of(EVENTS) == sorted([*written, *read_with_pandas(other.output)])
+
+
+def test_requests_that_race_with_the_end_are_all_answered(spark, tmp_path):
+    """
+    Each of many requests around a job's end is done, or refused with a reason; no half savepoint is
+    left, and those that are done restore. ``RACE_SEED`` repeats what was printed.
+    """
+    chosen = int(os.environ.get("RACE_SEED", random.randrange(1_000_000)))
+    print(f"RACE_SEED={chosen}")
+    dice = random.Random(chosen)
+    answers: list[str] = []
+    done: list[tuple[Place, Savepoint]] = []
+    for number in range(3):
+        place = Place(tmp_path / str(number))
+        root = place.root / "savepoints"
+        requests = [
+            Asked(kind, dice.uniform(0, 1.5), str(root / f"s{n}"))
+            for n, kind in enumerate((*KINDS, *KINDS))
+        ]
+        run_to_its_end(spark, place, requests)
+
+        assert windows_of(EVENTS) == read_with_pandas(place.output)
+        found, leftovers = find_savepoints(open_storage(str(root)))
+        assert [] == leftovers
+        told = {each.url for each in requests if not str(each.answer).startswith("refused")}
+        assert {savepoint.url for savepoint in found} <= told
+        answers += [str(each.answer) for each in requests]
+        done += [(place, savepoint) for savepoint in found]
+    for place, savepoint in dice.sample(done, min(3, len(done))):
+        check_restores(spark, place, savepoint)
+    kinds = Counter(answer.partition(":")[0] for answer in answers)
+    print(kinds)
+    assert kinds["refused"]
+    assert kinds["FINISHED"] + kinds["SUSPENDED"]
