@@ -9,7 +9,7 @@ holds for the sources of a query that have ended while others of it go on.
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from airflow_provider.runtime.checkpoint import CheckpointLogs
 from airflow_provider.runtime.jobdir import FINISHED
@@ -18,7 +18,7 @@ from airflow_provider.runtime.sinks.records import EpochRecords, query_ids
 from airflow_provider.runtime.storage import Document
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable
+    from collections.abc import Callable, Collection, Iterable
 
     from airflow_provider.runtime.jobdir import JobDirectory
 
@@ -58,13 +58,12 @@ class EndedSources(Document):
     reached: dict[str, int] = dataclasses.field(default_factory=dict)
 
 
+R = TypeVar("R", DrainIntent, EndedSources)
+
+
 def sources_end(directory: JobDirectory, query: str) -> EndedSources | None:
     """Return what has ended of the query, as it is now, while other sources go on; None if none."""
-    query_id = CheckpointLogs(directory.checkpoint(query)).query_id()
-    if query_id is None:
-        return None
-    ended = EndedSources.read(directory.storage, _ended_path(query, query_id))
-    return None if ended is None or _is_undone(directory, ended.run_id) else ended
+    return _standing(directory, query, EndedSources, _ended_path)
 
 
 def put_ended_sources(directory: JobDirectory, query: str, ended: EndedSources) -> None:
@@ -74,11 +73,7 @@ def put_ended_sources(directory: JobDirectory, query: str, ended: EndedSources) 
 
 def drain_intent(directory: JobDirectory, query: str) -> DrainIntent | None:
     """Return the intent to drain the query as it is now; None while it reads."""
-    query_id = CheckpointLogs(directory.checkpoint(query)).query_id()
-    if query_id is None:
-        return None
-    intent = DrainIntent.read(directory.storage, _path(query, query_id))
-    return None if intent is None or _is_undone(directory, intent.run_id) else intent
+    return _standing(directory, query, DrainIntent, _path)
 
 
 def put_drain_intent(directory: JobDirectory, query: str, intent: DrainIntent) -> None:
@@ -103,8 +98,17 @@ def ended_sources(
     return frozenset(before) | {marker_name(name) for name in before}
 
 
-def _is_undone(directory: JobDirectory, run_id: str) -> bool:
-    return bool(run_id) and directory.run(run_id).rewound() is not None
+def _standing(
+    directory: JobDirectory, query: str, kind: type[R], path: Callable[[str, str], str]
+) -> R | None:
+    """Return the record of the query as it is now, unless the run that put it was undone."""
+    query_id = CheckpointLogs(directory.checkpoint(query)).query_id()
+    if query_id is None:
+        return None
+    record = kind.read(directory.storage, path(query, query_id))
+    if record is None or not record.run_id:
+        return record
+    return None if directory.run(record.run_id).rewound() is not None else record
 
 
 def draining_run(directory: JobDirectory) -> str | None:
