@@ -24,6 +24,8 @@ import httpx
 import psutil
 import psycopg2
 
+from tests.jvm import jvm_options
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
@@ -61,6 +63,7 @@ def airflow_environment(home: Path, dags: Path, **more: str) -> dict[str, str]:
         "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
         "AIRFLOW__USAGE_DATA_COLLECTION__ENABLED": "False",
         "AIRFLOW_CONN_SPARK_DEFAULT": json.dumps({"conn_type": "spark", "host": "local[2]"}),
+        "JDK_JAVA_OPTIONS": jvm_options(),
         "SPARK_LOCAL_DIRS": str(scratch),
         "TMPDIR": str(scratch),
         **more,

@@ -14,9 +14,10 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from streams import CONF, JOBS, JVM_OPTIONS, Place, Rows, read_with_duckdb, read_with_pandas
+from streams import CONF, JOBS, Place, Rows, read_with_duckdb, read_with_pandas
 
 import airflow_provider
+from tests.jvm import jvm_options
 
 ROOT = str(Path(airflow_provider.__file__).parents[1])
 EXIT_S = 120.0  # no command of these tests takes longer on a slow machine
@@ -105,7 +106,7 @@ class Drivers:
         pairs = {"input": self._place.input, "output": self._place.output, **params}
         conf = {
             **CONF,
-            "spark.driver.extraJavaOptions": JVM_OPTIONS,
+            "spark.driver.extraJavaOptions": jvm_options(),
             "spark.sql.shuffle.partitions": "1",
         }
         return self.command(

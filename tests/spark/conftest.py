@@ -13,7 +13,9 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from streams import JVM_OPTIONS, Place
+from streams import Place
+
+from tests.jvm import jvm_options
 
 
 @contextlib.contextmanager
@@ -28,7 +30,7 @@ def spark_session() -> Iterator[Any]:
     builder = SparkSession.builder.master("local[2]").appName("tests")
     for key, value in {
         "spark.driver.bindAddress": "127.0.0.1",
-        "spark.driver.extraJavaOptions": JVM_OPTIONS,
+        "spark.driver.extraJavaOptions": jvm_options(),
         "spark.driver.host": "127.0.0.1",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",

@@ -22,8 +22,6 @@ END_OF_TIME = "9999-12-31T23:59:59.999Z"
 Event = tuple[int, str, int]  # seconds after START, key, value
 Rows = list[tuple[Any, ...]]
 
-# A test's JVM never lives long enough for its best compiler to pay.
-JVM_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 CONF: Mapping[str, str] = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.shuffle.partitions": "2",
