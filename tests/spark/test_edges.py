@@ -413,6 +413,22 @@ def test_a_cancelled_attempt_closes_and_resumes(spark, place):
     assert windows_of(FEW) == read_with_pandas(place.output)
 
 
+def test_a_driver_that_died_while_it_planned_the_first_batch(spark, place):
+    """
+    What it was writing is removed: Spark would refuse to start the query beside it.
+    """
+    write_events(place.input, FEW)
+    offsets = place.checkpoint() / "offsets"
+    offsets.mkdir(parents=True)
+    (place.checkpoint() / "metadata").write_text('{"id":"e4bb4690-d167-44b0-a561-870718f21cc3"}')
+    for torn in (".0.a70cfcd8.tmp", "..0.a70cfcd8.tmp.crc"):
+        (offsets / torn).touch()
+
+    final = place.run(spark, "tumbling_window")
+
+    assert ("FINISHED", windows_of(FEW)) == (final.outcome, read_with_pandas(place.output))
+
+
 def test_a_failing_finish_is_called_again_and_nothing_else_is_done_twice(spark, place):
     """
     An attempt that fails in ``on_finish`` leaves a drained query; the next one only finishes it, and

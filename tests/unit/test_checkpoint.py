@@ -174,6 +174,26 @@ def test_the_position_ignores_what_is_no_batch(spark):
     assert LogPosition(0, 0, 0) == spark.logs.position()
 
 
+@pytest.mark.parametrize("planned", [False, True])
+def test_what_was_cut_short_before_the_first_batch_is_removed(spark, planned):
+    """
+    Beside a batch that is planned Spark minds nothing, so nothing is touched.
+    """
+    if planned:
+        spark.plan(0)
+    for log in ("offsets", "commits"):
+        spark.storage.put(f"{log}/.0.8a1b.tmp", b"")
+    spark.storage.put("sources/0/0", b"v1")
+
+    spark.logs.remove_torn()
+    spark.logs.remove_torn()
+
+    left = {log: spark.storage.list(log) for log in ("offsets", "commits", "sources/0")}
+    torn = [".0.8a1b.tmp"] if planned else []
+    expected = {"offsets": [*torn, *(["0"] if planned else [])], "commits": torn}
+    assert {**expected, "sources/0": ["0"]} == left
+
+
 @pytest.mark.parametrize(("planned", "committed"), [([], [0]), ([0], [0, 1]), ([0, 1, 2], [0])])
 def test_logs_that_contradict_each_other_are_refused(spark, planned, committed):
     """

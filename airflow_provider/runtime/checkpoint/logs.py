@@ -41,6 +41,7 @@ StateIds = dict[int, list[list[str]]]
 
 _COMMIT_VERSIONS = frozenset({"v1", "v2", "v3"})
 _NO_OFFSET = "-"
+_LOGS = ("offsets", "commits")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -205,6 +206,19 @@ class CheckpointLogs:
         """
         data, where = self._read(f"offsets/{batch}", "offset log")
         return OffsetEntry.parse(data, where=where)
+
+    def remove_torn(self) -> None:
+        """Remove what was cut short while the first batch was planned.
+
+        With such a file, and no batch beside it, Spark refuses to start the query for ever. No
+        driver may run the query. Idempotent.
+        """
+        if self.batches("offsets"):
+            return
+        for log in _LOGS:
+            for name in self._storage.list(log):
+                if not name.isdigit():
+                    self._storage.delete(f"{log}/{name}")
 
     def put_offsets(self, batch: int, entry: OffsetEntry) -> bool:
         """Plan *batch* unless it is planned; True when this call planned it."""

@@ -94,6 +94,7 @@ class RunningQuery:
         """Start the query; returns when Spark has begun to run it."""
         self._started.clear()
         self._callback_error = None
+        self.logs.remove_torn()
         writer = self.definition.df.writeStream.outputMode(self.definition.output_mode)
         writer = self._with_sinks(writer).queryName(self.name)
         writer = writer.option("checkpointLocation", self._checkpoint)
