@@ -125,7 +125,9 @@ def inputs(draw: st.DrawFn, files: int) -> list[list[Event]]:
         st.sampled_from((1, 1, 2)),  # copies
     )
     now, arrivals = 0, []
-    for gap, key, value, lag, copies in draw(st.lists(step, min_size=2 * files + 8, max_size=50)):
+    for gap, key, value, lag, copies in draw(
+        st.lists(step, min_size=files + 8, max_size=files + 50)
+    ):
         now += gap
         arrivals += [(now + lag, (now, key, value))] * copies
     rows = [row for _, row in sorted(arrivals, key=lambda arrival: arrival[0])]
