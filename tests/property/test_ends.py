@@ -148,7 +148,9 @@ class World:
             driver.cancel()
             return
         aligned_timeout_s = 0.0 if stage.how == "cut" else None
+        deadline = CLOCK.monotonic() + ATTEMPT_S
         while driver.is_alive:
+            assert CLOCK.monotonic() < deadline
             try:
                 driver.stop(aligned_timeout_s=aligned_timeout_s, savepoint=savepoint)
             except UnknownJobError:  # it does not run yet, or no longer
