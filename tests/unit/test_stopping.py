@@ -101,6 +101,21 @@ def test_a_second_stop_is_refused(job):
     )
 
 
+@pytest.mark.parametrize("drain", [False, True])
+def test_a_batch_run_is_not_stopped(job, drain):
+    """
+    It keeps no state to go on from, and all that it has read counts at once or not at all.
+    """
+    directory = JobDirectory(job.storage)
+    desk = StopDesk(directory, directory.run("r1"), DRIVER, job.clock, is_batch=True)
+    request, _ = ask(job, drain=drain)
+
+    assert desk.hear(request, JobPhase.READING) is None
+    assert not answer(job, request).ok
+    assert "is in BATCH" in answer(job, request).message
+    assert desk.promised() is None
+
+
 @pytest.mark.parametrize("phase", [JobPhase.DRAINING, JobPhase.COMMITTING, JobPhase.CLOSING])
 def test_a_job_that_is_ending_by_itself(job, phase, tmp_path):
     """
