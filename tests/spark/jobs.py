@@ -457,14 +457,6 @@ def _coarser(ctx: JobContext, path: str, name: str, size: int) -> DataFrame:
     return summed.select(seconds("window.start").alias("start"), "k", "n", "total")
 
 
-def pipelines(ctx: JobContext) -> None:
-    """Write windows of two inputs that have nothing to do with each other."""
-    output = Path(ctx.params["output"])
-    for name in ("a", "b"):
-        source = events(ctx, name, param=name)
-        ctx.write(name, tumbling(source, "k"), to=files(str(output / name)))
-
-
 # --- bad input ----------------------------------------------------------------------------------
 
 
