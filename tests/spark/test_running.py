@@ -11,6 +11,7 @@ from pyspark.sql.functions import udf
 from streams import write_events
 
 from airflow_provider.runtime.checkpoint.logs import CheckpointLogs
+from airflow_provider.runtime.clock import SystemClock
 from airflow_provider.runtime.lifecycle import Run
 from airflow_provider.runtime.queries.definition import QueryDefinition
 from airflow_provider.runtime.queries.running import RunningQuery
@@ -62,6 +63,7 @@ def test_a_batch_that_submits_its_job_while_it_is_stopped_does_not_run_to_its_en
         logs=CheckpointLogs(open_storage(str(checkpoint))),
         epochs=epochs,
         trigger={"availableNow": True},
+        clock=SystemClock(),
     )
     query.start(Run.INPUT)
     assert epochs.in_batch.wait(60)
