@@ -84,7 +84,8 @@ def verify_final(directory: JobDirectory, final: FinalCheckpoint) -> FinalCheckp
 def _verify_batches(
     directory: JobDirectory, final: FinalCheckpoint, name: str, query: Mapping[str, Any]
 ) -> None:
-    if EpochRecords(directory.committables(name), str(query["query_id"])).is_left():
+    records = EpochRecords(directory.committables(name), str(query.get("query_id")))
+    if records.is_left():
         return  # it has begun anew since, and has another log
     logs = commit_log_of(directory, directory.run(final.run_id), name, mode=final.mode)
     position = logs.position()

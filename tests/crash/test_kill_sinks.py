@@ -153,7 +153,8 @@ def url(server):
     return server.replace("/postgres?", f"/{name}?")
 
 
-QUICK = [(kind, 12, 2) for kind in ("files", "delta", "iceberg", "sql")]
+# Files are written in test_kill_driver.py, too.
+QUICK = [(kind, 12, 2) for kind in ("delta", "iceberg", "sql")]
 LONG = [
     pytest.param(kind, 200, None, marks=[pytest.mark.soak, pytest.mark.timeout(3600)])
     for kind in ("files", "partitioned", "delta", "iceberg", "sql", "upsert")

@@ -95,7 +95,8 @@ SAME_IN_BOTH = {
 JOINED = {"inner_join", "full_join", "semi_join"}
 
 
-@pytest.mark.parametrize("mode", ["streaming", "batch"])
+# Streams of all kinds are drained in test_drain.py, and made up in tests/property/test_ends.py.
+@pytest.mark.parametrize("mode", [pytest.param("streaming", marks=pytest.mark.soak), "batch"])
 @pytest.mark.parametrize("job", SAME_IN_BOTH)
 def test_both_modes_give_what_plain_python_gives(spark, place, job, mode):
     """

@@ -27,19 +27,21 @@ STORES = {
     "hdfs": f"{STATE}.HDFSBackedStateStoreProvider",
     "rocksdb": f"{STATE}.RocksDBStateStoreProvider",
 }
-# How state is kept and over how many partitions have nothing to do with each other.
-SELDOM = {("hdfs", 1), ("hdfs", 5)}
+WITHOUT_DRAIN = {"tumbling_window", "session_window", "outer_join", "timers", "deduplication"}
+PARTITIONS = (1, 2, 5)
+# Job, store and partitions have nothing to do with each other: all of them by turns, all pairs of
+# job and store, and the whole product in the soak.
 MATRIX = [
     pytest.param(
         job,
         store,
         partitions,
         id=f"{job}-{store}-{partitions}",
-        marks=[pytest.mark.soak] if (store, partitions) in SELDOM else [],
+        marks=[] if (turn + len(store)) % len(PARTITIONS) == place else [pytest.mark.soak],
     )
-    for job in TRUTHS
+    for turn, job in enumerate(TRUTHS)
     for store in STORES
-    for partitions in (1, 2, 5)
+    for place, partitions in enumerate(PARTITIONS)
     if not (store == "hdfs" and job in NEEDS_ROCKSDB)
 ]
 
@@ -75,7 +77,13 @@ def test_a_drain_flushes_every_row_and_leaves_no_state(spark, place, job, store,
     assert state
 
 
-@pytest.mark.parametrize("job", sorted(TRUTHS))
+@pytest.mark.parametrize(
+    "job",
+    [
+        pytest.param(job, marks=[] if job in WITHOUT_DRAIN else [pytest.mark.soak])
+        for job in sorted(TRUTHS)
+    ],
+)
 def test_plain_spark_leaves_the_tail_in_state(spark, place, job):
     """
     The same query under plain ``availableNow`` ends well, and its state still holds the last rows:

@@ -91,7 +91,7 @@ def test_fewer_partitions(spark, place):
     ("job", "store", "partitions"),
     [
         ("tumbling_window", FORMAT_2, (2, 5)),
-        ("outer_join", CHANGELOGS, (2, 5)),
+        pytest.param("outer_join", CHANGELOGS, (2, 5), marks=pytest.mark.soak),
         ("session_window", CHANGELOGS, (4, 2)),
         ("timers", FORMAT_2, (2, 5)),
     ],

@@ -55,8 +55,10 @@ def batches_of(place: Place) -> list[int]:
 
 @pytest.mark.parametrize(
     ("files", "width", "params"),
-    [(190, 10, {"files_per_batch": "70"}), (120, 1000, {})],
-    ids=["first batch too large", "first batch too small"],
+    [
+        pytest.param(190, 10, {"files_per_batch": "70"}, id="first batch too large"),
+        pytest.param(120, 1000, {}, id="first batch too small", marks=pytest.mark.soak),
+    ],
 )
 def test_batches_come_to_take_the_target_time(spark, place, files, width, params):
     """
