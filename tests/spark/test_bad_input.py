@@ -16,7 +16,6 @@ from airflow_provider.runtime import cli
 from airflow_provider.runtime.asking import Ask
 from airflow_provider.runtime.driver import run_job
 from airflow_provider.runtime.errors import ConfigError
-from tests.jvm import jvm_options
 
 EXIT_USAGE = 2
 
@@ -286,7 +285,6 @@ def test_an_error_found_by_spark_has_exit_code_2_and_is_one_json_document(ready)
     environment = {
         **os.environ,
         "PYTHONPATH": os.pathsep.join([root, os.environ.get("PYTHONPATH", "")]),
-        "JDK_JAVA_OPTIONS": jvm_options(),
     }
 
     done = subprocess.run(
