@@ -156,6 +156,7 @@ def test_a_pipeline_that_has_finished_is_not_repeated_when_the_other_fails(spark
 
 ANSWER_S = 30.0
 EVENTS = [(i, "abc"[i % 3], i) for i in range(0, 60, 3)]
+FILES = (EVENTS[:8], EVENTS[8:14], EVENTS[14:])
 REFUSALS = (StopError, ConfigError, SavepointError)
 NO_REFUSALS = ("has not stopped in", "ended without an answer", RefusedCheckpointError.__name__)
 
@@ -168,6 +169,7 @@ class Asked:
     wait_s: float
     url: str
     answer: str | None = None
+    met: bool = False
     took_s: float = 0.0
 
     def ask(self, place: Place) -> None:
@@ -176,6 +178,7 @@ class Asked:
         begun = CLOCK.monotonic()
         try:
             self.answer = self._call(str(place.job_dir))
+            self.met = True
         except REFUSALS as error:
             self.answer = f"refused: {type(error).__name__}: {error}"
         self.took_s = CLOCK.monotonic() - begun
@@ -205,16 +208,18 @@ def asking(place: Place, requests: list[Asked]) -> Iterator[None]:
     assert [] == [each for each in requests for words in NO_REFUSALS if words in str(each.answer)]
 
 
-def run_to_its_end(spark: Any, place: Place, requests: list[Asked]) -> None:
-    """Run the job while others ask, and go on until it has ended."""
-    write_events(place.input, EVENTS[:8], EVENTS[8:14], EVENTS[14:])
+def run_to_its_end(spark: Any, place: Place, requests: list[Asked]) -> int:
+    """Run the job while others ask, and go on until it has ended; return how many files it read."""
+    write_events(place.input, *FILES)
     driver = Driver(spark, place, "tumbling_window", params={"files_per_batch": "1"})
     # The end of the job lies within the time in which the requests come.
     driver.until(lambda: driver.committed() >= 0)
     with asking(place, requests):
-        outcome = driver.end().outcome
-    while outcome != "FINISHED":
-        outcome = place.run(spark, "tumbling_window", params={"files_per_batch": "1"}).outcome
+        final = driver.end()
+    while final.outcome != "FINISHED":
+        final = place.run(spark, "tumbling_window", params={"files_per_batch": "1"})
+    (source,) = final.queries["out"]["sources"]
+    return int(source["end_offset"]["logOffset"]) + 1
 
 
 def check_restores(spark: Any, place: Place, savepoint: Savepoint) -> None:
@@ -254,9 +259,12 @@ def test_requests_that_race_with_the_end_are_all_answered(spark, tmp_path):
             Asked(kind, dice.uniform(0, 1.5), str(root / f"s{n}"))
             for n, kind in enumerate((*KINDS, *KINDS))
         ]
-        run_to_its_end(spark, place, requests)
+        read = run_to_its_end(spark, place, requests)
 
-        assert windows_of(EVENTS) == read_with_pandas(place.output)
+        # Whoever drains it before it has read everything ends it there.
+        expected = windows_of([event for file in FILES[:read] for event in file])
+        assert expected == read_with_pandas(place.output)
+        assert read == len(FILES) or any("drain" in each.kind for each in requests if each.met)
         found, leftovers = find_savepoints(open_storage(str(root)))
         assert [] == leftovers
         told = {each.url for each in requests if not str(each.answer).startswith("refused")}
