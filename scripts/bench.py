@@ -156,7 +156,8 @@ def run_runtime(
     params = {**params, "input": str(folder), "files_per_batch": str(files_per_batch)}
     entry = f"{ROOT}/scripts/benchmarks/windows.py:windows"
     job_dir = str(place / "job")
-    final = run_job(Ask(job_dir=job_dir, entry=entry, params=params, conf=CONF), spark=spark)
+    asked = Ask(job_dir=job_dir, entry=entry, params=params, conf=CONF, mode="streaming")
+    final = run_job(asked, spark=spark)
     (query,) = final.queries
     intent = drain_intent(JobDirectory(open_storage(job_dir)), query)
     if intent is None:
