@@ -368,7 +368,7 @@ class Attempt:
         now = self._clock.now()
         ended = record_end_of_sources(self._directory, self._run.run_id, query, now)
         query.goes_on(bind(query.definition, self._directory, ended, self._job.declare))
-        log.info("query=%s sources=%s ended", query.name, ",".join(ended))
+        log.info("query=%s sources=%s ended", query.name, ",".join(ended.sources))
 
     def _publish_epochs(self, instruction: lifecycle.PublishEpochs) -> None:
         query = self._queries[instruction.query]

@@ -23,8 +23,9 @@ from airflow_provider.runtime.queries.plan import sources_under_a_watermark
 from airflow_provider.runtime.sources import FILE_FORMATS, SourceBinding
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Sequence
 
+    from airflow_provider.runtime.drains import EndedSources
     from airflow_provider.runtime.jobdir import JobDirectory
     from airflow_provider.runtime.queries import QueryDefinition
 
@@ -69,21 +70,22 @@ def check_sources(query: QueryDefinition) -> None:
 
 
 def bind(
-    query: QueryDefinition, directory: JobDirectory, ended: Collection[str], declare: Declare
+    query: QueryDefinition, directory: JobDirectory, end: EndedSources | None, declare: Declare
 ) -> QueryDefinition:
     """Return the query with markers, and without reading what has ended.
 
     Args:
         query: the query.
         directory: the job directory, where markers lie.
-        ended: the sources that are read no more.
+        end: the record of those sources that are read no more; None when there are none.
         declare: calls the job's function.
 
     Raises:
         ConfigError: the function declares something else than before.
     """
+    ended = set(end.sources) if end is not None else set()
     is_bound = all(s.markers is not None for s in query.sources if s.name in query.marked)
-    if is_bound and set(query.ended) == set(ended):
+    if is_bound and set(query.ended) == ended:
         return query
     bindings = {
         name: SourceBinding(

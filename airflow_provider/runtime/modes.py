@@ -11,7 +11,6 @@ import dataclasses
 from typing import TYPE_CHECKING, Final
 
 from airflow_provider.runtime.errors import ConfigError
-from airflow_provider.runtime.jobdir import BATCH, STREAMING
 from airflow_provider.runtime.lifecycle import AtEnd
 from airflow_provider.runtime.queries import upstream_of
 
@@ -166,14 +165,3 @@ def _of_chains(queries: Sequence[QueryDefinition]) -> Iterator[Objection]:
     for reader, writers in upstream_of(queries).items():
         for writer in writers:
             yield Objection(f"query {reader!r} reads what {writer!r} writes")
-
-
-__all__ = [
-    "AUTOMATIC",
-    "BATCH",
-    "STREAMING",
-    "Objection",
-    "check_batch",
-    "find_objections",
-    "wanted_mode",
-]

@@ -98,7 +98,7 @@ class Opener:
     def _open_stream(self, query: QueryDefinition, held_back: DrainIntent | None) -> RunningQuery:
         # What the job was declared with may have been restored or rewound since.
         ended = sources_end(self.directory, query.name)
-        query = bind(query, self.directory, ended.sources if ended else (), self.job.declare)
+        query = bind(query, self.directory, ended, self.job.declare)
         place = self.directory.checkpoint(query.name)
         logs = CheckpointLogs(place)
         epochs = self._epochs_of(query, logs)

@@ -20,15 +20,9 @@ from airflow_provider.runtime.errors import (
     UnsupportedStorageError,
 )
 from airflow_provider.runtime.java import check_java
-from airflow_provider.runtime.jobdir import JobDirectory
+from airflow_provider.runtime.jobdir import BATCH, STREAMING, JobDirectory
 from airflow_provider.runtime.lease import settle_free
-from airflow_provider.runtime.modes import (
-    BATCH,
-    STREAMING,
-    check_batch,
-    find_objections,
-    wanted_mode,
-)
+from airflow_provider.runtime.modes import check_batch, find_objections, wanted_mode
 from airflow_provider.runtime.rewinding import check_start
 from airflow_provider.runtime.session import is_submitted, job_session
 from airflow_provider.runtime.storage import open_storage
@@ -153,11 +147,11 @@ def _with_markers(job: DeclaredJob, directory: JobDirectory) -> DeclaredJob:
     """Declare those queries anew whose sources end or fall silent while others go on."""
     for query in job.queries:
         check_sources(query)
-    queries = []
-    for query in job.queries:
-        ended = sources_end(directory, query.name)
-        queries.append(bind(query, directory, ended.sources if ended else (), job.declare))
-    return dataclasses.replace(job, queries=tuple(queries))
+    queries = tuple(
+        bind(query, directory, sources_end(directory, query.name), job.declare)
+        for query in job.queries
+    )
+    return dataclasses.replace(job, queries=queries)
 
 
 def declare_in(mode: str, ask: Ask, run_id: str, spark: SparkSession) -> DeclaredJob:

@@ -53,7 +53,7 @@ def asked_record(
 
 def record_end_of_sources(
     directory: JobDirectory, run_id: str, query: RunningQuery | BatchQuery, now: dt.datetime
-) -> list[str]:
+) -> EndedSources:
     """Put down that those sources of the query that end have ended. Idempotent."""
     ended = EndedSources(
         query_id=str(query.logs.query_id()),
@@ -65,7 +65,7 @@ def record_end_of_sources(
     )
     put_ended_sources(directory, query.name, ended)
     failpoints.hit("sources.ended")
-    return ended.sources
+    return ended
 
 
 def record_end_of_data(

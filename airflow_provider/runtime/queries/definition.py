@@ -72,9 +72,9 @@ class QueryDefinition:
 
         One that another query of the job writes ends with that query, by itself.
         """
-        own = [source for source in self._sources_of_rows if not source.is_internal]
-        if all(source.bounded for source in self._sources_of_rows):
+        if self.bounded:
             return ()
+        own = [source for source in self._sources_of_rows if not source.is_internal]
         return tuple(dict.fromkeys(source.name for source in own if source.bounded))
 
     @property
