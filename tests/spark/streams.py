@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import datetime as dt
 import os
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import duckdb
+import pytest
 
+from airflow_provider.runtime import failpoints
 from airflow_provider.runtime.asking import Ask
 from airflow_provider.runtime.driver import run_job
 from airflow_provider.runtime.jobdir import FinalCheckpoint
@@ -26,6 +29,19 @@ CONF: Mapping[str, str] = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.shuffle.partitions": "2",
 }
+
+
+@contextlib.contextmanager
+def failing_at(point: str) -> Iterator[None]:
+    """Let whoever of this process comes to a failpoint fail there."""
+
+    def fail(name: str) -> None:
+        if name == point:
+            raise OSError(name)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(failpoints, "hit", fail)
+        yield
 
 
 def write_events(folder: Path, *files: Sequence[Event], first: int = 0) -> Path:

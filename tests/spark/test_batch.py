@@ -10,10 +10,9 @@ from pathlib import Path
 
 import psycopg
 import pytest
-from streams import START, read_with_pandas, windows_of, write_events
+from streams import START, failing_at, read_with_pandas, windows_of, write_events
 from truths import ALL, CLICKED, JOINS, NEEDS_ROCKSDB, SHOWN, TRUTHS, prepare
 
-from airflow_provider.runtime import failpoints
 from airflow_provider.runtime.batchlog import committed_batch_run
 from airflow_provider.runtime.cleanup import clean_up
 from airflow_provider.runtime.clock import SystemClock
@@ -279,20 +278,14 @@ def test_what_cannot_be_had_in_batch_is_refused(spark, place, job, complaint):
     assert ["000.csv"] == paths_under(place.root / "input")
 
 
-def test_a_batch_run_goes_on_only_with_its_own_queries(spark, place, monkeypatch):
+def test_a_batch_run_goes_on_only_with_its_own_queries(spark, place):
     """
     The queries of a BATCH run commit together, so a program that lacks one of them is refused.
     """
     write_events(place.input, EVENTS)
 
-    def end(name):
-        if name == "batch.committed":
-            raise OSError(name)
-
-    monkeypatch.setattr(failpoints, "hit", end)
-    with pytest.raises(RunFailedError, match="batch.committed"):
+    with failing_at("batch.committed"), pytest.raises(RunFailedError, match="batch.committed"):
         place.run(spark, "two_queries", mode="automatic", run_id="r1")
-    monkeypatch.undo()
 
     with pytest.raises(ConfigError, match="BATCH with the queries rows, windows, .* has out;"):
         place.run(spark, "tumbling_window", mode="automatic", run_id="r1")
@@ -327,24 +320,16 @@ def test_a_batch_run_that_fails_has_published_nothing(spark, place):
     assert [] == list(place.output.glob(".*.staging"))
 
 
-def test_what_is_committed_counts_although_the_input_changes(spark, place, monkeypatch):
+def test_what_is_committed_counts_although_the_input_changes(spark, place):
     """
     A run that ended between its commit and its end does not read again: it publishes what it had,
     after on_finish, and until then no other run may begin.
     """
     write_events(place.input, EVENTS)
     params = {"trace": str(place.trace)}
-    hit = failpoints.hit
 
-    def end(name):
-        if name == "batch.committed":
-            raise OSError(name)
-        hit(name)
-
-    monkeypatch.setattr(failpoints, "hit", end)
-    with pytest.raises(RunFailedError, match="batch.committed"):
+    with failing_at("batch.committed"), pytest.raises(RunFailedError, match="batch.committed"):
         place.run(spark, "traced", mode="automatic", run_id="r1", params=params)
-    monkeypatch.undo()
     assert [] == list(place.root.glob("output/part-*"))
     write_events(place.input, [(50, "late", 1)], first=1)
     with pytest.raises(JobDrainedError, match="is being drained by run 'r1'.*--run-id r1"):
@@ -403,20 +388,14 @@ def test_a_batch_run_is_replayed(spark, place):
     assert ids[0] != ids[1]
 
 
-def test_the_mode_of_the_first_attempt_stays(spark, place, monkeypatch):
+def test_the_mode_of_the_first_attempt_stays(spark, place):
     """
     A later attempt is in BATCH because the first was; one that asks for STREAMING is refused.
     """
     write_events(place.input, EVENTS)
 
-    def end(name):
-        if name == "sink.precommitted":
-            raise OSError(name)
-
-    monkeypatch.setattr(failpoints, "hit", end)
-    with pytest.raises(RunFailedError, match="sink.precommitted"):
+    with failing_at("sink.precommitted"), pytest.raises(RunFailedError, match="sink.precommitted"):
         place.run(spark, "tumbling_window", mode="batch", run_id="r1")
-    monkeypatch.undo()
 
     with pytest.raises(ConfigError, match="mode='BATCH'.*mode='STREAMING'"):
         place.run(spark, "tumbling_window", mode="streaming", run_id="r1")

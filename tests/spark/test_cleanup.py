@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from streams import read_with_pandas, windows_of, write_events
+from streams import failing_at, read_with_pandas, windows_of, write_events
 
-from airflow_provider.runtime import cli, failpoints
+from airflow_provider.runtime import cli
 from airflow_provider.runtime.cleanup import clean_up
 from airflow_provider.runtime.errors import UnknownJobError
 from airflow_provider.runtime.jobdir import JobDirectory
@@ -39,20 +39,14 @@ def test_a_finished_jobs_leftovers_are_removed_and_its_output_stays(spark, place
     assert before == read_with_pandas(place.output) == windows_of(EVENTS)
 
 
-def test_what_spark_has_committed_is_published(spark, place, monkeypatch):
+def test_what_spark_has_committed_is_published(spark, place):
     """
     An epoch that a driver could not publish before it ended is published; the run is not resumed.
     """
     write_events(place.input, EVENTS)
 
-    def broken(name):
-        if name == "files.published_one":
-            raise OSError(name)
-
-    monkeypatch.setattr(failpoints, "hit", broken)
-    with pytest.raises(Exception, match="files.published_one"):
+    with failing_at("files.published_one"), pytest.raises(Exception, match="files.published_one"):
         place.run(spark, "no_state")
-    monkeypatch.undo()
 
     clean_up(str(place.job_dir), spark=spark)
     assert 3 == len(read_with_pandas(place.output))
