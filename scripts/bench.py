@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
+from benchmarks.sessions import QUIET
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -34,11 +35,9 @@ JITTER_S = 5
 FILES = 20
 TARGETS = {2: 1.10, 20: 1.05}  # of the files sink, for the query, by batches
 CONF = {
+    **QUIET,
     "spark.sql.shuffle.partitions": "2",
     "spark.sql.session.timeZone": "UTC",
-    "spark.ui.enabled": "false",
-    "spark.driver.bindAddress": "127.0.0.1",
-    "spark.driver.host": "127.0.0.1",
 }
 
 

@@ -19,6 +19,8 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sessions import QUIET
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -38,10 +40,8 @@ SETTLED = 6  # batches after which the size is found
 AFTER_BATCH_S = 2.0  # a stop may take so much longer than the batch in flight
 FLINK_S = 1.5  # Flink 2.3's stop with debloating, on such a job
 CONF = {
+    **QUIET,
     "spark.sql.session.timeZone": "UTC",
-    "spark.ui.enabled": "false",
-    "spark.driver.bindAddress": "127.0.0.1",
-    "spark.driver.host": "127.0.0.1",
 }
 
 

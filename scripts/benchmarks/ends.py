@@ -19,6 +19,8 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sessions import QUIET
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
@@ -33,11 +35,9 @@ KEYS = 50
 SECONDS = 4_000  # 200,000 rows
 REST_S = 2.0  # without a new batch: all is read
 CONF = {
+    **QUIET,
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.shuffle.partitions": "2",
-    "spark.ui.enabled": "false",
-    "spark.driver.bindAddress": "127.0.0.1",
-    "spark.driver.host": "127.0.0.1",
 }
 
 

@@ -25,6 +25,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sessions import QUIET
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
@@ -41,10 +43,8 @@ ROWS_PER_BATCH = 100_000
 WARM_BATCHES = 30
 STORE = "spark.sql.streaming.stateStore"
 CONF = {
+    **QUIET,
     "spark.sql.shuffle.partitions": "2",
-    "spark.ui.enabled": "false",
-    "spark.driver.bindAddress": "127.0.0.1",
-    "spark.driver.host": "127.0.0.1",
     "spark.sql.streaming.numRecentProgressUpdates": "100000",
     f"{STORE}.providerClass": (
         "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
