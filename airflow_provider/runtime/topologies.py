@@ -104,7 +104,8 @@ def kept_topology(directory: JobDirectory, query: str) -> Topology | None:
     known = record.topology if record is not None else None
     if known is not None and known.operators is not None:
         return known
-    operators = _operators_in(checkpoint)
+    # Spark describes the operators while the first batch runs: before its commit any may be missing
+    operators = _operators_in(checkpoint) if logs.batches("commits") else None
     if known is not None:
         return dataclasses.replace(known, operators=operators)
     planned = logs.batches("offsets")

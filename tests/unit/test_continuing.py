@@ -158,6 +158,19 @@ def test_without_a_record_the_checkpoint_tells(job, path, data, operators):
     assert shapes[operators] == found.operators
 
 
+def test_a_first_batch_that_was_cut_short_tells_no_operators(job):
+    """
+    A driver died between the plan of its first batch and its commit: what Spark has not described
+    yet may be there.
+    """
+    job.storage.delete(f"queries/q/topologies/{QUERY_ID}.json")
+    for path in ("offsets/1", "commits/0", "commits/1"):
+        job.spark.storage.delete(path)
+
+    assert Topology((None,), None) == kept_topology(directory_of(job), "q")
+    point(job, Topology(("events",), (OperatorShape(0, "stateStoreSave"),))).check()
+
+
 def test_nothing_is_kept_of_what_was_never_started(job):
     """
     Nor of a query of which no batch was planned: it may be changed.
