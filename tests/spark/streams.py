@@ -45,12 +45,17 @@ def failing_at(point: str) -> Iterator[None]:
 
 
 def write_events(folder: Path, *files: Sequence[Event], first: int = 0) -> Path:
-    """Write each sequence of events as one file, the older the earlier in the order."""
+    """Write each sequence of events as one file, the older the earlier in the order.
+
+    A stream that is running sees a file whole or not at all.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     for number, events in enumerate(files, start=first):
-        path = folder / f"{number:03d}.csv"
-        path.write_text("".join(f"{_text(t)},{k},{v}\n" for t, k, v in events), encoding="utf-8")
-        os.utime(path, (START + number, START + number))
+        unfinished = folder / f".{number:03d}.csv"
+        lines = (f"{_text(t)},{k},{v}\n" for t, k, v in events)
+        unfinished.write_text("".join(lines), encoding="utf-8")
+        os.utime(unfinished, (START + number, START + number))
+        unfinished.replace(folder / f"{number:03d}.csv")
     return folder
 
 
