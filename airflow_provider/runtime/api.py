@@ -150,7 +150,8 @@ class JobContext:
             df: what it computes.
             to: a sink, or several that share every epoch; ``native`` takes a query of its own.
             output_mode: ``append``, ``update`` or ``complete``, as far as the sinks allow.
-            operators: names of its stateful operators in plan order.
+            operators: names of its stateful operators in plan order: one comes before those whose
+                rows it gets.
 
         Raises:
             ConfigError: the name is used twice, a sink is unknown or refuses, or *df* does not

@@ -11,7 +11,7 @@ import sys
 import threading
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider.runtime import cli_savepoint, cli_stop
+from airflow_provider.runtime import cli_savepoint, cli_state, cli_stop
 from airflow_provider.runtime.asking import MODES, UNTIL, Ask, parse_target_batch_time
 from airflow_provider.runtime.checkpoint import (
     CheckpointLogs,
@@ -303,6 +303,7 @@ def _parser() -> argparse.ArgumentParser:
     cleanup.add_argument("--conf", action="append", default=[], metavar="K=V", help="for Spark")
     _add_rewind(commands)
     cli_savepoint.add_commands(commands, _add)
+    cli_state.add_commands(commands, _add)
     checkpoint = commands.add_parser("checkpoint", help="look at, or drain, any Spark checkpoint")
     actions = checkpoint.add_subparsers(required=True, metavar="ACTION")
     show = _add(actions, "show", _checkpoint_show, "explain a checkpoint as JSON")

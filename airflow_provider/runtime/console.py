@@ -1,4 +1,4 @@
-"""Progress on a terminal, by rich; without it, or without a terminal, nothing is shown."""
+"""What people see: progress on a terminal, by rich or not at all, and rows as text."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from airflow_provider.runtime.jobdir import ProgressRecord
 
@@ -51,3 +51,16 @@ def _table(record: ProgressRecord) -> Any:
 
 def _number(value: int | None) -> str:
     return "-" if value is None else f"{value:,}"
+
+
+def text_table(columns: Sequence[str], rows: Sequence[Sequence[str | None]]) -> Iterator[str]:
+    """Yield the lines of a table: the names of its columns, then its rows; None is NULL."""
+    cells = [list(columns), *([_line(cell) for cell in row] for row in rows)]
+    widths = [max(len(row[place]) for row in cells) for place in range(len(columns))]
+    for row in cells:
+        padded = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+        yield "  ".join(padded).rstrip()
+
+
+def _line(cell: str | None) -> str:
+    return "NULL" if cell is None else cell.replace("\n", "\\n")

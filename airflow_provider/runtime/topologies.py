@@ -30,8 +30,8 @@ class TopologyRecord(Document):
 
     Attributes:
         sources: one name for each line in the offset log.
-        operators: per stateful operator its ``id``, ``kind`` and ``sources``, the names of the
-            sources above it; None when they were not known.
+        operators: per stateful operator its ``id``, ``kind``, ``sources``, the names of the
+            sources above it, and ``name``, what the job calls it; None when they were not known.
     """
 
     query_id: str
@@ -51,7 +51,8 @@ class TopologyRecord(Document):
 def shape_of(plain: dict[str, Any]) -> OperatorShape:
     """Return a stateful operator from plain JSON values."""
     sources = plain.get("sources")
-    return OperatorShape(plain["id"], plain["kind"], None if sources is None else tuple(sources))
+    above = None if sources is None else tuple(sources)
+    return OperatorShape(plain["id"], plain["kind"], above, plain.get("name"))
 
 
 def put_topology(

@@ -14,11 +14,20 @@ from airflow_provider.runtime.checkpoint.inventory import (
 from airflow_provider.runtime.checkpoint.logs import CheckpointLogs, CommitEntry, OffsetEntry
 from airflow_provider.runtime.checkpoint.marks import Mark, Marks, marks_of
 from airflow_provider.runtime.checkpoint.operators import (
+    OperatorMetadata,
+    StateVariable,
     describe_operator,
     has_one_partition,
     readdress,
 )
 from airflow_provider.runtime.checkpoint.report import describe_checkpoint
+from airflow_provider.runtime.checkpoint.stateschemas import (
+    DEFAULT_FAMILY,
+    Field,
+    StateSchema,
+    read_schemas,
+    type_text,
+)
 from airflow_provider.runtime.checkpoint.steps import (
     MAX_WATERMARK_MS,
     DrainStep,
@@ -28,20 +37,25 @@ from airflow_provider.runtime.checkpoint.steps import (
 from airflow_provider.runtime.checkpoint.topology import OperatorShape, Topology, mismatches
 
 __all__ = [
+    "DEFAULT_FAMILY",
     "MAX_WATERMARK_MS",
     "CheckpointLogs",
     "CommitEntry",
     "CommitLog",
     "DrainStep",
+    "Field",
     "Inventory",
     "LogPosition",
     "Mark",
     "Marks",
     "NeededFile",
     "OffsetEntry",
+    "OperatorMetadata",
     "OperatorShape",
     "StateOperator",
     "StateProvider",
+    "StateSchema",
+    "StateVariable",
     "Topology",
     "describe_checkpoint",
     "describe_operator",
@@ -53,6 +67,8 @@ __all__ = [
     "next_drain_step",
     "plan_drain_batch",
     "provider_name",
+    "read_schemas",
     "readdress",
     "take_inventory",
+    "type_text",
 ]

@@ -192,7 +192,8 @@ def _check_sources(needs: Needs, plain: Iterable[str], offsets: OffsetEntry) -> 
     """Notice a listing in which a file source's log ends before the offsets that refer to it.
 
     The offset log does not tell which of its lines belongs to which folder, but there is no way to
-    match them if the n-th longest log is shorter than the n-th greatest offset.
+    match them if the n-th longest log is shorter than the n-th greatest offset. A source that is
+    read at several places has a line for each, all the same, and one folder.
     """
     wanted = [int(found[1]) for line in offsets.sources if (found := _FILE_OFFSET.fullmatch(line))]
     ends: dict[str, int] = {}
@@ -200,6 +201,9 @@ def _check_sources(needs: Needs, plain: Iterable[str], offsets: OffsetEntry) -> 
         if entry := _SOURCE_ENTRY.fullmatch(path):
             ends[entry[1]] = max(ends.get(entry[1], -1), int(entry[2]))
     wanted.sort(reverse=True)
+    repeated = [offset for place, offset in enumerate(wanted) if offset in wanted[:place]]
+    for again in repeated[: max(len(wanted) - len(ends), 0)]:
+        wanted.remove(again)
     longest = sorted(ends, key=lambda folder: -ends[folder])[: len(wanted)]
     for offset, folder in itertools.zip_longest(wanted, longest, fillvalue="*"):
         if ends.get(str(folder), -1) < int(offset):

@@ -25,7 +25,23 @@ if TYPE_CHECKING:
     from airflow_provider.runtime.storage import Storage
 
 _VERSIONS = frozenset({"v1", "v2"})
+_PROPERTIES = "operatorPropertiesJson"
 _SCHEMA_FILES = "stateSchemaFilePaths"
+
+
+@dataclasses.dataclass(frozen=True)
+class StateVariable:
+    """A variable of ``transformWithState``.
+
+    Attributes:
+        name: what the processor calls it; of timers a name of Spark's, which begins with ``$``.
+        kind: ``ValueState``, ``ListState``, ``MapState`` or ``TimerState``.
+        has_ttl: whether its values expire.
+    """
+
+    name: str
+    kind: str
+    has_ttl: bool
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,6 +54,8 @@ class OperatorMetadata:
         stores: the names of its state stores; a join may have four.
         partitions: the number of partitions that it was planned with.
         schema_files: the schema files that it names, relative to the checkpoint.
+        variables: those of ``transformWithState``.
+        roots: the checkpoints in which those schema files lie, as Spark names them.
     """
 
     id: int
@@ -45,6 +63,8 @@ class OperatorMetadata:
     stores: tuple[str, ...]
     partitions: int
     schema_files: tuple[str, ...]
+    variables: tuple[StateVariable, ...] = ()
+    roots: tuple[str, ...] = ()
 
     @classmethod
     def parse(cls, data: bytes, *, where: str) -> OperatorMetadata:
@@ -57,20 +77,34 @@ class OperatorMetadata:
         document = _read(data, where=where)
         try:
             info, stores = document["operatorInfo"], document["stateStoreInfo"]
+            addresses = [path for store in stores for path in store.get(_SCHEMA_FILES, ())]
+            inside = tuple(_within(path, info["operatorId"], where=where) for path in addresses)
             return cls(
                 id=int(info["operatorId"]),
                 name=str(info["operatorName"]),
                 stores=tuple(str(store["storeName"]) for store in stores),
                 partitions=max(int(store["numPartitions"]) for store in stores),
-                schema_files=tuple(
-                    _within(path, info["operatorId"], where=where)
-                    for store in stores
-                    for path in store.get(_SCHEMA_FILES, ())
+                schema_files=inside,
+                variables=_variables(document.get(_PROPERTIES)),
+                roots=tuple(
+                    path.removesuffix(f"/{part}")
+                    for path, part in zip(addresses, inside, strict=True)
                 ),
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             msg = f"{where}: not the metadata of a stateful operator"
             raise CorruptDocumentError(msg) from error
+
+
+def _variables(properties: str | None) -> tuple[StateVariable, ...]:
+    return tuple(
+        StateVariable(
+            name=str(each["stateName"]),
+            kind=str(each["stateVariableType"]),
+            has_ttl=bool(each.get("ttlEnabled")),
+        )
+        for each in json.loads(properties or "{}").get("stateVariables", ())
+    )
 
 
 def describe_operator(checkpoint: Storage, number: int) -> OperatorMetadata:

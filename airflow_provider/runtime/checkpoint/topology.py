@@ -20,11 +20,13 @@ class OperatorShape(NamedTuple):
         id: its number in the query's plan.
         kind: what Spark calls it, such as ``stateStoreSave``.
         sources: the names of the sources whose rows come to it; None when they are not known.
+        name: what the job calls it; None when it does not, or that is not known.
     """
 
     id: int
     kind: str
     sources: tuple[str | None, ...] | None = None
+    name: str | None = None
 
 
 @dataclasses.dataclass(frozen=True)

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame
 
+    from airflow_provider.runtime.checkpoint import OperatorShape
     from airflow_provider.runtime.sinks import NativeSink, Sink
 
 
@@ -104,11 +105,20 @@ class QueryDefinition:
         if not is_streaming(self.df):
             return Topology(sources=names, operators=())  # a batch job keeps no state
         provider = asked_state_provider(self.df)
+        found = stateful_operators(self.df, self.output_mode, names)
         return Topology(
             sources=names,
-            operators=stateful_operators(self.df, self.output_mode, names),
+            operators=None if found is None else name_operators(found, self.operators),
             provider=provider_name(provider) if provider is not None else None,
         )
+
+
+def name_operators(
+    found: Sequence[OperatorShape], names: Sequence[str]
+) -> tuple[OperatorShape, ...]:
+    """Return stateful operators, in plan order, with what the job calls those it has named."""
+    padded = [*names[: len(found)], *[None] * (len(found) - len(names))]
+    return tuple(shape._replace(name=name) for shape, name in zip(found, padded, strict=True))
 
 
 def sources_of(df: DataFrame, known: Sequence[SourceDefinition]) -> tuple[SourceDefinition, ...]:

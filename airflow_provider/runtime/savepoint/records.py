@@ -64,8 +64,9 @@ class QuerySavepoint:
         finished: that it had read its last row, and was drained if it kept state: a job that goes
             on from here neither reads its sources nor runs it again.
         sources: each source's end offset, as Spark's log has them.
-        operators: per stateful operator ``id``, ``name``, ``partitions``, ``provider``, its
-            ``mark``, and ``sources``: the names of the sources above it, None when not known.
+        operators: per stateful operator ``id``, ``name``, which is Spark's, ``job_name``, which is
+            the job's or None, ``partitions``, ``provider``, its ``mark``, and ``sources``: the
+            names of the sources above it, None when not known.
         addressed: those of its files that name the place where they lie.
         ended: the sources that it reads no more, while others of the query go on.
         reached: latest event time in milliseconds of those others, as far as it is known.
@@ -210,7 +211,8 @@ def check_origin(origin: str) -> str:
 
 def _shape(operator: Mapping[str, Any]) -> OperatorShape:
     above = operator.get("sources")
-    return OperatorShape(operator["id"], operator["name"], None if above is None else tuple(above))
+    sources = None if above is None else tuple(above)
+    return OperatorShape(operator["id"], operator["name"], sources, operator.get("job_name"))
 
 
 def _plain(query: QuerySavepoint) -> dict[str, Any]:

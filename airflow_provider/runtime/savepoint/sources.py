@@ -5,8 +5,13 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING
 
-from airflow_provider.runtime.checkpoint import CheckpointLogs, Topology
-from airflow_provider.runtime.drains import EndedSources, drain_intent, sources_end
+from airflow_provider.runtime.checkpoint import CheckpointLogs, Topology, marks_of
+from airflow_provider.runtime.drains import (
+    EndedSources,
+    drain_intent,
+    ended_sources,
+    sources_end,
+)
 from airflow_provider.runtime.errors import UnknownJobError
 from airflow_provider.runtime.jobdir import JobDirectory, check_name, known_job
 from airflow_provider.runtime.lease import TAKEABLE, LeaseObserver
@@ -19,6 +24,7 @@ from airflow_provider.runtime.topologies import kept_topology
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from airflow_provider.runtime.checkpoint import Marks
     from airflow_provider.runtime.clock import Clock
     from airflow_provider.runtime.storage import Storage
 
@@ -68,6 +74,24 @@ class SourceQuery:
         """Tell whether it has read its last row, in this batch or one before."""
         intent = drain_intent(self.directory, self.name) if self.directory is not None else None
         return intent is not None and intent.batch <= batch
+
+    def marks(
+        self, topology: Topology, batch: int, *, ended: bool, drained: bool, finished: bool
+    ) -> Marks:
+        """Return how far its sources and stateful operators had come to their end.
+
+        Args:
+            topology: what it consists of.
+            batch: after which.
+            ended: whether it had read its last row by then, or by the batch planned after it.
+            drained: whether its windows were flushed for good.
+            finished: whether nothing was left to do.
+        """
+        before = self.ended_by(batch)
+        gone = ended_sources(
+            topology.sources, draining=ended or drained, before=before.sources if before else ()
+        )
+        return marks_of(topology, gone, drained=drained or finished)
 
     def topology(self, lines: int) -> Topology:
         """Return what it consists of, as far as it is known without Spark.

@@ -16,12 +16,10 @@ from airflow_provider.runtime import failpoints
 from airflow_provider.runtime.checkpoint import (
     MAX_WATERMARK_MS,
     Inventory,
-    marks_of,
     readdress,
     take_inventory,
 )
 from airflow_provider.runtime.clock import Clock, SystemClock, millis_to_iso, to_iso
-from airflow_provider.runtime.drains import ended_sources
 from airflow_provider.runtime.errors import (
     CheckpointError,
     ConfigError,
@@ -313,14 +311,8 @@ def _describe(
     drained = entry.watermark_ms == MAX_WATERMARK_MS
     ended = query.has_ended(choice.batch + choice.planned)
     finished = ended and not choice.planned and (drained or not inventory.operators)
-    marks = marks_of(
-        topology,
-        ended_sources(
-            topology.sources, draining=ended or drained, before=before.sources if before else ()
-        ),
-        drained=drained or finished,
-    )
-    above = {operator.id: operator.sources for operator in topology.operators or ()}
+    marks = query.marks(topology, choice.batch, ended=ended, drained=drained, finished=finished)
+    shapes = {operator.id: operator for operator in topology.operators or ()}
     return QuerySavepoint(
         query_id=query_id,
         batch=choice.batch,
@@ -334,7 +326,8 @@ def _describe(
                 "name": operator.name,
                 "partitions": operator.partitions,
                 "provider": operator.provider.value,
-                "sources": above.get(operator.id),
+                "job_name": shapes[operator.id].name if operator.id in shapes else None,
+                "sources": shapes[operator.id].sources if operator.id in shapes else None,
                 "mark": marks.of_operator(operator.id).value,
             }
             for operator in inventory.operators

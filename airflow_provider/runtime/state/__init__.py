@@ -1,0 +1,37 @@
+"""State as a database: opened where it lies, read as tables, queried, compared."""
+
+from airflow_provider.runtime.state.contents import (
+    OperatorState,
+    QueryState,
+    SourceState,
+    State,
+    TableAddress,
+    describe_state,
+)
+from airflow_provider.runtime.state.diffing import TableDiff, diff_states
+from airflow_provider.runtime.state.growth import Measure, state_growth
+from airflow_provider.runtime.state.layouts import Column, Table, TableKind
+from airflow_provider.runtime.state.opening import open_state
+from airflow_provider.runtime.state.querying import query_state, sql_errors
+from airflow_provider.runtime.state.reading import StateReader, spark_errors
+
+__all__ = [
+    "Column",
+    "Measure",
+    "OperatorState",
+    "QueryState",
+    "SourceState",
+    "State",
+    "StateReader",
+    "Table",
+    "TableAddress",
+    "TableDiff",
+    "TableKind",
+    "describe_state",
+    "diff_states",
+    "open_state",
+    "query_state",
+    "spark_errors",
+    "sql_errors",
+    "state_growth",
+]

@@ -1,0 +1,128 @@
+"""Stateful queries of every kind over rows with nulls, nested values and time zones.
+
+Their input is JSON: ``time`` with a zone, ``k`` and ``n`` that may be null, ``v``, and ``place``.
+"""
+
+# ruff: noqa: N802, N803 - a StatefulProcessor's methods and their arguments have Spark's names
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from jobs import events
+from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - the name everybody knows
+from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle
+from pyspark.sql.streaming.state import GroupState, GroupStateTimeout
+
+from airflow_provider.runtime import JobContext, files
+
+PLACE = "struct<city: string, tags: array<string>>"
+SCHEMA = f"time timestamp, k string, n int, v int, place {PLACE}"
+FAR_MS = 4_102_444_800_000  # 2100: no timer of these tests goes off
+TTL_MS = 3_600_000
+
+
+def stream(spark: SparkSession, folder: Path) -> DataFrame:
+    """Read one file in each batch; nothing is ever late."""
+    reader = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1)
+    return reader.json(str(folder)).withWatermark("time", "1 day")
+
+
+def aggregated(rows: DataFrame) -> DataFrame:
+    return rows.groupBy("k", "place").agg(F.count("*"), F.sum("v"), F.avg("v"))
+
+
+def windowed(rows: DataFrame) -> DataFrame:
+    return rows.groupBy(F.window("time", "10 minutes"), "k").agg(F.max("v"))
+
+
+def in_sessions(rows: DataFrame) -> DataFrame:
+    return rows.groupBy(F.session_window("time", "5 minutes"), "k").agg(F.sum("v"))
+
+
+def total(rows: DataFrame) -> DataFrame:
+    return rows.agg(F.sum("v"))
+
+
+def deduplicated(rows: DataFrame) -> DataFrame:
+    return rows.dropDuplicates(["k", "n"])
+
+
+def deduplicated_for_a_while(rows: DataFrame) -> DataFrame:
+    return rows.dropDuplicatesWithinWatermark(["k", "n"])
+
+
+def joined(rows: DataFrame) -> DataFrame:
+    left = rows.select("time", "k", "place")
+    right = rows.select(F.col("time").alias("t2"), F.col("k").alias("k2"), "v")
+    soon = F.expr("k = k2 AND t2 BETWEEN time AND time + INTERVAL 1 HOUR")
+    return left.join(right, soon)
+
+
+class Remembering(StatefulProcessor):
+    """Keeps a value that expires, a list, a map and a timer for each key."""
+
+    def init(self, handle: StatefulProcessorHandle) -> None:
+        self._handle = handle
+        self._last = handle.getValueState("last", f"total long, place {PLACE}", TTL_MS)
+        self._all = handle.getListState("all", "n int")
+        self._cities = handle.getMapState("cities", "city string", "times int, place " + PLACE)
+
+    def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:
+        for row in sorted(rows, key=lambda each: each["v"]):
+            before = self._last.get()[0] if self._last.exists() else 0
+            found = row["place"]
+            place = (found["city"], list(found["tags"])) if found is not None else None
+            self._last.update((before + row["v"], place))
+            self._all.appendValue((row["n"],))
+            city = (found["city"] if found is not None else None,)
+            times = self._cities.getValue(city)[0] if self._cities.containsKey(city) else 0
+            self._cities.updateValue(city, (times + 1, place))
+            self._handle.registerTimer(FAR_MS + row["v"])
+        return iter(())
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+def remembered(rows: DataFrame) -> DataFrame:
+    return rows.groupBy("k").transformWithState(
+        Remembering(), "k string", "update", "processingTime"
+    )
+
+
+def keep_sum(
+    key: tuple[Any, ...], frames: Iterator[pd.DataFrame], state: GroupState
+) -> Iterator[pd.DataFrame]:
+    """Keep the sum, and whether a row had no number."""
+    before, had_null = state.get if state.exists else (0, False)
+    for frame in frames:
+        before += int(frame["v"].sum())
+        had_null = had_null or bool(frame["n"].isna().any())
+    state.update((before, had_null))
+    yield pd.DataFrame({"k": [key[0]]})
+
+
+def summed_in_pandas(rows: DataFrame) -> DataFrame:
+    grouped = rows.select("k", "n", "v").groupBy("k")
+    return grouped.applyInPandasWithState(
+        keep_sum, "k string", "total long, had_null boolean", "update", GroupStateTimeout.NoTimeout
+    )
+
+
+# --- a job for the runtime ----------------------------------------------------------------------
+
+
+def two_queries(ctx: JobContext) -> None:
+    """Windows; and windows over what was deduplicated, whose operators have names: the last one first."""
+    rows = events(ctx, watermark=("time", "1 day"))
+    windows = rows.groupBy(F.window("time", "10 seconds"), "k").agg(F.sum("v").alias("total"))
+    ctx.write("windows", windows, to=files(f"{ctx.params['output']}/windows"))
+    again = events(ctx, "again", watermark=("time", "1 day"))
+    once = again.dropDuplicatesWithinWatermark(["k", "v"])
+    counted = once.groupBy(F.window("time", "10 seconds"), "k").agg(F.count("*").alias("n"))
+    to = files(f"{ctx.params['output']}/counted")
+    ctx.write("counted", counted, to=to, operators=["counts", "once"])

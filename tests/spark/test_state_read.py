@@ -1,0 +1,557 @@
+"""State read back, of every stateful operator of Spark's: it is what plain Python makes of the input."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime as dt
+import itertools
+import json
+import os
+import shutil
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import state_jobs
+from pyspark import cloudpickle
+from pyspark.sql import DataFrame, SparkSession
+from streams import START, Place, read_with_duckdb, windows_of, write_events
+
+from airflow_provider.runtime.cli import main
+from airflow_provider.runtime.clock import SystemClock
+from airflow_provider.runtime.savepoint import checkpoint_source, job_source, take_savepoint
+from airflow_provider.runtime.state import (
+    StateReader,
+    diff_states,
+    open_state,
+    query_state,
+    state_growth,
+)
+
+pytestmark = pytest.mark.spark
+
+STORE = "spark.sql.streaming.stateStore"
+PACKAGE = "org.apache.spark.sql.execution.streaming.state"
+HDFS = {f"{STORE}.providerClass": f"{PACKAGE}.HDFSBackedStateStoreProvider"}
+ROCKSDB = {f"{STORE}.providerClass": f"{PACKAGE}.RocksDBStateStoreProvider"}
+CHANGELOGS = {**ROCKSDB, f"{STORE}.rocksdb.changelogCheckpointing.enabled": "true"}
+FORMAT_2 = {**CHANGELOGS, f"{STORE}.checkpointFormatVersion": "2"}
+ONE_STORE = {"spark.sql.streaming.join.stateFormatVersion": "3"}
+STORES = {"hdfs": HDFS, "rocksdb": ROCKSDB, "changelogs": CHANGELOGS, "format 2": FORMAT_2}
+
+In = dict[str, Any]
+Rows = list[tuple[Any, ...]]
+WAIT_S = 60.0
+
+
+def row(time: str, k: str | None, n: int | None, v: int, place: In | None) -> In:
+    return {"time": time, "k": k, "n": n, "v": v, "place": place}
+
+
+HOME: In = {"city": "Zürich", "tags": ["x", None]}
+AWAY: In = {"city": None, "tags": []}
+# One file is one batch. Their clocks are of three zones, and one hour is that of a change.
+FILES: list[list[In]] = [
+    [
+        row("2026-03-29T01:30:00+01:00", "a", 1, 10, HOME),
+        row("2026-03-29T00:31:00Z", "a", None, 11, None),
+        row("2026-03-28T19:32:00-05:00", None, 2, 12, HOME),
+    ],
+    [
+        row("2026-03-29T03:34:00+02:00", "a", 2, 13, HOME),
+        row("2026-03-29T00:36:00Z", "b", 3, 14, AWAY),
+        row("2026-03-29T00:37:00Z", None, 2, 15, None),
+    ],
+    [
+        row("2026-03-29T00:45:00Z", "a", 1, 16, AWAY),
+        row("2026-03-29T00:39:00Z", "b", None, 17, AWAY),
+        row("2026-03-29T00:50:00Z", None, None, 18, HOME),
+    ],
+]
+LAST = len(FILES) - 1
+BATCHES = (0, LAST)
+
+
+# --- what plain Python says ---------------------------------------------------------------------
+
+
+def until(batch: int) -> list[In]:
+    return [each for file in FILES[: batch + 1] for each in file]
+
+
+def instant(each: In) -> int:
+    return int(dt.datetime.fromisoformat(each["time"].replace("Z", "+00:00")).timestamp())
+
+
+def place_of(each: In) -> tuple[Any, ...] | None:
+    place = each["place"]
+    return None if place is None else (place["city"], tuple(place["tags"]))
+
+
+def grouped(batch: int, key: Callable[[In], Any]) -> dict[Any, list[In]]:
+    found: dict[Any, list[In]] = {}
+    for each in until(batch):
+        found.setdefault(key(each), []).append(each)
+    return found
+
+
+def sums(batch: int) -> Rows:
+    groups = grouped(batch, lambda each: (each["k"], place_of(each)))
+    return [
+        (*key, len(rows), total, float(total), len(rows))
+        for key, rows in groups.items()
+        for total in [sum(each["v"] for each in rows)]
+    ]
+
+
+def windows(batch: int) -> Rows:
+    groups = grouped(batch, lambda each: (instant(each) // 600 * 600, each["k"]))
+    return [
+        ((start, start + 600), k, max(each["v"] for each in rows))
+        for (start, k), rows in groups.items()
+    ]
+
+
+def sessions(batch: int) -> Rows:
+    found = []
+    for k, rows in grouped(batch, lambda each: each["k"]).items():
+        open_rows: list[In] = []
+        for each in sorted(rows, key=instant):
+            if open_rows and instant(each) > instant(open_rows[-1]) + 300:
+                found.append((k, open_rows))
+                open_rows = []
+            open_rows = [*open_rows, each]
+        found.append((k, open_rows))
+    return [
+        (
+            k,
+            instant(rows[0]),
+            (instant(rows[0]), instant(rows[-1]) + 300),
+            sum(r["v"] for r in rows),
+        )
+        for k, rows in found
+    ]
+
+
+def totals(batch: int) -> Rows:
+    return [(sum(each["v"] for each in until(batch)),)]
+
+
+def keys(batch: int) -> Rows:
+    return [*grouped(batch, lambda each: (each["k"], each["n"]))]
+
+
+def keys_until(batch: int) -> Rows:
+    groups = grouped(batch, lambda each: (each["k"], each["n"]))
+    return [(*key, (instant(rows[0]) + 86_400) * 1_000_000) for key, rows in groups.items()]
+
+
+def left_rows(batch: int) -> Rows:
+    return [(r["k"], instant(r), r["k"], place_of(r)) for r in until(batch) if r["k"] is not None]
+
+
+def right_rows(batch: int) -> Rows:
+    return [(r["k"], instant(r), r["k"], r["v"]) for r in until(batch) if r["k"] is not None]
+
+
+def last_values(batch: int) -> Rows:
+    return [
+        (k, sum(each["v"] for each in rows), place_of(rows[-1]))
+        for k, rows in grouped(batch, lambda each: each["k"]).items()
+    ]
+
+
+def lists(batch: int) -> Rows:
+    groups = grouped(batch, lambda each: each["k"])
+    return [(k, tuple((each["n"],) for each in rows)) for k, rows in groups.items()]
+
+
+def cities(batch: int) -> Rows:
+    groups = grouped(batch, lambda each: (each["k"], each["place"] and each["place"]["city"]))
+    return [(*key, len(rows), place_of(rows[-1])) for key, rows in groups.items()]
+
+
+def timers(batch: int) -> Rows:
+    return [(each["k"], state_jobs.FAR_MS + each["v"]) for each in until(batch)]
+
+
+def group_states(batch: int) -> Rows:
+    return [
+        (k, sum(each["v"] for each in rows), any(each["n"] is None for each in rows))
+        for k, rows in grouped(batch, lambda each: each["k"]).items()
+    ]
+
+
+# --- running and reading ------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """A query; for each of its tables the columns, and the rows after a batch."""
+
+    name: str
+    query: Callable[[DataFrame], DataFrame]
+    tables: dict[str, tuple[str, Callable[[int], Rows]]]
+    mode: str = "update"
+    stores: tuple[str, ...] = ("hdfs", "rocksdb", "changelogs", "format 2")
+    conf: dict[str, str] = dataclasses.field(default_factory=dict)
+
+
+KEYED = "keyed_state"
+CASES = (
+    Case("aggregation", state_jobs.aggregated, {KEYED: ("k place count sum sum_2 count_2", sums)}),
+    Case("windows", state_jobs.windowed, {KEYED: ("window k max", windows)}),
+    Case(
+        "sessions",
+        state_jobs.in_sessions,
+        {KEYED: ("k sessionStartTime session_window sum", sessions)},
+        "append",
+    ),
+    Case("total", state_jobs.total, {KEYED: ("sum", totals)}),
+    Case("deduplication", state_jobs.deduplicated, {KEYED: ("k n", keys)}),
+    Case(
+        "deduplication for a while",
+        state_jobs.deduplicated_for_a_while,
+        {KEYED: ("k n expiresAtMicros", keys_until)},
+    ),
+    Case(
+        "join",
+        state_jobs.joined,
+        {
+            "left": ("field0 time k place", left_rows),
+            "right": ("field0 t2 k2 v", right_rows),
+        },
+        "append",
+    ),
+    Case(
+        "transformWithState",
+        state_jobs.remembered,
+        {
+            "last": ("k total place", last_values),
+            "all": ("k all", lists),
+            "cities": ("k city times place", cities),
+            "timers": ("k expiration_timestamp_ms", timers),
+        },
+        stores=("rocksdb", "changelogs", "format 2"),
+    ),
+    Case(
+        "applyInPandasWithState",
+        state_jobs.summed_in_pandas,
+        {KEYED: ("k total had_null", group_states)},
+    ),
+)
+ONE_STORE_JOIN = dataclasses.replace(
+    next(case for case in CASES if case.name == "join"),
+    name="join in one store",
+    conf=ONE_STORE,
+    stores=("changelogs", "format 2"),
+)
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory) -> Iterator[Path]:
+    """Write the input, the older the file, the earlier in the order; let workers have the jobs."""
+    folder = tmp_path_factory.mktemp("input")
+    for number, rows in enumerate(FILES):
+        path = folder / f"{number}.json"
+        path.write_text("".join(f"{json.dumps(each)}\n" for each in rows), encoding="utf-8")
+        os.utime(path, (START + number, START + number))
+    cloudpickle.register_pickle_by_value(state_jobs)  # no worker could import it
+    yield folder
+    cloudpickle.unregister_pickle_by_value(state_jobs)
+
+
+def run_case(spark: SparkSession, case: Case, conf: dict[str, str], source: Path, to: Path) -> None:
+    session = spark.newSession()
+    for key, value in {**conf, **case.conf}.items():
+        session.conf.set(key, value)
+    writer = case.query(state_jobs.stream(session, source)).writeStream.format("noop")
+    writer = writer.outputMode(case.mode).option("checkpointLocation", str(to))
+    query = writer.trigger(processingTime="200 milliseconds").start()
+    # Not `availableNow`: it never ends where there are timers of processing time.
+    end = time.monotonic() + WAIT_S
+    while not (to / f"commits/{LAST}").exists() and query.isActive:
+        assert time.monotonic() < end
+        time.sleep(0.02)
+    query.stop()
+    query.awaitTermination()
+
+
+def plain(value: Any) -> Any:
+    """Return a value of a row as plain Python: times as seconds, structs and lists as tuples."""
+    if isinstance(value, dt.datetime):
+        return int(value.astimezone(dt.timezone.utc).timestamp())
+    if isinstance(value, (list, tuple)):
+        return tuple(plain(each) for each in value)
+    return value
+
+
+def rows_of(frame: DataFrame) -> Counter[Any]:
+    return Counter(tuple(plain(value) for value in each) for each in frame.collect())
+
+
+def check(spark: SparkSession, url: Path | str, case: Case, batch: int) -> None:
+    """Compare every table after a batch with what plain Python says, and with what `show` says."""
+    state = open_state(str(url), batch=batch)
+    (query,) = state.queries.values()
+    reader = StateReader(spark, state)
+    assert {"sources", *case.tables} == {address.name for address in query.tables()}
+    for name, (columns, truth) in case.tables.items():
+        frame = reader.table(query.name, name)
+        described = {c.name: c.type for c in query.table(name).table.columns}
+        assert described == {f.name: f.dataType.simpleString() for f in frame.schema.fields}
+        hidden = {"partition_id", "ttlExpirationMs"}
+        assert columns.split() == [each for each in frame.columns if each not in hidden]
+        assert Counter(truth(batch)) == rows_of(frame.select(*columns.split()))
+
+
+def default_store(place: int, case: Case) -> str:
+    """Take another store from case to case."""
+    return case.stores[place % len(case.stores)]
+
+
+@pytest.mark.parametrize(
+    ("case", "store"),
+    [
+        pytest.param(case, default_store(place, case), id=case.name)
+        for place, case in enumerate(CASES)
+    ],
+)
+def test_state_is_what_the_input_says(spark, source, tmp_path, case, store):
+    """
+    After the first batch and after the last; nothing is written where the state lies.
+    """
+    run_case(spark, case, STORES[store], source, tmp_path / "checkpoint")
+    before = list_files(tmp_path)
+
+    for batch in BATCHES:
+        check(spark, tmp_path / "checkpoint", case, batch)
+
+    assert before == list_files(tmp_path)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize(
+    ("case", "store"),
+    [pytest.param(c, s, id=f"{c.name}, {s}") for c in (*CASES, ONE_STORE_JOIN) for s in c.stores],
+)
+def test_state_of_every_kind_in_every_store(spark, source, tmp_path, case, store):
+    """
+    After each batch, where it was written, and in a savepoint of it that was moved.
+    """
+    run_case(spark, case, STORES[store], source, tmp_path / "checkpoint")
+    for batch in range(len(FILES)):
+        check(spark, tmp_path / "checkpoint", case, batch)
+    check_moved(spark, case, tmp_path / "checkpoint", tmp_path)
+
+
+def check_moved(spark: SparkSession, case: Case, checkpoint: Path, root: Path) -> None:
+    """Compare a savepoint that was moved, with the original gone, with what plain Python says."""
+    source = checkpoint_source(str(checkpoint))
+    taken = take_savepoint(source, str(root / "taken"), aligned_timeout_s=0)
+    shutil.rmtree(checkpoint)
+    (root / "taken").rename(root / "moved")
+    before = list_files(root / "moved")
+
+    state = StateReader(spark, open_state(str(root / "moved")))
+    for name, (columns, truth) in case.tables.items():
+        frame = state.table("query", name).select(*columns.split())
+        assert Counter(truth(taken.record.queries["query"].batch)) == rows_of(frame)
+    assert before == list_files(root / "moved")
+
+
+def list_files(folder: Path) -> dict[str, tuple[int, int]]:
+    """Return size and time of everything in a folder, folders too."""
+    found = {}
+    for path in itertools.chain([folder], folder.rglob("*")):
+        facts = path.stat()
+        found[str(path.relative_to(folder))] = (facts.st_size, facts.st_mtime_ns)
+    return found
+
+
+# --- a job's savepoints: SQL, differences, growth ------------------------------------------------
+
+FIRST = [(1, "a", 1), (4, "b", 2)], [(12, "b", 2)]
+LATER = [(13, "a", 1), (14, "c", 5), (14, "b", 7)]
+EARLY = [*FIRST[0], *FIRST[1]]
+
+
+def sums_of(events: Sequence[Any]) -> Rows:
+    return [(start, k, total) for start, k, _, total in windows_of(events)]
+
+
+@pytest.fixture(scope="module")
+def story(spark, tmp_path_factory) -> Iterator[Place]:
+    """Run a job of two queries twice, with a savepoint after each run: ``s1`` and ``s2``."""
+    place = Place(tmp_path_factory.mktemp("story"))
+    write_events(place.input, *FIRST)
+    for number in (1, 2):
+        entry = f"{state_jobs.__file__}:two_queries"
+        asked = {"until": "available", "at_end": "suspend", "entry": entry, "conf": ROCKSDB}
+        asked["params"] = {"files_per_batch": "1"}
+        place.run(spark, "two_queries", run_id=f"r{number}", **asked)
+        source = job_source(str(place.job_dir), SystemClock())
+        take_savepoint(source, str(place.job_dir / f"savepoints/s{number}"))
+        write_events(place.input, LATER, first=2)
+    return place
+
+
+def saved(place: Place, name: str) -> str:
+    return str(place.job_dir / "savepoints" / name)
+
+
+def test_sql_over_the_tables_of_a_job(spark, story):
+    """
+    Names of queries, operators and tables in every place where SQL has names of tables.
+    """
+    reader = StateReader(spark, open_state(saved(story, "s2")))
+
+    def ask(text: str) -> Counter[Any]:
+        return rows_of(query_state(reader, text))
+
+    everything = [*EARLY, *LATER]
+    assert Counter(sums_of(everything)) == ask(
+        "SELECT CAST(window.start AS long), k, sum FROM windows.keyed_state"
+    )
+    assert Counter({(k, v): 1 for _, k, v in everything}) == ask(
+        "SELECT k, v FROM counted.once.keyed_state"
+    )
+    assert Counter([("c", 5, 1)]) == ask(
+        """/* ünïcode, 🙂 */ WITH counts AS (SELECT k, count AS n, window FROM counted.counts.keyed_state)
+        SELECT w.k, w.sum, counts.n
+        FROM Windows.Keyed_State AS w JOIN counts ON w.k = counts.k AND w.window = counts.window
+        WHERE w.k IN (SELECT k FROM once.keyed_state WHERE keyed_state.v = 5)
+        """
+    )
+    assert Counter([("again",), ("events",)]) == ask(
+        "SELECT name FROM windows.sources UNION ALL (SELECT name FROM counted.sources)"
+    )
+    assert Counter([("again",)]) == rows_of(
+        query_state(reader, "TABLE counted.sources").select("name")
+    )
+
+
+def test_what_is_different_between_two_savepoints(spark, story):
+    """
+    Keys that were added, changed and removed, with their values; both ways round.
+    """
+    one, two = (StateReader(spark, open_state(saved(story, name))) for name in ("s1", "s2"))
+
+    there = {(d.query, d.table): d for d in diff_states(one, two)}
+    back = {(d.query, d.table): d.counts() for d in diff_states(two, one)}
+
+    windows = there["windows", "keyed_state"].frame.select(
+        "change", "window.start", "k", "before.sum", "after.sum"
+    )
+    at = START + 10
+    assert rows_of(windows) == Counter(
+        [("added", at, "a", None, 1), ("added", at, "c", None, 5), ("changed", at, "b", 2, 9)]
+    )
+    assert {
+        ("windows", "sources"): {"added": 0, "removed": 0, "changed": 1},
+        ("windows", "keyed_state"): {"added": 0, "removed": 2, "changed": 1},
+        ("counted", "sources"): {"added": 0, "removed": 0, "changed": 1},
+        ("counted", "once.keyed_state"): {"added": 0, "removed": 2, "changed": 0},
+        ("counted", "counts.keyed_state"): {"added": 0, "removed": 2, "changed": 0},
+    } == back
+    same = diff_states(two, StateReader(spark, open_state(str(story.job_dir))), "windows")
+    assert [{"added": 0, "removed": 0, "changed": 0}] * 2 == [each.counts() for each in same]
+
+
+def test_differences_between_batches_and_a_moved_savepoint(spark, source, tmp_path):
+    """
+    The sides of a join, and variables of transformWithState, whose savepoint is read where it is.
+    """
+    for name in ("join", "transformWithState"):
+        case = next(each for each in CASES if each.name == name)
+        run_case(spark, case, ROCKSDB, source, tmp_path / name)
+        one, two = (StateReader(spark, open_state(str(tmp_path / name), batch=b)) for b in BATCHES)
+        diffs = {each.table: each for each in diff_states(one, two)}
+        for table, (columns, truth) in case.tables.items():
+            found = diffs[table].counts()
+            assert found is not None
+            number = 1 if table in {"last", "all"} else 2 if table == "cities" else None
+            size = len(columns.split()) if number is None else number
+            before, after = ({r[:size]: r[size:] for r in truth(b)} for b in BATCHES)
+            assert found == {
+                "added": len(after.keys() - before.keys()),
+                "removed": 0,
+                "changed": sum(before[key] != after[key] for key in before),
+            }
+    check_moved(spark, case, tmp_path / name, tmp_path)
+
+
+def test_growth_and_the_commands(spark, story, capsys, tmp_path):
+    """
+    What the commands print; one line and exit code 2 for what cannot be had; nothing is written.
+    """
+    before = list_files(story.job_dir)
+    measures = state_growth(str(story.job_dir), spark)
+    assert [
+        ("s1", "windows", "op0", 3),
+        ("s1", "counted", "counts", 2),
+        ("s1", "counted", "once", 2),
+        ("s2", "windows", "op0", 5),
+        ("s2", "counted", "counts", 4),
+        ("s2", "counted", "once", 4),
+    ] == [(m.savepoint, m.query, m.operator, m.rows) for m in measures]
+
+    url = saved(story, "s2")
+    assert 0 == main(["state", "show", url, "counted", "once", "--rows", "--json"])
+    (shown,) = json.loads(capsys.readouterr().out)["queries"]["counted"]["operators"]
+    assert ["once.keyed_state", 4] == [shown["tables"][0][key] for key in ("name", "rows")]
+
+    sql = "SELECT k, window.start, NULL AS nothing FROM windows.keyed_state WHERE k = 'c'"
+    assert 0 == main(["state", "query", url, sql, "--format", "json"])
+    line = '{"k":"c","start":"2026-01-01T00:00:10.000Z","nothing":null}'
+    assert line == capsys.readouterr().out.strip()
+    assert 0 == main(["state", "query", url, sql])
+    assert ["k  start                nothing", "c  2026-01-01 00:00:10  NULL"] == (
+        capsys.readouterr().out.splitlines()
+    )
+    to = tmp_path / "there"
+    sql = "SELECT k, sum FROM windows.keyed_state WHERE k = 'c'"
+    assert 0 == main(["state", "query", url, sql, "--format", "parquet", "--to", str(to)])
+    assert [("c", 5)] == read_with_duckdb(to / "*.parquet")
+
+    assert 0 == main(["state", "diff", saved(story, "s1"), url, "windows", "--changes", "9"])
+    printed = capsys.readouterr().out
+    assert "windows.keyed_state: 2 added, 0 removed, 1 changed" in printed
+    assert '"before": {"sum": 2}, "after": {"sum": 9}' in printed
+
+    assert before == list_files(story.job_dir)
+
+
+@pytest.mark.parametrize(
+    ("sql", "words"),
+    [
+        ("SELECT * FROM windows.nothing", ("no table 'nothing'", "sources, keyed_state")),
+        ("SELECT * FROM nowhere.keyed_state", ("nowhere", "counted.counts.keyed_state")),
+        ("SELECT * FROM keyed_states", ("keyed_states", "windows.keyed_state")),
+        ("SELECT nothing FROM windows.keyed_state", ("UNRESOLVED_COLUMN", "nothing")),
+        ("SELEC 1", ("PARSE_SYNTAX_ERROR", "SELEC")),
+        ("DROP TABLE windows.keyed_state", ("PARSE_SYNTAX_ERROR", "DROP")),
+        ("SELECT 1 / (sum - sum) FROM windows.keyed_state", ("DIVIDE_BY_ZERO",)),
+    ],
+)
+def test_what_cannot_be_asked(spark, story, capsys, sql, words):
+    """
+    One line that says what SQL or the state has against it, and names what is there.
+    """
+    assert 2 == main(["state", "query", saved(story, "s2"), sql])
+
+    (line,) = capsys.readouterr().err.strip().splitlines()
+    assert all(word in line for word in words), line
+
+
+def test_nothing_is_written_into_a_savepoint(spark, story, capsys):
+    """
+    Not even when it is asked for.
+    """
+    url = saved(story, "s2")
+    asked = ["--format", "parquet", "--to", f"{url}/out"]
+    assert 2 == main(["state", "query", url, "SELECT 1", *asked])
+    assert "only read" in capsys.readouterr().err
