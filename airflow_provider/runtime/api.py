@@ -10,7 +10,7 @@ from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.jobdir import BATCH, check_name
 from airflow_provider.runtime.queries.definition import QueryDefinition, place_of, sources_of
 from airflow_provider.runtime.queries.plan import check_supported, is_streaming, operations
-from airflow_provider.runtime.sinks import FilesSink, NativeSink, Sink
+from airflow_provider.runtime.sinks import DiscardSink, FilesSink, NativeSink, Sink
 from airflow_provider.runtime.sources import SourceBinding, SourceDefinition
 
 if TYPE_CHECKING:
@@ -56,6 +56,7 @@ class JobContext:
         mode: str,
         interval: tuple[dt.datetime, dt.datetime] | None = None,
         target_batch_s: float | None = None,
+        discards_output: bool = False,
         bindings: Mapping[str, SourceBinding] | None = None,
     ) -> None:
         self.spark = spark
@@ -64,6 +65,7 @@ class JobContext:
         self.mode = mode
         self.interval = interval
         self._target_batch_s = target_batch_s
+        self._discards_output = discards_output
         self._bindings = bindings or {}
         self._sources: list[SourceDefinition] = []
         self._queries: list[QueryDefinition] = []
@@ -173,6 +175,8 @@ class JobContext:
             msg = f"query {name!r}: {what}; begin with ctx.read"
             raise ConfigError(msg)
         sinks = _sinks_of(name, to)
+        if self._discards_output:
+            sinks = tuple(DiscardSink(sink.name, getattr(sink, "location", None)) for sink in sinks)
         for sink in sinks:
             sink.check(df, output_mode)
         refused = check_supported(df, output_mode)

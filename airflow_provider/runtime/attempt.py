@@ -132,7 +132,7 @@ class Attempt:
             job.plan.at_end,
             upstream=upstream_of(job.queries),
             continuous=job.plan.until == "stopped",
-            bounded=ending_alone(job.queries),
+            bounded=() if ask.bootstrap else ending_alone(job.queries),
         )
         self._events: deque[lifecycle.Event] = deque()
         self._queries: dict[str, RunningQuery | BatchQuery] = {}
@@ -347,7 +347,9 @@ class Attempt:
         mixed = [
             name
             for name, query in self._queries.items()
-            if not set(query.definition.ending) <= set(query.definition.ended)
+            if not (
+                self._ask.bootstrap or set(query.definition.ending) <= set(query.definition.ended)
+            )
         ]
         self._events.append(lifecycle.Started(steps, self._desk.promised(), mixed))
 

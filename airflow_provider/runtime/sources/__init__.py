@@ -7,11 +7,13 @@ from airflow_provider.runtime.sources.definition import (
     SourceBinding,
     SourceDefinition,
 )
+from airflow_provider.runtime.sources.places import ReadPlace
 
 __all__ = [
     "FILE_FORMATS",
     "SOURCE_OPTION",
     "UNKNOWN_FORMAT",
+    "ReadPlace",
     "SourceBinding",
     "SourceDefinition",
 ]
