@@ -344,13 +344,8 @@ class Attempt:
             for name, intent in self._intents.items()
             if committed or intent is not None
         }
-        mixed = [
-            name
-            for name, query in self._queries.items()
-            if not (
-                self._ask.bootstrap or set(query.definition.ending) <= set(query.definition.ended)
-            )
-        ]
+        left = {name: query.definition.yet_to_end for name, query in self._queries.items()}
+        mixed = [name for name in left if left[name] and not self._ask.bootstrap]
         self._events.append(lifecycle.Started(steps, self._desk.promised(), mixed))
 
     def _start_query(self, instruction: lifecycle.StartQuery) -> None:

@@ -62,6 +62,8 @@ log = logging.getLogger(__name__)
 ORIGIN: Final = "rewrite"
 _FROM: Final = "rewritten-from"
 _SCRATCH: Final = ".rewriting"
+_WORK: Final = "queries"
+"""What garbage collection removes of a folder that is no savepoint."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -174,12 +176,10 @@ def _scratch(url: str, clock: Clock) -> Iterator[str]:
     place = open_storage(url)
     with refusing(url, "written"):
         claim(place, "take", clock)
-        for name in place.list(""):
-            if not name.startswith("taking."):
-                place.delete(name)
+        place.delete(_WORK)
     failpoints.hit("rewrite.claimed")
     try:
-        yield place.url
+        yield f"{place.url}/{_WORK}"
     finally:
         with contextlib.suppress(OSError):  # it is garbage that retention collects
             remove_tree(place.url)
