@@ -6,7 +6,7 @@ import dataclasses
 import json
 
 import pytest
-from streams import CONF, JOBS, Place, read_with_pandas, windows_of, write_events
+from streams import CONF, JOBS, ROCKSDB, Place, read_with_pandas, windows_of, write_events
 
 from airflow_provider.runtime import failpoints
 from airflow_provider.runtime.driver import run_job
@@ -16,9 +16,6 @@ from airflow_provider.runtime.state.bootstrapping import BootstrapAsk, bootstrap
 
 pytestmark = pytest.mark.spark
 
-STATE = "spark.sql.streaming.stateStore"
-PROVIDERS = "org.apache.spark.sql.execution.streaming.state"
-ROCKSDB = {**CONF, f"{STATE}.providerClass": f"{PROVIDERS}.RocksDBStateStoreProvider"}
 # The watermark of the past is 18: what ends at 10 is over, what ends at 20 is in the state.
 PAST = [(1, "a", 1), (4, "b", 2), (12, "b", 2), (23, "a", 3)]
 LIVE = [(24, "a", 3), (26, "b", 4), (28, "a", 1), (31, "a", 5), (47, "a", 6)]
@@ -43,7 +40,7 @@ def bootstrap(spark, place, job, params, **asked):
         job_dir=str(place.job_dir),
         entry=f"{JOBS}:{job}",
         params={"output": str(place.output), **params},
-        conf=ROCKSDB,
+        conf={**CONF, **ROCKSDB},
         **asked,
     )
     return bootstrap_job(ask, spark=spark)
