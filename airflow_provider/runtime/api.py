@@ -11,7 +11,7 @@ from airflow_provider.runtime.jobdir import BATCH, check_name
 from airflow_provider.runtime.queries.definition import QueryDefinition, place_of, sources_of
 from airflow_provider.runtime.queries.plan import check_supported, is_streaming, operations
 from airflow_provider.runtime.sinks import DiscardSink, FilesSink, NativeSink, Sink
-from airflow_provider.runtime.sources import SourceBinding, SourceDefinition
+from airflow_provider.runtime.sources import SourceBinding, SourceDefinition, load_table
 
 if TYPE_CHECKING:
     import datetime as dt
@@ -135,6 +135,39 @@ class JobContext:
         df = source.load(self.spark, streaming=not self._is_batch)
         self._sources.append(source)
         return df
+
+    def initial_state(
+        self,
+        name: str,
+        *,
+        format: str,
+        path: str | None = None,
+        schema: StructType | str | None = None,
+        options: Mapping[str, str] | None = None,
+    ) -> DataFrame:
+        """Return a table that ``transformWithState(…, initialState=table.groupBy(…))`` begins with.
+
+        Spark gives its rows to the processor's ``handleInitialState`` in the query's first batch,
+        which may set timers, and never again: a job that goes on, or begins from a savepoint, keeps
+        the state that it has.
+
+        Args:
+            name: what it is called in errors.
+            format: any of Spark's batch sources.
+            path: for sources that have one.
+            schema: as for ``DataFrameReader.schema``.
+            options: the source's options.
+
+        Raises:
+            ConfigError: Spark cannot read it, or there is no state to begin with: in BATCH.
+        """
+        check_name(name, what="initial state")
+        if self._is_batch:
+            msg = f"initial state {name!r}: BATCH keeps no state; run with mode 'streaming'"
+            raise ConfigError(msg)
+        return load_table(
+            self.spark, name, file_format=format, path=path, schema=schema, options=options
+        )
 
     def write(
         self,

@@ -225,6 +225,39 @@ class PerBucket(StatefulProcessor):
         return int(n)
 
 
+class Worth(StatefulProcessor):
+    """Keeps accounts by their currency and its rate; a new rate tells what each is worth by it."""
+
+    def init(self, handle: StatefulProcessorHandle) -> None:
+        self._rate = handle.getValueState("rate", "rate int")
+        self._accounts = handle.getMapState("accounts", "account string", "balance int")
+
+    def handleInitialState(self, key: Any, initialState: Any, timerValues: Any) -> None:
+        self._accounts.updateValue((initialState["account"],), (initialState["balance"],))
+
+    def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:
+        for row in sorted(rows, key=lambda row: row["time"]):
+            before = self._rate.get()[0] if self._rate.exists() else 0
+            self._rate.update((row["v"],))
+            for (account,), (balance,) in sorted(self._accounts.iterator()):
+                yield Row(account=account, before=balance * before, now=balance * row["v"])
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+def worth(ctx: JobContext) -> None:
+    accounts = ctx.initial_state("accounts", format="json", path=ctx.params["accounts"])
+    rates = events(ctx).groupBy("k")
+    schema = "account string, before long, now long"
+    write(
+        ctx,
+        rates.transformWithState(
+            Worth(), schema, "append", "eventTime", initialState=accounts.groupBy("k")
+        ),
+    )
+
+
 class PerBucketInPandas(PerBucket):
     """The same over pandas frames."""
 

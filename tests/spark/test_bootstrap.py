@@ -163,6 +163,27 @@ def test_queries_that_read_each_other_need_their_output(spark, place, parted):
         bootstrap(spark, place, "chain", params, output="keep")
 
 
+def test_accounts_and_rates_of_before_are_used_by_the_live_stream(spark, place):
+    """
+    Flink's example: three accounts from a table, the rates of their currencies from history.
+    """
+    accounts = place.root / "accounts.json"
+    rows = [("ann", "usd", 10), ("bob", "usd", 20), ("eve", "eur", 5)]
+    fields = ("account", "k", "balance")
+    accounts.write_text(
+        "".join(json.dumps(dict(zip(fields, row, strict=True))) + "\n" for row in rows)
+    )
+    history = write_events(place.root / "history", [(1, "usd", 2), (2, "eur", 3), (3, "usd", 4)])
+    params = {"accounts": str(accounts)}
+
+    made = bootstrap(spark, place, "worth", {**params, "input": str(history)})
+    write_events(place.input, [(30, "usd", 5), (31, "eur", 6)])
+    place.run(spark, "worth", params=params, from_savepoint=made.url, conf=ROCKSDB)
+
+    worth = [("ann", 40, 50), ("bob", 80, 100), ("eve", 15, 30)]
+    assert worth == read_with_pandas(place.output)
+
+
 @pytest.mark.soak
 def test_a_mixed_job_keeps_what_ends(spark, place, parted):
     """

@@ -6,6 +6,7 @@ from airflow_provider.runtime.sources.definition import (
     UNKNOWN_FORMAT,
     SourceBinding,
     SourceDefinition,
+    load_table,
 )
 from airflow_provider.runtime.sources.places import ReadPlace
 
@@ -16,4 +17,5 @@ __all__ = [
     "ReadPlace",
     "SourceBinding",
     "SourceDefinition",
+    "load_table",
 ]
