@@ -84,8 +84,13 @@ def plan_seam(queries: Sequence[QueryDefinition], kept: Collection[str], *, outp
 
 
 def _history_of(query: QueryDefinition, stays: Collection[str]) -> tuple[ReadPlace, ...]:
-    read = {s.name: s for s in query.sources if s.name not in stays and not is_marker(s.name)}
+    read = {s.name: s for s in query.sources if s.name not in stays and _can_be_told(s)}
     return tuple(ReadPlace.of(source) for source in read.values())
+
+
+def _can_be_told(source: SourceDefinition) -> bool:
+    """Tell whether it is known what the source reads: not so of one without ``ctx.read``."""
+    return source.is_known and not is_marker(source.name)
 
 
 def check_seam(
@@ -113,7 +118,7 @@ def check_seam(
         _check_same_shape(query, now[query.name])
         there = {source.name: source for source in now[query.name].sources}
         for source in query.sources:
-            if not source.is_internal:
+            if _can_be_told(source) and not source.is_internal:
                 _check_source(source, there[source.name], kept=source.name in seam.stays)
 
 
