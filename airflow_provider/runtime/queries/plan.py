@@ -173,8 +173,8 @@ def read_store(rows: Any) -> tuple[int, str]:
     Args:
         rows: the JVM's ``Dataset``, as the reader has returned it.
     """
-    options = next(iter(items(rows.queryExecution().analyzed().collectLeaves()))).options()
-    return int(options.get("operatorId")), str(options.get("storeName"))
+    options = _table_options(next(items(rows.queryExecution().analyzed().collectLeaves())))
+    return int(str(_option(options, "operatorId"))), str(_option(options, "storeName"))
 
 
 def _plan_batch(df: DataFrame, output_mode: str) -> Any:

@@ -164,8 +164,9 @@ def _run(session: SparkSession, address: str, last: int, function: _Function) ->
     ids = rewriter.run()
     if ids.isEmpty():
         return {}
-    operators = jvm.scala.jdk.javaapi.CollectionConverters.asJava(ids.get())
-    return {
-        int(operator): [[str(store) for store in partition] for partition in operators[operator]]
-        for operator in operators
-    }
+    found: StateIds = {}
+    operators = ids.get().iterator()
+    while operators.hasNext():
+        operator = operators.next()
+        found[int(operator._1())] = [[str(store) for store in part] for part in operator._2()]
+    return found
