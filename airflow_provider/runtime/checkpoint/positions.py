@@ -38,6 +38,10 @@ def reset_positions(checkpoint: Storage, places: Collection[int]) -> None:
     Idempotent: by the places.
     """
     set_positions(checkpoint, dict.fromkeys(places, ANEW))
+    logs = CheckpointLogs(checkpoint)
+    last = logs.position().last_commit
+    if last >= 0 and len(set(places)) == len(logs.offsets(last).sources):
+        checkpoint.delete("sources")
     for place in places:
         checkpoint.delete(f"sources/{place}")
 
