@@ -178,3 +178,5 @@ def test_a_savepoint_is_changed_and_stays_as_it_is(job, tmp_path, capsys):
     assert ["job", "new", "old"] == sorted(path.name for path in tmp_path.iterdir())
     assert EXIT_USAGE == cli.main(asked)
     assert "there is a savepoint of this name" in capsys.readouterr().err
+    assert EXIT_USAGE == cli.main(["state", "rewrite", old, "--to", f"{old}/n", "--reset-source=0"])
+    assert "lies in the savepoint" in capsys.readouterr().err

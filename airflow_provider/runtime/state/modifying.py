@@ -53,9 +53,11 @@ from airflow_provider.runtime.storage.trees import remove_tree
 from airflow_provider.runtime.topologies import kept_topology, put_topology
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     from pyspark.sql import SparkSession
+
+    from airflow_provider.runtime.storage import Storage
 
 log = logging.getLogger(__name__)
 
@@ -132,9 +134,7 @@ def rewrite_savepoint(
     plan = plan_changes(savepoint, changes, others)
     target = open_storage(to)
     check_name(target.url.rpartition("/")[2], what="savepoint")
-    if target.exists(MANIFEST):
-        msg = f"{target.url}: there is a savepoint of this name; choose another one"
-        raise ConfigError(msg)
+    _check_apart(target, [savepoint, *others.values()])
     _check_partitions(savepoint, plan, changes)
     for other in others.values():
         check_restorable(other)
@@ -150,6 +150,17 @@ def rewrite_savepoint(
         failpoints.hit("rewrite.changed")
         made = take_savepoint(work.source(), target.url, origin=ORIGIN, labels=_labels(savepoint))
     return Rewritten(plan, deleted, made)
+
+
+def _check_apart(target: Storage, savepoints: Sequence[Savepoint]) -> None:
+    """Refuse a folder that is a savepoint, or lies in one."""
+    if target.exists(MANIFEST):
+        msg = f"{target.url}: there is a savepoint of this name; choose another one"
+        raise ConfigError(msg)
+    for savepoint in savepoints:
+        if target.url.startswith(f"{savepoint.url}/"):
+            msg = f"{target.url}: lies in the savepoint {savepoint.url}; choose another folder"
+            raise ConfigError(msg)
 
 
 def _labels(savepoint: Savepoint) -> dict[str, str]:
