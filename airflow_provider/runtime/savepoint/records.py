@@ -74,7 +74,7 @@ class QuerySavepoint:
         administrative: how many of the last batches read nothing and wrote nothing, because only
             the state was changed in them.
         history: of a bootstrapped query, what its sources have read: each a
-            :class:`~airflow_provider.runtime.sources.ReadPlace`. Who goes on from here reads
+            :class:`~airflow_provider.runtime.readplaces.ReadPlace`. Who goes on from here reads
             something else.
     """
 

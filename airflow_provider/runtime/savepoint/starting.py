@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from airflow_provider.runtime.checkpoint import CheckpointLogs, mismatches
 from airflow_provider.runtime.errors import ConfigError
+from airflow_provider.runtime.readplaces import ReadPlace
 from airflow_provider.runtime.savepoint.catalog import open_savepoint
 from airflow_provider.runtime.savepoint.continuing import Continuation
 from airflow_provider.runtime.savepoint.repartitioning import (
@@ -18,7 +19,6 @@ from airflow_provider.runtime.savepoint.restoring import (
     check_restorable,
     finish_restore,
 )
-from airflow_provider.runtime.sources import ReadPlace
 from airflow_provider.runtime.storage import open_storage
 
 if TYPE_CHECKING:

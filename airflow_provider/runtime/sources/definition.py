@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.markers import marker_name
+from airflow_provider.runtime.readplaces import FILE_FORMATS
 from airflow_provider.runtime.sources.marked import even_if_missing, with_markers
 
 if TYPE_CHECKING:
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
 
 # Carries the source's name into Spark's plan, where offsets and metrics are found again by it.
 SOURCE_OPTION: Final = "spark-stream.source"
-FILE_FORMATS: Final = frozenset({"avro", "csv", "json", "orc", "parquet", "text", "xml"})
 UNKNOWN_FORMAT: Final = "unknown"  # of a stream that the job opened without ``ctx.read``
 
 _NOTHING: Final = ".spark-stream-nothing"  # what is read of a source that has ended

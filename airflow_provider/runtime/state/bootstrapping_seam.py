@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 from airflow_provider.runtime.checkpoint import mismatches
 from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.markers import is_marker
-from airflow_provider.runtime.sources import ReadPlace
+from airflow_provider.runtime.readplaces import ReadPlace
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence

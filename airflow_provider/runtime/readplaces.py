@@ -11,14 +11,14 @@ import hashlib
 import json
 from typing import TYPE_CHECKING, Any, Final
 
-from airflow_provider.runtime.sources.definition import FILE_FORMATS
 from airflow_provider.runtime.storage import local_path_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from airflow_provider.runtime.sources.definition import SourceDefinition
+    from airflow_provider.runtime.sources import SourceDefinition
 
+FILE_FORMATS: Final = frozenset({"avro", "csv", "json", "orc", "parquet", "text", "xml"})
 _FILTER: Final = "pathglobfilter"
 # Options that say from where on, how fast or how, and not what is read.
 _HOW: Final = ("starting", "ending", "max", "min", "fail", "fetch", "group", "latest", "clean")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_provider.runtime.sources import ReadPlace, SourceDefinition
+from airflow_provider.runtime.readplaces import ReadPlace
+from airflow_provider.runtime.sources import SourceDefinition
 
 
 def read(file_format="csv", path="/data/a", name="events", **options):
