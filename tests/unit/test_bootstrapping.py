@@ -180,3 +180,21 @@ def test_a_savepoint_is_changed_and_stays_as_it_is(job, tmp_path, capsys):
     assert "there is a savepoint of this name" in capsys.readouterr().err
     assert EXIT_USAGE == cli.main(["state", "rewrite", old, "--to", f"{old}/n", "--reset-source=0"])
     assert "lies in the savepoint" in capsys.readouterr().err
+
+
+def test_a_batch_that_only_changed_state_is_not_what_the_job_has_written(job, tmp_path, capsys):
+    """
+    Restored into the job's own directory, such a savepoint goes back before the batch of the job
+    that has the same number, and what that has written would be written again.
+    """
+    saved = tmp_path / "saved"
+    cli.main(["savepoint", "take", str(job), "--to", str(saved)])
+    manifest = saved / "savepoint.json"
+    record = json.loads(manifest.read_text())
+    assert EXIT_OK == cli.main(["savepoint", "restore", str(saved), str(job)])
+
+    record["queries"]["q"]["administrative"] = 1
+    manifest.write_text(json.dumps({**record, "taken": "2026-01-02T00:00:00.000Z"}))
+
+    assert EXIT_USAGE == cli.main(["savepoint", "restore", str(saved), str(job)])
+    assert "has written epochs 1 to 1 after this savepoint" in capsys.readouterr().err
