@@ -104,6 +104,17 @@ def test_each_source_is_reset_kept_or_internal():
     assert ["events"] == [place.name for place in seam.history["q"]]
 
 
+def test_a_source_that_is_read_twice_goes_with_all_others():
+    """
+    Spark may keep one folder for both places, so those behind it would be taken for others.
+    """
+    twice = [query(source(), source(), source("table", "/table"))]
+
+    assert [0, 1, 2] == plan_seam(twice, [], output="discard").places_to_reset(["events"] * 3)
+    with pytest.raises(ConfigError, match="reads a source at several places"):
+        plan_seam(twice, ["table"], output="discard")
+
+
 @pytest.mark.parametrize(
     ("live", "kept", "said"),
     [

@@ -148,6 +148,11 @@ LIMIT = {**COUNT, "name": "globalLimit"}
         (savepoint(a=query(ended=["events"])), {"reset": ("events",)}, "has ended"),
         (savepoint(a=query(COUNT, planned=True)), {"delete_keys": "true"}, "was in flight"),
         (savepoint(a=query(planned=True)), {"reset": ("events",)}, "was in flight"),
+        (
+            savepoint(a=query(sources=("a", "a", "b"), offsets=(1, 1, 2))),
+            {"reset": ("b",)},
+            "reads a source at several places",
+        ),
         (savepoint(a=query(HDFS)), {"delete_keys": "true"}, "Spark rewrites only rocksdb"),
         (savepoint(a=query(LIMIT)), {"delete_keys": "true"}, "does not know how to rewrite"),
     ],

@@ -14,7 +14,7 @@ from airflow_provider.runtime.checkpoint.logs import CheckpointLogs
 from airflow_provider.runtime.errors import OpenBatchError, UnknownFormatError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Collection, Mapping, Sequence
 
     from airflow_provider.runtime.storage import Storage
 
@@ -23,12 +23,26 @@ ANEW: Final = "-"
 _BY_PLACE: Final = "v1"
 
 
+def can_reset(names: Sequence[str | None], places: Collection[int]) -> bool:
+    """Tell whether it is clear what the sources at these places have put down.
+
+    A source that is read at several places of the plan has a line for each, and one folder or
+    several; so the folders behind it cannot be told from their numbers, unless all of them go.
+
+    Args:
+        names: the sources in the order of the offset log.
+        places: those that are to begin from their beginning.
+    """
+    known = [name for name in names if name is not None]
+    return len(set(known)) == len(known) or set(places) in (set(), set(range(len(names))))
+
+
 def reset_positions(checkpoint: Storage, places: Collection[int]) -> None:
     """Let some sources of a stopped query begin from their beginning.
 
     Args:
         checkpoint: the query's; nobody else may be using it.
-        places: which ones, by their places in the offset log.
+        places: which ones, by their places in the offset log; see :func:`can_reset`.
 
     Raises:
         OpenBatchError: a batch is planned and not committed: its rows would be lost.

@@ -20,6 +20,7 @@ import dataclasses
 from typing import TYPE_CHECKING
 
 from airflow_provider.runtime.checkpoint import mismatches
+from airflow_provider.runtime.checkpoint.positions import can_reset
 from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.markers import is_marker
 from airflow_provider.runtime.readplaces import ReadPlace
@@ -80,7 +81,17 @@ def plan_seam(queries: Sequence[QueryDefinition], kept: Collection[str], *, outp
         )
         raise ConfigError(msg)
     stays = frozenset({*kept, *internal})
-    return Seam(stays, {query.name: _history_of(query, stays) for query in queries})
+    seam = Seam(stays, {query.name: _history_of(query, stays) for query in queries})
+    for query in queries:
+        order = [source.name for source in query.sources]
+        if not can_reset(order, seam.places_to_reset(order)):
+            msg = (
+                f"query {query.name!r} reads a source at several places, so Spark's files do not "
+                "tell which of its sources keep their positions; let all of them begin anew, or "
+                "none, or give that source a second name where it is read again"
+            )
+            raise ConfigError(msg)
+    return seam
 
 
 def _history_of(query: QueryDefinition, stays: Collection[str]) -> tuple[ReadPlace, ...]:

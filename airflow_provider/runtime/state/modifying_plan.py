@@ -11,7 +11,7 @@ import json
 import re
 from typing import TYPE_CHECKING, Any, Final
 
-from airflow_provider.runtime.checkpoint.positions import ANEW
+from airflow_provider.runtime.checkpoint.positions import ANEW, can_reset
 from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.jobdir import check_name
 from airflow_provider.runtime.savepoint.repartitioning import KINDS, PROVIDER, check_partitions
@@ -250,6 +250,13 @@ class _Planner:
         return [self._changes.query] if self._changes.query is not None else list(self._queries)
 
     def _check_changeable(self, plan: QueryPlan, query: QuerySavepoint) -> None:
+        reset = [place for place, line in plan.lines.items() if line == ANEW]
+        if not can_reset(query.topology.sources, reset):
+            msg = (
+                f"{self._url}: query {plan.source!r} reads a source at several places, so Spark's "
+                "files do not tell which of its sources keep their positions; reset all of them"
+            )
+            raise ConfigError(msg)
         changed = plan.rewrites_rows or plan.lines or plan.dropped or plan.partitions is not None
         if changed and query.planned:
             msg = (
