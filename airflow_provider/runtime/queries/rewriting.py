@@ -70,9 +70,13 @@ def read_state(
         operator: the stateful operator's number.
         store: the store's name.
     """
+    jvm: Any = session._jvm
+    # What the option is called differs between Spark's versions, and one that is unknown is ignored.
+    options = jvm.org.apache.spark.sql.execution.datasources.v2.state.StateSourceOptions
+    as_stored = options.INTERNAL_ONLY_READ_ALL_COLUMN_FAMILIES()
     reader = session.read.format("statestore").option("batchId", batch)
     reader = reader.option("operatorId", operator).option("storeName", store)
-    return reader.option("internalOnlyReadAllColumnFamilies", "true").load(checkpoint)
+    return reader.option(as_stored, "true").load(checkpoint)
 
 
 def rewrite_state(
