@@ -71,7 +71,7 @@ def read_state(
         store: the store's name.
     """
     jvm: Any = session._jvm
-    # What the option is called differs between Spark's versions, and one that is unknown is ignored.
+    # The option's name differs between Spark's versions, and an unknown one is ignored.
     options = jvm.org.apache.spark.sql.execution.datasources.v2.state.StateSourceOptions
     as_stored = options.INTERNAL_ONLY_READ_ALL_COLUMN_FAMILIES()
     reader = session.read.format("statestore").option("batchId", batch)
