@@ -90,7 +90,7 @@ def test_deleted_keys_are_in_no_result(spark, place):
     assert [("y", START + 22, -1)] == read_with_pandas(place.output / "joined")
 
 
-@pytest.mark.parametrize("store", ["rocksdb", "format 2"])
+@pytest.mark.parametrize("store", ["rocksdb", pytest.param("format 2", marks=pytest.mark.soak)])
 def test_operators_replaced_dropped_and_emptied(spark, place, store):
     """
     Each shows in the drained result; so does a list of keys, in the job's own directory.
