@@ -10,8 +10,8 @@ from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.jobdir import BATCH, check_name
 from airflow_provider.runtime.queries.definition import QueryDefinition, place_of, sources_of
 from airflow_provider.runtime.queries.plan import check_supported, is_streaming, operations
-from airflow_provider.runtime.sinks import FilesSink, NativeSink, Sink
-from airflow_provider.runtime.sources import SourceBinding, SourceDefinition
+from airflow_provider.runtime.sinks import DiscardSink, FilesSink, NativeSink, Sink
+from airflow_provider.runtime.sources import SourceBinding, SourceDefinition, load_table
 
 if TYPE_CHECKING:
     import datetime as dt
@@ -56,6 +56,7 @@ class JobContext:
         mode: str,
         interval: tuple[dt.datetime, dt.datetime] | None = None,
         target_batch_s: float | None = None,
+        discards_output: bool = False,
         bindings: Mapping[str, SourceBinding] | None = None,
     ) -> None:
         self.spark = spark
@@ -64,6 +65,7 @@ class JobContext:
         self.mode = mode
         self.interval = interval
         self._target_batch_s = target_batch_s
+        self._discards_output = discards_output
         self._bindings = bindings or {}
         self._sources: list[SourceDefinition] = []
         self._queries: list[QueryDefinition] = []
@@ -134,6 +136,39 @@ class JobContext:
         self._sources.append(source)
         return df
 
+    def initial_state(
+        self,
+        name: str,
+        *,
+        format: str,
+        path: str | None = None,
+        schema: StructType | str | None = None,
+        options: Mapping[str, str] | None = None,
+    ) -> DataFrame:
+        """Return a table that ``transformWithState(…, initialState=table.groupBy(…))`` begins with.
+
+        Spark gives its rows to the processor's ``handleInitialState`` in the query's first batch,
+        which may set timers, and never again: a job that goes on, or begins from a savepoint, keeps
+        the state that it has.
+
+        Args:
+            name: what it is called in errors.
+            format: any of Spark's batch sources.
+            path: for sources that have one.
+            schema: as for ``DataFrameReader.schema``.
+            options: the source's options.
+
+        Raises:
+            ConfigError: Spark cannot read it, or there is no state to begin with: in BATCH.
+        """
+        check_name(name, what="initial state")
+        if self._is_batch:
+            msg = f"initial state {name!r}: BATCH keeps no state; run with mode 'streaming'"
+            raise ConfigError(msg)
+        return load_table(
+            self.spark, name, file_format=format, path=path, schema=schema, options=options
+        )
+
     def write(
         self,
         name: str,
@@ -174,6 +209,8 @@ class JobContext:
             msg = f"query {name!r}: {what}; begin with ctx.read"
             raise ConfigError(msg)
         sinks = _sinks_of(name, to)
+        if self._discards_output:
+            sinks = tuple(DiscardSink(sink.name, getattr(sink, "location", None)) for sink in sinks)
         for sink in sinks:
             sink.check(df, output_mode)
         refused = check_supported(df, output_mode)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import datetime as dt
 import uuid
 from typing import TYPE_CHECKING, Final
 
@@ -20,12 +21,12 @@ from airflow_provider.runtime.jobdir import (
 from airflow_provider.runtime.lifecycle import AtEnd
 
 if TYPE_CHECKING:
-    import datetime as dt
     from collections.abc import Mapping, Sequence
 
     from airflow_provider.runtime.queries import QueryDefinition
 
 MODES: Final = ("automatic", "streaming", "batch")
+OUTPUTS: Final = ("discard", "keep")
 UNTIL: Final = ("end", "available", "stopped")
 REPLAYABLE_RUNS: Final = 3
 """Whoever clears a run does so soon after it has ended; each one kept holds files of its state."""
@@ -57,6 +58,8 @@ class Ask:
         target_batch_s: how long a batch should take; 0 for as long as it does, None for the
             default: :data:`DEFAULT_TARGET_S` for sources that have a limit of their own, in a run
             that goes on until it is stopped. An attempt may ask for another one than the last did.
+        bootstrap: ``discard`` or ``keep``, for a run that only makes state: no query or source ends
+            in it, and with ``discard`` nothing is written. None for any other run.
     """
 
     job_dir: str
@@ -77,6 +80,7 @@ class Ask:
     replayable_runs: int = 0
     replays: str | None = None
     target_batch_s: float | None = None
+    bootstrap: str | None = None
 
     def __post_init__(self) -> None:
         """Refuse what needs no look at the job.
@@ -112,6 +116,38 @@ class Ask:
         if self.target_batch_s is None:
             return DEFAULT_TARGET_S if until == "stopped" else 0.0
         return self.target_batch_s
+
+
+def parse_pairs(values: Sequence[str], option: str) -> dict[str, str]:
+    """Read what was given as ``NAME=VALUE``, several times.
+
+    Raises:
+        ConfigError: one of them is not.
+    """
+    pairs: dict[str, str] = {}
+    for value in values:
+        key, separator, text = value.partition("=")
+        if not separator or not key:
+            msg = f"{option} {value!r}: write {option} NAME=VALUE"
+            raise ConfigError(msg)
+        pairs[key] = text
+    return pairs
+
+
+def parse_interval(values: Sequence[str] | None) -> tuple[dt.datetime, dt.datetime] | None:
+    """Read the start and the end of an interval, None for none.
+
+    Raises:
+        ConfigError: they are not two times.
+    """
+    if values is None:
+        return None
+    try:
+        start, end = (dt.datetime.fromisoformat(v.replace("Z", "+00:00")) for v in values)
+    except ValueError as error:
+        msg = f"--interval {' '.join(values)}: write two times such as 2026-01-01T00:00:00Z"
+        raise ConfigError(msg) from error
+    return start, end
 
 
 def parse_target_batch_time(value: str | float | None) -> float | None:

@@ -132,7 +132,7 @@ class Attempt:
             job.plan.at_end,
             upstream=upstream_of(job.queries),
             continuous=job.plan.until == "stopped",
-            bounded=ending_alone(job.queries),
+            bounded=() if ask.bootstrap else ending_alone(job.queries),
         )
         self._events: deque[lifecycle.Event] = deque()
         self._queries: dict[str, RunningQuery | BatchQuery] = {}
@@ -344,11 +344,8 @@ class Attempt:
             for name, intent in self._intents.items()
             if committed or intent is not None
         }
-        mixed = [
-            name
-            for name, query in self._queries.items()
-            if not set(query.definition.ending) <= set(query.definition.ended)
-        ]
+        left = {name: query.definition.yet_to_end for name, query in self._queries.items()}
+        mixed = [name for name in left if left[name] and not self._ask.bootstrap]
         self._events.append(lifecycle.Started(steps, self._desk.promised(), mixed))
 
     def _start_query(self, instruction: lifecycle.StartQuery) -> None:

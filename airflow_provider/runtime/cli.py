@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import datetime as dt
 import json
 import logging
 import signal
@@ -12,7 +11,14 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider.runtime import cli_savepoint, cli_state, cli_stop
-from airflow_provider.runtime.asking import MODES, UNTIL, Ask, parse_target_batch_time
+from airflow_provider.runtime.asking import (
+    MODES,
+    UNTIL,
+    Ask,
+    parse_interval,
+    parse_pairs,
+    parse_target_batch_time,
+)
 from airflow_provider.runtime.checkpoint import (
     CheckpointLogs,
     describe_checkpoint,
@@ -23,7 +29,6 @@ from airflow_provider.runtime.console import live_progress
 from airflow_provider.runtime.durations import parse_duration
 from airflow_provider.runtime.errors import (
     EXIT_OK,
-    ConfigError,
     RunFailedError,
     SparkStreamError,
     UnknownJobError,
@@ -104,14 +109,14 @@ def _ask_of(arguments: argparse.Namespace) -> Ask:
         job_dir=arguments.job_dir,
         entry=arguments.entry,
         run_id=arguments.run_id,
-        params=_pairs(arguments.param, "--param"),
+        params=parse_pairs(arguments.param, "--param"),
         mode=arguments.mode,
         until=arguments.until,
         at_end=arguments.at_end,
         trigger_s=parse_duration(trigger, name="--trigger") if trigger else None,
-        interval=_interval(arguments.interval),
+        interval=parse_interval(arguments.interval),
         master=arguments.master,
-        conf=_pairs(arguments.conf, "--conf"),
+        conf=parse_pairs(arguments.conf, "--conf"),
         driver_id=arguments.driver_id,
         from_savepoint=arguments.from_savepoint,
         allow_non_restored_state=arguments.allow_non_restored_state,
@@ -120,28 +125,6 @@ def _ask_of(arguments: argparse.Namespace) -> Ask:
         replays=arguments.replay,
         target_batch_s=parse_target_batch_time(arguments.target_batch_time),
     )
-
-
-def _pairs(values: Sequence[str], option: str) -> dict[str, str]:
-    pairs: dict[str, str] = {}
-    for value in values:
-        key, separator, text = value.partition("=")
-        if not separator or not key:
-            msg = f"{option} {value!r}: write {option} NAME=VALUE"
-            raise ConfigError(msg)
-        pairs[key] = text
-    return pairs
-
-
-def _interval(values: Sequence[str] | None) -> tuple[dt.datetime, dt.datetime] | None:
-    if values is None:
-        return None
-    try:
-        start, end = (dt.datetime.fromisoformat(v.replace("Z", "+00:00")) for v in values)
-    except ValueError as error:
-        msg = f"--interval {' '.join(values)}: write two times such as 2026-01-01T00:00:00Z"
-        raise ConfigError(msg) from error
-    return start, end
 
 
 def _stop_on_signals(stop: threading.Event) -> None:
@@ -249,7 +232,7 @@ def _cleanup(arguments: argparse.Namespace) -> int:
     from airflow_provider.runtime.cleanup import clean_up
 
     known_job(arguments.job_dir)
-    conf = _pairs(arguments.conf, "--conf")
+    conf = parse_pairs(arguments.conf, "--conf")
     queries = clean_up(arguments.job_dir, entry=arguments.entry, conf=conf)
     print(f"{arguments.job_dir}: in order: {', '.join(queries) or 'no query has such a sink'}")
     return EXIT_OK
@@ -263,7 +246,7 @@ def _rewind(arguments: argparse.Namespace) -> int:
         arguments.run_id,
         with_later=arguments.with_later,
         entry=arguments.entry,
-        conf=_pairs(arguments.conf, "--conf"),
+        conf=parse_pairs(arguments.conf, "--conf"),
     )
     print(f"{arguments.job_dir}: undone, in this order: {', '.join(undone)}")
     return EXIT_OK
@@ -303,7 +286,7 @@ def _parser() -> argparse.ArgumentParser:
     cleanup.add_argument("--conf", action="append", default=[], metavar="K=V", help="for Spark")
     _add_rewind(commands)
     cli_savepoint.add_commands(commands, _add)
-    cli_state.add_commands(commands, _add)
+    cli_state.add_commands(commands, _add, _stop_on_signals)
     checkpoint = commands.add_parser("checkpoint", help="look at, or drain, any Spark checkpoint")
     actions = checkpoint.add_subparsers(required=True, metavar="ACTION")
     show = _add(actions, "show", _checkpoint_show, "explain a checkpoint as JSON")

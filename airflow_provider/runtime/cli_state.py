@@ -1,4 +1,4 @@
-"""``spark-stream state``: show, query, diff, growth. All of them only read."""
+"""``spark-stream state``: show, query, diff and growth, which only read; and what makes state."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import json
 import logging
 from typing import TYPE_CHECKING, Any, Final
 
+from airflow_provider.runtime import cli_bootstrap, cli_rewrite
 from airflow_provider.runtime.console import text_table
 from airflow_provider.runtime.errors import EXIT_OK, ConfigError
 from airflow_provider.runtime.java import check_java
@@ -25,6 +26,7 @@ from airflow_provider.runtime.storage import open_storage, spark_url
 
 if TYPE_CHECKING:
     import argparse
+    import threading
     from collections.abc import Callable, Iterator, Sequence
 
     from pyspark.sql import DataFrame, SparkSession
@@ -38,14 +40,19 @@ _TOLD_TWICE: Final = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
 _TIME_ZONE: Final = "spark.sql.session.timeZone"
 
 
-def add_commands(commands: Any, add: Callable[..., argparse.ArgumentParser]) -> None:
+def add_commands(
+    commands: Any,
+    add: Callable[..., argparse.ArgumentParser],
+    stop_on_signals: Callable[[threading.Event], None],
+) -> None:
     """Add the commands.
 
     Args:
         commands: ``spark-stream``'s own.
         add: makes one command: where, its name, what it calls, what it does.
+        stop_on_signals: lets signals set an event, once Spark runs.
     """
-    group = commands.add_parser("state", help="read state as tables: what streams remember")
+    group = commands.add_parser("state", help="what streams remember: read, made, changed")
     actions = group.add_subparsers(required=True, metavar="ACTION")
     _add_show(actions, add)
     query = add(actions, "query", _query, "run a SQL query over state")
@@ -71,6 +78,8 @@ def add_commands(commands: Any, add: Callable[..., argparse.ArgumentParser]) -> 
     growth.add_argument("--bytes-only", action="store_true", help=text)
     growth.add_argument("--json", action="store_true")
     _add_conf(growth)
+    cli_bootstrap.add_actions(actions, add, stop_on_signals)
+    cli_rewrite.add_actions(actions, add)
 
 
 def _add_show(actions: Any, add: Callable[..., argparse.ArgumentParser]) -> None:

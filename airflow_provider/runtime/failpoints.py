@@ -66,6 +66,11 @@ ALL: Final = (
     "restore.numbered",
     "restore.restored_one",
     "restore.done",
+    "bootstrap.recorded",
+    "bootstrap.read",
+    "bootstrap.reset_one",
+    "rewrite.claimed",
+    "rewrite.changed",
 )
 CRASH_EXIT: Final = 137  # what a supervisor sees after SIGKILL
 _VARIABLE: Final = "SPARK_STREAM_FAILPOINT"

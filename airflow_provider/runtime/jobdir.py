@@ -21,6 +21,7 @@
     runs/<run id>/replay.json                    ReplayRecord: a person has cleared the task
     restores/<n>.json                            RestoreRecord (savepoint/restoring.py)
     savepoints/<name>/                           see savepoint/records.py
+    bootstraps/<name>/                           a job directory of its own (state/bootstrapping.py)
     leases/<token>.json  heartbeats/<token>.json
     requests/<id>.json  replies/<id>.json
 """

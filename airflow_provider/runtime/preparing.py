@@ -172,6 +172,7 @@ def declare_in(mode: str, ask: Ask, run_id: str, spark: SparkSession) -> Declare
             mode=mode,
             interval=ask.interval,
             target_batch_s=ask.target_batch_s,
+            discards_output=ask.bootstrap == "discard",
             bindings=bindings,
         )
         _call(function, context, ask.entry)

@@ -284,7 +284,7 @@ def _take_back(
 
 def _batch_of(savepoint: Savepoint, name: str) -> int:
     saved = savepoint.record.queries.get(name)
-    return saved.batch if saved is not None else -1
+    return saved.epoch if saved is not None else -1
 
 
 def _names(directory: JobDirectory, savepoint: Savepoint) -> dict[str, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 from airflow_provider.runtime.checkpoint import CheckpointLogs
@@ -20,6 +21,8 @@ from airflow_provider.runtime.savepoint import (
     take_savepoint,
 )
 from airflow_provider.runtime.sinks.protocol import OpenFence
+from airflow_provider.runtime.state.modifying import rewrite_savepoint
+from airflow_provider.runtime.state.modifying_plan import Changes
 from airflow_provider.runtime.storage import open_storage
 from tests.unit.support import EpochBench
 
@@ -27,22 +30,25 @@ from tests.unit.support import EpochBench
 def act(action: str, root: Path) -> None:
     """Do one thing to the job in ``root/job`` and its savepoints."""
     job, savepoints = str(root / "job"), str(root / "job" / "savepoints")
-    if action == "take":
-        take_savepoint(job_source(job, SystemClock()), f"{savepoints}/new", origin="periodic")
-    elif action == "restore":
-        restore_job(str(root / "restored"), f"{savepoints}/old")
-    elif action == "claim":
-        restore_job(str(root / "restored"), f"{savepoints}/old", claim_mode="claim")
-    elif action == "spread":
-        spread(root)
-    elif action == "back":
-        restore_job(job, f"{savepoints}/old")
-    elif action == "dispose":
-        dispose(f"{savepoints}/old")
-    elif action == "retain":
-        retain(savepoints, Retention(keep=1))
-    else:
-        raise ValueError(action)
+    acts: dict[str, Callable[[], object]] = {
+        "take": lambda: take_savepoint(
+            job_source(job, SystemClock()), f"{savepoints}/new", origin="periodic"
+        ),
+        "restore": lambda: restore_job(str(root / "restored"), f"{savepoints}/old"),
+        "claim": lambda: restore_job(
+            str(root / "restored"), f"{savepoints}/old", claim_mode="claim"
+        ),
+        "spread": lambda: spread(root),
+        "back": lambda: restore_job(job, f"{savepoints}/old"),
+        "change": lambda: rewrite_savepoint(
+            f"{savepoints}/old",
+            f"{savepoints}/new",
+            Changes(rename={"q": "renamed"}, reset=("0",)),
+        ),
+        "dispose": lambda: dispose(f"{savepoints}/old"),
+        "retain": lambda: retain(savepoints, Retention(keep=1)),
+    }
+    acts[action]()
 
 
 def spread(root: Path) -> None:

@@ -158,7 +158,8 @@ def test_a_driver_whose_jvm_is_killed_fails_and_resumes(place, drivers):
 
 
 # A stream passes no step of a take-back and folds no record away (tests/crash/test_protocol.py),
-# takes and restores no savepoint (test_savepoints.py), undoes no other (test_rewinding.py) and is
+# takes, restores and changes no savepoint (test_savepoints.py), makes no state of history
+# (test_bootstrap.py), undoes no other (test_rewinding.py) and is
 # not asked to stop (test_stopping.py); a sink's own steps are for the contract suite
 # (tests/spark/test_sink_contract.py), and a batch job dies in test_kill_batch.py.
 NOT_IN_A_RUN = (
@@ -174,6 +175,8 @@ NOT_IN_A_RUN = (
     "stop.",
     "sources.",
     "batch.",
+    "bootstrap.",
+    "rewrite.",
 )
 IN_A_RUN = tuple(point for point in failpoints.ALL if not point.startswith(NOT_IN_A_RUN))
 

@@ -47,10 +47,12 @@ RESTORING = (
     "restore.restored_one",
     "restore.done",
 )
+CHANGING = ("rewrite.claimed", "rewrite.changed")
 DEATHS = [
     *(("take", point) for point in TAKING),
     *((action, point) for action in ("dispose", "retain") for point in REMOVING),
     *((action, point) for action in ("restore", "back") for point in RESTORING),
+    *(("change", point) for point in (*CHANGING, *RESTORING, *TAKING)),
     *(("spread", point) for point in (*RESTORING, "restore.repartitioned")),
     *(("claim", point) for point in ("restore.restored_one", "restore.done", *REMOVING)),
 ]
@@ -60,7 +62,7 @@ def test_every_failpoint_of_savepoints_is_died_at():
     """
     The list of deaths below and the source agree.
     """
-    points = {p for p in failpoints.ALL if p.startswith(("savepoint.", "restore."))}
+    points = {p for p in failpoints.ALL if p.startswith(("savepoint.", "restore.", "rewrite."))}
 
     assert points == {point for _, point in DEATHS}
 
@@ -155,6 +157,7 @@ def test_a_death_at_any_step(crowded, action, point, again):
     names = {savepoint.folder for savepoint in savepoints_of(place)}
     expected = {
         "take": {"old", "newest", "new"},
+        "change": {"old", "newest", "new"},
         "dispose": {"newest"},
         "retain": {"newest"},
         "restore": {"old", "newest"},

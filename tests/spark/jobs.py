@@ -139,16 +139,16 @@ def window_over_window(ctx: JobContext) -> None:
 
 
 def session_window(ctx: JobContext) -> None:
-    sessions = events(ctx).groupBy(F.session_window("time", "4 seconds"), "k")
-    counted = sessions.agg(F.count("*").alias("n"))
-    write(
-        ctx,
-        counted.select(
-            seconds("session_window.start").alias("start"),
-            seconds("session_window.end").alias("end"),
-            "k",
-            "n",
-        ),
+    write(ctx, sessions(events(ctx)))
+
+
+def sessions(df: DataFrame) -> DataFrame:
+    counted = df.groupBy(F.session_window("time", "4 seconds"), "k").agg(F.count("*").alias("n"))
+    return counted.select(
+        seconds("session_window.start").alias("start"),
+        seconds("session_window.end").alias("end"),
+        "k",
+        "n",
     )
 
 
@@ -163,14 +163,14 @@ def joined(ctx: JobContext) -> DataFrame:
 
 
 def outer_join(ctx: JobContext) -> None:
-    rows = joined(ctx)
-    write(
-        ctx,
-        rows.select(
-            "id",
-            seconds("shown_at").alias("shown"),
-            F.coalesce(seconds("clicked_at"), F.lit(-1)).alias("clicked"),
-        ),
+    write(ctx, when_clicked(ctx))
+
+
+def when_clicked(ctx: JobContext) -> DataFrame:
+    return joined(ctx).select(
+        "id",
+        seconds("shown_at").alias("shown"),
+        F.coalesce(seconds("clicked_at"), F.lit(-1)).alias("clicked"),
     )
 
 
@@ -225,6 +225,39 @@ class PerBucket(StatefulProcessor):
         return int(n)
 
 
+class Worth(StatefulProcessor):
+    """Keeps accounts by their currency and its rate; a new rate tells what each is worth by it."""
+
+    def init(self, handle: StatefulProcessorHandle) -> None:
+        self._rate = handle.getValueState("rate", "rate int")
+        self._accounts = handle.getMapState("accounts", "account string", "balance int")
+
+    def handleInitialState(self, key: Any, initialState: Any, timerValues: Any) -> None:
+        self._accounts.updateValue((initialState["account"],), (initialState["balance"],))
+
+    def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:
+        for row in sorted(rows, key=lambda row: row["time"]):
+            before = self._rate.get()[0] if self._rate.exists() else 0
+            self._rate.update((row["v"],))
+            for (account,), (balance,) in sorted(self._accounts.iterator()):
+                yield Row(account=account, before=balance * before, now=balance * row["v"])
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+def worth(ctx: JobContext) -> None:
+    accounts = ctx.initial_state("accounts", format="json", path=ctx.params["accounts"])
+    rates = events(ctx).groupBy("k")
+    schema = "account string, before long, now long"
+    write(
+        ctx,
+        rates.transformWithState(
+            Worth(), schema, "append", "eventTime", initialState=accounts.groupBy("k")
+        ),
+    )
+
+
 class PerBucketInPandas(PerBucket):
     """The same over pandas frames."""
 
@@ -242,13 +275,34 @@ class PerBucketInPandas(PerBucket):
 
 
 def bucketed(ctx: JobContext) -> DataFrame:
-    return events(ctx).withColumn("bucket", seconds("time") - seconds("time") % 10)
+    return in_buckets(events(ctx))
+
+
+def in_buckets(df: DataFrame) -> DataFrame:
+    return df.withColumn("bucket", seconds("time") - seconds("time") % 10)
 
 
 def timers(ctx: JobContext) -> None:
-    rows = bucketed(ctx).groupBy("k")
-    schema = "k string, start long, n long"
-    write(ctx, rows.transformWithState(PerBucket(), schema, "append", "eventTime"))
+    write(ctx, per_bucket(events(ctx)))
+
+
+def per_bucket(df: DataFrame) -> DataFrame:
+    rows, schema = in_buckets(df).groupBy("k"), "k string, start long, n long"
+    return rows.transformWithState(PerBucket(), schema, "append", "eventTime")
+
+
+def everything(ctx: JobContext) -> None:
+    """Write with every kind of state, each by a query of its own."""
+    df = events(ctx)
+    made = {
+        "windows": tumbling(df, "k"),
+        "sessions": sessions(df),
+        "distinct": df.dropDuplicatesWithinWatermark(["k", "v"]).select("k", "v"),
+        "timers": per_bucket(df),
+        "joined": when_clicked(ctx),
+    }
+    for name, rows in made.items():
+        ctx.write(name, rows, to=files(f"{ctx.params['output']}/{name}"))
 
 
 def timers_in_pandas(ctx: JobContext) -> None:

@@ -16,8 +16,10 @@ import pytest
 
 from airflow_provider.runtime import failpoints
 from airflow_provider.runtime.asking import Ask
+from airflow_provider.runtime.clock import SystemClock
 from airflow_provider.runtime.driver import run_job
 from airflow_provider.runtime.jobdir import FinalCheckpoint
+from airflow_provider.runtime.savepoint import Savepoint, job_source, take_savepoint
 
 JOBS = Path(__file__).with_name("jobs.py")
 START = int(dt.datetime(2026, 1, 1, tzinfo=dt.timezone.utc).timestamp())
@@ -29,6 +31,20 @@ CONF: Mapping[str, str] = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.shuffle.partitions": "2",
 }
+STATE = "spark.sql.streaming.stateStore"
+PROVIDERS = "org.apache.spark.sql.execution.streaming.state"
+ROCKSDB = {f"{STATE}.providerClass": f"{PROVIDERS}.RocksDBStateStoreProvider"}
+FORMATS = {
+    "hdfs": {f"{STATE}.providerClass": f"{PROVIDERS}.HDFSBackedStateStoreProvider"},
+    "rocksdb": ROCKSDB,
+    "changelogs": {**ROCKSDB, f"{STATE}.rocksdb.changelogCheckpointing.enabled": "true"},
+    "format 2": {
+        **ROCKSDB,
+        f"{STATE}.rocksdb.changelogCheckpointing.enabled": "true",
+        f"{STATE}.checkpointFormatVersion": "2",
+    },
+}
+SUSPEND = {"until": "available", "at_end": "suspend"}
 
 
 @contextlib.contextmanager
@@ -105,6 +121,17 @@ class Place:
 
     def noted(self) -> list[str]:
         return self.trace.read_text(encoding="utf-8").split() if self.trace.exists() else []
+
+
+def savepoint_of(place: Place, name: str = "s1", **how: Any) -> Savepoint:
+    """Take a savepoint of the job as it is."""
+    source = job_source(str(place.job_dir), SystemClock())
+    return take_savepoint(source, str(place.root / "savepoints" / name), **how)
+
+
+def run_in(spark: Any, place: Place, job_dir: Path, job: str, **asked: Any) -> FinalCheckpoint:
+    """Run the job in another directory than its own."""
+    return run_job(dataclasses.replace(place.ask(job, **asked), job_dir=str(job_dir)), spark=spark)
 
 
 # --- readers ------------------------------------------------------------------------------------

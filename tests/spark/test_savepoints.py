@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import shutil
 import threading
 import time
@@ -10,34 +9,29 @@ import uuid
 
 import pytest
 from pyspark.sql import functions as F  # noqa: N812 - the name everybody knows
-from streams import CONF, read_with_pandas, windows_of, write_events
+from streams import (
+    CONF,
+    FORMATS,
+    ROCKSDB,
+    STATE,
+    SUSPEND,
+    read_with_pandas,
+    run_in,
+    savepoint_of,
+    windows_of,
+    write_events,
+)
 
-from airflow_provider.runtime.clock import SystemClock
-from airflow_provider.runtime.driver import run_job
 from airflow_provider.runtime.errors import ConfigError, JobDrainedError
 from airflow_provider.runtime.restore import restore_job
 from airflow_provider.runtime.savepoint import (
     checkpoint_source,
-    job_source,
     take_savepoint,
     verify_savepoint,
 )
 
 pytestmark = pytest.mark.spark
 
-STATE = "spark.sql.streaming.stateStore"
-PROVIDERS = "org.apache.spark.sql.execution.streaming.state"
-ROCKSDB = {f"{STATE}.providerClass": f"{PROVIDERS}.RocksDBStateStoreProvider"}
-FORMATS = {
-    "hdfs": {f"{STATE}.providerClass": f"{PROVIDERS}.HDFSBackedStateStoreProvider"},
-    "rocksdb": ROCKSDB,
-    "changelogs": {**ROCKSDB, f"{STATE}.rocksdb.changelogCheckpointing.enabled": "true"},
-    "format 2": {
-        **ROCKSDB,
-        f"{STATE}.rocksdb.changelogCheckpointing.enabled": "true",
-        f"{STATE}.checkpointFormatVersion": "2",
-    },
-}
 HASTY = {
     f"{STATE}.minDeltasForSnapshot": "3",
     f"{STATE}.maintenanceInterval": "1s",
@@ -45,16 +39,6 @@ HASTY = {
 }
 FIRST = [(1, "a", 1), (4, "b", 2), (12, "b", 2), (25, "a", 3)]
 LATER = [(26, "b", 4), (31, "a", 5), (47, "a", 6)]
-SUSPEND = {"until": "available", "at_end": "suspend"}
-
-
-def savepoint_of(place, name="s1", **how):
-    source = job_source(str(place.job_dir), SystemClock())
-    return take_savepoint(source, str(place.root / "savepoints" / name), **how)
-
-
-def run_in(spark, place, job_dir, job, **asked):
-    return run_job(dataclasses.replace(place.ask(job, **asked), job_dir=str(job_dir)), spark=spark)
 
 
 @pytest.mark.parametrize("store", FORMATS)

@@ -28,6 +28,8 @@ from airflow_provider.runtime.errors import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from airflow_provider.runtime.storage import Storage
 
 _VERSIONS = frozenset({"v1", "v2"})
@@ -100,6 +102,11 @@ class OffsetEntry:
         metadata = {**self.metadata, "batchWatermarkMs": watermark_ms}
         return dataclasses.replace(self, metadata=metadata)
 
+    def with_positions(self, lines: Mapping[int, str]) -> OffsetEntry:
+        """Return the entry with other lines for some of its sources, by their places."""
+        sources = tuple(lines.get(place, line) for place, line in enumerate(self.sources))
+        return dataclasses.replace(self, sources=sources)
+
     def to_bytes(self) -> bytes:
         """Return the entry as Spark writes it."""
         metadata = json.dumps(self.metadata, separators=(",", ":"), ensure_ascii=False)
@@ -150,6 +157,13 @@ class CommitEntry:
             msg = f"{where}: the commit log entry is not an object"
             raise CorruptDocumentError(msg) from error
         return cls(version, ids)
+
+
+def with_state_ids(commit: bytes, ids: StateIds) -> bytes:
+    """Return a commit log entry with the ids of other states; all else stays."""
+    version, _, text = commit.decode().rstrip("\n").partition("\n")
+    entry = {**json.loads(text), "stateUniqueIds": {str(key): ids[key] for key in sorted(ids)}}
+    return f"{version}\n{json.dumps(entry, separators=(',', ':'))}".encode()
 
 
 class CheckpointLogs:

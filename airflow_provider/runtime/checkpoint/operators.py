@@ -149,6 +149,30 @@ def readdress(data: bytes, *, root: str, where: str) -> bytes:
     return version + b"\n" + text.encode()
 
 
+def renumber(data: bytes, number: int, *, where: str) -> bytes:
+    """Return an operator's metadata for another number in the query's plan.
+
+    Args:
+        data: the metadata's bytes.
+        number: the new number.
+        where: the address of *data*, named in errors.
+
+    Raises:
+        UnknownFormatError: they are of a version unknown here.
+        CorruptDocumentError: they are not an operator's metadata.
+    """
+    before = OperatorMetadata.parse(data, where=where)
+    document = _read(data, where=where)
+    document["operatorInfo"]["operatorId"] = number
+    for store in document["stateStoreInfo"]:
+        if _SCHEMA_FILES in store:
+            old, new = f"/state/{before.id}/", f"/state/{number}/"
+            store[_SCHEMA_FILES] = [new.join(path.rsplit(old, 1)) for path in store[_SCHEMA_FILES]]
+    version = data.split(b"\n", 1)[0]
+    text = json.dumps(document, separators=(",", ":"), ensure_ascii=False)
+    return version + b"\n" + text.encode()
+
+
 def has_one_partition(schema: bytes) -> bool:
     """Tell from its state's schema whether an operator runs in one partition, whatever was planned.
 

@@ -84,6 +84,11 @@ class QueryDefinition:
         return tuple(dict.fromkeys(s.name for s in self._sources_of_rows if s.ended))
 
     @property
+    def yet_to_end(self) -> tuple[str, ...]:
+        """Return the sources that end while others go on, and have not ended yet."""
+        return tuple(name for name in self.ending if name not in self.ended)
+
+    @property
     def marked(self) -> tuple[str, ...]:
         """Return the sources that need markers: those that may be silent, and all if some end."""
         is_mixed = bool(self.ending)

@@ -167,6 +167,16 @@ def count_input_rows(stream_execution: Any) -> int | None:
         return None
 
 
+def read_store(rows: Any) -> tuple[int, str]:
+    """Return the stateful operator and the store that a frame of Spark's state reader reads.
+
+    Args:
+        rows: the JVM's ``Dataset``, as the reader has returned it.
+    """
+    options = _table_options(next(items(rows.queryExecution().analyzed().collectLeaves())))
+    return int(str(_option(options, "operatorId"))), str(_option(options, "storeName"))
+
+
 def _plan_batch(df: DataFrame, output_mode: str) -> Any:
     """Return the JVM's ``IncrementalExecution`` of *df*.
 

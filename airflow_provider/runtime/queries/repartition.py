@@ -41,7 +41,7 @@ def spark_repartition(spark: SparkSession) -> Callable[[str, CheckpointLogs, int
         from pyspark.errors import PySparkException
 
         session = spark.newSession()
-        for key, value in _settings(logs).items():
+        for key, value in state_settings(logs).items():
             if session.conf.isModifiable(key):
                 session.conf.set(key, value)
         log.info("%s: repartitioning state to %s", checkpoint, partitions)
@@ -50,7 +50,7 @@ def spark_repartition(spark: SparkSession) -> Callable[[str, CheckpointLogs, int
         except (Py4JError, PySparkException) as error:
             msg = (
                 f"{checkpoint}: Spark could not spread its state over {partitions} partitions: "
-                f"{_first_line(error)}. The restore is open: give the command again without "
+                f"{first_line(error)}. The restore is open: give the command again without "
                 "partitions to restore the state as it is"
             )
             raise CheckpointError(msg) from error
@@ -58,7 +58,7 @@ def spark_repartition(spark: SparkSession) -> Callable[[str, CheckpointLogs, int
     return repartition
 
 
-def _settings(logs: CheckpointLogs) -> dict[str, str]:
+def state_settings(logs: CheckpointLogs) -> dict[str, str]:
     """Return how the query keeps its state; its log tells all but the format of the checkpoint."""
     batch = logs.position().last_commit
     conf = logs.offsets(batch).conf
@@ -66,7 +66,8 @@ def _settings(logs: CheckpointLogs) -> dict[str, str]:
     return {**kept, _FORMAT: "2" if logs.commit(batch).state_ids else "1"}
 
 
-def _first_line(error: Exception) -> str:
+def first_line(error: Exception) -> str:
+    """Return what an error of Spark's says first, with the name of its class in the JVM."""
     thrown = getattr(error, "java_exception", None)
     text = str(thrown.toString()) if thrown is not None else str(error)
     return next((line for line in text.splitlines() if line.strip()), type(error).__name__)

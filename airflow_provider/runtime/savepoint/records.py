@@ -31,7 +31,7 @@ COLLECTING: Final = "collecting.json"
 """Beside the savepoints while garbage is collected: meanwhile nothing is shared."""
 REWIND_PREFIX: Final = "rewind-"
 """How the folders of those savepoints begin that runs begin with; the run's id follows."""
-ORIGINS: Final = ("manual", "periodic", "upgrade", "stop", "rewind")
+ORIGINS: Final = ("manual", "periodic", "upgrade", "stop", "rewind", "bootstrap", "rewrite")
 
 
 class SavedFile(NamedTuple):
@@ -72,6 +72,11 @@ class QuerySavepoint:
         reached: latest event time in milliseconds of those others, as far as it is known.
         source_marks: per source its ``name``, None when not known, and its ``mark``; empty in
             savepoints of older versions of this package.
+        administrative: how many of the last batches read nothing and wrote nothing, because only
+            the state was changed in them.
+        history: of a bootstrapped query, what its sources have read: each a
+            :class:`~airflow_provider.runtime.readplaces.ReadPlace`. Who goes on from here reads
+            something else.
     """
 
     query_id: str
@@ -87,6 +92,13 @@ class QuerySavepoint:
     ended: list[str] = dataclasses.field(default_factory=list)
     reached: dict[str, int] = dataclasses.field(default_factory=dict)
     source_marks: list[dict[str, Any]] = dataclasses.field(default_factory=list)
+    administrative: int = 0
+    history: list[dict[str, Any]] = dataclasses.field(default_factory=list)
+
+    @property
+    def epoch(self) -> int:
+        """Return the last batch that may have written something."""
+        return self.batch - self.administrative
 
     @property
     def has_ended(self) -> bool:

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 Repartition = Callable[[str, CheckpointLogs, int], None]
 """Appends the batch to a checkpoint: its address as Spark writes it, its logs, how many."""
 
-_PROVIDER: Final = "rocksdb"
-_KINDS: Final = frozenset(
+PROVIDER: Final = "rocksdb"
+KINDS: Final = frozenset(
     {
         "applyInPandasWithState",
         "dedupe",
@@ -89,12 +89,12 @@ def _find_obstacle(savepoint: Savepoint, name: str, *, skip_in_flight: bool) -> 
     query = savepoint.record.queries[name]
     for operator in query.operators:
         what = f"stateful operator {operator['id']} ({operator['name']})"
-        if operator["provider"] != _PROVIDER:
+        if operator["provider"] != PROVIDER:
             return (
                 f"{what} keeps it in {operator['provider']}, and Spark repartitions only "
-                f"{_PROVIDER}; restore it without partitions"
+                f"{PROVIDER}; restore it without partitions"
             )
-        if operator["name"] not in _KINDS:
+        if operator["name"] not in KINDS:
             return f"Spark does not know how to, for {what}; restore it without partitions"
         if _has_one_partition(savepoint, name, operator):
             # Spark would put its only row where its only partition does not look for it.

@@ -238,7 +238,7 @@ def _plan(
 ) -> dict[str, Any]:
     """Choose what becomes of one query, and see that its outputs hold nothing that would repeat."""
     replaces = CheckpointLogs(directory.checkpoint(name)).query_id()
-    batch = query.batch if query is not None else -1
+    batch = query.epoch if query is not None else -1
     _check_nothing_after(directory, name, batch)
     return {
         "query_id": str(uuid.uuid4()) if query is not None else None,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from airflow_provider.runtime.checkpoint import CheckpointLogs, Topology, marks_of
 from airflow_provider.runtime.drains import (
@@ -37,11 +37,15 @@ class SourceQuery:
         name: the query's name in the savepoint.
         checkpoint: its root.
         directory: the job's directory; None for a checkpoint of other origin.
+        administrative: see :class:`~.records.QuerySavepoint`.
+        history: the same.
     """
 
     name: str
     checkpoint: Storage
     directory: JobDirectory | None
+    administrative: int = 0
+    history: tuple[dict[str, Any], ...] = ()
 
     @property
     def logs(self) -> CheckpointLogs:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from airflow_provider.runtime.checkpoint import CheckpointLogs, mismatches
 from airflow_provider.runtime.errors import ConfigError
+from airflow_provider.runtime.readplaces import ReadPlace
 from airflow_provider.runtime.savepoint.catalog import open_savepoint
 from airflow_provider.runtime.savepoint.continuing import Continuation
 from airflow_provider.runtime.savepoint.repartitioning import (
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from airflow_provider.runtime.jobdir import JobDirectory
     from airflow_provider.runtime.queries import QueryDefinition
     from airflow_provider.runtime.savepoint.catalog import Savepoint
+    from airflow_provider.runtime.savepoint.records import QuerySavepoint
     from airflow_provider.runtime.savepoint.repartitioning import Repartition
     from airflow_provider.runtime.sinks.protocol import Fence
 
@@ -173,6 +175,7 @@ class StartingPoint:
             saved = savepoint.record.queries.get(names[query.name])
             wrong = mismatches(saved.topology, query.topology) if saved is not None else []
             if not wrong:
+                _check_seam(savepoint.url, saved, query)
                 continue
             msg = f"query {query.name!r} does not fit the savepoint {savepoint.url}: " + "; ".join(
                 wrong
@@ -186,6 +189,26 @@ class StartingPoint:
             log.warning("%s; it begins anew, without its state", msg)
             names[query.name] = ""
         return names
+
+
+def _check_seam(url: str, saved: QuerySavepoint | None, query: QueryDefinition) -> None:
+    """Refuse to read again what a bootstrap has read.
+
+    Raises:
+        ConfigError: the message names the source.
+    """
+    history = saved.history if saved is not None else ()
+    read = {each["name"]: ReadPlace.from_dict(each) for each in history}
+    for source in query.sources if read else ():
+        before, now = read.get(source.name), ReadPlace.of(source)
+        if before is not None and before.overlaps(now):
+            msg = (
+                f"query {query.name!r}: source {source.name!r} ({now.where}) would read again what "
+                f"the bootstrap of {url} has read ({before.where}), so its rows would "
+                "count twice. Let it read what came after, from another place; or bootstrap anew "
+                f"with --keep-position {source.name}, so that it goes on where history ended"
+            )
+            raise ConfigError(msg)
 
 
 def match_queries(

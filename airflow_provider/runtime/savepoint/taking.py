@@ -338,6 +338,8 @@ def _describe(
         ended=before.sources if before else [],
         reached=before.reached if before else {},
         source_marks=marks.described_sources(),
+        administrative=query.administrative,
+        history=list(query.history),
     )
 
 

@@ -1,6 +1,7 @@
 """Sinks with a two-phase commit: staged, pre-committed, then published after Spark's commit."""
 
 from airflow_provider.runtime.sinks.delta import DeltaSink, delta
+from airflow_provider.runtime.sinks.discarding import DiscardSink
 from airflow_provider.runtime.sinks.epochs import EpochCommitter
 from airflow_provider.runtime.sinks.files import FilesSink, files
 from airflow_provider.runtime.sinks.iceberg import IcebergSink, iceberg
@@ -26,6 +27,7 @@ from airflow_provider.runtime.sinks.takeback import (
 __all__ = [
     "Committable",
     "DeltaSink",
+    "DiscardSink",
     "EpochCommitter",
     "EpochId",
     "EpochRecord",

@@ -1,11 +1,12 @@
 """Sources as the job names them."""
 
+from airflow_provider.runtime.readplaces import FILE_FORMATS
 from airflow_provider.runtime.sources.definition import (
-    FILE_FORMATS,
     SOURCE_OPTION,
     UNKNOWN_FORMAT,
     SourceBinding,
     SourceDefinition,
+    load_table,
 )
 
 __all__ = [
@@ -14,4 +15,5 @@ __all__ = [
     "UNKNOWN_FORMAT",
     "SourceBinding",
     "SourceDefinition",
+    "load_table",
 ]

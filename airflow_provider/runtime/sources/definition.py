@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.markers import marker_name
+from airflow_provider.runtime.readplaces import FILE_FORMATS
 from airflow_provider.runtime.sources.marked import even_if_missing, with_markers
 
 if TYPE_CHECKING:
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
 
 # Carries the source's name into Spark's plan, where offsets and metrics are found again by it.
 SOURCE_OPTION: Final = "spark-stream.source"
-FILE_FORMATS: Final = frozenset({"avro", "csv", "json", "orc", "parquet", "text", "xml"})
 UNKNOWN_FORMAT: Final = "unknown"  # of a stream that the job opened without ``ctx.read``
 
 _NOTHING: Final = ".spark-stream-nothing"  # what is read of a source that has ended
@@ -93,7 +93,7 @@ class SourceDefinition:
         try:
             return self._load(spark, streaming=streaming)
         except (AnalysisException, IllegalArgumentException, Py4JJavaError) as error:
-            raise ConfigError(self._explain(error)) from error
+            raise _unreadable(error, "source", self.name, self.format, self.path) from error
 
     def _load(self, spark: SparkSession, *, streaming: bool) -> DataFrame:
         reader = _reader(spark, self.name, streaming=streaming).format(self.format)
@@ -139,10 +139,39 @@ class SourceDefinition:
             return {"maxOffsetsPerTrigger": str(max(round(self.target_s * FIRST_ROWS_PER_S), 1))}
         return {}
 
-    def _explain(self, error: Any) -> str:
-        where = f" at {self.path}" if self.path is not None else ""
-        first = next((line for line in str(error).splitlines() if line.strip()), "")
-        return f"source {self.name!r} ({self.format}{where}) cannot be read: {first[:300]}"
+
+def load_table(
+    spark: SparkSession,
+    name: str,
+    *,
+    file_format: str,
+    path: str | None,
+    schema: StructType | str | None,
+    options: Mapping[str, str] | None,
+) -> DataFrame:
+    """Return a static table that is no source of the job: nothing says how far it was read.
+
+    Raises:
+        ConfigError: Spark cannot read it.
+    """
+    from py4j.protocol import Py4JJavaError
+    from pyspark.errors import AnalysisException, IllegalArgumentException
+
+    reader = spark.read.format(file_format).options(**(options or {}))
+    try:
+        if schema is not None:
+            reader = reader.schema(schema)
+        return reader.load(path) if path is not None else reader.load()
+    except (AnalysisException, IllegalArgumentException, Py4JJavaError) as error:
+        raise _unreadable(error, "initial state", name, file_format, path) from error
+
+
+def _unreadable(
+    error: Exception, what: str, name: str, file_format: str, path: str | None
+) -> ConfigError:
+    where = f" at {path}" if path is not None else ""
+    first = next((line for line in str(error).splitlines() if line.strip()), "")
+    return ConfigError(f"{what} {name!r} ({file_format}{where}) cannot be read: {first[:300]}")
 
 
 def _reader(

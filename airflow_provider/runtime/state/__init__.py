@@ -1,4 +1,8 @@
-"""State as a database: opened where it lies, read as tables, queried, compared."""
+"""State as a database: opened where it lies, read as tables, queried, compared.
+
+What makes state imports its own modules, as it needs the driver: :mod:`bootstrapping` a first state
+from history, :mod:`modifying` a savepoint with changes.
+"""
 
 from airflow_provider.runtime.state.contents import (
     OperatorState,

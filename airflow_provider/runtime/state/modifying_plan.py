@@ -1,0 +1,414 @@
+"""What is to become of each query of a savepoint: asked, checked and planned; pure.
+
+Changes of rows need Spark and add a batch to the query, in which nothing is read; all others are
+made in copies of files. What is not named stays as it is.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+from typing import TYPE_CHECKING, Any, Final
+
+from airflow_provider.runtime.checkpoint.positions import ANEW, can_reset
+from airflow_provider.runtime.errors import ConfigError
+from airflow_provider.runtime.jobdir import check_name
+from airflow_provider.runtime.savepoint.repartitioning import KINDS, PROVIDER, check_partitions
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from airflow_provider.runtime.savepoint import Savepoint
+    from airflow_provider.runtime.savepoint.records import QuerySavepoint
+
+_KEY_FILES: Final = (".csv", ".json", ".jsonl", ".parquet")
+_FILES_SEEN: Final = re.compile(r'(?:[^{]*:)?\{"logOffset":\d+\}')
+
+
+@dataclasses.dataclass(frozen=True)
+class Changes:
+    """What is asked for.
+
+    Attributes:
+        query: the query that operators and sources are of; None where that is clear without.
+        operator: of which keys are deleted: its number, or its kind; None for all that have them.
+        delete_keys: which: a predicate in SQL over the columns of the key, or a file with such
+            columns (CSV with a header, JSON lines, Parquet).
+        drop: operators that the job has no longer; later ones take their numbers.
+        rename: new names of queries, by the old ones.
+        reset: sources that begin from their beginning.
+        offsets: where sources go on, by name, as JSON.
+        partitions: over how many the state is spread.
+        replace: savepoints whose state takes the place of an operator's, by operator.
+    """
+
+    query: str | None = None
+    operator: str | None = None
+    delete_keys: str | None = None
+    drop: tuple[str, ...] = ()
+    rename: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    reset: tuple[str, ...] = ()
+    offsets: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    partitions: int | None = None
+    replace: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Refuse what asks for nothing, or for what contradicts itself.
+
+        Raises:
+            ConfigError: the message says so.
+        """
+        asked = (
+            self.delete_keys is not None,
+            self.drop,
+            self.rename,
+            self.reset,
+            self.offsets,
+            self.partitions is not None,
+            self.replace,
+        )
+        if not any(asked):
+            msg = "nothing is to be changed; say what, such as delete_keys or reset"
+            raise ConfigError(msg)
+        if self.operator is not None and self.delete_keys is None:
+            msg = f"operator {self.operator!r}: it says whose keys are deleted; say which keys"
+            raise ConfigError(msg)
+        if both := sorted(set(self.reset) & set(self.offsets)):
+            msg = f"source {both[0]!r}: reset it, or set its offset, not both"
+            raise ConfigError(msg)
+        check_partitions(self.partitions)
+
+    @property
+    def key_file(self) -> str | None:
+        """Return the file that lists the keys to delete; None when they are a predicate."""
+        asked = self.delete_keys
+        return asked if asked is not None and asked.lower().endswith(_KEY_FILES) else None
+
+
+@dataclasses.dataclass(frozen=True)
+class Replacement:
+    """Where an operator's new state comes from."""
+
+    savepoint: str
+    query: str
+    operator: int
+
+
+@dataclasses.dataclass(frozen=True)
+class QueryPlan:
+    """What becomes of one query.
+
+    Attributes:
+        name: in the new savepoint.
+        source: its name in the old one.
+        lines: the new lines of its sources in Spark's offset log, by their places.
+        deletes: the operators from which keys may be deleted.
+        replaced: where the new state of operators comes from.
+        dropped: the operators that go.
+        partitions: over how many its state is spread; None to leave it.
+        operators: its operators, by number, with their kinds.
+    """
+
+    name: str
+    source: str
+    lines: Mapping[int, str] = dataclasses.field(default_factory=dict)
+    deletes: tuple[int, ...] = ()
+    replaced: Mapping[int, Replacement] = dataclasses.field(default_factory=dict)
+    dropped: tuple[int, ...] = ()
+    partitions: int | None = None
+    operators: Mapping[int, str] = dataclasses.field(default_factory=dict)
+
+    @property
+    def rewrites_rows(self) -> bool:
+        """Tell whether rows of its state may change, which takes Spark."""
+        return bool(self.deletes or self.replaced)
+
+    def steps(self) -> Iterator[str]:
+        """Yield what is done, a line each; nothing for a query that is copied."""
+        if self.name != self.source:
+            yield f"called {self.name!r} from now on"
+        if self.partitions is not None:
+            yield f"its state is spread over {self.partitions} partitions"
+        for number, other in self.replaced.items():
+            yield (
+                f"{self._called(number)} gets the state of operator {other.operator} of query "
+                f"{other.query!r} in {other.savepoint}"
+            )
+        for number in self.deletes:
+            yield f"{self._called(number)} loses keys"
+        for number in self.dropped:
+            yield f"{self._called(number)} goes, with its state"
+        for place, line in self.lines.items():
+            where = "begins from its beginning" if line == ANEW else f"goes on at {line}"
+            yield f"source {place} {where}"
+
+    def _called(self, number: int) -> str:
+        return f"operator {number} ({self.operators[number]})"
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """What becomes of a savepoint.
+
+    Attributes:
+        savepoint: the one that stays as it is.
+        queries: in the order of the job.
+    """
+
+    savepoint: str
+    queries: tuple[QueryPlan, ...]
+
+    @property
+    def needs_spark(self) -> bool:
+        """Tell whether state is read or written."""
+        return any(q.rewrites_rows or q.partitions is not None for q in self.queries)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain JSON values, for people and scripts."""
+        return {
+            "savepoint": self.savepoint,
+            "queries": {q.name: {"from": q.source, "steps": list(q.steps())} for q in self.queries},
+        }
+
+
+def plan_changes(savepoint: Savepoint, changes: Changes, others: Mapping[str, Savepoint]) -> Plan:
+    """Decide what becomes of each query; nothing is read but the savepoints' records.
+
+    Args:
+        savepoint: what is changed, in a copy.
+        changes: what is asked for.
+        others: the savepoints that *changes* names, by their addresses.
+
+    Raises:
+        ConfigError: something that is named is not there, stands where it cannot be changed, or
+            would be what it is already; the message lists what there is.
+    """
+    planner = _Planner(savepoint, changes, others)
+    return Plan(savepoint.url, tuple(planner.plan(name) for name in savepoint.record.queries))
+
+
+class _Planner:
+    """Plans one query after the other."""
+
+    def __init__(
+        self, savepoint: Savepoint, changes: Changes, others: Mapping[str, Savepoint]
+    ) -> None:
+        self._url = savepoint.url
+        self._queries = savepoint.record.queries
+        self._changes = changes
+        self._others = others
+        self._renamed = self._check_renames()
+        if changes.query is not None:
+            self._check_query(changes.query)
+        drops = {self._find(asked) for asked in changes.drop}
+        replaces = {self._find(a): self._replacement(a, url) for a, url in changes.replace.items()}
+        if both := sorted(drops & set(replaces)):
+            msg = f"operator {both[0][1]} of query {both[0][0]!r}: drop it, or replace it, not both"
+            raise ConfigError(msg)
+        self._drops, self._replaces = drops, replaces
+        self._deletes = self._find_deletes() - drops
+        self._lines = self._find_lines()
+
+    def plan(self, name: str) -> QueryPlan:
+        query = self._queries[name]
+        plan = QueryPlan(
+            name=self._renamed.get(name, name),
+            source=name,
+            lines=self._lines.get(name, {}),
+            deletes=tuple(sorted(o for q, o in self._deletes if q == name)),
+            replaced={o: r for (q, o), r in self._replaces.items() if q == name},
+            dropped=tuple(sorted(o for q, o in self._drops if q == name)),
+            partitions=self._partitions(name, query),
+            operators={each["id"]: each["name"] for each in query.operators},
+        )
+        self._check_changeable(plan, query)
+        return plan
+
+    # --- queries --------------------------------------------------------------------------------
+
+    def _check_renames(self) -> dict[str, str]:
+        for old, new in self._changes.rename.items():
+            self._check_query(old)
+            check_name(new, what="query")
+            if old == new:
+                why = f"query {old!r} has this name already"
+                raise self._nothing(why)
+        names = [self._changes.rename.get(name, name) for name in self._queries]
+        if twice := sorted({name for name in names if names.count(name) > 1}):
+            msg = f"{self._url}: two queries would be called {twice[0]!r}; choose another name"
+            raise ConfigError(msg)
+        return dict(self._changes.rename)
+
+    def _check_query(self, name: str) -> None:
+        if name not in self._queries:
+            there = ", ".join(self._queries)
+            msg = f"{self._url}: no query {name!r}; it has {there}"
+            raise ConfigError(msg)
+
+    def _scope(self) -> list[str]:
+        return [self._changes.query] if self._changes.query is not None else list(self._queries)
+
+    def _check_changeable(self, plan: QueryPlan, query: QuerySavepoint) -> None:
+        reset = [place for place, line in plan.lines.items() if line == ANEW]
+        if not can_reset(query.topology.sources, reset):
+            msg = (
+                f"{self._url}: query {plan.source!r} reads a source at several places, so Spark's "
+                "files do not tell which of its sources keep their positions; reset all of them"
+            )
+            raise ConfigError(msg)
+        changed = plan.rewrites_rows or plan.lines or plan.dropped or plan.partitions is not None
+        if changed and query.planned:
+            msg = (
+                f"{self._url}: batch {query.batch + 1} of query {plan.source!r} was in flight, and "
+                "runs with the state and the offsets that it was planned with; take an aligned "
+                "savepoint, and change that"
+            )
+            raise ConfigError(msg)
+        if plan.rewrites_rows:
+            for each in query.operators:
+                self._check_writable(plan.source, each)
+
+    def _check_writable(self, name: str, operator: Mapping[str, Any]) -> None:
+        what = f"{self._url}: query {name!r}: operator {operator['id']} ({operator['name']})"
+        if operator["provider"] != PROVIDER:
+            msg = (
+                f"{what} keeps its state in {operator['provider']}, and Spark rewrites only "
+                f"{PROVIDER}"
+            )
+            raise ConfigError(msg)
+        if operator["name"] not in KINDS:
+            msg = f"{what}: Spark does not know how to rewrite its state"
+            raise ConfigError(msg)
+
+    # --- operators ------------------------------------------------------------------------------
+
+    def _find(self, asked: str) -> tuple[str, int]:
+        """Return the one operator that a number or a kind means."""
+        found = list(self._matching(asked))
+        if len(found) == 1:
+            return found[0]
+        what = "no operator" if not found else "more than one operator"
+        msg = f"{self._url}: {what} {asked!r}; there are {self._listed()}"
+        if found:
+            msg += "; name the query, and the operator by its number"
+        raise ConfigError(msg)
+
+    def _matching(self, asked: str) -> Iterator[tuple[str, int]]:
+        for name in self._scope():
+            for each in self._queries[name].operators:
+                if asked in {str(each["id"]), each["name"]}:
+                    yield name, each["id"]
+
+    def _listed(self) -> str:
+        found = [
+            f"{each['id']} ({each['name']}) of query {name!r}"
+            for name in self._scope()
+            for each in self._queries[name].operators
+        ]
+        return ", ".join(found) or "none, for no query keeps state"
+
+    def _find_deletes(self) -> set[tuple[str, int]]:
+        if self._changes.delete_keys is None:
+            return set()
+        if self._changes.operator is not None:
+            return {self._find(self._changes.operator)}
+        found = {(n, each["id"]) for n in self._scope() for each in self._queries[n].operators}
+        if not found:
+            why = "no query keeps state, so there is no key to delete"
+            raise self._nothing(why)
+        return found
+
+    def _replacement(self, asked: str, url: str) -> Replacement:
+        """Return the operator of another savepoint that takes the place of the one named."""
+        name, number = self._find(asked)
+        kind = next(e["name"] for e in self._queries[name].operators if e["id"] == number)
+        other = self._others[url]
+        theirs = other.record.queries
+        query = name if name in theirs else next(iter(theirs)) if len(theirs) == 1 else None
+        if query is None:
+            msg = f"{url}: no query {name!r} to take the state from; it has {', '.join(theirs)}"
+            raise ConfigError(msg)
+        operators = {each["id"]: each["name"] for each in theirs[query].operators}
+        if operators.get(number) != kind:
+            has = ", ".join(f"{o} ({k})" for o, k in sorted(operators.items())) or "none"
+            msg = (
+                f"{url}: query {query!r} has no operator {number} ({kind}) to take the state from; "
+                f"it has {has}"
+            )
+            raise ConfigError(msg)
+        if theirs[query].planned:
+            msg = f"{url}: a batch of query {query!r} was in flight; take an aligned savepoint"
+            raise ConfigError(msg)
+        return Replacement(url, query, number)
+
+    def _partitions(self, name: str, query: QuerySavepoint) -> int | None:
+        asked = self._changes.partitions
+        if asked is None or name not in self._scope() or not query.operators:
+            return None
+        return asked
+
+    # --- sources --------------------------------------------------------------------------------
+
+    def _find_lines(self) -> dict[str, dict[int, str]]:
+        asked = {**dict.fromkeys(self._changes.reset, ANEW), **self._changes.offsets}
+        found: dict[str, dict[int, str]] = {}
+        for source, line in asked.items():
+            places = [
+                (name, place) for name in self._scope() for place in self._places(name, source)
+            ]
+            if not places:
+                raise ConfigError(self._no_source(source))
+            for name, place in places:
+                text = self._line(name, place, source, line)
+                found.setdefault(name, {})[place] = text
+        return found
+
+    def _places(self, name: str, source: str) -> Iterator[int]:
+        query = self._queries[name]
+        names = query.topology.sources
+        for place, known in enumerate(names):
+            if known == source or (known is None and str(place) == source):
+                yield place
+
+    def _no_source(self, source: str) -> str:
+        found = [
+            f"{place if known is None else known} of query {name!r}"
+            for name in self._scope()
+            for place, known in enumerate(self._queries[name].topology.sources)
+        ]
+        return f"{self._url}: no source {source!r}; there are {', '.join(found)}"
+
+    def _line(self, name: str, place: int, source: str, line: str) -> str:
+        query = self._queries[name]
+        if source in query.ended or query.has_ended:
+            msg = (
+                f"{self._url}: source {source!r} of query {name!r} has ended, and nothing of it is "
+                "read again, so it has no position to change"
+            )
+            raise ConfigError(msg)
+        now = query.sources[place]
+        if line == ANEW:
+            if now is None:
+                why = f"source {source!r} begins from its beginning already"
+                raise self._nothing(why)
+            return ANEW
+        try:
+            wanted = json.loads(line)
+        except ValueError as error:
+            msg = f"source {source!r}: its offset is not JSON: {line}"
+            raise ConfigError(msg) from error
+        text = json.dumps(wanted, separators=(",", ":"), ensure_ascii=False)
+        if wanted == now:
+            why = f"source {source!r} goes on at {text} already"
+            raise self._nothing(why)
+        if _FILES_SEEN.fullmatch(json.dumps(now, separators=(",", ":"))):
+            msg = (
+                f"source {source!r} reads files, whose offset says only how often it looked; which "
+                "ones it has read is kept beside it. Reset it, and let it read another folder"
+            )
+            raise ConfigError(msg)
+        return text
+
+    def _nothing(self, why: str) -> ConfigError:
+        return ConfigError(f"{self._url}: nothing would change: {why}")

@@ -1,0 +1,207 @@
+"""A job's first state from history: as if one job had read everything, with any kind of state."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import pytest
+from streams import CONF, JOBS, ROCKSDB, Place, read_with_pandas, windows_of, write_events
+
+from airflow_provider.runtime import failpoints
+from airflow_provider.runtime.driver import run_job
+from airflow_provider.runtime.errors import ConfigError
+from airflow_provider.runtime.savepoint import verify_savepoint
+from airflow_provider.runtime.state.bootstrapping import BootstrapAsk, bootstrap_job
+
+pytestmark = pytest.mark.spark
+
+# The watermark of the past is 18: what ends at 10 is over, what ends at 20 is in the state.
+PAST = [(1, "a", 1), (4, "b", 2), (12, "b", 2), (23, "a", 3)]
+LIVE = [(24, "a", 3), (26, "b", 4), (28, "a", 9), (31, "a", 5), (47, "a", 6)]
+SHOWN = [(2, "x", 1), (22, "y", 1)], [(25, "z", 1), (46, "x", 1)]
+CLICKED = [(3, "x", 1), (23, "q", 1)], [(26, "y", 1), (45, "z", 1)]
+SOURCES = {"input": (PAST, LIVE), "shown": SHOWN, "clicked": CLICKED}
+KINDS = ("windows", "sessions", "distinct", "timers", "joined")
+
+
+@pytest.fixture
+def parted(place):
+    """Return the parameters of what was up to a moment, of what came after, and of both."""
+    found = {"past": {}, "live": {}, "all": {}}
+    for name, (past, live) in SOURCES.items():
+        for part, files in {"past": [past], "live": [live], "all": [past, live]}.items():
+            found[part][name] = str(write_events(place.root / part / name, *files))
+    return found
+
+
+def bootstrap(spark, place, job, params, **asked):
+    ask = BootstrapAsk(
+        job_dir=str(place.job_dir),
+        entry=f"{JOBS}:{job}",
+        params={"output": str(place.output), **params},
+        conf={**CONF, **ROCKSDB},
+        **asked,
+    )
+    return bootstrap_job(ask, spark=spark)
+
+
+def rows_of(place, kinds=KINDS):
+    return {kind: read_with_pandas(place.output / kind) for kind in kinds}
+
+
+def test_history_and_then_the_live_rest_are_one_job_over_everything(spark, place, parted):
+    """
+    Windows, sessions, deduplication, timers and an outer join: no row lost, none twice, and what
+    was not over at the end of history comes after the start and not before.
+    """
+    before = bootstrap(spark, place, "everything", parted["past"], output="keep")
+    early = rows_of(place)
+    place.run(spark, "everything", params=parted["live"], from_savepoint=before.url, conf=ROCKSDB)
+    whole = Place(place.root / "whole")
+    whole.run(spark, "everything", params=parted["all"], conf=ROCKSDB)
+
+    assert rows_of(whole) == rows_of(place)
+    assert windows_of(PAST[:2]) == early["windows"]
+    assert [("a", 1), ("b", 1)] == sorted((k, n) for k, _, n in early["timers"])
+    saved = before.record.queries["joined"]
+    assert [None, None] == saved.sources
+    assert ["shown", "clicked"] == [source["name"] for source in saved.source_marks]
+
+
+class DeathError(BaseException):
+    """Passes every handler of errors, as a crash does."""
+
+
+DEATHS = (
+    "bootstrap.recorded",
+    "final.put",
+    "bootstrap.read",
+    "bootstrap.reset_one",
+    "savepoint.copied",
+    "savepoint.put",
+)
+
+
+def test_output_is_discarded_and_a_death_at_any_step_is_made_good(
+    spark, place, parted, monkeypatch
+):
+    """
+    The same ask goes on; before its end there is no savepoint, and never any output.
+    """
+    params = {"input": parted["past"]["input"]}
+
+    def die_at(point):
+        def hit(name):
+            if name == point:
+                raise DeathError(name)
+
+        return hit
+
+    target = place.job_dir / "savepoints" / "bootstrap"
+    for point in DEATHS:
+        assert not (target / "savepoint.json").exists()
+        monkeypatch.setattr(failpoints, "hit", die_at(point))
+        with pytest.raises(BaseException, match=point):
+            bootstrap(spark, place, "tumbling_window", params)
+    monkeypatch.undo()
+    made = bootstrap(spark, place, "tumbling_window", params)
+
+    assert [] == verify_savepoint(made)
+    assert not place.output.exists()
+    assert ["savepoints"] == [path.name for path in place.job_dir.iterdir()]
+    live = {"input": parted["live"]["input"]}
+    place.run(spark, "tumbling_window", params=live, from_savepoint=made.url, conf=ROCKSDB)
+    assert windows_of([*PAST[2:], *LIVE]) == read_with_pandas(place.output)
+    assert made.record == bootstrap(spark, place, "tumbling_window", params).record
+    with pytest.raises(ConfigError, match="the job has begun already"):
+        bootstrap(spark, place, "tumbling_window", params, to=str(place.root / "second"))
+
+
+def test_what_would_be_read_twice_is_refused_or_goes_on_where_history_ended(spark, place, parted):
+    """
+    The same folder in history and in the live job: before anything is read, when the live job
+    starts, and with its position kept, each row once.
+    """
+    params = {"input": parted["past"]["input"]}
+    same = {"input": f"{parted['past']['input']}/", "output": "elsewhere"}
+    with pytest.raises(ConfigError, match="'events' of the live job .* would read again"):
+        bootstrap(spark, place, "tumbling_window", params, live_params=same)
+    other = {"input": parted["live"]["input"], "output": "elsewhere"}
+    with pytest.raises(ConfigError, match="a position has no meaning in another place"):
+        bootstrap(spark, place, "tumbling_window", params, live_params=other, kept=("events",))
+    with pytest.raises(ConfigError, match="no such source; it has events"):
+        bootstrap(spark, place, "tumbling_window", params, kept=("rows",))
+    assert not place.job_dir.exists()
+
+    made = bootstrap(spark, place, "tumbling_window", params)
+    ask = place.ask("tumbling_window", params=params, from_savepoint=made.url, conf=ROCKSDB)
+    with pytest.raises(ConfigError, match="would read again what the bootstrap of"):
+        run_job(ask, spark=spark)
+
+    kept = bootstrap(
+        spark, place, "tumbling_window", params, kept=("events",), to=f"{made.url}-kept"
+    )
+    assert [{"logOffset": 0}] == kept.record.queries["out"].sources
+    write_events(place.root / "past" / "input", LIVE, first=1)
+    final = run_job(dataclasses.replace(ask, from_savepoint=kept.url), spark=spark)
+    assert len(LIVE) == final.rows_read
+    assert windows_of([*PAST[2:], *LIVE]) == read_with_pandas(place.output)
+
+
+def test_queries_that_read_each_other_need_their_output(spark, place, parted):
+    """
+    Discarded output would leave the second one nothing to read; kept, it goes on after it.
+    """
+    params = {"input": parted["past"]["input"]}
+    with pytest.raises(ConfigError, match="bootstrap with --output keep"):
+        bootstrap(spark, place, "chain", params)
+    assert not place.job_dir.exists()
+
+    made = bootstrap(spark, place, "chain", params, output="keep").record.queries
+
+    assert [None] == made["fine"].sources
+    assert None not in [*made["coarse"].sources, *made["top"].sources]
+
+
+def test_accounts_and_rates_of_before_are_used_by_the_live_stream(spark, place):
+    """
+    Flink's example: three accounts from a table, the rates of their currencies from history.
+    """
+    accounts = place.root / "accounts.json"
+    rows = [("ann", "usd", 10), ("bob", "usd", 20), ("eve", "eur", 5)]
+    fields = ("account", "k", "balance")
+    accounts.write_text(
+        "".join(json.dumps(dict(zip(fields, row, strict=True))) + "\n" for row in rows)
+    )
+    history = write_events(place.root / "history", [(1, "usd", 2), (2, "eur", 3), (3, "usd", 4)])
+    params = {"accounts": str(accounts)}
+
+    made = bootstrap(spark, place, "worth", {**params, "input": str(history)})
+    write_events(place.input, [(30, "usd", 5), (31, "eur", 6)])
+    place.run(spark, "worth", params=params, from_savepoint=made.url, conf=ROCKSDB)
+
+    worth = [("ann", 40, 50), ("bob", 80, 100), ("eve", 15, 30)]
+    assert worth == read_with_pandas(place.output)
+
+
+@pytest.mark.soak
+def test_a_mixed_job_keeps_what_ends(spark, place, parted):
+    """
+    Of two sources the one that ends is the same in history: its position is kept, and the live job
+    reads none of it again.
+    """
+    past = {"live": parted["past"]["input"], "past": parted["past"]["shown"]}
+    made = bootstrap(spark, place, "half_bounded", past, kept=("past",))
+    live = {**past, "live": parted["live"]["input"]}
+    place.run(
+        spark,
+        "half_bounded",
+        params=live,
+        from_savepoint=made.url,
+        until="available",
+        at_end="drain",
+        conf=ROCKSDB,
+    )
+
+    assert windows_of([*PAST[2:], SHOWN[0][1], *LIVE]) == read_with_pandas(place.output)

@@ -1,0 +1,211 @@
+"""Bootstraps and rewrites that are refused, or done, without Spark; and the seam, which is pure."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from airflow_provider.runtime import cli
+from airflow_provider.runtime.api import JobContext
+from airflow_provider.runtime.checkpoint import Topology
+from airflow_provider.runtime.errors import EXIT_OK, EXIT_USAGE, ConfigError
+from airflow_provider.runtime.savepoint import open_savepoint, verify_savepoint
+from airflow_provider.runtime.sources import SourceDefinition
+from airflow_provider.runtime.state.bootstrapping import (
+    BootstrapAsk,
+    BootstrapRecord,
+    bootstrap_job,
+)
+from airflow_provider.runtime.state.bootstrapping_seam import check_seam, plan_seam
+from airflow_provider.runtime.storage import open_storage
+from tests.unit.support import EpochBench, FakeSink
+
+
+@pytest.fixture
+def job(tmp_path):
+    """Return the folder of a job with two published batches."""
+    EpochBench(tmp_path / "job", FakeSink()).begun().published(2)
+    return tmp_path / "job"
+
+
+def content_of(folder: Path) -> dict[str, bytes]:
+    return {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+
+
+# --- refused before Spark starts ----------------------------------------------------------------
+
+
+def test_a_job_that_has_begun_is_not_touched(job, capsys):
+    """
+    A bootstrap makes a first state; the command says what changes the state that there is.
+    """
+    before = content_of(job)
+
+    code = cli.main(["state", "bootstrap", str(job), "--entry", "job.py:f"])
+
+    assert EXIT_USAGE == code
+    assert "has begun already (query 'q' has a checkpoint)" in capsys.readouterr().err
+    assert before == content_of(job)
+
+
+def test_what_was_begun_from_another_history_is_not_mixed_with_this_one(tmp_path):
+    """
+    Neither a bootstrap that did not end, nor a savepoint that was made of something else.
+    """
+    ask = BootstrapAsk(job_dir=str(tmp_path / "new"), entry="job.py:f", params={"day": "1"})
+    record = BootstrapRecord(savepoint=ask.target, digest="other", began="then")
+    record.put(open_storage(f"{ask.job_dir}/bootstraps/bootstrap"), "bootstrap.json")
+
+    with pytest.raises(ConfigError, match="began at then for .* with other parameters"):
+        bootstrap_job(ask)
+    with pytest.raises(ConfigError, match="output 'both': use one of 'discard', 'keep'"):
+        BootstrapAsk(job_dir="j", entry="e", output="both")
+
+
+def test_a_savepoint_in_the_way(job, tmp_path):
+    """
+    One that this ask has not made is somebody else's.
+    """
+    saved = str(tmp_path / "saved")
+    assert EXIT_OK == cli.main(["savepoint", "take", str(job), "--to", saved])
+
+    with pytest.raises(ConfigError, match="made of something else; choose another one"):
+        bootstrap_job(BootstrapAsk(job_dir=str(tmp_path / "new"), entry="job.py:f", to=saved))
+
+
+# --- the seam -----------------------------------------------------------------------------------
+
+
+def source(name="events", path="/past", **changed):
+    given = {"schema": None, "options": {}, "bounded": False, "watermark": None, **changed}
+    return SourceDefinition(name=name, format="csv", path=path, **given)
+
+
+def query(*sources, marked=(), operators=()):
+    names = tuple(each.name for each in sources)
+    return SimpleNamespace(
+        name="q", sources=sources, marked=marked, topology=Topology(names, operators)
+    )
+
+
+def test_each_source_is_reset_kept_or_internal():
+    """
+    Markers are reset with the source that they are of; what another query writes stays read.
+    """
+    table = source("table", "/table")
+    chained = source("chained", "/out", is_internal=True)
+    seam = plan_seam([query(source(), table, chained)], ["table"], output="keep")
+
+    names = ["events", "events:marker", "table", "table:marker", "chained", None]
+    assert [0, 1, 3, 5] == seam.places_to_reset(names)
+    assert ["events"] == [place.name for place in seam.history["q"]]
+
+
+def test_a_source_that_is_read_twice_goes_with_all_others():
+    """
+    Spark may keep one folder for both places, so those behind it would be taken for others.
+    """
+    twice = [query(source(), source(), source("table", "/table"))]
+
+    assert [0, 1, 2] == plan_seam(twice, [], output="discard").places_to_reset(["events"] * 3)
+    with pytest.raises(ConfigError, match="reads a source at several places"):
+        plan_seam(twice, ["table"], output="discard")
+
+
+@pytest.mark.parametrize(
+    ("live", "kept", "said"),
+    [
+        (query(source()), (), "would read again what history reads"),
+        (query(source(path="/live")), ("events",), "a position has no meaning in another place"),
+        (query(source("rows", "/live")), (), "expected 1 source .events., found 1 source .rows."),
+        (query(source(path="/live"), marked=("events",)), (), "markers of no source in history"),
+        (SimpleNamespace(name="other"), (), "has the queries q, and with those of the live job"),
+    ],
+)
+def test_history_and_a_live_job_that_do_not_fit(live, kept, said):
+    """
+    The message names the source, and the way out.
+    """
+    history = [query(source())]
+
+    with pytest.raises(ConfigError, match=said):
+        check_seam(history, [live], plan_seam(history, kept, output="discard"))
+
+
+def test_history_and_a_live_job_that_fit():
+    """
+    Another place, or the same one further on.
+    """
+    history = [query(source())]
+    for live, kept in ((query(source(path="/live")), ()), (query(source()), ("events",))):
+        check_seam(history, [live], plan_seam(history, kept, output="discard"))
+
+
+def test_sinks_are_not_even_looked_at_when_output_is_discarded(monkeypatch):
+    """
+    They may need what the history's parameters do not have.
+    """
+    monkeypatch.setattr("airflow_provider.runtime.api.check_supported", lambda *_: None)
+    monkeypatch.setattr("airflow_provider.runtime.api.sources_of", lambda *_: (source(),))
+    monkeypatch.setattr("airflow_provider.runtime.api.operations", lambda *_: ())
+    ctx = JobContext(None, params={}, run_id="r", mode="STREAMING", discards_output=True)
+    sink = FakeSink("real")
+
+    ctx.write("q", SimpleNamespace(isStreaming=True), to=sink)
+
+    assert ("discarded:real",) == ctx.queries[0].sink_names
+    assert [] == sink.calls
+
+
+# --- a rewrite without Spark --------------------------------------------------------------------
+
+
+def test_a_savepoint_is_changed_and_stays_as_it_is(job, tmp_path, capsys):
+    """
+    The plan first, then the new one; nothing else is left, and the old one has not a byte less.
+    """
+    old, new = str(tmp_path / "old"), str(tmp_path / "new")
+    cli.main(["savepoint", "take", str(job), "--to", old])
+    before = content_of(tmp_path / "old")
+    asked = ["state", "rewrite", old, "--to", new, "--rename-query=q=r", "--reset-source=0"]
+    capsys.readouterr()
+
+    assert EXIT_OK == cli.main([*asked, "--dry-run"])
+    assert "called 'r' from now on" in capsys.readouterr().out
+    assert not Path(new).exists()
+    assert EXIT_OK == cli.main([*asked, "--json"])
+
+    told = json.loads(capsys.readouterr().out)
+    steps = ["called 'r' from now on", "source 0 begins from its beginning"]
+    assert {"r": {"from": "q", "steps": steps}} == told["queries"]
+    made = open_savepoint(new)
+    assert ("rewrite", ["r"]) == (made.record.origin, list(made.record.queries))
+    assert [None] == made.record.queries["r"].sources
+    assert [] == verify_savepoint(made)
+    assert before == content_of(tmp_path / "old")
+    assert ["job", "new", "old"] == sorted(path.name for path in tmp_path.iterdir())
+    assert EXIT_USAGE == cli.main(asked)
+    assert "there is a savepoint of this name" in capsys.readouterr().err
+    assert EXIT_USAGE == cli.main(["state", "rewrite", old, "--to", f"{old}/n", "--reset-source=0"])
+    assert "lies in the savepoint" in capsys.readouterr().err
+
+
+def test_a_batch_that_only_changed_state_is_not_what_the_job_has_written(job, tmp_path, capsys):
+    """
+    Restored into the job's own directory, such a savepoint goes back before the batch of the job
+    that has the same number, and what that has written would be written again.
+    """
+    saved = tmp_path / "saved"
+    cli.main(["savepoint", "take", str(job), "--to", str(saved)])
+    manifest = saved / "savepoint.json"
+    record = json.loads(manifest.read_text())
+    assert EXIT_OK == cli.main(["savepoint", "restore", str(saved), str(job)])
+
+    record["queries"]["q"]["administrative"] = 1
+    manifest.write_text(json.dumps({**record, "taken": "2026-01-02T00:00:00.000Z"}))
+
+    assert EXIT_USAGE == cli.main(["savepoint", "restore", str(saved), str(job)])
+    assert "has written epochs 1 to 1 after this savepoint" in capsys.readouterr().err
