@@ -150,7 +150,8 @@ def test_a_stream_is_saved_again_and_again_and_goes_on(airflow_services: Airflow
 
     assert ("deferred", None, "CANCELLED") == (state, outcome, last)
     assert saved < second["queries"]["daily"]["batch"]
-    assert [first["url"], second["url"]] == [url for url in kept if "earlier" not in url][-2:]
+    asked_for = [url for url in kept if "manual__" in url]  # the schedule may have taken one, too
+    assert [first["url"], second["url"]] == asked_for
     assert 6 == len(kept)
     assert f"{savepoints.url}/earlier-1" not in kept
 
