@@ -167,6 +167,8 @@ CASES = (
     ),
 )
 
+SLOW = {"join", "deduplication, then windows"}  # the others have the same files
+
 
 # --- running, copying, reading ------------------------------------------------------------------
 
@@ -310,7 +312,13 @@ def case_named(name: str) -> Case:
 # --- enough -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+@pytest.mark.parametrize(
+    "case",
+    [
+        pytest.param(case, id=case.name, marks=[pytest.mark.soak] if case.name in SLOW else [])
+        for case in CASES
+    ],
+)
 def test_a_query_goes_on_from_the_copy(bench, case):
     """
     With the original gone, Spark reads the same state from the copy, and a query that is restarted
