@@ -30,7 +30,7 @@ def add_actions(actions: Any, add: Callable[..., argparse.ArgumentParser]) -> No
     )
     text = "the query that operators and sources are of"
     rewrite.add_argument("--query", metavar="NAME", help=text)
-    text = "whose keys are deleted: its number, or its kind; default: all that have such keys"
+    text = "whose keys are deleted: its name, number or kind; default: all that have such keys"
     rewrite.add_argument("--operator", metavar="O", help=text)
     text = "a predicate over the columns of the key, or a file that lists keys (csv, json, parquet)"
     rewrite.add_argument("--delete-keys", metavar="SQL|FILE", help=text)

@@ -53,6 +53,17 @@ def plan(saved=TWO, others=(), **changes):
     return {each.source: each for each in found.queries}
 
 
+@pytest.mark.parametrize("asked", ["per_day", "op0", "0", "stateStoreSave"])
+def test_an_operator_goes_by_each_of_its_names(asked):
+    """
+    What the job calls it, what tables call it, its number and Spark's word for it.
+    """
+    saved = savepoint(daily=query({**COUNT, "job_name": "per_day"}, DEDUPE))
+    found = plan(saved, drop=(asked,))["daily"]
+    assert (0,) == found.dropped
+    assert ["operator 0 (per_day, stateStoreSave) goes, with its state"] == list(found.steps())
+
+
 def test_what_is_not_named_is_copied():
     """
     A query that nothing is asked of has no step, and needs no Spark.

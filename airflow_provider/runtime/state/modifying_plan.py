@@ -32,7 +32,7 @@ class Changes:
 
     Attributes:
         query: the query that operators and sources are of; None where that is clear without.
-        operator: of which keys are deleted: its number, or its kind; None for all that have them.
+        operator: of which keys are deleted: its name, number or kind; None for all that have them.
         delete_keys: which: a predicate in SQL over the columns of the key, or a file with such
             columns (CSV with a header, JSON lines, Parquet).
         drop: operators that the job has no longer; later ones take their numbers.
@@ -107,7 +107,7 @@ class QueryPlan:
         replaced: where the new state of operators comes from.
         dropped: the operators that go.
         partitions: over how many its state is spread; None to leave it.
-        operators: its operators, by number, with their kinds.
+        operators: its operators, by number, as people are told of them.
     """
 
     name: str
@@ -144,7 +144,7 @@ class QueryPlan:
             yield f"source {place} {where}"
 
     def _called(self, number: int) -> str:
-        return f"operator {number} ({self.operators[number]})"
+        return f"operator {self.operators[number]}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -170,6 +170,12 @@ class Plan:
             "savepoint": self.savepoint,
             "queries": {q.name: {"from": q.source, "steps": list(q.steps())} for q in self.queries},
         }
+
+
+def _called(operator: Mapping[str, Any]) -> str:
+    name = operator.get("job_name")
+    known = f"{name}, {operator['name']}" if name else operator["name"]
+    return f"{operator['id']} ({known})"
 
 
 def plan_changes(savepoint: Savepoint, changes: Changes, others: Mapping[str, Savepoint]) -> Plan:
@@ -220,7 +226,7 @@ class _Planner:
             replaced={o: r for (q, o), r in self._replaces.items() if q == name},
             dropped=tuple(sorted(o for q, o in self._drops if q == name)),
             partitions=self._partitions(name, query),
-            operators={each["id"]: each["name"] for each in query.operators},
+            operators={each["id"]: _called(each) for each in query.operators},
         )
         self._check_changeable(plan, query)
         return plan
@@ -270,7 +276,7 @@ class _Planner:
                 self._check_writable(plan.source, each)
 
     def _check_writable(self, name: str, operator: Mapping[str, Any]) -> None:
-        what = f"{self._url}: query {name!r}: operator {operator['id']} ({operator['name']})"
+        what = f"{self._url}: query {name!r}: operator {_called(operator)}"
         if operator["provider"] != PROVIDER:
             msg = (
                 f"{what} keeps its state in {operator['provider']}, and Spark rewrites only "
@@ -284,25 +290,26 @@ class _Planner:
     # --- operators ------------------------------------------------------------------------------
 
     def _find(self, asked: str) -> tuple[str, int]:
-        """Return the one operator that a number or a kind means."""
+        """Return the one operator that a name, a number or a kind means."""
         found = list(self._matching(asked))
         if len(found) == 1:
             return found[0]
         what = "no operator" if not found else "more than one operator"
         msg = f"{self._url}: {what} {asked!r}; there are {self._listed()}"
         if found:
-            msg += "; name the query, and the operator by its number"
+            msg += "; name the query, and the operator by its name or number"
         raise ConfigError(msg)
 
     def _matching(self, asked: str) -> Iterator[tuple[str, int]]:
         for name in self._scope():
             for each in self._queries[name].operators:
-                if asked in {str(each["id"]), each["name"]}:
+                named = {each.get("job_name"), f"op{each['id']}", str(each["id"]), each["name"]}
+                if asked in named:
                     yield name, each["id"]
 
     def _listed(self) -> str:
         found = [
-            f"{each['id']} ({each['name']}) of query {name!r}"
+            f"{_called(each)} of query {name!r}"
             for name in self._scope()
             for each in self._queries[name].operators
         ]
@@ -322,18 +329,17 @@ class _Planner:
     def _replacement(self, asked: str, url: str) -> Replacement:
         """Return the operator of another savepoint that takes the place of the one named."""
         name, number = self._find(asked)
-        kind = next(e["name"] for e in self._queries[name].operators if e["id"] == number)
+        ours = next(each for each in self._queries[name].operators if each["id"] == number)
         other = self._others[url]
         theirs = other.record.queries
         query = name if name in theirs else next(iter(theirs)) if len(theirs) == 1 else None
         if query is None:
             msg = f"{url}: no query {name!r} to take the state from; it has {', '.join(theirs)}"
             raise ConfigError(msg)
-        operators = {each["id"]: each["name"] for each in theirs[query].operators}
-        if operators.get(number) != kind:
-            has = ", ".join(f"{o} ({k})" for o, k in sorted(operators.items())) or "none"
+        if (number, ours["name"]) not in {(e["id"], e["name"]) for e in theirs[query].operators}:
+            has = ", ".join(_called(each) for each in theirs[query].operators) or "none"
             msg = (
-                f"{url}: query {query!r} has no operator {number} ({kind}) to take the state from; "
+                f"{url}: query {query!r} has no operator {_called(ours)} to take the state from; "
                 f"it has {has}"
             )
             raise ConfigError(msg)
