@@ -31,7 +31,8 @@ class TopologyRecord(Document):
     Attributes:
         sources: one name for each line in the offset log.
         operators: per stateful operator its ``id``, ``kind``, ``sources``, the names of the
-            sources above it, and ``name``, what the job calls it; None when they were not known.
+            sources above it, ``name``, what the job calls it, and ``keys``, what a join's key is
+            called in the streams; None when they were not known.
     """
 
     query_id: str
@@ -44,15 +45,8 @@ class TopologyRecord(Document):
         operators = self.operators
         return Topology(
             sources=tuple(self.sources),
-            operators=None if operators is None else tuple(shape_of(each) for each in operators),
+            operators=None if operators is None else tuple(map(OperatorShape.of, operators)),
         )
-
-
-def shape_of(plain: dict[str, Any]) -> OperatorShape:
-    """Return a stateful operator from plain JSON values."""
-    sources = plain.get("sources")
-    above = None if sources is None else tuple(sources)
-    return OperatorShape(plain["id"], plain["kind"], above, plain.get("name"))
 
 
 def put_topology(

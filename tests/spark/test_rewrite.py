@@ -47,10 +47,10 @@ def change(spark, place, savepoint, name, *, dry_run=False, **changes):
 def test_deleted_keys_are_in_no_result(spark, place):
     """
     Of windows, sessions, deduplication and a processor with timers the keys are gone; a join whose
-    keys have other names is said to stay.
+    keys have other names is said to stay. Its own go by the names of either side.
     """
     write_events(place.input, EVENTS)
-    joined = {name: str(write_events(place.root / name, [(22, "y", 1)])) for name in ("shown",)}
+    joined = {"shown": str(write_events(place.root / "shown", [(22, "w", 1), (22, "y", 1)]))}
     joined["clicked"] = str(write_events(place.root / "clicked", [(24, "z", 1)]))
     place.run(spark, "everything", params=joined, conf=ROCKSDB, **SUSPEND)
     savepoint = savepoint_of(place)
@@ -73,6 +73,10 @@ def test_deleted_keys_are_in_no_result(spark, place):
     }.items() <= found.items()
     assert before == content_of(place.root / "savepoints" / "s1")
     assert [] == verify_savepoint(made.savepoint)
+    made = change(spark, place, made.savepoint, "s3", delete_keys="clicked_id = 'w'")
+    assert [(("field0", "id", "clicked_id"), 1)] == [
+        (found.columns, found.keys) for (found,) in made.deleted.values() if found.fits
+    ]
     shutil.rmtree(place.output)
     run_in(
         spark,

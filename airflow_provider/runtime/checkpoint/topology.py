@@ -7,10 +7,10 @@ the positions and the state of that number: when a query has changed, to another
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
 
 class OperatorShape(NamedTuple):
@@ -21,12 +21,33 @@ class OperatorShape(NamedTuple):
         kind: what Spark calls it, such as ``stateStoreSave``.
         sources: the names of the sources whose rows come to it; None when they are not known.
         name: what the job calls it; None when it does not, or that is not known.
+        keys: of a join, whose state does not tell, what each column of its key is called in the
+            streams; None for all others, and where that is not known.
     """
 
     id: int
     kind: str
     sources: tuple[str | None, ...] | None = None
     name: str | None = None
+    keys: tuple[tuple[str, ...], ...] | None = None
+
+    @classmethod
+    def of(cls, raw: Mapping[str, Any], *, kind: str = "kind", name: str = "name") -> OperatorShape:
+        """Return it from plain JSON values, in which tuples are lists.
+
+        Args:
+            raw: the values; those that older versions of this package did not put are not known.
+            kind: where *raw* has the kind.
+            name: where it has the name.
+        """
+        sources, keys = raw.get("sources"), raw.get("keys")
+        return cls(
+            raw["id"],
+            raw[kind],
+            None if sources is None else tuple(sources),
+            raw.get(name),
+            None if keys is None else tuple(tuple(names) for names in keys),
+        )
 
 
 @dataclasses.dataclass(frozen=True)

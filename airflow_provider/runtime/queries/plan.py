@@ -24,6 +24,7 @@ _FILES: Final = "HadoopFsRelation"
 ADAPTIVE: Final = "AdaptiveSparkPlanExec"
 _REUSED: Final = "ReusedExchangeExec"
 _STREAM: Final = "StreamingRelationExec"
+_JOIN: Final = "StreamingSymmetricHashJoinExec"
 
 
 def source_names(df: DataFrame) -> list[str | None]:
@@ -247,8 +248,25 @@ class _Walk:
         if self._writer.isInstance(plan):
             number, known = int(plan.getStateInfo().operatorId()), None not in under
             sources = tuple(under) if known else None
-            self.found.append(OperatorShape(number, str(plan.shortName()), sources))
+            keys = _join_keys(plan) if kind == _JOIN else None
+            shape = OperatorShape(number, str(plan.shortName()), sources, keys=keys)
+            self.found.append(shape)
         return under
+
+
+def _join_keys(plan: Any) -> tuple[tuple[str, ...], ...]:
+    """Return what each column of a join's key is called on both sides; its state has numbers."""
+    sides = zip(items(plan.leftKeys()), items(plan.rightKeys()), strict=True)
+    return tuple(
+        tuple(dict.fromkeys(name for each in pair if (name := _column_name(each)) is not None))
+        for pair in sides
+    )
+
+
+def _column_name(expression: Any) -> str | None:
+    """Return the name of a column; None for what is computed, which may have other values."""
+    is_column = expression.getClass().getSimpleName() == "AttributeReference"
+    return str(expression.name()) if is_column else None
 
 
 def _first_column(leaf: Any) -> int | None:

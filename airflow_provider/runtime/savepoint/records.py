@@ -65,8 +65,9 @@ class QuerySavepoint:
             on from here neither reads its sources nor runs it again.
         sources: each source's end offset, as Spark's log has them.
         operators: per stateful operator ``id``, ``name``, which is Spark's, ``job_name``, which is
-            the job's or None, ``partitions``, ``provider``, its ``mark``, and ``sources``: the
-            names of the sources above it, None when not known.
+            the job's or None, ``partitions``, ``provider``, its ``mark``, ``sources``: the names
+            of the sources above it, None when not known, and ``keys``: what the columns of a join's
+            key are called in the streams.
         addressed: those of its files that name the place where they lie.
         ended: the sources that it reads no more, while others of the query go on.
         reached: latest event time in milliseconds of those others, as far as it is known.
@@ -117,7 +118,9 @@ class QuerySavepoint:
         return Topology(
             sources=tuple(each["name"] for each in self.source_marks)
             or (None,) * len(self.sources),
-            operators=tuple(_shape(each) for each in self.operators),
+            operators=tuple(
+                OperatorShape.of(each, kind="name", name="job_name") for each in self.operators
+            ),
             provider=self.operators[0]["provider"] if self.operators else None,
         )
 
@@ -219,12 +222,6 @@ def check_origin(origin: str) -> str:
         msg = f"origin {origin!r}: use one of {', '.join(ORIGINS)}"
         raise ConfigError(msg)
     return origin
-
-
-def _shape(operator: Mapping[str, Any]) -> OperatorShape:
-    above = operator.get("sources")
-    sources = None if above is None else tuple(above)
-    return OperatorShape(operator["id"], operator["name"], sources, operator.get("job_name"))
 
 
 def _plain(query: QuerySavepoint) -> dict[str, Any]:

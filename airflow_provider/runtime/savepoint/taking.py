@@ -328,6 +328,7 @@ def _describe(
                 "provider": operator.provider.value,
                 "job_name": shapes[operator.id].name if operator.id in shapes else None,
                 "sources": shapes[operator.id].sources if operator.id in shapes else None,
+                "keys": shapes[operator.id].keys if operator.id in shapes else None,
                 "mark": marks.of_operator(operator.id).value,
             }
             for operator in inventory.operators

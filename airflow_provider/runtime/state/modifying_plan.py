@@ -108,6 +108,7 @@ class QueryPlan:
         dropped: the operators that go.
         partitions: over how many its state is spread; None to leave it.
         operators: its operators, by number, as people are told of them.
+        keys: of its joins, by number, what each column of the key is called in the streams.
     """
 
     name: str
@@ -118,6 +119,7 @@ class QueryPlan:
     dropped: tuple[int, ...] = ()
     partitions: int | None = None
     operators: Mapping[int, str] = dataclasses.field(default_factory=dict)
+    keys: Mapping[int, tuple[tuple[str, ...], ...]] = dataclasses.field(default_factory=dict)
 
     @property
     def rewrites_rows(self) -> bool:
@@ -227,6 +229,7 @@ class _Planner:
             dropped=tuple(sorted(o for q, o in self._drops if q == name)),
             partitions=self._partitions(name, query),
             operators={each["id"]: _called(each) for each in query.operators},
+            keys={shape.id: shape.keys for shape in query.topology.operators or () if shape.keys},
         )
         self._check_changeable(plan, query)
         return plan

@@ -3,7 +3,8 @@
 Rows are chosen by the key by which Spark spreads them over partitions, so that all that an operator
 keeps for a key goes together: both sides of a join, the variables and the timers of a processor.
 Its columns have the names that Spark gives them: those of the grouping, ``window`` for a time
-window, and ``field0``, ``field1``, … for the equal columns of a join.
+window, and ``field0``, ``field1``, … for the equal columns of a join, which also go by their names
+in the streams, as far as the savepoint has them.
 """
 
 from __future__ import annotations
@@ -27,6 +28,9 @@ if TYPE_CHECKING:
 
     from airflow_provider.runtime.state.modifying_plan import QueryPlan
     from airflow_provider.runtime.storage import Storage
+
+Names = dict[str, str]
+"""By what a column of the key may be called, its name in the state."""
 
 _KEY: Final = "partition_key"
 _LISTED: Final = "__listed_"
@@ -63,8 +67,13 @@ class Chooser:
     predicate: str | None
     file: str | None
 
-    def split(self, rows: DataFrame, *, chosen: bool) -> DataFrame | None:
+    def split(self, rows: DataFrame, names: Names, *, chosen: bool) -> DataFrame | None:
         """Return the rows that are chosen, or all others, in the partitions in which they were.
+
+        Args:
+            rows: of one store.
+            names: what the columns of the key are called.
+            chosen: whether those that are chosen are wanted.
 
         Returns:
             None when the key has not the columns by which is chosen.
@@ -76,35 +85,39 @@ class Chooser:
 
         try:
             if self.file is not None:
-                return self._by_file(rows, chosen=chosen)
-            return self._by_predicate(rows, chosen=chosen)
+                return self._by_file(rows, names, chosen=chosen)
+            return self._by_predicate(rows, names, chosen=chosen)
         except PySparkException as error:
             if str(error.getCondition()).startswith(_UNKNOWN):
                 return None
             msg = f"keys to delete: {self.file or self.predicate}: {first_line(error)}"
             raise ConfigError(msg) from error
 
-    def _by_predicate(self, rows: DataFrame, *, chosen: bool) -> DataFrame:
+    def _by_predicate(self, rows: DataFrame, names: Names, *, chosen: bool) -> DataFrame:
         from pyspark.sql import functions as sf
 
         is_chosen = sf.coalesce(sf.expr(str(self.predicate)).cast("boolean"), sf.lit(False))  # noqa: FBT003 - Spark's
         # Spark makes nothing of a filter that it knows to let nothing through, and the partitions
         # with it, which must be written even when they are empty. It knows nothing of this one.
         opaque = sf.when(sf.spark_partition_id() >= 0, is_chosen if chosen else ~is_chosen)
-        return rows.select("*", f"{_KEY}.*").where(opaque).select(*rows.columns)
+        named = [rows[_KEY][column].alias(name) for name, column in names.items()]
+        return rows.select("*", *named).where(opaque).select(*rows.columns)
 
-    def _by_file(self, rows: DataFrame, *, chosen: bool) -> DataFrame | None:
+    def _by_file(self, rows: DataFrame, names: Names, *, chosen: bool) -> DataFrame | None:
         from pyspark.sql import functions as sf
 
         listed = _read_keys(rows.sparkSession, str(self.file))
-        types = {field.name: field.dataType for field in _key_of(rows)}
-        if not set(listed.columns) <= set(types):
+        if not set(listed.columns) <= set(names):
             return None
+        key = _key_of(rows)
         keys = listed.select(
-            *(sf.col(f"`{n}`").cast(types[n]).alias(f"{_LISTED}{n}") for n in listed.columns)
+            *(
+                sf.col(f"`{name}`").cast(key[names[name]].dataType).alias(f"{_LISTED}{name}")
+                for name in listed.columns
+            )
         ).distinct()
         same: Iterable[Column] = (
-            rows[_KEY][name].eqNullSafe(keys[f"{_LISTED}{name}"]) for name in listed.columns
+            rows[_KEY][names[name]].eqNullSafe(keys[f"{_LISTED}{name}"]) for name in listed.columns
         )
         both = functools.reduce(lambda one, other: one & other, same)
         # Broadcast, so that the rows stay in their partitions.
@@ -185,8 +198,9 @@ class QueryRows:
         chosen: DataFrame | None = None
         columns: tuple[str, ...] = ()
         for rows in self._stores(operator):
-            columns = tuple(_key_of(rows).names)
-            found = self._chooser.split(rows, chosen=True) if self._chooser else None
+            names = self._names(rows, operator)
+            columns = tuple(names)
+            found = self._chooser.split(rows, names, chosen=True) if self._chooser else None
             if found is not None:
                 keys = found.select(_KEY)
                 chosen = keys if chosen is None else chosen.union(keys)
@@ -203,12 +217,21 @@ class QueryRows:
             rows = read_state(self._session, address, batch, operator, store)
             yield self._read_other(rows, operator, store) if operator in self._others else rows
 
+    def _names(self, rows: DataFrame, operator: int) -> Names:
+        """Return what the columns of an operator's key are called, and which these are."""
+        columns = _key_of(rows).names
+        names = dict(zip(columns, columns, strict=True))
+        for column, also in zip(columns, self._plan.keys.get(operator, ()), strict=False):
+            for name in also:
+                names.setdefault(name, column)
+        return names
+
     def _change(self, rows: DataFrame, operator: int, store: str) -> DataFrame:
         """Return the new rows of a store."""
         if operator in self._others:
             rows = self._read_other(rows, operator, store)
         if operator in self._plan.deletes and self._chooser is not None:
-            left = self._chooser.split(rows, chosen=False)
+            left = self._chooser.split(rows, self._names(rows, operator), chosen=False)
             return rows if left is None else left
         return rows
 
