@@ -160,45 +160,46 @@ class _Side:
         return [(name, types[name]) for name in (*self.keys, *self.values)]
 
     def compared(self) -> DataFrame:
-        """Return it as ``key`` and ``value``, and both in a form that Spark can compare."""
+        """Return its rows as ``key`` and ``value``, and no more, for all of it will be sorted.
+
+        A key that Spark cannot compare has a form that it can beside it, as ``id``.
+        """
         from pyspark.sql import functions as F  # noqa: N812 - the name everybody knows
 
         rows = self.frame
         key = _pack(rows, self.keys)
-        if self.is_bag:
-            rows = rows.groupBy(_comparable(key, _type_of(rows, key)).alias("id")).agg(
-                F.first(key).alias("key"), F.count("*").alias("rows")
-            )
-            return rows.select(
-                "id", "key", F.struct("rows").alias("value"), F.col("rows").alias("same")
-            )
-        value = _pack(rows, self.values)
-        return rows.select(
-            _comparable(key, _type_of(rows, key)).alias("id"),
-            key.alias("key"),
-            value.alias("value"),
-            _comparable(value, _type_of(rows, value)).alias("same"),
-        )
+        kind = _type_of(rows, key)
+        ids = [_comparable(key, kind).alias("id")] if _has_maps(kind) else []
+        if not self.is_bag:
+            return rows.select(*ids, key.alias("key"), _pack(rows, self.values).alias("value"))
+        how_often = F.struct(F.count("*").alias("rows")).alias("value")
+        if ids:
+            return rows.groupBy(*ids).agg(F.first(key).alias("key"), how_often)
+        return rows.groupBy(key.alias("key")).agg(how_often)
 
 
 def _changes(left: _Side, right: _Side) -> DataFrame:
     from pyspark.sql import functions as F  # noqa: N812 - the name everybody knows
 
     one, other = left.compared().alias("one"), right.compared().alias("other")
-    both = one.join(other, F.col("one.id").eqNullSafe(F.col("other.id")), "full_outer")
-    is_same = F.col("one.same").eqNullSafe(F.col("other.same"))
+    place = "id" if "id" in one.columns else "key"
+    ids = [F.col(f"{side}.{place}") for side in ("one", "other")]
+    both = one.join(other, ids[0].eqNullSafe(ids[1]), "full_outer")
+    kind = one.schema["value"].dataType
+    values = [F.col(f"{side}.value") for side in ("one", "other")]
+    forms = [_comparable(value, kind) for value in values]
     change = (
-        F.when(F.col("one.id").isNull(), ADDED)
-        .when(F.col("other.id").isNull(), REMOVED)
-        .when(~is_same, CHANGED)
+        F.when(ids[0].isNull(), ADDED)
+        .when(ids[1].isNull(), REMOVED)
+        .when(~forms[0].eqNullSafe(forms[1]), CHANGED)
     )
     key = F.coalesce(F.col("other.key"), F.col("one.key"))
     names = unique_names(["change", *left.keys, "before", "after"])
-    values = [F.col("one.value").alias(names[-2]), F.col("other.value").alias(names[-1])]
+    shown = [value.alias(name) for value, name in zip(values, names[-2:], strict=True)]
     return both.select(
         change.alias("change"),
         *(key[name].alias(new) for name, new in zip(left.keys, names[1:-2], strict=True)),
-        *(values if left.values or left.is_bag else []),
+        *(shown if left.values or left.is_bag else []),
     ).where(F.col("change").isNotNull())
 
 
@@ -214,12 +215,16 @@ def _type_of(rows: DataFrame, column: Column) -> DataType:
     return rows.select(column.alias("it")).schema["it"].dataType
 
 
+def _has_maps(kind: DataType) -> bool:
+    return "map<" in kind.simpleString()
+
+
 def _comparable(column: Column, kind: DataType) -> Column:
     """Return a column in a form that Spark can compare: it cannot compare maps."""
     from pyspark.sql import functions as F  # noqa: N812 - the name everybody knows
     from pyspark.sql.types import ArrayType, MapType, StructType
 
-    if "map<" not in kind.simpleString():
+    if not _has_maps(kind):
         return column
     if isinstance(kind, StructType):
         parts = [_comparable(column[f.name], f.dataType).alias(f.name) for f in kind.fields]
