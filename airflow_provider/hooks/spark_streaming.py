@@ -23,9 +23,15 @@ from airflow_provider.runtime.entry import check_entry_file, split_entry
 from airflow_provider.runtime.errors import ConfigError, UnsupportedStorageError
 from airflow_provider.runtime.java import check_java
 from airflow_provider.runtime.jobdir import JobDirectory, SubmissionRecord
-from airflow_provider.runtime.requests import put_cancel
+from airflow_provider.runtime.requests import STOP, put_cancel, put_request
+from airflow_provider.runtime.stopping import savepoint_address
 from airflow_provider.runtime.storage import local_path_of, open_storage
-from airflow_provider.runtime.watching import ClaimRecord, RunWatcher, driver_at_work
+from airflow_provider.runtime.watching import (
+    ClaimRecord,
+    RunWatcher,
+    Verdict,
+    driver_at_work,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -36,6 +42,7 @@ RUN: Final = ("run",)
 BOOTSTRAP: Final = ("state", "bootstrap")
 # Airflow's own configuration and secrets are the worker's; a driver has no use for them.
 _PRIVATE_PREFIXES = ("AIRFLOW__", "AIRFLOW_CONN_", "AIRFLOW_VAR_", "_AIRFLOW_")
+_KILL_ALIGNED_S = 30.0  # a batch that takes longer is cut short, and runs again
 _CONF = {"spark.log.level": "WARN"}  # the task's log follows the driver's
 _LOCAL_CONF = {
     "spark.driver.bindAddress": "127.0.0.1",
@@ -174,7 +181,7 @@ class SparkStreamingHook(BaseHook):
         """Say that a new task try watches the run from now on.
 
         Returns:
-            The claim's generation. :meth:`cancel` on behalf of an older one does nothing: Airflow
+            The claim's generation. :meth:`end` on behalf of an older one does nothing: Airflow
             may tell a trigger of the last try that it was killed when the next try already runs.
         """
         storage = JobDirectory(open_storage(job_dir)).run(run_id).storage
@@ -183,31 +190,58 @@ class SparkStreamingHook(BaseHook):
         claim.put(storage, "claim.json")
         return claim.generation
 
-    def cancel(
+    def end(
         self,
         job_dir: str,
         run_id: str,
         generation: int,
+        policy: str = "cancel",
         *,
         bootstrap: Mapping[str, str] | None = None,
     ) -> bool:
-        """Ask the run's driver to stop, if *generation* is still the newest claim.
+        """Ask the run's driver to end, if *generation* is still the newest claim.
 
-        A driver that was submitted and has not come up yet stops when it does.
+        The run itself is not over: its next attempt goes on.
+
+        Args:
+            job_dir: URL of the job directory.
+            run_id: the run.
+            generation: the caller's claim.
+            policy: ``stop``: at the end of its batch, with a savepoint; ``cancel``: at once, which
+                is also what becomes of a driver that has not come up yet, of one in BATCH, and of
+                one that bootstraps; ``detach``: not at all.
+            bootstrap: None, or what :meth:`watcher` is told of a bootstrap.
 
         Returns:
             Whether a driver was asked.
         """
+        if policy == "detach":
+            return False
         storage = open_storage(job_dir)
         claim = ClaimRecord.read(JobDirectory(storage).run(run_id).storage, "claim.json")
         if claim is None or claim.generation != generation:
             return False
         watcher = self.watcher(job_dir, run_id, bootstrap=bootstrap)
         view = watcher.look()
-        driver_id = driver_at_work(view, watcher.decide(view).verdict)
+        verdict = watcher.decide(view).verdict
+        driver_id = driver_at_work(view, verdict)
         if driver_id is None:
             return False
-        put_cancel(watcher.requests, driver_id, self._clock)
+        is_saved = policy == "stop" and bootstrap is None and verdict is Verdict.RUNNING
+        if is_saved and view.lease is not None:
+            put_request(
+                storage,
+                STOP,
+                driver_id,
+                self._clock,
+                run_id=run_id,
+                token=view.lease.token,
+                savepoint=savepoint_address(job_dir, f"on-kill-{driver_id[:12]}"),
+                aligned_timeout_s=_KILL_ALIGNED_S,
+                keeps_run=True,
+            )
+        else:
+            put_cancel(watcher.requests, driver_id, self._clock)
         return True
 
     def _spark_submit(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
 
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
@@ -15,7 +15,7 @@ from airflow_provider.runtime.clock import SystemClock
 from airflow_provider.runtime.entry import split_entry
 from airflow_provider.runtime.errors import CheckpointError, ConfigError
 from airflow_provider.runtime.jobdir import JobDirectory, check_name, derive_run_id
-from airflow_provider.runtime.requests import is_cancelled
+from airflow_provider.runtime.requests import is_leaving
 from airflow_provider.runtime.storage import local_path_of, open_storage
 from airflow_provider.runtime.watching import (
     START_TIMEOUT_S,
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from airflow_provider.runtime.jobdir import SubmissionRecord
 
 ON_EXISTING: Final = ("adopt", "wait", "fail")
-ON_KILL: Final = ("cancel", "detach")
+ON_KILL: Final = ("stop", "cancel", "detach")
 
 
 class Waited(NamedTuple):
@@ -64,7 +64,7 @@ class DriverOperator(SlicedOperator):
         py_files: further files for the job, comma-separated.
         packages: Maven coordinates, comma-separated.
         on_existing: what to do about a live driver, one of :data:`ON_EXISTING`.
-        on_kill: what happens to the driver when the task is killed, one of :data:`ON_KILL`.
+        on_kill: what happens to the driver when the task is killed, one of *kill_policies*.
         deferrable: wait in the triggerer, without a worker slot.
         poll_interval: seconds between looks at the job directory.
 
@@ -73,6 +73,7 @@ class DriverOperator(SlicedOperator):
     """
 
     job_dir: str
+    kill_policies: ClassVar[Sequence[str]] = ON_KILL
     _claimed: tuple[str, int] | None = None
     _replays: str | None = None
 
@@ -94,7 +95,7 @@ class DriverOperator(SlicedOperator):
     ) -> None:
         super().__init__(**kwargs)
         check_choice("on_existing", on_existing, ON_EXISTING)
-        check_choice("on_kill", on_kill, ON_KILL)
+        check_choice("on_kill", on_kill, self.kill_policies)
         if "{{" not in job:
             split_entry(job)
         if poll_interval <= 0:
@@ -143,10 +144,16 @@ class DriverOperator(SlicedOperator):
         raise _failure(str(event.get("reason", "")), fatal=bool(event.get("fatal")))
 
     def on_kill(self) -> None:
-        """Stop the driver of a task that waits in a worker, as *on_kill* says."""
-        if self._claimed is not None and self.on_kill_policy == "cancel":
+        """End the driver of a task that waits in a worker, as *on_kill* says."""
+        if self._claimed is not None:
             run_id, generation = self._claimed
-            self._hook().cancel(self.job_dir, run_id, generation, bootstrap=self._bootstrap())
+            self._hook().end(
+                self.job_dir,
+                run_id,
+                generation,
+                self.on_kill_policy,
+                bootstrap=self._bootstrap(),
+            )
 
     # --- what differs ---------------------------------------------------------------------------
 
@@ -215,12 +222,12 @@ class DriverOperator(SlicedOperator):
                 raise AirflowFailException(judgement.reason)
             if replayed and self._replays is not None:  # what it goes on writing is undone anyway
                 hook = self._hook()
-                hook.cancel(self.job_dir, self._replays, hook.claim(self.job_dir, self._replays))
+                hook.end(self.job_dir, self._replays, hook.claim(self.job_dir, self._replays))
             return Waited(driver_id=None, log=None)
         driver_id = _driver_of_run(view, judgement.verdict)
         if driver_id is None:
             return None
-        if is_cancelled(watcher.requests, driver_id):
+        if is_leaving(watcher.requests, driver_id):
             # The last try's trigger was killed by a clear: a driver takes a while to stop.
             self.log.info("Driver %s was asked to stop: waiting for its end", driver_id)
             return Waited(driver_id=None, log=None)

@@ -85,6 +85,7 @@ class SparkBootstrapOperator(DriverOperator):
         "conf": "json",
     }
     ui_color: str = "#e7f0f7"
+    kill_policies: ClassVar[Sequence[str]] = ("cancel", "detach")  # its state is no savepoint yet
 
     def __init__(
         self,

@@ -72,7 +72,9 @@ class SparkStreamingOperator(DriverOperator):
         replayable_runs: with ``on_clear="replay"``, how many of the job's newest runs can be
             replayed; the savepoints of older ones are disposed of when a run begins.
         on_kill: what happens to the driver when the task is killed, marked or cleared while it
-            waits. ``cancel``: it stops, and a later try resumes; ``detach``: it goes on.
+            waits, or times out. ``stop``: it ends its batch, which is cut short after 30 seconds,
+            and takes a savepoint; ``cancel``: it ends at once; ``detach``: it goes on. The run is
+            not over: a later try resumes it, or adopts its driver.
         trigger: time between batches of a run with ``until="stopped"``.
         target_batch_time: fit the size of batches to this time; ``off`` for batches as they come.
             By default 10 seconds with ``until="stopped"``, where the job limits them.
@@ -119,7 +121,7 @@ class SparkStreamingOperator(DriverOperator):
         on_existing: str = "adopt",
         on_clear: str = "resume",
         replayable_runs: int = REPLAYABLE_RUNS,
-        on_kill: str = "cancel",
+        on_kill: str = "stop",
         trigger: str | float | None = None,
         target_batch_time: str | float | None = None,
         deferrable: bool = True,

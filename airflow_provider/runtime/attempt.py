@@ -296,7 +296,7 @@ class Attempt:
 
     def _hear_requests(self) -> None:
         for request in pending_requests(self._directory.storage, self._driver_id):
-            if request.kind == CANCEL:
+            if request.kind == CANCEL or (request.keeps_run and self._is_batch):
                 self._answer_cancel(request.id)
             elif request.kind == STOP:
                 stop = self._desk.hear(request, self._life.phase)
@@ -490,7 +490,8 @@ class Attempt:
             failure = self._desk.final_failure(failure)
             self._end_attempt(FAILED, failure)
             raise RunFailedError(failure)
-        self._desk.close(None, "the attempt was cancelled")
+        paused = self._life.stop is not None and self._life.stop.keeps_run
+        self._desk.close(CANCELLED if paused else None, "the attempt was cancelled")
         self._end_attempt(CANCELLED)
         msg = f"run {self._run.run_id!r} was cancelled; the same command resumes it"
         raise RunCancelledError(msg)

@@ -230,6 +230,7 @@ class RequestRecord(Document):
         drain: of a stop: end the job for good.
         savepoint: of a stop: the address of the savepoint to take, or None.
         aligned_timeout_s: of a stop: how long a batch in flight is waited for; None until it ends.
+        keeps_run: of a stop: the run is not over, and whoever starts it next goes on with it.
     """
 
     id: str
@@ -241,6 +242,7 @@ class RequestRecord(Document):
     drain: bool = False
     savepoint: str | None = None
     aligned_timeout_s: float | None = None
+    keeps_run: bool = False
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

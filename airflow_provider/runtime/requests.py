@@ -72,10 +72,11 @@ def pending_requests(storage: Storage, driver_id: str) -> list[RequestRecord]:
     return sorted(mine, key=lambda request: request.at)
 
 
-def is_cancelled(storage: Storage, driver_id: str) -> bool:
-    """Tell whether the driver was ever asked to end at once."""
+def is_leaving(storage: Storage, driver_id: str) -> bool:
+    """Tell whether the driver was ever asked to end before its run is over."""
     found = (RequestRecord.read(storage, f"requests/{n}") for n in storage.list("requests"))
-    return any(r is not None and r.kind == CANCEL and r.driver_id == driver_id for r in found)
+    mine = [r for r in found if r is not None and r.driver_id == driver_id]
+    return any(request.kind == CANCEL or request.keeps_run for request in mine)
 
 
 def reply(

@@ -42,7 +42,7 @@ class SparkStreamingTrigger(BaseTrigger):
         driver_id: the driver that is waited for.
         generation: the claim of the task's try; see :meth:`SparkStreamingHook.claim`.
         wait_for_foreign: whether another run's driver is waited for, too.
-        on_kill_policy: ``cancel`` or ``detach``.
+        on_kill_policy: ``stop``, ``cancel`` or ``detach``.
         poll_interval: seconds between looks.
         log_path: the driver's log file, followed when this machine has it.
         log_offset: where to begin in it, in bytes.
@@ -136,18 +136,20 @@ class SparkStreamingTrigger(BaseTrigger):
             await asyncio.sleep(self.poll_interval)
 
     async def on_kill(self) -> None:
-        """Ask the driver to stop, unless a newer try of the task watches the run already.
+        """Ask the driver to end, unless a newer try of the task watches the run already.
 
         Airflow cancels this coroutine after about a second, so the work is done in a task of its
         own that the cancellation does not reach.
         """
-        if self.on_kill_policy != "cancel":
-            return
-        hook = SparkStreamingHook()
-        cancel = asyncio.to_thread(
-            hook.cancel, self.job_dir, self.run_id, self.generation, bootstrap=self.bootstrap
+        end = asyncio.to_thread(
+            SparkStreamingHook().end,
+            self.job_dir,
+            self.run_id,
+            self.generation,
+            self.on_kill_policy,
+            bootstrap=self.bootstrap,
         )
-        task = asyncio.create_task(asyncio.wait_for(cancel, _KILL_TIMEOUT_S))
+        task = asyncio.create_task(asyncio.wait_for(end, _KILL_TIMEOUT_S))
         _background.add(task)
         task.add_done_callback(_background.discard)
         await asyncio.shield(task)

@@ -21,6 +21,7 @@ from airflow_provider.runtime.jobdir import (
 )
 from airflow_provider.runtime.lease import Lease, acquire_lease
 from airflow_provider.runtime.process import ProcessIdentity, identify
+from airflow_provider.runtime.requests import CANCEL
 from airflow_provider.runtime.storage import open_storage
 from airflow_provider.runtime.watching import ProcessRecord
 
@@ -147,10 +148,14 @@ class Job:
         """Return every file of the job directory."""
         return sorted(str(p.relative_to(self.root)) for p in self.root.rglob("*") if p.is_file())
 
-    def cancels(self) -> list[str]:
-        """Return the drivers that were asked to stop."""
+    def asked(self) -> list[RequestRecord]:
+        """Return what drivers were asked for."""
         found = [
             RequestRecord.read(self.storage, f"requests/{name}")
             for name in self.storage.list("requests")
         ]
-        return [request.driver_id for request in found if request is not None]
+        return [request for request in found if request is not None]
+
+    def cancels(self) -> list[str]:
+        """Return the drivers that were asked to end at once."""
+        return [request.driver_id for request in self.asked() if request.kind == CANCEL]

@@ -32,7 +32,7 @@ from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.jobdir import JobDirectory
 from airflow_provider.runtime.lease import Liveness
 from airflow_provider.runtime.process import identify_this
-from airflow_provider.runtime.requests import is_cancelled
+from airflow_provider.runtime.requests import is_leaving
 from airflow_provider.runtime.savepoint import Savepoint, job_source, take_savepoint
 from airflow_provider.runtime.watching import Verdict
 from airflow_provider.triggers.spark_streaming import SparkStreamingTrigger
@@ -249,12 +249,12 @@ def test_a_kill_asks_the_driver_where_it_listens(job: Job) -> None:
             operator.execute({"ti": TI})
         operator_of(job)._hook().claim(job.url, job.run_id)
         asyncio.run(raised.value.trigger.on_kill())
-        assert not is_cancelled(scratch.storage, "driver")
+        assert not is_leaving(scratch.storage, "driver")
         with pytest.raises(TaskDeferred) as raised:
             operator.execute({"ti": TI})
         asyncio.run(raised.value.trigger.on_kill())
 
-        assert is_cancelled(scratch.storage, "driver")
+        assert is_leaving(scratch.storage, "driver")
         with pytest.raises(TaskDeferred) as raised:
             operator.execute({"ti": TI})
     assert None is raised.value.trigger.driver_id  # a later try waits for its end

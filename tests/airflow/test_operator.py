@@ -75,7 +75,7 @@ def in_dag(dag: DAG | None = None, **arguments: Any) -> SparkStreamingOperator:
         ({"until": "noon"}, "until 'noon': use one of 'end', 'available', 'stopped'"),
         ({"at_end": "stop"}, "at_end 'stop': use one of 'drain', 'suspend'"),
         ({"on_existing": "steal"}, "on_existing 'steal': use one of 'adopt', 'wait', 'fail'"),
-        ({"on_kill": "shoot"}, "on_kill 'shoot': use one of 'cancel', 'detach'"),
+        ({"on_kill": "shoot"}, "on_kill 'shoot': use one of 'stop', 'cancel', 'detach'"),
         ({"on_clear": "undo"}, "on_clear 'undo': use one of 'resume', 'replay'"),
         ({"replayable_runs": 0}, "replayable_runs 0: a number of runs, at least the newest one"),
         ({"job": "flights.jobs"}, "entry 'flights.jobs': write FILE.py:FUNCTION"),
@@ -285,7 +285,7 @@ def test_a_live_driver_of_the_run_is_adopted(job: Job) -> None:
         "driver_id": "driver",
         "generation": 1,
         "wait_for_foreign": False,
-        "on_kill_policy": "cancel",
+        "on_kill_policy": "stop",
         "poll_interval": 0.05,
         "log_path": f"{job.url}/driver.log",
         "log_offset": 0,
@@ -525,12 +525,14 @@ def test_waiting_in_a_worker_ends_with_the_drivers_failure(job: Job) -> None:
     )
 
 
-@pytest.mark.parametrize(("policy", "asked"), [("cancel", 1), ("detach", 0)])
+@pytest.mark.parametrize(
+    ("policy", "asked"), [("stop", ["stop"]), ("cancel", ["cancel"]), ("detach", [])]
+)
 def test_killed_in_a_worker_it_does_with_the_driver_as_it_was_told(
-    job: Job, policy: str, asked: int
+    job: Job, policy: str, asked: list[str]
 ) -> None:
     """
-    ``on_kill`` of a task that holds a worker asks its driver to stop, or lets it go on.
+    ``on_kill`` of a task that holds a worker asks its driver to end, or lets it go on.
     """
     job.submit("driver", process=ELSEWHERE)
     operator = operator_of(job, on_kill=policy)
@@ -538,7 +540,7 @@ def test_killed_in_a_worker_it_does_with_the_driver_as_it_was_told(
         deferral(operator)
         operator.on_kill()
 
-        assert asked == len(job.cancels())
+        assert asked == [request.kind for request in job.asked()]
 
 
 def test_killed_before_it_did_anything_it_asks_nobody(job: Job) -> None:

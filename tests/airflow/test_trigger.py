@@ -266,6 +266,31 @@ def test_killed_it_asks_the_driver_to_stop(job: Job) -> None:
     assert ["driver"] == cancels
 
 
+def test_killed_it_asks_the_driver_for_a_savepoint_and_its_end(job: Job) -> None:
+    """
+    With ``on_kill="stop"`` a driver at work ends its batch, and the run is not over; one that has
+    not come up yet has nothing to save.
+    """
+    generation = SparkStreamingHook().claim(job.url, job.run_id)
+    trigger = SparkStreamingTrigger(job.url, RUN, "driver", generation, on_kill_policy="stop")
+    with job.lease():
+        asyncio.run(trigger.on_kill())
+        (request,) = job.asked()
+
+    assert ("stop", "driver", RUN, 1) == (
+        request.kind,
+        request.driver_id,
+        request.run_id,
+        request.token,
+    )
+    assert f"{job.url}/savepoints/on-kill-driver" == request.savepoint
+    assert (True, False, 30.0) == (request.keeps_run, request.drain, request.aligned_timeout_s)
+
+    job.submit("later", process=ELSEWHERE)
+    asyncio.run(trigger.on_kill())
+    assert ["later"] == job.cancels()
+
+
 def test_killed_before_the_driver_came_up_it_asks_that_driver(job: Job) -> None:
     """
     A driver that was submitted and has no lease yet is asked, too: it stops when it comes up.

@@ -10,9 +10,11 @@ import pytest
 from driving import CLOCK, STREAM, driving, savepoint_url
 from streams import Place, read_with_pandas, windows_of, write_events
 
+from airflow_provider.hooks.spark_streaming import SparkStreamingHook
 from airflow_provider.runtime.checkpoint import CheckpointLogs
 from airflow_provider.runtime.errors import (
     JobDrainedError,
+    RunCancelledError,
     RunFailedError,
     StopError,
     UnknownJobError,
@@ -152,6 +154,35 @@ def test_a_batch_that_begins_after_the_request_to_stop_is_not_lost(spark, place,
     assert ("SUSPENDED", 0) == (answer.outcome, final.queries["out"]["batch_id"])
     assert 1 == logs.position().open_batch, "it was planned"
     place.run(spark, "gated", params={**params, "bounded": "yes"})
+    assert windows_of(EVENTS) == read_with_pandas(place.output)
+
+
+def test_a_run_whose_task_was_killed_goes_on_when_it_is_asked_for_again(spark, place):
+    """
+    The driver ends at the end of its batch, with a savepoint and without a final checkpoint; the
+    same run, which was never over, ends with the truth.
+    """
+    write_events(place.input, *FILES[:3])
+    with driving(spark, place, run_id="r1") as driver:
+        driver.read(3)
+        hook = SparkStreamingHook()
+        assert hook.end(str(place.job_dir), "r1", hook.claim(str(place.job_dir), "r1"), "stop")
+        assert driver.end() is None
+
+    assert isinstance(driver.error, RunCancelledError)
+    (path,) = place.job_dir.glob("savepoints/on-kill-*")
+    assert [2] == [q.batch for q in open_savepoint(str(path)).record.queries.values()]
+    (attempt,) = place.job_dir.glob("runs/r1/attempts/*.json")
+    assert "CANCELLED" == json.loads(attempt.read_text())["outcome"]
+    (reply,) = place.job_dir.glob("replies/*.json")
+    assert str(path) == json.loads(reply.read_text())["savepoint"]
+
+    write_events(place.input, *FILES[3:], first=3)
+    with driving(spark, place, run_id="r1") as driver:
+        driver.read(5)
+        driver.stop(drain=True)
+        final = driver.end()
+    assert ("FINISHED", 2) == (final.outcome, final.attempts)
     assert windows_of(EVENTS) == read_with_pandas(place.output)
 
 

@@ -12,7 +12,7 @@ from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.jobdir import FAILED, JobRecord, check_name
 from airflow_provider.runtime.requests import (
     STOP,
-    is_cancelled,
+    is_leaving,
     pending_requests,
     put_cancel,
     put_request,
@@ -230,8 +230,10 @@ def test_other_kinds_of_request_are_no_cancel(storage, clock):
     stop = put_request(storage, STOP, "driver-1", clock, drain=True, savepoint="/s")
     clock.wall += dt.timedelta(seconds=1)
     put_request(storage, "juggle", "driver-1", clock)
+    put_request(storage, STOP, "driver-2", clock, keeps_run=True)
 
-    assert not is_cancelled(storage, "driver-1")
+    assert not is_leaving(storage, "driver-1")
+    assert is_leaving(storage, "driver-2"), "the run is to be gone on with"
     assert ["stop", "juggle"] == [r.kind for r in pending_requests(storage, "driver-1")]
     assert stop == pending_requests(storage, "driver-1")[0]
 

@@ -53,6 +53,7 @@ NOTHING, RUN_OPEN, PLAN, RUN_PLANNED, DONE = (
 
 ONE, THREE = ("q1",), ("q1", "q2", "q3")
 KEEP, KEEP_SAVED = Stop(AtEnd.SUSPEND, savepoint=False), Stop(AtEnd.SUSPEND, savepoint=True)
+PAUSE = Stop(AtEnd.SUSPEND, savepoint=True, keeps_run=True)
 FLUSH, FLUSH_SAVED = Stop(AtEnd.DRAIN, savepoint=False), Stop(AtEnd.DRAIN, savepoint=True)
 
 
@@ -257,6 +258,31 @@ STORIES = {
             *SAVED,
         ],
     ),
+    "its task was killed: a savepoint, and no final checkpoint": (
+        a_job(**A_STREAM),
+        [
+            (Started(), start("q1")),
+            (StopRequested(PAUSE), [HaltQuery("q1")]),
+            (QueryEnded("q1", PLAN), [CommitEpochs()]),
+            (EpochsCommitted(), [TakeSavepoint()]),
+            (SavepointTaken(), [Close()]),
+            (Closed(), []),
+        ],
+    ),
+    "its task was killed: without a savepoint nobody goes on either": (
+        a_job(("q1", "q2"), AtEnd.DRAIN),
+        [
+            (Started(), start("q1", "q2")),
+            (QueryEnded("q1", NOTHING), end_of("q1")),
+            (StopRequested(PAUSE), [HaltQuery("q2")]),
+            (IntentStored("q1", PLAN), planned("q1")),
+            (QueryEnded("q2", PLAN), []),
+            (QueryEnded("q1", DONE), [CommitEpochs()]),
+            (EpochsCommitted(), [TakeSavepoint()]),
+            (SavepointFailed(), [Close()]),
+            (Closed(), []),
+        ],
+    ),
     "the savepoint fails: the job goes on, and the next stop works": (
         a_job(("q1", "q2"), AtEnd.DRAIN),
         [
@@ -434,7 +460,7 @@ def test_each_event_asks_for_the_right_things_in_order(story):
 
     assert JobPhase.ENDED is life.phase
     assert life.failure is None
-    assert not life.cancelled
+    assert life.cancelled == (life.stop == PAUSE)
 
 
 def test_phases_follow_the_drawing():
@@ -616,7 +642,7 @@ class World:
         may_stop = self.life.phase is JobPhase.READING and self.life.stop is None and self.stops
         if may_stop and self.draw(st.integers(0, 3)) == 3:
             self.stops -= 1
-            stop = self.draw(st.sampled_from([KEEP, KEEP_SAVED, FLUSH, FLUSH_SAVED]))
+            stop = self.draw(st.sampled_from([KEEP, KEEP_SAVED, PAUSE, FLUSH, FLUSH_SAVED]))
             return StopRequested(stop)
         name = self.draw(st.sampled_from(sorted(self.running)))
         self.running.discard(name)
@@ -726,5 +752,6 @@ def test_in_any_life_the_order_holds(data):
         tail = [CommitEpochs, *saved, PutFinal, Close]
         expected = [CallFinish, *tail] if ending is AtEnd.DRAIN else tail
         assert expected == kinds[-len(expected) :]
+        assert world.life.stop != PAUSE, "the run is to be gone on with"
     elif world.life.failure is None:
         assert world.life.cancelled

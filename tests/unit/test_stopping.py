@@ -8,7 +8,7 @@ from airflow_provider.runtime.errors import StopError, UnknownJobError
 from airflow_provider.runtime.jobdir import JobDirectory, JobRecord
 from airflow_provider.runtime.lease import LeaseObserver
 from airflow_provider.runtime.lifecycle import AtEnd, JobPhase, Stop
-from airflow_provider.runtime.requests import pending_requests, read_reply, reply
+from airflow_provider.runtime.requests import STOP, pending_requests, put_request, read_reply, reply
 from airflow_provider.runtime.savepoint import open_savepoint
 from airflow_provider.runtime.stopping import StopDesk, request_stop, savepoint_address
 from tests.unit.support import EpochBench, FakeFrame, FakeSink, counted
@@ -64,6 +64,25 @@ def test_a_stop_is_accepted_while_the_job_reads(job):
 
     desk.close("SUSPENDED", "")
     assert (True, "SUSPENDED") == (answer(job, request).ok, answer(job, request).outcome)
+
+
+def test_a_stop_may_leave_the_run_to_its_next_attempt(job, tmp_path):
+    """
+    As when a task was killed: nothing is promised, and the answer has the savepoint.
+    """
+    url = str(tmp_path / "s1")
+    request = put_request(
+        job.storage, STOP, DRIVER, job.clock, savepoint=url, keeps_run=True, run_id="r1", token=1
+    )
+    desk = desk_of(job)
+
+    pause = Stop(AtEnd.SUSPEND, savepoint=True, keeps_run=True)
+    assert pause == desk.hear(request, JobPhase.READING)
+    assert desk_of(job).promised() is None
+    assert desk.take_savepoint()
+    desk.close("CANCELLED", "")
+    told = answer(job, request)
+    assert (True, "CANCELLED", url) == (told.ok, told.outcome, told.savepoint)
 
 
 def test_a_drain_is_promised(job, tmp_path):

@@ -13,6 +13,7 @@ savepoint if one was asked for, final checkpoint, ``close()``.
             HALTING ────────────┴(stop: suspend)──┘
               READING ◀─────(stop: suspend)── the savepoint failed, in SAVING
     any phase before CLOSING ──(failure, cancel)──▶ CLOSING
+    COMMITTING, SAVING ──(stop that keeps the run)──▶ CLOSING
 
 A query that reads what another one of the job writes waits until that one has ended and its output
 is published, unless the job goes on until it is stopped: then both read on side by side. In such a
@@ -309,11 +310,12 @@ class Lifecycle:
         return phase in _AT_WORK or (phase is QueryPhase.READ and drains)  # it is about to
 
     def _on_savepoint_taken(self, _: SavepointTaken) -> tuple[Lifecycle, Told]:
-        return self._to(JobPhase.SEALING), (PutFinal(self.ending),)
+        return self._seal()
 
     def _on_savepoint_failed(self, _: SavepointFailed) -> tuple[Lifecycle, Told]:
-        if self.ending is AtEnd.DRAIN:  # there is no way back from a drain
-            return self._to(JobPhase.SEALING), (PutFinal(self.ending),)
+        # There is no way back from a drain, and nobody to go on for when a task was killed.
+        if self.ending is AtEnd.DRAIN or self._keeps_run:
+            return self._seal()
         told: Told = ()
         life = dataclasses.replace(self, stop=None)._to(JobPhase.READING)
         for name, phase in self.queries.items():
@@ -330,6 +332,15 @@ class Lifecycle:
     def _on_committed(self, _: EpochsCommitted) -> tuple[Lifecycle, Told]:
         if self.stop is not None and self.stop.savepoint:
             return self._to(JobPhase.SAVING), (TakeSavepoint(),)
+        return self._seal()
+
+    @property
+    def _keeps_run(self) -> bool:
+        return self.stop is not None and self.stop.keeps_run
+
+    def _seal(self) -> tuple[Lifecycle, Told]:
+        if self._keeps_run:
+            return self._on_interruption(CancelRequested())
         return self._to(JobPhase.SEALING), (PutFinal(self.ending),)
 
     def _on_sealed(self, _: FinalPut) -> tuple[Lifecycle, Told]:

@@ -64,10 +64,13 @@ class Stop:
     Attributes:
         at_end: ``drain`` to end it for good, ``suspend`` to keep its state.
         savepoint: whether a savepoint is taken when it has stopped.
+        keeps_run: whether the run is not over: the attempt ends as if it had been cancelled, but
+            at the end of its batches.
     """
 
     at_end: AtEnd
     savepoint: bool
+    keeps_run: bool = False
 
 
 # --- events -------------------------------------------------------------------------------------

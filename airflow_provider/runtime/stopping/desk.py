@@ -134,7 +134,9 @@ class StopDesk:
         self.aligned_timeout_s = request.aligned_timeout_s
         log.info("run=%s is stopped (%s)", self._run.run_id, "drain" if request.drain else "keep")
         return Stop(
-            AtEnd.DRAIN if request.drain else AtEnd.SUSPEND, savepoint=request.savepoint is not None
+            AtEnd.DRAIN if request.drain else AtEnd.SUSPEND,
+            savepoint=request.savepoint is not None,
+            keeps_run=request.keeps_run,
         )
 
     def _check_savepoint(self, request: RequestRecord) -> None:
