@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import datetime as dt
 import hashlib
 import re
@@ -23,6 +24,7 @@ from airflow_provider.runtime.clock import SystemClock
 from airflow_provider.runtime.durations import parse_duration
 from airflow_provider.runtime.entry import split_entry
 from airflow_provider.runtime.errors import CheckpointError, ConfigError
+from airflow_provider.runtime.failures import Marks
 from airflow_provider.runtime.jobdir import check_name
 from airflow_provider.runtime.requests import is_cancelled
 from airflow_provider.runtime.storage import local_path_of, open_storage
@@ -67,7 +69,7 @@ class SparkStreamingOperator(BaseOperator):
     and its sinks' epochs are published. ``execute()`` decides from the job directory alone: a run
     that has ended is done at once, a driver of this run that is alive is adopted, else one is
     submitted. So a retry or a clear resumes, and never starts a second driver. XCom: the final
-    checkpoint document.
+    checkpoint document; of a run that failed, the failure under the key ``failure``.
 
     Args:
         job: the job's function, ``FILE.py:FUNC`` or ``pkg.mod:FUNC``.
@@ -103,6 +105,8 @@ class SparkStreamingOperator(BaseOperator):
         trigger: time between batches of a run with ``until="stopped"``.
         target_batch_time: fit the size of batches to this time; ``off`` for batches as they come.
             By default 10 seconds with ``until="stopped"``, where the job limits them.
+        fails_as: the class of a failure by the type of the exception that led to it, such as
+            ``{"jobs.BadRow": "NON_RECOVERABLE"}``; see docs/failures.md.
         deferrable: wait in the triggerer, without a worker slot.
         poll_interval: seconds between looks at the job directory.
 
@@ -151,6 +155,7 @@ class SparkStreamingOperator(BaseOperator):
         on_kill: str = "cancel",
         trigger: str | float | None = None,
         target_batch_time: str | float | None = None,
+        fails_as: Mapping[str, str] | None = None,
         deferrable: bool = True,
         poll_interval: float = 1.0,
         **kwargs: Any,
@@ -182,6 +187,7 @@ class SparkStreamingOperator(BaseOperator):
         self.on_kill_policy = on_kill
         self.trigger = trigger
         self.target_batch_time = target_batch_time
+        self.failure_arguments = _failure_arguments(fails_as)
         self.deferrable = deferrable
         self.poll_interval = poll_interval
 
@@ -212,7 +218,7 @@ class SparkStreamingOperator(BaseOperator):
                 return self._reconcile(context)  # the driver that was in the way has ended
         except (ConfigError, CheckpointError) as error:
             raise AirflowFailException(str(error)) from error
-        raise _failure(str(event.get("reason", "")), fatal=bool(event.get("fatal")))
+        raise self._failed(context, event)
 
     def on_kill(self) -> None:
         """Stop the driver of a task that waits in a worker, as *on_kill* says."""
@@ -236,7 +242,7 @@ class SparkStreamingOperator(BaseOperator):
         self._claimed = (run_id, generation)
         if existing is None:
             existing = self._submit(hook, run_id, context)
-        document = self._wait(run_id, existing, generation)
+        document = self._wait(context, run_id, existing, generation)
         return document if document is not None else self._reconcile(context)
 
     def _existing_driver(
@@ -272,7 +278,9 @@ class SparkStreamingOperator(BaseOperator):
         )
         return Waited(record.driver_id, record.log)
 
-    def _wait(self, run_id: str, waited: Waited, generation: int) -> dict[str, Any] | None:
+    def _wait(
+        self, context: Context, run_id: str, waited: Waited, generation: int
+    ) -> dict[str, Any] | None:
         """Return the final checkpoint; None when the driver that was in the way has ended."""
         trigger = SparkStreamingTrigger(
             job_dir=local_path_of(self.job_dir) or self.job_dir,  # not relative to this worker
@@ -286,9 +294,9 @@ class SparkStreamingOperator(BaseOperator):
         )
         if self.deferrable:
             self.defer(trigger=trigger, method_name="resume")
-        return self._wait_here(run_id, waited)
+        return self._wait_here(context, run_id, waited)
 
-    def _wait_here(self, run_id: str, waited: Waited) -> dict[str, Any] | None:
+    def _wait_here(self, context: Context, run_id: str, waited: Waited) -> dict[str, Any] | None:
         clock = SystemClock()
         watcher: RunWatcher = self._hook().watcher(self.job_dir, run_id, waited.driver_id)
         follower = LogFollower(waited.log)
@@ -303,8 +311,14 @@ class SparkStreamingOperator(BaseOperator):
             if not is_waiting(judgement.verdict, wait_for_foreign=self._waits_for_foreign()):
                 if waited.driver_id is None:
                     return None
-                raise _failure(judgement.reason, fatal=judgement.fatal)
+                raise self._failed(context, dataclasses.asdict(judgement))
             clock.sleep(self.poll_interval)
+
+    def _failed(self, context: Context, judged: Mapping[str, Any]) -> AirflowException:
+        """Tell downstream tasks and callbacks of the failure, and return the task's error."""
+        if judged.get("failure"):
+            context["ti"].xcom_push(key="failure", value=judged["failure"])
+        return _failure(str(judged.get("reason", "")), fatal=bool(judged.get("fatal")))
 
     def _hook(self) -> SparkStreamingHook:
         return SparkStreamingHook(
@@ -358,6 +372,7 @@ class SparkStreamingOperator(BaseOperator):
             arguments += ["--trigger", str(parse_duration(self.trigger, name="trigger"))]
         if self.target_batch_time is not None:
             arguments += ["--target-batch-time", str(self.target_batch_time)]
+        arguments += self.failure_arguments
         interval = self._interval(context)
         return arguments + (["--interval", *interval] if interval else [])
 
@@ -438,6 +453,11 @@ def _check_numbers(runs: int, target_batch_time: str | float | None) -> None:
     if runs < 1:
         msg = f"replayable_runs {runs!r}: a number of runs, at least the newest one"
         raise ConfigError(msg)
+
+
+def _failure_arguments(fails_as: Mapping[str, str] | None) -> list[str]:
+    listed = sorted(Marks.parse(fails_as or {}).listed.items())
+    return [part for name, kind in listed for part in ("--fails-as", f"{name}={kind.value}")]
 
 
 def _check_interval(interval: Sequence[str] | str | None) -> None:

@@ -28,7 +28,6 @@ from airflow_provider.runtime.errors import (
     RunFailedError,
     SparkStreamError,
 )
-from airflow_provider.runtime.failures import Failure, classify
 from airflow_provider.runtime.final import describe_query, verify_final
 from airflow_provider.runtime.jobdir import (
     BATCH,
@@ -61,6 +60,7 @@ from airflow_provider.runtime.recording import (
     asked_record,
     begin_attempt,
     end_attempt,
+    failure_of,
     record_end_of_data,
     record_end_of_sources,
 )
@@ -82,6 +82,7 @@ if TYPE_CHECKING:
     import threading
 
     from airflow_provider.runtime.checkpoint import DrainStep
+    from airflow_provider.runtime.failures import Failure
     from airflow_provider.runtime.preparing import DeclaredJob
 
 
@@ -206,7 +207,7 @@ class Attempt:
         try:
             self._live(stored)
         except SparkStreamError as error:
-            self._end_attempt(FAILED, classify(error))
+            self._end_attempt(FAILED, failure_of(error, self._ask.marks))
             raise
         return self._conclude()
 
@@ -254,7 +255,7 @@ class Attempt:
         except Exception as error:
             log.info("run=%s fails", self._run.run_id, exc_info=True)
             self._events.clear()
-            self._events.append(lifecycle.Failed(classify(error)))
+            self._events.append(lifecycle.Failed(failure_of(error, self._ask.marks)))
             return False
         return True
 
@@ -286,7 +287,7 @@ class Attempt:
         if isinstance(error, LeaseLostError):
             raise error
         if error is not None:
-            return lifecycle.Failed(classify(error, query=query.name))
+            return lifecycle.Failed(failure_of(error, self._ask.marks, query))
         if not self._is_batch:  # whose only epoch waits for the run's commit
             query.epochs.give_up_open()
         return lifecycle.QueryEnded(query.name, self._next_step(query))

@@ -33,7 +33,7 @@ from airflow_provider.runtime.errors import (
     SparkStreamError,
     UnknownJobError,
 )
-from airflow_provider.runtime.failures import classify
+from airflow_provider.runtime.failures import Failure, Marks, classify
 from airflow_provider.runtime.jobdir import known_job
 from airflow_provider.runtime.lease import LeaseObserver
 from airflow_provider.runtime.storage import open_storage
@@ -124,6 +124,7 @@ def _ask_of(arguments: argparse.Namespace) -> Ask:
         replayable_runs=arguments.replayable_runs,
         replays=arguments.replay,
         target_batch_s=parse_target_batch_time(arguments.target_batch_time),
+        marks=Marks.parse(arguments.fails_as),
     )
 
 
@@ -198,7 +199,7 @@ def _print_status(document: dict[str, Any]) -> None:
         for line in (*_mark_lines(shown), *(() if run["final"] else _pacing_lines(shown))):
             print(f"    {line}")
         if run["failure"]:
-            print(f"    {run['failure']['failure_class']}: {run['failure']['reason']}")
+            print(f"    {Failure.from_dict(run['failure']).describe()}")
 
 
 def _mark_lines(document: dict[str, Any]) -> Iterator[str]:
@@ -341,6 +342,8 @@ def _add_run(commands: Any) -> None:
     run.add_argument("--replayable-runs", type=int, default=0, metavar="N", help=text)
     text = "first undo this run: its rows are taken back, the job is as it was before it"
     run.add_argument("--replay", metavar="RUN_ID", help=text)
+    text = "the class of failures of an exception type, such as jobs.BadRow=NON_RECOVERABLE"
+    run.add_argument("--fails-as", action="append", default=[], metavar="TYPE=CLASS", help=text)
     run.add_argument("--master", metavar="URL", help="default: local[*], or what spark-submit says")
     run.add_argument("--conf", action="append", default=[], metavar="K=V", help="for Spark")
     run.add_argument("--driver-id", help=argparse.SUPPRESS)  # set by who submits a driver

@@ -17,13 +17,14 @@ from airflow_provider.runtime.drains import (
     put_drain_intent,
     put_ended_sources,
 )
+from airflow_provider.runtime.failures import classify
 from airflow_provider.runtime.jobdir import BATCH, AttemptRecord, RunRecord
 
 if TYPE_CHECKING:
     import datetime as dt
 
     from airflow_provider.runtime.asking import Ask
-    from airflow_provider.runtime.failures import Failure
+    from airflow_provider.runtime.failures import Failure, Marks
     from airflow_provider.runtime.jobdir import JobDirectory, RunDirectory
     from airflow_provider.runtime.preparing import DeclaredJob
     from airflow_provider.runtime.queries import BatchQuery, RunningQuery
@@ -97,6 +98,16 @@ def begin_attempt(
     )
     run.put_attempt(attempt)
     return attempt
+
+
+def failure_of(
+    error: BaseException, marks: Marks, query: RunningQuery | BatchQuery | None = None
+) -> Failure:
+    """Return what is put down of *error*, which may have ended a query, and a batch of it."""
+    if query is None:
+        return classify(error, marks=marks)
+    batch = query.logs.position().open_batch
+    return classify(error, query=query.name, batch=batch, marks=marks)
 
 
 def end_attempt(

@@ -509,6 +509,32 @@ def test_a_failure_is_retried_unless_it_is_for_good(
     assert error is type(raised.value)
 
 
+def test_the_failure_that_the_driver_has_recorded_goes_to_xcom(job: Job) -> None:
+    """
+    Callbacks and downstream tasks read class, host and root cause, and need not parse an error.
+    """
+    failure = {"failure_class": "ENVIRONMENT", "reason": "no space left", "host": "worker-7"}
+    event = {"verdict": "failed", "reason": "no", "driver_id": "driver", "failure": failure}
+    pushed = {}
+    ti = SimpleNamespace(**vars(TI), xcom_push=lambda key, value: pushed.update({key: value}))
+
+    with pytest.raises(AirflowException):
+        operator_of(job).resume(context(ti=ti), event)
+
+    assert {"failure": failure} == pushed
+
+
+def test_types_are_listed_when_the_dag_is_parsed() -> None:
+    """
+    A wrong listing is an import error of the DAG; a right one reaches the driver.
+    """
+    operator = in_dag(fails_as={"jobs.BadRow": "data-missing"})
+
+    assert ["--fails-as", "jobs.BadRow=DATA_MISSING"] == operator.failure_arguments
+    with pytest.raises(ConfigError, match="there is no class 'FATAL'"):
+        in_dag(fails_as={"jobs.BadRow": "FATAL"})
+
+
 def test_waiting_in_a_worker_ends_with_the_drivers_failure(job: Job) -> None:
     """
     Not deferrable, the task fails with what the driver said, exit code 0 included.

@@ -198,6 +198,7 @@ def test_a_driver_that_says_why_it_failed_is_quoted(job: Job) -> None:
         "NON_RECOVERABLE: query 'daily': UNRESOLVED_COLUMN: no such column: delay "
         "(attempt 1 on here)" == event["reason"]
     )
+    assert failure == event["failure"]
 
 
 def test_a_driver_killed_with_its_keeper_is_noticed(job: Job) -> None:
