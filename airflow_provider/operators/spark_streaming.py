@@ -27,6 +27,7 @@ from airflow_provider.runtime.errors import CheckpointError, ConfigError
 from airflow_provider.runtime.failures import Marks
 from airflow_provider.runtime.jobdir import check_name
 from airflow_provider.runtime.requests import is_cancelled
+from airflow_provider.runtime.restarting import parse_restart
 from airflow_provider.runtime.storage import local_path_of, open_storage
 from airflow_provider.runtime.watching import (
     START_TIMEOUT_S,
@@ -105,6 +106,9 @@ class SparkStreamingOperator(BaseOperator):
         trigger: time between batches of a run with ``until="stopped"``.
         target_batch_time: fit the size of batches to this time; ``off`` for batches as they come.
             By default 10 seconds with ``until="stopped"``, where the job limits them.
+        restart: whether and when the driver starts a query again that fails, such as
+            ``"fixed-delay(attempts=3, delay=10 seconds)"``; by default ``exponential-delay`` with
+            ``until="stopped"``, else ``none``; see docs/failures.md.
         fails_as: the class of a failure by the type of the exception that led to it, such as
             ``{"jobs.BadRow": "NON_RECOVERABLE"}``; see docs/failures.md.
         deferrable: wait in the triggerer, without a worker slot.
@@ -155,6 +159,7 @@ class SparkStreamingOperator(BaseOperator):
         on_kill: str = "cancel",
         trigger: str | float | None = None,
         target_batch_time: str | float | None = None,
+        restart: str | Mapping[str, Any] | None = None,
         fails_as: Mapping[str, str] | None = None,
         deferrable: bool = True,
         poll_interval: float = 1.0,
@@ -187,7 +192,7 @@ class SparkStreamingOperator(BaseOperator):
         self.on_kill_policy = on_kill
         self.trigger = trigger
         self.target_batch_time = target_batch_time
-        self.failure_arguments = _failure_arguments(fails_as)
+        self.failure_arguments = _failure_arguments(restart, fails_as)
         self.deferrable = deferrable
         self.poll_interval = poll_interval
 
@@ -455,9 +460,15 @@ def _check_numbers(runs: int, target_batch_time: str | float | None) -> None:
         raise ConfigError(msg)
 
 
-def _failure_arguments(fails_as: Mapping[str, str] | None) -> list[str]:
+def _failure_arguments(
+    restart: str | Mapping[str, Any] | None, fails_as: Mapping[str, str] | None
+) -> list[str]:
+    # In seconds, which a driver reads without any package of its own.
+    strategy = ["--restart", parse_restart(restart).to_text()] if restart else []
     listed = sorted(Marks.parse(fails_as or {}).listed.items())
-    return [part for name, kind in listed for part in ("--fails-as", f"{name}={kind.value}")]
+    return strategy + [
+        part for name, kind in listed for part in ("--fails-as", f"{name}={kind.value}")
+    ]
 
 
 def _check_interval(interval: Sequence[str] | str | None) -> None:

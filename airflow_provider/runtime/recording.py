@@ -18,7 +18,7 @@ from airflow_provider.runtime.drains import (
     put_ended_sources,
 )
 from airflow_provider.runtime.failures import classify
-from airflow_provider.runtime.jobdir import BATCH, AttemptRecord, RunRecord
+from airflow_provider.runtime.jobdir import BATCH, AttemptRecord, BatchCommit, RunRecord
 
 if TYPE_CHECKING:
     import datetime as dt
@@ -83,6 +83,12 @@ def record_end_of_data(
     failpoints.hit("drain.intended")
 
 
+def record_batch_commit(run: RunDirectory, token: int, now: dt.datetime) -> None:
+    """Put down that what all queries of a BATCH run have staged counts. Idempotent."""
+    run.put_batch_commit(BatchCommit(run_id=run.run_id, token=token, at=to_iso(now)))
+    failpoints.hit("batch.committed")
+
+
 def begin_attempt(
     run: RunDirectory, entry: str, driver_id: str, token: int, now: dt.datetime
 ) -> AttemptRecord:
@@ -106,7 +112,10 @@ def failure_of(
     """Return what is put down of *error*, which may have ended a query, and a batch of it."""
     if query is None:
         return classify(error, marks=marks)
-    batch = query.logs.position().open_batch
+    try:
+        batch = query.logs.position().open_batch
+    except Exception:  # noqa: BLE001 - the storage may be what has failed
+        batch = None
     return classify(error, query=query.name, batch=batch, marks=marks)
 
 

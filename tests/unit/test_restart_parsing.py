@@ -127,9 +127,7 @@ def test_what_is_no_strategy_is_refused(value, said):
 
 def test_runs_without_an_end_restart_for_ever_by_default():
     """
-    Flink's default; a run that ends leaves what does not heal soon to whoever has started it.
+    Flink's default; a run that ends is tried again by whoever has started it.
     """
     assert ExponentialDelay() == default_restart("stopped")
-    assert {ExponentialDelay(attempts_before_reset_backoff=3)} == {
-        default_restart(until) for until in ("end", "available")
-    }
+    assert {NoRestart()} == {default_restart(until) for until in ("end", "available")}

@@ -1,4 +1,4 @@
-"""When and what is started again after a failure; pure decisions."""
+"""When and what is started again after a failure."""
 
 from airflow_provider.runtime.restarting.parsing import default_restart, parse_restart
 from airflow_provider.runtime.restarting.regions import (
@@ -7,6 +7,7 @@ from airflow_provider.runtime.restarting.regions import (
     FailoverScope,
     failover_scope,
 )
+from airflow_provider.runtime.restarting.restarter import Restarter, edges_of
 from airflow_provider.runtime.restarting.strategies import (
     ExponentialDelay,
     FailureRate,
@@ -28,7 +29,9 @@ __all__ = [
     "RestartDecision",
     "RestartState",
     "RestartStrategy",
+    "Restarter",
     "default_restart",
+    "edges_of",
     "failover_scope",
     "parse_restart",
 ]

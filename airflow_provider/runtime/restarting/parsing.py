@@ -29,8 +29,6 @@ _FORM: Final = re.compile(r"\s*(?P<type>[\w-]+)\s*(?:\((?P<parameters>.*)\)\s*)?
 _FLINK_PREFIX: Final = "restart-strategy."
 _EXAMPLE: Final = "fixed-delay(attempts=3, delay=10 seconds)"
 _UNTIL_STOPPED: Final = "stopped"
-# A run that ends is a task with retries of its own: what does not heal soon is theirs.
-_RESTARTS_OF_A_RUN_THAT_ENDS: Final = 3
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,15 +71,14 @@ def parse_restart(value: str | Mapping[str, Any]) -> RestartStrategy:
 
 
 def default_restart(until: str) -> RestartStrategy:
-    """Return the strategy of a run for which none is asked: Flink's default.
+    """Return the strategy of a run for which none is asked.
 
     Args:
-        until: a run that goes on until it is ``stopped`` restarts any number of times; one that
-            ends by itself leaves what a few restarts do not heal to whoever has started it.
+        until: a run that goes on until it is ``stopped`` has Flink's default, which restarts any
+            number of times; one that ends by itself none, because whoever has started it waits for
+            its end, and has retries.
     """
-    if until == _UNTIL_STOPPED:
-        return ExponentialDelay()
-    return ExponentialDelay(attempts_before_reset_backoff=_RESTARTS_OF_A_RUN_THAT_ENDS)
+    return ExponentialDelay() if until == _UNTIL_STOPPED else NoRestart()
 
 
 def _of_text(text: str) -> tuple[str, dict[str, Any]]:

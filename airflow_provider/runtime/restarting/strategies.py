@@ -55,7 +55,7 @@ class RestartDecision:
     Attributes:
         state: what is remembered from now on.
         delay_s: seconds until the restart; None when there is none.
-        reason: why there is none, for people; else empty.
+        reason: why there is none although there is a strategy, for people; else empty.
         is_new: whether the failure counts by itself, and not as one of a restart that is pending.
     """
 
@@ -118,7 +118,7 @@ class NoRestart(RestartStrategy):
         return "none"
 
     def _on_failure(self, state: RestartState, now_s: float, _: random.Random) -> RestartDecision:
-        return RestartDecision(state, None, "the restart strategy is none")
+        return RestartDecision(state, None)
 
 
 @dataclasses.dataclass(frozen=True)
