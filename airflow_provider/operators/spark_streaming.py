@@ -14,6 +14,7 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException
 from airflow_provider.hooks.clearing import current_execution, execution_of
 from airflow_provider.hooks.following import LogFollower
 from airflow_provider.hooks.spark_streaming import SparkStreamingHook
+from airflow_provider.operators.retrying import task_error
 from airflow_provider.runtime.asking import (
     REPLAYABLE_RUNS,
     check_asked_words,
@@ -204,7 +205,7 @@ class SparkStreamingOperator(BaseOperator):
 
         Raises:
             AirflowFailException: the run failed for good, or cannot be run as it is.
-            AirflowException: the run failed; a retry resumes it.
+            SparkRunFailedError: the run failed; a retry resumes it.
         """
         try:
             return self._reconcile(context)
@@ -323,7 +324,11 @@ class SparkStreamingOperator(BaseOperator):
         """Tell downstream tasks and callbacks of the failure, and return the task's error."""
         if judged.get("failure"):
             context["ti"].xcom_push(key="failure", value=judged["failure"])
-        return _failure(str(judged.get("reason", "")), fatal=bool(judged.get("fatal")))
+        return task_error(
+            str(judged.get("reason", "")),
+            fatal=bool(judged.get("fatal")),
+            failure=judged.get("failure"),
+        )
 
     def _hook(self) -> SparkStreamingHook:
         return SparkStreamingHook(
@@ -477,8 +482,3 @@ def _check_interval(interval: Sequence[str] | str | None) -> None:
     if isinstance(interval, str) or len(interval) != 2:  # noqa: PLR2004 - start and end
         msg = f"interval {interval!r}: give a start and an end, or None for none"
         raise ConfigError(msg)
-
-
-def _failure(reason: str, *, fatal: bool) -> AirflowException:
-    text = reason or "the driver ended without a final checkpoint"
-    return AirflowFailException(text) if fatal else AirflowException(text)
