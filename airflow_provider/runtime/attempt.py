@@ -269,7 +269,7 @@ class Attempt:
             query.halt_in_time()
             if self._life.publishes and not self._publish_ready(query):
                 return
-        if self._life.restarting and self._restarter.is_due():
+        if self._restarter.is_due(self._queries[name] for name in self._life.restarting):
             self._events.append(lifecycle.RestartDue(self._steps_of(self._life.restarting)))
         else:
             self._hear()

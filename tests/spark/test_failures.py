@@ -6,10 +6,11 @@ import socket
 from pathlib import Path
 
 import pytest
-from streams import write_events
+from streams import read_with_pandas, write_events
 
 from airflow_provider.runtime.errors import RunFailedError
 from airflow_provider.runtime.failures import FailureClass, Marks
+from airflow_provider.runtime.restarting import FixedDelay
 
 pytestmark = pytest.mark.spark
 
@@ -45,3 +46,18 @@ def test_what_fails_in_a_worker_has_class_batch_and_host(spark, place, kind, lis
     assert ("out", 0) == (failure.query, failure.batch)
     assert failure.host in {socket.gethostname(), "127.0.0.1", "localhost"}
     assert not list(place.output.glob("*.parquet"))
+
+
+def test_a_restart_waits_for_the_last_task_of_the_failed_batch(spark, place):
+    """
+    A task that outlives its batch is killed before the batch runs again: it cannot write into it.
+    """
+    write_events(place.input, [(1, "a", 7)], [(2, "b", 8)])
+    asked = {"entry": f"{JOBS}:lingering", "params": {"folder": str(place.root)}}
+
+    final = place.run(spark, "lingering", **asked, restart=FixedDelay(1, delay_s=0))
+
+    assert ("FINISHED", 1, 2) == (final.outcome, final.attempts, final.rows_read)
+    assert [(7,), (8,)] == sorted(read_with_pandas(place.output))
+    lingered, again = (place.root / name for name in ("lingers", "again"))
+    assert lingered.stat().st_mtime_ns < again.stat().st_mtime_ns

@@ -38,6 +38,13 @@ THREE = ("a", "b", "c")
 THREE_TIMES = FixedDelay(3, 10.0)
 
 
+class Ended:
+    """A query that has failed, and may have tasks that do not know it yet."""
+
+    def __init__(self, *, tasks: bool = False) -> None:
+        self.has_tasks = lambda: tasks
+
+
 def a_query(name: str, *, native: bool = False) -> SimpleNamespace:
     return SimpleNamespace(name=name, native=object() if native else None)
 
@@ -76,9 +83,21 @@ def test_a_failure_that_may_heal_is_granted_a_restart(run, clock):
     restarter = restarter_of(run, clock)
 
     assert QueryFailed("a", ("a",)) == restarter.after(LOST, reading())
-    assert not restarter.is_due()
+    assert not restarter.is_due([Ended()])
     clock.sleep(10)
-    assert restarter.is_due()
+    assert restarter.is_due([Ended()])
+    assert not restarter.is_due([]), "nobody waits"
+
+
+def test_a_restart_waits_for_the_last_tasks(run, clock):
+    """
+    As long as Spark runs a task of the failed batch, that may still write.
+    """
+    restarter = restarter_of(run, clock)
+    restarter.after(LOST, reading())
+    clock.sleep(100)
+
+    assert not restarter.is_due([Ended(), Ended(tasks=True)])
 
 
 def test_a_restart_is_put_down_before_it_is_promised(run, clock):

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from airflow_provider.runtime.jobdir import AttemptRecord, RunDirectory
     from airflow_provider.runtime.lifecycle import Lifecycle
     from airflow_provider.runtime.preparing import DeclaredJob
-    from airflow_provider.runtime.queries import QueryDefinition
+    from airflow_provider.runtime.queries import BatchQuery, QueryDefinition, RunningQuery
     from airflow_provider.runtime.restarting.strategies import RestartStrategy
 
 log = logging.getLogger(__name__)
@@ -94,9 +94,15 @@ class Restarter:
         )
         return QueryFailed(query, scope.restart)
 
-    def is_due(self) -> bool:
-        """Tell whether the delay of the last restart is over."""
-        return self._clock.monotonic() >= self._due
+    def is_due(self, queries: Iterable[RunningQuery | BatchQuery]) -> bool:
+        """Tell whether *queries*, which do not run, may be started again; not if there are none.
+
+        The delay is over, and Spark runs no more tasks of them: what one of those still wrote could
+        be taken for the next run's of the same batch.
+        """
+        waiting = list(queries)
+        is_over = bool(waiting) and self._clock.monotonic() >= self._due
+        return is_over and not any(query.has_tasks() for query in waiting)
 
     def _worked_s(self) -> float:
         return self._worked_before_s + self._clock.monotonic() - self._begun
