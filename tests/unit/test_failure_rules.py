@@ -257,6 +257,36 @@ def test_a_jvm_that_does_not_listen_any_more_is_gone():
     assert RECOVERABLE is classify(ConnectionRefusedError("by a database")).failure_class
 
 
+def test_an_error_that_cannot_speak_any_more_is_named():
+    """
+    PySpark's errors ask the JVM for their text, which may be gone: the type is left.
+    """
+
+    def ask_the_jvm(_):
+        raise ConnectionRefusedError
+
+    members = {"__str__": ask_the_jvm, "getCondition": ask_the_jvm}
+    mute = type("CapturedException", (Exception,), members)()
+    failure = classify(mute)
+
+    assert (RECOVERABLE, "CapturedException", "CapturedException") == (
+        failure.failure_class,
+        failure.condition,
+        failure.reason,
+    )
+
+
+def test_what_pyspark_does_not_know_is_called_after_the_jvms_type():
+    """
+    Its text says of which type it is; one that does not is left as it is.
+    """
+    unknown = type("UnknownException", (Exception,), {})
+    told, untold = unknown("a.b.OddException: it"), unknown("it")
+
+    assert ("OddException", "it") == (classify(told).condition, classify(told).reason)
+    assert ("UnknownException", "it") == (classify(untold).condition, classify(untold).reason)
+
+
 def test_a_failed_run_keeps_its_failure():
     """
     What has been classified is not classified again.

@@ -642,6 +642,16 @@ def test_a_stop_waits_for_a_drain_that_is_started_again():
     assert (RestartQuery("q1", Run.ONE_BATCH),) == told
 
 
+def test_a_query_that_was_told_to_start_again_is_not_stopped_again():
+    """
+    A region of which one has failed already has that one to start, and the others to stop.
+    """
+    life, _ = reading(*THREE).handle(QueryFailed("q1", {"q1"}))
+    _, told = life.handle(QueryFailed("q2", THREE))
+
+    assert (StopQuery("q3"),) == told
+
+
 def test_a_query_that_catches_up_does_so_again():
     """
     It is not taken for one that has caught up.
