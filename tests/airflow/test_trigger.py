@@ -89,7 +89,8 @@ def test_the_final_checkpoint_fires_it_once(job: Job) -> None:
 
     events = fire(trigger_of(job))
 
-    assert [{"verdict": "done", "reason": "", "fatal": False, "driver_id": "driver"}] == events
+    event = {"verdict": "done", "reason": "", "fatal": False, "driver_id": "driver"}
+    assert [{**event, "failure": None}] == events
 
 
 def test_it_waits_while_the_driver_lives(job: Job) -> None:
