@@ -6,11 +6,13 @@ import socket
 from pathlib import Path
 
 import pytest
-from streams import read_with_pandas, write_events
+from streams import failing_at, read_with_pandas, windows_of, write_events
 
 from airflow_provider.runtime.errors import RunFailedError
 from airflow_provider.runtime.failures import FailureClass, Marks
+from airflow_provider.runtime.jobdir import JobDirectory
 from airflow_provider.runtime.restarting import FixedDelay
+from airflow_provider.runtime.storage import open_storage
 
 pytestmark = pytest.mark.spark
 
@@ -48,6 +50,31 @@ def test_what_fails_in_a_worker_has_class_batch_and_host(spark, place, kind, lis
     worker = spark._jvm.org.apache.spark.util.Utils.localHostName()
     assert (worker if kind == "killed" else socket.gethostname()) == failure.host
     assert not list(place.output.glob("*.parquet"))
+
+
+EVENTS = [(i, "abc"[i % 3], i) for i in range(0, 60, 3)]
+
+
+@pytest.mark.parametrize(
+    "point",
+    ["sink.staged", "sink.precommitted", "files.published_one", "sink.published", "sink.committed"],
+)
+def test_wherever_a_batch_fails_its_restart_loses_and_repeats_nothing(spark, place, point):
+    """
+    Before and after the pre-commit, in the middle of publishing and after it: the same driver starts
+    the query again, twice, and every row is there once.
+    """
+    write_events(place.input, EVENTS[:8], EVENTS[8:14], EVENTS[14:])
+    asked = {"params": {"files_per_batch": "1"}, "restart": FixedDelay(2, delay_s=0)}
+
+    with failing_at(point, times=2):
+        final = place.run(spark, "tumbling_window", **asked)
+
+    assert ("FINISHED", 1, len(EVENTS)) == (final.outcome, final.attempts, final.rows_read)
+    assert windows_of(EVENTS) == read_with_pandas(place.output)
+    directory = JobDirectory(open_storage(str(place.job_dir)))
+    (attempt,) = directory.run(final.run_id).attempts()
+    assert 2 == attempt.restarts["count"]
 
 
 def test_a_restart_waits_for_the_last_task_of_the_failed_batch(spark, place):
