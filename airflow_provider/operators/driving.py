@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 import datetime as dt
 from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
 
-from airflow.sdk.exceptions import AirflowException, AirflowFailException
+from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_provider.hooks.backfills import Asker
 from airflow_provider.hooks.following import LogFollower
 from airflow_provider.hooks.spark_streaming import SparkStreamingHook
+from airflow_provider.operators.retrying import task_error
 from airflow_provider.operators.slicing import SlicedOperator
 from airflow_provider.runtime.clock import SystemClock
 from airflow_provider.runtime.entry import split_entry
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from airflow.sdk import Context
+    from airflow.sdk.exceptions import AirflowException
 
     from airflow_provider.runtime.jobdir import SubmissionRecord
 
@@ -121,7 +124,7 @@ class DriverOperator(SlicedOperator):
 
         Raises:
             AirflowFailException: the run failed for good, or cannot be run as it is.
-            AirflowException: the run failed; a retry resumes it.
+            SparkRunFailedError: the run failed; a retry resumes it.
         """
         try:
             self._check_backfill(context, self._run_id(context) if self.run_id is None else None)
@@ -141,7 +144,7 @@ class DriverOperator(SlicedOperator):
                 return self._reconcile(context)  # the driver that was in the way has ended
         except (ConfigError, CheckpointError) as error:
             raise AirflowFailException(str(error)) from error
-        raise _failure(str(event.get("reason", "")), fatal=bool(event.get("fatal")))
+        raise self._failed(context, event)
 
     def on_kill(self) -> None:
         """End the driver of a task that waits in a worker, as *on_kill* says."""
@@ -271,8 +274,18 @@ class DriverOperator(SlicedOperator):
             if not is_waiting(judgement.verdict, wait_for_foreign=self._waits_for_foreign()):
                 if waited.driver_id is None:
                     return None
-                raise _failure(judgement.reason, fatal=judgement.fatal)
+                raise self._failed(context, dataclasses.asdict(judgement))
             clock.sleep(self.poll_interval)
+
+    def _failed(self, context: Context, judged: Mapping[str, Any]) -> AirflowException:
+        """Tell downstream tasks and callbacks of the failure, and return the task's error."""
+        if judged.get("failure"):
+            context["ti"].xcom_push(key="failure", value=judged["failure"])
+        return task_error(
+            str(judged.get("reason", "")),
+            fatal=bool(judged.get("fatal")),
+            failure=judged.get("failure"),
+        )
 
     def _watcher(self, run_id: str, driver_id: str | None = None) -> RunWatcher:
         bootstrap = self._bootstrap()
@@ -322,8 +335,3 @@ def check_interval(interval: Sequence[str] | str | None) -> None:
     if interval is not None and (isinstance(interval, str) or len(interval) != 2):  # noqa: PLR2004 - these two
         msg = f"interval {interval!r}: give a start and an end, or None for none"
         raise ConfigError(msg)
-
-
-def _failure(reason: str, *, fatal: bool) -> AirflowException:
-    text = reason or "the driver ended without a final checkpoint"
-    return AirflowFailException(text) if fatal else AirflowException(text)

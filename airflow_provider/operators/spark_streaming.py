@@ -15,7 +15,9 @@ from airflow_provider.runtime.asking import (
 from airflow_provider.runtime.clock import SystemClock
 from airflow_provider.runtime.durations import parse_duration
 from airflow_provider.runtime.errors import ConfigError
+from airflow_provider.runtime.failures import Marks
 from airflow_provider.runtime.jobdir import derive_run_id
+from airflow_provider.runtime.restarting import parse_restart
 from airflow_provider.slices import choose_slice, facts_of
 
 if TYPE_CHECKING:
@@ -40,7 +42,7 @@ class SparkStreamingOperator(DriverOperator):
     and its sinks' epochs are published. ``execute()`` decides from the job directory alone: a run
     that has ended is done at once, a driver of this run that is alive is adopted, else one is
     submitted. So a retry or a clear resumes, and never starts a second driver. XCom: the final
-    checkpoint document.
+    checkpoint document; of a run that failed, the failure under the key ``failure``.
 
     Args:
         job: the job's function, ``FILE.py:FUNC`` or ``pkg.mod:FUNC``.
@@ -78,6 +80,11 @@ class SparkStreamingOperator(DriverOperator):
         trigger: time between batches of a run with ``until="stopped"``.
         target_batch_time: fit the size of batches to this time; ``off`` for batches as they come.
             By default 10 seconds with ``until="stopped"``, where the job limits them.
+        restart: whether and when the driver starts a query again that fails, such as
+            ``"fixed-delay(attempts=3, delay=10 seconds)"``; by default ``exponential-delay`` with
+            ``until="stopped"``, else ``none``; see docs/failures.md.
+        fails_as: the class of a failure by the type of the exception that led to it, such as
+            ``{"jobs.BadRow": "NON_RECOVERABLE"}``; see docs/failures.md.
         deferrable: wait in the triggerer, without a worker slot.
         poll_interval: seconds between looks at the job directory.
 
@@ -124,6 +131,8 @@ class SparkStreamingOperator(DriverOperator):
         on_kill: str = "stop",
         trigger: str | float | None = None,
         target_batch_time: str | float | None = None,
+        restart: str | Mapping[str, Any] | None = None,
+        fails_as: Mapping[str, str] | None = None,
         deferrable: bool = True,
         poll_interval: float = 1.0,
         **kwargs: Any,
@@ -163,6 +172,7 @@ class SparkStreamingOperator(DriverOperator):
         self.replayable_runs = replayable_runs
         self.trigger = trigger
         self.target_batch_time = target_batch_time
+        self.failure_arguments = _failure_arguments(restart, fails_as)
 
     def _shown(self, watcher: RunWatcher, context: Context) -> dict[str, Any] | None:
         final = watcher.verified_final()
@@ -216,6 +226,7 @@ class SparkStreamingOperator(DriverOperator):
             arguments += ["--trigger", str(parse_duration(self.trigger, name="trigger"))]
         if self.target_batch_time is not None:
             arguments += ["--target-batch-time", str(self.target_batch_time)]
+        arguments += self.failure_arguments
         interval = self._interval(context)
         return arguments + (["--interval", *interval] if interval else [])
 
@@ -255,3 +266,14 @@ def _check_numbers(runs: int, target_batch_time: str | float | None) -> None:
     if runs < 1:
         msg = f"replayable_runs {runs!r}: a number of runs, at least the newest one"
         raise ConfigError(msg)
+
+
+def _failure_arguments(
+    restart: str | Mapping[str, Any] | None, fails_as: Mapping[str, str] | None
+) -> list[str]:
+    # In seconds, which a driver reads without any package of its own.
+    strategy = ["--restart", parse_restart(restart).to_text()] if restart else []
+    listed = sorted(Marks.parse(fails_as or {}).listed.items())
+    return strategy + [
+        part for name, kind in listed for part in ("--fails-as", f"{name}={kind.value}")
+    ]

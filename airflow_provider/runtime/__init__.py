@@ -7,18 +7,30 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from airflow_provider.runtime.api import JobContext as JobContext
+    from airflow_provider.runtime.failures import FailureClass as FailureClass
+    from airflow_provider.runtime.failures import fails_as as fails_as
     from airflow_provider.runtime.sinks.delta import delta as delta
     from airflow_provider.runtime.sinks.files import files as files
     from airflow_provider.runtime.sinks.iceberg import iceberg as iceberg
     from airflow_provider.runtime.sinks.native import native as native
     from airflow_provider.runtime.sinks.sql import sql as sql
 
-__all__ = ["JobContext", "delta", "files", "iceberg", "native", "sql"]
+__all__ = [
+    "FailureClass",
+    "JobContext",
+    "delta",
+    "fails_as",
+    "files",
+    "iceberg",
+    "native",
+    "sql",
+]
 
 # Loaded when first asked for: a DAG file that names a sink must not pay for the whole runtime.
 _HOMES = {
+    **dict.fromkeys(__all__, "airflow_provider.runtime.sinks"),
+    **dict.fromkeys(("FailureClass", "fails_as"), "airflow_provider.runtime.failures"),
     "JobContext": "airflow_provider.runtime.api",
-    **dict.fromkeys(__all__[1:], "airflow_provider.runtime.sinks"),
 }
 
 

@@ -11,6 +11,7 @@ from airflow_provider.runtime.batchlog import committed_batch_run
 from airflow_provider.runtime.drains import draining_run
 from airflow_provider.runtime.durations import parse_duration
 from airflow_provider.runtime.errors import ConfigError, JobDrainedError
+from airflow_provider.runtime.failures import Marks
 from airflow_provider.runtime.jobdir import (
     FINISHED,
     STREAMING,
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from airflow_provider.runtime.queries import QueryDefinition
+    from airflow_provider.runtime.restarting import RestartStrategy
 
 MODES: Final = ("automatic", "streaming", "batch")
 OUTPUTS: Final = ("discard", "keep")
@@ -58,6 +60,9 @@ class Ask:
         target_batch_s: how long a batch should take; 0 for as long as it does, None for the
             default: :data:`DEFAULT_TARGET_S` for sources that have a limit of their own, in a run
             that goes on until it is stopped. An attempt may ask for another one than the last did.
+        restart: whether and when a query that fails is started again in the driver; None for the
+            default, see :func:`~.restarting.default_restart`.
+        marks: exception types whose class whoever runs the job has listed.
         bootstrap: ``discard`` or ``keep``, for a run that only makes state: no query or source ends
             in it, and with ``discard`` nothing is written. None for any other run.
     """
@@ -81,6 +86,8 @@ class Ask:
     replays: str | None = None
     target_batch_s: float | None = None
     bootstrap: str | None = None
+    restart: RestartStrategy | None = None
+    marks: Marks = dataclasses.field(default_factory=Marks)
 
     def __post_init__(self) -> None:
         """Refuse what needs no look at the job.

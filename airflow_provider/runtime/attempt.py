@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import uuid
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Final
 
 from airflow_provider.runtime import failpoints, lifecycle
@@ -28,15 +28,11 @@ from airflow_provider.runtime.errors import (
     RunFailedError,
     SparkStreamError,
 )
-from airflow_provider.runtime.failures import Failure, classify
-from airflow_provider.runtime.final import describe_query, verify_final
+from airflow_provider.runtime.final import verify_final
 from airflow_provider.runtime.jobdir import (
     BATCH,
     CANCELLED,
     FAILED,
-    FINISHED,
-    SUSPENDED,
-    BatchCommit,
     FinalCheckpoint,
     JobDirectory,
     JobRecord,
@@ -47,24 +43,23 @@ from airflow_provider.runtime.jobdir import (
 from airflow_provider.runtime.lease import LeaseObserver, acquire_lease
 from airflow_provider.runtime.opening import Opener, starting_point
 from airflow_provider.runtime.process import identify_this
-from airflow_provider.runtime.progress import ProgressMeter, marks_now
+from airflow_provider.runtime.progress import ProgressMeter
 from airflow_provider.runtime.queries import (
     BatchQuery,
     RunningQuery,
-    StateOperator,
     ending_alone,
-    read_state_operators,
-    reported_state,
     upstream_of,
 )
 from airflow_provider.runtime.recording import (
     asked_record,
     begin_attempt,
     end_attempt,
+    failure_of,
+    record_batch_commit,
     record_end_of_data,
     record_end_of_sources,
 )
-from airflow_provider.runtime.requests import CANCEL, STOP, pending_requests, reply
+from airflow_provider.runtime.restarting import Restarter
 from airflow_provider.runtime.rewinding import (
     Rewind,
     begin_rewindable,
@@ -72,18 +67,18 @@ from airflow_provider.runtime.rewinding import (
     forget_older,
     replayable_runs,
 )
+from airflow_provider.runtime.sealing import final_of
 from airflow_provider.runtime.session import jvm_pid
 from airflow_provider.runtime.sinks.protocol import Fence, OpenFence
 from airflow_provider.runtime.stopping import StopDesk
-from airflow_provider.runtime.storage import spark_url
 from airflow_provider.runtime.topologies import keep_topology
 
 if TYPE_CHECKING:
     import threading
 
     from airflow_provider.runtime.checkpoint import DrainStep
+    from airflow_provider.runtime.failures import Failure
     from airflow_provider.runtime.preparing import DeclaredJob
-
 
 log = logging.getLogger(__name__)
 
@@ -150,6 +145,8 @@ class Attempt:
         # Each act takes the instruction it is paired with, which a type checker cannot see.
         return {
             lifecycle.StartQuery: self._start_query,
+            lifecycle.RestartQuery: self._restart_query,
+            lifecycle.StopQuery: self._stop_query,
             lifecycle.HaltQuery: self._halt_query,
             lifecycle.EndSources: self._end_sources,
             lifecycle.PublishEpochs: self._publish_epochs,
@@ -199,6 +196,9 @@ class Attempt:
             self._run, self._ask.entry, self._driver_id, self._lease.token, self._clock.now()
         )
         failpoints.hit("attempt.recorded")
+        self._restarter = Restarter(
+            self._ask.restart, self._job, self._run, self._attempt, clock=self._clock
+        )
         self._meter = ProgressMeter(self._clock, self._attempt.attempt)
         self._replayable = replayable_runs(
             self._directory, self._run.run_id, self._ask.replayable_runs
@@ -206,7 +206,7 @@ class Attempt:
         try:
             self._live(stored)
         except SparkStreamError as error:
-            self._end_attempt(FAILED, classify(error))
+            self._end_attempt(FAILED, failure_of(error, self._ask.marks))
             raise
         return self._conclude()
 
@@ -224,7 +224,7 @@ class Attempt:
 
     def _live(self, run: RunRecord) -> None:
         """Feed the lifecycle until it has ended; errors become its events."""
-        self._started = run.started
+        self._record = run
         if self._try(self._open_queries) and self._try(self._save_start, run):
             self._try(self._begin)
         while self._life.phase is not lifecycle.JobPhase.ENDED:
@@ -254,7 +254,7 @@ class Attempt:
         except Exception as error:
             log.info("run=%s fails", self._run.run_id, exc_info=True)
             self._events.clear()
-            self._events.append(lifecycle.Failed(classify(error)))
+            self._events.append(lifecycle.Failed(failure_of(error, self._ask.marks)))
             return False
         return True
 
@@ -266,18 +266,32 @@ class Attempt:
                 self._events.append(self._how_it_ended(query))
                 return
             query.halt_in_time()
-            if self._life.publishes:
-                query.epochs.commit_ready()
-        if self._stop.is_set():
-            self._stop.clear()
-            self._events.append(lifecycle.CancelRequested())
-        elif self._requests_due():
-            self._hear_requests()
+            if self._life.publishes and not self._publish_ready(query):
+                return
+        if self._restarter.is_due(self._queries[name] for name in self._life.restarting):
+            self._events.append(lifecycle.RestartDue(self._steps_of(self._life.restarting)))
+        else:
+            self._hear()
         if self._look_due():
             self._lease.check()
             for query in self._queries.values():
                 query.move_idle_sources()
             self._report_progress()
+
+    def _publish_ready(self, query: RunningQuery | BatchQuery) -> bool:
+        if query.name in self._life.restarting:
+            return True  # its start publishes first
+        try:
+            query.epochs.commit_ready()
+        except LeaseLostError:
+            raise
+        except Exception as error:
+            log.info("query=%s cannot publish", query.name, exc_info=True)
+            query.stop()
+            query.settle()
+            self._events.append(self._failed(error, query))
+            return False
+        return True
 
     def _how_it_ended(self, query: RunningQuery | BatchQuery) -> lifecycle.Event:
         error = query.error()
@@ -286,28 +300,29 @@ class Attempt:
         if isinstance(error, LeaseLostError):
             raise error
         if error is not None:
-            return lifecycle.Failed(classify(error, query=query.name))
+            return self._failed(error, query)
         if not self._is_batch:  # whose only epoch waits for the run's commit
             query.epochs.give_up_open()
         return lifecycle.QueryEnded(query.name, self._next_step(query))
 
+    def _failed(self, error: BaseException, query: RunningQuery | BatchQuery) -> lifecycle.Event:
+        failure = failure_of(error, self._ask.marks, query)
+        if self._is_batch:  # it runs once; the run is what is tried again
+            return lifecycle.Failed(failure)
+        return self._restarter.after(failure, self._life)
+
     def _next_step(self, query: RunningQuery | BatchQuery) -> DrainStep:
         return next_drain_step(query.logs.position(), stateful=query.logs.is_stateful())
 
-    def _hear_requests(self) -> None:
-        for request in pending_requests(self._directory.storage, self._driver_id):
-            if request.kind == CANCEL or (request.keeps_run and self._is_batch):
-                self._answer_cancel(request.id)
-            elif request.kind == STOP:
-                stop = self._desk.hear(request, self._life.phase)
-                if stop is not None:
-                    self._events.append(lifecycle.StopRequested(stop))
-                    break  # the others are heard when this one is under way
+    def _steps_of(self, names: Iterable[str]) -> dict[str, DrainStep]:
+        return {name: self._next_step(self._queries[name]) for name in names}
 
-    def _answer_cancel(self, request_id: str) -> None:
-        storage = self._directory.storage
-        reply(storage, request_id, ok=True, message="cancelling", clock=self._clock)
-        self._events.append(lifecycle.CancelRequested())
+    def _hear(self) -> None:
+        if self._stop.is_set():
+            self._stop.clear()
+            self._events.append(lifecycle.CancelRequested())
+        elif self._requests_due():
+            self._events.extend(self._desk.heard(self._life.phase))
 
     def _report_progress(self) -> None:
         record = self._meter.read(self._life, self._queries.values())
@@ -339,14 +354,10 @@ class Attempt:
 
     def _begin(self) -> None:
         committed = self._run.batch_commit() is not None
-        steps = {
-            name: self._next_step(self._queries[name])
-            for name, intent in self._intents.items()
-            if committed or intent is not None
-        }
+        begun = [n for n, intent in self._intents.items() if committed or intent is not None]
         left = {name: query.definition.yet_to_end for name, query in self._queries.items()}
         mixed = [name for name in left if left[name] and not self._ask.bootstrap]
-        self._events.append(lifecycle.Started(steps, self._desk.promised(), mixed))
+        self._events.append(lifecycle.Started(self._steps_of(begun), self._desk.promised(), mixed))
 
     def _start_query(self, instruction: lifecycle.StartQuery) -> None:
         self._lease.check()
@@ -355,6 +366,26 @@ class Attempt:
         query.start(instruction.how)
         if not self._is_batch:
             keep_topology(self._directory, query.definition, anew=is_new)
+
+    def _restart_query(self, instruction: lifecycle.RestartQuery) -> None:
+        query = self._queries[instruction.query]
+        try:
+            self._lease.check()
+            query.epochs.give_up_open()
+            if self._life.publishes:
+                query.epochs.commit_through(query.logs.position().last_commit)
+            query.start(instruction.how)
+        except LeaseLostError:
+            raise
+        except Exception as error:
+            log.info("query=%s cannot be started again", query.name, exc_info=True)
+            self._events.append(self._failed(error, query))
+
+    def _stop_query(self, instruction: lifecycle.StopQuery) -> None:
+        query = self._queries[instruction.query]
+        query.stop()
+        query.settle()
+        query.epochs.give_up_open()
 
     def _halt_query(self, instruction: lifecycle.HaltQuery) -> None:
         self._queries[instruction.query].halt(self._desk.aligned_timeout_s)
@@ -395,20 +426,13 @@ class Attempt:
 
     def _call_finish(self, _: lifecycle.CallFinish) -> None:
         if self._is_batch:
-            self._commit_batch()
+            self._lease.check()  # from here on no attempt runs the queries again
+            record_batch_commit(self._run, self._lease.token, self._clock.now())
         else:
             failpoints.hit("drain.ended")
         self._job.context.finish()
         failpoints.hit("final.finished")
         self._events.append(lifecycle.FinishDone())
-
-    def _commit_batch(self) -> None:
-        """Let what all queries have staged count; from here no attempt runs them again."""
-        self._lease.check()
-        at = to_iso(self._clock.now())
-        commit = BatchCommit(run_id=self._run.run_id, token=self._lease.token, at=at)
-        self._run.put_batch_commit(commit)
-        failpoints.hit("batch.committed")
 
     def _commit_epochs(self, _: lifecycle.CommitEpochs) -> None:
         for query in self._queries.values():
@@ -416,30 +440,16 @@ class Attempt:
         self._events.append(lifecycle.EpochsCommitted())
 
     def _put_final(self, instruction: lifecycle.PutFinal) -> None:
-        drained = instruction.at_end is lifecycle.AtEnd.DRAIN
-        counts = [query.epochs.rows_read() for query in self._queries.values()]
-        known = [count for count in counts if count is not None]
-        final = FinalCheckpoint(
-            job=self._job.name,
-            run_id=self._run.run_id,
-            outcome=FINISHED if drained else SUSPENDED,
-            mode=self._job.plan.mode,
-            attempts=self._attempt.attempt,
-            started=self._started,
-            committed=to_iso(self._clock.now()),
-            rows_read=sum(known) if len(known) == len(counts) else None,
+        final = final_of(
+            self._job,
+            self._directory,
+            self._queries,
+            life=self._life,
+            run=self._record,
+            attempt=self._attempt,
+            at_end=instruction.at_end,
             savepoint=self._desk.savepoint,
-            queries={
-                name: describe_query(
-                    query.definition,
-                    logs=query.logs,
-                    epochs=query.epochs,
-                    operators=self._state_operators(query),
-                    marks=marks_now(query.definition, self._life.queries[name]),
-                    finished=self._life.queries[name] is lifecycle.QueryPhase.DRAINED,
-                )
-                for name, query in self._queries.items()
-            },
+            now=self._clock.now(),
         )
         verify_final(self._directory, final)
         for query in self._queries.values():
@@ -448,13 +458,6 @@ class Attempt:
         self._final = self._run.put_final(final)
         failpoints.hit("final.put")
         self._events.append(lifecycle.FinalPut())
-
-    def _state_operators(self, query: RunningQuery | BatchQuery) -> list[StateOperator]:
-        if not query.logs.is_stateful():
-            return []
-        reported = reported_state(query.last_progress(), query.logs.position().last_commit)
-        place = self._directory.checkpoint(query.name).url
-        return reported or read_state_operators(self._job.spark, spark_url(place))
 
     def _close(self, _: lifecycle.Close) -> None:
         self._close_quietly()
@@ -477,7 +480,7 @@ class Attempt:
         return asked_record(self._ask, self._directory, self._run.run_id, self._job, now)
 
     def _end_attempt(self, outcome: str, failure: Failure | None = None) -> None:
-        end_attempt(self._run, self._attempt, self._clock.now(), outcome, failure)
+        end_attempt(self._run, self._restarter.attempt, self._clock.now(), outcome, failure)
 
     def _conclude(self) -> FinalCheckpoint:
         if self._final is not None:
@@ -490,8 +493,8 @@ class Attempt:
             failure = self._desk.final_failure(failure)
             self._end_attempt(FAILED, failure)
             raise RunFailedError(failure)
-        paused = self._life.stop is not None and self._life.stop.keeps_run
-        self._desk.close(CANCELLED if paused else None, "the attempt was cancelled")
+        outcome = CANCELLED if self._life.keeps_run else None
+        self._desk.close(outcome, "the attempt was cancelled")
         self._end_attempt(CANCELLED)
         msg = f"run {self._run.run_id!r} was cancelled; the same command resumes it"
         raise RunCancelledError(msg)

@@ -33,9 +33,10 @@ from airflow_provider.runtime.errors import (
     SparkStreamError,
     UnknownJobError,
 )
-from airflow_provider.runtime.failures import classify
+from airflow_provider.runtime.failures import Failure, Marks, classify
 from airflow_provider.runtime.jobdir import known_job
 from airflow_provider.runtime.lease import LeaseObserver
+from airflow_provider.runtime.restarting import parse_restart
 from airflow_provider.runtime.storage import open_storage
 from airflow_provider.runtime.watching import RunWatcher
 
@@ -124,6 +125,8 @@ def _ask_of(arguments: argparse.Namespace) -> Ask:
         replayable_runs=arguments.replayable_runs,
         replays=arguments.replay,
         target_batch_s=parse_target_batch_time(arguments.target_batch_time),
+        marks=Marks.parse(arguments.fails_as),
+        restart=parse_restart(arguments.restart) if arguments.restart else None,
     )
 
 
@@ -175,6 +178,7 @@ def _run_document(directory: JobDirectory, run_id: str) -> dict[str, Any]:
         "state": view.final.outcome if view.final else judgement.verdict.value,
         "attempts": attempt.attempt if attempt else 0,
         "failure": attempt.failure if attempt and not view.final else None,
+        "restarts": attempt.restarts if attempt and not view.final else None,
         "progress": view.progress.to_dict() if view.progress else None,
         "final": view.final.to_dict() if view.final else None,
     }
@@ -197,8 +201,15 @@ def _print_status(document: dict[str, Any]) -> None:
         shown = run["final"] or run["progress"] or {}
         for line in (*_mark_lines(shown), *(() if run["final"] else _pacing_lines(shown))):
             print(f"    {line}")
+        if run["restarts"]:
+            print(f"    {_describe_restarts(run['restarts'])}")
         if run["failure"]:
-            print(f"    {run['failure']['failure_class']}: {run['failure']['reason']}")
+            print(f"    {Failure.from_dict(run['failure']).describe()}")
+
+
+def _describe_restarts(restarts: dict[str, Any]) -> str:
+    last = Failure.from_dict(restarts["failure"]).describe()
+    return f"{restarts['count']} restart(s) in the driver, the last one after {last}"
 
 
 def _mark_lines(document: dict[str, Any]) -> Iterator[str]:
@@ -341,6 +352,10 @@ def _add_run(commands: Any) -> None:
     run.add_argument("--replayable-runs", type=int, default=0, metavar="N", help=text)
     text = "first undo this run: its rows are taken back, the job is as it was before it"
     run.add_argument("--replay", metavar="RUN_ID", help=text)
+    text = "of a query that fails; such as 'fixed-delay(attempts=3, delay=10 s)', or none"
+    run.add_argument("--restart", metavar="STRATEGY", help=text)
+    text = "the class of failures of an exception type, such as jobs.BadRow=NON_RECOVERABLE"
+    run.add_argument("--fails-as", action="append", default=[], metavar="TYPE=CLASS", help=text)
     run.add_argument("--master", metavar="URL", help="default: local[*], or what spark-submit says")
     run.add_argument("--conf", action="append", default=[], metavar="K=V", help="for Spark")
     run.add_argument("--driver-id", help=argparse.SUPPRESS)  # set by who submits a driver

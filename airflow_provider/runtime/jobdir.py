@@ -109,7 +109,13 @@ class RunRecord(Document):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class AttemptRecord(Document):
-    """``attempts/<n>.json``: one driver's life; without ``ended`` it lives, or was killed."""
+    """``attempts/<n>.json``: one driver's life; without ``ended`` it lives, or was killed.
+
+    Attributes:
+        failure: why it has ended, see :class:`~.failures.Failure`; None if not by a failure.
+        restarts: how often queries were started again in it, after what, and what the strategy
+            remembers of that; None if never.
+    """
 
     attempt: int
     driver_id: str
@@ -121,6 +127,7 @@ class AttemptRecord(Document):
     ended: str | None = None
     outcome: str | None = None
     failure: dict[str, Any] | None = None
+    restarts: dict[str, Any] | None = None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -17,13 +17,14 @@ from airflow_provider.runtime.drains import (
     put_drain_intent,
     put_ended_sources,
 )
-from airflow_provider.runtime.jobdir import BATCH, AttemptRecord, RunRecord
+from airflow_provider.runtime.failures import classify
+from airflow_provider.runtime.jobdir import BATCH, AttemptRecord, BatchCommit, RunRecord
 
 if TYPE_CHECKING:
     import datetime as dt
 
     from airflow_provider.runtime.asking import Ask
-    from airflow_provider.runtime.failures import Failure
+    from airflow_provider.runtime.failures import Failure, Marks
     from airflow_provider.runtime.jobdir import JobDirectory, RunDirectory
     from airflow_provider.runtime.preparing import DeclaredJob
     from airflow_provider.runtime.queries import BatchQuery, RunningQuery
@@ -82,6 +83,12 @@ def record_end_of_data(
     failpoints.hit("drain.intended")
 
 
+def record_batch_commit(run: RunDirectory, token: int, now: dt.datetime) -> None:
+    """Put down that what all queries of a BATCH run have staged counts. Idempotent."""
+    run.put_batch_commit(BatchCommit(run_id=run.run_id, token=token, at=to_iso(now)))
+    failpoints.hit("batch.committed")
+
+
 def begin_attempt(
     run: RunDirectory, entry: str, driver_id: str, token: int, now: dt.datetime
 ) -> AttemptRecord:
@@ -97,6 +104,19 @@ def begin_attempt(
     )
     run.put_attempt(attempt)
     return attempt
+
+
+def failure_of(
+    error: BaseException, marks: Marks, query: RunningQuery | BatchQuery | None = None
+) -> Failure:
+    """Return what is put down of *error*, which may have ended a query, and a batch of it."""
+    if query is None:
+        return classify(error, marks=marks)
+    try:
+        batch = query.logs.position().open_batch
+    except Exception:  # noqa: BLE001 - the storage may be what has failed
+        batch = None
+    return classify(error, query=query.name, batch=batch, marks=marks)
 
 
 def end_attempt(

@@ -11,7 +11,7 @@ import enum
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider.runtime.errors import EXIT_FATAL, EXIT_LEASE, EXIT_USAGE
-from airflow_provider.runtime.failures import FailureClass
+from airflow_provider.runtime.failures import Failure, FailureClass
 from airflow_provider.runtime.final import verify_final
 from airflow_provider.runtime.jobdir import (
     CANCELLED,
@@ -91,11 +91,13 @@ class Judgement:
 
     Attributes:
         fatal: whether another attempt cannot help.
+        failure: what the driver has recorded of its end; None when it could not.
     """
 
     verdict: Verdict
     reason: str = ""
     fatal: bool = False
+    failure: dict[str, Any] | None = None
 
 
 def judge(view: View, *, run_id: str) -> Judgement:
@@ -116,9 +118,10 @@ def _judge_submission(view: View) -> Judgement:
     if view.exit is not None:
         return _judge_exit(view, view.exit)
     if _lease_of_submission(view) or view.submission_gone:
-        return Judgement(
-            Verdict.FAILED, _attempt_reason(view) or "the driver died without a final checkpoint"
-        )
+        reason = _attempt_reason(view) or "the driver died without a final checkpoint"
+        failure = _recorded_failure(view)
+        fatal = failure is not None and _is_for_good(failure)
+        return Judgement(Verdict.FAILED, reason, fatal=fatal, failure=failure)
     return Judgement(Verdict.STARTING)
 
 
@@ -133,7 +136,7 @@ def _judge_exit(view: View, ended: ExitRecord) -> Judgement:
     fatal = ended.exit_code in {EXIT_USAGE, EXIT_FATAL}
     if ended.exit_code == EXIT_LEASE:
         reason = f"another driver held the lease: {reason}"
-    return Judgement(Verdict.FAILED, reason, fatal=fatal)
+    return Judgement(Verdict.FAILED, reason, fatal=fatal, failure=_recorded_failure(view))
 
 
 def _lease_of_submission(view: View) -> bool:
@@ -146,20 +149,33 @@ def _lease_of_submission(view: View) -> bool:
 
 def _attempt_reason(view: View) -> str | None:
     """Return what the watched driver itself has recorded about its end."""
-    attempt, submission = view.attempt, view.submission
-    if attempt is None or submission is None or attempt.driver_id != submission.driver_id:
+    attempt = _own_attempt(view)
+    if attempt is None:
         return None
     if attempt.outcome == CANCELLED:
         return f"attempt {attempt.attempt} was cancelled"
     if attempt.failure is None:
         return None
-    failure = attempt.failure
-    where = f"query {failure['query']!r}: " if failure.get("query") else ""
-    return (
-        f"{failure.get('failure_class', FailureClass.RECOVERABLE.value)}: {where}"
-        f"{failure.get('condition')}: {failure.get('reason')} (attempt {attempt.attempt} on "
-        f"{attempt.host})"
-    )
+    failure = Failure.from_dict(attempt.failure)
+    elsewhere = f", failed on {failure.host}" if failure.host not in {"", attempt.host} else ""
+    return f"{failure.describe()} (attempt {attempt.attempt} on {attempt.host}{elsewhere})"
+
+
+def _recorded_failure(view: View) -> dict[str, Any] | None:
+    attempt = _own_attempt(view)
+    return attempt.failure if attempt is not None else None
+
+
+def _is_for_good(failure: dict[str, Any]) -> bool:
+    return Failure.from_dict(failure).failure_class is FailureClass.NON_RECOVERABLE
+
+
+def _own_attempt(view: View) -> AttemptRecord | None:
+    """Return the attempt of the driver that is watched."""
+    attempt, submission = view.attempt, view.submission
+    if attempt is None or submission is None or attempt.driver_id != submission.driver_id:
+        return None
+    return attempt
 
 
 def _foreign_reason(lease: LeaseRecord) -> str:

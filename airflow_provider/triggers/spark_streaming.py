@@ -106,6 +106,7 @@ class SparkStreamingTrigger(BaseTrigger):
                 "verdict": judgement.verdict.value,
                 "reason": judgement.reason,
                 "fatal": judgement.fatal,
+                "failure": judgement.failure,
                 "driver_id": self.driver_id,
             }
         )

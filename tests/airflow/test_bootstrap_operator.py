@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from airflow.sdk import DAG, Asset
 from airflow.sdk.bases.operator import ExecutorSafeguard
-from airflow.sdk.exceptions import AirflowException, AirflowFailException, TaskDeferred
+from airflow.sdk.exceptions import AirflowFailException, TaskDeferred
 from airflow.sdk.module_loading import import_string
 from airflow.serialization.serialized_objects import DagSerialization
 from handmade import TI, Job, ended_process
 
 from airflow_provider.hooks.spark_streaming import BOOTSTRAP, SparkStreamingHook
+from airflow_provider.operators.retrying import SparkRunFailedError
 from airflow_provider.operators.spark_bootstrap import SparkBootstrapOperator
 from airflow_provider.runtime.bootstraps import (
     LABEL,
@@ -281,9 +282,11 @@ def test_a_driver_that_failed(job: Job) -> None:
     job.end("driver", 3)
     scratch.attempt("driver", "FAILED", {"condition": "C", "reason": "the disk is full"})
     event = asyncio.run(trigger._wait())
-    with pytest.raises(AirflowException, match="C: the disk is full") as raised:
-        operator.resume({"ti": TI}, vars(event) | {"driver_id": "driver"})
-    assert not isinstance(raised.value, AirflowFailException)
+    pushed: dict[str, Any] = {}
+    ti = SimpleNamespace(**vars(TI), xcom_push=lambda key, value: pushed.update({key: value}))
+    with pytest.raises(SparkRunFailedError, match="C: the disk is full"):
+        operator.resume({"ti": ti}, vars(event) | {"driver_id": "driver"})
+    assert "the disk is full" == pushed["failure"]["reason"]
 
 
 # --- how it stands ------------------------------------------------------------------------------

@@ -9,12 +9,13 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from airflow.sdk import DAG
+from airflow.sdk import DAG, RetryAction
 from airflow.sdk.bases.operator import ExecutorSafeguard
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, TaskDeferred
 from airflow.serialization.serialized_objects import DagSerialization
 from handmade import ELSEWHERE, RUN, TI, Job, ended_process
 
+from airflow_provider.operators.retrying import FailureRetryPolicy, SparkRunFailedError
 from airflow_provider.operators.spark_streaming import SparkStreamingOperator, derive_run_id
 from airflow_provider.runtime.clock import SystemClock
 from airflow_provider.runtime.errors import ConfigError
@@ -491,7 +492,7 @@ def test_a_final_checkpoint_outweighs_an_event(job: Job) -> None:
 
 
 @pytest.mark.parametrize(
-    ("fatal", "error"), [(False, AirflowException), (True, AirflowFailException)]
+    ("fatal", "error"), [(False, SparkRunFailedError), (True, AirflowFailException)]
 )
 def test_a_failure_is_retried_unless_it_is_for_good(
     job: Job,
@@ -507,6 +508,81 @@ def test_a_failure_is_retried_unless_it_is_for_good(
         operator_of(job).resume(context(), event)
 
     assert error is type(raised.value)
+
+
+def test_the_failure_that_the_driver_has_recorded_goes_to_xcom(job: Job) -> None:
+    """
+    Callbacks and downstream tasks read class, host and root cause, and need not parse an error.
+    """
+    failure = {"failure_class": "ENVIRONMENT", "reason": "no space left", "host": "worker-7"}
+    event = {"verdict": "failed", "reason": "no", "driver_id": "driver", "failure": failure}
+    pushed = {}
+    ti = SimpleNamespace(**vars(TI), xcom_push=lambda key, value: pushed.update({key: value}))
+
+    with pytest.raises(SparkRunFailedError) as raised:
+        operator_of(job).resume(context(ti=ti), event)
+
+    assert {"failure": failure} == pushed
+    assert failure == raised.value.failure
+
+
+def failed(failure_class: str | None) -> SparkRunFailedError:
+    failure = {"failure_class": failure_class, "reason": "r", "host": "worker-7"}
+    return SparkRunFailedError("r", failure if failure_class else None)
+
+
+@pytest.mark.parametrize(
+    ("error", "action", "minutes"),
+    [
+        (failed("ENVIRONMENT"), RetryAction.RETRY, 5),
+        (failed("DATA_MISSING"), RetryAction.RETRY, 15),
+        (failed("RECOVERABLE"), RetryAction.DEFAULT, None),
+        (failed(None), RetryAction.DEFAULT, None),
+        (ValueError("no run's"), RetryAction.DEFAULT, None),
+    ],
+    ids=str,
+)
+def test_the_retry_policy_decides_by_class(
+    error: Exception, action: RetryAction, minutes: int | None
+) -> None:
+    """
+    The environment gets time to recover, the producer more; all else has the task's own delay.
+    """
+    decision = FailureRetryPolicy().evaluate(error, 1, 3)
+    delay = dt.timedelta(minutes=minutes) if minutes else None
+
+    assert (action, delay) == (decision.action, decision.retry_delay)
+
+
+def test_missing_data_may_fail_the_task_at_once() -> None:
+    """
+    Where nobody brings what is missing, waiting for it is of no use; the policy survives a DAG's way.
+    """
+    policy = FailureRetryPolicy(environment_delay="PT1M", data_missing_delay=None)
+    again = FailureRetryPolicy.deserialize(json.loads(json.dumps(policy.serialize())))
+    task = in_dag(retry_policy=policy)
+
+    assert task.retry_policy is policy
+    assert DagSerialization.serialize_dag(task.dag)
+    assert RetryAction.FAIL is again.evaluate(failed("DATA_MISSING"), 1, 3).action
+    assert dt.timedelta(minutes=1) == again.evaluate(failed("ENVIRONMENT"), 1, 3).retry_delay
+    with pytest.raises(ConfigError, match="environment_delay: 'soon' is not a duration"):
+        FailureRetryPolicy(environment_delay="soon")
+
+
+def test_restarts_and_types_are_listed_when_the_dag_is_parsed() -> None:
+    """
+    A wrong listing is an import error of the DAG; a right one reaches the driver.
+    """
+    operator = in_dag(fails_as={"jobs.BadRow": "data-missing"}, restart={"type": "fixed-delay"})
+
+    restart = ["--restart", "fixed-delay(attempts=1, delay=1.0)"]
+    assert [*restart, "--fails-as", "jobs.BadRow=DATA_MISSING"] == operator.failure_arguments
+    assert [] == in_dag().failure_arguments
+    with pytest.raises(ConfigError, match="there is no strategy 'sometimes'"):
+        in_dag(restart="sometimes")
+    with pytest.raises(ConfigError, match="there is no class 'FATAL'"):
+        in_dag(fails_as={"jobs.BadRow": "FATAL"})
 
 
 def test_waiting_in_a_worker_ends_with_the_drivers_failure(job: Job) -> None:

@@ -89,7 +89,8 @@ def test_the_final_checkpoint_fires_it_once(job: Job) -> None:
 
     events = fire(trigger_of(job))
 
-    assert [{"verdict": "done", "reason": "", "fatal": False, "driver_id": "driver"}] == events
+    event = {"verdict": "done", "reason": "", "fatal": False, "driver_id": "driver"}
+    assert [{**event, "failure": None}] == events
 
 
 def test_it_waits_while_the_driver_lives(job: Job) -> None:
@@ -198,6 +199,7 @@ def test_a_driver_that_says_why_it_failed_is_quoted(job: Job) -> None:
         "NON_RECOVERABLE: query 'daily': UNRESOLVED_COLUMN: no such column: delay "
         "(attempt 1 on here)" == event["reason"]
     )
+    assert failure == event["failure"]
 
 
 def test_a_driver_killed_with_its_keeper_is_noticed(job: Job) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import datetime as dt
+import itertools
 import os
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -48,11 +49,12 @@ SUSPEND = {"until": "available", "at_end": "suspend"}
 
 
 @contextlib.contextmanager
-def failing_at(point: str) -> Iterator[None]:
-    """Let whoever of this process comes to a failpoint fail there."""
+def failing_at(point: str, *, times: int | None = None) -> Iterator[None]:
+    """Let whoever of this process comes to a failpoint fail there, always or so many times."""
+    hits = itertools.count(1)
 
     def fail(name: str) -> None:
-        if name == point:
+        if name == point and (times is None or next(hits) <= times):
             raise OSError(name)
 
     with pytest.MonkeyPatch.context() as patch:

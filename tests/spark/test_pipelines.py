@@ -26,7 +26,8 @@ from airflow_provider.runtime.errors import (
     SavepointError,
     StopError,
 )
-from airflow_provider.runtime.jobdir import JobDirectory
+from airflow_provider.runtime.jobdir import AttemptRecord, JobDirectory
+from airflow_provider.runtime.restarting import FixedDelay
 from airflow_provider.runtime.restore import restore_job
 from airflow_provider.runtime.savepoint import (
     Savepoint,
@@ -70,8 +71,13 @@ class Pipelines:
         params |= {"gate": str(self.gate), "gated": self.gated, "files_per_batch": "1"}
         return {"entry": f"{JOBS}:two_pipelines", "params": params}
 
-    def drive(self) -> Driver:
-        return Driver(self.spark, self.place, "two_pipelines", **self.ask())
+    def drive(self, **asked: Any) -> Driver:
+        return Driver(self.spark, self.place, "two_pipelines", **self.ask(), **asked)
+
+    def attempts(self) -> list[AttemptRecord]:
+        directory = JobDirectory(open_storage(str(self.place.job_dir)))
+        (run_id,) = directory.run_ids()
+        return directory.run(run_id).attempts()
 
     def run(self, place: Place, **asked: Any) -> Any:
         return place.run(self.spark, "two_pipelines", **self.ask(), **asked)
@@ -150,6 +156,41 @@ def test_a_pipeline_that_has_finished_is_not_repeated_when_the_other_fails(spark
     assert ("FINISHED", 2, 120) == (final.outcome, final.attempts, final.rows_read)
     assert files == job.files("b")
     assert TRUTH == {name: job.rows(name) for name in SIZES}
+
+
+@pytest.mark.parametrize("attempts", [None, 2], ids=["healed", "given up"])
+def test_a_query_that_fails_is_started_again_by_its_driver(spark, place, attempts):
+    """
+    ``a`` fails again and again when ``b`` has finished. When it is healed, the same driver ends it
+    exact, and ``b``'s files are the same; when its restarts are used up, the failure says so.
+    """
+    job = Pipelines(spark, place, gated="a")
+    job.open_to(10)
+    driver = job.drive(restart=FixedDelay(attempts, delay_s=0.1))
+    driver.until(lambda: job.has_finished("b"))
+    files, read = job.files("b"), driver.committed("a") + 1
+    job.open_to("fail")
+    if attempts is None:
+        driver.until(lambda: (job.attempts()[0].restarts or {}).get("count", 0) >= 2)
+        job.open_to(100)
+    driver.end()
+    (record,) = job.attempts()
+    failure = record.restarts["failure"]
+
+    assert files == job.files("b")
+    assert ("a", "OSError", True) == tuple(
+        failure[k] for k in ("query", "condition", "restartable")
+    )
+    assert failure["batch"] in {read, read + 1}  # one that was running may have ended
+    if attempts is None:
+        assert ("FINISHED", 1, 120) == tuple(
+            getattr(driver.final, name) for name in ("outcome", "attempts", "rows_read")
+        )
+        assert TRUTH == {name: job.rows(name) for name in SIZES}
+    else:
+        assert isinstance(driver.error, RunFailedError)
+        assert "all 2 restarts of fixed-delay(attempts=2, " in driver.error.failure.reason
+        assert (2, "FAILED") == (record.restarts["count"], record.outcome)
 
 
 # --- requests that race with the end --------------------------------------------------------------

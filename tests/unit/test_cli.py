@@ -298,16 +298,22 @@ def test_status_of_one_run(job, capsys):
 
 def test_status_shows_a_failure(job, capsys):
     """
-    A failed attempt's class and reason are shown to people.
+    A failed attempt's class and reason, and what was tried before, are shown to people.
     """
     job.begin().asked()
     failure = {"failure_class": "ENVIRONMENT", "reason": "No space left on device"}
-    job.directory.run("r1").put_attempt(an_attempt(2, ended=NOW, outcome=FAILED, failure=failure))
+    restarts = {"count": 3, "failure": {**failure, "query": "daily", "batch": 7}}
+    attempt = an_attempt(2, ended=NOW, outcome=FAILED, failure=failure, restarts=restarts)
+    job.directory.run("r1").put_attempt(attempt)
 
     assert EXIT_OK == main(["status", str(job.root)])
     shown = capsys.readouterr().out
     assert "run r1: absent, 2 attempt(s)" in shown
-    assert "ENVIRONMENT: No space left on device" in shown
+    assert "  ENVIRONMENT: No space left on device" in shown
+    assert (
+        "3 restart(s) in the driver, the last one after ENVIRONMENT: query 'daily', batch 7: "
+        "No space left on device" in shown
+    )
 
 
 def test_status_of_a_live_driver(job, live_driver, capsys):

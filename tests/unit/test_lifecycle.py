@@ -29,13 +29,17 @@ from airflow_provider.runtime.lifecycle import (
     PublishEpochs,
     PutFinal,
     QueryEnded,
+    QueryFailed,
     QueryPhase,
+    RestartDue,
+    RestartQuery,
     Run,
     SavepointFailed,
     SavepointTaken,
     Started,
     StartQuery,
     Stop,
+    StopQuery,
     StopRequested,
     StoreDrainIntent,
     TakeSavepoint,
@@ -562,9 +566,132 @@ def test_the_first_reason_stands():
     assert BROKEN is life.failure
 
 
+# --- starting again -------------------------------------------------------------------------------
+
+
+def reading(*names, **job):
+    """Return a job all of whose queries read."""
+    return tell(a_job(names, **job), [Started()])[0]
+
+
+def test_a_query_that_failed_is_started_again_alone():
+    """
+    The others read on meanwhile, and it reads as it did before.
+    """
+    life, told = reading(*THREE).handle(QueryFailed("q2", {"q2"}))
+    assert ((), {"q2"}) == (told, life.restarting)
+    assert JobPhase.READING is life.phase
+
+    life, told = life.handle(RestartDue({"q2": NOTHING}))
+    assert (RestartQuery("q2", Run.INPUT),) == told
+    assert frozenset() == life.restarting
+
+
+def test_its_region_is_stopped_and_started_with_it():
+    """
+    What cannot be told from the failed query is stopped at once; what has ended is left alone.
+    """
+    life, _ = tell(reading(*THREE), [QueryEnded("q3", DONE), IntentStored("q3", DONE)])
+    life, told = life.handle(QueryFailed("q1", THREE))
+    assert (StopQuery("q2"),) == told
+
+    _, told = life.handle(RestartDue(dict.fromkeys(("q1", "q2"), NOTHING)))
+    assert tuple(RestartQuery(name, Run.INPUT) for name in ("q1", "q2")) == told
+
+
+def test_the_job_waits_for_a_query_that_is_about_to_start_again():
+    """
+    It has not ended: the job moves on when it has read its last row, too.
+    """
+    life, _ = reading("q1", "q2").handle(QueryFailed("q1", {"q1"}))
+    life, told = tell(life, [QueryEnded("q2", NOTHING), IntentStored("q2", NOTHING)])
+    assert (JobPhase.READING, end_of("q2")) == (life.phase, told)
+
+    life, _ = tell(life, [RestartDue({"q1": NOTHING}), QueryEnded("q1", NOTHING)])
+    life, told = life.handle(IntentStored("q1", NOTHING))
+    assert (CallFinish(),) == told
+
+
+def test_a_second_failure_joins_the_restart_that_is_pending():
+    """
+    Both are started when the while is over.
+    """
+    life, _ = tell(reading(*THREE), [QueryFailed("q1", {"q1"}), QueryFailed("q3", {"q3"})])
+    _, told = life.handle(RestartDue(dict.fromkeys(THREE, NOTHING)))
+
+    assert tuple(RestartQuery(name, Run.INPUT) for name in ("q1", "q3")) == told
+
+
+@pytest.mark.parametrize(
+    ("step", "told"),
+    [
+        (RUN_PLANNED, (RestartQuery("q1", Run.ONE_BATCH),)),
+        (RUN_OPEN, (RestartQuery("q1", Run.ONE_BATCH),)),
+        (PLAN, (PlanDrain("q1"), RestartQuery("q1", Run.ONE_BATCH))),
+        (DONE, (CallFinish(),)),  # the batch had committed before the query failed
+    ],
+)
+def test_a_drain_goes_on_where_its_logs_stand(step, told):
+    """
+    A query that fails while it drains never reads again: what is planned runs, and it alone.
+    """
+    life, _ = tell(reading("q1"), [QueryEnded("q1", PLAN), IntentStored("q1", RUN_PLANNED)])
+    assert JobPhase.DRAINING is life.phase
+    life, _ = life.handle(QueryFailed("q1", {"q1"}))
+
+    assert told == life.handle(RestartDue({"q1": step}))[1]
+
+
+def test_a_stop_does_not_wait_for_a_restart():
+    """
+    A query that does not run has ended its batch: the job is suspended as it is.
+    """
+    life, _ = reading("q1", "q2", at_end=AtEnd.SUSPEND).handle(QueryFailed("q1", {"q1"}))
+    life, told = life.handle(StopRequested(KEEP))
+    assert (StopQuery("q1"), HaltQuery("q2")) == told
+    assert frozenset() == life.restarting
+
+    _, told = life.handle(QueryEnded("q2", NOTHING))
+    assert (CommitEpochs(),) == told
+
+
+def test_a_stop_waits_for_a_drain_that_is_started_again():
+    """
+    What has read its last row drains to its end, whoever stops the job.
+    """
+    life, _ = tell(reading("q1", "q2"), [QueryEnded("q1", PLAN), IntentStored("q1", RUN_PLANNED)])
+    life, _ = tell(life, [QueryFailed("q1", {"q1"}), StopRequested(FLUSH)])
+    life, _ = tell(life, [QueryEnded("q2", NOTHING)])
+    assert (JobPhase.HALTING, {"q1"}) == (life.phase, life.restarting)
+
+    _, told = life.handle(RestartDue({"q1": RUN_PLANNED}))
+    assert (RestartQuery("q1", Run.ONE_BATCH),) == told
+
+
+def test_a_query_that_was_told_to_start_again_is_not_stopped_again():
+    """
+    A region of which one has failed already has that one to start, and the others to stop.
+    """
+    life, _ = reading(*THREE).handle(QueryFailed("q1", {"q1"}))
+    _, told = life.handle(QueryFailed("q2", THREE))
+
+    assert (StopQuery("q3"),) == told
+
+
+def test_a_query_that_catches_up_does_so_again():
+    """
+    It is not taken for one that has caught up.
+    """
+    life, _ = tell(a_job(ONE), [Started(mixed={"q1"}), QueryFailed("q1", {"q1"})])
+
+    assert (RestartQuery("q1", Run.AVAILABLE),) == life.handle(RestartDue({"q1": NOTHING}))[1]
+
+
 EVENTS = {
     Started: Started(),
     QueryEnded: QueryEnded("q1", PLAN),
+    QueryFailed: QueryFailed("q1", {"q1"}),
+    RestartDue: RestartDue({}),
     IntentStored: IntentStored("q1", PLAN),
     StopRequested: StopRequested(KEEP),
     FinishDone: FinishDone(),
@@ -576,9 +703,9 @@ EVENTS = {
 }
 LEGAL = {
     JobPhase.OPENED: {Started},
-    JobPhase.READING: {QueryEnded, IntentStored, StopRequested},
-    JobPhase.HALTING: {QueryEnded, IntentStored},
-    JobPhase.DRAINING: {IntentStored, QueryEnded},
+    JobPhase.READING: {QueryEnded, QueryFailed, RestartDue, IntentStored, StopRequested},
+    JobPhase.HALTING: {QueryEnded, RestartDue, IntentStored},
+    JobPhase.DRAINING: {IntentStored, QueryEnded, QueryFailed, RestartDue},
     JobPhase.FINISHING: {FinishDone},
     JobPhase.COMMITTING: {EpochsCommitted},
     JobPhase.SAVING: {SavepointTaken, SavepointFailed},
@@ -625,6 +752,8 @@ class World:
         self.told: list = []
         self.interruptions = 2
         self.stops = 3
+        self.failures = 4
+        self.before: dict[str, DrainStep] = {}  # what a single batch that runs has found
         # What each query's logs ask for; a drain moves it on.
         first = [NOTHING, PLAN, RUN_OPEN]
         self.steps = {name: draw(st.sampled_from(first)) for name in life.queries} | steps
@@ -644,9 +773,26 @@ class World:
             self.stops -= 1
             stop = self.draw(st.sampled_from([KEEP, KEEP_SAVED, PAUSE, FLUSH, FLUSH_SAVED]))
             return StopRequested(stop)
+        waits = self.life.restarting and (not self.running or self.draw(st.booleans()))
+        if waits and self.life.phase is not JobPhase.CLOSING:
+            return RestartDue({name: self.steps[name] for name in self.life.restarting})
         name = self.draw(st.sampled_from(sorted(self.running)))
         self.running.discard(name)
+        may_fail = self.life.phase in {JobPhase.READING, JobPhase.DRAINING} and self.failures
+        if may_fail and self.draw(st.integers(0, 3)) == 3:
+            return self.fail(name)
+        self.before.pop(name, None)
         return QueryEnded(name, self.steps[name])
+
+    def fail(self, name: str) -> QueryFailed:
+        """Let the query fail before its batch has committed, or just after."""
+        self.failures -= 1
+        self.set_back(name)
+        return QueryFailed(name, self.draw(st.sets(st.sampled_from(sorted(self.life.queries)))))
+
+    def set_back(self, name: str) -> None:
+        before = self.before.pop(name, self.steps[name])
+        self.steps[name] = self.draw(st.sampled_from([before, self.steps[name]]))
 
     def live(self) -> list:
         while self.life.phase is not JobPhase.ENDED:
@@ -666,8 +812,11 @@ class World:
         if isinstance(instruction, PlanDrain):
             assert PLAN is self.steps[instruction.query]
             self.steps[instruction.query] = RUN_PLANNED
-        elif isinstance(instruction, StartQuery):
+        elif isinstance(instruction, (StartQuery, RestartQuery)):
             self.start(instruction)
+        elif isinstance(instruction, StopQuery):
+            self.running.discard(instruction.query)
+            self.set_back(instruction.query)
         elif isinstance(instruction, HaltQuery):
             assert instruction.query in self.running
         elif isinstance(instruction, PublishEpochs):
@@ -687,12 +836,13 @@ class World:
                 self.running.clear()
             self.answers.append(answers[type(instruction)])
 
-    def start(self, instruction: StartQuery) -> None:
+    def start(self, instruction: StartQuery | RestartQuery) -> None:
         query, how = instruction.query, instruction.how
         assert query not in self.running
         self.running.add(query)
         step = self.steps[query]
         if how is Run.ONE_BATCH:
+            self.before[query] = step
             self.steps[query] = {RUN_OPEN: PLAN, RUN_PLANNED: DONE}[step]
             return
         assert step not in {RUN_PLANNED, DONE}, "read after the drain"
@@ -746,7 +896,7 @@ def test_in_any_life_the_order_holds(data):
         assert of_query.index(StoreDrainIntent(query)) < of_query.index(PlanDrain(query))
     if CallFinish in kinds:
         assert set(world.steps.values()) <= {NOTHING, DONE}
-        assert not {StartQuery, PlanDrain} & set(kinds[kinds.index(CallFinish) :])
+        assert not {StartQuery, RestartQuery, PlanDrain} & set(kinds[kinds.index(CallFinish) :])
     if PutFinal in kinds:
         saved = [TakeSavepoint] if world.life.stop and world.life.stop.savepoint else []
         tail = [CommitEpochs, *saved, PutFinal, Close]

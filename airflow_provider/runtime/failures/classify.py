@@ -1,153 +1,105 @@
-"""Failures by class: the four of Flink's ``ThrowableType``, decided by a table over the causes."""
+"""From an exception to a failure: what can be done about it, where and why it happened."""
 
 from __future__ import annotations
 
-import dataclasses
-import enum
-import re
 import socket
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-from airflow_provider.runtime.errors import EXIT_FATAL, EXIT_RETRY, CheckpointError, ConfigError
+from airflow_provider.runtime.errors import RunFailedError
+from airflow_provider.runtime.failures.causes import causes_of, text_of
+from airflow_provider.runtime.failures.failure import Failure, FailureClass, first_line
+from airflow_provider.runtime.failures.marks import Marks
+from airflow_provider.runtime.failures.rules import (
+    JVM_GONE,
+    WRAPPERS,
+    WRAPPING_CONDITIONS,
+    find_rule,
+    heals_by_restart,
+)
+from airflow_provider.runtime.failures.traces import place_in
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from airflow_provider.runtime.failures.causes import Cause
 
-
-class FailureClass(str, enum.Enum):
-    """What can be done about a failure."""
-
-    NON_RECOVERABLE = "NON_RECOVERABLE"  # the same again will fail again
-    DATA_MISSING = "DATA_MISSING"  # input or state is gone; its producer is needed
-    ENVIRONMENT = "ENVIRONMENT"  # the machine's fault: another one, or later
-    RECOVERABLE = "RECOVERABLE"  # anything else: try again
-
-
-@dataclasses.dataclass(frozen=True)
-class Failure:
-    """Why an attempt ended.
-
-    Attributes:
-        failure_class: what can be done about it.
-        reason: one line for people.
-        condition: Spark's error condition, or the exception's type.
-        query: the query it ended, None when it was none.
-        host: the machine of the driver.
-    """
-
-    failure_class: FailureClass
-    reason: str
-    condition: str
-    query: str | None
-    host: str
-
-    @property
-    def exit_code(self) -> int:
-        """Return the command line's exit code for it."""
-        fatal = self.failure_class is FailureClass.NON_RECOVERABLE
-        return EXIT_FATAL if fatal else EXIT_RETRY
-
-    def describe(self) -> str:
-        """Return one line: class, query, condition and reason."""
-        where = f"query {self.query!r}: " if self.query else ""
-        return f"{self.failure_class.value}: {where}{self.condition}: {self.reason}"
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain JSON values."""
-        return {**dataclasses.asdict(self), "failure_class": self.failure_class.value}
-
-
-_JVM_GONE: Final = re.compile(r"Py4JNetworkError|Answer from Java side is empty|ConnectionRefused")
 _JVM_GONE_REASON: Final = (
     "Spark's JVM has ended (killed, or out of memory); the same command resumes"
 )
-# Spark writes its conditions in brackets, the most particular one last.
-_CONDITION: Final = re.compile(r"\[([A-Z][A-Z0-9]*(?:_[A-Z0-9]+)+(?:\.[A-Z0-9_]+)*)\]")
-_WRAPPER: Final = "STREAM_FAILED"  # any failure of a query; says nothing of its cause
-
-# First match wins, most specific first; the names are those of Python and Java exception types and
-# of Spark's error conditions, matched against every cause.
-_TABLE: Final[tuple[tuple[FailureClass, re.Pattern[str]], ...]] = (
-    (
-        FailureClass.ENVIRONMENT,
-        re.compile(r"OutOfMemoryError|No space left on device|Disk quota exceeded|ExecutorLost"),
-    ),
-    (FailureClass.ENVIRONMENT, _JVM_GONE),
-    (
-        FailureClass.DATA_MISSING,
-        re.compile(
-            r"FileNotFoundException|FAILED_READ_FILE|FILE_NOT_EXIST|OffsetOutOfRange|MetadataFetchFailed"
-            r"|CANNOT_LOAD_STATE_STORE"
-        ),
-    ),
-    (
-        FailureClass.NON_RECOVERABLE,
-        re.compile(
-            r"AnalysisException|ParseException|AccessControlException|PermissionError"
-            r"|STATE_STORE_.*(SCHEMA|INCOMPATIBLE|MISMATCH)|STREAMING_STATEFUL_OPERATOR_NOT_MATCH"
-            r"|CORRUPT_METADATA|UNSUPPORTED_(OPERATION|FEATURE)"
-        ),
-    ),
-    (
-        FailureClass.NON_RECOVERABLE,
-        re.compile(
-            r"\b(TypeError|AttributeError|NameError|ImportError|ModuleNotFoundError|SyntaxError)\b"
-        ),
-    ),
-)
-_OURS: Final[tuple[type[Exception], ...]] = (ConfigError, CheckpointError)
-_REASON_CHARS: Final = 500
+_MARKED: Final = "the job's author says so"
 
 
-def classify(error: BaseException, *, query: str | None = None) -> Failure:
+class _Verdict(NamedTuple):
+    failure_class: FailureClass
+    what: str
+    restartable: bool
+    cause: Cause
+
+
+def classify(
+    error: BaseException,
+    *,
+    query: str | None = None,
+    batch: int | None = None,
+    marks: Marks | None = None,
+) -> Failure:
     """Say what *error* means for the next attempt; what is not known is RECOVERABLE.
+
+    Whatever the author of the job says of one of its causes comes first, then the table in
+    :mod:`rules`. Never raises, also when the JVM that could tell more is gone.
 
     Args:
         error: the exception, with its causes.
         query: the query that it ended.
+        batch: the batch that it ended.
+        marks: exception types that are listed by name.
     """
-    texts = [f"{type(e).__name__}: {_condition_of(e)}: {e}" for e in _causes(error)]
-    text = "\n".join(texts)
-    said = _JVM_GONE_REASON if _JVM_GONE.search(text) else _reason_in(str(error))
+    if isinstance(error, RunFailedError):
+        return error.failure
+    causes = causes_of(error)
+    found = _decide(causes, marks or Marks())
+    place = place_in("\n".join([text_of(error), *(cause.words for cause in causes)]))
     return Failure(
-        failure_class=_class_of(error, text),
-        reason=said or type(error).__name__,
-        condition=_condition_of(error),
+        failure_class=found.failure_class,
+        reason=_reason_of(found),
+        condition=_condition_of(found.cause),
         query=query,
-        host=socket.gethostname(),
+        host=place.host or socket.gethostname(),
+        executor=place.executor,
+        batch=batch,
+        root_cause=first_line(_innermost(causes).describe()),
+        rule=found.what,
+        restartable=found.restartable,
     )
 
 
-def _class_of(error: BaseException, text: str) -> FailureClass:
-    if any(isinstance(cause, _OURS) for cause in _causes(error)):
-        return FailureClass.NON_RECOVERABLE
-    for failure_class, pattern in _TABLE:
-        if pattern.search(text):
-            return failure_class
-    return FailureClass.RECOVERABLE
+def _decide(causes: list[Cause], marks: Marks) -> _Verdict:
+    marked = marks.class_of(causes)
+    if marked is not None:
+        failure_class, cause = marked
+        return _Verdict(failure_class, _MARKED, heals_by_restart(failure_class), cause)
+    found = find_rule(causes)
+    if found is None:
+        return _Verdict(FailureClass.RECOVERABLE, "", restartable=True, cause=_most_telling(causes))
+    rule, matching = found
+    return _Verdict(rule.failure_class, rule.what, rule.restartable, _most_telling(matching))
 
 
-def _causes(error: BaseException) -> Iterator[BaseException]:
-    seen: set[int] = set()
-    current: BaseException | None = error
-    while current is not None and id(current) not in seen:
-        seen.add(id(current))
-        yield current
-        current = current.__cause__ or current.__context__
+def _most_telling(causes: list[Cause]) -> Cause:
+    """Return the outermost cause that is about what has failed, and not that something has."""
+    telling = (cause for cause in causes if cause.simple_name not in WRAPPERS)
+    return next(telling, causes[-1])
 
 
-def _condition_of(error: BaseException) -> str:
-    get_condition = getattr(error, "getCondition", None)
-    condition = get_condition() if callable(get_condition) else None
-    if condition and condition != _WRAPPER:
-        return str(condition)
-    named = [found for found in _CONDITION.findall(str(error)) if found != _WRAPPER]
-    return named[-1] if named else str(condition or type(error).__name__)
+def _innermost(causes: list[Cause]) -> Cause:
+    telling = [cause for cause in causes if cause.simple_name not in WRAPPERS]
+    return (telling or causes)[-1]
 
 
-def _reason_in(text: str) -> str:
-    """Return the line that says most: what ends a Python worker's traceback, else the first."""
-    _, traceback, after = text.partition("Traceback (most recent call last):\n")
-    lines = [line for line in (after if traceback else text).splitlines() if line.strip()]
-    said = (line for line in lines if not (traceback and line.startswith(" ")))
-    return next(said, "").strip()[:_REASON_CHARS]
+def _reason_of(verdict: _Verdict) -> str:
+    if verdict.what == JVM_GONE.what:
+        return _JVM_GONE_REASON
+    return first_line(verdict.cause.essence) or verdict.cause.simple_name
+
+
+def _condition_of(cause: Cause) -> str:
+    own = [condition for condition in cause.conditions if condition not in WRAPPING_CONDITIONS]
+    return own[-1] if own else next(iter(cause.conditions), cause.simple_name)

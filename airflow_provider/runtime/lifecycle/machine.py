@@ -19,6 +19,9 @@ A query that reads what another one of the job writes waits until that one has e
 is published, unless the job goes on until it is stopped: then both read on side by side. In such a
 job a query all of whose sources end drains at their end, and others go on. A query some of whose
 sources end reads what is there (CATCHING_UP), lets them end, and goes on without them.
+
+A query that fails while it reads or drains may be started again: it keeps its phase meanwhile, so
+that the job waits for it, and is among those that are ``restarting``.
 """
 
 from __future__ import annotations
@@ -49,13 +52,17 @@ from airflow_provider.runtime.lifecycle.words import (
     PublishEpochs,
     PutFinal,
     QueryEnded,
+    QueryFailed,
     QueryPhase,
+    RestartDue,
+    RestartQuery,
     Run,
     SavepointFailed,
     SavepointTaken,
     Started,
     StartQuery,
     Stop,
+    StopQuery,
     StopRequested,
     StoreDrainIntent,
     TakeSavepoint,
@@ -108,6 +115,8 @@ class Lifecycle:
         continuous: whether the run goes on until somebody stops it.
         bounded: the queries of a continuous run that end by themselves.
         mixed: the queries some of whose sources have yet to end, while others go on.
+        hows: how each query was started that has read.
+        restarting: the queries that do not run, and are about to be started again.
         phase: where the attempt stands.
         stop: what somebody asked for who stops the job.
         failure: why it ends, if it fails.
@@ -120,6 +129,8 @@ class Lifecycle:
     continuous: bool = False
     bounded: Collection[str] = ()
     mixed: Collection[str] = ()
+    hows: Mapping[str, Run] = dataclasses.field(default_factory=dict)
+    restarting: frozenset[str] = frozenset()
     phase: JobPhase = JobPhase.OPENED
     stop: Stop | None = None
     failure: Failure | None = None
@@ -153,6 +164,11 @@ class Lifecycle:
     def ending(self) -> AtEnd:
         """Return how the job ends: as it was asked, or as whoever stops it wants."""
         return self.stop.at_end if self.stop is not None else self.at_end
+
+    @property
+    def keeps_run(self) -> bool:
+        """Tell whether the run goes on with a later attempt, though somebody has stopped it."""
+        return self.stop is not None and self.stop.keeps_run
 
     def handle(self, event: Event) -> tuple[Lifecycle, Told]:
         """Return the next state and what is to be done, in order.
@@ -201,10 +217,11 @@ class Lifecycle:
         return self._read(query, Run.AVAILABLE if query in self.bounded else Run.INPUT)
 
     def _read(self, query: str, how: Run) -> tuple[Lifecycle, Told]:
+        phase = QueryPhase.READING
         if query in self.mixed:
-            catching_up = self._with({query: QueryPhase.CATCHING_UP})
-            return catching_up, (StartQuery(query, Run.AVAILABLE),)
-        return self._with({query: QueryPhase.READING}), (StartQuery(query, how),)
+            phase, how = QueryPhase.CATCHING_UP, Run.AVAILABLE
+        life = dataclasses.replace(self._with({query: phase}), hows={**self.hows, query: how})
+        return life, (StartQuery(query, how),)
 
     def _on_query_ended(self, event: QueryEnded) -> tuple[Lifecycle, Told]:
         phase = self.queries[event.query]
@@ -280,13 +297,43 @@ class Lifecycle:
             ended.add(QueryPhase.READ)
         return all(self.queries[name] in ended for name in self.upstream[query])
 
+    # --- starting again -------------------------------------------------------------------------
+
+    def _on_query_failed(self, event: QueryFailed) -> tuple[Lifecycle, Told]:
+        runs = [name for name in self.queries if self._runs(name)]
+        others = [name for name in runs if name in event.scope and name != event.query]
+        restarting = self.restarting.union(others, [event.query])
+        life = dataclasses.replace(self, restarting=restarting)
+        return life, tuple(StopQuery(name) for name in others)
+
+    def _runs(self, query: str) -> bool:
+        phase = self.queries[query]
+        return query not in self.restarting and (phase in _RUNNING or phase in _AT_WORK)
+
+    def _on_restart_due(self, event: RestartDue) -> tuple[Lifecycle, Told]:
+        told: Told = ()
+        life = dataclasses.replace(self, restarting=frozenset())
+        for name in self.queries:
+            if name not in self.restarting:
+                continue
+            if self.queries[name] is QueryPhase.DRAINING:
+                life, more = life._drain_on(name, event.steps[name])
+            else:
+                more = (StartQuery(name, self.hows[name]),)
+            told += tuple(_again(instruction) for instruction in more)
+        return life._advance(told)
+
     # --- stopping -------------------------------------------------------------------------------
 
     def _on_stop(self, event: StopRequested) -> tuple[Lifecycle, Told]:
         told: Told = ()
         life = dataclasses.replace(self, stop=event.stop)._to(JobPhase.HALTING)
+        idle = {n for n in self.restarting if self.queries[n] in _RUNNING}
+        life = dataclasses.replace(life, restarting=self.restarting - idle)
         for name, phase in self.queries.items():
-            if phase in _RUNNING:
+            if name in idle:
+                life, told = life._with({name: QueryPhase.HALTED}), (*told, StopQuery(name))
+            elif phase in _RUNNING:
                 life, told = life._with({name: QueryPhase.HALTING}), (*told, HaltQuery(name))
             elif phase is QueryPhase.WAITING:
                 life = life._with({name: QueryPhase.HALTED})
@@ -314,7 +361,7 @@ class Lifecycle:
 
     def _on_savepoint_failed(self, _: SavepointFailed) -> tuple[Lifecycle, Told]:
         # There is no way back from a drain, and nobody to go on for when a task was killed.
-        if self.ending is AtEnd.DRAIN or self._keeps_run:
+        if self.ending is AtEnd.DRAIN or self.keeps_run:
             return self._seal()
         told: Told = ()
         life = dataclasses.replace(self, stop=None)._to(JobPhase.READING)
@@ -334,12 +381,8 @@ class Lifecycle:
             return self._to(JobPhase.SAVING), (TakeSavepoint(),)
         return self._seal()
 
-    @property
-    def _keeps_run(self) -> bool:
-        return self.stop is not None and self.stop.keeps_run
-
     def _seal(self) -> tuple[Lifecycle, Told]:
-        if self._keeps_run:
+        if self.keeps_run:
             return self._on_interruption(CancelRequested())
         return self._to(JobPhase.SEALING), (PutFinal(self.ending),)
 
@@ -359,12 +402,23 @@ class Lifecycle:
         return dataclasses.replace(self, phase=phase)
 
 
+def _again(instruction: Instruction) -> Instruction:
+    if isinstance(instruction, StartQuery):
+        return RestartQuery(instruction.query, instruction.how)
+    return instruction
+
+
 # Each handler takes the event it is paired with, which a type checker cannot see.
 _HANDLERS: Final[Mapping[tuple[JobPhase, type], Callable[..., tuple[Lifecycle, Told]]]] = {
     (JobPhase.OPENED, Started): Lifecycle._on_started,
     (JobPhase.READING, QueryEnded): Lifecycle._on_query_ended,
     (JobPhase.READING, IntentStored): Lifecycle._on_intent,
     (JobPhase.READING, StopRequested): Lifecycle._on_stop,
+    (JobPhase.READING, QueryFailed): Lifecycle._on_query_failed,
+    (JobPhase.READING, RestartDue): Lifecycle._on_restart_due,
+    (JobPhase.HALTING, RestartDue): Lifecycle._on_restart_due,
+    (JobPhase.DRAINING, QueryFailed): Lifecycle._on_query_failed,
+    (JobPhase.DRAINING, RestartDue): Lifecycle._on_restart_due,
     (JobPhase.HALTING, QueryEnded): Lifecycle._on_query_ended,
     (JobPhase.HALTING, IntentStored): Lifecycle._on_intent,
     (JobPhase.DRAINING, QueryEnded): Lifecycle._on_query_ended,

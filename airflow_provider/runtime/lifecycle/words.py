@@ -100,6 +100,26 @@ class QueryEnded:
 
 
 @dataclasses.dataclass(frozen=True)
+class QueryFailed:
+    """A query failed, and is to be started again after a while.
+
+    Attributes:
+        query: the query.
+        scope: the queries that are started again with it; those that have ended are left alone.
+    """
+
+    query: str
+    scope: Collection[str]
+
+
+@dataclasses.dataclass(frozen=True)
+class RestartDue:
+    """The while is over; *steps* is what the logs of the queries ask for that were draining."""
+
+    steps: Mapping[str, DrainStep]
+
+
+@dataclasses.dataclass(frozen=True)
 class IntentStored:
     """The intent to drain the query is durable; *next_step* is what its logs ask for."""
 
@@ -159,6 +179,8 @@ class CancelRequested:
 Event = (
     Started
     | QueryEnded
+    | QueryFailed
+    | RestartDue
     | IntentStored
     | StopRequested
     | FinishDone
@@ -181,6 +203,24 @@ class StartQuery:
 
     query: str
     how: Run
+
+
+@dataclasses.dataclass(frozen=True)
+class RestartQuery:
+    """Start a query again that has failed, or was stopped for one that has.
+
+    What was staged for the batch in which it was is given up: it runs again.
+    """
+
+    query: str
+    how: Run
+
+
+@dataclasses.dataclass(frozen=True)
+class StopQuery:
+    """Stop the query at once, and give up the batch in which it was: that will run again."""
+
+    query: str
 
 
 @dataclasses.dataclass(frozen=True)
@@ -247,6 +287,8 @@ class Close:
 
 Instruction = (
     StartQuery
+    | RestartQuery
+    | StopQuery
     | HaltQuery
     | EndSources
     | PublishEpochs

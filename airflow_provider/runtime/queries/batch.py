@@ -70,6 +70,10 @@ class BatchQuery:
         """Return why the job ended; None when it ended by itself."""
         return self._error
 
+    def has_tasks(self) -> bool:
+        """Tell that none is left: a batch job is not started again in its driver."""
+        return False
+
     def halt(self, timeout_s: float | None) -> None:
         """Do nothing, as in ``halt_in_time``: what asks for it is refused (stopping.desk)."""
 

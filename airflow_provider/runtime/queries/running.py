@@ -31,6 +31,7 @@ log = logging.getLogger(__name__)
 
 _START_TIMEOUT_S = 60.0
 _EMPTY_BATCHES: Final = "spark.sql.streaming.noDataMicroBatches.enabled"
+_JOBS_OF_A_BATCH = 20  # the newest; more than any batch has that was still at work
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,6 +91,7 @@ class RunningQuery:
         self._is_paced = False
         self._event_times = event_times
         self._query: StreamingQuery | None = None
+        self._group = ""  # of its Spark jobs
         self._started = threading.Event()
         self._callback_error: BaseException | None = None
         self._progress: dict[str, Any] | None = None
@@ -116,12 +118,25 @@ class RunningQuery:
         is_endless = self.definition.goes_by_clock and "availableNow" in trigger
         with self._without_empty_batches() if is_endless else contextlib.nullcontext():
             self._query = writer.trigger(**trigger).start()
+        self._group = str(self._query.runId)
         self._started.set()
         log.info("query=%s started (%s)", self.name, how.value)
 
     def has_ended(self) -> bool:
         """Tell whether a query that was started no longer runs."""
         return self._query is not None and not self._query.isActive
+
+    def has_tasks(self) -> bool:
+        """Tell whether Spark still runs tasks of the last start, which were told to stop.
+
+        A task ends some time after its query has failed; one whose executor is lost, when Spark has
+        noticed that.
+        """
+        tracker = self.definition.df.sparkSession.sparkContext.statusTracker()
+        jobs = sorted(tracker.getJobIdsForGroup(self._group))[-_JOBS_OF_A_BATCH:]
+        known = [info for job in jobs if (info := tracker.getJobInfo(job)) is not None]
+        stages = [tracker.getStageInfo(stage) for info in known for stage in info.stageIds]
+        return any(stage is not None and stage.numActiveTasks > 0 for stage in stages)
 
     def halt(self, timeout_s: float | None) -> None:
         """Let the batch in flight end, and no other begin.

@@ -266,14 +266,21 @@ class EpochCommitter:
 
         The query must not run. What an earlier driver has staged for the batch stays.
         """
-        last_commit = self._logs.position().last_commit
-        for epoch in self._waiting():
-            if epoch <= last_commit or self._pending[epoch].token != self._lease.token:
+        query_id = self._logs.query_id()
+        if query_id is None:
+            return
+        last_commit, token = self._logs.position().last_commit, self._lease.token
+        records = EpochRecords(self._storage, query_id)
+        # From the storage: a record may have been put, and the answer lost.
+        for epoch, tokens in records.find().precommitted.items():
+            if epoch <= last_commit or token not in tokens:
                 continue
+            record = records.precommitted(epoch, token)
             with self._lock:
-                record = self._pending.pop(epoch)
+                if epoch in self._pending and self._pending[epoch].token == token:
+                    del self._pending[epoch]
             self._abort(record)
-            self._last = self._before(EpochRecords(self._storage, record.query_id), epoch)
+            self._last = self._before(records, epoch)
 
     # --- second phase ---------------------------------------------------------------------------
 

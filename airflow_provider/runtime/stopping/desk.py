@@ -28,8 +28,14 @@ from airflow_provider.runtime.errors import (
 )
 from airflow_provider.runtime.failures import Failure, FailureClass
 from airflow_provider.runtime.jobdir import FINISHED, RequestRecord, StopRecord
-from airflow_provider.runtime.lifecycle import AtEnd, JobPhase, Stop
-from airflow_provider.runtime.requests import STOP, pending_requests, reply
+from airflow_provider.runtime.lifecycle import (
+    AtEnd,
+    CancelRequested,
+    JobPhase,
+    Stop,
+    StopRequested,
+)
+from airflow_provider.runtime.requests import CANCEL, STOP, pending_requests, reply
 from airflow_provider.runtime.savepoint import job_source, open_savepoint, take_savepoint
 from airflow_provider.runtime.savepoint.records import MANIFEST
 from airflow_provider.runtime.storage import open_storage
@@ -79,6 +85,22 @@ class StopDesk:
         if self._accepted is None:
             return None
         return Stop(AtEnd.DRAIN, savepoint=self._accepted.savepoint is not None)
+
+    def heard(self, phase: JobPhase) -> list[CancelRequested | StopRequested]:
+        """Return what others ask of the driver, after it was accepted; a cancel is answered.
+
+        Args:
+            phase: where the attempt stands.
+        """
+        events: list[CancelRequested | StopRequested] = []
+        for request in pending_requests(self._directory.storage, self._driver_id):
+            if request.kind == CANCEL or (request.keeps_run and self._is_batch):
+                self._answer(request.id, ok=True, message="cancelling")
+                events.append(CancelRequested())
+            elif request.kind == STOP and (stop := self.hear(request, phase)) is not None:
+                events.append(StopRequested(stop))
+                break  # the others are heard when this one is under way
+        return events
 
     def hear(self, request: RequestRecord, phase: JobPhase) -> Stop | None:
         """Accept a request, refuse it, or let it wait for the end that is near.

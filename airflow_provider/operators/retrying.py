@@ -1,0 +1,102 @@
+"""What Airflow makes of a failed run: which error a task fails with, and when it is tried again."""
+
+from __future__ import annotations
+
+import datetime as dt
+from typing import TYPE_CHECKING, Any, Final
+
+from airflow.sdk import RetryDecision, RetryPolicy
+from airflow.sdk.exceptions import AirflowException, AirflowFailException
+
+from airflow_provider.runtime.durations import parse_duration
+from airflow_provider.runtime.failures import Failure, FailureClass
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from airflow.sdk import Context
+
+_ENVIRONMENT_DELAY: Final = "5 minutes"  # a lost machine is replaced, or its jobs have moved away
+_DATA_MISSING_DELAY: Final = "15 minutes"  # the producer has to notice first
+
+
+class SparkRunFailedError(AirflowException):
+    """A run has failed, and a retry may help.
+
+    Args:
+        message: why, in one line.
+        failure: what the driver has recorded; None when it could not.
+    """
+
+    def __init__(self, message: str, failure: Mapping[str, Any] | None = None) -> None:
+        super().__init__(message)
+        self.failure = dict(failure) if failure is not None else None
+
+
+def task_error(
+    reason: str, *, fatal: bool, failure: Mapping[str, Any] | None = None
+) -> AirflowException:
+    """Return what a task fails with: for good, or with a retry if it has one left."""
+    text = reason or "the driver ended without a final checkpoint"
+    return AirflowFailException(text) if fatal else SparkRunFailedError(text, failure)
+
+
+class FailureRetryPolicy(RetryPolicy):
+    """Tries a failed run again as its class asks for; the task's ``retries`` are the limit.
+
+    What is RECOVERABLE, and what is no failure of a run, has the task's own delay. NON_RECOVERABLE
+    fails the task without any policy.
+
+    ::
+
+        SparkStreamingOperator(..., retries=5, retry_policy=FailureRetryPolicy())
+
+    Args:
+        environment_delay: how long after a failure of the ENVIRONMENT.
+        data_missing_delay: how long after one for which DATA is MISSING; None to fail at once,
+            where nobody will bring it.
+
+    Raises:
+        ConfigError: a delay is not a duration.
+    """
+
+    def __init__(
+        self,
+        environment_delay: str | float = _ENVIRONMENT_DELAY,
+        data_missing_delay: str | float | None = _DATA_MISSING_DELAY,
+    ) -> None:
+        self._delays_s: dict[FailureClass, float | None] = {
+            FailureClass.ENVIRONMENT: parse_duration(environment_delay, name="environment_delay"),
+            FailureClass.DATA_MISSING: None
+            if data_missing_delay is None
+            else parse_duration(data_missing_delay, name="data_missing_delay"),
+        }
+
+    def evaluate(
+        self,
+        exception: BaseException,
+        try_number: int,
+        max_tries: int,
+        context: Context | None = None,
+    ) -> RetryDecision:
+        """Decide by the failure that the driver has recorded."""
+        recorded = getattr(exception, "failure", None)
+        if not isinstance(exception, SparkRunFailedError) or recorded is None:
+            return RetryDecision.default()
+        failure = Failure.from_dict(recorded)
+        if failure.failure_class not in self._delays_s:
+            return RetryDecision.default()
+        delay_s = self._delays_s[failure.failure_class]
+        if delay_s is None:
+            return RetryDecision.fail(failure.describe())
+        return RetryDecision.retry(dt.timedelta(seconds=delay_s), failure.describe())
+
+    def serialize(self) -> dict[str, Any]:
+        """Return the delays in seconds."""
+        environment, data_missing = self._delays_s.values()
+        return {"environment_delay": environment, "data_missing_delay": data_missing}
+
+    @classmethod
+    def deserialize(cls, data: dict[str, Any]) -> FailureRetryPolicy:
+        """Return the policy that :meth:`serialize` has written."""
+        return cls(**data)

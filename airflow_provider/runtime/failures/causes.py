@@ -1,0 +1,250 @@
+"""Everything that an exception tells of why it was raised, however deep, as one flat list."""
+
+from __future__ import annotations
+
+import builtins
+import dataclasses
+import re
+import sys
+from typing import TYPE_CHECKING, Any, Final
+
+from airflow_provider.runtime.failures.traces import (
+    conditions_in,
+    errors_in,
+    essence_of,
+    message_in,
+    sql_states_in,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+_DEEPEST: Final = 30  # a chain of JVM causes; each step asks the JVM
+_UNKNOWN: Final = "UnknownException"  # PySpark's
+_JVM_NAME: Final = re.compile(r"(?:[a-z][\w$]*\.)+[A-Z][\w$.]*")
+
+
+@dataclasses.dataclass(frozen=True)
+class Cause:
+    """One error in the chain of those that led to a failure.
+
+    Attributes:
+        name: its type, with module or package.
+        bases: the names of its type and of those above it, with and without module or package.
+        words: its own message, without the traces behind it.
+        conditions: Spark's error conditions that it names, its own one first.
+        sql_states: the SQLSTATEs that it names.
+        errno: the operating system's number for it.
+        type: its type, if that is known in this process.
+        in_worker: whether it was raised in Python that Spark has called.
+        from_py4j: whether it was raised on the way to the JVM.
+    """
+
+    name: str
+    bases: frozenset[str]
+    words: str = ""
+    conditions: tuple[str, ...] = ()
+    sql_states: tuple[str, ...] = ()
+    errno: int | None = None
+    type: type[BaseException] | None = None
+    in_worker: bool = False
+    from_py4j: bool = False
+
+    @property
+    def simple_name(self) -> str:
+        """Return the type's name without module or package."""
+        return _simple(self.name)
+
+    def describe(self) -> str:
+        """Return type and message."""
+        return f"{self.name}: {self.essence}" if self.words else self.name
+
+    @property
+    def essence(self) -> str:
+        """Return what its message says of the error itself."""
+        return essence_of(self.words)
+
+
+def causes_of(error: BaseException) -> list[Cause]:
+    """Return what led to *error*, outermost first: Python's chain, the JVM's, what is only told."""
+    chain = list(_python_chain(error))
+    found = [_live(link) for link in chain]
+    for link in chain:
+        found += list(_java_causes(link))
+    for link in chain:
+        found += _told(text_of(link))
+    return _without_repeats(found)
+
+
+def text_of(error: BaseException) -> str:
+    """Return what *error* says; PySpark's ask the JVM for it, which may be gone."""
+    try:
+        return str(error)
+    except Exception:  # noqa: BLE001 - anything the gateway raises
+        return ""
+
+
+def _python_chain(error: BaseException) -> Iterator[BaseException]:
+    seen: set[int] = set()
+    waiting: list[BaseException | None] = [error]
+    while waiting:
+        current = waiting.pop()
+        if current is None or id(current) in seen:
+            continue
+        seen.add(id(current))
+        yield current
+        group = getattr(current, "exceptions", ())  # an ExceptionGroup's
+        members = [e for e in group if isinstance(e, BaseException)] if group else []
+        # A JVM's cause that PySpark has converted already hangs on an attribute of its own.
+        converted = getattr(current, "_cause", None)
+        if isinstance(converted, BaseException):
+            members.append(converted)
+        waiting += [*reversed(members), current.__cause__ or current.__context__]
+
+
+def _live(error: BaseException) -> Cause:
+    text = text_of(error)
+    converted = _converted(error, text)
+    if converted is not None:
+        return converted
+    own = (_asked(error, "getCondition"), _asked(error, "getSqlState"))
+    number = getattr(error, "errno", None)
+    return Cause(
+        name=_name_of(type(error)),
+        bases=_bases_of(type(error)),
+        words=message_in(text).strip(),
+        conditions=_with(own[0], conditions_in(text)),
+        sql_states=_with(own[1], sql_states_in(text)),
+        errno=number if isinstance(number, int) and isinstance(error, OSError) else None,
+        type=type(error),
+        from_py4j=_is_from_py4j(error),
+    )
+
+
+def _converted(error: BaseException, text: str) -> Cause | None:
+    """Return the JVM's exception for which PySpark has no type, from what it says of itself."""
+    if type(error).__name__ != _UNKNOWN:
+        return None
+    name, _, words = message_in(text).strip().partition(": ")
+    if not _JVM_NAME.fullmatch(name):
+        return None
+    conditions, states = conditions_in(words), sql_states_in(words)
+    return Cause(name, frozenset({name, _simple(name)}), words.strip(), conditions, states)
+
+
+def _asked(error: BaseException, method: str) -> str | None:
+    ask = getattr(error, method, None)
+    if not callable(ask):
+        return None
+    try:
+        answer = ask()
+    except Exception:  # noqa: BLE001 - PySpark's ask the JVM, which may be gone
+        return None
+    return str(answer) if answer else None
+
+
+def _with(first: str | None, rest: Iterable[str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys([*([first] if first else []), *rest]))
+
+
+def _is_from_py4j(error: BaseException) -> bool:
+    frame = error.__traceback__
+    while frame is not None:
+        if str(frame.tb_frame.f_globals.get("__name__", "")).startswith("py4j."):
+            return True
+        frame = frame.tb_next
+    return False
+
+
+# --- the JVM's ----------------------------------------------------------------------------------
+
+
+def _java_causes(error: BaseException) -> Iterator[Cause]:
+    """Return the chain of JVM exceptions behind *error*, as far as the JVM still tells."""
+    origin = getattr(error, "java_exception", None) or getattr(error, "_origin", None)
+    try:
+        for _ in range(_DEEPEST):
+            if origin is None:
+                return
+            yield _java_cause(origin)
+            origin = origin.getCause()
+    except Exception:  # noqa: BLE001 - the JVM is gone, or was never there; what is told stands
+        return
+
+
+def _java_cause(origin: Any) -> Cause:
+    names: list[str] = []
+    java_class = origin.getClass()
+    while java_class is not None and len(names) < _DEEPEST:
+        names.append(str(java_class.getName()))
+        java_class = java_class.getSuperclass()
+    text = str(origin.getMessage() or "")
+    return Cause(
+        name=names[0],
+        bases=frozenset(names) | {_simple(name) for name in names},
+        words=message_in(text).strip(),
+        conditions=conditions_in(text),
+        sql_states=sql_states_in(text),
+    )
+
+
+# --- what is only told --------------------------------------------------------------------------
+
+
+def _told(text: str) -> list[Cause]:
+    return [
+        Cause(
+            name=told.name,
+            bases=_told_bases(told.name),
+            words=told.words,
+            conditions=conditions_in(told.words),
+            sql_states=sql_states_in(told.words),
+            type=find_type(told.name),
+            in_worker=told.in_worker,
+        )
+        for told in errors_in(text)
+    ]
+
+
+def _told_bases(name: str) -> frozenset[str]:
+    known = find_type(name)
+    return frozenset({name, _simple(name)}) | (_bases_of(known) if known else frozenset())
+
+
+def find_type(name: str) -> type[BaseException] | None:
+    """Return the Python exception type of that name, if this process has imported its module."""
+    module, _, rest = name.rpartition(".")
+    home = sys.modules.get(module) if module else builtins
+    found = getattr(home, rest, None)
+    return found if isinstance(found, type) and issubclass(found, BaseException) else None
+
+
+def _name_of(kind: type) -> str:
+    return (
+        kind.__qualname__
+        if kind.__module__ == "builtins"
+        else f"{kind.__module__}.{kind.__qualname__}"
+    )
+
+
+def _bases_of(kind: type) -> frozenset[str]:
+    return frozenset(n for base in kind.__mro__ for n in (_name_of(base), base.__name__))
+
+
+def _simple(name: str) -> str:
+    return name.rpartition(".")[2].rpartition("$")[2]
+
+
+def _without_repeats(causes: list[Cause]) -> list[Cause]:
+    """Return *causes* without what only tells again of one that is there."""
+    kept: list[Cause] = []
+    for cause in causes:
+        again = any(
+            cause.simple_name == other.simple_name
+            and cause.in_worker == other.in_worker
+            and cause.words.partition("\n")[0].strip() == other.words.partition("\n")[0].strip()
+            for other in kept
+        )
+        if not again:
+            kept.append(cause)
+    return kept

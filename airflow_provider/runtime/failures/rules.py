@@ -1,0 +1,415 @@
+"""The table of failures: which error is of which class.
+
+Rules are tried in order, and the first one that any cause matches decides: so the machine comes
+before the data, and the data before the program.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import errno
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, Final
+
+from airflow_provider.runtime.failures.failure import FailureClass
+
+if TYPE_CHECKING:
+    from airflow_provider.runtime.failures.causes import Cause
+
+
+@dataclasses.dataclass(frozen=True)
+class Rule:
+    """One row of the table; a cause matches it by any of its signs.
+
+    Attributes:
+        what: what has happened, for people.
+        failure_class: what that means.
+        types: names of exception types, of Python or the JVM; those derived from them match, too.
+        worker_types: types that count only when Python raised them that Spark has called.
+        conditions: Spark's error conditions; ``*`` stands for anything.
+        sql_states: first characters of a SQLSTATE.
+        words: what a message contains.
+        errnos: the operating system's numbers.
+        py4j_types: types that count only when they were raised on the way to the JVM.
+        heals: whether a restart in the same driver may heal it; None for what its class says.
+    """
+
+    what: str
+    failure_class: FailureClass
+    types: tuple[str, ...] = ()
+    worker_types: tuple[str, ...] = ()
+    conditions: tuple[str, ...] = ()
+    sql_states: tuple[str, ...] = ()
+    words: tuple[str, ...] = ()
+    errnos: tuple[int, ...] = ()
+    py4j_types: tuple[str, ...] = ()
+    heals: bool | None = None
+
+    @property
+    def restartable(self) -> bool:
+        """Tell whether it may heal when the query is started again in the same driver."""
+        return heals_by_restart(self.failure_class) if self.heals is None else self.heals
+
+    def matches(self, cause: Cause) -> bool:
+        """Tell whether *cause* bears one of the signs."""
+        return (
+            not cause.bases.isdisjoint(self.types)
+            or (cause.in_worker and not cause.bases.isdisjoint(self.worker_types))
+            or (cause.from_py4j and not cause.bases.isdisjoint(self.py4j_types))
+            or any(self.is_about(condition) for condition in cause.conditions)
+            or any(state.startswith(self.sql_states) for state in cause.sql_states)
+            or any(words in cause.words for words in self.words)
+            or (cause.errno is not None and cause.errno in self.errnos)
+        )
+
+    def is_about(self, condition: str) -> bool:
+        """Tell whether it names a Spark error condition."""
+        return any(fnmatchcase(condition, pattern) for pattern in self.conditions)
+
+
+def heals_by_restart(failure_class: FailureClass) -> bool:
+    """Tell whether a failure of that class may heal when the query is started again."""
+    return failure_class in {FailureClass.RECOVERABLE, FailureClass.ENVIRONMENT}
+
+
+_NON_RECOVERABLE: Final = FailureClass.NON_RECOVERABLE
+_DATA_MISSING: Final = FailureClass.DATA_MISSING
+_ENVIRONMENT: Final = FailureClass.ENVIRONMENT
+_RECOVERABLE: Final = FailureClass.RECOVERABLE
+
+JVM_GONE: Final = Rule(
+    "the driver's JVM has ended",
+    _ENVIRONMENT,
+    types=("Py4JNetworkError",),
+    py4j_types=("ConnectionError", "EOFError"),
+    words=("Answer from Java side is empty",),
+    heals=False,
+)
+
+RULES: Final[tuple[Rule, ...]] = (
+    Rule(
+        "files or state of the checkpoint are gone, or not as long as they were written",
+        _DATA_MISSING,
+        types=("MissingStateError",),
+    ),
+    Rule(
+        "the job, its options or its checkpoint cannot be used as they are",
+        _NON_RECOVERABLE,
+        types=("ConfigError", "CheckpointError", "TakeBackError", "StopError"),
+    ),
+    JVM_GONE,
+    Rule(
+        "memory has run out",
+        _ENVIRONMENT,
+        types=("OutOfMemoryError", "MemoryError"),
+        conditions=(
+            "AGGREGATE_OUT_OF_MEMORY",
+            "CANNOT_LOAD_STATE_STORE.*_OUT_OF_MEMORY",
+            "POINTER_ARRAY_OUT_OF_MEMORY",
+            "SPILL_OUT_OF_MEMORY",
+            "UNABLE_TO_ACQUIRE_MEMORY",
+        ),
+        sql_states=("53", "82"),
+        words=(
+            "OutOfMemoryError",
+            "Java heap space",
+            "GC overhead limit exceeded",
+            "Cannot allocate memory",
+            "unable to create native thread",
+            "OOMKilled",
+        ),
+        errnos=(errno.ENOMEM,),
+    ),
+    Rule(
+        "the disk is full, broken or read-only, or there are too many open files",
+        _ENVIRONMENT,
+        words=(
+            "No space left on device",
+            "Disk quota exceeded",
+            "Read-only file system",
+            "Input/output error",
+            "Too many open files",
+            "Stale file handle",
+            "not enough space",
+        ),
+        errnos=(
+            errno.ENOSPC,
+            errno.EDQUOT,
+            errno.EROFS,
+            errno.EIO,
+            errno.EMFILE,
+            errno.ENFILE,
+            errno.ESTALE,
+        ),
+    ),
+    Rule(
+        "the cluster has ended the application",
+        _ENVIRONMENT,
+        words=(
+            "All masters are unresponsive",
+            "Master removed our application",
+            "cancelled because SparkContext was shut down",
+            "Cannot call methods on a stopped SparkContext",
+        ),
+        heals=False,
+    ),
+    Rule(
+        "an executor, its host or a Python worker was lost",
+        _ENVIRONMENT,
+        types=("ExecutorLostFailure", "ExecutorDeadException"),
+        conditions=("CONCURRENT_SCHEDULER_INSUFFICIENT_SLOT",),
+        words=(
+            "ExecutorLostFailure",
+            "Executor heartbeat timed out",
+            "Lost executor",
+            "Container killed",
+            "Container marked as failed",
+            "Container from a bad node",
+            "Command exited with code 137",
+            "Python worker exited unexpectedly",
+            "Python worker failed to connect back",
+        ),
+    ),
+    Rule(
+        "the state cannot be read by this job: another version, or rows of another form",
+        _NON_RECOVERABLE,
+        conditions=(
+            "CANNOT_LOAD_STATE_STORE.INVALID_CHANGE_LOG_*_VERSION",
+            "CANNOT_LOAD_STATE_STORE.*_ROW_FORMAT_VALIDATION_FAILURE",
+        ),
+    ),
+    Rule(
+        "reading state was disturbed, for no reason that lasts",
+        _RECOVERABLE,
+        conditions=(
+            "CANNOT_LOAD_STATE_STORE.FAILED_TO_GET_CHANGELOG_WRITER",
+            "CANNOT_LOAD_STATE_STORE.UNRELEASED_THREAD_ERROR",
+            "STATE_STORE_OPERATION_OUT_OF_ORDER",
+        ),
+    ),
+    Rule(
+        "shuffle files are lost; the batch writes them again",
+        _DATA_MISSING,
+        types=("FetchFailedException", "MetadataFetchFailedException"),
+        words=("FetchFailed(",),
+        heals=True,
+    ),
+    Rule(
+        "state or checkpoint files are lost or damaged",
+        _DATA_MISSING,
+        conditions=(
+            "BATCH_METADATA_NOT_FOUND",
+            "CANNOT_LOAD_STATE_STORE.AUTO_SNAPSHOT_REPAIR_FAILED",
+            "CANNOT_LOAD_STATE_STORE.CANNOT_*",
+            "CANNOT_LOAD_STATE_STORE.INVALID_CHECKPOINT_LINEAGE",
+            "CANNOT_LOAD_STATE_STORE.SNAPSHOT_PARTITION_ID_NOT_FOUND",
+            "CANNOT_LOAD_STATE_STORE.UNEXPECTED_*",
+            "CHECKPOINT_FILE_CHECKSUM_VERIFICATION_FAILED",
+            "CHECKPOINT_RDD_BLOCK_ID_NOT_FOUND",
+            "STATE_STORE_ROW_CHECKSUM_VERIFICATION_FAILED",
+            "STDS_*_UNAVAILABLE",
+            "STDS_FAILED_TO_READ_*",
+            "STDS_NO_PARTITION_DISCOVERED_IN_STATE_STORE",
+            "STREAMING_CHECKPOINT_MISSING_METADATA_FILE",
+            "STREAMING_STATEFUL_OPERATOR_MISSING_STATE_DIRECTORY",
+        ),
+    ),
+    Rule(
+        "input that was planned is gone: files, offsets, topics",
+        _DATA_MISSING,
+        types=(
+            "FileNotFoundException",
+            "FileNotFoundError",
+            "NoSuchFileException",
+            "NoSuchKey",
+            "NoSuchKeyException",
+            "NoSuchBucketException",
+            "BlockMissingException",
+            "OffsetOutOfRangeException",
+            "NoOffsetForPartitionException",
+            "UnknownTopicOrPartitionException",
+        ),
+        conditions=(
+            "FAILED_READ_FILE.FILE_NOT_EXIST",
+            "KAFKA_DATA_LOSS*",
+            "LOAD_DATA_PATH_NOT_EXISTS",
+            "PATH_NOT_FOUND",
+        ),
+    ),
+    Rule(
+        "the network, or what is behind it, does not answer",
+        _RECOVERABLE,
+        types=(
+            "ConnectionError",
+            "TimeoutError",
+            "gaierror",
+            "ConnectException",
+            "SocketException",
+            "SocketTimeoutException",
+            "NoRouteToHostException",
+            "UnknownHostException",
+            "NoHttpResponseException",
+            "TimeoutException",
+            "RpcTimeoutException",
+            "RetriableException",
+            "SQLRecoverableException",
+            "SQLTransientException",
+        ),
+    ),
+    Rule(
+        "it was interrupted, or met another writer",
+        _RECOVERABLE,
+        types=(
+            "InterruptedException",
+            "InterruptedIOException",
+            "ClosedByInterruptException",
+            "LeaseLostError",
+            "RunCancelledError",
+        ),
+        conditions=("CONCURRENT_STREAM_LOG_UPDATE", "SPARK_JOB_CANCELLED"),
+    ),
+    Rule(
+        "permission is denied",
+        _NON_RECOVERABLE,
+        types=(
+            "PermissionError",
+            "AccessControlException",
+            "AccessDeniedException",
+            "AuthenticationException",
+            "AuthorizationException",
+            "SecurityException",
+        ),
+        words=("Permission denied",),
+        errnos=(errno.EACCES, errno.EPERM),
+    ),
+    Rule(
+        "state or a log of the checkpoint does not fit the job",
+        _NON_RECOVERABLE,
+        conditions=(
+            "INVALID_LOG_VERSION*",
+            "MALFORMED_LOG_FILE",
+            "STATE_REPARTITION_INVALID_CHECKPOINT*",
+            "STATE_REWRITER_INVALID_CHECKPOINT*",
+            "STATE_STORE_*INCOMPATIBLE*",
+            "STATE_STORE_*MISMATCH*",
+            "STATE_STORE_*NOT_SUPPORTED*",
+            "STATE_STORE_*SCHEMA*",
+            "STATE_STORE_*UNSUPPORTED*",
+            "STATE_STORE_*VALIDATION_FAILURE",
+            "STREAMING_STATEFUL_OPERATOR_NOT_MATCH_IN_STATE_METADATA",
+            "STREAMING_UNFINISHED_REPARTITION_DETECTED",
+            "STREAM_STREAM_JOIN_INCOMPATIBLE_STATE_STORE_CONFIGS",
+        ),
+    ),
+    Rule(
+        "a function, module or class is not there",
+        _NON_RECOVERABLE,
+        types=(
+            "ImportError",
+            "NameError",
+            "AttributeError",
+            "ClassNotFoundException",
+            "NoClassDefFoundError",
+            "IncompatibleClassChangeError",
+            "UnsupportedClassVersionError",
+        ),
+    ),
+    Rule(
+        "Spark cannot plan the query, or does not support what it asks for",
+        _NON_RECOVERABLE,
+        types=("AnalysisException", "ParseException"),
+        conditions=("UNSUPPORTED_*",),
+        sql_states=("07", "0A", "21", "2B", "3F", "42", "46", "51", "54", "F0", "HV"),
+    ),
+    Rule(
+        "the program is wrong",
+        _NON_RECOVERABLE,
+        types=(
+            "TypeError",
+            "SyntaxError",
+            "NotImplementedError",
+            "PicklingError",
+            "ClassCastException",
+            "NotSerializableException",
+        ),
+        conditions=("STATE_STORE_COMMIT_VALIDATION_FAILED",),
+    ),
+    Rule(
+        "a row cannot be processed, and will not be when the batch runs again",
+        _NON_RECOVERABLE,
+        types=("ArithmeticException", "DateTimeException", "NumberFormatException"),
+        worker_types=(
+            "ArithmeticError",
+            "AssertionError",
+            "LookupError",
+            "ValueError",
+        ),
+        sql_states=("22", "23", "P0"),
+    ),
+    Rule(
+        "a file could not be read, for a reason that Spark does not tell",
+        _DATA_MISSING,
+        conditions=("FAILED_READ_FILE.*",),
+    ),
+)
+
+# What only says that something else has failed; it is not shown where the other is known.
+WRAPPERS: Final = frozenset(
+    {
+        "Py4JError",
+        "Py4JException",
+        "Py4JJavaError",
+        "PythonException",
+        "SparkException",
+        "StreamingQueryException",
+        "UnknownException",
+    }
+)
+WRAPPING_CONDITIONS: Final = frozenset(
+    {
+        "FAILED_EXECUTE_UDF",
+        "FOREACH_BATCH_USER_FUNCTION_ERROR",
+        "FOREACH_USER_FUNCTION_ERROR",
+        "PYTHON_EXCEPTION",
+        "STREAM_FAILED",
+        "TASK_WRITE_FAILED",
+    }
+)
+
+
+def find_rule(causes: list[Cause]) -> tuple[Rule, list[Cause]] | None:
+    """Return the first rule that any of *causes* matches, and those that do; None for no rule."""
+    for rule in RULES:
+        matching = [cause for cause in causes if rule.matches(cause)]
+        if matching:
+            return rule, matching
+    return None
+
+
+def describe_rules() -> str:
+    """Return the table as Markdown, for the documentation."""
+    lines = ["| class | what has happened | restart | signs |", "|---|---|---|---|"]
+    for rule in RULES:
+        heals = "yes" if rule.restartable else "no"
+        lines.append(f"| {rule.failure_class.value} | {rule.what} | {heals} | {_signs_of(rule)} |")
+    lines.append(f"| {_RECOVERABLE.value} | anything else | yes | |")
+    return "\n".join(lines)
+
+
+def _signs_of(rule: Rule) -> str:
+    signs = [", ".join(f"`{name}`" for name in (*rule.types, *rule.conditions))]
+    if rule.worker_types:
+        signs.append(f"in a user's function: {_quoted(rule.worker_types)}")
+    if rule.py4j_types:
+        signs.append(f"on the way to the JVM: {_quoted(rule.py4j_types)}")
+    if rule.sql_states:
+        signs.append(f"SQLSTATE {', '.join(f'{state}…' for state in rule.sql_states)}")
+    if rule.errnos:
+        signs.append(", ".join(errno.errorcode[number] for number in rule.errnos))
+    if rule.words:
+        signs.append(", ".join(f"“{words}”" for words in rule.words))
+    return "; ".join(sign for sign in signs if sign)
+
+
+def _quoted(names: tuple[str, ...]) -> str:
+    return ", ".join(f"`{name}`" for name in names)

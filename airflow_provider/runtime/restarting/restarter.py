@@ -1,0 +1,149 @@
+"""What an attempt does about a query that has failed: another start after a while, or its end."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import random
+from typing import TYPE_CHECKING, Final
+
+from airflow_provider.runtime.lifecycle import Failed, JobPhase, QueryFailed, QueryPhase
+from airflow_provider.runtime.restarting.parsing import default_restart
+from airflow_provider.runtime.restarting.regions import Edge, failover_scope
+from airflow_provider.runtime.restarting.strategies import RestartState
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Mapping
+
+    from airflow_provider.runtime.clock import Clock
+    from airflow_provider.runtime.failures import Failure
+    from airflow_provider.runtime.jobdir import AttemptRecord, RunDirectory
+    from airflow_provider.runtime.lifecycle import Lifecycle
+    from airflow_provider.runtime.preparing import DeclaredJob
+    from airflow_provider.runtime.queries import BatchQuery, QueryDefinition, RunningQuery
+    from airflow_provider.runtime.restarting.strategies import RestartStrategy
+
+log = logging.getLogger(__name__)
+
+# While the job halts, whoever stops it is told how it stands; later nothing runs that could fail.
+_RESTARTING: Final = frozenset({JobPhase.READING, JobPhase.DRAINING})
+_AT_WORK: Final = frozenset({QueryPhase.CATCHING_UP, QueryPhase.READING, QueryPhase.DRAINING})
+
+
+class Restarter:
+    """Decides about each failure of a query, and keeps what it remembers in the attempt's record.
+
+    An attempt after one that was killed goes on with what that one remembered. After one that has
+    ended it begins anew: then whoever has started it again has decided so.
+
+    Args:
+        strategy: how often, and after which delays; None for the default of such a run.
+        job: what the job's function has declared.
+        run: where the attempts are.
+        attempt: this one.
+        clock: time.
+        dice: where jitter comes from.
+    """
+
+    def __init__(
+        self,
+        strategy: RestartStrategy | None,
+        job: DeclaredJob,
+        run: RunDirectory,
+        attempt: AttemptRecord,
+        *,
+        clock: Clock,
+        dice: random.Random | None = None,
+    ) -> None:
+        self._strategy = strategy or default_restart(job.plan.until)
+        self._queries = job.queries
+        self._run = run
+        self._clock = clock
+        self._dice = dice or random.SystemRandom()
+        self._begun = clock.monotonic()
+        self._due = self._begun
+        self._worked_before_s, self._state = _remembered(run, attempt)
+        self.attempt = attempt
+        """The attempt's record, with all restarts so far."""
+
+    def after(self, failure: Failure, life: Lifecycle) -> QueryFailed | Failed:
+        """Return what a failure of a query comes to.
+
+        Crash safety: the restart is put down before it is promised.
+        """
+        query = failure.query
+        if query is None or not failure.restartable or not _may_restart(life, query):
+            return Failed(failure)
+        decision = self._strategy.decide(self._state, self._worked_s(), dice=self._dice)
+        self._state = decision.state
+        if decision.delay_s is None:
+            why = f" ({decision.reason})" if decision.reason else ""
+            return Failed(dataclasses.replace(failure, reason=f"{failure.reason}{why}"))
+        self._due = self._clock.monotonic() + decision.delay_s
+        self._put(failure)
+        drained = [name for name, phase in life.queries.items() if phase is QueryPhase.DRAINED]
+        edges = edges_of(self._queries, life.upstream)
+        scope = failover_scope(tuple(life.queries), edges, query, finished=drained)
+        log.warning(
+            "run=%s %s: restart %d in %.1f s of %s",
+            self._run.run_id,
+            failure.describe(),
+            decision.state.restarts,
+            decision.delay_s,
+            ", ".join(scope.restart),
+        )
+        return QueryFailed(query, scope.restart)
+
+    def is_due(self, queries: Iterable[RunningQuery | BatchQuery]) -> bool:
+        """Tell whether *queries*, which do not run, may be started again; not if there are none.
+
+        The delay is over, and Spark runs no more tasks of them: what one of those still wrote could
+        be taken for the next run's of the same batch.
+        """
+        waiting = list(queries)
+        is_over = bool(waiting) and self._clock.monotonic() >= self._due
+        return is_over and not any(query.has_tasks() for query in waiting)
+
+    def _worked_s(self) -> float:
+        return self._worked_before_s + self._clock.monotonic() - self._begun
+
+    def _put(self, failure: Failure) -> None:
+        restarts = {
+            "count": self._state.restarts,
+            "strategy": self._strategy.to_text(),
+            "worked_s": self._worked_s(),
+            "state": self._state.to_dict(),
+            "failure": failure.to_dict(),
+        }
+        self.attempt = dataclasses.replace(self.attempt, restarts=restarts)
+        self._run.put_attempt(self.attempt)
+
+
+def _may_restart(life: Lifecycle, query: str) -> bool:
+    return life.phase in _RESTARTING and life.queries[query] in _AT_WORK
+
+
+def edges_of(
+    queries: Iterable[QueryDefinition], upstream: Mapping[str, Collection[str]]
+) -> list[Edge]:
+    """Return which query reads what which other one writes.
+
+    Spark's own sinks show rows before the batch has committed; the others do not.
+    """
+    native = {query.name for query in queries if query.native is not None}
+    return [
+        Edge(writer, reader, committed=writer not in native)
+        for reader, writers in upstream.items()
+        for writer in writers
+    ]
+
+
+def _remembered(run: RunDirectory, attempt: AttemptRecord) -> tuple[float, RestartState]:
+    """Return how long drivers have worked before, and what the last one remembered."""
+    before = [each for each in run.attempts() if each.attempt < attempt.attempt]
+    if not before or before[-1].ended is not None or not before[-1].restarts:
+        return 0.0, RestartState()
+    restarts = before[-1].restarts
+    worked_s, state = float(restarts["worked_s"]), RestartState.from_dict(restarts["state"])
+    # The restart that was pending is this attempt's own start.
+    return worked_s, dataclasses.replace(state, restart_at_s=worked_s)

@@ -1,0 +1,237 @@
+"""Whether and when what has failed is started again: Flink's restart strategies, without a clock.
+
+Moments are seconds of the run's working time, see :class:`RestartState`. A strategy is a value;
+what has happened so far is another one, which is stored with the attempt.
+"""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    import random
+    from collections.abc import Mapping
+
+_MOST_FAILURES: Final = 1000  # kept of a rate's; more restarts than that in an interval is no rate
+
+
+@dataclasses.dataclass(frozen=True)
+class RestartState:
+    """What is remembered of a run's failures; ``restarts`` in ``attempts/<n>.json``.
+
+    Invariant: moments are seconds that drivers have worked on the run, summed over its attempts. So
+    machines' clocks are never compared, and time in which nobody worked is not stable time.
+
+    Attributes:
+        restarts: how many restarts were granted in all, for people.
+        attempts: how many since the delay was the initial one.
+        restart_at_s: the moment of the last restart that was granted; None before the first.
+        failures_s: the moments of the failures that may still count for a rate, oldest first.
+    """
+
+    restarts: int = 0
+    attempts: int = 0
+    restart_at_s: float | None = None
+    failures_s: tuple[float, ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain JSON values."""
+        return {**dataclasses.asdict(self), "failures_s": list(self.failures_s)}
+
+    @classmethod
+    def from_dict(cls, raw: Mapping[str, Any]) -> RestartState:
+        """Return what :meth:`to_dict` has written."""
+        known = {field.name for field in dataclasses.fields(cls)}
+        values = {name: value for name, value in raw.items() if name in known}
+        return cls(**{**values, "failures_s": tuple(raw.get("failures_s", ()))})
+
+
+@dataclasses.dataclass(frozen=True)
+class RestartDecision:
+    """What follows from a failure.
+
+    Attributes:
+        state: what is remembered from now on.
+        delay_s: seconds until the restart; None when there is none.
+        reason: why there is none although there is a strategy, for people; else empty.
+        is_new: whether the failure counts by itself, and not as one of a restart that is pending.
+    """
+
+    state: RestartState
+    delay_s: float | None
+    reason: str = ""
+    is_new: bool = True
+
+    @property
+    def restarts(self) -> bool:
+        """Tell whether there is a restart."""
+        return self.delay_s is not None
+
+
+@dataclasses.dataclass(frozen=True)
+class RestartStrategy(abc.ABC):
+    """How often, and after which delays."""
+
+    @abc.abstractmethod
+    def to_text(self) -> str:
+        """Return it as :func:`parse_restart` reads it, with all parameters, in seconds."""
+
+    def decide(self, state: RestartState, now_s: float, *, dice: random.Random) -> RestartDecision:
+        """Decide about a failure; pure.
+
+        A failure that comes before the restart that an earlier one was granted belongs to that one:
+        it is answered with what is left of its delay, and counts for nothing.
+
+        Args:
+            state: what is remembered.
+            now_s: the moment of the failure, on the run's working time.
+            dice: where jitter comes from.
+        """
+        pending_s = state.restart_at_s
+        if pending_s is not None and now_s < pending_s:
+            return RestartDecision(state, pending_s - now_s, is_new=False)
+        return self._on_failure(state, now_s, dice)
+
+    @abc.abstractmethod
+    def _on_failure(
+        self, state: RestartState, now_s: float, dice: random.Random
+    ) -> RestartDecision: ...
+
+
+def _granted(state: RestartState, now_s: float, delay_s: float, **changed: Any) -> RestartDecision:
+    return RestartDecision(
+        dataclasses.replace(
+            state, restarts=state.restarts + 1, restart_at_s=now_s + delay_s, **changed
+        ),
+        delay_s,
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class NoRestart(RestartStrategy):
+    """Every failure ends the attempt."""
+
+    def to_text(self) -> str:
+        """Return it as :func:`parse_restart` reads it."""
+        return "none"
+
+    def _on_failure(self, state: RestartState, now_s: float, _: random.Random) -> RestartDecision:
+        return RestartDecision(state, None)
+
+
+@dataclasses.dataclass(frozen=True)
+class FixedDelay(RestartStrategy):
+    """So many restarts, each after the same delay.
+
+    Attributes:
+        attempts: how many restarts there are; None for any number.
+        delay_s: seconds before each.
+    """
+
+    attempts: int | None = 1
+    delay_s: float = 1.0
+
+    def to_text(self) -> str:
+        """Return it as :func:`parse_restart` reads it."""
+        return f"fixed-delay(attempts={_number(self.attempts)}, delay={self.delay_s})"
+
+    def _on_failure(self, state: RestartState, now_s: float, _: random.Random) -> RestartDecision:
+        if self.attempts is not None and state.attempts >= self.attempts:
+            reason = f"all {self.attempts} restarts of {self.to_text()} are used up"
+            return RestartDecision(state, None, reason)
+        return _granted(state, now_s, self.delay_s, attempts=state.attempts + 1)
+
+
+@dataclasses.dataclass(frozen=True)
+class FailureRate(RestartStrategy):
+    """Restarts as long as there are not too many failures in an interval.
+
+    Attributes:
+        max_failures_per_interval: so many are borne; one more ends the attempt.
+        interval_s: seconds that are looked back.
+        delay_s: seconds before each restart.
+    """
+
+    max_failures_per_interval: int = 1
+    interval_s: float = 60.0
+    delay_s: float = 1.0
+
+    def to_text(self) -> str:
+        """Return it as :func:`parse_restart` reads it."""
+        return (
+            f"failure-rate(max-failures-per-interval={self.max_failures_per_interval}, "
+            f"failure-rate-interval={self.interval_s}, delay={self.delay_s})"
+        )
+
+    def _on_failure(self, state: RestartState, now_s: float, _: random.Random) -> RestartDecision:
+        recent = [at_s for at_s in state.failures_s if now_s - at_s <= self.interval_s]
+        failures = (*recent, now_s)[-_MOST_FAILURES:]
+        if len(failures) > self.max_failures_per_interval:
+            reason = f"{len(failures)} failures within the interval of {self.to_text()}"
+            return RestartDecision(dataclasses.replace(state, failures_s=failures), None, reason)
+        return _granted(
+            state, now_s, self.delay_s, attempts=state.attempts + 1, failures_s=failures
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class ExponentialDelay(RestartStrategy):
+    """Restarts after delays that grow, until the run has been stable for a while.
+
+    Attributes:
+        initial_backoff_s: seconds before the first restart; the least delay.
+        max_backoff_s: the longest delay.
+        backoff_multiplier: how much longer each delay is than the one before.
+        reset_backoff_threshold_s: seconds after a restart without a failure; then the delay is the
+            initial one again, and no restart is used up.
+        jitter_factor: the part of a delay by which it varies, so that jobs do not restart together.
+        attempts_before_reset_backoff: how many restarts there are before that; None for any number.
+    """
+
+    initial_backoff_s: float = 1.0
+    max_backoff_s: float = 60.0
+    backoff_multiplier: float = 1.5
+    reset_backoff_threshold_s: float = 3600.0
+    jitter_factor: float = 0.1
+    attempts_before_reset_backoff: int | None = None
+
+    def to_text(self) -> str:
+        """Return it as :func:`parse_restart` reads it."""
+        return (
+            f"exponential-delay(initial-backoff={self.initial_backoff_s}, "
+            f"max-backoff={self.max_backoff_s}, backoff-multiplier={self.backoff_multiplier}, "
+            f"reset-backoff-threshold={self.reset_backoff_threshold_s}, "
+            f"jitter-factor={self.jitter_factor}, "
+            f"attempts-before-reset-backoff={_number(self.attempts_before_reset_backoff)})"
+        )
+
+    def _on_failure(
+        self, state: RestartState, now_s: float, dice: random.Random
+    ) -> RestartDecision:
+        stable_s = 0.0 if state.restart_at_s is None else now_s - state.restart_at_s
+        attempts = 0 if stable_s >= self.reset_backoff_threshold_s else state.attempts
+        limit = self.attempts_before_reset_backoff
+        if limit is not None and attempts >= limit:
+            reason = f"all {limit} restarts of {self.to_text()} are used up"
+            return RestartDecision(state, None, reason)
+        return _granted(state, now_s, self._delay_s(attempts, dice), attempts=attempts + 1)
+
+    def _delay_s(self, attempts: int, dice: random.Random) -> float:
+        try:
+            middle_s = self.initial_backoff_s * self.backoff_multiplier**attempts
+        except OverflowError:
+            return self.max_backoff_s
+        jitter_s = middle_s * self.jitter_factor
+        if middle_s - jitter_s >= self.max_backoff_s:
+            return self.max_backoff_s
+        delay_s = middle_s + dice.uniform(-jitter_s, jitter_s)
+        return max(self.initial_backoff_s, min(delay_s, self.max_backoff_s))
+
+
+def _number(value: int | None) -> str:
+    return INFINITE if value is None else str(value)
+
+
+INFINITE: Final = "infinite"

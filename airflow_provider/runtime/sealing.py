@@ -1,0 +1,71 @@
+"""The final checkpoint of an attempt, from what its queries have come to."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from airflow_provider.runtime.clock import to_iso
+from airflow_provider.runtime.final import describe_query
+from airflow_provider.runtime.jobdir import FINISHED, SUSPENDED, FinalCheckpoint
+from airflow_provider.runtime.lifecycle import AtEnd, QueryPhase
+from airflow_provider.runtime.progress import marks_now
+from airflow_provider.runtime.queries import StateOperator, read_state_operators, reported_state
+from airflow_provider.runtime.storage import spark_url
+
+if TYPE_CHECKING:
+    import datetime as dt
+    from collections.abc import Mapping
+
+    from airflow_provider.runtime.jobdir import AttemptRecord, JobDirectory, RunRecord
+    from airflow_provider.runtime.lifecycle import Lifecycle
+    from airflow_provider.runtime.preparing import DeclaredJob
+    from airflow_provider.runtime.queries import BatchQuery, RunningQuery
+
+
+def final_of(
+    job: DeclaredJob,
+    directory: JobDirectory,
+    queries: Mapping[str, RunningQuery | BatchQuery],
+    *,
+    life: Lifecycle,
+    run: RunRecord,
+    attempt: AttemptRecord,
+    at_end: AtEnd,
+    savepoint: str | None,
+    now: dt.datetime,
+) -> FinalCheckpoint:
+    """Return the final checkpoint of a run whose last epochs are published; nothing is written."""
+    counts = [query.epochs.rows_read() for query in queries.values()]
+    known = [count for count in counts if count is not None]
+    return FinalCheckpoint(
+        job=job.name,
+        run_id=run.run_id,
+        outcome=FINISHED if at_end is AtEnd.DRAIN else SUSPENDED,
+        mode=job.plan.mode,
+        attempts=attempt.attempt,
+        started=run.started,
+        committed=to_iso(now),
+        rows_read=sum(known) if len(known) == len(counts) else None,
+        savepoint=savepoint,
+        queries={
+            name: describe_query(
+                query.definition,
+                logs=query.logs,
+                epochs=query.epochs,
+                operators=_state_operators(job, directory, query),
+                marks=marks_now(query.definition, life.queries[name]),
+                finished=life.queries[name] is QueryPhase.DRAINED,
+            )
+            for name, query in queries.items()
+        },
+    )
+
+
+def _state_operators(
+    job: DeclaredJob, directory: JobDirectory, query: RunningQuery | BatchQuery
+) -> list[StateOperator]:
+    if not query.logs.is_stateful():
+        return []
+    reported = reported_state(query.last_progress(), query.logs.position().last_commit)
+    place = directory.checkpoint(query.name).url
+    return reported or read_state_operators(job.spark, spark_url(place))

@@ -1,0 +1,396 @@
+"""The table of failures: what it stands on, and that it is what the documentation shows."""
+
+from __future__ import annotations
+
+import json
+import socket
+import zipfile
+from contextlib import closing
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+import pyspark
+import pytest
+from py4j.java_gateway import GatewayClient, GatewayConnection, GatewayParameters
+
+from airflow_provider.runtime.errors import (
+    ConfigError,
+    CorruptDocumentError,
+    LeaseLostError,
+    MissingStateError,
+    RunFailedError,
+    SinkError,
+    TakeBackError,
+)
+from airflow_provider.runtime.failures import Failure, FailureClass, classify
+from airflow_provider.runtime.failures.rules import (
+    RULES,
+    WRAPPING_CONDITIONS,
+    describe_rules,
+    find_rule,
+)
+from airflow_provider.runtime.failures.traces import errors_in, place_in
+from tests.unit.recorded_failures import recorded
+
+ROOT = Path(__file__).resolve().parents[2]
+OF_CONNECTORS = {"KAFKA_DATA_LOSS*"}  # in a package that Spark does not come with
+
+NON_RECOVERABLE, DATA_MISSING, ENVIRONMENT, RECOVERABLE = (
+    FailureClass.NON_RECOVERABLE,
+    FailureClass.DATA_MISSING,
+    FailureClass.ENVIRONMENT,
+    FailureClass.RECOVERABLE,
+)
+
+
+@pytest.fixture(scope="module")
+def spark_conditions() -> dict[str, str]:
+    """Spark's own list of its error conditions: the SQLSTATE by name."""
+    jars = Path(pyspark.__file__).parent / "jars"
+    (jar,) = [path for path in jars.glob("spark-common-utils_*.jar") if "java" not in path.name]
+    with zipfile.ZipFile(jar) as archive:
+        raw = json.loads(archive.read("error/error-conditions.json"))
+    found = {}
+    for name, entry in raw.items():
+        state = entry.get("sqlState", "")
+        found[name] = state
+        found |= {f"{name}.{under}": state for under in entry.get("subClass", {})}
+    return found
+
+
+class Several(Exception):  # noqa: N818 - a group
+    """What an ``ExceptionGroup`` is, which Python has from 3.11."""
+
+    def __init__(self, *exceptions: BaseException) -> None:
+        super().__init__("several")
+        self.exceptions = exceptions
+
+
+def said(condition: str, state: str) -> BaseException:
+    """Return an error as the JVM tells of it."""
+    error = type("StreamingQueryException", (Exception,), {})
+    suffix = f" SQLSTATE: {state}" if state else ""
+    return error(f"[STREAM_FAILED] ended with exception: [{condition}] no more.{suffix}")
+
+
+def test_the_table_names_conditions_that_spark_has(spark_conditions):
+    """
+    A condition that Spark has given up, or that is misspelt, decides nothing.
+    """
+    listed = {name for rule in RULES for name in rule.conditions} - OF_CONNECTORS
+    known = {n for n in listed if any(fnmatchcase(c, n) for c in spark_conditions)}
+
+    assert listed == known
+    assert set(spark_conditions) >= WRAPPING_CONDITIONS
+
+
+def test_sql_states_of_the_table_are_spark_s(spark_conditions):
+    """
+    A class of SQLSTATEs in which Spark has no condition is a mistake.
+    """
+    listed = {state for rule in RULES for state in rule.sql_states}
+
+    known = {s for s in listed if any(k.startswith(s) for k in spark_conditions.values())}
+
+    assert listed == known
+
+
+@pytest.mark.parametrize(
+    ("condition", "failure_class"),
+    [
+        ("UNRESOLVED_COLUMN.WITH_SUGGESTION", NON_RECOVERABLE),
+        ("TABLE_OR_VIEW_NOT_FOUND", NON_RECOVERABLE),
+        ("UNRESOLVED_ROUTINE", NON_RECOVERABLE),
+        ("CAST_INVALID_INPUT", NON_RECOVERABLE),
+        ("ARITHMETIC_OVERFLOW", NON_RECOVERABLE),
+        ("MALFORMED_RECORD_IN_PARSING.WITHOUT_SUGGESTION", NON_RECOVERABLE),
+        ("STATE_STORE_VALUE_SCHEMA_NOT_COMPATIBLE", NON_RECOVERABLE),
+        ("STATE_STORE_INVALID_CONFIG_AFTER_RESTART", NON_RECOVERABLE),
+        ("STREAMING_STATEFUL_OPERATOR_NOT_MATCH_IN_STATE_METADATA", NON_RECOVERABLE),
+        ("CANNOT_LOAD_STATE_STORE.KEY_ROW_FORMAT_VALIDATION_FAILURE", NON_RECOVERABLE),
+        ("INVALID_LOG_VERSION.MAX_SUPPORTED_VERSION", NON_RECOVERABLE),
+        ("INVALID_EXECUTOR_MEMORY.SYSTEM_MEMORY", NON_RECOVERABLE),
+        ("CANNOT_LOAD_FUNCTION_CLASS", NON_RECOVERABLE),
+        ("PATH_NOT_FOUND", DATA_MISSING),
+        ("BATCH_METADATA_NOT_FOUND", DATA_MISSING),
+        ("CANNOT_LOAD_STATE_STORE.CANNOT_READ_MISSING_SNAPSHOT_FILE", DATA_MISSING),
+        ("CANNOT_LOAD_STATE_STORE.UNEXPECTED_FILE_SIZE", DATA_MISSING),
+        ("STREAMING_STATEFUL_OPERATOR_MISSING_STATE_DIRECTORY", DATA_MISSING),
+        ("CHECKPOINT_FILE_CHECKSUM_VERIFICATION_FAILED", DATA_MISSING),
+        ("FAILED_READ_FILE.NO_HINT", DATA_MISSING),
+        ("CANNOT_LOAD_STATE_STORE.ROCKSDB_STORE_PROVIDER_OUT_OF_MEMORY", ENVIRONMENT),
+        ("UNABLE_TO_ACQUIRE_MEMORY", ENVIRONMENT),
+        ("SPILL_OUT_OF_MEMORY", ENVIRONMENT),
+        ("CONCURRENT_SCHEDULER_INSUFFICIENT_SLOT", ENVIRONMENT),
+        ("CANNOT_LOAD_STATE_STORE.UNRELEASED_THREAD_ERROR", RECOVERABLE),
+        ("CANNOT_LOAD_STATE_STORE.UNCATEGORIZED", RECOVERABLE),
+        ("CONCURRENT_STREAM_LOG_UPDATE", RECOVERABLE),
+        ("STREAMING_CHECKPOINT_LOG_WRITE_FAILURE.COMMIT_LOG", RECOVERABLE),
+        ("INTERNAL_ERROR_NETWORK", RECOVERABLE),
+        ("TASK_WRITE_FAILED", RECOVERABLE),
+    ],
+)
+def test_a_condition_of_sparks_has_a_class(spark_conditions, condition, failure_class):
+    """
+    The condition alone, with its SQLSTATE as Spark writes it, decides; wrappers decide nothing.
+    """
+    failure = classify(said(condition, spark_conditions[condition]))
+
+    assert failure_class is failure.failure_class
+    assert condition in {failure.condition, "TASK_WRITE_FAILED"}
+
+
+@pytest.mark.parametrize(
+    ("text", "failure_class", "condition"),
+    [
+        (
+            "Job aborted due to stage failure: Task 3 in stage 7.0 failed 4 times, most recent "
+            "failure: Lost task 3.3 in stage 7.0 (TID 41) (10.0.0.5 executor 4): "
+            "java.io.IOException: No space left on device\n\tat java.base/java.io.FileOutputStream",
+            ENVIRONMENT,
+            "IOException",
+        ),
+        (
+            "Writing job failed\n\tat a.B.c(B.scala:1)\nCaused by: java.net.SocketTimeoutException:"
+            " connect timed out\n\tat d.E.f(E.java:2)\n\t... 30 more",
+            RECOVERABLE,
+            "SocketTimeoutException",
+        ),
+        (
+            "Cannot fetch offset\nCaused by: org.apache.kafka.clients.consumer."
+            "OffsetOutOfRangeException: Fetch position 7 is out of range for partition t-0",
+            DATA_MISSING,
+            "OffsetOutOfRangeException",
+        ),
+        (
+            "Job aborted due to stage failure: ShuffleMapStage 4 has failed the maximum allowable "
+            "number of times: 4. Most recent failure reason:\n"
+            "org.apache.spark.shuffle.MetadataFetchFailedException: Missing an output location",
+            DATA_MISSING,
+            "MetadataFetchFailedException",
+        ),
+        (
+            "Cannot connect\nCaused by: org.apache.hadoop.security.AccessControlException: "
+            "Permission denied: user=spark, access=WRITE",
+            NON_RECOVERABLE,
+            "AccessControlException",
+        ),
+        (
+            "Unable to instantiate the metastore client\n"
+            "Caused by: java.net.ConnectException: Connection refused",
+            RECOVERABLE,
+            "ConnectException",
+        ),
+        (
+            "An exception was thrown from the Python worker.\nTraceback (most recent call last):\n"
+            "  File \"x.py\", line 1, in parse\nKeyError: 'rate'\n\nThe above exception was the "
+            "direct cause of the following exception:\n\nTraceback (most recent call last):\n"
+            '  File "x.py", line 2, in parse\nValueError: no rate\n',
+            NON_RECOVERABLE,
+            "ValueError",
+        ),
+        (
+            "An exception was thrown from the Python worker.\nTraceback (most recent call last):\n"
+            '  File "x.py", line 1, in ask\nrequests.exceptions.ConnectionError: reset by peer\n',
+            RECOVERABLE,
+            "ConnectionError",
+        ),
+        (
+            "An exception was thrown from the Python worker.\nTraceback (most recent call last):\n"
+            '  File "x.py", line 1, in f\nMemoryError\n',
+            ENVIRONMENT,
+            "MemoryError",
+        ),
+    ],
+    ids=lambda value: str(value)[:30].replace("\n", " "),
+)
+def test_what_is_only_told_has_a_class(text, failure_class, condition):
+    """
+    Traces of executors and tracebacks of workers, in the text of an error, count as causes do.
+    """
+    outer = "AnalysisException" if "metastore" in text else "SparkException"
+    failure = classify(type(outer, (Exception,), {})(text))
+
+    assert (failure_class, condition) == (failure.failure_class, failure.condition)
+
+
+@pytest.mark.parametrize(
+    ("error", "failure_class"),
+    [
+        (MissingStateError("ckpt", 3, ("state/0/0/4.delta",)), DATA_MISSING),
+        (CorruptDocumentError("not JSON"), NON_RECOVERABLE),
+        (ConfigError("no such file"), NON_RECOVERABLE),
+        (TakeBackError("not exactly"), NON_RECOVERABLE),
+        (LeaseLostError("another"), RECOVERABLE),
+        (SinkError("cannot stage"), RECOVERABLE),
+        (MemoryError(), ENVIRONMENT),
+        (OSError(24, "Too many open files"), ENVIRONMENT),
+        (OSError(5, "Eingabe-/Ausgabefehler"), ENVIRONMENT),  # a number has no language
+        (OSError(13, "Keine Berechtigung"), NON_RECOVERABLE),
+        (FileNotFoundError(2, "No such file or directory"), DATA_MISSING),
+        (TimeoutError("no answer"), RECOVERABLE),
+        (KeyError("k"), RECOVERABLE),  # in a worker it would repeat; here it may be anybody's
+        (Several(ValueError("v"), MemoryError()), ENVIRONMENT),
+    ],
+    ids=repr,
+)
+def test_an_error_of_the_driver_has_a_class(error, failure_class):
+    """
+    Our own errors, the operating system's numbers and Python's types decide without Spark.
+    """
+    assert failure_class is classify(error).failure_class
+
+
+def test_a_jvm_that_does_not_listen_any_more_is_gone():
+    """
+    A refused connection is the machine's fault on the way to the JVM, and the network's elsewhere.
+    """
+    with closing(socket.create_server(("127.0.0.1", 0))) as server:
+        port = server.getsockname()[1]
+    client = GatewayClient(gateway_parameters=GatewayParameters(port=port))
+    connection = GatewayConnection(client.gateway_parameters)
+    with closing(connection.socket), pytest.raises(Exception) as raised:  # noqa: PT011 - Py4J's
+        connection.start()
+    ours = classify(raised.value)
+
+    assert (ENVIRONMENT, False) == (ours.failure_class, ours.restartable)
+    assert RECOVERABLE is classify(ConnectionRefusedError("by a database")).failure_class
+
+
+def test_an_error_that_cannot_speak_any_more_is_named():
+    """
+    PySpark's errors ask the JVM for their text, which may be gone: the type is left.
+    """
+
+    def ask_the_jvm(_):
+        raise ConnectionRefusedError
+
+    members = {"__str__": ask_the_jvm, "getCondition": ask_the_jvm}
+    mute = type("CapturedException", (Exception,), members)()
+    failure = classify(mute)
+
+    assert (RECOVERABLE, "CapturedException", "CapturedException") == (
+        failure.failure_class,
+        failure.condition,
+        failure.reason,
+    )
+
+
+def test_what_pyspark_does_not_know_is_called_after_the_jvms_type():
+    """
+    Its text says of which type it is; one that does not is left as it is.
+    """
+    unknown = type("UnknownException", (Exception,), {})
+    told, untold = unknown("a.b.OddException: it"), unknown("it")
+
+    assert ("OddException", "it") == (classify(told).condition, classify(told).reason)
+    assert ("UnknownException", "it") == (classify(untold).condition, classify(untold).reason)
+
+
+def test_a_failed_run_keeps_its_failure():
+    """
+    What has been classified is not classified again.
+    """
+    failure = classify(recorded("disk_full"), query="daily", batch=7)
+
+    assert failure is classify(RunFailedError(failure))
+
+
+def test_a_failure_comes_back_from_its_document():
+    """
+    What is read is what was written, and documents of other versions are read, too.
+    """
+    failure = classify(recorded("executor_killed"), query="daily", batch=7)
+    old = {
+        "failure_class": "ENVIRONMENT",
+        "reason": "r",
+        "condition": "c",
+        "query": None,
+        "host": "h",
+    }
+
+    assert failure == Failure.from_dict(json.loads(json.dumps(failure.to_dict())))
+    assert Failure(ENVIRONMENT, "r", "c", None, "h") == Failure.from_dict(old)
+    assert RECOVERABLE is Failure.from_dict({"failure_class": "HAUNTED", "new": 1}).failure_class
+
+
+def test_a_failure_is_described_in_one_line():
+    """
+    Class, query, batch, condition, reason, and the cause beneath when it says more.
+    """
+    failure = classify(recorded("state_file_deleted"), query="daily", batch=7)
+    line = failure.describe()
+
+    assert line.startswith("DATA_MISSING: query 'daily', batch 7: CANNOT_LOAD_STATE_STORE.")
+    assert "(caused by java.io.FileNotFoundException: " in line
+    assert "\n" not in line
+    assert "caused by" not in classify(recorded("udf_raises_on_a_row")).describe()
+
+
+@pytest.mark.parametrize(
+    ("text", "host", "executor"),
+    [
+        ("Lost task 0.3 in stage 2.0 (TID 11) (10.0.0.5 executor 1): java.lang.E", "10.0.0.5", "1"),
+        ("Lost executor 3 on worker-7.example: Remote RPC client", "worker-7.example", "3"),
+        ("ExecutorLostFailure (executor 12 exited caused by x)", None, "12"),
+        (
+            "(TID 9) (here executor 1): FetchFailed(BlockManagerId(3, there, 7337, None), shuffleId=0",
+            "there",
+            "3",
+        ),
+        (
+            "Container from a bad node: container_1 on host: node-4. Exit status: 137",
+            "node-4",
+            None,
+        ),
+        ("Lost task 0.0 in stage 0.0 (TID 0) (10.0.0.9 executor driver): E", "10.0.0.9", None),
+        ("nobody is blamed", None, None),
+    ],
+)
+def test_where_it_happened(text, host, executor):
+    """
+    The machine and the executor that a text blames; a lost fetch blames the one fetched from.
+    """
+    assert (host, executor) == place_in(text)
+
+
+def test_frames_are_no_errors():
+    """
+    Types that stand in the frames of a trace did not fail.
+    """
+    text = (
+        "failed\n\tat org.apache.spark.SparkException$.internalError(SparkException.scala:107)\n"
+        "\tat java.io.FileNotFoundException.<init>(X.java:1)\nCaused by: a.b.RealError: it"
+    )
+
+    assert [("a.b.RealError", "it")] == [told[:2] for told in errors_in(text)]
+
+
+def test_no_rule_is_hidden_behind_the_ones_before():
+    """
+    Every rule decides something that no earlier one does: its first sign, alone, finds it.
+    """
+    for rule in RULES:
+        signs = [*rule.types, *(f"[{c}]" for c in rule.conditions if "*" not in c), *rule.words]
+        if not signs:
+            continue
+        found = [find_rule_of(sign) for sign in signs]
+
+        assert rule.what in found, rule.what
+
+
+def find_rule_of(sign: str) -> str | None:
+    from airflow_provider.runtime.failures.causes import causes_of
+
+    name = sign if sign.isidentifier() else "Error"
+    found = find_rule(causes_of(type(name, (Exception,), {})(sign)))
+    return found[0].what if found else None
+
+
+def test_the_documentation_shows_the_table():
+    """
+    docs/failures.md has the table as it is in the code.
+    """
+    shown = (ROOT / "docs" / "failures.md").read_text("utf-8")
+
+    assert describe_rules() in shown, f"put this into docs/failures.md:\n{describe_rules()}"
