@@ -26,6 +26,7 @@ from airflow_provider.runtime.jobdir import JobDirectory, SubmissionRecord
 from airflow_provider.runtime.requests import STOP, put_cancel, put_request
 from airflow_provider.runtime.stopping import savepoint_address
 from airflow_provider.runtime.storage import local_path_of, open_storage
+from airflow_provider.runtime.supervising import SupervisingWatcher, Supervision
 from airflow_provider.runtime.watching import (
     ClaimRecord,
     RunWatcher,
@@ -98,6 +99,7 @@ class SparkStreamingHook(BaseHook):
         driver_id: str | None = None,
         *,
         bootstrap: Mapping[str, str] | None = None,
+        supervision: Mapping[str, Any] | None = None,
     ) -> RunWatcher:
         """Return a watcher of a run; see :mod:`airflow_provider.runtime.watching`.
 
@@ -107,8 +109,13 @@ class SparkStreamingHook(BaseHook):
             driver_id: the submission to watch; None for the run's last one.
             bootstrap: None, or ``target`` and ``digest`` of a bootstrap, whose drivers are
                 submitted under *run_id*; then a :class:`BootstrapWatcher`.
+            supervision: None, or what :meth:`Supervision.to_dict` has written; then a
+                :class:`SupervisingWatcher`.
         """
         storage = open_storage(job_dir)
+        if supervision is not None:
+            told = Supervision.from_dict(supervision)
+            return SupervisingWatcher(storage, run_id, self._clock, told, driver_id)
         if bootstrap is None:
             return RunWatcher(storage, run_id, self._clock, driver_id)
         return BootstrapWatcher(

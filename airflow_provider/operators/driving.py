@@ -137,14 +137,12 @@ class DriverOperator(SlicedOperator):
         run_id = self._current(context)
         try:
             shown = self._shown(self._watcher(run_id), context)
-            if shown is not None:
-                return shown
-            event = event or {}
-            if event.get("driver_id") is None:
-                return self._reconcile(context)  # the driver that was in the way has ended
+            if shown is None:
+                shown = self._conclude(run_id, event or {}, context)
+            # None: the driver that was in the way has ended
+            return shown if shown is not None else self._reconcile(context)
         except (ConfigError, CheckpointError) as error:
             raise AirflowFailException(str(error)) from error
-        raise self._failed(context, event)
 
     def on_kill(self) -> None:
         """End the driver of a task that waits in a worker, as *on_kill* says."""
@@ -179,6 +177,14 @@ class DriverOperator(SlicedOperator):
     def _bootstrap(self) -> Mapping[str, str] | None:
         """Return what :meth:`SparkStreamingHook.watcher` is to be told of a bootstrap."""
         return None
+
+    def _supervise(self, run_id: str, context: Context) -> Mapping[str, Any] | None:
+        """Return what the watcher is told of a run to be supervised; None for any other."""
+        return None
+
+    def _hand_over(self, run_id: str, context: Context) -> dict[str, Any]:
+        """Return how far a run that goes on has come."""
+        raise NotImplementedError
 
     def _decide(self, context: Context) -> str:
         """Return the run to execute."""
@@ -244,6 +250,7 @@ class DriverOperator(SlicedOperator):
         self, run_id: str, waited: Waited, generation: int, context: Context
     ) -> dict[str, Any] | None:
         """Return what the run has to show; None when the driver that was in the way has ended."""
+        supervision = self._supervise(run_id, context)
         trigger = SparkStreamingTrigger(
             job_dir=local_path_of(self.job_dir) or self.job_dir,  # not relative to this worker
             run_id=run_id,
@@ -254,14 +261,17 @@ class DriverOperator(SlicedOperator):
             poll_interval=self.poll_interval,
             log_path=waited.log,
             bootstrap=self._bootstrap(),
+            supervision=supervision,
         )
         if self.deferrable:
             self.defer(trigger=trigger, method_name="resume")
-        return self._wait_here(run_id, waited, context)
+        watcher = self._watcher(run_id, waited.driver_id, supervision)
+        return self._wait_here(watcher, waited, generation, context)
 
-    def _wait_here(self, run_id: str, waited: Waited, context: Context) -> dict[str, Any] | None:
+    def _wait_here(
+        self, watcher: RunWatcher, waited: Waited, generation: int, context: Context
+    ) -> dict[str, Any] | None:
         clock = SystemClock()
-        watcher = self._watcher(run_id, waited.driver_id)
         follower = LogFollower(waited.log)
         while True:
             judgement = watcher.judge()
@@ -272,10 +282,32 @@ class DriverOperator(SlicedOperator):
             if shown is not None:
                 return shown
             if not is_waiting(judgement.verdict, wait_for_foreign=self._waits_for_foreign()):
-                if waited.driver_id is None:
-                    return None
-                raise self._failed(context, dataclasses.asdict(judgement))
+                told = {"driver_id": waited.driver_id, "generation": generation}
+                event = {**dataclasses.asdict(judgement), **told}
+                return self._conclude(watcher.run_id, event, context)
             clock.sleep(self.poll_interval)
+
+    def _conclude(
+        self, run_id: str, event: Mapping[str, Any], context: Context
+    ) -> dict[str, Any] | None:
+        """Return what follows from the end of a wait; None when somebody is out of the way.
+
+        Raises:
+            AirflowException: the driver has failed, or was ended because it did not get on.
+        """
+        verdict = event.get("verdict")
+        if verdict == Verdict.DUE:
+            return self._hand_over(run_id, context)
+        if verdict == Verdict.UNHEALTHY:
+            self._end_unhealthy(run_id, int(event["generation"]))
+        elif event.get("driver_id") is None:
+            return None
+        raise self._failed(context, event)
+
+    def _end_unhealthy(self, run_id: str, generation: int) -> None:
+        """Let the next try start another driver, unless a newer task watches this one."""
+        if self._hook().end(self.job_dir, run_id, generation):
+            self.log.info("The driver of run %s was asked to end", run_id)
 
     def _failed(self, context: Context, judged: Mapping[str, Any]) -> AirflowException:
         """Tell downstream tasks and callbacks of the failure, and return the task's error."""
@@ -287,9 +319,19 @@ class DriverOperator(SlicedOperator):
             failure=judged.get("failure"),
         )
 
-    def _watcher(self, run_id: str, driver_id: str | None = None) -> RunWatcher:
-        bootstrap = self._bootstrap()
-        return self._hook().watcher(self.job_dir, run_id, driver_id, bootstrap=bootstrap)
+    def _watcher(
+        self,
+        run_id: str,
+        driver_id: str | None = None,
+        supervision: Mapping[str, Any] | None = None,
+    ) -> RunWatcher:
+        return self._hook().watcher(
+            self.job_dir,
+            run_id,
+            driver_id,
+            bootstrap=self._bootstrap(),
+            supervision=supervision,
+        )
 
     def _hook(self) -> SparkStreamingHook:
         return SparkStreamingHook(
@@ -299,9 +341,20 @@ class DriverOperator(SlicedOperator):
     def _run_id(self, context: Context) -> str:
         if self.run_id is not None:
             return check_name(self.run_id, what="run id")
-        ti = context["ti"]
-        index = "" if ti.map_index is None or ti.map_index < 0 else f"-{ti.map_index}"
-        return derive_run_id(f"{ti.dag_id}-{ti.task_id}-{ti.run_id}{index}")
+        return instance_id(context)
+
+
+def instance_id(context: Context, *, of_dag_run: bool = True) -> str:
+    """Return what names the task's instance, the same for every try.
+
+    Args:
+        context: the task's.
+        of_dag_run: whether each DAG run has another one.
+    """
+    ti = context["ti"]
+    index = "" if ti.map_index is None or ti.map_index < 0 else f"-{ti.map_index}"
+    which = f"-{ti.run_id}" if of_dag_run else ""
+    return derive_run_id(f"{ti.dag_id}-{ti.task_id}{which}{index}")
 
 
 def _driver_of_run(view: View, verdict: Verdict) -> str | None:

@@ -2,10 +2,23 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import TYPE_CHECKING, Any, ClassVar, Final, cast
 
 from airflow_provider.hooks.clearing import current_execution, execution_of
-from airflow_provider.operators.driving import DriverOperator, check_choice, check_interval
+from airflow_provider.hooks.periods import Period
+from airflow_provider.operators.driving import (
+    DriverOperator,
+    check_choice,
+    check_interval,
+    instance_id,
+)
+from airflow_provider.operators.supervising import (
+    MAX_LAG_TIME,
+    parse_limits,
+    parse_max_runtime,
+    tell,
+)
 from airflow_provider.runtime.asking import (
     REPLAYABLE_RUNS,
     check_asked_words,
@@ -16,8 +29,12 @@ from airflow_provider.runtime.clock import SystemClock
 from airflow_provider.runtime.durations import parse_duration
 from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.failures import Marks
-from airflow_provider.runtime.jobdir import derive_run_id
+from airflow_provider.runtime.handover import describe_running
+from airflow_provider.runtime.jobdir import JobDirectory, derive_run_id
 from airflow_provider.runtime.restarting import parse_restart
+from airflow_provider.runtime.storage import open_storage
+from airflow_provider.runtime.supervising import Supervision
+from airflow_provider.runtime.watching import Verdict
 from airflow_provider.slices import choose_slice, facts_of
 
 if TYPE_CHECKING:
@@ -42,7 +59,9 @@ class SparkStreamingOperator(DriverOperator):
     and its sinks' epochs are published. ``execute()`` decides from the job directory alone: a run
     that has ended is done at once, a driver of this run that is alive is adopted, else one is
     submitted. So a retry or a clear resumes, and never starts a second driver. XCom: the final
-    checkpoint document; of a run that failed, the failure under the key ``failure``.
+    checkpoint document; of a run that is handed over, a document with the ``outcome`` RUNNING; of
+    one that failed, the failure under the key ``failure``. The ``extra`` of each outlet asset's
+    event: ``run_id``, ``outcome`` and, per query, ``batch``, ``watermark`` and ``offsets``.
 
     Args:
         job: the job's function, ``FILE.py:FUNC`` or ``pkg.mod:FUNC``.
@@ -85,6 +104,16 @@ class SparkStreamingOperator(DriverOperator):
             ``until="stopped"``, else ``none``; see docs/failures.md.
         fails_as: the class of a failure by the type of the exception that led to it, such as
             ``{"jobs.BadRow": "NON_RECOVERABLE"}``; see docs/failures.md.
+        max_runtime: supervise a run without an end for so long, and hand it over: the task
+            succeeds, and the driver goes on, for the next DAG run to adopt. The run is the same for
+            every DAG run, and a successor of it after a stop. The time is counted from the first
+            try, and anew after a clear; see docs/supervising.md.
+        max_silence: how long the driver may make no progress while there is something to do; then
+            it is ended, and the task fails, so that a retry starts another. None for ever.
+        max_lag: how much may be unread for longer than *max_lag_time*, by the measure that the
+            source reports, such as ``{"maxOffsetsBehindLatest": 100_000}``; what follows is the
+            same.
+        max_lag_time: see *max_lag*.
         deferrable: wait in the triggerer, without a worker slot.
         poll_interval: seconds between looks at the job directory.
 
@@ -133,6 +162,10 @@ class SparkStreamingOperator(DriverOperator):
         target_batch_time: str | float | None = None,
         restart: str | Mapping[str, Any] | None = None,
         fails_as: Mapping[str, str] | None = None,
+        max_runtime: str | float | None = None,
+        max_silence: str | float | None = None,
+        max_lag: Mapping[str, int] | None = None,
+        max_lag_time: str | float = MAX_LAG_TIME,
         deferrable: bool = True,
         poll_interval: float = 1.0,
         **kwargs: Any,
@@ -173,10 +206,42 @@ class SparkStreamingOperator(DriverOperator):
         self.trigger = trigger
         self.target_batch_time = target_batch_time
         self.failure_arguments = _failure_arguments(restart, fails_as)
+        self.max_runtime_s = parse_max_runtime(max_runtime, until=until, on_clear=on_clear)
+        self.limits = parse_limits(max_silence, max_lag, max_lag_time, trigger=trigger)
 
     def _shown(self, watcher: RunWatcher, context: Context) -> dict[str, Any] | None:
         final = watcher.verified_final()
-        return final.to_dict() if final is not None else None
+        return tell(final.to_dict(), self.outlets, context) if final is not None else None
+
+    def _hand_over(self, run_id: str, context: Context) -> dict[str, Any]:
+        view, judgement = self._watcher(run_id).settle()
+        if judgement.verdict is not Verdict.RUNNING:  # it has ended since
+            raise self._failed(context, dataclasses.asdict(judgement))
+        document = describe_running(JobDirectory(open_storage(self.job_dir)), view).to_dict()
+        # From here on no trigger of this task, told late of its end, can end the driver.
+        self._hook().claim(self.job_dir, run_id)
+        self.log.info("The time is over: run %s goes on, and is handed over", run_id)
+        return tell(document, self.outlets, context)
+
+    def _supervise(self, run_id: str, context: Context) -> dict[str, Any] | None:
+        ends = None
+        if self.max_runtime_s is not None:
+            period = self._period(context)
+            period.put(run_id)
+            ends = period.ends(self.max_runtime_s)
+        if ends is None and self.limits.allow_all:
+            return None
+        return Supervision(self.limits, ends).to_dict()
+
+    def _period(self, context: Context) -> Period:
+        """Return the time for which this task supervises; one that is cleared has another."""
+        return Period(
+            JobDirectory(open_storage(self.job_dir)),
+            self._run_id(context),
+            instance_id(context),
+            int(context["ti"].max_tries),
+            SystemClock(),
+        )
 
     def _check(self, hook: SparkStreamingHook, context: Context) -> None:
         self._interval(context)  # its configuration may contradict itself
@@ -193,6 +258,8 @@ class SparkStreamingOperator(DriverOperator):
     def _decide(self, context: Context) -> str:
         """Return the run to execute: another one after a clear that asks for a replay."""
         first = self._run_id(context)
+        if self.max_runtime_s is not None:
+            return self._period(context).run_id()
         if self.on_clear == "resume":
             return first
         tries = int(context["ti"].max_tries)
@@ -203,11 +270,18 @@ class SparkStreamingOperator(DriverOperator):
     def _current(self, context: Context) -> str:
         """Return the run that was decided for."""
         first = self._run_id(context)
+        if self.max_runtime_s is not None:
+            return self._period(context).run_id()
         if self.on_clear == "resume":
             return first
         execution = current_execution(self.job_dir, first)
         self._replays = execution.replays
         return execution.run_id
+
+    def _run_id(self, context: Context) -> str:
+        if self.max_runtime_s is None or self.run_id is not None:
+            return super()._run_id(context)
+        return instance_id(context, of_dag_run=False)
 
     def _arguments(self, context: Context) -> list[str]:
         arguments = ["--mode", self.mode]
@@ -243,6 +317,8 @@ class SparkStreamingOperator(DriverOperator):
             return None
         if self.interval != _RUN_INTERVAL:
             return [str(moment) for moment in self.interval]
+        if self.max_runtime_s is not None:  # the run is that of many DAG runs
+            return None
         facts = facts_of(cast("Mapping[str, Any]", context))
         found = choose_slice(facts)
         # Of a run without a slice, such as that of a plain cron schedule, also an empty one.

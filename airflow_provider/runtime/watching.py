@@ -83,6 +83,9 @@ class Verdict(str, enum.Enum):
     FOREIGN = "foreign"  # a driver of another run is alive
     FAILED = "failed"  # the watched driver ended without a final checkpoint
     ABSENT = "absent"  # nobody is at work on this run
+    # Of a run that is supervised, and whose driver is alive (see supervising.py):
+    UNHEALTHY = "unhealthy"  # it does not get on
+    DUE = "due"  # it is well, and the time for which it was to be watched is over
 
 
 @dataclasses.dataclass(frozen=True)
@@ -246,7 +249,10 @@ class RunWatcher:
 
     def judge(self) -> Judgement:
         """Look once and decide; a driver that never comes up ends as failed."""
-        view = self.look()
+        return self.judge_view(self.look())
+
+    def judge_view(self, view: View) -> Judgement:
+        """Decide from one look, and from how long a driver has not come up."""
         judgement = self.decide(view)
         waited = self._clock.monotonic() - self._begun
         patience = START_TIMEOUT_S if view.submission_started else _PROCESS_TIMEOUT_S

@@ -31,7 +31,8 @@ def is_waiting(verdict: Verdict, *, wait_for_foreign: bool) -> bool:
 class SparkStreamingTrigger(BaseTrigger):
     """Fires once, when the run has its final checkpoint or its driver has ended without one.
 
-    A bootstrap has its savepoint in the place of a final checkpoint.
+    That of a supervised run fires also when the driver is not well, or is to be handed over. A
+    bootstrap has its savepoint in the place of a final checkpoint.
 
     Its arguments are stored in Airflow's database: they hold no secrets, and unknown ones from
     another version are ignored.
@@ -47,6 +48,8 @@ class SparkStreamingTrigger(BaseTrigger):
         log_path: the driver's log file, followed when this machine has it.
         log_offset: where to begin in it, in bytes.
         bootstrap: None, or what :meth:`SparkStreamingHook.watcher` is told of a bootstrap.
+        supervision: None, or what it is told of a run to be supervised; then the trigger fires also
+            when the driver is not well, and when its time is over.
     """
 
     def __init__(
@@ -62,6 +65,7 @@ class SparkStreamingTrigger(BaseTrigger):
         log_path: str | None = None,
         log_offset: int = 0,
         bootstrap: Mapping[str, str] | None = None,
+        supervision: Mapping[str, Any] | None = None,
         **_: Any,
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # Airflow has no types there
@@ -75,6 +79,7 @@ class SparkStreamingTrigger(BaseTrigger):
         self.log_path = log_path
         self.log_offset = log_offset
         self.bootstrap = bootstrap
+        self.supervision = supervision
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         """Return the class path and arguments from which another triggerer goes on."""
@@ -92,6 +97,7 @@ class SparkStreamingTrigger(BaseTrigger):
                 "log_path": self.log_path,
                 "log_offset": self.log_offset,
                 **({} if self.bootstrap is None else {"bootstrap": self.bootstrap}),
+                **({} if self.supervision is None else {"supervision": self.supervision}),
             },
         )
 
@@ -108,12 +114,17 @@ class SparkStreamingTrigger(BaseTrigger):
                 "fatal": judgement.fatal,
                 "failure": judgement.failure,
                 "driver_id": self.driver_id,
+                "generation": self.generation,
             }
         )
 
     async def _wait(self) -> Judgement:
         watcher = SparkStreamingHook().watcher(
-            self.job_dir, self.run_id, self.driver_id, bootstrap=self.bootstrap
+            self.job_dir,
+            self.run_id,
+            self.driver_id,
+            bootstrap=self.bootstrap,
+            supervision=self.supervision,
         )
         follower = LogFollower(self.log_path, self.log_offset)
         failures = 0

@@ -90,7 +90,7 @@ def test_the_final_checkpoint_fires_it_once(job: Job) -> None:
     events = fire(trigger_of(job))
 
     event = {"verdict": "done", "reason": "", "fatal": False, "driver_id": "driver"}
-    assert [{**event, "failure": None}] == events
+    assert [{**event, "failure": None, "generation": FIRST}] == events
 
 
 def test_it_waits_while_the_driver_lives(job: Job) -> None:

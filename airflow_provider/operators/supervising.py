@@ -1,0 +1,101 @@
+"""What a task that supervises a stream is told, and what it tells."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from airflow_provider.runtime.durations import parse_duration
+from airflow_provider.runtime.errors import ConfigError
+from airflow_provider.runtime.health import Limits
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from airflow.sdk import Context
+
+MAX_LAG_TIME: Final = "5 minutes"
+
+
+def parse_max_runtime(
+    max_runtime: str | float | None, *, until: str | None, on_clear: str
+) -> float | None:
+    """Return for how long a run is supervised, in seconds; None for a run that is not handed over.
+
+    Raises:
+        ConfigError: it is no time, or the run is one that ends by itself, or can be replayed.
+    """
+    if max_runtime is None:
+        return None
+    if until != "stopped":
+        msg = (
+            f"max_runtime {max_runtime!r}: only a run with until='stopped' is handed over; one "
+            "that ends by itself is waited for"
+        )
+        raise ConfigError(msg)
+    if on_clear != "resume":
+        msg = (
+            "max_runtime goes with on_clear='resume': the run is that of many DAG runs, and none "
+            "of them can replay it"
+        )
+        raise ConfigError(msg)
+    return _positive(max_runtime, name="max_runtime")
+
+
+def parse_limits(
+    max_silence: str | float | None,
+    max_lag: Mapping[str, int] | None,
+    max_lag_time: str | float,
+    *,
+    trigger: str | float | None,
+) -> Limits:
+    """Return when a driver is not well.
+
+    Raises:
+        ConfigError: what is said is no time or no number, or batches come more rarely than that.
+    """
+    silence_s = None
+    if max_silence is not None:
+        silence_s = _positive(max_silence, name="max_silence")
+        if trigger is not None and silence_s <= parse_duration(trigger, name="trigger"):
+            msg = (
+                f"max_silence {max_silence!r}: batches come every {trigger!r}, so nothing shorter "
+                "says that there is no progress"
+            )
+            raise ConfigError(msg)
+    for measure, limit in (max_lag or {}).items():
+        if type(limit) is not int or limit < 0:
+            msg = f"max_lag: {limit!r} for {measure!r}: a whole number, 0 or more"
+            raise ConfigError(msg)
+    return Limits(silence_s, dict(max_lag or {}), _positive(max_lag_time, name="max_lag_time"))
+
+
+def tell(document: dict[str, Any], outlets: Iterable[Any], context: Context) -> dict[str, Any]:
+    """Put what a final checkpoint, or a run that goes on, has come to into the assets' events.
+
+    Returns:
+        The document.
+    """
+    extra = {
+        "run_id": document["run_id"],
+        "outcome": document["outcome"],
+        "queries": {name: _position(query) for name, query in document["queries"].items()},
+    }
+    for asset in outlets:
+        context["outlet_events"][asset].extra = extra
+    return document
+
+
+def _position(query: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "batch": query["batch_id"],
+        "watermark": query["watermark"],
+        "offsets": {source["name"]: source["end_offset"] for source in query["sources"]},
+    }
+
+
+def _positive(value: str | float, *, name: str) -> float:
+    seconds = parse_duration(value, name=name)
+    if not seconds:
+        msg = f"{name} {value!r}: a time, more than 0"
+        raise ConfigError(msg)
+    return seconds

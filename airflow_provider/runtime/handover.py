@@ -1,0 +1,133 @@
+"""What is said of a run that goes on when whoever watched it hands it over.
+
+It is no final checkpoint: nothing has ended, ``outcome`` is RUNNING, and nothing is stored. It is
+read from what decides: a batch in it is in Spark's commit log, and its epoch is published.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Any, Final
+
+from airflow_provider.runtime.checkpoint import CheckpointLogs
+from airflow_provider.runtime.clock import millis_to_iso
+from airflow_provider.runtime.errors import CheckpointError
+from airflow_provider.runtime.markers import is_marker
+from airflow_provider.runtime.sinks.records import EpochRecords
+from airflow_provider.runtime.storage import Document
+from airflow_provider.runtime.supervising import look_at_query, progress_of_driver
+from airflow_provider.runtime.topologies import kept_topology
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from airflow_provider.runtime.checkpoint import OffsetEntry
+    from airflow_provider.runtime.jobdir import JobDirectory
+    from airflow_provider.runtime.sinks.records import EpochRecord
+    from airflow_provider.runtime.watching import View
+
+RUNNING: Final = "RUNNING"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class HandOver(Document):
+    """How far a run had come at a moment.
+
+    Attributes:
+        outcome: always RUNNING.
+        attempts: drivers so far, this one included.
+        restarts: how often this driver has started queries again.
+        at: the driver's last report.
+        queries: per query ``query_id``, ``batch_id``: the last batch that is committed and
+            published, None before the first; of that batch ``watermark``, ``sources`` with their
+            ``end_offset``, and ``sinks``; ``backlog`` as the sources report it.
+    """
+
+    job: str
+    run_id: str
+    outcome: str
+    mode: str
+    driver_id: str
+    attempts: int
+    restarts: int
+    started: str
+    at: str
+    rows_read: int
+    queries: dict[str, dict[str, Any]]
+
+
+def describe_running(directory: JobDirectory, view: View) -> HandOver:
+    """Return how far the run has come whose driver *view* has shown.
+
+    Raises:
+        CheckpointError: the driver has reported nothing yet, or what it goes by is damaged.
+    """
+    progress = progress_of_driver(view)
+    if progress is None or view.attempt is None or view.lease is None:
+        msg = f"{directory.url}: its driver has not begun its queries, so nothing is handed over"
+        raise CheckpointError(msg)
+    run = directory.run(view.lease.run_id).record()
+    if run is None:
+        msg = f"{directory.url}: run {view.lease.run_id!r} has a driver and no run.json"
+        raise CheckpointError(msg)
+    return HandOver(
+        job=directory.name() or "",
+        run_id=run.run_id,
+        outcome=RUNNING,
+        mode=run.mode,
+        driver_id=view.lease.driver_id,
+        attempts=view.attempt.attempt,
+        restarts=int((view.attempt.restarts or {}).get("count", 0)),
+        started=run.started,
+        at=progress.at,
+        rows_read=progress.rows_read,
+        queries={
+            name: _describe_query(directory, name, told) for name, told in progress.queries.items()
+        },
+    )
+
+
+def _describe_query(directory: JobDirectory, name: str, told: Mapping[str, Any]) -> dict[str, Any]:
+    logs = CheckpointLogs(directory.checkpoint(name))
+    query_id = logs.query_id()
+    records = EpochRecords(directory.committables(name), str(query_id))
+    batch = _published_batch(look_at_query(directory, name, None).committed, records)
+    entry = logs.offsets(batch) if batch >= 0 else None
+    return {
+        "query_id": query_id,
+        "batch_id": batch if batch >= 0 else None,
+        "watermark": millis_to_iso(entry.watermark_ms) if entry and entry.watermark_ms else None,
+        "sources": _sources(directory, name, entry) if entry is not None else [],
+        "sinks": _sinks(records.published(batch)) if batch >= 0 else [],
+        "backlog": told.get("backlog"),
+    }
+
+
+def _published_batch(committed: int, records: EpochRecords) -> int:
+    """Return the last batch that readers see; -1 when there is none."""
+    if not records.has_own():
+        # Of Spark's own sinks, which publish as they write; others pre-commit before Spark commits.
+        return committed
+    published = max(records.find().published, default=-1)
+    return min(committed, max(published, records.history().last_epoch))
+
+
+def _sources(directory: JobDirectory, name: str, entry: OffsetEntry) -> list[dict[str, Any]]:
+    topology = kept_topology(directory, name)
+    names = topology.sources if topology is not None else ()
+    offsets = entry.source_offsets()
+    known = names if len(names) == len(offsets) else (None,) * len(offsets)
+    return [
+        {"name": source, "end_offset": offset}
+        for source, offset in zip(known, offsets, strict=True)
+        if not is_marker(source)
+    ]
+
+
+def _sinks(record: EpochRecord | None) -> list[dict[str, Any]]:
+    if record is None:  # one of Spark's own, or folded away
+        return []
+    return [
+        {"name": sink["name"], "epoch": record.epoch, "rows": sink.get("run_rows")}
+        for sink in record.sinks
+    ]

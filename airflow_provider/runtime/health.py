@@ -1,0 +1,219 @@
+"""Is a driver that beats also at work? A pure judgement over successive looks.
+
+A heartbeat says that a process lives. Whether its job gets on is seen from what lies in the job
+directory: what the driver reports of itself, Spark's logs, and the backlog that its sources report.
+Each of the following may last for a stated time *on the observer's own monotonic clock*; machines'
+clocks are never compared, and no time in which nobody looked counts.
+
+==========================  =====================================================================
+what lasts                  what is seen, at every look
+==========================  =====================================================================
+no report                   the driver has not begun its queries, or its loop stands still
+no commit                   a batch is planned, or the source says there is more to read, and the
+                            last committed batch is still the same
+lag                         a source says that more is unread than the limit allows
+no end                      it was asked to end, and still holds its lease
+==========================  =====================================================================
+
+A stream whose input is silent plans nothing, has nothing unread, and is well.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from airflow_provider.runtime.failures import Failure, FailureClass
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+NO_PROGRESS: Final = "NO_PROGRESS"
+LAG: Final = "LAG"
+_AWAY: Final = 0.5  # of the time allowed: who has not looked for so long has not seen it last
+
+
+@dataclasses.dataclass(frozen=True)
+class Limits:
+    """What is allowed, and for how long.
+
+    Attributes:
+        silence_s: how long there may be no progress, in seconds; None for as long as it likes.
+        lag: how much may be unread, by the measure that the source reports.
+        lag_time_s: how long more than that may be unread, in seconds.
+    """
+
+    silence_s: float | None = None
+    lag: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    lag_time_s: float = 0.0
+
+    @property
+    def allow_all(self) -> bool:
+        """Tell whether nothing is limited."""
+        return self.silence_s is None and not self.lag
+
+
+@dataclasses.dataclass(frozen=True)
+class QueryLook:
+    """What one look at a query has shown.
+
+    Attributes:
+        planned: its last planned batch, -1 for none.
+        committed: its last committed batch, -1 for none.
+        backlog: what its sources said was unread, by their own measures.
+    """
+
+    planned: int
+    committed: int
+    backlog: Mapping[str, int] = dataclasses.field(default_factory=dict)
+
+    @property
+    def has_work(self) -> bool:
+        """Tell whether a commit is to be expected."""
+        return self.planned > self.committed or any(n > 0 for n in self.backlog.values())
+
+
+@dataclasses.dataclass(frozen=True)
+class DriverLook:
+    """What one look at a driver has shown.
+
+    Attributes:
+        token: its lease.
+        host: its machine, for people.
+        report: what tells its last report from the one before; None before its first one.
+        is_leaving: whether it was asked to end, and its end is waited for.
+    """
+
+    token: int
+    host: str
+    report: str | None = None
+    queries: Mapping[str, QueryLook] = dataclasses.field(default_factory=dict)
+    is_leaving: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class Ailment:
+    """What is wrong with a driver.
+
+    Attributes:
+        condition: :data:`NO_PROGRESS` or :data:`LAG`.
+        query: the query; None when it is the driver.
+        batch: the batch that does not end; None when it is none.
+    """
+
+    condition: str
+    reason: str
+    host: str
+    query: str | None = None
+    batch: int | None = None
+
+    def failure(self) -> Failure:
+        """Return it as a failure; to start the driver again may help."""
+        return Failure(
+            failure_class=FailureClass.RECOVERABLE,
+            reason=self.reason,
+            condition=self.condition,
+            query=self.query,
+            host=self.host,
+            batch=self.batch,
+            rule="the stream lives, and does not get on",
+            restartable=False,
+        )
+
+
+class _Sign(NamedTuple):
+    """Something that is so at one look, and may not last.
+
+    Two looks show the same sign when *key* is the same: a commit or a report in between changes it.
+    """
+
+    key: tuple[str | int | None, ...]
+    allowed_s: float
+    ailment: Ailment
+
+
+@dataclasses.dataclass(frozen=True)
+class Health:
+    """What has been seen so far of one driver.
+
+    Attributes:
+        since_s: since when each sign has been there at every look.
+        looked_s: when it was looked last; None before the first look.
+    """
+
+    since_s: Mapping[tuple[str | int | None, ...], float] = dataclasses.field(default_factory=dict)
+    looked_s: float | None = None
+
+    def after(
+        self, look: DriverLook, limits: Limits, now_s: float
+    ) -> tuple[Health, Ailment | None]:
+        """Return what is known after one more look, and what is wrong.
+
+        Args:
+            look: what was seen.
+            limits: what is allowed.
+            now_s: the observer's own monotonic time.
+        """
+        since: dict[tuple[str | int | None, ...], float] = {}
+        found: Ailment | None = None
+        away_s = now_s - self.looked_s if self.looked_s is not None else 0.0
+        for sign in _signs(look, limits):
+            was_away = away_s > sign.allowed_s * _AWAY
+            since[sign.key] = now_s if was_away else self.since_s.get(sign.key, now_s)
+            if found is None and now_s - since[sign.key] >= sign.allowed_s:
+                found = sign.ailment
+        return Health(since, now_s), found
+
+
+def _signs(look: DriverLook, limits: Limits) -> Iterator[_Sign]:
+    if limits.silence_s is not None:
+        yield from _silences(look, limits.silence_s)
+    if not look.is_leaving:
+        yield from _lags(look, limits)
+
+
+def _silences(look: DriverLook, silence_s: float) -> Iterator[_Sign]:
+    if look.is_leaving:
+        reason = (
+            f"the driver with lease {look.token} was asked to end, and has not in {silence_s:g} "
+            f"seconds; end its process on {look.host}"
+        )
+        yield _Sign(("end", look.token), silence_s, Ailment(NO_PROGRESS, reason, look.host))
+        return
+    what = "has not begun its queries" if look.report is None else "has reported nothing"
+    reason = f"the driver with lease {look.token} {what} for {silence_s:g} seconds"
+    key = ("report", look.token, look.report)
+    yield _Sign(key, silence_s, Ailment(NO_PROGRESS, reason, look.host))
+    for name, query in look.queries.items():
+        if query.has_work:
+            yield _no_commit(look, name, query, silence_s)
+
+
+def _no_commit(look: DriverLook, name: str, query: QueryLook, silence_s: float) -> _Sign:
+    is_open = query.planned > query.committed
+    what = (
+        f"batch {query.planned} is planned"
+        if is_open
+        else f"there is more to read ({_told(query.backlog)})"
+    )
+    reason = f"{what}, and no batch was committed for {silence_s:g} seconds"
+    batch = query.planned if is_open else None
+    ailment = Ailment(NO_PROGRESS, reason, look.host, name, batch)
+    return _Sign(("commit", look.token, name, query.committed), silence_s, ailment)
+
+
+def _lags(look: DriverLook, limits: Limits) -> Iterator[_Sign]:
+    for name, query in look.queries.items():
+        for measure, limit in limits.lag.items():
+            unread = query.backlog.get(measure, 0)
+            if unread > limit:
+                reason = (
+                    f"{measure} is {unread:,}, and was over {limit:,} for {limits.lag_time_s:g} "
+                    "seconds"
+                )
+                ailment = Ailment(LAG, reason, look.host, name)
+                yield _Sign(("lag", look.token, name, measure), limits.lag_time_s, ailment)
+
+
+def _told(backlog: Mapping[str, int]) -> str:
+    return ", ".join(f"{measure} {unread:,}" for measure, unread in sorted(backlog.items()))

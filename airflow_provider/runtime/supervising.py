@@ -1,0 +1,160 @@
+"""Watching an unbounded run for a bounded time: is it well, and is the time over?
+
+:mod:`.health` judges; this module looks. What a supervisor is told travels as plain JSON values, so
+that another triggerer goes on with it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime as dt
+from typing import TYPE_CHECKING, Any, Final
+
+from airflow_provider.runtime.checkpoint import CheckpointLogs
+from airflow_provider.runtime.clock import Due
+from airflow_provider.runtime.health import Ailment, DriverLook, Health, Limits, QueryLook
+from airflow_provider.runtime.lease import Liveness
+from airflow_provider.runtime.requests import is_leaving, pending_requests
+from airflow_provider.runtime.watching import Judgement, RunWatcher, Verdict, View
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from airflow_provider.runtime.clock import Clock
+    from airflow_provider.runtime.jobdir import JobDirectory, ProgressRecord
+    from airflow_provider.runtime.lease import LeaseRecord
+    from airflow_provider.runtime.storage import Storage
+
+_LOOK_S: Final = 5.0  # each look lists two folders of each query
+_LOOKS_PER_LIMIT: Final = 10
+
+
+@dataclasses.dataclass(frozen=True)
+class Supervision:
+    """What a supervisor is told.
+
+    Attributes:
+        limits: when the driver is not well.
+        ends: when its time is over, by the wall clock of its machine: several processes share it
+            one after the other, and only the time's length depends on it. None for never.
+    """
+
+    limits: Limits
+    ends: dt.datetime | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain JSON values."""
+        return {
+            "silence_s": self.limits.silence_s,
+            "lag": dict(self.limits.lag),
+            "lag_time_s": self.limits.lag_time_s,
+            "ends": self.ends.isoformat() if self.ends is not None else None,
+        }
+
+    @classmethod
+    def from_dict(cls, raw: Mapping[str, Any]) -> Supervision:
+        """Return what :meth:`to_dict` has written."""
+        limits = Limits(raw["silence_s"], raw["lag"], raw["lag_time_s"])
+        ends = raw.get("ends")
+        return cls(limits, dt.datetime.fromisoformat(ends) if ends is not None else None)
+
+    def look_every_s(self) -> float:
+        """Return how long to wait between looks at the job's progress."""
+        allowed = [self.limits.silence_s] if self.limits.silence_s is not None else []
+        allowed += [self.limits.lag_time_s] if self.limits.lag else []
+        return min([_LOOK_S, *(each / _LOOKS_PER_LIMIT for each in allowed)])
+
+
+class SupervisingWatcher(RunWatcher):
+    """Looks at one run again and again; tells also that it is not well, or its time is over.
+
+    Args:
+        storage: the job directory.
+        run_id: the run.
+        clock: measures how long something lasts; its wall clock tells when the time is over.
+        supervision: what it is told.
+        driver_id: the submission to watch; None for the end of a driver that was asked to end.
+    """
+
+    def __init__(
+        self,
+        storage: Storage,
+        run_id: str,
+        clock: Clock,
+        supervision: Supervision,
+        driver_id: str | None = None,
+    ) -> None:
+        super().__init__(storage, run_id, clock, driver_id)
+        self._supervision = supervision
+        self._look_due = Due(clock, supervision.look_every_s())
+        self._health = Health()
+
+    def judge(self) -> Judgement:
+        """Look once and decide.
+
+        Of a driver that is alive: UNHEALTHY when something has lasted too long; DUE when the time
+        is over, it is well, has reported what it reads, and is asked for nothing.
+        """
+        view = self.look()
+        judgement = self.judge_view(view)
+        if judgement.verdict is not Verdict.RUNNING or view.lease is None or not self._look_due():
+            return judgement
+        look = self._look_at(view, view.lease)
+        now_s = self._clock.monotonic()
+        self._health, ailment = self._health.after(look, self._supervision.limits, now_s)
+        if ailment is not None:
+            return _unhealthy(ailment)
+        if self._is_over() and self._may_hand_over(view, look, view.lease):
+            return Judgement(Verdict.DUE)
+        return judgement
+
+    def _look_at(self, view: View, lease: LeaseRecord) -> DriverLook:
+        host = str(lease.owner.get("host", ""))
+        if self._driver_id is None and is_leaving(self.requests, lease.driver_id):
+            return DriverLook(lease.token, host, is_leaving=True)
+        progress = progress_of_driver(view)
+        if progress is None:
+            return DriverLook(lease.token, host)
+        queries = {
+            name: look_at_query(self._directory, name, told.get("backlog"))
+            for name, told in progress.queries.items()
+        }
+        return DriverLook(lease.token, host, progress.at, queries)
+
+    def _is_over(self) -> bool:
+        ends = self._supervision.ends
+        return ends is not None and self._clock.now() >= ends
+
+    def _may_hand_over(self, view: View, look: DriverLook, lease: LeaseRecord) -> bool:
+        return (
+            view.liveness is Liveness.LIVE
+            and look.report is not None
+            and not pending_requests(self.requests, lease.driver_id)
+        )
+
+
+def progress_of_driver(view: View) -> ProgressRecord | None:
+    """Return what the driver that holds the lease has reported; None before its first report."""
+    lease, attempt, progress = view.lease, view.attempt, view.progress
+    if lease is None or attempt is None or progress is None:
+        return None
+    is_its_own = attempt.token == lease.token and progress.attempt == attempt.attempt
+    return progress if is_its_own else None
+
+
+def look_at_query(
+    directory: JobDirectory, query: str, backlog: Mapping[str, int] | None
+) -> QueryLook:
+    """Return how far a running query's logs reach.
+
+    Commits are listed first: a batch that ends in between is taken for one that has not yet.
+    """
+    logs = CheckpointLogs(directory.checkpoint(query))
+    committed = max(logs.batches("commits"), default=-1)
+    planned = max(logs.batches("offsets"), default=-1)
+    return QueryLook(planned, committed, dict(backlog or {}))
+
+
+def _unhealthy(ailment: Ailment) -> Judgement:
+    failure = ailment.failure()
+    return Judgement(Verdict.UNHEALTHY, failure.describe(), failure=failure.to_dict())
