@@ -97,16 +97,20 @@ class SupervisingWatcher(RunWatcher):
         """
         view = self.look()
         judgement = self.judge_view(view)
-        if judgement.verdict is not Verdict.RUNNING or view.lease is None or not self._look_due():
+        if judgement.verdict is not Verdict.RUNNING or view.lease is None:
             return judgement
-        look = self._look_at(view, view.lease)
-        now_s = self._clock.monotonic()
-        self._health, ailment = self._health.after(look, self._supervision.limits, now_s)
+        ailment = self._examine(view, view.lease) if self._look_due() else None
         if ailment is not None:
             return _unhealthy(ailment)
-        if self._is_over() and self._may_hand_over(view, look, view.lease):
+        if self._is_over() and self._may_hand_over(view, view.lease):
             return Judgement(Verdict.DUE)
         return judgement
+
+    def _examine(self, view: View, lease: LeaseRecord) -> Ailment | None:
+        look = self._look_at(view, lease)
+        now_s = self._clock.monotonic()
+        self._health, ailment = self._health.after(look, self._supervision.limits, now_s)
+        return ailment
 
     def _look_at(self, view: View, lease: LeaseRecord) -> DriverLook:
         host = str(lease.owner.get("host", ""))
@@ -125,10 +129,10 @@ class SupervisingWatcher(RunWatcher):
         ends = self._supervision.ends
         return ends is not None and self._clock.now() >= ends
 
-    def _may_hand_over(self, view: View, look: DriverLook, lease: LeaseRecord) -> bool:
+    def _may_hand_over(self, view: View, lease: LeaseRecord) -> bool:
         return (
             view.liveness is Liveness.LIVE
-            and look.report is not None
+            and progress_of_driver(view) is not None
             and not pending_requests(self.requests, lease.driver_id)
         )
 

@@ -26,6 +26,10 @@ HOURLY = "flights_hourly"
 BY_DAY = "flights_by_day"
 BACKFILL = "flights_backfill"
 BOOTSTRAP = "flights_bootstrap"
+SUPERVISED = "flights_supervised"
+HOW_FAR = "flights_supervised_how_far"
+UPGRADE = "flights_upgrade"
+VERSIONED = "flights_versioned"
 
 
 def test_every_example_dag_parses() -> None:
@@ -38,7 +42,8 @@ def test_every_example_dag_parses() -> None:
 
     assert {} == bag.import_errors
     once = [BACKFILL, BOOTSTRAP, BY_DAY, FLIGHTS]
-    assert [*once, HOURLY, CHECK, SAVEPOINTS, STREAM] == sorted(bag.dags)
+    streams = [HOURLY, CHECK, SAVEPOINTS, STREAM, SUPERVISED, HOW_FAR, UPGRADE, VERSIONED]
+    assert sorted([*once, *streams]) == sorted(bag.dags)
 
 
 def test_parsing_a_dag_does_not_import_spark(sqlite_airflow: dict[str, str]) -> None:

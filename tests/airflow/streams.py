@@ -1,0 +1,87 @@
+"""A stream put together by hand: what its driver leaves in the job directory while it runs."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import threading
+from typing import TYPE_CHECKING, Any
+
+from handmade import AT, ELSEWHERE, Job
+
+from airflow_provider.runtime.jobdir import JobDirectory, JobRecord
+from airflow_provider.runtime.sinks.records import EpochRecords
+from airflow_provider.runtime.topologies import TopologyRecord
+from tests.unit.jobs import a_progress, a_run, an_attempt, an_epoch
+from tests.unit.support import QUERY_ID, SparkCheckpoint
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+RUN = "flights-daily"
+
+
+class Stream(Job):
+    """A run without an end, of the query ``q``, and its driver.
+
+    Args:
+        root: the job directory.
+        run_id: the run, that of all DAG runs.
+    """
+
+    def __init__(self, root: Path, run_id: str = RUN) -> None:
+        super().__init__(root, run_id)
+        self.directory = JobDirectory(self.storage)
+        self.spark = SparkCheckpoint(root / "queries" / "q" / "checkpoint")
+        self._reports = itertools.count()
+
+    def begin(self) -> Stream:
+        """Put down what a driver has put down when its queries have begun."""
+        self.submit(process=ELSEWHERE)
+        self.directory.put_job(JobRecord(name="daily", created=AT))
+        self.run.put_record(a_run(self.run_id, until="stopped", at_end="suspend"))
+        self.spark.begin()
+        path = f"queries/q/topologies/{QUERY_ID}.json"
+        sources = ["flights", "flights:marker"]
+        TopologyRecord(query_id=QUERY_ID, sources=sources, operators=[]).put(self.storage, path)
+        return self
+
+    def commit(self, batch: int, *, published: bool = True) -> Stream:
+        """Run a batch, which ends an hour of event time after the one before."""
+        lines = (f'{{"logOffset":{batch}}}', "-")
+        self.spark.plan(batch, watermark_ms=3_600_000 * (batch + 1), sources=lines).commit(batch)
+        records = EpochRecords(self.directory.committables("q"), QUERY_ID)
+        put = records.put_published if published else records.put_precommit
+        put(an_epoch(batch))
+        return self
+
+    def report(self, attempt: int = 1, backlog: dict[str, int] | None = None) -> None:
+        """Put the driver's next report."""
+        query = {"rows_read": 30, "backlog": backlog, "sources": []}
+        at = f"2026-01-01T00:00:00.{next(self._reports):03}Z"
+        progress = a_progress(at=at, attempt=attempt, rows_read=30, queries={"q": query})
+        progress.put(self.run.storage, "progress.json")
+
+    @contextlib.contextmanager
+    def driver(self, driver_id: str = "driver", **reported: Any) -> Iterator[None]:
+        """Live as a driver: beat, and report every moment."""
+        with self.lease(driver_id) as lease:
+            number = self.run.attempt_count() + 1
+            restarts = {"count": 2}
+            attempt = an_attempt(number, driver_id=driver_id, token=lease.token, restarts=restarts)
+            self.run.put_attempt(attempt)
+            ended = threading.Event()
+
+            def live() -> None:
+                while not ended.wait(0.05):
+                    self.report(number, **reported)
+
+            self.report(number, **reported)
+            thread = threading.Thread(target=live)
+            thread.start()
+            try:
+                yield
+            finally:
+                ended.set()
+                thread.join()
