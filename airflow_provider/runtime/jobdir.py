@@ -20,6 +20,7 @@
     runs/<run id>/final.json                     FinalCheckpoint: put once, never changed
     runs/<run id>/rewound.json                   RewoundRecord: the run no longer counts
     runs/<run id>/replay.json                    ReplayRecord: a person has cleared the task
+    runs/<run id>/periods/<task>.<tries>.json    PeriodRecord (hooks/periods.py): a DAG run's time
     restores/<n>.json                            RestoreRecord (savepoint/restoring.py)
     savepoints/<name>/                           see savepoint/records.py
     bootstraps/<name>/                           a job directory of its own (state/bootstrapping.py)
