@@ -139,7 +139,7 @@ class DriverOperator(SlicedOperator):
             shown = self._shown(self._watcher(run_id), context)
             if shown is None:
                 shown = self._conclude(run_id, event or {}, context)
-            # None: the driver that was in the way has ended
+            # None: the driver that was in the way has ended, or the one to hand over is another
             return shown if shown is not None else self._reconcile(context)
         except (ConfigError, CheckpointError) as error:
             raise AirflowFailException(str(error)) from error
@@ -182,8 +182,8 @@ class DriverOperator(SlicedOperator):
         """Return what the watcher is told of a run to be supervised; None for any other."""
         return None
 
-    def _hand_over(self, run_id: str, context: Context) -> dict[str, Any]:
-        """Return how far a run that goes on has come."""
+    def _hand_over(self, run_id: str, context: Context) -> dict[str, Any] | None:
+        """Return how far a run that goes on has come; None when it no longer stands as it did."""
         raise NotImplementedError
 
     def _decide(self, context: Context) -> str:
@@ -290,7 +290,7 @@ class DriverOperator(SlicedOperator):
     def _conclude(
         self, run_id: str, event: Mapping[str, Any], context: Context
     ) -> dict[str, Any] | None:
-        """Return what follows from the end of a wait; None when somebody is out of the way.
+        """Return what follows from the end of a wait; None when it has to be looked at anew.
 
         Raises:
             AirflowException: the driver has failed, or was ended because it did not get on.

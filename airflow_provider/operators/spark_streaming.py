@@ -33,7 +33,7 @@ from airflow_provider.runtime.handover import describe_running
 from airflow_provider.runtime.jobdir import JobDirectory, derive_run_id
 from airflow_provider.runtime.restarting import parse_restart
 from airflow_provider.runtime.storage import open_storage
-from airflow_provider.runtime.supervising import Supervision
+from airflow_provider.runtime.supervising import Supervision, progress_of_driver
 from airflow_provider.runtime.watching import Verdict
 from airflow_provider.slices import choose_slice, facts_of
 
@@ -207,16 +207,20 @@ class SparkStreamingOperator(DriverOperator):
         self.target_batch_time = target_batch_time
         self.failure_arguments = _failure_arguments(restart, fails_as)
         self.max_runtime_s = parse_max_runtime(max_runtime, until=until, on_clear=on_clear)
-        self.limits = parse_limits(max_silence, max_lag, max_lag_time, trigger=trigger)
+        self.limits = parse_limits(
+            max_silence, max_lag, max_lag_time, trigger=trigger, poll_interval=poll_interval
+        )
 
     def _shown(self, watcher: RunWatcher, context: Context) -> dict[str, Any] | None:
         final = watcher.verified_final()
         return tell(final.to_dict(), self.outlets, context) if final is not None else None
 
-    def _hand_over(self, run_id: str, context: Context) -> dict[str, Any]:
+    def _hand_over(self, run_id: str, context: Context) -> dict[str, Any] | None:
         view, judgement = self._watcher(run_id).settle()
-        if judgement.verdict is not Verdict.RUNNING:  # it has ended since
+        if judgement.verdict is Verdict.FAILED:  # since it was found to be well
             raise self._failed(context, dataclasses.asdict(judgement))
+        if judgement.verdict is not Verdict.RUNNING or progress_of_driver(view) is None:
+            return None  # stopped, or replaced by somebody
         document = describe_running(JobDirectory(open_storage(self.job_dir)), view).to_dict()
         # From here on no trigger of this task, told late of its end, can end the driver.
         self._hook().claim(self.job_dir, run_id)

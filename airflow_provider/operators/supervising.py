@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
 MAX_LAG_TIME: Final = "5 minutes"
+LOOKS: Final = 4  # rarer ones are taken for those of somebody who was away
 
 
 def parse_max_runtime(
@@ -47,11 +48,13 @@ def parse_limits(
     max_lag_time: str | float,
     *,
     trigger: str | float | None,
+    poll_interval: float,
 ) -> Limits:
     """Return when a driver is not well.
 
     Raises:
-        ConfigError: what is said is no time or no number, or batches come more rarely than that.
+        ConfigError: what is said is no time or no number, or batches or looks come more rarely than
+            that.
     """
     silence_s = None
     if max_silence is not None:
@@ -66,7 +69,15 @@ def parse_limits(
         if type(limit) is not int or limit < 0:
             msg = f"max_lag: {limit!r} for {measure!r}: a whole number, 0 or more"
             raise ConfigError(msg)
-    return Limits(silence_s, dict(max_lag or {}), _positive(max_lag_time, name="max_lag_time"))
+    lag_time_s = _positive(max_lag_time, name="max_lag_time")
+    shortest_s = LOOKS * poll_interval
+    for name, each_s in {"max_silence": silence_s, "max_lag_time": lag_time_s}.items():
+        if each_s is not None and each_s < shortest_s and (max_lag or name == "max_silence"):
+            msg = (
+                f"{name} {each_s:g} s: give at least {LOOKS} times poll_interval, {shortest_s:g} s"
+            )
+            raise ConfigError(msg)
+    return Limits(silence_s, dict(max_lag or {}), lag_time_s)
 
 
 def tell(document: dict[str, Any], outlets: Iterable[Any], context: Context) -> dict[str, Any]:

@@ -8,7 +8,8 @@ clocks are never compared, and no time in which nobody looked counts.
 ==========================  =====================================================================
 what lasts                  what is seen, at every look
 ==========================  =====================================================================
-no report                   the driver has not begun its queries, or its loop stands still
+no report                   the driver has not begun its queries, or its loop stands still; but not
+                            while it has yet to answer a request
 no commit                   a batch is planned, or the source says there is more to read, and the
                             last committed batch is still the same
 lag                         a source says that more is unread than the limit allows
@@ -81,6 +82,8 @@ class DriverLook:
         token: its lease.
         host: its machine, for people.
         report: what tells its last report from the one before; None before its first one.
+        is_asked: whether it has yet to answer a request, such as one for a stop with a savepoint,
+            which may take its time: meanwhile no report is expected.
         is_leaving: whether it was asked to end, and its end is waited for.
     """
 
@@ -88,6 +91,7 @@ class DriverLook:
     host: str
     report: str | None = None
     queries: Mapping[str, QueryLook] = dataclasses.field(default_factory=dict)
+    is_asked: bool = False
     is_leaving: bool = False
 
 
@@ -183,7 +187,8 @@ def _silences(look: DriverLook, silence_s: float) -> Iterator[_Sign]:
     what = "has not begun its queries" if look.report is None else "has reported nothing"
     reason = f"the driver with lease {look.token} {what} for {silence_s:g} seconds"
     key = ("report", look.token, look.report)
-    yield _Sign(key, silence_s, Ailment(NO_PROGRESS, reason, look.host))
+    if not look.is_asked:
+        yield _Sign(key, silence_s, Ailment(NO_PROGRESS, reason, look.host))
     for name, query in look.queries.items():
         if query.has_work:
             yield _no_commit(look, name, query, silence_s)

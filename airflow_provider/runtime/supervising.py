@@ -117,13 +117,14 @@ class SupervisingWatcher(RunWatcher):
         if self._driver_id is None and is_leaving(self.requests, lease.driver_id):
             return DriverLook(lease.token, host, is_leaving=True)
         progress = progress_of_driver(view)
+        is_asked = bool(pending_requests(self.requests, lease.driver_id))
         if progress is None:
-            return DriverLook(lease.token, host)
+            return DriverLook(lease.token, host, is_asked=is_asked)
         queries = {
             name: look_at_query(self._directory, name, told.get("backlog"))
             for name, told in progress.queries.items()
         }
-        return DriverLook(lease.token, host, progress.at, queries)
+        return DriverLook(lease.token, host, progress.at, queries, is_asked)
 
     def _is_over(self) -> bool:
         ends = self._supervision.ends

@@ -98,6 +98,14 @@ def periods(stream: Stream) -> dict[str, PeriodRecord]:
         ({"max_silence": "1 minute", "trigger": "1 minute"}, "batches come every '1 minute'"),
         ({"max_lag": {"maxOffsetsBehindLatest": "many"}}, "max_lag: 'many' for 'maxOffsetsBeh"),
         ({"max_lag": {"maxOffsetsBehindLatest": -1}}, "max_lag: -1 for 'maxOffsetsBehindLatest'"),
+        (
+            {"max_silence": 3, "poll_interval": 1},
+            "max_silence 3 s: give at least 4 times poll_interval",
+        ),
+        (
+            {"max_lag": {"numFilesOutstanding": 1}, "max_lag_time": 3, "poll_interval": 1},
+            "max_lag_time 3 s: give at least 4 times poll_interval, 4 s",
+        ),
         ({"max_lag_time": 0}, "max_lag_time 0: a time, more than 0"),
     ],
 )
@@ -243,6 +251,21 @@ def test_a_driver_that_died_since_is_not_handed_over(stream: Stream) -> None:
 
     with pytest.raises(SparkRunFailedError, match="exit code -9"):
         operator.resume(context(), event)
+
+
+def test_a_driver_that_was_replaced_since_is_adopted(stream: Stream) -> None:
+    """
+    Somebody has started another driver in between, which has not begun its queries: it is watched.
+    """
+    stream.begin().commit(0)
+    operator = operator_of(stream, max_runtime=0.1)
+    with stream.driver():
+        event = fire(deferral(operator, context()))
+    stream.submit("other", process=ELSEWHERE)
+    with stream.lease("other"), pytest.raises(TaskDeferred) as raised:
+        operator.resume(context(), event)
+
+    assert "other" == raised.value.trigger.serialize()[1]["driver_id"]
 
 
 def test_told_late_of_its_end_a_trigger_leaves_the_driver_alone(stream: Stream) -> None:

@@ -116,6 +116,18 @@ def test_a_driver_that_says_nothing_of_itself_is_noticed(report: str | None, sai
     assert f"the driver with lease 1 {said} for 60 seconds" == ailment.reason
 
 
+def test_a_driver_that_takes_a_savepoint_need_not_report() -> None:
+    """
+    It was asked to stop with one, which may take longer than its silence is allowed to; a batch in
+    flight has to end all the same.
+    """
+    asked = dataclasses.replace(look(IDLE, report="the same"), is_asked=True)
+    stuck = dataclasses.replace(asked, queries={"daily": OPEN})
+
+    assert [] == judged(every(10, 600, asked))
+    assert "batch 5 is planned" in judged(every(10, 60, stuck))[0][1].reason
+
+
 def test_another_driver_has_all_the_time_again() -> None:
     """
     What the driver before did not do is not held against the next one.

@@ -1,0 +1,179 @@
+"""Streams that DAG runs watch one after the other, with real drivers."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import threading
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+import pytest
+from airflow.sdk.bases.operator import ExecutorSafeguard
+from handmade import TI
+from services import HERE, end_drivers, run_dag, wait_for
+from test_example_dags import put_month
+
+from airflow_provider.operators.retrying import SparkRunFailedError
+from airflow_provider.operators.spark_streaming import SparkStreamingOperator
+from airflow_provider.runtime.clock import SystemClock
+from airflow_provider.runtime.lease import LeaseObserver, Liveness
+from airflow_provider.runtime.storage import open_storage
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+pytestmark = pytest.mark.spark
+
+STUCK = f"{HERE}/dags/jobs/stuck.py:copy"
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Give the folder of a stream, whose drivers do not outlive the test."""
+    monkeypatch.setattr(ExecutorSafeguard, "test_mode", True)
+    (tmp_path / "input").mkdir()
+    yield tmp_path
+    end_drivers(tmp_path)
+
+
+def put(place: Path, name: str, *values: int) -> None:
+    unfinished = place / "input" / f".{name}"
+    unfinished.write_text("".join(f"{value}\n" for value in values))
+    unfinished.rename(place / "input" / name)
+
+
+def watch(place: Path, dag_run: str, **arguments: Any) -> dict[str, Any]:
+    """Be the task of a DAG run, in a worker that waits itself."""
+    operator = SparkStreamingOperator(
+        task_id="stream",
+        job=STUCK,
+        job_dir=f"{place}/job",
+        params={name: f"{place}/{name}" for name in ("input", "output", "gate")},
+        until="stopped",
+        trigger="0.2 seconds",
+        poll_interval=0.2,
+        deferrable=False,
+        **arguments,
+    )
+    ti = SimpleNamespace(**{**vars(TI), "run_id": dag_run, "max_tries": 3})
+    ti.xcom_push = lambda key, value: None
+    return operator.execute({"ti": ti})
+
+
+def documents(place: Path, pattern: str) -> list[dict[str, Any]]:
+    return [json.loads(path.read_text()) for path in sorted(place.glob(f"job/runs/*/{pattern}"))]
+
+
+@pytest.mark.timeout(180)
+def test_one_stream_under_three_dag_runs(place: Path) -> None:
+    """
+    The first DAG run starts the driver and hands it over; the second adopts it, and tells the batch
+    that came meanwhile. In the third a batch gets stuck: the driver, which still beats, is ended,
+    and the retry's resumes. Every row comes out once.
+    """
+    put(place, "first.csv", 1, 2, 3)
+
+    first = watch(place, "run_1", max_runtime="1 second")
+    committed = place / "job" / "queries" / "copy" / "committables"
+    wait_for("the first batch", lambda: list(committed.glob("*/0.json")), within=60)
+    second = watch(place, "run_2", max_runtime="1 second")
+    drivers = len(documents(place, "attempts/*.json"))
+    put(place, "stuck.csv", -4, 5)
+    with pytest.raises(SparkRunFailedError, match="NO_PROGRESS: batch 1 is planned"):
+        watch(place, "run_3", max_runtime="1 hour", max_silence="3 seconds")
+    (place / "gate").touch()
+    third = watch(place, "run_3", max_runtime="4 seconds", max_silence="1 minute")
+    wait_for("the batch that was stuck", lambda: list(committed.glob("*/1.json")), within=60)
+    attempts = documents(place, "attempts/*.json")
+
+    assert ["RUNNING"] * 3 == [each["outcome"] for each in (first, second, third)]
+    assert (1, first["driver_id"], 0, 3) == (
+        drivers,
+        second["driver_id"],
+        second["queries"]["copy"]["batch_id"],
+        second["rows_read"],
+    )
+    assert (["CANCELLED", None], 2) == ([each["outcome"] for each in attempts], third["attempts"])
+    assert [-4, 1, 2, 3, 5] == sorted(pd.read_parquet(place / "output")["value"])
+
+
+# --- an upgrade, and one that is rolled back ----------------------------------------------------
+
+
+def is_driven(job_dir: Path) -> bool:
+    """Tell whether a driver is at work."""
+    _, liveness = LeaseObserver(open_storage(str(job_dir)), SystemClock()).settle()
+    return liveness is Liveness.LIVE
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(900)
+def test_a_stream_is_upgraded_or_rolled_back(sqlite_airflow: dict[str, str]) -> None:
+    """
+    A new version for which nothing arrives is given up, and the old one goes on from where it was
+    stopped; another try gets on, and is in force. The rows of both folders are those of one stream.
+    """
+    data = Path(sqlite_airflow["FLIGHTS_DATA"])
+    place = data / "upgrade"
+    file = Path(sqlite_airflow["AIRFLOW__CORE__DAGS_FOLDER"]) / "flights" / "flights_upgrade.py"
+    told = {"FLIGHTS_WATCHED": "1 second", "FLIGHTS_PROBATION": "15 seconds"}
+    environment = {**sqlite_airflow, **told}
+
+    def states(run: dict[str, Any]) -> dict[str, str]:
+        return {task_id: task["state"] for task_id, task in run["tasks"].items()}
+
+    def put_when_stopped() -> None:
+        wait_for("the old one has stopped", (saved / "savepoint.json").exists, within=120)
+        put_month(data / "input", 3)
+
+    put_month(data / "input", 1)
+    watched = run_dag(file, "flights_versioned", environment)
+    epochs = place / "1" / "job" / "queries" / "daily" / "committables"
+    wait_for("the first month", lambda: list(epochs.glob("*/0.json")), within=60)
+    given_up = run_dag(file, "flights_upgrade", environment)
+    driven = [is_driven(place / number / "job") for number in "12"]
+    put_month(data / "input", 2)
+    batches = len(list(epochs.glob("*/*.json")))
+    wait_for("the second month", lambda: len(list(epochs.glob("*/*.json"))) > batches, within=60)
+    saved = place / "1" / "job" / "savepoints" / "before-3"
+    thread = threading.Thread(target=put_when_stopped)
+    thread.start()
+    upgraded = run_dag(file, "flights_upgrade", {**environment, "FLIGHTS_PROBATION": "40 seconds"})
+    thread.join()
+    adopted = run_dag(file, "flights_versioned", environment)
+    final = is_driven(place / "1" / "job"), is_driven(place / "3" / "job")
+
+    assert "success" == watched["state"], watched["log"]
+    assert "failed" == given_up["state"], given_up["log"]
+    assert ("failed", "success", "upstream_failed") == tuple(
+        states(given_up)[task] for task in ("check_progress", "roll_back", "accept")
+    )
+    assert [True, False] == driven
+    assert "success" == upgraded["state"], upgraded["log"]
+    assert ("success", "skipped") == tuple(states(upgraded)[t] for t in ("accept", "give_up"))
+    outputs = upgraded["tasks"]["accept"]["value"]
+    assert [f"{place}/1/output", f"{place}/3/output"] == outputs
+    new = upgraded["tasks"]["new"]["value"]["driver_id"]
+    assert new == adopted["tasks"]["stream"]["value"]["driver_id"]
+    assert (False, True) == final
+    assert expected_days(data / "input") == written_days(outputs)
+
+
+def written_days(outputs: list[str]) -> dict[tuple[dt.date, str], int]:
+    """Return the flights of each day and airport, over all folders."""
+    rows = pd.concat([pd.read_parquet(output) for output in outputs])
+    days = dict(zip(zip(rows["day"], rows["origin"], strict=True), rows["flights"], strict=True))
+    assert len(rows) == len(days)  # no day twice
+    return days
+
+
+def expected_days(folder: Path) -> dict[tuple[dt.date, str], int]:
+    """Return the same from the input, for the days that are over at the watermark."""
+    rows = pd.concat([pd.read_csv(file) for file in folder.glob("*.csv")])
+    time = pd.to_datetime(rows["time_hour"])
+    whole = time.dt.date < (time.max() - pd.Timedelta(hours=2)).date()
+    days = rows[whole].groupby([time[whole].dt.date, "origin"]).size()
+    return {(day, origin): int(count) for (day, origin), count in days.items()}

@@ -1,0 +1,121 @@
+"""What a supervisor sees of a run, and what it says of one that goes on."""
+
+from __future__ import annotations
+
+import datetime as dt
+from typing import TYPE_CHECKING
+
+import pytest
+
+from airflow_provider.runtime.errors import CheckpointError
+from airflow_provider.runtime.handover import describe_running
+from airflow_provider.runtime.health import Limits
+from airflow_provider.runtime.lease import LeaseRecord, Liveness
+from airflow_provider.runtime.supervising import Supervision, look_at_query, progress_of_driver
+from airflow_provider.runtime.watching import View
+from tests.unit.jobs import NOW, HandMadeJob, a_progress, an_attempt
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from airflow_provider.runtime.jobdir import ProgressRecord
+
+
+def a_view(*, token: int = 2, progress: ProgressRecord | None = None) -> View:
+    lease = LeaseRecord(
+        token=token,
+        run_id="r1",
+        driver_id="d2",
+        nonce="n",
+        owner={"host": "worker-7"},
+        heartbeat_s=2.0,
+        timeout_s=20.0,
+        acquired=NOW,
+    )
+    return View(
+        final=None,
+        lease=lease,
+        liveness=Liveness.LIVE,
+        attempt=an_attempt(2, driver_id="d2"),
+        submission=None,
+        exit=None,
+        submission_gone=False,
+        progress=progress,
+    )
+
+
+def test_a_report_of_the_driver_before_is_not_this_ones() -> None:
+    """
+    Only what the attempt that holds the lease has reported counts.
+    """
+    assert a_progress() == progress_of_driver(a_view(progress=a_progress()))
+    assert progress_of_driver(a_view(progress=a_progress(attempt=1))) is None
+    assert progress_of_driver(a_view(token=3, progress=a_progress())) is None
+    assert progress_of_driver(a_view()) is None
+
+
+def test_a_query_is_looked_at_in_its_logs(tmp_path: Path) -> None:
+    """
+    Nothing yet, a planned batch, a committed one.
+    """
+    job = HandMadeJob(tmp_path)
+    looks = [look_at_query(job.directory, "q", None)]
+    job.spark.begin().plan(0)
+    looks.append(look_at_query(job.directory, "q", {"numFilesOutstanding": 0}))
+    job.spark.commit(0)
+    looks.append(look_at_query(job.directory, "q", None))
+
+    assert [(-1, -1), (0, -1), (0, 0)] == [(each.planned, each.committed) for each in looks]
+    assert [False, True, False] == [each.has_work for each in looks]
+
+
+def test_what_is_told_survives_json() -> None:
+    """
+    Limits and end travel in a trigger's arguments, and so do their absences.
+    """
+    ends = dt.datetime(2026, 1, 1, 1, tzinfo=dt.timezone.utc)
+    full = Supervision(Limits(30.0, {"numFilesOutstanding": 5}, 60.0), ends)
+
+    assert [full, Supervision(Limits())] == [
+        Supervision.from_dict(each.to_dict()) for each in (full, Supervision(Limits()))
+    ]
+
+
+@pytest.mark.parametrize(
+    ("limits", "seconds"),
+    [
+        (Limits(), 5.0),
+        (Limits(3600.0), 5.0),
+        (Limits(10.0), 1.0),
+        (Limits(lag_time_s=1.0), 5.0),
+        (Limits(10.0, {"numFilesOutstanding": 5}, 2.0), 0.2),
+    ],
+)
+def test_looks_are_as_many_as_the_shortest_limit_needs(limits: Limits, seconds: float) -> None:
+    """
+    What is not limited asks for no looks.
+    """
+    assert seconds == Supervision(limits).look_every_s()
+
+
+def test_a_query_of_sparks_own_sink_is_told_by_its_commits(tmp_path: Path) -> None:
+    """
+    It publishes as it writes and has no epochs, so what Spark has committed is what readers see.
+    """
+    job = HandMadeJob(tmp_path).begin().asked()
+    job.spark.begin().run(0).run(1)
+    queries = {"q": {"backlog": None, "rows_read": 3}}
+
+    document = describe_running(job.directory, a_view(progress=a_progress(queries=queries)))
+
+    query = document.queries["q"]
+    assert (1, []) == (query["batch_id"], query["sinks"])
+    assert [{"name": None, "end_offset": {"logOffset": 0}}] == query["sources"]
+
+
+def test_a_driver_that_has_not_begun_has_nothing_to_hand_over(tmp_path: Path) -> None:
+    """
+    The error says so, and no document is made up.
+    """
+    with pytest.raises(CheckpointError, match="has not begun its queries"):
+        describe_running(HandMadeJob(tmp_path).directory, a_view())
