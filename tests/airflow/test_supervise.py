@@ -8,12 +8,13 @@ import threading
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 import pandas as pd
 import pytest
 from airflow.sdk.bases.operator import ExecutorSafeguard
 from handmade import TI
-from services import HERE, end_drivers, run_dag, wait_for
+from services import HERE, Airflow, end_drivers, run_dag, wait_for
 from test_example_dags import put_month
 
 from airflow_provider.operators.retrying import SparkRunFailedError
@@ -98,6 +99,61 @@ def test_one_stream_under_three_dag_runs(place: Path) -> None:
     )
     assert (["CANCELLED", None], 2) == ([each["outcome"] for each in attempts], third["attempts"])
     assert [-4, 1, 2, 3, 5] == sorted(pd.read_parquet(place / "output")["value"])
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(600)
+def test_a_stream_is_handed_over_between_dags_of_a_real_airflow(airflow_services: Airflow) -> None:
+    """
+    Each hand-over succeeds the task, tells the asset how far the stream is, and leaves the driver
+    alone; a clear watches the same one again. One that gets stuck while its task is deferred is
+    ended, and the retry's resumes.
+    """
+    airflow = airflow_services
+    place = Path(airflow.environment["TEST_DATA"]) / "supervised"
+    (place / "input").mkdir(parents=True)
+    committed = place / "job" / "queries" / "copy" / "committables"
+
+    def hand_over(run_id: str) -> dict[str, Any]:
+        ends = ("success", "failed")
+        airflow.follow("supervised_briefly", run_id, "stream", until=ends, within=120)
+        return dict(airflow.xcom("supervised_briefly", run_id, "stream"))
+
+    put(place, "first.csv", 1, 2, 3)
+    run_id = airflow.trigger("supervised_briefly")
+    first = hand_over(run_id)
+    wait_for("the first batch", lambda: list(committed.glob("*/0.json")), within=60)
+    airflow.wait_for_end("supervised_briefly", run_id)
+    airflow.clear("supervised_briefly", run_id, "stream")
+    wait_for("it is cleared", lambda: _state(airflow, run_id) != "success", within=30)
+    again = hand_over(run_id)
+    query = f"source_dag_id=supervised_briefly&source_run_id={quote(run_id)}"
+    events = airflow.call("GET", f"/assets/events?{query}&order_by=timestamp")["asset_events"]
+    longer = airflow.trigger("supervised_for_long")
+    airflow.follow("supervised_for_long", longer, "stream", until=("deferred",), within=60)
+    put(place, "stuck.csv", -4, 5)
+    wait_for("another driver", lambda: len(documents(place, "attempts/*.json")) > 1, within=150)
+    (place / "gate").touch()
+    wait_for("the batch that was stuck", lambda: list(committed.glob("*/1.json")), within=90)
+    log = airflow.logs("supervised_for_long", longer, "stream")
+    airflow.mark("supervised_for_long", longer, "stream", "failed")
+    wait_for("its end", lambda: documents(place, "attempts/*.json")[1]["outcome"], within=60)
+
+    assert ("RUNNING", "RUNNING") == (first["outcome"], again["outcome"])
+    assert first["driver_id"] == again["driver_id"]
+    assert ["RUNNING"] * 2 == [event["extra"]["outcome"] for event in events]
+    told = again["queries"]["copy"]
+    assert (0, told["sources"][0]["end_offset"]) == (
+        told["batch_id"],
+        events[-1]["extra"]["queries"]["copy"]["offsets"]["rows"],
+    )
+    assert "NO_PROGRESS: batch 1 is planned" in log
+    assert 2 == len(documents(place, "attempts/*.json"))
+    assert [-4, 1, 2, 3, 5] == sorted(pd.read_parquet(place / "output")["value"])
+
+
+def _state(airflow: Airflow, run_id: str) -> str:
+    return str(airflow.task("supervised_briefly", run_id, "stream")["state"])
 
 
 # --- an upgrade, and one that is rolled back ----------------------------------------------------
