@@ -16,7 +16,8 @@ from airflow_provider.runtime import JobContext
 sys.path.insert(0, str(Path(__file__).parents[1] / "spark"))
 
 import jobs
-from jobs import PerBucket, events, seconds, write
+from jobs import PerBucket, count_until_timeout, events, in_buckets, seconds, write
+from pyspark.sql.streaming.state import GroupStateTimeout
 
 cloudpickle.register_pickle_by_value(jobs)  # Spark's workers do not find it
 
@@ -35,7 +36,7 @@ def composed(ctx: JobContext) -> None:
 def _head(ctx: JobContext, head: str) -> DataFrame:
     if head.startswith("join"):
         return _joined(ctx, head.partition(":")[2])
-    rows = events(ctx)
+    rows = _events(ctx)
     if head == "distinct":
         return rows.dropDuplicates(COPIES)
     if head == "distinct_within_watermark":
@@ -43,11 +44,15 @@ def _head(ctx: JobContext, head: str) -> DataFrame:
     return rows
 
 
+def _events(ctx: JobContext, *name: str, **options: str) -> DataFrame:
+    return events(ctx, *name, format=ctx.params.get("format", "csv"), **options)
+
+
 def _joined(ctx: JobContext, how: str) -> DataFrame:
     """Return each row with the second of each row of the other side that follows it soon."""
-    clicked = events(ctx, "clicked", param="clicked").drop("v")
+    clicked = _events(ctx, "clicked", param="clicked").drop("v")
     clicked = clicked.withColumnsRenamed({"time": "clicked_at", "k": "clicked_k"})
-    rows = events(ctx).drop("v").join(clicked, F.expr(SOON), how)
+    rows = _events(ctx).drop("v").join(clicked, F.expr(SOON), how)
     hit = F.coalesce(seconds("clicked_at"), F.lit(NO_MATCH)).alias("v")
     return rows.select("time", F.coalesce("k", "clicked_k").alias("k"), hit)
 
@@ -58,6 +63,8 @@ def _tail(rows: DataFrame, plan: dict[str, Any]) -> DataFrame:
         return rows.select(F.coalesce(seconds("time"), F.lit(NO_MATCH)).alias("t"), "k", "v")
     if tail == "timers":
         return _timers(rows)
+    if tail == "timeouts":
+        return _timeouts(rows)
     if tail == "sessions":
         return _sums(rows, F.session_window("time", f"{plan['size']} seconds"), "session_window")
     size, slide = f"{plan['size']} seconds", f"{plan['slide']} seconds"
@@ -76,6 +83,14 @@ def _sums(rows: DataFrame, window: Any, name: str) -> DataFrame:
 
 
 def _timers(rows: DataFrame) -> DataFrame:
-    bucketed = rows.withColumn("bucket", seconds("time") - seconds("time") % 10).groupBy("k")
     schema = "k string, start long, n long"
-    return bucketed.transformWithState(PerBucket(), schema, "append", "eventTime")
+    return (
+        in_buckets(rows).groupBy("k").transformWithState(PerBucket(), schema, "append", "eventTime")
+    )
+
+
+def _timeouts(rows: DataFrame) -> DataFrame:
+    schema, state = "k string, start long, n long", "n long"
+    grouped = in_buckets(rows).groupBy("k", "bucket")
+    timeout = GroupStateTimeout.EventTimeTimeout
+    return grouped.applyInPandasWithState(count_until_timeout, schema, state, "append", timeout)

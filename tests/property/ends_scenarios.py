@@ -6,31 +6,12 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from hypothesis import assume
 from hypothesis import strategies as st
+from job_inputs import FAMILIES, inputs, plans
 from streams import Event
 
-DELAY_S = 5  # of the watermark, in jobs.events
-KEYS = ("a", "b", "c", "d")
 CANCEL = "cancel"
 
-# By head: which tails follow it.
-_ON_WINDOWS = ("windows", "windows_over_windows", "sessions")
-_JOINS = ("inner", "leftOuter", "rightOuter", "fullOuter")
-FAMILIES: Mapping[str, Sequence[tuple[str, str]]] = {
-    "windows": [("events", tail) for tail in _ON_WINDOWS],
-    "distinct": [
-        (head, tail)
-        for tail in (*_ON_WINDOWS, "rows")
-        for head in ("distinct", "distinct_within_watermark")
-    ],
-    "joins": [
-        ("join:leftOuter", "windows"),
-        *((f"join:{how}", "rows") for how in reversed(_JOINS)),
-        ("join:inner", "windows"),
-    ],
-    "timers": [("events", "timers")],
-}
 # Where a driver may die: at which hit of it.
 POINTS = (
     ("sink.precommitted", 2),
@@ -107,38 +88,6 @@ class Scenario:
 
 
 @st.composite
-def plans(draw: st.DrawFn, family: str) -> dict[str, Any]:
-    head, tail = draw(st.sampled_from(FAMILIES[family]))
-    size = draw(st.sampled_from((10, 4, 20)))
-    slide = draw(st.sampled_from((size, size // 2)))
-    return {"head": head, "tail": tail, "size": size, "slide": slide}
-
-
-@st.composite
-def inputs(draw: st.DrawFn, files: int) -> list[list[Event]]:
-    """Return rows that come late by less than the watermark's delay, cut into files."""
-    step = st.tuples(
-        st.sampled_from((3, 0, 1, 2, 7, 25)),  # seconds after the one before
-        st.sampled_from(KEYS),
-        st.integers(0, 9),
-        st.sampled_from((0, 4, 2, 1)),  # seconds after its own time that it arrives
-        st.sampled_from((1, 1, 2)),  # copies
-    )
-    now, arrivals = 0, []
-    for gap, key, value, lag, copies in draw(
-        st.lists(step, min_size=files + 8, max_size=files + 50)
-    ):
-        now += gap
-        arrivals += [(now + lag, (now, key, value))] * copies
-    rows = [row for _, row in sorted(arrivals, key=lambda arrival: arrival[0])]
-    assume(rows != sorted(rows, key=lambda row: row[0]))  # what comes in order proves less
-    cut = st.integers(0, len(rows))
-    even = [len(rows) * number // files for number in range(1, files)]
-    cuts = draw(st.just(even) | st.lists(cut, min_size=files - 1, max_size=files - 1).map(sorted))
-    return [rows[a:b] for a, b in zip([0, *cuts], [*cuts, len(rows)], strict=True)]
-
-
-@st.composite
 def stages(draw: st.DrawFn, *, files: int, per_batch: int, most: int) -> tuple[Stage, ...]:
     arrivals = draw(st.lists(st.integers(1, files), min_size=1, max_size=most).map(sorted))
     made, before = [], 0
@@ -156,7 +105,7 @@ def stages(draw: st.DrawFn, *, files: int, per_batch: int, most: int) -> tuple[S
 @st.composite
 def scenarios(draw: st.DrawFn, family: str, *, small: bool = False) -> Scenario:
     """Make up a scenario of a family; a *small* one takes but a few seconds."""
-    plan = draw(plans(family))
+    plan = draw(plans(FAMILIES[family]))
     sizes = (2, 3) if small else (3, 6, 1, 4, 2, 9, 14, 20)
     batches, per_batch = draw(st.sampled_from(sizes)), draw(st.sampled_from((1, 2)))
     count = batches * per_batch

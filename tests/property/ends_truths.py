@@ -101,4 +101,5 @@ _TAILS = {
     "sessions": _sessions,
     "windows_over_windows": _windows_over_windows,
     "timers": _timers,
+    "timeouts": _timers,
 }

@@ -15,9 +15,10 @@ from typing import Any
 
 import pytest
 from driving import CLOCK, Driver
-from ends_scenarios import CANCEL, FAMILIES, Interruption, Scenario, Stage, scenarios
+from ends_scenarios import CANCEL, Interruption, Scenario, Stage, scenarios
 from ends_truths import truth_of
-from hypothesis import HealthCheck, Phase, given, seed, settings
+from hypothesis import given, seed, settings
+from job_inputs import FAMILIES, SETTINGS
 from streams import Place, Rows, read_with_pandas, write_events
 
 from airflow_provider.runtime import failpoints
@@ -36,13 +37,6 @@ ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvi
 ATTEMPT_S = 240  # far longer than any takes
 SOAK_EXAMPLES = int(os.environ.get("ENDS_EXAMPLES", "40"))  # of each family
 IN_SPARKS_THREAD = ("sink.staged", "sink.precommitted")
-# Without shrinking: an example takes seconds, and a failing one is short enough to be read whole.
-SETTINGS = {
-    "deadline": None,
-    "database": None,
-    "suppress_health_check": [HealthCheck.too_slow],
-    "phases": (Phase.explicit, Phase.generate),
-}
 
 
 class SimulatedDeathError(BaseException):

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import threading
 
 import pytest
+import state_jobs
+from driving import Driver
 from streams import CONF, JOBS, ROCKSDB, Place, read_with_pandas, windows_of, write_events
 
 from airflow_provider.runtime import failpoints
@@ -35,21 +38,26 @@ def parted(place):
     return found
 
 
-def bootstrap(spark, place, job, params, **asked):
+def bootstrap(spark, place, job, params, *, stop=None, **asked):
     ask = BootstrapAsk(
         job_dir=str(place.job_dir),
-        entry=f"{JOBS}:{job}",
+        entry=asked.pop("entry", f"{JOBS}:{job}"),
         params={"output": str(place.output), **params},
         conf={**CONF, **ROCKSDB},
         **asked,
     )
-    return bootstrap_job(ask, spark=spark)
+    return bootstrap_job(ask, spark=spark, stop=stop)
 
 
 def rows_of(place, kinds=KINDS):
     return {kind: read_with_pandas(place.output / kind) for kind in kinds}
 
 
+def rows_in(folder):
+    return read_with_pandas(folder) if any(folder.glob("*.parquet")) else []
+
+
+@pytest.mark.soak
 def test_history_and_then_the_live_rest_are_one_job_over_everything(spark, place, parted):
     """
     Windows, sessions, deduplication, timers and an outer join: no row lost, none twice, and what
@@ -116,6 +124,30 @@ def test_output_is_discarded_and_a_death_at_any_step_is_made_good(
     assert made.record == bootstrap(spark, place, "tumbling_window", params).record
     with pytest.raises(ConfigError, match="the job has begun already"):
         bootstrap(spark, place, "tumbling_window", params, to=str(place.root / "second"))
+
+
+def test_timers_of_the_clock_wait_for_the_live_job(spark, place):
+    """
+    History ends though its timers and timeouts are still to come; they come when the job runs.
+    """
+    history = write_events(place.root / "history", [(1, "a", 1), (2, "b", 2), (3, "a", 3)])
+    entry, given_up = f"{state_jobs.__file__}:alarms", threading.Event()
+    clock = threading.Timer(120, given_up.set)  # a query that does not end ends the test
+    clock.start()
+    asked = {"output": "keep", "entry": entry, "stop": given_up}
+    made = bootstrap(spark, place, "alarms", {"input": str(history)}, **asked)
+    clock.cancel()
+
+    def written():
+        return {name: rows_in(place.output / name) for name in ("timers", "timeouts")}
+
+    assert {"timers": [], "timeouts": []} == written()
+    write_events(place.input, [(10, "c", 1)])  # without a row Spark runs no batch
+    asked = {"until": "stopped", "entry": entry, "conf": ROCKSDB, "from_savepoint": made.url}
+    driver = Driver(spark, place, "alarms", **asked)
+    everything = {name: [("a", 2), ("b", 1), ("c", 1)] for name in ("timers", "timeouts")}
+    driver.until(lambda: written() == everything)
+    driver.cancel()
 
 
 def test_what_would_be_read_twice_is_refused_or_goes_on_where_history_ended(spark, place, parted):
@@ -191,9 +223,9 @@ def test_a_mixed_job_keeps_what_ends(spark, place, parted):
     Of two sources the one that ends is the same in history: its position is kept, and the live job
     reads none of it again.
     """
-    past = {"live": parted["past"]["input"], "past": parted["past"]["shown"]}
+    past = {"input": parted["past"]["input"], "past": parted["past"]["shown"]}
     made = bootstrap(spark, place, "half_bounded", past, kept=("past",))
-    live = {**past, "live": parted["live"]["input"]}
+    live = {**past, "input": parted["live"]["input"]}
     place.run(
         spark,
         "half_bounded",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import shutil
+from collections import Counter
 
 import pytest
 from streams import (
@@ -22,6 +23,7 @@ from streams import (
 from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.restore import restore_job
 from airflow_provider.runtime.savepoint import verify_savepoint
+from airflow_provider.runtime.state import StateReader, open_state
 from airflow_provider.runtime.state.modifying import rewrite_savepoint
 from airflow_provider.runtime.state.modifying_plan import Changes
 
@@ -44,15 +46,38 @@ def change(spark, place, savepoint, name, *, dry_run=False, **changes):
     return rewrite_savepoint(savepoint.url, to, Changes(**changes), dry_run=dry_run, spark=spark)
 
 
+def lost_rows(spark, before, after):
+    """Return how many rows tables of state have lost, of those that have any; none is new."""
+    one, two = (StateReader(spark, open_state(each.url)) for each in (before, after))
+    found = {}
+    for query in one.state.queries.values():
+        for address in query.tables():
+            if address.operator is not None:
+                name = (query.name, address.name)
+                old, new = (Counter(each.table(*name).collect()) for each in (one, two))
+                assert not new - old
+                found[name] = (old - new).total()
+    return {name: rows for name, rows in found.items() if rows}
+
+
+# What comes after the savepoint: duplicates of 23 and 22, and the click on what was shown at 22.
+LATER = [(24, "a", 3), (24, "b", 8)]
+SHOWN = [(21, "w", 1), (22, "y", 1)]
+CLICKED = [(24, "z", 1)], [(25, "y", 1), (26, "w", 1)]
+
+
 def test_deleted_keys_are_in_no_result(spark, place):
     """
-    Of windows, sessions, deduplication and a processor with timers the keys are gone; a join whose
-    keys have other names is said to stay. Its own go by the names of either side.
+    Of windows, sessions, deduplication, a processor with timers and a join exactly the keys are
+    gone, from state and from what is drained; a join whose keys have other names is said to stay.
+    Its own go by the names of either side.
     """
-    write_events(place.input, EVENTS)
-    joined = {"shown": str(write_events(place.root / "shown", [(22, "w", 1), (22, "y", 1)]))}
-    joined["clicked"] = str(write_events(place.root / "clicked", [(24, "z", 1)]))
-    place.run(spark, "everything", params=joined, conf=ROCKSDB, **SUSPEND)
+    write_events(place.input, [*EVENTS, (22, "b", 8)])
+    params = {
+        "shown": str(write_events(place.root / "shown", SHOWN)),
+        "clicked": str(write_events(place.root / "clicked", CLICKED[0])),
+    }
+    place.run(spark, "everything", params=params, conf=ROCKSDB, **SUSPEND)
     savepoint = savepoint_of(place)
     before = content_of(place.root / "savepoints" / "s1")
 
@@ -60,9 +85,12 @@ def test_deleted_keys_are_in_no_result(spark, place):
         change(spark, place, savepoint, "s2", delete_keys="k = 'nobody'")
     with pytest.raises(ConfigError, match="keys to delete: k = : "):
         change(spark, place, savepoint, "s2", delete_keys="k = ")
+    with pytest.raises(ConfigError, match="letters that a URI must escape"):
+        change(spark, place, savepoint, "../some where/s2", delete_keys="k = 'a'")
     told = change(spark, place, savepoint, "s2", delete_keys="k = 'a'", dry_run=True)
     assert ["s1"] == [path.name for path in (place.root / "savepoints").iterdir()]
     made = change(spark, place, savepoint, "s2", delete_keys="k = 'a'")
+    unclicked = change(spark, place, made.savepoint, "s3", delete_keys="clicked_id = 'y'")
 
     assert told.deleted == made.deleted
     found = {name: (d.fits, d.keys) for name, (d,) in made.deleted.items()}
@@ -71,27 +99,36 @@ def test_deleted_keys_are_in_no_result(spark, place):
         "timers": (True, 1),
         "joined": (False, 0),
     }.items() <= found.items()
+    assert {
+        ("windows", "keyed_state"): 2,
+        ("sessions", "keyed_state"): 1,
+        ("distinct", "keyed_state"): 2,
+        ("timers", "counts"): 2,
+        ("timers", "timers"): 2,
+        ("joined", "left"): 1,
+    } == lost_rows(spark, savepoint, unclicked.savepoint)
+    assert [(("field0", "id", "clicked_id"), 1)] == [
+        (found.columns, found.keys) for (found,) in unclicked.deleted.values() if found.fits
+    ]
     assert before == content_of(place.root / "savepoints" / "s1")
     assert [] == verify_savepoint(made.savepoint)
-    made = change(spark, place, made.savepoint, "s3", delete_keys="clicked_id = 'w'")
-    assert [(("field0", "id", "clicked_id"), 1)] == [
-        (found.columns, found.keys) for (found,) in made.deleted.values() if found.fits
-    ]
     shutil.rmtree(place.output)
-    run_in(
-        spark,
-        place,
-        place.root / "new",
-        "everything",
-        params=joined,
-        conf=ROCKSDB,
-        from_savepoint=made.savepoint.url,
-    )
-    assert windows_of(EVENTS[2:4]) == read_with_pandas(place.output / "windows")
-    timers = read_with_pandas(place.output / "timers")
-    assert [("b", START + 10, 1), ("c", START + 10, 1)] == timers
-    assert "a" not in {row[2] for row in read_with_pandas(place.output / "sessions")}
-    assert [("y", START + 22, -1)] == read_with_pandas(place.output / "joined")
+    write_events(place.input, LATER, first=1)
+    write_events(place.root / "clicked", CLICKED[1], first=1)
+    new, asked = place.root / "new", {"params": params, "conf": ROCKSDB}
+    run_in(spark, place, new, "everything", from_savepoint=unclicked.savepoint.url, **asked)
+
+    def written(query):
+        return read_with_pandas(place.output / query)
+
+    left = [*EVENTS[2:4], (22, "b", 8), *LATER]
+    assert windows_of(left) == written("windows")
+    timers = sorted((k, start, n) for start, k, n, _ in windows_of(left))
+    assert timers == written("timers")
+    sessions = [(22, 28, "b", 2), (24, 28, "a", 1)]
+    assert [(START + a, START + b, *rest) for a, b, *rest in sessions] == written("sessions")
+    assert [("a", 3)] == written("distinct")  # the other one is known still
+    assert [("w", START + 21, START + 26)] == written("joined")
 
 
 @pytest.mark.parametrize("store", ["rocksdb", pytest.param("format 2", marks=pytest.mark.soak)])
@@ -107,6 +144,10 @@ def test_operators_replaced_dropped_and_emptied(spark, place, store):
     write_events(other.input, [(15, "x", 9), (16, "x", 8)])
     other.run(spark, job, conf={**conf, "spark.sql.shuffle.partitions": "3"}, **SUSPEND)
     theirs = savepoint_of(other)
+    coarse = Place(place.root / "coarse")
+    write_events(coarse.input, EVENTS)
+    coarse.run(spark, "window_over_window", conf=conf, **SUSPEND)
+    misfit = savepoint_of(coarse)
     before = content_of(place.root / "savepoints" / "s1")
 
     def drained(name, job, **changes):
@@ -115,8 +156,14 @@ def test_operators_replaced_dropped_and_emptied(spark, place, store):
         run_in(spark, place, place.root / name, job, conf=conf, from_savepoint=made.url)
         return read_with_pandas(place.output)
 
+    with pytest.raises(ConfigError, match=r"another schema: expected .*\"k\".*, found .*\"sum\""):
+        change(spark, place, savepoint, "s2", replace={"stateStoreSave": misfit.url})
     replaced = drained("replaced", job, replace={"stateStoreSave": theirs.url})
     assert windows_of([(15, "x", 9), (16, "x", 8)]) == replaced
+    new = open_state(str(place.root / "savepoints" / "replaced"))
+    kept, known = (StateReader(spark, each) for each in (new, open_state(savepoint.url)))
+    other_table = ("out", "op1.keyed_state")
+    assert kept.table(*other_table).collect() == known.table(*other_table).collect()
     dropped = drained("dropped", "tumbling_window", drop=("dedupeWithinWatermark",))
     assert windows_of(EVENTS[3:]) == dropped  # the third is a duplicate
     listed = place.root / "erased.csv"

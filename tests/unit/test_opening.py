@@ -13,7 +13,7 @@ from airflow_provider.runtime.storage import local_path_of, open_storage, suppor
 from airflow_provider.runtime.storage.local import LocalStorage
 from airflow_provider.runtime.storage.memory import MemoryStorage
 from airflow_provider.runtime.storage.objects import ObjectStorage
-from airflow_provider.runtime.storage.opening import spark_url
+from airflow_provider.runtime.storage.opening import has_escapes, spark_url
 from tests.contract.conftest import forget_clients
 
 AZURE = "container@account.dfs.core.windows.net"
@@ -220,3 +220,21 @@ def test_the_local_path_behind_a_url(url, path):
     A URL of a local filesystem has a path, any other has none.
     """
     assert path == local_path_of(url)
+
+
+@pytest.mark.parametrize(
+    ("url", "escapes"),
+    [
+        ("/data/jobs/daily_2026-01-01.v2+x=1", False),
+        ("/data/Zürich", False),
+        ("s3://bucket/a job", True),
+        ("/data/50%", True),
+        ("/data/[1]", True),
+        ("/data/what?#", True),
+    ],
+)
+def test_letters_that_a_uri_must_escape(url, escapes):
+    """
+    As Java's ``URI`` does, which leaves other alphabets as they are.
+    """
+    assert escapes is has_escapes(url)

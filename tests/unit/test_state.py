@@ -174,6 +174,11 @@ IN_KEY = field("key", struct_of(K))
             keyed([K], [GROUP, field("timeoutTimestamp")]),
             "k* total k_2 timeoutTimestamp partition_id",
         ),
+        (
+            "flatMapGroupsWithState",
+            keyed([K], [GROUP, field("timeoutTimestamp")]),
+            "k* total k_2 timeoutTimestamp partition_id",
+        ),
         ("a kind of the future", {}, ""),
     ],
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from airflow_provider.runtime.checkpoint import Topology, provider_name
 from airflow_provider.runtime.errors import ConfigError
@@ -25,6 +25,15 @@ if TYPE_CHECKING:
 
     from airflow_provider.runtime.checkpoint import OperatorShape
     from airflow_provider.runtime.sinks import NativeSink, Sink
+
+_BY_CLOCK: Final = frozenset(
+    {
+        "ProcessingTimeTimeout",
+        "TransformWithState:ProcessingTime",
+        "TransformWithStateInPySpark:ProcessingTime",
+        "TransformWithStateInPandas:ProcessingTime",
+    }
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,6 +56,11 @@ class QueryDefinition:
     sources: tuple[SourceDefinition, ...]
     native: NativeSink | None = None
     operations: tuple[str, ...] = ()
+
+    @property
+    def goes_by_clock(self) -> bool:
+        """Tell whether time alone may give it output: it has timers or timeouts of the clock."""
+        return any(each in _BY_CLOCK for each in self.operations)
 
     @property
     def sink_names(self) -> tuple[str, ...]:

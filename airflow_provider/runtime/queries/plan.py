@@ -25,6 +25,7 @@ ADAPTIVE: Final = "AdaptiveSparkPlanExec"
 _REUSED: Final = "ReusedExchangeExec"
 _STREAM: Final = "StreamingRelationExec"
 _JOIN: Final = "StreamingSymmetricHashJoinExec"
+_WITH_TIMEOUT: Final = frozenset({"FlatMapGroupsWithState", "FlatMapGroupsInPandasWithState"})
 
 
 def source_names(df: DataFrame) -> list[str | None]:
@@ -101,7 +102,8 @@ def _under_a_watermark(node: Any, *, is_under: bool) -> Iterator[str]:
 def operations(df: DataFrame) -> tuple[str, ...]:
     """Return Spark's names of what *df*'s plan does, each once, sorted.
 
-    A transformWithState has its time mode after a colon: ``TransformWithState:EventTime``.
+    A transformWithState has its time mode after a colon: ``TransformWithState:EventTime``. The
+    timeout of groups with state is a name of its own: ``ProcessingTimeTimeout``.
     """
     found: set[str] = set()
     nodes = [df._jdf.queryExecution().analyzed()]
@@ -110,6 +112,8 @@ def operations(df: DataFrame) -> tuple[str, ...]:
         kind = str(node.getClass().getSimpleName())
         if kind.startswith("TransformWithState"):
             kind = f"{kind}:{node.timeMode()}"
+        elif kind in _WITH_TIMEOUT:
+            found.add(str(node.timeout()))
         found.add(kind)
         nodes += items(node.children())
     return tuple(sorted(found))

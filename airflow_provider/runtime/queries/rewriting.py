@@ -16,6 +16,7 @@ from airflow_provider.runtime.checkpoint.logs import with_state_ids
 from airflow_provider.runtime.errors import CheckpointError, ConfigError, SparkStreamError
 from airflow_provider.runtime.queries.plan import read_store
 from airflow_provider.runtime.queries.repartition import first_line, state_settings
+from airflow_provider.runtime.queries.state import as_stored_option
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -70,13 +71,9 @@ def read_state(
         operator: the stateful operator's number.
         store: the store's name.
     """
-    jvm: Any = session._jvm
-    # The option's name differs between Spark's versions, and an unknown one is ignored.
-    options = jvm.org.apache.spark.sql.execution.datasources.v2.state.StateSourceOptions
-    as_stored = options.INTERNAL_ONLY_READ_ALL_COLUMN_FAMILIES()
     reader = session.read.format("statestore").option("batchId", batch)
     reader = reader.option("operatorId", operator).option("storeName", store)
-    return reader.option(as_stored, "true").load(checkpoint)
+    return reader.option(as_stored_option(session), "true").load(checkpoint)
 
 
 def rewrite_state(

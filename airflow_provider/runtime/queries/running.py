@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import logging
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider.runtime.lifecycle import Run
 from airflow_provider.runtime.queries.plan import count_input_rows
 from airflow_provider.runtime.sinks import NativeEpochs
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from pyspark.sql import DataFrame
     from pyspark.sql.streaming.query import StreamingQuery
     from pyspark.sql.streaming.readwriter import DataStreamWriter
@@ -27,6 +30,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _START_TIMEOUT_S = 60.0
+_EMPTY_BATCHES: Final = "spark.sql.streaming.noDataMicroBatches.enabled"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -109,7 +113,9 @@ class RunningQuery:
             self._pacemaker.starts()
         if self._event_times is not None and how is not Run.ONE_BATCH:
             self._event_times.starts()
-        self._query = writer.trigger(**trigger).start()
+        is_endless = self.definition.goes_by_clock and "availableNow" in trigger
+        with self._without_empty_batches() if is_endless else contextlib.nullcontext():
+            self._query = writer.trigger(**trigger).start()
         self._started.set()
         log.info("query=%s started (%s)", self.name, how.value)
 
@@ -196,6 +202,20 @@ class RunningQuery:
         """
         context = self.definition.df.sparkSession.sparkContext
         context._jsc.sc().cancelJobGroupAndFutureJobs(query.runId)
+
+    @contextlib.contextmanager
+    def _without_empty_batches(self) -> Iterator[None]:
+        """Let a query that goes by the clock end when it has read what is there.
+
+        Spark would run batches without input for it for ever.
+        """
+        session = self.definition.df.sparkSession
+        before = str(session.conf.get(_EMPTY_BATCHES, "true"))
+        session.conf.set(_EMPTY_BATCHES, "false")
+        try:
+            yield
+        finally:
+            session.conf.set(_EMPTY_BATCHES, before)
 
     def _with_sinks(self, writer: DataStreamWriter) -> DataStreamWriter:
         epochs = self.epochs

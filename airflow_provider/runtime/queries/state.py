@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import logging
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from pyspark.sql import Row, SparkSession
+    from pyspark.sql import DataFrame, Row, SparkSession
 
 log = logging.getLogger(__name__)
+
+_BY_TIME: Final = "__event_time"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,7 +47,11 @@ def reported_state(progress: Mapping[str, Any] | None, batch: int) -> list[State
 
 
 def read_state_operators(spark: SparkSession, checkpoint: str) -> list[StateOperator]:
-    """Read the operators of the last committed batch, in plan order."""
+    """Read the operators of the last committed batch, in plan order.
+
+    Their rows are those that Spark itself reports with a batch: what a job or an operator keeps,
+    without what Spark adds to find it again, such as indexes, timers and numbers of values.
+    """
     rows = spark.read.format("state-metadata").load(checkpoint).collect()
     found: dict[int, list[Row]] = {}
     for row in rows:
@@ -54,25 +61,65 @@ def read_state_operators(spark: SparkSession, checkpoint: str) -> list[StateOper
             id=operator,
             kind=stores[0]["operatorName"],
             state_rows=_sum(
-                _count(spark, checkpoint, operator, s["stateStoreName"]) for s in stores
+                _count(spark, checkpoint, {"operatorId": str(operator), **reading})
+                for reading in _readings(stores)
             ),
         )
         for operator, stores in sorted(found.items())
     ]
 
 
-def _count(spark: SparkSession, checkpoint: str, operator: int, store: str) -> int | None:
+def _readings(stores: Sequence[Row]) -> Iterator[dict[str, str]]:
+    """Yield the options of Spark's reader for each part of an operator's state that it reports."""
+    kind = stores[0]["operatorName"]
+    if kind == "symmetricHashJoin":
+        yield from ({"joinSide": side} for side in ("left", "right"))
+    elif kind.startswith("transformWithState"):
+        for variable in json.loads(stores[0]["operatorProperties"])["stateVariables"]:
+            if variable["stateVariableType"] != "TimerState":
+                is_list = variable["stateVariableType"] == "ListState"
+                # A list counts once, however long it is.
+                as_one = {"flattenCollectionTypes": "false"} if is_list else {}
+                yield {"stateVarName": variable["stateName"], **as_one}
+    else:
+        yield from ({"storeName": store["stateStoreName"]} for store in stores)
+
+
+def _count(spark: SparkSession, checkpoint: str, options: Mapping[str, str]) -> int | None:
     from py4j.protocol import Py4JJavaError
     from pyspark.errors import PySparkException
 
-    reader = spark.read.format("statestore").option("operatorId", operator)
-    # Every column family as raw bytes: the same call then serves windows, joins and timers.
-    reader = reader.option("storeName", store).option("internalOnlyReadAllColumnFamilies", "true")
     try:
-        return reader.load(checkpoint).count()
+        rows = spark.read.format("statestore").options(**options).load(checkpoint)
+        if "joinSide" in options and _BY_TIME in rows.select("key.*").columns:
+            rows = _rows_by_time(spark, checkpoint, options)
+        return rows.count()
     except (PySparkException, Py4JJavaError) as error:
-        log.warning("state of operator %s, store %s is not readable: %s", operator, store, error)
+        log.warning("state with %s is not readable: %s", dict(options), error)
         return None
+
+
+def _rows_by_time(spark: SparkSession, checkpoint: str, options: Mapping[str, str]) -> DataFrame:
+    """Return what a join keeps in state format 4: all rows of a key and a moment are one.
+
+    Of the moment Spark 4.3 itself reads something else, so keys are told apart as they are stored.
+    """
+    from pyspark.sql import functions as sf
+
+    reader = spark.read.format("statestore").option("operatorId", options["operatorId"])
+    stored = reader.option(as_stored_option(spark), "true").load(checkpoint)
+    side = f"{options['joinSide']}-keyWithTsToValues"
+    return stored.where(sf.col("column_family_name") == side).select("key_bytes").distinct()
+
+
+def as_stored_option(spark: SparkSession) -> str:
+    """Return the option with which Spark reads state as it is stored; RocksDB's only.
+
+    Its name differs between Spark's versions, and an unknown one is ignored.
+    """
+    jvm: Any = spark._jvm
+    options = jvm.org.apache.spark.sql.execution.datasources.v2.state.StateSourceOptions
+    return str(options.INTERNAL_ONLY_READ_ALL_COLUMN_FAMILIES())
 
 
 def _sum(counts: Iterable[int | None]) -> int | None:

@@ -30,6 +30,7 @@ KEYED_STATE: Final = "keyed_state"
 TIMERS: Final = "timers"
 PARTITION: Final = "partition_id"
 JOIN: Final = "symmetricHashJoin"
+EVENT_TIME: Final = "__event_time"  # what a join in state format 4 adds to its keys
 _TIMER_VARIABLE: Final = "TimerState"
 _DUMMY: Final = "__dummy__"  # Spark's value of keys that have none
 _NO_TYPES: Final = frozenset({"void", "null"})
@@ -160,7 +161,7 @@ def _key_and_value(schema: StateSchema | None, *, join: bool = False) -> Sequenc
         return ()
     key, value = list(schema.key), list(schema.value)
     if join:  # the reader leaves out what the operator has added
-        key = [field for field in key if field["name"] not in {"index", "__event_time"}]
+        key = [field for field in key if field["name"] not in {"index", EVENT_TIME}]
         value = [field for field in value if field is not value[-1] or field["name"] != "matched"]
     return [_struct("key", key), _struct("value", value)]
 
@@ -204,7 +205,11 @@ def lay_out(table: Table, fields: Sequence[Field]) -> tuple[Column, ...]:
     found: list[tuple[Field, tuple[Any, ...], bool]] = []
     for field in fields:
         if field["name"] != PARTITION:
-            found += [(*each, field["name"] in is_key) for each in _leaves(table, field)]
+            found += [
+                (*each, field["name"] in is_key)
+                for each in _leaves(table, field)
+                if not (table.kind is TableKind.JOIN_SIDE and each[0]["name"] == EVENT_TIME)
+            ]
     keys = [each for each in found if each[2]]
     same = {(f["name"], type_text(f["type"])) for f, _, _ in keys}
     values = [

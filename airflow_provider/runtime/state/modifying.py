@@ -48,7 +48,7 @@ from airflow_provider.runtime.session import is_submitted, start_spark
 from airflow_provider.runtime.sinks.protocol import OpenFence
 from airflow_provider.runtime.state.modifying_plan import Changes, Plan, QueryPlan, plan_changes
 from airflow_provider.runtime.state.modifying_rows import Chooser, Deleted, QueryRows
-from airflow_provider.runtime.storage import open_storage
+from airflow_provider.runtime.storage import has_escapes, open_storage
 from airflow_provider.runtime.storage.trees import remove_tree
 from airflow_provider.runtime.topologies import kept_topology, put_topology
 
@@ -134,7 +134,7 @@ def rewrite_savepoint(
     plan = plan_changes(savepoint, changes, others)
     target = open_storage(to)
     check_name(target.url.rpartition("/")[2], what="savepoint")
-    _check_apart(target, [savepoint, *others.values()])
+    _check_target(target, [savepoint, *others.values()], needs_spark=plan.needs_spark)
     _check_partitions(savepoint, plan, changes)
     for other in others.values():
         check_restorable(other)
@@ -152,10 +152,16 @@ def rewrite_savepoint(
     return Rewritten(plan, deleted, made)
 
 
-def _check_apart(target: Storage, savepoints: Sequence[Savepoint]) -> None:
-    """Refuse a folder that is a savepoint, or lies in one."""
+def _check_target(target: Storage, savepoints: Sequence[Savepoint], *, needs_spark: bool) -> None:
+    """Refuse a folder that is a savepoint, lies in one, or is none for Spark."""
     if target.exists(MANIFEST):
         msg = f"{target.url}: there is a savepoint of this name; choose another one"
+        raise ConfigError(msg)
+    if needs_spark and has_escapes(target.url):
+        msg = (
+            f"{target.url}: Spark cannot change state at an address with letters that a URI must "
+            "escape, such as spaces; choose another folder"
+        )
         raise ConfigError(msg)
     for savepoint in savepoints:
         if target.url.startswith(f"{savepoint.url}/"):

@@ -1,8 +1,8 @@
-"""Reading a checkpoint that was moved, without writing in it.
+"""Reading a checkpoint where Spark cannot, without writing in it.
 
-The metadata of some operators names the place of its schemas, and Spark reads them there. Of one
-that lies elsewhere a view is made beside it, in a temporary folder: links to all of it, and that
-metadata with the view's own address.
+The metadata of some operators names the place of its schemas, and Spark reads them there; and it
+finds no state at an address with spaces. Of such a checkpoint, and of one that was moved, a view is
+made in a temporary folder: links to all of it, and that metadata with the view's own address.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ def link_view(query: QueryState) -> str:
     """
     local = local_path_of(query.checkpoint)
     if local is None:
-        msg = (
-            f"{query.checkpoint}: it was moved, and its metadata names the place of its schemas; "
-            "restore or fork it into a job directory, and read that"
-        )
+        why = "Spark finds no state at an address with letters that a URI must escape"
+        if not is_at_home(query):
+            why = "it was moved, and its metadata names the place of its schemas"
+        msg = f"{query.checkpoint}: {why}; restore or fork it into a job directory, and read that"
         raise ConfigError(msg)
     root = Path(tempfile.mkdtemp(prefix="spark-stream-state-"))
     try:

@@ -12,7 +12,7 @@ from airflow_provider.runtime.errors import ConfigError, RefusedCheckpointError
 from airflow_provider.runtime.state.contents import SOURCE_COLUMNS, SOURCE_KEYS
 from airflow_provider.runtime.state.layouts import lay_out
 from airflow_provider.runtime.state.readdressing import is_at_home, link_view
-from airflow_provider.runtime.storage import spark_url
+from airflow_provider.runtime.storage import has_escapes, spark_url
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -46,7 +46,7 @@ class _Places:
                 "job directory, and read that"
             )
             raise ConfigError(msg)
-        if is_at_home(query):
+        if is_at_home(query) and not has_escapes(query.checkpoint):
             return spark_url(query.checkpoint)
         view = link_view(query)
         weakref.finalize(self, shutil.rmtree, view, ignore_errors=True)

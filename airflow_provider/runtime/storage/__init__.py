@@ -3,6 +3,7 @@
 from airflow_provider.runtime.storage.base import Storage
 from airflow_provider.runtime.storage.documents import Document
 from airflow_provider.runtime.storage.opening import (
+    has_escapes,
     local_path_of,
     open_storage,
     spark_url,
@@ -12,6 +13,7 @@ from airflow_provider.runtime.storage.opening import (
 __all__ = [
     "Document",
     "Storage",
+    "has_escapes",
     "local_path_of",
     "open_storage",
     "spark_url",

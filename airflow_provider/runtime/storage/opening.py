@@ -135,6 +135,14 @@ def local_path_of(url: str) -> str | None:
     return str(fsspec.filesystem("file")._strip_protocol(url))
 
 
+def has_escapes(url: str) -> bool:
+    """Tell whether an address has letters that a URI must escape.
+
+    Spark's readers and rewriter of state look for the escaped ones, and find nothing (4.3).
+    """
+    return re.search(r"""[\s%"<>{}|\\^`\[\]#?]""", url) is not None
+
+
 def spark_url(url: str) -> str:
     """Return the address by which Spark (Hadoop) knows the same place.
 
