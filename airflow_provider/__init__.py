@@ -34,6 +34,7 @@ def get_provider_info() -> dict[str, Any]:
             {
                 "integration-name": "Spark Streaming",
                 "python-modules": [
+                    "airflow_provider.operators.spark_bootstrap",
                     "airflow_provider.operators.spark_savepoint",
                     "airflow_provider.operators.spark_stop",
                     "airflow_provider.operators.spark_streaming",

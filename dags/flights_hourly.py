@@ -12,8 +12,10 @@ drains, so that the day is complete at midnight. A drained job has ended for goo
   goes to the day of its flights, or an hour around midnight would be written by two jobs. What
   comes to a folder after its last slice is not read.
 
-When Airflow was away at midnight the day is still open: backfill its last hour. A run that is
-triggered by hand needs a logical date, or it has no hour.
+When Airflow was away at midnight the day is still open: trigger its last hour by hand, with its
+logical date, for without one a run has no hour. ``airflow backfill create`` will not do: both jobs
+are live ones, whose directories a backfill may not touch. The slices of ``flights_backfill`` can be
+backfilled.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ import sys
 import threading
 import uuid
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 from airflow.sdk import BaseHook
@@ -17,6 +17,7 @@ from airflow.sdk.configuration import conf as airflow_conf
 from airflow.sdk.exceptions import AirflowNotFoundException
 
 from airflow_provider.hooks.packaging import application_path, runtime_zip
+from airflow_provider.runtime.bootstraps import BootstrapWatcher
 from airflow_provider.runtime.clock import Clock, SystemClock, to_iso
 from airflow_provider.runtime.entry import check_entry_file, split_entry
 from airflow_provider.runtime.errors import ConfigError, UnsupportedStorageError
@@ -24,13 +25,15 @@ from airflow_provider.runtime.java import check_java
 from airflow_provider.runtime.jobdir import JobDirectory, SubmissionRecord
 from airflow_provider.runtime.requests import put_cancel
 from airflow_provider.runtime.storage import local_path_of, open_storage
-from airflow_provider.runtime.watching import ClaimRecord, RunWatcher, driver_at_work, judge
+from airflow_provider.runtime.watching import ClaimRecord, RunWatcher, driver_at_work
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from airflow.sdk import Connection
 
+RUN: Final = ("run",)
+BOOTSTRAP: Final = ("state", "bootstrap")
 # Airflow's own configuration and secrets are the worker's; a driver has no use for them.
 _PRIVATE_PREFIXES = ("AIRFLOW__", "AIRFLOW_CONN_", "AIRFLOW_VAR_", "_AIRFLOW_")
 _CONF = {"spark.log.level": "WARN"}  # the task's log follows the driver's
@@ -81,9 +84,34 @@ class SparkStreamingHook(BaseHook):
         """Return None: a job is talked to through its directory, not through a connection."""
         return None
 
-    def watcher(self, job_dir: str, run_id: str, driver_id: str | None = None) -> RunWatcher:
-        """Return a watcher of a run; see :mod:`airflow_provider.runtime.watching`."""
-        return RunWatcher(open_storage(job_dir), run_id, self._clock, driver_id)
+    def watcher(
+        self,
+        job_dir: str,
+        run_id: str,
+        driver_id: str | None = None,
+        *,
+        bootstrap: Mapping[str, str] | None = None,
+    ) -> RunWatcher:
+        """Return a watcher of a run; see :mod:`airflow_provider.runtime.watching`.
+
+        Args:
+            job_dir: URL of the job directory.
+            run_id: the run.
+            driver_id: the submission to watch; None for the run's last one.
+            bootstrap: None, or ``target`` and ``digest`` of a bootstrap, whose drivers are
+                submitted under *run_id*; then a :class:`BootstrapWatcher`.
+        """
+        storage = open_storage(job_dir)
+        if bootstrap is None:
+            return RunWatcher(storage, run_id, self._clock, driver_id)
+        return BootstrapWatcher(
+            JobDirectory(storage),
+            run_id,
+            self._clock,
+            target=bootstrap["target"],
+            digest=bootstrap["digest"],
+            driver_id=driver_id,
+        )
 
     def check(self, job_dir: str, entry: str) -> None:
         """Refuse what can be refused before anything is written.
@@ -102,7 +130,13 @@ class SparkStreamingHook(BaseHook):
         check_java()  # spark-submit needs one in every deploy mode
 
     def submit(
-        self, *, job_dir: str, run_id: str, entry: str, arguments: Sequence[str]
+        self,
+        *,
+        job_dir: str,
+        run_id: str,
+        entry: str,
+        arguments: Sequence[str],
+        command: Sequence[str] = RUN,
     ) -> SubmissionRecord:
         """Start a driver and return at once.
 
@@ -110,7 +144,8 @@ class SparkStreamingHook(BaseHook):
             job_dir: URL of the job directory.
             run_id: the run.
             entry: ``FILE.py:FUNC`` or ``pkg.mod:FUNC``.
-            arguments: further arguments of ``spark-stream run``.
+            arguments: further arguments of the command.
+            command: what ``spark-stream`` is to do, :data:`RUN` or :data:`BOOTSTRAP`.
 
         Raises:
             ConfigError: see :meth:`check`; nothing was written.
@@ -122,8 +157,9 @@ class SparkStreamingHook(BaseHook):
         storage = open_storage(job_dir)
         driver_id = uuid.uuid4().hex
         log = self._log_path(job_dir, run_id, driver_id)
-        spark = self._spark_submit(job_dir, run_id, entry, [*arguments, "--driver-id", driver_id])
-        command = spark._build_spark_submit_command(str(application_path()))
+        told = [*arguments, "--driver-id", driver_id]
+        spark = self._spark_submit(job_dir, run_id, entry, told, command)
+        program = spark._build_spark_submit_command(str(application_path()))
         record = SubmissionRecord(
             driver_id=driver_id,
             run_id=run_id,
@@ -131,7 +167,7 @@ class SparkStreamingHook(BaseHook):
             log=str(log),
         )
         JobDirectory(storage).run(run_id).put_submission(record)
-        self._launch(job_dir, record, log, command)
+        self._launch(job_dir, record, log, program)
         return record
 
     def claim(self, job_dir: str, run_id: str) -> int:
@@ -147,7 +183,14 @@ class SparkStreamingHook(BaseHook):
         claim.put(storage, "claim.json")
         return claim.generation
 
-    def cancel(self, job_dir: str, run_id: str, generation: int) -> bool:
+    def cancel(
+        self,
+        job_dir: str,
+        run_id: str,
+        generation: int,
+        *,
+        bootstrap: Mapping[str, str] | None = None,
+    ) -> bool:
         """Ask the run's driver to stop, if *generation* is still the newest claim.
 
         A driver that was submitted and has not come up yet stops when it does.
@@ -159,16 +202,21 @@ class SparkStreamingHook(BaseHook):
         claim = ClaimRecord.read(JobDirectory(storage).run(run_id).storage, "claim.json")
         if claim is None or claim.generation != generation:
             return False
-        watcher = RunWatcher(storage, run_id, self._clock)
+        watcher = self.watcher(job_dir, run_id, bootstrap=bootstrap)
         view = watcher.look()
-        driver_id = driver_at_work(view, judge(view, run_id=run_id).verdict)
+        driver_id = driver_at_work(view, watcher.decide(view).verdict)
         if driver_id is None:
             return False
-        put_cancel(storage, driver_id, self._clock)
+        put_cancel(watcher.requests, driver_id, self._clock)
         return True
 
     def _spark_submit(
-        self, job_dir: str, run_id: str, entry: str, arguments: Sequence[str]
+        self,
+        job_dir: str,
+        run_id: str,
+        entry: str,
+        arguments: Sequence[str],
+        command: Sequence[str] = RUN,
     ) -> SparkSubmitHook:
         files = [str(runtime_zip(_home() / "spark_streaming")), *_split(self._py_files)]
         is_cluster = self._spark_connection().extra_dejson.get("deploy-mode") == "cluster"
@@ -177,12 +225,13 @@ class SparkStreamingHook(BaseHook):
             # The driver runs elsewhere: the file travels with it and is found by its module's name.
             files.append(place)
             entry = f"{Path(place).stem}:{function}"
+        which = ["--run-id", run_id] if command == RUN else []
         hook = SparkSubmitHook(
             conn_id=self._conn_id,
             py_files=",".join(files),
             packages=self._packages,
             name=f"spark-stream {job_dir} {run_id}",
-            application_args=["run", job_dir, "--entry", entry, "--run-id", run_id, *arguments],
+            application_args=[*command, job_dir, "--entry", entry, *which, *arguments],
         )
         local = str(hook._connection["master"]).startswith("local")
         hook._conf = {**_CONF, **(_LOCAL_CONF if local else {}), **self._conf}

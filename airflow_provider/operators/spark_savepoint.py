@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowFailException
 
-from airflow_provider.operators.spark_streaming import derive_run_id
+from airflow_provider.operators.slicing import SlicedOperator
 from airflow_provider.runtime.clock import SystemClock
 from airflow_provider.runtime.durations import parse_duration
 from airflow_provider.runtime.errors import CheckpointError, ConfigError, SavepointBusyError
+from airflow_provider.runtime.jobdir import derive_run_id
 from airflow_provider.runtime.savepoint import (
     Retention,
     Savepoint,
@@ -31,7 +31,7 @@ _LABEL = "airflow.task"  # tells a retry that the savepoint of this name is its 
 _RETAIN = ("keep", "max_age")
 
 
-class SparkSavepointOperator(BaseOperator):
+class SparkSavepointOperator(SlicedOperator):
     """Take a savepoint of a running, suspended or foreign stream.
 
     It needs the storage alone: no Spark, no connection, no help of the driver, and the stream does
@@ -100,6 +100,7 @@ class SparkSavepointOperator(BaseOperator):
             SavepointError: it could not be taken this time; a retry may.
         """
         try:
+            self._check_backfill(context)
             savepoint = self._take(context)
         except SavepointBusyError:
             raise

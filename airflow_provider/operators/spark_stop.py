@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowFailException
 
-from airflow_provider.operators.spark_streaming import derive_run_id
+from airflow_provider.operators.slicing import SlicedOperator
 from airflow_provider.runtime.clock import SystemClock
 from airflow_provider.runtime.durations import parse_duration
 from airflow_provider.runtime.errors import ConfigError, StopError
+from airflow_provider.runtime.jobdir import derive_run_id
 from airflow_provider.runtime.stopping import StopCall, request_stop, savepoint_address
 from airflow_provider.runtime.storage import local_path_of
 from airflow_provider.triggers.spark_stop import SparkStopTrigger
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
 
-class SparkStopOperator(BaseOperator):
+class SparkStopOperator(SlicedOperator):
     """Stop a running stream with its final checkpoint, and with a savepoint if that is wanted.
 
     The batch in flight ends, its output is published, the savepoint is taken, and the run is
@@ -48,6 +48,7 @@ class SparkStopOperator(BaseOperator):
 
     template_fields: Sequence[str] = ("job_dir", "savepoint")
     ui_color: str = "#e7f0f7"
+    job_dir: str
 
     def __init__(
         self,
@@ -89,6 +90,7 @@ class SparkStopOperator(BaseOperator):
         timeout_s = parse_duration(self.timeout, name="timeout")
         here_s = min(timeout_s, parse_duration(self.defer_after, name="defer_after"))
         try:
+            self._check_backfill(context)
             call = self._ask(context)
             if not self.deferrable or here_s == timeout_s:
                 answer = call.wait(SystemClock(), timeout_s)

@@ -2,17 +2,10 @@
 
 from __future__ import annotations
 
-import datetime as dt
-import hashlib
-import re
-from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
-
-from airflow.sdk import BaseOperator
-from airflow.sdk.exceptions import AirflowException, AirflowFailException
+from typing import TYPE_CHECKING, Any, ClassVar, Final, cast
 
 from airflow_provider.hooks.clearing import current_execution, execution_of
-from airflow_provider.hooks.following import LogFollower
-from airflow_provider.hooks.spark_streaming import SparkStreamingHook
+from airflow_provider.operators.driving import DriverOperator, check_choice, check_interval
 from airflow_provider.runtime.asking import (
     REPLAYABLE_RUNS,
     check_asked_words,
@@ -21,46 +14,26 @@ from airflow_provider.runtime.asking import (
 )
 from airflow_provider.runtime.clock import SystemClock
 from airflow_provider.runtime.durations import parse_duration
-from airflow_provider.runtime.entry import split_entry
-from airflow_provider.runtime.errors import CheckpointError, ConfigError
-from airflow_provider.runtime.jobdir import check_name
-from airflow_provider.runtime.requests import is_cancelled
-from airflow_provider.runtime.storage import local_path_of, open_storage
-from airflow_provider.runtime.watching import (
-    START_TIMEOUT_S,
-    Judgement,
-    RunWatcher,
-    Verdict,
-    View,
-    driver_at_work,
-)
-from airflow_provider.triggers.spark_streaming import SparkStreamingTrigger, is_waiting
+from airflow_provider.runtime.errors import ConfigError
+from airflow_provider.runtime.jobdir import derive_run_id
+from airflow_provider.slices import choose_slice, facts_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from airflow.sdk import Context
 
-ON_EXISTING: Final = ("adopt", "wait", "fail")
+    from airflow_provider.hooks.spark_streaming import SparkStreamingHook
+    from airflow_provider.runtime.jobdir import SubmissionRecord
+    from airflow_provider.runtime.watching import RunWatcher
+
+__all__ = ["SparkStreamingOperator", "derive_run_id"]
+
 ON_CLEAR: Final = ("resume", "replay")
-ON_KILL: Final = ("cancel", "detach")
 _RUN_INTERVAL: Final = "run"  # stands for the DAG run's data interval until there is one
-_RUN_ID_CHARS: Final = 150  # leaves room for the hash, and for file systems' 255
-_UNSAFE = re.compile(r"[^A-Za-z0-9_.+=-]+")
 
 
-class Waited(NamedTuple):
-    """The driver that a task waits for, and its log.
-
-    Attributes:
-        driver_id: None for one that has to end before this run's own can be submitted.
-    """
-
-    driver_id: str | None
-    log: str | None
-
-
-class SparkStreamingOperator(BaseOperator):
+class SparkStreamingOperator(DriverOperator):
     """Run a Spark job until its final checkpoint has committed.
 
     The task is green only with a verified final checkpoint: its batches are in Spark's commit logs
@@ -88,8 +61,8 @@ class SparkStreamingOperator(BaseOperator):
             written.
         partitions: spread the savepoint's state over so many partitions; None for as many as it
             has.
-        interval: start and end as ISO 8601; by default the DAG run's data interval, if it has one;
-            None for none.
+        interval: start and end as ISO 8601; by default that of the DAG run's slice, if it has one
+            (see :mod:`airflow_provider.slices`); None for none.
         on_existing: what to do about a live driver. ``adopt``: wait for it if it is this run's,
             fail if it is another run's; ``wait``: also wait for another run's to end; ``fail``.
         on_clear: what a person's clear of the task means. ``resume``: a run that has ended is done,
@@ -124,8 +97,6 @@ class SparkStreamingOperator(BaseOperator):
     )
     template_fields_renderers: ClassVar[dict[str, str]] = {"job_params": "json", "conf": "json"}
     ui_color: str = "#e7f0f7"
-    _claimed: tuple[str, int] | None = None
-    _replays: str | None = None
 
     def __init__(
         self,
@@ -155,168 +126,57 @@ class SparkStreamingOperator(BaseOperator):
         poll_interval: float = 1.0,
         **kwargs: Any,
     ) -> None:
-        super().__init__(params=params, **kwargs)  # type: ignore[arg-type]  # Airflow wraps them
+        super().__init__(
+            job=job,
+            job_dir=job_dir,
+            run_id=run_id,
+            conn_id=conn_id,
+            conf=conf,
+            py_files=py_files,
+            packages=packages,
+            on_existing=on_existing,
+            on_kill=on_kill,
+            deferrable=deferrable,
+            poll_interval=poll_interval,
+            params=params,  # Airflow wraps them
+            **kwargs,
+        )
         check_asked_words(mode, until, at_end)
-        _check_choices(on_existing=on_existing, on_clear=on_clear, on_kill=on_kill)
-        _check_forms(job, trigger, interval, poll_interval)
+        check_choice("on_clear", on_clear, ON_CLEAR)
+        if trigger is not None:
+            parse_duration(trigger, name="trigger")
+        if interval != _RUN_INTERVAL:
+            check_interval(interval)
         check_begins_from(from_savepoint, partitions)
         _check_numbers(replayable_runs, target_batch_time)
-        self.job = job
-        self.job_dir = job_dir
         self.job_params = _own_params(params)
         self.mode = mode
         self.until = until
         self.at_end = at_end
-        self.run_id = run_id
-        self.conn_id = conn_id
-        self.conf = dict(conf or {})
-        self.py_files = py_files
-        self.packages = packages
         self.from_savepoint = from_savepoint
         self.allow_non_restored_state = allow_non_restored_state
         self.partitions = partitions
         self.interval = interval
-        self.on_existing = on_existing
         self.on_clear = on_clear
         self.replayable_runs = replayable_runs
-        self.on_kill_policy = on_kill
         self.trigger = trigger
         self.target_batch_time = target_batch_time
-        self.deferrable = deferrable
-        self.poll_interval = poll_interval
 
-    def execute(self, context: Context) -> dict[str, Any]:
-        """Reconcile with the job directory, then wait.
+    def _shown(self, watcher: RunWatcher, context: Context) -> dict[str, Any] | None:
+        final = watcher.verified_final()
+        return final.to_dict() if final is not None else None
 
-        Returns:
-            The final checkpoint document.
+    def _check(self, hook: SparkStreamingHook, context: Context) -> None:
+        self._interval(context)  # its configuration may contradict itself
+        super()._check(hook, context)
 
-        Raises:
-            AirflowFailException: the run failed for good, or cannot be run as it is.
-            AirflowException: the run failed; a retry resumes it.
-        """
-        try:
-            return self._reconcile(context)
-        except (ConfigError, CheckpointError) as error:
-            raise AirflowFailException(str(error)) from error
-
-    def resume(self, context: Context, event: dict[str, Any] | None = None) -> dict[str, Any]:
-        """Continue when the trigger has fired; the job directory, asked again, is the truth."""
-        run_id = self._current(context)
-        try:
-            final = self._hook().watcher(self.job_dir, run_id).verified_final()
-            if final is not None:
-                return final.to_dict()
-            event = event or {}
-            if event.get("driver_id") is None:
-                return self._reconcile(context)  # the driver that was in the way has ended
-        except (ConfigError, CheckpointError) as error:
-            raise AirflowFailException(str(error)) from error
-        raise _failure(str(event.get("reason", "")), fatal=bool(event.get("fatal")))
-
-    def on_kill(self) -> None:
-        """Stop the driver of a task that waits in a worker, as *on_kill* says."""
-        if self._claimed is not None and self.on_kill_policy == "cancel":
-            run_id, generation = self._claimed
-            self._hook().cancel(self.job_dir, run_id, generation)
-
-    def _reconcile(self, context: Context) -> dict[str, Any]:
-        run_id = self._decide(context)
-        hook = self._hook()
-        watcher = hook.watcher(self.job_dir, run_id)
-        view, judgement = watcher.settle()
-        if judgement.verdict is Verdict.DONE:
-            final = watcher.verified_final()
-            self.log.info("Run %s has its final checkpoint; nothing is left to do", run_id)
-            return final.to_dict() if final is not None else {}
-        existing = self._existing_driver(hook, view, judgement)
-        if existing is None:
-            hook.check(self.job_dir, self.job)  # before anything is written
-        generation = hook.claim(self.job_dir, run_id)
-        self._claimed = (run_id, generation)
-        if existing is None:
-            existing = self._submit(hook, run_id, context)
-        document = self._wait(run_id, existing, generation)
-        return document if document is not None else self._reconcile(context)
-
-    def _existing_driver(
-        self, hook: SparkStreamingHook, view: View, judgement: Judgement
-    ) -> Waited | None:
-        """Return whom to wait for before anything is submitted; None for nobody."""
-        if judgement.verdict is Verdict.FOREIGN:
-            replayed = view.lease is not None and view.lease.run_id == self._replays
-            if self.on_existing != "wait" and not replayed:
-                raise AirflowFailException(judgement.reason)
-            if replayed and self._replays is not None:  # what it goes on writing is undone anyway
-                hook.cancel(self.job_dir, self._replays, hook.claim(self.job_dir, self._replays))
-            return Waited(driver_id=None, log=None)
-        driver_id = _driver_of_run(view, judgement.verdict)
-        if driver_id is None:
-            return None
-        if is_cancelled(open_storage(self.job_dir), driver_id):
-            # The last try's trigger was killed by a clear: a driver takes a while to stop.
-            self.log.info("Driver %s was asked to stop: waiting for its end", driver_id)
-            return Waited(driver_id=None, log=None)
-        if self.on_existing == "fail":
-            msg = f"driver {driver_id} of this run is alive, and on_existing is 'fail'"
-            raise AirflowFailException(msg)
-        self.log.info("Driver %s of this run is alive: waiting for it", driver_id)
-        return Waited(driver_id, view.submission.log if view.submission is not None else None)
-
-    def _submit(self, hook: SparkStreamingHook, run_id: str, context: Context) -> Waited:
-        record = hook.submit(
+    def _submit(self, hook: SparkStreamingHook, run_id: str, context: Context) -> SubmissionRecord:
+        return hook.submit(
             job_dir=self.job_dir,
             run_id=run_id,
             entry=self.job,
             arguments=self._arguments(context),
         )
-        return Waited(record.driver_id, record.log)
-
-    def _wait(self, run_id: str, waited: Waited, generation: int) -> dict[str, Any] | None:
-        """Return the final checkpoint; None when the driver that was in the way has ended."""
-        trigger = SparkStreamingTrigger(
-            job_dir=local_path_of(self.job_dir) or self.job_dir,  # not relative to this worker
-            run_id=run_id,
-            driver_id=waited.driver_id,
-            generation=generation,
-            wait_for_foreign=self._waits_for_foreign(),
-            on_kill_policy=self.on_kill_policy,
-            poll_interval=self.poll_interval,
-            log_path=waited.log,
-        )
-        if self.deferrable:
-            self.defer(trigger=trigger, method_name="resume")
-        return self._wait_here(run_id, waited)
-
-    def _wait_here(self, run_id: str, waited: Waited) -> dict[str, Any] | None:
-        clock = SystemClock()
-        watcher: RunWatcher = self._hook().watcher(self.job_dir, run_id, waited.driver_id)
-        follower = LogFollower(waited.log)
-        while True:
-            judgement = watcher.judge()
-            while lines := follower.new_lines():
-                for line in lines:
-                    self.log.info("driver: %s", line)
-            final = watcher.verified_final()
-            if final is not None:
-                return final.to_dict()
-            if not is_waiting(judgement.verdict, wait_for_foreign=self._waits_for_foreign()):
-                if waited.driver_id is None:
-                    return None
-                raise _failure(judgement.reason, fatal=judgement.fatal)
-            clock.sleep(self.poll_interval)
-
-    def _hook(self) -> SparkStreamingHook:
-        return SparkStreamingHook(
-            self.conn_id, conf=self.conf, py_files=self.py_files, packages=self.packages
-        )
-
-    def _run_id(self, context: Context) -> str:
-        if self.run_id is not None:
-            return check_name(self.run_id, what="run id")
-        ti = context["ti"]
-        index = "" if ti.map_index is None or ti.map_index < 0 else f"-{ti.map_index}"
-        return derive_run_id(f"{ti.dag_id}-{ti.task_id}-{ti.run_id}{index}")
 
     def _decide(self, context: Context) -> str:
         """Return the run to execute: another one after a clear that asks for a replay."""
@@ -336,10 +196,6 @@ class SparkStreamingOperator(BaseOperator):
         execution = current_execution(self.job_dir, first)
         self._replays = execution.replays
         return execution.run_id
-
-    def _waits_for_foreign(self) -> bool:
-        # A driver of the run that is to be undone is stopping: its task was cleared.
-        return self.on_existing == "wait" or self._replays is not None
 
     def _arguments(self, context: Context) -> list[str]:
         arguments = ["--mode", self.mode]
@@ -374,28 +230,11 @@ class SparkStreamingOperator(BaseOperator):
             return None
         if self.interval != _RUN_INTERVAL:
             return [str(moment) for moment in self.interval]
-        # Manual and partitioned runs may have none, and then lack the keys.
-        found = [context.get("data_interval_start"), context.get("data_interval_end")]
-        return [m.isoformat() for m in found if isinstance(m, dt.datetime)] if all(found) else None
-
-
-def derive_run_id(text: str) -> str:
-    """Return *text* as a run id: safe in a path, and different for different texts."""
-    safe = _UNSAFE.sub("_", text).strip("_.+=-")
-    if safe == text and len(safe) <= _RUN_ID_CHARS:
-        return safe
-    return f"{safe[:_RUN_ID_CHARS]}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
-
-
-def _driver_of_run(view: View, verdict: Verdict) -> str | None:
-    driver_id = driver_at_work(view, verdict)
-    submission = view.submission
-    if verdict is Verdict.RUNNING or driver_id is None or submission is None:
-        return driver_id
-    # One that has not come up for so long was lost with its machine; the lease keeps it out.
-    submitted = dt.datetime.fromisoformat(submission.submitted.replace("Z", "+00:00"))
-    age_s = (SystemClock().now() - submitted).total_seconds()
-    return driver_id if age_s < START_TIMEOUT_S else None
+        facts = facts_of(cast("Mapping[str, Any]", context))
+        found = choose_slice(facts)
+        # Of a run without a slice, such as that of a plain cron schedule, also an empty one.
+        interval = found.interval if found is not None else facts.data_interval
+        return [moment.isoformat() for moment in interval] if interval else None
 
 
 def _own_params(params: Mapping[str, Any] | None) -> dict[str, str]:
@@ -409,45 +248,8 @@ def _own_params(params: Mapping[str, Any] | None) -> dict[str, str]:
     return {name: str(params[name]) for name in own}
 
 
-def _check_choices(**chosen: str) -> None:
-    allowed = {"on_existing": ON_EXISTING, "on_clear": ON_CLEAR, "on_kill": ON_KILL}
-    for name, value in chosen.items():
-        if value not in allowed[name]:
-            msg = f"{name} {value!r}: use one of {', '.join(map(repr, allowed[name]))}"
-            raise ConfigError(msg)
-
-
-def _check_forms(
-    job: str,
-    trigger: str | float | None,
-    interval: Sequence[str] | str | None,
-    poll_interval: float,
-) -> None:
-    if "{{" not in job:
-        split_entry(job)
-    if trigger is not None:
-        parse_duration(trigger, name="trigger")
-    _check_interval(interval)
-    if poll_interval <= 0:
-        msg = f"poll_interval {poll_interval!r}: seconds between looks, more than 0"
-        raise ConfigError(msg)
-
-
 def _check_numbers(runs: int, target_batch_time: str | float | None) -> None:
     parse_target_batch_time(target_batch_time)
     if runs < 1:
         msg = f"replayable_runs {runs!r}: a number of runs, at least the newest one"
         raise ConfigError(msg)
-
-
-def _check_interval(interval: Sequence[str] | str | None) -> None:
-    if interval is None or interval == _RUN_INTERVAL:
-        return
-    if isinstance(interval, str) or len(interval) != 2:  # noqa: PLR2004 - start and end
-        msg = f"interval {interval!r}: give a start and an end, or None for none"
-        raise ConfigError(msg)
-
-
-def _failure(reason: str, *, fatal: bool) -> AirflowException:
-    text = reason or "the driver ended without a final checkpoint"
-    return AirflowFailException(text) if fatal else AirflowException(text)

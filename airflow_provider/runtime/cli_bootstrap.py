@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import threading
 from typing import TYPE_CHECKING, Any
@@ -11,7 +12,6 @@ from airflow_provider.runtime.console import live_progress
 from airflow_provider.runtime.errors import EXIT_OK
 
 if TYPE_CHECKING:
-    import argparse
     from collections.abc import Callable
 
     from airflow_provider.runtime.savepoint import Savepoint
@@ -49,11 +49,13 @@ def add_actions(
     bootstrap.add_argument("--interval", nargs=2, metavar=("START", "END"), help="ISO 8601 times")
     bootstrap.add_argument("--master", metavar="URL", help="default: local[*]")
     bootstrap.add_argument("--conf", action="append", default=[], metavar="K=V", help="for Spark")
+    bootstrap.add_argument("--driver-id", help=argparse.SUPPRESS)  # set by who submits a driver
     bootstrap.add_argument("--json", action="store_true", help="print savepoint.json on stdout")
 
 
 def _bootstrap(arguments: argparse.Namespace) -> int:
-    from airflow_provider.runtime.state.bootstrapping import BootstrapAsk, bootstrap_job
+    from airflow_provider.runtime.bootstraps import BootstrapAsk
+    from airflow_provider.runtime.state.bootstrapping import bootstrap_job
 
     live = arguments.live_param
     ask = BootstrapAsk(
@@ -67,6 +69,7 @@ def _bootstrap(arguments: argparse.Namespace) -> int:
         interval=parse_interval(arguments.interval),
         master=arguments.master,
         conf=parse_pairs(arguments.conf, "--conf"),
+        driver_id=arguments.driver_id,
     )
     stop = threading.Event()
     with live_progress() as on_progress:

@@ -13,6 +13,7 @@
     runs/<run id>/submissions/<driver id>.json   SubmissionRecord: intent, put before submitting
     runs/<run id>/submissions/<driver id>.process.json, .exit.json
     runs/<run id>/attempts/<n>.json              AttemptRecord
+    runs/<run id>/asked_by.json                  AskerRecord (hooks/backfills.py): whose run it is
     runs/<run id>/progress.json                  ProgressRecord
     runs/<run id>/stop.json                      StopRecord: a stop with drain that was accepted
     runs/<run id>/batch.json                     BatchCommit: put once; the commit of a BATCH run
@@ -29,12 +30,15 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import re
 from typing import Any, Final
 
 from airflow_provider.runtime.errors import ConfigError, UnknownJobError
 from airflow_provider.runtime.storage import Document, Storage, open_storage
 
+_RUN_ID_CHARS: Final = 150  # leaves room for the hash, and for file systems' 255
+_UNSAFE = re.compile(r"[^A-Za-z0-9_.+=-]+")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+=-]{0,199}")
 
 
@@ -51,6 +55,14 @@ def check_name(name: str, *, what: str) -> str:
         )
         raise ConfigError(msg)
     return name
+
+
+def derive_run_id(text: str) -> str:
+    """Return *text* as a run id: safe in a path, and different for different texts."""
+    safe = _UNSAFE.sub("_", text).strip("_.+=-")
+    if safe == text and len(safe) <= _RUN_ID_CHARS:
+        return safe
+    return f"{safe[:_RUN_ID_CHARS]}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -186,6 +186,9 @@ class RunWatcher:
         run_id: the run.
         clock: measures how long a heartbeat has stood still.
         driver_id: the submission to watch; None for the run's last one.
+
+    Attributes:
+        requests: the job directory in which its drivers are asked for something.
     """
 
     def __init__(
@@ -199,6 +202,7 @@ class RunWatcher:
         self._begun = clock.monotonic()
         self._driver_id = driver_id
         self.run_id = run_id
+        self.requests = storage
 
     def look(self) -> View:
         """Look once."""
@@ -220,10 +224,14 @@ class RunWatcher:
             progress=self._run.progress(),
         )
 
+    def decide(self, view: View) -> Judgement:
+        """Decide from one look."""
+        return judge(view, run_id=self.run_id)
+
     def judge(self) -> Judgement:
         """Look once and decide; a driver that never comes up ends as failed."""
         view = self.look()
-        judgement = judge(view, run_id=self.run_id)
+        judgement = self.decide(view)
         waited = self._clock.monotonic() - self._begun
         patience = START_TIMEOUT_S if view.submission_started else _PROCESS_TIMEOUT_S
         if judgement.verdict is Verdict.STARTING and waited > patience:
@@ -238,7 +246,7 @@ class RunWatcher:
         while True:
             view = self.look()
             if view.final is not None or view.liveness is not Liveness.UNKNOWN:
-                return view, judge(view, run_id=self.run_id)
+                return view, self.decide(view)
             self._clock.sleep(poll_s)
 
     def verified_final(self) -> FinalCheckpoint | None:

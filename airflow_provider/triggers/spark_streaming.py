@@ -15,7 +15,7 @@ from airflow_provider.runtime.watching import Judgement, Verdict
 from airflow_provider.triggers.holding import hold_back
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Mapping
 
 _WAITING: Final = frozenset({Verdict.RUNNING, Verdict.STARTING})
 _KILL_TIMEOUT_S: Final = 25.0
@@ -31,6 +31,8 @@ def is_waiting(verdict: Verdict, *, wait_for_foreign: bool) -> bool:
 class SparkStreamingTrigger(BaseTrigger):
     """Fires once, when the run has its final checkpoint or its driver has ended without one.
 
+    A bootstrap has its savepoint in the place of a final checkpoint.
+
     Its arguments are stored in Airflow's database: they hold no secrets, and unknown ones from
     another version are ignored.
 
@@ -44,6 +46,7 @@ class SparkStreamingTrigger(BaseTrigger):
         poll_interval: seconds between looks.
         log_path: the driver's log file, followed when this machine has it.
         log_offset: where to begin in it, in bytes.
+        bootstrap: None, or what :meth:`SparkStreamingHook.watcher` is told of a bootstrap.
     """
 
     def __init__(
@@ -58,6 +61,7 @@ class SparkStreamingTrigger(BaseTrigger):
         poll_interval: float = 1.0,
         log_path: str | None = None,
         log_offset: int = 0,
+        bootstrap: Mapping[str, str] | None = None,
         **_: Any,
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # Airflow has no types there
@@ -70,6 +74,7 @@ class SparkStreamingTrigger(BaseTrigger):
         self.poll_interval = poll_interval
         self.log_path = log_path
         self.log_offset = log_offset
+        self.bootstrap = bootstrap
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         """Return the class path and arguments from which another triggerer goes on."""
@@ -86,6 +91,7 @@ class SparkStreamingTrigger(BaseTrigger):
                 "poll_interval": self.poll_interval,
                 "log_path": self.log_path,
                 "log_offset": self.log_offset,
+                **({} if self.bootstrap is None else {"bootstrap": self.bootstrap}),
             },
         )
 
@@ -105,7 +111,9 @@ class SparkStreamingTrigger(BaseTrigger):
         )
 
     async def _wait(self) -> Judgement:
-        watcher = SparkStreamingHook().watcher(self.job_dir, self.run_id, self.driver_id)
+        watcher = SparkStreamingHook().watcher(
+            self.job_dir, self.run_id, self.driver_id, bootstrap=self.bootstrap
+        )
         follower = LogFollower(self.log_path, self.log_offset)
         failures = 0
         while True:
@@ -136,7 +144,9 @@ class SparkStreamingTrigger(BaseTrigger):
         if self.on_kill_policy != "cancel":
             return
         hook = SparkStreamingHook()
-        cancel = asyncio.to_thread(hook.cancel, self.job_dir, self.run_id, self.generation)
+        cancel = asyncio.to_thread(
+            hook.cancel, self.job_dir, self.run_id, self.generation, bootstrap=self.bootstrap
+        )
         task = asyncio.create_task(asyncio.wait_for(cancel, _KILL_TIMEOUT_S))
         _background.add(task)
         task.add_done_callback(_background.discard)

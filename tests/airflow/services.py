@@ -360,12 +360,24 @@ class Airflow:
         assert answer.is_success, f"{method} {path}: {answer.status_code} {answer.text}"
         return answer.json()
 
-    def trigger(self, dag_id: str) -> str:
-        """Unpause a DAG, start a run of it, and return the run's id."""
+    def trigger(self, dag_id: str, **sent: Any) -> str:
+        """Unpause a DAG, start a run of it, and return the run's id; *sent* adds to its body."""
+        self.unpause(dag_id)
+        body = {"logical_date": None, "conf": {}, **sent}
+        return str(self.call("POST", f"/dags/{dag_id}/dagRuns", **body)["dag_run_id"])
+
+    def unpause(self, dag_id: str) -> None:
+        """Unpause a DAG, as soon as it is parsed."""
         wait_for(f"{dag_id} is parsed", lambda: self._knows(dag_id), within=60, every=0.5)
         self.call("PATCH", f"/dags/{dag_id}", is_paused=False)
-        run = self.call("POST", f"/dags/{dag_id}/dagRuns", logical_date=None, conf={})
-        return str(run["dag_run_id"])
+
+    def backfill(self, dag_id: str, start: str, end: str, **sent: Any) -> list[str]:
+        """Unpause a DAG, create a backfill, and return its runs' ids in order of time."""
+        self.unpause(dag_id)
+        body = {"dag_id": dag_id, "from_date": start, "to_date": end, **sent}
+        self.call("POST", "/backfills", **body)
+        runs = self.call("GET", f"/dags/{dag_id}/dagRuns?run_type=backfill&order_by=run_after")
+        return [str(run["dag_run_id"]) for run in runs["dag_runs"]]
 
     def _knows(self, dag_id: str) -> bool:
         errors = self.call("GET", "/importErrors")["import_errors"]
@@ -382,8 +394,8 @@ class Airflow:
         path = f"/dags/{dag_id}/dagRuns/{run_id}"
         wait_for(f"{run_id} has ended", lambda: self.call("GET", path)["end_date"], within=30)
 
-    def clear(self, dag_id: str, run_id: str, task_id: str) -> None:
-        """Clear a task, whatever became of it."""
+    def clear(self, dag_id: str, run_id: str, task_id: str, *, downstream: bool = False) -> None:
+        """Clear a task, whatever became of it; and those that come after it."""
         self.call(
             "POST",
             f"/dags/{dag_id}/clearTaskInstances",
@@ -391,6 +403,7 @@ class Airflow:
             dag_run_id=run_id,
             task_ids=[task_id],
             only_failed=False,
+            include_downstream=downstream,
         )
 
     def mark(self, dag_id: str, run_id: str, task_id: str, state: str) -> None:

@@ -19,45 +19,45 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import hashlib
-import json
 import logging
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from airflow_provider.runtime import failpoints
-from airflow_provider.runtime.asking import OUTPUTS, Ask
+from airflow_provider.runtime.asking import Ask
+from airflow_provider.runtime.bootstraps import (
+    DOCUMENT,
+    LABEL,
+    ORIGIN,
+    RUN_ID,
+    BootstrapAsk,
+    BootstrapRecord,
+    check_not_begun,
+    check_same,
+    find_made,
+    remove_scratch,
+    scratch_of,
+)
 from airflow_provider.runtime.checkpoint import CheckpointLogs
 from airflow_provider.runtime.checkpoint.positions import reset_positions
 from airflow_provider.runtime.clock import Clock, SystemClock, to_iso
 from airflow_provider.runtime.driver import run_job
 from airflow_provider.runtime.errors import ConfigError
-from airflow_provider.runtime.jobdir import STREAMING, JobDirectory, check_name
-from airflow_provider.runtime.lease import settle_free
+from airflow_provider.runtime.jobdir import STREAMING, JobDirectory
 from airflow_provider.runtime.preparing import (
     check_before_cleanup,
     declare_in,
     open_job_directory,
 )
-from airflow_provider.runtime.savepoint import (
-    MANIFEST,
-    Savepoint,
-    job_source,
-    open_savepoint,
-    refusing,
-    take_savepoint,
-)
+from airflow_provider.runtime.savepoint import Savepoint, job_source, refusing, take_savepoint
 from airflow_provider.runtime.session import start_spark
 from airflow_provider.runtime.state.bootstrapping_seam import (
     Seam,
     check_seam,
     plan_seam,
 )
-from airflow_provider.runtime.storage import Document, open_storage
-from airflow_provider.runtime.storage.trees import remove_if_empty, remove_tree
 from airflow_provider.runtime.topologies import kept_topology
 
 if TYPE_CHECKING:
-    import datetime as dt
     import threading
     from collections.abc import Callable, Iterator, Mapping
 
@@ -66,80 +66,6 @@ if TYPE_CHECKING:
     from airflow_provider.runtime.attempt import OnProgress
 
 log = logging.getLogger(__name__)
-
-ORIGIN: Final = "bootstrap"
-RUN_ID: Final = "bootstrap"
-_LABEL: Final = "bootstrap"
-"""The savepoint's label that tells what it was asked for with."""
-_DOCUMENT: Final = "bootstrap.json"
-
-
-@dataclasses.dataclass(frozen=True)
-class BootstrapAsk:
-    """What is to be made of what.
-
-    Attributes:
-        job_dir: the live job's directory, in which nothing has begun yet.
-        entry: ``FILE.py:FUNC`` or ``pkg.mod:FUNC``: the live job's own.
-        params: of the history.
-        to: the savepoint's own folder; None for ``JOB_DIR/savepoints/bootstrap``.
-        output: ``discard``, or ``keep`` to let the sinks have it.
-        kept: names of sources that go on where history ended, because they read the same later on.
-        live_params: of the live job, to compare both before anything is read; None not to.
-        interval: for ``ctx.interval``.
-        master: as for a run.
-        conf: Spark configuration; the live job's, where it is about state.
-    """
-
-    job_dir: str
-    entry: str
-    params: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    to: str | None = None
-    output: str = "discard"
-    kept: tuple[str, ...] = ()
-    live_params: Mapping[str, str] | None = None
-    interval: tuple[dt.datetime, dt.datetime] | None = None
-    master: str | None = None
-    conf: Mapping[str, str] = dataclasses.field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        """Refuse what needs no look at the job.
-
-        Raises:
-            ConfigError: *output* is not one of the words for it.
-        """
-        if self.output not in OUTPUTS:
-            words = ", ".join(repr(word) for word in OUTPUTS)
-            msg = f"output {self.output!r}: use one of {words}"
-            raise ConfigError(msg)
-
-    @property
-    def target(self) -> str:
-        """Return the savepoint's folder."""
-        return self.to or f"{self.job_dir.rstrip('/')}/savepoints/{ORIGIN}"
-
-    @property
-    def digest(self) -> str:
-        """Return what tells it from a bootstrap of something else to the same place.
-
-        A fixed program may lie elsewhere, so the entry point is not in it.
-        """
-        asked = [
-            sorted(self.params.items()),
-            self.output,
-            sorted(self.kept),
-            [each.isoformat() for each in self.interval or ()],
-        ]
-        return hashlib.sha256(json.dumps(asked).encode()).hexdigest()[:16]
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class BootstrapRecord(Document):
-    """``bootstraps/<name>/bootstrap.json``: what the scratch job directory beside it is for."""
-
-    savepoint: str
-    digest: str
-    began: str
 
 
 def bootstrap_job(
@@ -177,13 +103,11 @@ def bootstrap_job(
     """
     clock = clock or SystemClock()
     directory = open_job_directory(ask.job_dir)
-    target = open_storage(ask.target)
-    name = check_name(target.url.rpartition("/")[2], what="savepoint")
-    scratch = JobDirectory(directory.storage.at(f"bootstraps/{name}"))
-    done = _find_done(target.url, ask)
+    scratch = scratch_of(directory, ask.target)
+    done = find_made(ask.target, ask.digest)
     if done is None:
-        _check_not_begun(directory, clock)
-        _check_same(scratch, ask)
+        check_not_begun(directory, clock)
+        check_same(scratch, ask)
         seam = _read_history(
             ask,
             directory,
@@ -198,57 +122,8 @@ def bootstrap_job(
         )
         _leave_offsets(scratch, seam)
         done = _take(scratch, ask, seam, clock)
-    remove_tree(scratch.url)
-    remove_if_empty(f"{directory.url}/bootstraps")
+    remove_scratch(scratch)
     return done
-
-
-def _find_done(url: str, ask: BootstrapAsk) -> Savepoint | None:
-    if not open_storage(url).exists(MANIFEST):
-        return None
-    found = open_savepoint(url)
-    if found.record.origin == ORIGIN and found.record.labels.get(_LABEL) == ask.digest:
-        return found
-    msg = f"{url}: there is a savepoint of this name, made of something else; choose another one"
-    raise ConfigError(msg)
-
-
-def _check_not_begun(directory: JobDirectory, clock: Clock) -> None:
-    """Refuse to make a first state of a job that has one; nothing is written.
-
-    Raises:
-        LeaseHeldError: a driver is running it.
-        ConfigError: it has begun.
-    """
-    with refusing(directory.url, "read"):
-        settle_free(directory.storage, clock)
-        begun = [
-            f"query {name!r} has a checkpoint"
-            for name in directory.query_names()
-            if CheckpointLogs(directory.checkpoint(name)).exists()
-        ]
-        begun += [f"run {run_id!r} is recorded" for run_id in directory.run_ids()]
-        begun += ["it was set to a savepoint"] if directory.storage.list("restores") else []
-    if begun:
-        msg = (
-            f"{directory.url}: the job has begun already ({begun[0]}), and a bootstrap makes a "
-            "job's first state; use a new job directory. To change the state that it has: "
-            "'spark-stream state rewrite'"
-        )
-        raise ConfigError(msg)
-
-
-def _check_same(scratch: JobDirectory, ask: BootstrapAsk) -> None:
-    """Refuse to go on with what was begun from another history."""
-    with refusing(scratch.url, "read"):
-        before = BootstrapRecord.read(scratch.storage, _DOCUMENT)
-    if before is not None and (before.savepoint, before.digest) != (ask.target, ask.digest):
-        msg = (
-            f"{scratch.url}: a bootstrap began at {before.began} for {before.savepoint} with other "
-            "parameters, and did not end; end it with the same command, give this one another "
-            "--to, or remove that folder"
-        )
-        raise ConfigError(msg)
 
 
 def _read_history(
@@ -274,7 +149,7 @@ def _read_history(
         began = to_iso(clock.now())
         record = BootstrapRecord(savepoint=ask.target, digest=ask.digest, began=began)
         with refusing(scratch.url, "written"):
-            record.put_if_absent(scratch.storage, _DOCUMENT)
+            record.put_if_absent(scratch.storage, DOCUMENT)
         failpoints.hit("bootstrap.recorded")
         run_job(run, spark=session, clock=clock, **observers)
     failpoints.hit("bootstrap.read")
@@ -295,6 +170,7 @@ def _ask_of(ask: BootstrapAsk, scratch: JobDirectory) -> Ask:
         conf=ask.conf,
         target_batch_s=0.0,  # as few batches as the job itself allows
         bootstrap=ask.output,
+        driver_id=ask.driver_id,
     )
 
 
@@ -345,6 +221,6 @@ def _take(scratch: JobDirectory, ask: BootstrapAsk, seam: Seam, clock: Clock) ->
         dataclasses.replace(source, queries=queries),
         ask.target,
         origin=ORIGIN,
-        labels={_LABEL: ask.digest},
+        labels={LABEL: ask.digest},
         clock=clock,
     )

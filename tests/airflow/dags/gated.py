@@ -8,6 +8,7 @@ from pathlib import Path
 
 from airflow.sdk import dag
 
+from airflow_provider.operators.spark_bootstrap import SparkBootstrapOperator
 from airflow_provider.operators.spark_streaming import SparkStreamingOperator
 
 HERE = Path(__file__).resolve().parent
@@ -40,6 +41,29 @@ def gated(dag_id: str, *, retries: int = 0, **arguments: object) -> None:
     one_task()
 
 
+@dag(dag_id="bootstrapped", schedule=None, catchup=False)
+def bootstrapped() -> None:
+    """Stand still in the last batch of history; then begin the live job from it."""
+    place = DATA / "bootstrapped"
+    job = {
+        "job": f"{HERE}/jobs/gated.py:count",
+        "job_dir": f"{place}/job",
+        "conf": {"spark.sql.session.timeZone": "UTC", "spark.sql.shuffle.partitions": "1"},
+        "retries": 2,
+        "retry_delay": dt.timedelta(seconds=1),
+        "poll_interval": 0.5,
+    }
+    same = {"output": f"{place}/output", "gate": f"{place}/gate"}
+    live = {"input": f"{place}/arriving", **same}
+    history = {"input": f"{place}/input", **same}
+    bootstrap = SparkBootstrapOperator(
+        task_id="bootstrap", **job, history_params=history, live_params=live, output="keep"
+    )
+    begin = "{{ ti.xcom_pull(task_ids='bootstrap')['url'] }}"
+    bootstrap >> SparkStreamingOperator(task_id="live", **job, params=live, from_savepoint=begin)
+
+
+bootstrapped()
 gated("held_by_nobody", deferrable=False)
 gated("held_by_a_worker", deferrable=False, retries=2)
 gated("held_by_the_triggerer", retries=2)

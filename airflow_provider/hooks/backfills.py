@@ -1,0 +1,172 @@
+"""May a backfill's task work in this job directory? Not if a live job lives there.
+
+``airflow backfill create`` makes DAG runs for times long past, with the arguments of the DAG as it
+is now. A job directory that is not each slice's own would be gone on with, or ended, out of order.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Any, Final
+
+from airflow_provider.runtime.checkpoint import CheckpointLogs
+from airflow_provider.runtime.clock import SystemClock
+from airflow_provider.runtime.errors import ConfigError
+from airflow_provider.runtime.jobdir import JobDirectory
+from airflow_provider.runtime.lease import LeaseObserver
+from airflow_provider.runtime.storage import Document, open_storage
+from airflow_provider.slices import NoSliceError, find_slice
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from airflow_provider.runtime.jobdir import RunDirectory
+
+BACKFILL: Final = "backfill"
+_DOCUMENT: Final = "asked_by.json"
+_WAY_OUT: Final = (
+    "a backfill's slices need job directories of their own, such as "
+    "job_dir='…/{{ slice.name }}'; to go on with a live job, trigger a run by hand"
+)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class AskerRecord(Document):
+    """``runs/<run id>/asked_by.json``: the DAG run that began the run; put once.
+
+    Attributes:
+        run_type: Airflow's word for its kind. A backfill that clears a run makes it its own.
+        slice: the name of its slice, None when it has none.
+    """
+
+    dag_id: str
+    dag_run_id: str
+    run_type: str
+    slice: str | None
+
+
+@dataclasses.dataclass(frozen=True)
+class Asker:
+    """The DAG run that asks, as its task's context tells.
+
+    Args:
+        record: what is put down of it.
+        run_id: the run that is derived from it; None for a task without one.
+    """
+
+    record: AskerRecord
+    run_id: str | None = None
+
+    @classmethod
+    def of(cls, context: Mapping[str, Any], run_id: str | None = None) -> Asker:
+        """Return the one of a task's context."""
+        ti = context["ti"]
+        try:
+            found = find_slice(context)
+        except NoSliceError:  # said to who needs it; the others have none
+            found = None
+        record = AskerRecord(
+            dag_id=str(ti.dag_id),
+            dag_run_id=str(ti.run_id),
+            run_type=_run_type(context),
+            slice=found.name if found is not None else None,
+        )
+        return cls(record, run_id)
+
+    def put(self, run: RunDirectory) -> None:
+        """Put down that it has begun the run. Idempotent: the first one stays."""
+        self.record.put_if_absent(run.storage, _DOCUMENT)
+
+    def owns(self, run_id: str, asked_by: AskerRecord | None) -> bool:
+        """Tell whether a run is of the same DAG run; one without a record is told by its id."""
+        if asked_by is None:
+            return self.run_id is not None and run_id == self.run_id
+        mine = (self.record.dag_id, self.record.dag_run_id)
+        return (asked_by.dag_id, asked_by.dag_run_id) == mine
+
+
+def is_backfill(context: Mapping[str, Any]) -> bool:
+    """Tell whether a task belongs to a backfill."""
+    return _run_type(context) == BACKFILL
+
+
+def check_backfill(
+    job_dir: str, context: Mapping[str, Any], *, run_id: str | None = None, is_shared: bool
+) -> None:
+    """Refuse a live job's directory to the task of a backfill; nothing is written.
+
+    Args:
+        job_dir: the job directory.
+        context: the task's.
+        run_id: the run that is derived from the DAG run; None for a task without one.
+        is_shared: whether every run of the task is told this directory.
+
+    Raises:
+        ConfigError: the job there is not this slice's own.
+    """
+    if not is_backfill(context):
+        return
+    if is_shared:
+        msg = (
+            f"{job_dir}: every run of this task is given this job directory, so a live job may be "
+            f"in it, and this run is a backfill: {_WAY_OUT}"
+        )
+        raise ConfigError(msg)
+    directory = JobDirectory(open_storage(job_dir))
+    reason = next(_objections(directory, Asker.of(context, run_id)), None)
+    if reason is not None:
+        msg = (
+            f"{directory.url}: this is a live job's directory ({reason}), and this run is a "
+            f"backfill: {_WAY_OUT}"
+        )
+        raise ConfigError(msg)
+
+
+def _objections(directory: JobDirectory, asker: Asker) -> Iterator[str]:
+    """Yield what speaks against it, from what has run there."""
+    known = [
+        run_id
+        for run_id in directory.storage.list("runs")
+        if directory.run(run_id).record() is not None or directory.run(run_id).submissions()
+    ]
+    for run_id in known:
+        run = directory.run(run_id)
+        asked_by = AskerRecord.read(run.storage, _DOCUMENT)
+        if asker.owns(run_id, asked_by):
+            yield from _endless(run, asked_by)
+        else:
+            yield from _strange(run, asked_by, asker)
+    lease = LeaseObserver(directory.storage, SystemClock()).current()
+    if lease is not None and lease.run_id not in known:
+        yield f"{lease.run_id!r} has held its lease"
+    if not any(directory.run(run_id).record() is not None for run_id in known):
+        for name in directory.query_names():
+            if CheckpointLogs(directory.checkpoint(name)).exists():
+                yield f"query {name!r} has a checkpoint that no run here has begun"
+
+
+def _endless(run: RunDirectory, asked_by: AskerRecord | None) -> Iterator[str]:
+    record = run.record()
+    if record is not None and record.until == "stopped" and _is_live(asked_by):
+        yield f"run {run.run_id!r} goes on until it is stopped"
+
+
+def _strange(run: RunDirectory, asked_by: AskerRecord | None, asker: Asker) -> Iterator[str]:
+    name = f"run {run.run_id!r}"
+    if asked_by is None:
+        yield f"{name} was not begun by a DAG run's slice"
+    elif asked_by.slice is None or asked_by.slice != asker.record.slice:
+        yield f"{name} of {asked_by.dag_id!r} was for {asked_by.slice or 'no slice'}"
+    elif run.final() is None:
+        yield f"{name} of {asked_by.dag_id!r}, run {asked_by.dag_run_id!r}, has not ended"
+    else:
+        yield from _endless(run, asked_by)
+
+
+def _is_live(asked_by: AskerRecord | None) -> bool:
+    return asked_by is None or asked_by.run_type != BACKFILL
+
+
+def _run_type(context: Mapping[str, Any]) -> str:
+    run_type = getattr(context.get("dag_run"), "run_type", "")
+    return str(getattr(run_type, "value", run_type))

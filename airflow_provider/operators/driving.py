@@ -1,0 +1,322 @@
+"""A task that owns a driver: it waits for one that is there, adopts it, or starts one."""
+
+from __future__ import annotations
+
+import datetime as dt
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from airflow.sdk.exceptions import AirflowException, AirflowFailException
+
+from airflow_provider.hooks.backfills import Asker
+from airflow_provider.hooks.following import LogFollower
+from airflow_provider.hooks.spark_streaming import SparkStreamingHook
+from airflow_provider.operators.slicing import SlicedOperator
+from airflow_provider.runtime.clock import SystemClock
+from airflow_provider.runtime.entry import split_entry
+from airflow_provider.runtime.errors import CheckpointError, ConfigError
+from airflow_provider.runtime.jobdir import JobDirectory, check_name, derive_run_id
+from airflow_provider.runtime.requests import is_cancelled
+from airflow_provider.runtime.storage import local_path_of, open_storage
+from airflow_provider.runtime.watching import (
+    START_TIMEOUT_S,
+    Judgement,
+    RunWatcher,
+    Verdict,
+    View,
+    driver_at_work,
+)
+from airflow_provider.triggers.spark_streaming import SparkStreamingTrigger, is_waiting
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from airflow.sdk import Context
+
+    from airflow_provider.runtime.jobdir import SubmissionRecord
+
+ON_EXISTING: Final = ("adopt", "wait", "fail")
+ON_KILL: Final = ("cancel", "detach")
+
+
+class Waited(NamedTuple):
+    """The driver that a task waits for, and its log.
+
+    Attributes:
+        driver_id: None for one that has to end before this run's own can be submitted.
+    """
+
+    driver_id: str | None
+    log: str | None
+
+
+class DriverOperator(SlicedOperator):
+    """Owns a driver from its submission to what it has to show.
+
+    ``execute()`` decides from the job directory alone: what is done is done at once, a driver that
+    is alive is adopted, else one is submitted. So a retry or a clear resumes.
+
+    Args:
+        job: the job's function, ``FILE.py:FUNC`` or ``pkg.mod:FUNC``.
+        job_dir: the job's home, a path or URL that the worker, the triggerer and Spark all reach.
+        run_id: None to derive it from DAG, task and DAG run, the same for every try.
+        conn_id: a Spark connection.
+        conf: Spark configuration.
+        py_files: further files for the job, comma-separated.
+        packages: Maven coordinates, comma-separated.
+        on_existing: what to do about a live driver, one of :data:`ON_EXISTING`.
+        on_kill: what happens to the driver when the task is killed, one of :data:`ON_KILL`.
+        deferrable: wait in the triggerer, without a worker slot.
+        poll_interval: seconds between looks at the job directory.
+
+    Raises:
+        ConfigError: an argument is not what it must be; when the DAG is parsed.
+    """
+
+    job_dir: str
+    _claimed: tuple[str, int] | None = None
+    _replays: str | None = None
+
+    def __init__(
+        self,
+        *,
+        job: str,
+        job_dir: str,
+        run_id: str | None,
+        conn_id: str,
+        conf: Mapping[str, str] | None,
+        py_files: str | None,
+        packages: str | None,
+        on_existing: str,
+        on_kill: str,
+        deferrable: bool,
+        poll_interval: float,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        check_choice("on_existing", on_existing, ON_EXISTING)
+        check_choice("on_kill", on_kill, ON_KILL)
+        if "{{" not in job:
+            split_entry(job)
+        if poll_interval <= 0:
+            msg = f"poll_interval {poll_interval!r}: seconds between looks, more than 0"
+            raise ConfigError(msg)
+        self.job = job
+        self.job_dir = job_dir
+        self.run_id = run_id
+        self.conn_id = conn_id
+        self.conf = dict(conf or {})
+        self.py_files = py_files
+        self.packages = packages
+        self.on_existing = on_existing
+        self.on_kill_policy = on_kill
+        self.deferrable = deferrable
+        self.poll_interval = poll_interval
+
+    def execute(self, context: Context) -> dict[str, Any]:
+        """Reconcile with the job directory, then wait.
+
+        Returns:
+            What the run has to show.
+
+        Raises:
+            AirflowFailException: the run failed for good, or cannot be run as it is.
+            AirflowException: the run failed; a retry resumes it.
+        """
+        try:
+            self._check_backfill(context, self._run_id(context) if self.run_id is None else None)
+            return self._reconcile(context)
+        except (ConfigError, CheckpointError) as error:
+            raise AirflowFailException(str(error)) from error
+
+    def resume(self, context: Context, event: dict[str, Any] | None = None) -> dict[str, Any]:
+        """Continue when the trigger has fired; the job directory, asked again, is the truth."""
+        run_id = self._current(context)
+        try:
+            shown = self._shown(self._watcher(run_id), context)
+            if shown is not None:
+                return shown
+            event = event or {}
+            if event.get("driver_id") is None:
+                return self._reconcile(context)  # the driver that was in the way has ended
+        except (ConfigError, CheckpointError) as error:
+            raise AirflowFailException(str(error)) from error
+        raise _failure(str(event.get("reason", "")), fatal=bool(event.get("fatal")))
+
+    def on_kill(self) -> None:
+        """Stop the driver of a task that waits in a worker, as *on_kill* says."""
+        if self._claimed is not None and self.on_kill_policy == "cancel":
+            run_id, generation = self._claimed
+            self._hook().cancel(self.job_dir, run_id, generation, bootstrap=self._bootstrap())
+
+    # --- what differs ---------------------------------------------------------------------------
+
+    def _shown(self, watcher: RunWatcher, context: Context) -> dict[str, Any] | None:
+        """Return what the run has to show, verified; None while it is not there."""
+        raise NotImplementedError
+
+    def _check(self, hook: SparkStreamingHook, context: Context) -> None:
+        """Refuse what can be refused before a driver is submitted.
+
+        Raises:
+            ConfigError: nothing was written.
+        """
+        hook.check(self.job_dir, self.job)
+
+    def _submit(self, hook: SparkStreamingHook, run_id: str, context: Context) -> SubmissionRecord:
+        """Submit a driver."""
+        raise NotImplementedError
+
+    def _bootstrap(self) -> Mapping[str, str] | None:
+        """Return what :meth:`SparkStreamingHook.watcher` is to be told of a bootstrap."""
+        return None
+
+    def _decide(self, context: Context) -> str:
+        """Return the run to execute."""
+        return self._run_id(context)
+
+    def _current(self, context: Context) -> str:
+        """Return the run that was decided for."""
+        return self._run_id(context)
+
+    def _waits_for_foreign(self) -> bool:
+        # A driver of the run that is to be undone is stopping: its task was cleared.
+        return self.on_existing == "wait" or self._replays is not None
+
+    # --- what does not --------------------------------------------------------------------------
+
+    def _reconcile(self, context: Context) -> dict[str, Any]:
+        run_id = self._decide(context)
+        hook = self._hook()
+        watcher = self._watcher(run_id)
+        view, judgement = watcher.settle()
+        if judgement.verdict is Verdict.DONE:
+            self.log.info("Run %s has what it is for; nothing is left to do", run_id)
+            return self._shown(watcher, context) or {}
+        existing = self._existing_driver(watcher, view, judgement)
+        if existing is None:
+            self._check(hook, context)  # before anything is written
+        generation = hook.claim(self.job_dir, run_id)
+        self._claimed = (run_id, generation)
+        if existing is None:
+            run = JobDirectory(open_storage(self.job_dir)).run(run_id)
+            Asker.of(context).put(run)
+            record = self._submit(hook, run_id, context)
+            existing = Waited(record.driver_id, record.log)
+        shown = self._wait(run_id, existing, generation, context)
+        return shown if shown is not None else self._reconcile(context)
+
+    def _existing_driver(
+        self, watcher: RunWatcher, view: View, judgement: Judgement
+    ) -> Waited | None:
+        """Return whom to wait for before anything is submitted; None for nobody."""
+        if judgement.verdict is Verdict.FOREIGN:
+            replayed = view.lease is not None and view.lease.run_id == self._replays
+            if self.on_existing != "wait" and not replayed:
+                raise AirflowFailException(judgement.reason)
+            if replayed and self._replays is not None:  # what it goes on writing is undone anyway
+                hook = self._hook()
+                hook.cancel(self.job_dir, self._replays, hook.claim(self.job_dir, self._replays))
+            return Waited(driver_id=None, log=None)
+        driver_id = _driver_of_run(view, judgement.verdict)
+        if driver_id is None:
+            return None
+        if is_cancelled(watcher.requests, driver_id):
+            # The last try's trigger was killed by a clear: a driver takes a while to stop.
+            self.log.info("Driver %s was asked to stop: waiting for its end", driver_id)
+            return Waited(driver_id=None, log=None)
+        if self.on_existing == "fail":
+            msg = f"driver {driver_id} of this run is alive, and on_existing is 'fail'"
+            raise AirflowFailException(msg)
+        self.log.info("Driver %s of this run is alive: waiting for it", driver_id)
+        return Waited(driver_id, view.submission.log if view.submission is not None else None)
+
+    def _wait(
+        self, run_id: str, waited: Waited, generation: int, context: Context
+    ) -> dict[str, Any] | None:
+        """Return what the run has to show; None when the driver that was in the way has ended."""
+        trigger = SparkStreamingTrigger(
+            job_dir=local_path_of(self.job_dir) or self.job_dir,  # not relative to this worker
+            run_id=run_id,
+            driver_id=waited.driver_id,
+            generation=generation,
+            wait_for_foreign=self._waits_for_foreign(),
+            on_kill_policy=self.on_kill_policy,
+            poll_interval=self.poll_interval,
+            log_path=waited.log,
+            bootstrap=self._bootstrap(),
+        )
+        if self.deferrable:
+            self.defer(trigger=trigger, method_name="resume")
+        return self._wait_here(run_id, waited, context)
+
+    def _wait_here(self, run_id: str, waited: Waited, context: Context) -> dict[str, Any] | None:
+        clock = SystemClock()
+        watcher = self._watcher(run_id, waited.driver_id)
+        follower = LogFollower(waited.log)
+        while True:
+            judgement = watcher.judge()
+            while lines := follower.new_lines():
+                for line in lines:
+                    self.log.info("driver: %s", line)
+            shown = self._shown(watcher, context)
+            if shown is not None:
+                return shown
+            if not is_waiting(judgement.verdict, wait_for_foreign=self._waits_for_foreign()):
+                if waited.driver_id is None:
+                    return None
+                raise _failure(judgement.reason, fatal=judgement.fatal)
+            clock.sleep(self.poll_interval)
+
+    def _watcher(self, run_id: str, driver_id: str | None = None) -> RunWatcher:
+        bootstrap = self._bootstrap()
+        return self._hook().watcher(self.job_dir, run_id, driver_id, bootstrap=bootstrap)
+
+    def _hook(self) -> SparkStreamingHook:
+        return SparkStreamingHook(
+            self.conn_id, conf=self.conf, py_files=self.py_files, packages=self.packages
+        )
+
+    def _run_id(self, context: Context) -> str:
+        if self.run_id is not None:
+            return check_name(self.run_id, what="run id")
+        ti = context["ti"]
+        index = "" if ti.map_index is None or ti.map_index < 0 else f"-{ti.map_index}"
+        return derive_run_id(f"{ti.dag_id}-{ti.task_id}-{ti.run_id}{index}")
+
+
+def _driver_of_run(view: View, verdict: Verdict) -> str | None:
+    driver_id = driver_at_work(view, verdict)
+    submission = view.submission
+    if verdict is Verdict.RUNNING or driver_id is None or submission is None:
+        return driver_id
+    # One that has not come up for so long was lost with its machine; the lease keeps it out.
+    submitted = dt.datetime.fromisoformat(submission.submitted.replace("Z", "+00:00"))
+    age_s = (SystemClock().now() - submitted).total_seconds()
+    return driver_id if age_s < START_TIMEOUT_S else None
+
+
+def check_choice(name: str, value: str, allowed: Sequence[str]) -> None:
+    """Refuse a word that is not one of those allowed.
+
+    Raises:
+        ConfigError: the message lists them.
+    """
+    if value not in allowed:
+        msg = f"{name} {value!r}: use one of {', '.join(map(repr, allowed))}"
+        raise ConfigError(msg)
+
+
+def check_interval(interval: Sequence[str] | str | None) -> None:
+    """Refuse what is no interval.
+
+    Raises:
+        ConfigError: it has not a start and an end.
+    """
+    if interval is not None and (isinstance(interval, str) or len(interval) != 2):  # noqa: PLR2004 - these two
+        msg = f"interval {interval!r}: give a start and an end, or None for none"
+        raise ConfigError(msg)
+
+
+def _failure(reason: str, *, fatal: bool) -> AirflowException:
+    text = reason or "the driver ended without a final checkpoint"
+    return AirflowFailException(text) if fatal else AirflowException(text)

@@ -1,0 +1,193 @@
+"""``SparkBootstrapOperator``: a job's first state, made from history by the job itself."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar, cast
+
+from airflow_provider.hooks.spark_streaming import BOOTSTRAP
+from airflow_provider.operators.driving import DriverOperator, check_choice, check_interval
+from airflow_provider.operators.spark_savepoint import describe
+from airflow_provider.runtime.asking import OUTPUTS, parse_interval
+from airflow_provider.runtime.bootstraps import (
+    BootstrapAsk,
+    BootstrapWatcher,
+    check_not_begun,
+    check_same,
+    scratch_of,
+)
+from airflow_provider.runtime.clock import SystemClock
+from airflow_provider.runtime.errors import ConfigError
+from airflow_provider.runtime.jobdir import JobDirectory
+from airflow_provider.runtime.storage import open_storage
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from airflow.sdk import Context
+
+    from airflow_provider.hooks.spark_streaming import SparkStreamingHook
+    from airflow_provider.runtime.jobdir import SubmissionRecord
+    from airflow_provider.runtime.watching import RunWatcher
+
+
+class SparkBootstrapOperator(DriverOperator):
+    """Make a job's first state from history, and take the savepoint that the live job begins from.
+
+    A driver calls the job's function with *history_params*, reads what is there, forgets where the
+    sources were, and takes a savepoint; ``spark-stream state bootstrap`` is the same. The task is
+    green when the savepoint is there. It waits as :class:`SparkStreamingOperator` does: a driver
+    that is alive is adopted, a retry or a clear goes on where the last driver died, and a savepoint
+    that was made of the same is taken as it is. XCom, and the ``extra`` of each outlet asset's
+    event: as of :class:`SparkSavepointOperator`, so that a ``SparkStreamingOperator`` begins from
+    ``from_savepoint="{{ ti.xcom_pull(task_ids='bootstrap')['url'] }}"``.
+
+    Args:
+        job: the live job's function, ``FILE.py:FUNC`` or ``pkg.mod:FUNC``.
+        job_dir: the live job's home, in which nothing has begun.
+        history_params: parameters with which the function reads the history; templated.
+        live_params: those that the live job will be given, to compare both before anything is read;
+            None not to. Templated.
+        savepoint: the savepoint's own folder; None for ``JOB_DIR/savepoints/bootstrap``.
+        output: of the history: ``discard``, or ``keep`` to let the sinks have it.
+        keep_positions: names of sources that go on where history ended, because they read the same
+            later on; the others begin from their beginning.
+        interval: for ``ctx.interval``: start and end as ISO 8601; None for none.
+        run_id: None to derive it from DAG, task and DAG run, the same for every try.
+        conn_id: a Spark connection.
+        conf: Spark configuration; what is about state is the live job's from then on.
+        py_files: further files for the job, comma-separated.
+        packages: Maven coordinates, comma-separated.
+        on_kill: what happens to the driver when the task is killed, marked or cleared while it
+            waits. ``cancel``: it stops, and a later try goes on; ``detach``: it goes on.
+        deferrable: wait in the triggerer, without a worker slot.
+        poll_interval: seconds between looks at the job directory.
+
+    Raises:
+        ConfigError: an argument is not what it must be; when the DAG is parsed.
+    """
+
+    template_fields: Sequence[str] = (
+        "job",
+        "job_dir",
+        "history_params",
+        "live_params",
+        "savepoint",
+        "interval",
+        "run_id",
+        "conf",
+        "py_files",
+        "packages",
+        "conn_id",
+    )
+    template_fields_renderers: ClassVar[dict[str, str]] = {
+        "history_params": "json",
+        "live_params": "json",
+        "conf": "json",
+    }
+    ui_color: str = "#e7f0f7"
+
+    def __init__(
+        self,
+        *,
+        job: str,
+        job_dir: str,
+        history_params: Mapping[str, str],
+        live_params: Mapping[str, str] | None = None,
+        savepoint: str | None = None,
+        output: str = "discard",
+        keep_positions: Sequence[str] = (),
+        interval: Sequence[str] | None = None,
+        run_id: str | None = None,
+        conn_id: str = "spark_default",
+        conf: Mapping[str, str] | None = None,
+        py_files: str | None = None,
+        packages: str | None = None,
+        on_kill: str = "cancel",
+        deferrable: bool = True,
+        poll_interval: float = 1.0,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(
+            job=job,
+            job_dir=job_dir,
+            run_id=run_id,
+            conn_id=conn_id,
+            conf=conf,
+            py_files=py_files,
+            packages=packages,
+            on_existing="adopt",
+            on_kill=on_kill,
+            deferrable=deferrable,
+            poll_interval=poll_interval,
+            **kwargs,
+        )
+        check_choice("output", output, OUTPUTS)
+        check_interval(interval)
+        if live_params is not None and not live_params:
+            msg = "live_params is empty: give what the live job will be given, or None"
+            raise ConfigError(msg)
+        self.history_params = _texts(history_params)
+        self.live_params = None if live_params is None else _texts(live_params)
+        self.savepoint = savepoint
+        self.history_output = output  # Airflow has an ``output`` of its own
+        self.keep_positions = list(keep_positions)
+        self.interval = interval
+
+    def _shown(self, watcher: RunWatcher, context: Context) -> dict[str, Any] | None:
+        """Return what is told of the savepoint, and tell the outlets."""
+        watcher = cast("BootstrapWatcher", watcher)
+        made = watcher.made()
+        if made is None:
+            return None
+        watcher.clean()
+        told = describe(made)
+        for asset in self.outlets:
+            context["outlet_events"][asset].extra = told
+        return told
+
+    def _bootstrap(self) -> Mapping[str, str]:
+        ask = self._ask()
+        return {"target": open_storage(ask.target).url, "digest": ask.digest}
+
+    def _check(self, hook: SparkStreamingHook, context: Context) -> None:
+        super()._check(hook, context)
+        ask, directory = self._ask(), JobDirectory(open_storage(self.job_dir))
+        check_not_begun(directory, SystemClock())
+        check_same(scratch_of(directory, ask.target), ask)
+
+    def _submit(self, hook: SparkStreamingHook, run_id: str, context: Context) -> SubmissionRecord:
+        return hook.submit(
+            job_dir=self.job_dir,
+            run_id=run_id,
+            entry=self.job,
+            arguments=self._arguments(),
+            command=BOOTSTRAP,
+        )
+
+    def _arguments(self) -> list[str]:
+        arguments = ["--output", self.history_output]
+        for name, value in sorted(self.history_params.items()):
+            arguments += ["--param", f"{name}={value}"]
+        for name, value in sorted((self.live_params or {}).items()):
+            arguments += ["--live-param", f"{name}={value}"]
+        if self.savepoint is not None:
+            arguments += ["--to", self.savepoint]
+        for name in self.keep_positions:
+            arguments += ["--keep-position", name]
+        return arguments + (["--interval", *map(str, self.interval)] if self.interval else [])
+
+    def _ask(self) -> BootstrapAsk:
+        """Return what the driver will be asked, as far as it decides what is made."""
+        return BootstrapAsk(
+            job_dir=self.job_dir,
+            entry=self.job,
+            params=self.history_params,
+            to=self.savepoint,
+            output=self.history_output,
+            kept=tuple(self.keep_positions),
+            interval=parse_interval(self.interval),
+        )
+
+
+def _texts(params: Mapping[str, Any]) -> dict[str, str]:
+    return {name: str(value) for name, value in params.items()}

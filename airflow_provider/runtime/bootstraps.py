@@ -1,0 +1,295 @@
+"""A job's first state from history, as it is asked for and as it stands; without Spark.
+
+:mod:`airflow_provider.runtime.state.bootstrapping` makes it. This is what those use as well who
+only ask for it and wait: the documents, where they lie, and whether it is made.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from typing import TYPE_CHECKING, Final
+
+from airflow_provider.runtime.asking import OUTPUTS
+from airflow_provider.runtime.checkpoint import CheckpointLogs
+from airflow_provider.runtime.errors import ConfigError
+from airflow_provider.runtime.jobdir import JobDirectory, check_name
+from airflow_provider.runtime.lease import TAKEABLE, LeaseObserver, settle_free
+from airflow_provider.runtime.process import ProcessIdentity
+from airflow_provider.runtime.savepoint import MANIFEST, Savepoint, open_savepoint, refusing
+from airflow_provider.runtime.storage import Document, open_storage
+from airflow_provider.runtime.storage.trees import remove_if_empty, remove_tree
+from airflow_provider.runtime.watching import Judgement, RunWatcher, Verdict, View, judge
+
+if TYPE_CHECKING:
+    import datetime as dt
+    from collections.abc import Mapping
+
+    from airflow_provider.runtime.clock import Clock
+
+ORIGIN: Final = "bootstrap"
+RUN_ID: Final = "bootstrap"
+LABEL: Final = "bootstrap"
+"""The savepoint's label that tells what it was asked for with."""
+DOCUMENT: Final = "bootstrap.json"
+_SAVING_TIMEOUT_S: Final = 3600.0  # a store may copy for long; silence must end some time
+
+
+@dataclasses.dataclass(frozen=True)
+class BootstrapAsk:
+    """What is to be made of what.
+
+    Attributes:
+        job_dir: the live job's directory, in which nothing has begun yet.
+        entry: ``FILE.py:FUNC`` or ``pkg.mod:FUNC``: the live job's own.
+        params: of the history.
+        to: the savepoint's own folder; None for ``JOB_DIR/savepoints/bootstrap``.
+        output: ``discard``, or ``keep`` to let the sinks have it.
+        kept: names of sources that go on where history ended, because they read the same later on.
+        live_params: of the live job, to compare both before anything is read; None not to.
+        interval: for ``ctx.interval``.
+        master: as for a run.
+        conf: Spark configuration; the live job's, where it is about state.
+        driver_id: the submission that started this driver, None for a person's command.
+    """
+
+    job_dir: str
+    entry: str
+    params: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    to: str | None = None
+    output: str = "discard"
+    kept: tuple[str, ...] = ()
+    live_params: Mapping[str, str] | None = None
+    interval: tuple[dt.datetime, dt.datetime] | None = None
+    master: str | None = None
+    conf: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    driver_id: str | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse what needs no look at the job.
+
+        Raises:
+            ConfigError: *output* is not one of the words for it.
+        """
+        if self.output not in OUTPUTS:
+            words = ", ".join(repr(word) for word in OUTPUTS)
+            msg = f"output {self.output!r}: use one of {words}"
+            raise ConfigError(msg)
+
+    @property
+    def target(self) -> str:
+        """Return the savepoint's folder."""
+        return self.to or f"{self.job_dir.rstrip('/')}/savepoints/{ORIGIN}"
+
+    @property
+    def digest(self) -> str:
+        """Return what tells it from a bootstrap of something else to the same place.
+
+        A fixed program may lie elsewhere, so the entry point is not in it.
+        """
+        asked = [
+            sorted(self.params.items()),
+            self.output,
+            sorted(self.kept),
+            [each.isoformat() for each in self.interval or ()],
+        ]
+        return hashlib.sha256(json.dumps(asked).encode()).hexdigest()[:16]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class BootstrapRecord(Document):
+    """``bootstraps/<name>/bootstrap.json``: what the scratch job directory beside it is for."""
+
+    savepoint: str
+    digest: str
+    began: str
+
+
+def scratch_of(directory: JobDirectory, target: str) -> JobDirectory:
+    """Return the job directory in which the history for a savepoint is read.
+
+    Raises:
+        ConfigError: the savepoint's name cannot name a folder.
+    """
+    name = check_name(open_storage(target).url.rpartition("/")[2], what="savepoint")
+    return JobDirectory(directory.storage.at(f"bootstraps/{name}"))
+
+
+def find_made(target: str, digest: str) -> Savepoint | None:
+    """Return the savepoint that a bootstrap has made; None while there is none.
+
+    Raises:
+        ConfigError: there is one of this name, made of something else.
+    """
+    url = open_storage(target).url
+    if not open_storage(url).exists(MANIFEST):
+        return None
+    found = open_savepoint(url)
+    if found.record.origin == ORIGIN and found.record.labels.get(LABEL) == digest:
+        return found
+    msg = f"{url}: there is a savepoint of this name, made of something else; choose another one"
+    raise ConfigError(msg)
+
+
+def check_not_begun(directory: JobDirectory, clock: Clock) -> None:
+    """Refuse to make a first state of a job that has one; nothing is written.
+
+    Raises:
+        LeaseHeldError: a driver is running it.
+        ConfigError: it has begun.
+    """
+    with refusing(directory.url, "read"):
+        settle_free(directory.storage, clock)
+        begun = [
+            f"query {name!r} has a checkpoint"
+            for name in directory.query_names()
+            if CheckpointLogs(directory.checkpoint(name)).exists()
+        ]
+        begun += [f"run {run_id!r} is recorded" for run_id in directory.run_ids()]
+        begun += ["it was set to a savepoint"] if directory.storage.list("restores") else []
+    if begun:
+        msg = (
+            f"{directory.url}: the job has begun already ({begun[0]}), and a bootstrap makes a "
+            "job's first state; use a new job directory. To change the state that it has: "
+            "'spark-stream state rewrite'"
+        )
+        raise ConfigError(msg)
+
+
+def check_same(scratch: JobDirectory, ask: BootstrapAsk) -> None:
+    """Refuse to go on with what was begun from another history.
+
+    Raises:
+        ConfigError: another one was begun, and did not end.
+    """
+    with refusing(scratch.url, "read"):
+        before = BootstrapRecord.read(scratch.storage, DOCUMENT)
+    if before is not None and (before.savepoint, before.digest) != (ask.target, ask.digest):
+        msg = (
+            f"{scratch.url}: a bootstrap began at {before.began} for {before.savepoint} with other "
+            "parameters, and did not end; end it with the same command, give this one another "
+            "--to, or remove that folder"
+        )
+        raise ConfigError(msg)
+
+
+def remove_scratch(scratch: JobDirectory) -> None:
+    """Remove what a bootstrap that has made its savepoint leaves. Idempotent."""
+    remove_tree(scratch.url)
+    remove_if_empty(scratch.url.rpartition("/")[0])
+
+
+@dataclasses.dataclass(frozen=True)
+class BootstrapView(View):
+    """What one look at a bootstrap has shown.
+
+    Attributes:
+        made: whether its savepoint is there.
+        has_read: whether all history is read; the savepoint is about to be taken.
+        reader_gone: whether who has read it has certainly ended.
+    """
+
+    made: bool = False
+    has_read: bool = False
+    reader_gone: bool = True
+
+
+def judge_bootstrap(view: BootstrapView) -> Judgement:
+    """Decide what is going on, from one look.
+
+    A driver gives its lease up when it has read all history, and then takes the savepoint.
+    """
+    if view.made:
+        return Judgement(Verdict.DONE)
+    judgement = judge(view, run_id=RUN_ID)
+    is_over = view.exit is not None or view.submission_gone
+    if view.submission is None:  # a person's command, which says no more of itself
+        is_over = view.reader_gone
+    no_lease = {Verdict.ABSENT, Verdict.STARTING, Verdict.FAILED}
+    if view.has_read and not is_over and judgement.verdict in no_lease:
+        return Judgement(Verdict.RUNNING)
+    return judgement
+
+
+class BootstrapWatcher(RunWatcher):
+    """Looks at one bootstrap again and again.
+
+    Submissions lie in the live job's directory, where they outlast the scratch directory; lease,
+    attempts and requests are those of the job that reads the history.
+
+    Args:
+        directory: the live job's.
+        run_id: under which drivers are submitted.
+        clock: measures how long a heartbeat has stood still.
+        target: the savepoint's own folder.
+        digest: of what it is made, see :attr:`BootstrapAsk.digest`.
+        driver_id: the submission to watch; None for the last one.
+    """
+
+    def __init__(
+        self,
+        directory: JobDirectory,
+        run_id: str,
+        clock: Clock,
+        *,
+        target: str,
+        digest: str,
+        driver_id: str | None = None,
+    ) -> None:
+        super().__init__(directory.storage, run_id, clock, driver_id)
+        self._target = target
+        self._digest = digest
+        self._scratch = scratch_of(directory, target)
+        self._observer = LeaseObserver(self._scratch.storage, clock)
+        self._saving_since: float | None = None
+        self.requests = self._scratch.storage
+
+    def made(self) -> Savepoint | None:
+        """Return the savepoint; None while there is none.
+
+        Raises:
+            ConfigError: there is one of this name, made of something else.
+        """
+        return find_made(self._target, self._digest)
+
+    def look(self) -> BootstrapView:
+        """Look once."""
+        seen = super().look()
+        # A driver puts the final checkpoint, gives its lease up, puts the savepoint, and ends: what
+        # comes first is read last, or a driver would be taken for one that has ended in vain.
+        has_read = self._scratch.run(RUN_ID).final() is not None
+        attempts = self._scratch.run(RUN_ID).attempts()
+        lease = seen.lease
+        facts = {f.name: getattr(seen, f.name) for f in dataclasses.fields(seen)}
+        facts["attempt"] = attempts[-1] if attempts else None
+        facts["has_read"] = has_read
+        facts["reader_gone"] = lease is None or ProcessIdentity.from_dict(lease.owner).is_gone()
+        return BootstrapView(**facts, made=self.made() is not None)
+
+    def decide(self, view: View) -> Judgement:
+        """Decide from one look.
+
+        A savepoint takes no lease, so only time tells that the machine which takes it is gone.
+        """
+        judgement = (
+            judge_bootstrap(view) if isinstance(view, BootstrapView) else super().decide(view)
+        )
+        is_saving = judgement.verdict is Verdict.RUNNING and view.liveness in TAKEABLE
+        if not is_saving:
+            self._saving_since = None
+            return judgement
+        now = self._clock.monotonic()
+        if self._saving_since is None:
+            self._saving_since = now
+        if now - self._saving_since > _SAVING_TIMEOUT_S:
+            reason = f"all history is read, and there is no savepoint in {_SAVING_TIMEOUT_S:.0f} s"
+            return Judgement(Verdict.FAILED, reason)
+        return judgement
+
+    def clean(self) -> None:
+        """Remove what a driver that died at its very end has left, once the savepoint is made."""
+        view = self.look()
+        is_over = view.submission is None or view.exit is not None or view.submission_gone
+        if is_over and view.liveness in TAKEABLE:
+            remove_scratch(self._scratch)

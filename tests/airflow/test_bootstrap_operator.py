@@ -1,0 +1,355 @@
+"""The bootstrap's operator: what it finds, what it asks of a driver, and how it waits for one."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from airflow.sdk import DAG, Asset
+from airflow.sdk.bases.operator import ExecutorSafeguard
+from airflow.sdk.exceptions import AirflowException, AirflowFailException, TaskDeferred
+from airflow.sdk.module_loading import import_string
+from airflow.serialization.serialized_objects import DagSerialization
+from handmade import TI, Job, ended_process
+
+from airflow_provider.hooks.spark_streaming import BOOTSTRAP, SparkStreamingHook
+from airflow_provider.operators.spark_bootstrap import SparkBootstrapOperator
+from airflow_provider.runtime.bootstraps import (
+    LABEL,
+    ORIGIN,
+    RUN_ID,
+    BootstrapAsk,
+    BootstrapRecord,
+    BootstrapView,
+    judge_bootstrap,
+)
+from airflow_provider.runtime.clock import SystemClock
+from airflow_provider.runtime.errors import ConfigError
+from airflow_provider.runtime.jobdir import JobDirectory
+from airflow_provider.runtime.lease import Liveness
+from airflow_provider.runtime.process import identify_this
+from airflow_provider.runtime.requests import is_cancelled
+from airflow_provider.runtime.savepoint import Savepoint, job_source, take_savepoint
+from airflow_provider.runtime.watching import Verdict
+from airflow_provider.triggers.spark_streaming import SparkStreamingTrigger
+from tests.unit.jobs import a_final, a_run, a_submission, an_exit
+from tests.unit.support import EpochBench, FakeSink
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+MISSING = "/nowhere/jobs.py:daily"  # as soon as a driver is to be submitted, this is refused
+HISTORY = {"input": "/archive"}
+
+
+@pytest.fixture(autouse=True)
+def callable_outside_of_a_task() -> Iterator[None]:
+    """Airflow's own switch for tests: ``execute()`` may be called without a task runner."""
+    before, ExecutorSafeguard.test_mode = ExecutorSafeguard.test_mode, True
+    yield
+    ExecutorSafeguard.test_mode = before
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Job:
+    """Return the live job's directory, under whose task's run drivers are submitted."""
+    return Job(tmp_path / "job")
+
+
+@pytest.fixture
+def entry(tmp_path: Path) -> str:
+    """Return an entry point whose file is there."""
+    file = tmp_path / "jobs.py"
+    file.write_text("def daily(ctx): ...\n")
+    return f"{file}:daily"
+
+
+def operator_of(live: Job, **arguments: Any) -> SparkBootstrapOperator:
+    arguments = {"job": MISSING, "history_params": HISTORY, "poll_interval": 0.05, **arguments}
+    return SparkBootstrapOperator(task_id="daily", job_dir=live.url, **arguments)
+
+
+def scratch_of(job: Job) -> Job:
+    """Return the job directory in which the history is read."""
+    return Job(job.root / "bootstraps" / "bootstrap", RUN_ID)
+
+
+def make(job: Job, url: str | None = None, digest: str | None = None) -> Savepoint:
+    """Make a savepoint as a bootstrap of these parameters does."""
+    other = job.root.parent / "other"
+    if not other.exists():
+        EpochBench(other, FakeSink()).begun().published(2)
+    ask = BootstrapAsk(job_dir=job.url, entry=MISSING, params=HISTORY, to=url)
+    return take_savepoint(
+        job_source(str(other), SystemClock()),
+        ask.target,
+        origin=ORIGIN,
+        labels={LABEL: digest or ask.digest},
+        clock=SystemClock(),
+    )
+
+
+# --- when the DAG is parsed ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"output": "both"}, "output 'both': use one of 'discard', 'keep'"),
+        ({"interval": "2026-01-01"}, "interval '2026-01-01': give a start and an end"),
+        ({"live_params": {}}, "live_params is empty"),
+        ({"on_kill": "shoot"}, "on_kill 'shoot': use one of 'cancel', 'detach'"),
+        ({"job": "flights.jobs"}, "entry 'flights.jobs': write FILE.py:FUNCTION"),
+        ({"poll_interval": 0}, "poll_interval 0: seconds between looks"),
+    ],
+)
+def test_a_bad_argument_is_refused_when_the_dag_is_parsed(
+    job: Job, wrong: dict[str, Any], said: str
+) -> None:
+    """
+    The error names the argument, what it was, and what it may be.
+    """
+    with pytest.raises(ConfigError) as raised:
+        operator_of(job, **wrong)
+
+    assert said in str(raised.value)
+
+
+def test_it_is_stored_with_its_dag() -> None:
+    """
+    Airflow serialises what is templated.
+    """
+    with DAG("flights", schedule=None) as dag:
+        SparkBootstrapOperator(
+            task_id="b", job="j:f", job_dir="/{{ slice.name }}", history_params=HISTORY
+        )
+
+    stored = DagSerialization.from_dict(DagSerialization.to_dict(dag)).task_dict["b"]
+
+    assert ("/{{ slice.name }}", HISTORY) == (stored.job_dir, stored.history_params)
+
+
+def test_the_driver_is_told_all_that_was_asked(job: Job) -> None:
+    """
+    As arguments of ``spark-stream state bootstrap``, and none of ``run``.
+    """
+    asked = {
+        "history_params": {"b": "2", "a": "{{ params.a }}"},
+        "live_params": {"a": "now"},
+        "savepoint": "/s/first",
+        "output": "keep",
+        "keep_positions": ["table"],
+        "interval": ["2026-01-01", "{{ params.end }}"],
+    }
+    operator = operator_of(job, **asked)
+    operator.render_template_fields({"params": {"a": "x=y z", "end": "2026-02-01"}})
+
+    assert [
+        *("--output", "keep", "--param", "a=x=y z", "--param", "b=2", "--live-param", "a=now"),
+        *("--to", "/s/first", "--keep-position", "table", "--interval", "2026-01-01", "2026-02-01"),
+    ] == operator._arguments()
+    submit = SparkStreamingHook()._spark_submit("/job", "r", "m:f", ["--to", "x"], BOOTSTRAP)
+    assert ["state", "bootstrap", "/job", "--entry", "m:f", "--to", "x"] == (
+        submit._application_args
+    )
+
+
+# --- what it finds ------------------------------------------------------------------------------
+
+
+def test_a_savepoint_that_was_made_of_the_same_is_the_result(job: Job) -> None:
+    """
+    No driver is submitted; XCom and the outlets get the same, and leavings of a driver that died at
+    its very end are removed.
+    """
+    made = make(job)
+    left = scratch_of(job)
+    left.storage.put("job.json", b"{}")
+    outlet = Asset("state")
+    events = {outlet: SimpleNamespace(extra=None)}
+    operator = operator_of(job, outlets=[outlet])
+
+    told = operator.execute({"ti": TI, "outlet_events": events})
+
+    assert (made.url, "bootstrap") == (told["url"], told["name"])
+    assert 1 == told["queries"]["q"]["batch"]
+    assert told == events[outlet].extra
+    assert ["savepoints"] == sorted(path.name for path in job.root.iterdir())
+
+
+def test_a_savepoint_of_something_else_is_an_error(job: Job) -> None:
+    """
+    Another try would find it again.
+    """
+    make(job, digest="other")
+
+    with pytest.raises(AirflowFailException, match="made of something else; choose another one"):
+        operator_of(job).execute({"ti": TI})
+
+
+def test_a_job_that_has_begun_is_an_error(job: Job, entry: str) -> None:
+    """
+    Before anything is written.
+    """
+    JobDirectory(job.storage).run("live").put_record(a_run("live"))
+    before = job.documents()
+
+    with pytest.raises(AirflowFailException, match="the job has begun already"):
+        operator_of(job, job=entry).execute({"ti": TI})
+
+    assert before == job.documents()
+
+
+def test_another_history_that_was_not_read_to_its_end_is_an_error(job: Job, entry: str) -> None:
+    """
+    Before anything is written.
+    """
+    record = BootstrapRecord(savepoint=f"{job.url}/savepoints/bootstrap", digest="o", began="then")
+    record.put(scratch_of(job).storage, "bootstrap.json")
+    before = job.documents()
+
+    with pytest.raises(AirflowFailException, match="began at then for .* with other parameters"):
+        operator_of(job, job=entry).execute({"ti": TI})
+
+    assert before == job.documents()
+
+
+def test_a_driver_that_reads_the_history_is_adopted(job: Job) -> None:
+    """
+    Its lease is the scratch directory's; the trigger is told what it waits for, and where.
+    """
+    scratch = scratch_of(job)
+    job.submit("driver", process=identify_this())
+    with scratch.lease("driver"), pytest.raises(TaskDeferred) as raised:
+        operator_of(job).execute({"ti": TI})
+    trigger = raised.value.trigger
+    assert isinstance(trigger, SparkStreamingTrigger)
+    classpath, arguments = trigger.serialize()
+
+    assert ("driver", f"{job.url}/savepoints/bootstrap") == (
+        trigger.driver_id,
+        arguments["bootstrap"]["target"],
+    )
+    assert arguments == import_string(classpath)(**arguments).serialize()[1]
+
+
+def test_a_kill_asks_the_driver_where_it_listens(job: Job) -> None:
+    """
+    In the scratch directory; an older claim asks nobody.
+    """
+    scratch = scratch_of(job)
+    job.submit("driver", process=identify_this())
+    operator = operator_of(job)
+    with scratch.lease("driver"):
+        with pytest.raises(TaskDeferred) as raised:
+            operator.execute({"ti": TI})
+        operator_of(job)._hook().claim(job.url, job.run_id)
+        asyncio.run(raised.value.trigger.on_kill())
+        assert not is_cancelled(scratch.storage, "driver")
+        with pytest.raises(TaskDeferred) as raised:
+            operator.execute({"ti": TI})
+        asyncio.run(raised.value.trigger.on_kill())
+
+        assert is_cancelled(scratch.storage, "driver")
+        with pytest.raises(TaskDeferred) as raised:
+            operator.execute({"ti": TI})
+    assert None is raised.value.trigger.driver_id  # a later try waits for its end
+
+
+def test_a_driver_that_failed(job: Job) -> None:
+    """
+    Its own words are the error; one that no retry helps is told from one that a retry may.
+    """
+    scratch = scratch_of(job)
+    job.submit("driver", process=ended_process())
+    operator = operator_of(job, deferrable=False)
+    trigger = SparkStreamingTrigger(
+        job.url, job.run_id, "driver", 1, bootstrap=operator._bootstrap()
+    )
+
+    job.end("driver", 2, "spark-stream: error: history has no row for it")
+    event = asyncio.run(trigger._wait())
+    assert (Verdict.FAILED, True) == (event.verdict, event.fatal)
+    assert "history has no row for it" in event.reason
+    with pytest.raises(AirflowFailException, match="history has no row"):
+        operator.resume({"ti": TI}, vars(event) | {"driver_id": "driver"})
+
+    job.end("driver", 3)
+    scratch.attempt("driver", "FAILED", {"condition": "C", "reason": "the disk is full"})
+    event = asyncio.run(trigger._wait())
+    with pytest.raises(AirflowException, match="C: the disk is full") as raised:
+        operator.resume({"ti": TI}, vars(event) | {"driver_id": "driver"})
+    assert not isinstance(raised.value, AirflowFailException)
+
+
+# --- how it stands ------------------------------------------------------------------------------
+
+
+def view(**changed: Any) -> BootstrapView:
+    seen = BootstrapView(
+        final=None,
+        lease=None,
+        liveness=Liveness.FREE,
+        attempt=None,
+        submission=a_submission("d1"),
+        exit=None,
+        submission_gone=False,
+    )
+    return dataclasses.replace(seen, **changed)
+
+
+@pytest.mark.parametrize(
+    ("changed", "verdict"),
+    [
+        ({"made": True, "exit": an_exit(3)}, Verdict.DONE),
+        ({"submission": None}, Verdict.ABSENT),
+        ({"submission": None, "has_read": True}, Verdict.ABSENT),
+        ({"submission": None, "has_read": True, "reader_gone": False}, Verdict.RUNNING),
+        ({}, Verdict.STARTING),
+        ({"has_read": True}, Verdict.RUNNING),
+        ({"has_read": True, "exit": an_exit(3)}, Verdict.FAILED),
+        ({"has_read": True, "submission_gone": True}, Verdict.FAILED),
+        ({"exit": an_exit(0)}, Verdict.FAILED),
+    ],
+)
+def test_how_a_bootstrap_stands(changed: dict[str, Any], verdict: Verdict) -> None:
+    """
+    Only the savepoint is its end. A driver that has read everything has no lease any more, and is
+    at work as long as its process is.
+    """
+    assert verdict is judge_bootstrap(view(**changed)).verdict
+
+
+def test_a_driver_at_its_end_whose_machine_is_gone(job: Job) -> None:
+    """
+    It has given its lease up and takes the savepoint: silence for an hour ends the wait.
+    """
+    scratch = scratch_of(job)
+    job.submit("driver", process=dataclasses.replace(identify_this(), space="another"))
+    with scratch.lease("driver"):
+        scratch.run.put_final(a_final(RUN_ID))
+    bootstrap = operator_of(job)._bootstrap()
+    clock = SteppedClock()
+
+    watcher = SparkStreamingHook(clock=clock).watcher(
+        job.url, job.run_id, "driver", bootstrap=bootstrap
+    )
+    verdicts = []
+    for _ in range(3):
+        verdicts.append(watcher.judge().verdict)
+        clock.now_s += 3000.0
+
+    assert [Verdict.RUNNING, Verdict.RUNNING, Verdict.FAILED] == verdicts
+
+
+class SteppedClock(SystemClock):
+    """The machine's time of day, and seconds that a test lets pass."""
+
+    now_s = 0.0
+
+    def monotonic(self) -> float:
+        return self.now_s

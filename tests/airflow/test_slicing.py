@@ -1,0 +1,240 @@
+"""The slice in Airflow: its timetables, its templates, and tasks of backfills."""
+
+from __future__ import annotations
+
+import datetime as dt
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pendulum
+import pytest
+from airflow.sdk import (
+    DAG,
+    Asset,
+    CronDataIntervalTimetable,
+    CronPartitionTimetable,
+    PartitionedAssetTimetable,
+)
+from airflow.sdk.bases.operator import ExecutorSafeguard
+from airflow.sdk.exceptions import AirflowFailException
+from handmade import TI, Job
+
+from airflow_provider.hooks.backfills import AskerRecord
+from airflow_provider.operators.spark_bootstrap import SparkBootstrapOperator
+from airflow_provider.operators.spark_savepoint import SparkSavepointOperator
+from airflow_provider.operators.spark_stop import SparkStopOperator
+from airflow_provider.operators.spark_streaming import SparkStreamingOperator
+from airflow_provider.runtime.process import identify_this
+from airflow_provider.slices import Slice, find_slice
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+UTC = dt.timezone.utc
+START = dt.datetime(2026, 5, 1, tzinfo=UTC)
+END = dt.datetime(2026, 5, 2, tzinfo=UTC)
+NAME = "20260501T000000Z-20260502T000000Z"
+
+
+@pytest.fixture(autouse=True)
+def callable_outside_of_a_task() -> Iterator[None]:
+    """Airflow's own switch for tests: ``execute()`` may be called without a task runner."""
+    before, ExecutorSafeguard.test_mode = ExecutorSafeguard.test_mode, True
+    yield
+    ExecutorSafeguard.test_mode = before
+
+
+def context(run_type: str = "scheduled", **more: Any) -> Any:
+    dag_run = SimpleNamespace(run_type=run_type, conf=None, run_id="run_1")
+    times = {"data_interval_start": START, "data_interval_end": END}
+    return {"ti": TI, "run_id": "run_1", "dag_run": dag_run, **times, **more}
+
+
+def partition(timetable: Any, date: str, key: str = "k") -> Slice | None:
+    """Return the slice of a run of this partition."""
+    return find_slice(
+        {
+            "dag": DAG("flights", schedule=timetable),
+            "partition_key": key,
+            "partition_date": pendulum.parse(date),
+        }
+    )
+
+
+# --- timetables ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("cron", "zone", "date", "end"),
+    [
+        ("0 0 * * *", "UTC", "2026-05-01T00:00Z", "2026-05-02T00:00Z"),
+        ("0 0 1 * *", "UTC", "2026-02-01T00:00Z", "2026-03-01T00:00Z"),
+        ("0 0 * * *", "America/New_York", "2026-03-08T05:00Z", "2026-03-09T04:00Z"),
+        ("0 0 * * *", "Asia/Tokyo", "2026-04-30T15:00Z", "2026-05-01T15:00Z"),
+        ("0 * * * *", "Europe/Berlin", "2026-10-25T00:00Z", "2026-10-25T01:00Z"),
+        ("0 * * * *", "Europe/Berlin", "2026-10-25T01:00Z", "2026-10-25T02:00Z"),
+    ],
+)
+def test_a_partition_is_until_the_next_one(cron: str, zone: str, date: str, end: str) -> None:
+    """
+    In the timetable's own zone, also over a change of the clocks.
+    """
+    found = partition(CronPartitionTimetable(cron, timezone=zone), date)
+
+    assert Slice("k", (pendulum.parse(date), pendulum.parse(end))) == found
+
+
+@pytest.mark.parametrize(
+    "timetable",
+    [
+        PartitionedAssetTimetable(assets=Asset("flights")),
+        CronDataIntervalTimetable("0 0 * * *", timezone="UTC"),
+        None,
+    ],
+)
+def test_a_partition_whose_end_nobody_knows(timetable: Any) -> None:
+    """
+    Its key is the slice: partitions of assets, a key that a person gave.
+    """
+    assert Slice("eu") == partition(timetable, "2026-05-01T00:00Z", key="eu")
+
+
+# --- templates ----------------------------------------------------------------------------------
+
+
+def streaming(**arguments: Any) -> SparkStreamingOperator:
+    return SparkStreamingOperator(task_id="t", job="j:f", params=None, **arguments)
+
+
+@pytest.mark.parametrize(
+    "operator",
+    [
+        streaming(job_dir="/j/{{ slice.name }}"),
+        SparkSavepointOperator(task_id="t", job_dir="/j/{{ slice.name }}"),
+        SparkStopOperator(task_id="t", job_dir="/j/{{ slice }}"),
+        SparkBootstrapOperator(
+            task_id="t", job="j:f", job_dir="/j/{{ slice.name }}", history_params={}
+        ),
+    ],
+)
+def test_templates_of_every_operator_know_the_slice(operator: Any) -> None:
+    """
+    By its name, or as a text.
+    """
+    operator.render_template_fields(context())
+
+    assert f"/j/{NAME}" == operator.job_dir
+
+
+def test_templates_of_a_mapped_operator_know_the_slice() -> None:
+    """
+    Airflow renders those in another way.
+    """
+    given: Any = [{"job_dir": "/j/{{ slice.name }}"}]
+    with DAG("flights", schedule=None) as dag:
+        mapped = SparkSavepointOperator.partial(task_id="t").expand_kwargs(given)
+    ti = SimpleNamespace(**vars(TI) | {"map_index": 0, "is_mapped": True})
+    names = context(ti=ti, dag=dag)
+
+    mapped.render_template_fields(names)
+
+    assert f"/j/{NAME}" == names["task"].job_dir
+
+
+def test_a_template_without_a_slice_needs_none() -> None:
+    """
+    Only who asks for one is told that there is none, and not to try again.
+    """
+    none = {"data_interval_start": None, "data_interval_end": None}
+    operator = streaming(job_dir="/j/{{ run_id }}")
+    operator.render_template_fields(context(**none))
+    assert "/j/run_1" == operator.job_dir
+
+    operator = streaming(job_dir="/j/{{ slice.name }}")
+    with pytest.raises(AirflowFailException, match="run 'run_1': it cannot be told which slice"):
+        operator.render_template_fields(context(**none))
+
+
+# --- what a job is told -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("facts", "told"),
+    [
+        ({}, ["2026-05-01T00:00:00+00:00", "2026-05-02T00:00:00+00:00"]),
+        ({"data_interval_end": START}, ["2026-05-01T00:00:00+00:00"] * 2),
+        ({"data_interval_start": None}, None),
+        ({"partition_key": "eu"}, None),
+        (
+            {
+                "data_interval_start": None,
+                "dag_run": SimpleNamespace(
+                    conf={"interval_start": "2026-01-01", "interval_end": "2026-02-01"}
+                ),
+            },
+            ["2026-01-01T00:00:00+00:00", "2026-02-01T00:00:00+00:00"],
+        ),
+    ],
+)
+def test_the_interval_of_a_run_is_that_of_its_slice(
+    facts: dict[str, Any], told: list[str] | None
+) -> None:
+    """
+    Of a run without a slice it is what Airflow says, also if that is empty.
+    """
+    assert told == streaming(job_dir="/j")._interval(context(**facts))
+
+
+# --- backfills ----------------------------------------------------------------------------------
+
+EVERY = [
+    lambda job_dir: streaming(job_dir=job_dir),
+    lambda job_dir: SparkBootstrapOperator(
+        task_id="t", job="j:f", job_dir=job_dir, history_params={}
+    ),
+    lambda job_dir: SparkSavepointOperator(task_id="t", job_dir=job_dir),
+    lambda job_dir: SparkStopOperator(task_id="t", job_dir=job_dir),
+]
+
+
+@pytest.mark.parametrize("make", EVERY)
+def test_no_operator_touches_a_live_job_in_a_backfill(
+    tmp_path: Path, make: Callable[[str], Any]
+) -> None:
+    """
+    Told by an address without a template, and by what has run where a template leads; not a byte
+    is written, and another try would not help.
+    """
+    live = Job(tmp_path / "live", "live")
+    live.submit(process=identify_this())
+    before = live.documents()
+    for job_dir, said in (
+        (live.url, "every run of this task is given this job directory"),
+        ("{{ dag_run.where }}", "'live' was not begun by a DAG run's slice"),
+    ):
+        operator = make(job_dir)
+        names = context("backfill")
+        names["dag_run"].where = live.url
+        operator.render_template_fields(names)
+        with pytest.raises(AirflowFailException, match=said):
+            operator.execute(names)
+
+    assert before == live.documents()
+
+
+def test_a_run_says_who_has_begun_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """
+    Before its driver is submitted, and once.
+    """
+    job = Job(tmp_path / "job", "t")
+    operator = streaming(job_dir=job.url, run_id="t")
+    operator.job = "/nowhere/jobs.py:daily"
+    monkeypatch.setattr(operator, "_check", lambda *_: None)  # so that the submission refuses it
+    for run_type in ("scheduled", "manual"):
+        with pytest.raises(AirflowFailException, match="there is no file"):
+            operator.execute(context(run_type))
+
+    assert (
+        AskerRecord(dag_id="flights", dag_run_id="run_1", run_type="scheduled", slice=NAME)
+    ) == AskerRecord.read(job.run.storage, "asked_by.json")
