@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from airflow_provider.runtime.state import StateReader
+    from airflow_provider.runtime.state import StateReader, TableDiff
 
 ROOT = Path(__file__).resolve().parents[2]
 WORK = ROOT / ".work" / "state"
@@ -154,6 +154,7 @@ class Bench:
         batches = self.bootstrap()
         self.change()
         a, b = self.reader("a"), self.reader("b")
+        self.check_diff(a, b)
         for name, reader in (("a", a), ("b", b)):
             reader.table("totals", "keyed_state").write.parquet(f"{self.place}/rows-{name}")
         took = self.times["bootstrap"]
@@ -236,11 +237,21 @@ class Bench:
 
         return StateReader(self.spark, open_state(str(self.place / name)))
 
+    def check_diff(self, a: StateReader, b: StateReader) -> None:
+        """See that the keys that differ are those of the live rows, by what these say."""
+        found = keyed_diff(a, b).frame
+        if found is None:
+            sys.exit("state: the two states cannot be compared")
+        more = F.col("after.sum") - F.coalesce("before.sum", F.lit(0))
+        live = self.spark.read.parquet(str(self.place / "live"))
+        found = found.select("account", more.alias("amount"))
+        expect("keys that differ", all_of(found), all_of(live))
+
     # --- what is done with them -----------------------------------------------------------------
 
     def compare(self, a: StateReader, b: StateReader) -> None:
         """Read, query and compare the states, and the same rows in Parquet, in turns."""
-        from airflow_provider.runtime.state import diff_states, query_state
+        from airflow_provider.runtime.state import query_state
 
         rows_a, rows_b = (self.spark.read.parquet(f"{self.place}/rows-{n}") for n in "ab")
         rows_a.createOrReplaceTempView("rows_a")
@@ -256,8 +267,7 @@ class Bench:
             "removed": 0,
             "changed": -(-self.keys // CHANGED_EVERY),
         }
-        diff = {each.table: each for each in diff_states(a, b)}["keyed_state"]
-        expect("diff", self.timed("diff", diff.counts), truth)
+        expect("diff", self.timed("diff", lambda: keyed_diff(a, b).counts()), truth)
         self.timed("both read", lambda: (all_of(rows_a), all_of(rows_b)))
         found = self.timed("compared", lambda: diff_rows(rows_a, rows_b))
         expect("diff of rows", found, {k: n for k, n in truth.items() if n})
@@ -277,6 +287,13 @@ def all_of(rows: DataFrame) -> tuple[int, int]:
     hashed = F.bit_xor(F.xxhash64(*rows.columns))
     found = rows.agg(F.count("*"), hashed).collect()[0]
     return int(found[0]), int(found[1] or 0)
+
+
+def keyed_diff(a: StateReader, b: StateReader) -> TableDiff:
+    """Compare the keyed state of two savepoints."""
+    from airflow_provider.runtime.state import diff_states
+
+    return next(each for each in diff_states(a, b) if each.table == "keyed_state")
 
 
 def diff_rows(before: DataFrame, after: DataFrame) -> dict[str, int]:
