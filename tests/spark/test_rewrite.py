@@ -90,7 +90,9 @@ def test_deleted_keys_are_in_no_result(spark, place):
     told = change(spark, place, savepoint, "s2", delete_keys="k = 'a'", dry_run=True)
     assert ["s1"] == [path.name for path in (place.root / "savepoints").iterdir()]
     made = change(spark, place, savepoint, "s2", delete_keys="k = 'a'")
-    unclicked = change(spark, place, made.savepoint, "s3", delete_keys="clicked_id = 'y'")
+    unclicked = change(
+        spark, place, made.savepoint, "s3", delete_keys="clicked_id = 'y'", query="joined"
+    )
 
     assert told.deleted == made.deleted
     found = {name: (d.fits, d.keys) for name, (d,) in made.deleted.items()}
