@@ -223,9 +223,9 @@ def test_a_mixed_job_keeps_what_ends(spark, place, parted):
     Of two sources the one that ends is the same in history: its position is kept, and the live job
     reads none of it again.
     """
-    past = {"live": parted["past"]["input"], "past": parted["past"]["shown"]}
+    past = {"input": parted["past"]["input"], "past": parted["past"]["shown"]}
     made = bootstrap(spark, place, "half_bounded", past, kept=("past",))
-    live = {**past, "live": parted["live"]["input"]}
+    live = {**past, "input": parted["live"]["input"]}
     place.run(
         spark,
         "half_bounded",

@@ -20,7 +20,7 @@ import state_truths as truths
 from pyspark import cloudpickle
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name everybody knows
-from state_truths import Rows
+from state_truths import In, Rows
 from streams import START, Place, read_with_duckdb, windows_of, write_events
 
 from airflow_provider.runtime.cli import main
@@ -397,10 +397,11 @@ def test_differences_between_batches_and_a_moved_savepoint(spark, source, tmp_pa
         one, two = (StateReader(spark, state) for state in states)
         diffs = {each.table: each for each in diff_states(one, two)}
         for table, (columns, truth) in case.tables.items():
+            if table in {"recent", "numbers"}:  # a list and a map, as others
+                continue
             found = diffs[table].counts()
             assert found is not None
-            numbers = {"last": 1, "all": 1, "recent": 1, "cities": 2, "numbers": 3}
-            size = numbers.get(table, len(columns.split()))
+            size = {"last": 1, "all": 1, "cities": 2}.get(table, len(columns.split()))
             before, after = ({r[:size]: r[size:] for r in truth(b)} for b in BATCHES)
             assert found == {
                 "added": len(after.keys() - before.keys()),
@@ -408,6 +409,59 @@ def test_differences_between_batches_and_a_moved_savepoint(spark, source, tmp_pa
                 "changed": sum(before[key] != after[key] for key in before),
             }
         check_moved(spark, case, tmp_path / folder, tmp_path / f"of {folder}")
+
+
+@pytest.mark.soak
+def test_maps_are_the_same_whatever_the_order_of_their_entries(spark, tmp_path):
+    """
+    As the value of a key, and in rows that wait in a join, of which one is there twice.
+    """
+    once: list[In] = [{"k": "a", "m": {"x": 1, "y": 2}}, {"k": "b", "m": {"x": 1}}]
+    again: list[In] = [{"k": "a", "m": {"y": 2, "x": 1}}, {"k": "b", "m": {"x": 2}}]
+    twice: In = {"k": "c", "m": {"z": 1, "x": 2}}
+    run_with_maps(spark, tmp_path / "one", [*once, twice, twice])
+    run_with_maps(spark, tmp_path / "two", [*again, twice])
+
+    found = {}
+    for name in ("values", "waiting"):
+        one, two = (
+            StateReader(spark, open_state(str(tmp_path / place / name))) for place in ("one", "two")
+        )
+        found |= {(name, each.table): each for each in diff_states(one, two)}
+
+    none = {"added": 0, "removed": 0, "changed": 0}
+    assert {**none, "changed": 1} == found["values", KEYED].counts()
+    values = found["values", KEYED].frame.selectExpr("k", "before.first['x']", "after.first['x']")
+    assert Counter([("b", 1, 2)]) == rows_of(values)
+    assert {"added": 1, "removed": 1, "changed": 1} == found["waiting", "left"].counts()
+    waiting = found["waiting", "left"].frame.selectExpr("change", "k", "m['x']", "after.rows")
+    assert Counter([("added", "b", 2, 1), ("removed", "b", 1, None), ("changed", "c", 2, 1)]) == (
+        rows_of(waiting)
+    )
+    assert {**none, "changed": 1} == found["waiting", "right"].counts()
+
+
+def run_with_maps(spark: SparkSession, place: Path, rows: Sequence[In]) -> None:
+    """Keep maps as the values of keys, and in rows of a join, in a checkpoint each."""
+    (place / "input").mkdir(parents=True)
+    lines = (json.dumps({"time": "2026-01-01T00:00:00Z", **each}) + "\n" for each in rows)
+    (place / "input" / "0.json").write_text("".join(lines))
+    session = spark.newSession()
+    for key, value in ROCKSDB.items():
+        session.conf.set(key, value)
+    schema = "time timestamp, k string, m map<string, int>"
+    read = session.readStream.schema(schema).json(str(place / "input"))
+    left = read.withWatermark("time", "1 day")
+    right = left.selectExpr("time AS t2", "k AS k2")
+    soon = F.expr("k = k2 AND t2 BETWEEN time AND time + INTERVAL 1 HOUR")
+    queries = {
+        "values": (left.groupBy("k").agg(F.first("m")), "update"),
+        "waiting": (left.join(right, soon), "append"),
+    }
+    for name, (frame, mode) in queries.items():
+        writer = frame.writeStream.format("noop").outputMode(mode)
+        writer = writer.option("checkpointLocation", str(place / name))
+        writer.trigger(availableNow=True).start().awaitTermination()
 
 
 def test_growth_and_the_commands(spark, story, capsys, tmp_path):
