@@ -208,6 +208,23 @@ def test_logs_that_contradict_each_other_are_refused(spark, planned, committed):
         spark.logs.position()
 
 
+def test_a_batch_that_ends_between_two_looks_is_no_contradiction(spark):
+    """
+    From outside, the logs of a running query are listed one after the other, and Spark goes on.
+    """
+
+    class Running(LocalStorage):
+        def list(self, path: str) -> list[str]:
+            found = super().list(path)
+            if path == "offsets" and found == ["0"]:
+                spark.commit(0).run(1)
+            return found
+
+    spark.plan(0)
+
+    assert LogPosition(1, 1, 0) == CheckpointLogs(Running(str(spark.root))).position()
+
+
 def test_the_query_id_is_sparks(spark):
     """
     The id in the checkpoint's metadata is the query's, and there is none before it starts.

@@ -166,6 +166,11 @@ def with_state_ids(commit: bytes, ids: StateIds) -> bytes:
     return f"{version}\n{json.dumps(entry, separators=(',', ':'))}".encode()
 
 
+def _agree(last_offsets: int, last_commit: int) -> bool:
+    """Tell whether the last batch of both logs is the same, or one is open."""
+    return last_commit <= last_offsets <= last_commit + 1
+
+
 class CheckpointLogs:
     """The logs of one query's checkpoint.
 
@@ -196,21 +201,28 @@ class CheckpointLogs:
         return sorted(int(name) for name in self._storage.list(log) if name.isdigit())
 
     def position(self) -> LogPosition:
-        """Return how far the logs reach.
+        """Return how far the logs reach, also while the query runs.
 
         Raises:
             CheckpointError: they contradict each other.
         """
-        offsets, commits = self.batches("offsets"), self.batches("commits")
-        last_offsets, last_commit = max(offsets, default=-1), max(commits, default=-1)
-        if last_commit > last_offsets or last_offsets > last_commit + 1:
+        found, before = self._last_batches(), None
+        while not _agree(*found) and found != before:
+            # A batch may have ended between the two listings: what is so stays so.
+            found, before = self._last_batches(), found
+        last_offsets, last_commit = found
+        if not _agree(last_offsets, last_commit):
             msg = (
                 f"{self.url}: the last planned batch is {last_offsets} and the last committed one "
                 f"{last_commit}; files of this checkpoint are missing"
             )
             raise CheckpointError(msg)
-        watermark = self.offsets(last_offsets).watermark_ms if offsets else None
+        watermark = self.offsets(last_offsets).watermark_ms if last_offsets >= 0 else None
         return LogPosition(last_offsets, last_commit, watermark)
+
+    def _last_batches(self) -> tuple[int, int]:
+        offsets, commits = self.batches("offsets"), self.batches("commits")
+        return max(offsets, default=-1), max(commits, default=-1)
 
     def offsets(self, batch: int) -> OffsetEntry:
         """Return the entry of a planned batch.
