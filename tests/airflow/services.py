@@ -34,6 +34,7 @@ HERE = Path(__file__).resolve().parent
 AIRFLOW = Path(sys.executable).parent / "airflow"
 LOOPBACK = "127.0.0.1"
 UNPRIVILEGED = "nobody"  # PostgreSQL refuses to run as root
+ENDED = frozenset({"success", "failed", "skipped", "upstream_failed", "removed"})
 
 T = TypeVar("T")
 
@@ -396,6 +397,10 @@ class Airflow:
 
     def clear(self, dag_id: str, run_id: str, task_id: str, *, downstream: bool = False) -> None:
         """Clear a task, whatever became of it; and those that come after it."""
+        tasks = self.call("GET", f"/dags/{dag_id}/dagRuns/{run_id}/taskInstances")["task_instances"]
+        if all(task["state"] in ENDED for task in tasks):
+            # The scheduler is about to end the run, or has; in between it would not see the clear.
+            self.wait_for_end(dag_id, run_id)
         self.call(
             "POST",
             f"/dags/{dag_id}/clearTaskInstances",

@@ -31,8 +31,6 @@ def test_the_example_dag_waits_without_a_worker_slot_and_a_clear_repeats_nothing
     final = airflow.xcom(FLIGHTS, run_id, task_id)
     data = Path(airflow.environment["FLIGHTS_DATA"])
     result = demo().read_result(next((data / "output").iterdir()))
-    # Cleared before that, the run may be ended by a scheduler that has not seen the clear.
-    airflow.wait_for_end(FLIGHTS, run_id)
     airflow.clear(FLIGHTS, run_id, task_id)
     again = airflow.follow(FLIGHTS, run_id, task_id, until=("success", "failed"), within=60)
     final_again = airflow.xcom(FLIGHTS, run_id, task_id)
@@ -150,7 +148,6 @@ def test_a_task_marked_as_failed_stops_its_driver_and_a_clear_resumes(
     airflow.follow(dag_id, run_id, task_id, until=("deferred",), within=30)
     airflow.mark(dag_id, run_id, task_id, "failed")
     outcome = wait_for("the driver has ended", ended, within=60)
-    airflow.wait_for_end(dag_id, run_id)
     gated.open_gate()
     airflow.clear(dag_id, run_id, task_id)
     states = airflow.follow(dag_id, run_id, task_id, until=("success", "failed"), within=120)

@@ -398,9 +398,7 @@ class Stopped:
         return run_id, self.states(dag_id, run_id)
 
     def states(self, dag_id: str, run_id: str) -> list[str]:
-        states = self._airflow.follow(dag_id, run_id, "stop", until=ENDS, within=90)
-        self._airflow.wait_for_end(dag_id, run_id)  # or a clear may be overlooked
-        return states
+        return self._airflow.follow(dag_id, run_id, "stop", until=ENDS, within=90)
 
     def end_of_stream(self, run_id: str) -> tuple[str, str]:
         """Return the state of the stream's task, and its final checkpoint's outcome."""
