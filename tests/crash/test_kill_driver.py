@@ -77,7 +77,7 @@ def moments(place: Place) -> dict[str, str]:
 
 @pytest.mark.parametrize(
     ("files", "times"),
-    [(12, 4), pytest.param(120, 40, marks=[pytest.mark.soak, pytest.mark.timeout(3600)])],
+    [(8, 2), pytest.param(120, 40, marks=[pytest.mark.soak, pytest.mark.timeout(3600)])],
 )
 def test_a_driver_killed_at_any_moment_loses_and_repeats_nothing(place, drivers, files, times):
     """

@@ -84,6 +84,7 @@ def test_batches_come_to_take_the_target_time(spark, place, files, width, params
         assert "bytes" == said[-1]["sources"]["events"]["unit"]
 
 
+@pytest.mark.soak
 def test_rows_of_a_run_without_end_are_paced_by_a_source_in_python(spark, place):
     """
     The job's limit of 3,000 rows is a maximum: a second's worth is read in its place, to the last.
