@@ -15,7 +15,6 @@ from airflow_provider.runtime.asking import (
 from airflow_provider.runtime.clock import SystemClock
 from airflow_provider.runtime.durations import parse_duration
 from airflow_provider.runtime.errors import ConfigError
-from airflow_provider.runtime.jobdir import derive_run_id
 from airflow_provider.slices import choose_slice, facts_of
 
 if TYPE_CHECKING:
@@ -26,8 +25,6 @@ if TYPE_CHECKING:
     from airflow_provider.hooks.spark_streaming import SparkStreamingHook
     from airflow_provider.runtime.jobdir import SubmissionRecord
     from airflow_provider.runtime.watching import RunWatcher
-
-__all__ = ["SparkStreamingOperator", "derive_run_id"]
 
 ON_CLEAR: Final = ("resume", "replay")
 _RUN_INTERVAL: Final = "run"  # stands for the DAG run's data interval until there is one
