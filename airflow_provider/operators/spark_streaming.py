@@ -30,7 +30,7 @@ from airflow_provider.runtime.durations import parse_duration
 from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.failures import Marks
 from airflow_provider.runtime.handover import describe_running
-from airflow_provider.runtime.jobdir import JobDirectory, derive_run_id
+from airflow_provider.runtime.jobdir import JobDirectory
 from airflow_provider.runtime.restarting import parse_restart
 from airflow_provider.runtime.storage import open_storage
 from airflow_provider.runtime.supervising import Supervision, progress_of_driver
@@ -45,8 +45,6 @@ if TYPE_CHECKING:
     from airflow_provider.hooks.spark_streaming import SparkStreamingHook
     from airflow_provider.runtime.jobdir import SubmissionRecord
     from airflow_provider.runtime.watching import RunWatcher
-
-__all__ = ["SparkStreamingOperator", "derive_run_id"]
 
 ON_CLEAR: Final = ("resume", "replay")
 _RUN_INTERVAL: Final = "run"  # stands for the DAG run's data interval until there is one

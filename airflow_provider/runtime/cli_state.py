@@ -8,6 +8,7 @@ import logging
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider.runtime import cli_bootstrap, cli_rewrite
+from airflow_provider.runtime.asking import parse_pairs
 from airflow_provider.runtime.console import text_table
 from airflow_provider.runtime.errors import EXIT_OK, ConfigError
 from airflow_provider.runtime.java import check_java
@@ -286,13 +287,7 @@ def _spark(arguments: argparse.Namespace) -> Iterator[SparkSession]:
 
     for name in _TOLD_TWICE:
         PySparkLogger.getLogger(name).setLevel(logging.CRITICAL)
-    conf: dict[str, str] = {_TIME_ZONE: "UTC"}
-    for text in arguments.conf:
-        key, separator, value = text.partition("=")
-        if not separator or not key:
-            msg = f"--conf {text!r}: write --conf NAME=VALUE"
-            raise ConfigError(msg)
-        conf[key] = value
+    conf = {_TIME_ZONE: "UTC", **parse_pairs(arguments.conf, "--conf")}
     is_ours = SparkContext._active_spark_context is None
     if is_ours and not is_submitted():
         check_java()

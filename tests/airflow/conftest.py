@@ -53,6 +53,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.filterwarnings(_NOT_OURS))
 
 
+@pytest.fixture
+def callable_outside_of_a_task() -> Iterator[None]:
+    """Airflow's own switch for tests: ``execute()`` may be called without a task runner."""
+    from airflow.sdk.bases.operator import ExecutorSafeguard
+
+    before, ExecutorSafeguard.test_mode = ExecutorSafeguard.test_mode, True
+    yield
+    ExecutorSafeguard.test_mode = before
+
+
 @pytest.fixture(scope="session")
 def sqlite_airflow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
     """Give the environment of an Airflow on SQLite, enough for ``dag.test()``."""

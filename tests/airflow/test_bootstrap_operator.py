@@ -6,11 +6,10 @@ import asyncio
 import dataclasses
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from airflow.sdk import DAG, Asset
-from airflow.sdk.bases.operator import ExecutorSafeguard
 from airflow.sdk.exceptions import AirflowFailException, TaskDeferred
 from airflow.sdk.module_loading import import_string
 from airflow.serialization.serialized_objects import DagSerialization
@@ -40,19 +39,10 @@ from airflow_provider.triggers.spark_streaming import SparkStreamingTrigger
 from tests.unit.jobs import a_final, a_run, a_submission, an_exit
 from tests.unit.support import EpochBench, FakeSink
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+pytestmark = pytest.mark.usefixtures("callable_outside_of_a_task")
 
 MISSING = "/nowhere/jobs.py:daily"  # as soon as a driver is to be submitted, this is refused
 HISTORY = {"input": "/archive"}
-
-
-@pytest.fixture(autouse=True)
-def callable_outside_of_a_task() -> Iterator[None]:
-    """Airflow's own switch for tests: ``execute()`` may be called without a task runner."""
-    before, ExecutorSafeguard.test_mode = ExecutorSafeguard.test_mode, True
-    yield
-    ExecutorSafeguard.test_mode = before
 
 
 @pytest.fixture

@@ -10,33 +10,25 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from airflow.sdk import DAG, RetryAction
-from airflow.sdk.bases.operator import ExecutorSafeguard
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, TaskDeferred
 from airflow.serialization.serialized_objects import DagSerialization
 from handmade import ELSEWHERE, RUN, TI, Job, ended_process
 
 from airflow_provider.operators.retrying import FailureRetryPolicy, SparkRunFailedError
-from airflow_provider.operators.spark_streaming import SparkStreamingOperator, derive_run_id
+from airflow_provider.operators.spark_streaming import SparkStreamingOperator
 from airflow_provider.runtime.clock import SystemClock
 from airflow_provider.runtime.errors import ConfigError
-from airflow_provider.runtime.jobdir import check_name
+from airflow_provider.runtime.jobdir import check_name, derive_run_id
 from airflow_provider.runtime.requests import put_cancel
 from tests.unit.jobs import a_run
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
+
+pytestmark = pytest.mark.usefixtures("callable_outside_of_a_task")
 
 JOB = "flights.jobs:daily"
 MISSING = "/nowhere/jobs.py:daily"  # as soon as a driver is to be submitted, this is refused
-
-
-@pytest.fixture(autouse=True)
-def callable_outside_of_a_task() -> Iterator[None]:
-    """Airflow's own switch for tests: ``execute()`` may be called without a task runner."""
-    before, ExecutorSafeguard.test_mode = ExecutorSafeguard.test_mode, True
-    yield
-    ExecutorSafeguard.test_mode = before
 
 
 @pytest.fixture

@@ -6,11 +6,10 @@ import shutil
 import tempfile
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from airflow.sdk import DAG, Asset
-from airflow.sdk.bases.operator import ExecutorSafeguard
 from airflow.sdk.exceptions import AirflowFailException
 from airflow.serialization.serialized_objects import DagSerialization
 
@@ -21,16 +20,7 @@ from airflow_provider.runtime.savepoint import find_savepoints, open_savepoint
 from airflow_provider.runtime.storage.local import LocalStorage
 from tests.unit.savepoint_refusals import TAKES, Case, make, rights, tree
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-
-@pytest.fixture(autouse=True)
-def callable_outside_of_a_task() -> Iterator[None]:
-    """Airflow's own switch for tests: ``execute()`` may be called without a task runner."""
-    before, ExecutorSafeguard.test_mode = ExecutorSafeguard.test_mode, True
-    yield
-    ExecutorSafeguard.test_mode = before
+pytestmark = pytest.mark.usefixtures("callable_outside_of_a_task")
 
 
 @pytest.fixture

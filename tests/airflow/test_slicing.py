@@ -16,7 +16,6 @@ from airflow.sdk import (
     CronPartitionTimetable,
     PartitionedAssetTimetable,
 )
-from airflow.sdk.bases.operator import ExecutorSafeguard
 from airflow.sdk.exceptions import AirflowFailException
 from handmade import TI, Job
 
@@ -29,20 +28,14 @@ from airflow_provider.runtime.process import identify_this
 from airflow_provider.slices import Slice, find_slice
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
+
+pytestmark = pytest.mark.usefixtures("callable_outside_of_a_task")
 
 UTC = dt.timezone.utc
 START = dt.datetime(2026, 5, 1, tzinfo=UTC)
 END = dt.datetime(2026, 5, 2, tzinfo=UTC)
 NAME = "20260501T000000Z-20260502T000000Z"
-
-
-@pytest.fixture(autouse=True)
-def callable_outside_of_a_task() -> Iterator[None]:
-    """Airflow's own switch for tests: ``execute()`` may be called without a task runner."""
-    before, ExecutorSafeguard.test_mode = ExecutorSafeguard.test_mode, True
-    yield
-    ExecutorSafeguard.test_mode = before
 
 
 def context(run_type: str = "scheduled", **more: Any) -> Any:

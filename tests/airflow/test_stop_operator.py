@@ -10,7 +10,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,7 +18,6 @@ from urllib.parse import quote
 import pandas as pd
 import pytest
 from airflow.sdk import DAG, Asset
-from airflow.sdk.bases.operator import ExecutorSafeguard
 from airflow.sdk.exceptions import AirflowFailException, TaskDeferred
 from airflow.sdk.module_loading import import_string
 from airflow.serialization.serialized_objects import DagSerialization
@@ -37,16 +35,10 @@ from airflow_provider.triggers import holding
 from airflow_provider.triggers.spark_stop import SparkStopTrigger
 from tests.unit.jobs import a_run
 
+pytestmark = pytest.mark.usefixtures("callable_outside_of_a_task")
+
 POLL_S = 0.05
 HOLD_S = 0.5
-
-
-@pytest.fixture(autouse=True)
-def callable_outside_of_a_task() -> Iterator[None]:
-    """Airflow's own switch for tests: ``execute()`` may be called without a task runner."""
-    before, ExecutorSafeguard.test_mode = ExecutorSafeguard.test_mode, True
-    yield
-    ExecutorSafeguard.test_mode = before
 
 
 @pytest.fixture(autouse=True)

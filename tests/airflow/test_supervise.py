@@ -12,7 +12,6 @@ from urllib.parse import quote
 
 import pandas as pd
 import pytest
-from airflow.sdk.bases.operator import ExecutorSafeguard
 from handmade import TI
 from services import HERE, Airflow, end_drivers, run_dag, wait_for
 from test_example_dags import put_month
@@ -26,15 +25,14 @@ from airflow_provider.runtime.storage import open_storage
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("callable_outside_of_a_task")]
 
 STUCK = f"{HERE}/dags/jobs/stuck.py:copy"
 
 
 @pytest.fixture
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def place(tmp_path: Path) -> Iterator[Path]:
     """Give the folder of a stream, whose drivers do not outlive the test."""
-    monkeypatch.setattr(ExecutorSafeguard, "test_mode", True)
     (tmp_path / "input").mkdir()
     yield tmp_path
     end_drivers(tmp_path)

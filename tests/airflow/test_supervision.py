@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from airflow.sdk import Asset
-from airflow.sdk.bases.operator import ExecutorSafeguard
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, TaskDeferred
 from handmade import ELSEWHERE, TI
 from streams import RUN, Stream
@@ -27,20 +26,18 @@ from airflow_provider.triggers.spark_streaming import SparkStreamingTrigger
 from tests.unit.support import FakeClock
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
+
+pytestmark = pytest.mark.usefixtures("callable_outside_of_a_task")
 
 MISSING = "/nowhere/jobs.py:daily"  # as soon as a driver is to be submitted, this is refused
 DELAYS = Asset("delays")
 
 
 @pytest.fixture(autouse=True)
-def callable_outside_of_a_task(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Airflow's own switch for tests; and nobody's worker has to be noticed here."""
+def no_worker_to_notice(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody's worker has to be noticed here."""
     monkeypatch.setattr(holding, "HOLD_S", 0.0)
-    before, ExecutorSafeguard.test_mode = ExecutorSafeguard.test_mode, True
-    yield
-    ExecutorSafeguard.test_mode = before
 
 
 @pytest.fixture
