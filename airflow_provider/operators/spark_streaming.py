@@ -31,7 +31,7 @@ from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.failures import Marks
 from airflow_provider.runtime.handover import describe_running
 from airflow_provider.runtime.jobdir import JobDirectory
-from airflow_provider.runtime.restarting import parse_restart
+from airflow_provider.runtime.restarting import FAILOVERS, Failover, parse_restart
 from airflow_provider.runtime.storage import open_storage
 from airflow_provider.runtime.supervising import Supervision, progress_of_driver
 from airflow_provider.runtime.watching import Verdict
@@ -100,6 +100,8 @@ class SparkStreamingOperator(DriverOperator):
         restart: whether and when the driver starts a query again that fails, such as
             ``"fixed-delay(attempts=3, delay=10 seconds)"``; by default ``exponential-delay`` with
             ``until="stopped"``, else ``none``; see docs/failures.md.
+        failover: what is started again with it: its ``region``, which is the query alone unless
+            others see what it has not committed, or ``full``, every query that has not ended.
         fails_as: the class of a failure by the type of the exception that led to it, such as
             ``{"jobs.BadRow": "NON_RECOVERABLE"}``; see docs/failures.md.
         max_runtime: supervise a run without an end for so long, and hand it over: the task
@@ -159,6 +161,7 @@ class SparkStreamingOperator(DriverOperator):
         trigger: str | float | None = None,
         target_batch_time: str | float | None = None,
         restart: str | Mapping[str, Any] | None = None,
+        failover: str = Failover.REGION.value,
         fails_as: Mapping[str, str] | None = None,
         max_runtime: str | float | None = None,
         max_silence: str | float | None = None,
@@ -203,7 +206,8 @@ class SparkStreamingOperator(DriverOperator):
         self.replayable_runs = replayable_runs
         self.trigger = trigger
         self.target_batch_time = target_batch_time
-        self.failure_arguments = _failure_arguments(restart, fails_as)
+        check_choice("failover", failover, FAILOVERS)
+        self.failure_arguments = _failure_arguments(restart, failover, fails_as)
         self.max_runtime_s = parse_max_runtime(max_runtime, until=until, on_clear=on_clear)
         self.limits = parse_limits(
             max_silence, max_lag, max_lag_time, trigger=trigger, poll_interval=poll_interval
@@ -347,11 +351,11 @@ def _check_numbers(runs: int, target_batch_time: str | float | None) -> None:
 
 
 def _failure_arguments(
-    restart: str | Mapping[str, Any] | None, fails_as: Mapping[str, str] | None
+    restart: str | Mapping[str, Any] | None, failover: str, fails_as: Mapping[str, str] | None
 ) -> list[str]:
     # In seconds, which a driver reads without any package of its own.
     strategy = ["--restart", parse_restart(restart).to_text()] if restart else []
+    scope = ["--failover", failover] if failover != Failover.REGION else []
     listed = sorted(Marks.parse(fails_as or {}).listed.items())
-    return strategy + [
-        part for name, kind in listed for part in ("--fails-as", f"{name}={kind.value}")
-    ]
+    types = [part for name, kind in listed for part in ("--fails-as", f"{name}={kind.value}")]
+    return [*strategy, *scope, *types]

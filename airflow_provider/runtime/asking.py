@@ -20,6 +20,7 @@ from airflow_provider.runtime.jobdir import (
     check_name,
 )
 from airflow_provider.runtime.lifecycle import AtEnd
+from airflow_provider.runtime.restarting import Failover
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -62,6 +63,7 @@ class Ask:
             that goes on until it is stopped. An attempt may ask for another one than the last did.
         restart: whether and when a query that fails is started again in the driver; None for the
             default, see :func:`~.restarting.default_restart`.
+        failover: how much is started again with it.
         marks: exception types whose class whoever runs the job has listed.
         bootstrap: ``discard`` or ``keep``, for a run that only makes state: no query or source ends
             in it, and with ``discard`` nothing is written. None for any other run.
@@ -87,6 +89,7 @@ class Ask:
     target_batch_s: float | None = None
     bootstrap: str | None = None
     restart: RestartStrategy | None = None
+    failover: Failover = Failover.REGION
     marks: Marks = dataclasses.field(default_factory=Marks)
 
     def __post_init__(self) -> None:

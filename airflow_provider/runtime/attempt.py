@@ -196,9 +196,7 @@ class Attempt:
             self._run, self._ask.entry, self._driver_id, self._lease.token, self._clock.now()
         )
         failpoints.hit("attempt.recorded")
-        self._restarter = Restarter(
-            self._ask.restart, self._job, self._run, self._attempt, clock=self._clock
-        )
+        self._restarter = Restarter(self._ask, self._job, self._run, self._attempt, self._clock)
         self._meter = ProgressMeter(self._clock, self._attempt.attempt)
         self._replayable = replayable_runs(
             self._directory, self._run.run_id, self._ask.replayable_runs

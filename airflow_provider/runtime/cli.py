@@ -36,7 +36,7 @@ from airflow_provider.runtime.errors import (
 from airflow_provider.runtime.failures import Failure, Marks, classify
 from airflow_provider.runtime.jobdir import known_job
 from airflow_provider.runtime.lease import LeaseObserver
-from airflow_provider.runtime.restarting import parse_restart
+from airflow_provider.runtime.restarting import FAILOVERS, Failover, parse_restart
 from airflow_provider.runtime.storage import open_storage
 from airflow_provider.runtime.watching import RunWatcher
 
@@ -127,6 +127,7 @@ def _ask_of(arguments: argparse.Namespace) -> Ask:
         target_batch_s=parse_target_batch_time(arguments.target_batch_time),
         marks=Marks.parse(arguments.fails_as),
         restart=parse_restart(arguments.restart) if arguments.restart else None,
+        failover=Failover(arguments.failover),
     )
 
 
@@ -352,14 +353,20 @@ def _add_run(commands: Any) -> None:
     run.add_argument("--replayable-runs", type=int, default=0, metavar="N", help=text)
     text = "first undo this run: its rows are taken back, the job is as it was before it"
     run.add_argument("--replay", metavar="RUN_ID", help=text)
-    text = "of a query that fails; such as 'fixed-delay(attempts=3, delay=10 s)', or none"
-    run.add_argument("--restart", metavar="STRATEGY", help=text)
-    text = "the class of failures of an exception type, such as jobs.BadRow=NON_RECOVERABLE"
-    run.add_argument("--fails-as", action="append", default=[], metavar="TYPE=CLASS", help=text)
+    _add_failures(run)
     run.add_argument("--master", metavar="URL", help="default: local[*], or what spark-submit says")
     run.add_argument("--conf", action="append", default=[], metavar="K=V", help="for Spark")
     run.add_argument("--driver-id", help=argparse.SUPPRESS)  # set by who submits a driver
     run.add_argument("--json", action="store_true", help="print the final checkpoint on stdout")
+
+
+def _add_failures(run: argparse.ArgumentParser) -> None:
+    text = "of a query that fails; such as 'fixed-delay(attempts=3, delay=10 s)', or none"
+    run.add_argument("--restart", metavar="STRATEGY", help=text)
+    text = "what is started again with it: its region, which is the default, or every query"
+    run.add_argument("--failover", choices=FAILOVERS, default=Failover.REGION.value, help=text)
+    text = "the class of failures of an exception type, such as jobs.BadRow=NON_RECOVERABLE"
+    run.add_argument("--fails-as", action="append", default=[], metavar="TYPE=CLASS", help=text)
 
 
 if __name__ == "__main__":

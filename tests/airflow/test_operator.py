@@ -566,13 +566,17 @@ def test_restarts_and_types_are_listed_when_the_dag_is_parsed() -> None:
     """
     A wrong listing is an import error of the DAG; a right one reaches the driver.
     """
-    operator = in_dag(fails_as={"jobs.BadRow": "data-missing"}, restart={"type": "fixed-delay"})
+    operator = in_dag(
+        fails_as={"jobs.BadRow": "data-missing"}, restart={"type": "fixed-delay"}, failover="full"
+    )
 
-    restart = ["--restart", "fixed-delay(attempts=1, delay=1.0)"]
+    restart = ["--restart", "fixed-delay(attempts=1, delay=1.0)", "--failover", "full"]
     assert [*restart, "--fails-as", "jobs.BadRow=DATA_MISSING"] == operator.failure_arguments
     assert [] == in_dag().failure_arguments
     with pytest.raises(ConfigError, match="there is no strategy 'sometimes'"):
         in_dag(restart="sometimes")
+    with pytest.raises(ConfigError, match="failover 'all': use one of 'region', 'full'"):
+        in_dag(failover="all")
     with pytest.raises(ConfigError, match="there is no class 'FATAL'"):
         in_dag(fails_as={"jobs.BadRow": "FATAL"})
 

@@ -122,7 +122,7 @@ def test_what_has_finished_is_left_alone():
     """
     assert tuple("34") == failover_scope(SIX, CHAIN, "3", finished="12").restart
     assert ("2",) == failover_scope(SIX, CHAIN, "2", finished="1").restart
-    everything = failover_scope(SIX, CHAIN, "3", failover=Failover.ALL, finished="12")
+    everything = failover_scope(SIX, CHAIN, "3", failover=Failover.FULL, finished="12")
     assert tuple("3456") == everything.restart
 
 
@@ -135,11 +135,11 @@ def test_what_a_finished_query_has_lost_cannot_be_healed():
     assert (("4", "5"), ("1",)) == (scope.restart, scope.impossible)
 
 
-def test_all_means_all_that_has_not_ended():
+def test_full_means_all_that_has_not_ended():
     """
     Flink's RestartAllFailoverStrategy, in the job's order.
     """
-    assert SIX == failover_scope(SIX, CROSSED, "6", failover=Failover.ALL).restart
+    assert SIX == failover_scope(SIX, CROSSED, "6", failover=Failover.FULL).restart
 
 
 @pytest.mark.parametrize(

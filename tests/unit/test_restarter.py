@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from airflow_provider.runtime.asking import Ask
 from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.failures import Failure, FailureClass, classify
 from airflow_provider.runtime.jobdir import JobDirectory
@@ -24,6 +25,7 @@ from airflow_provider.runtime.lifecycle import (
 from airflow_provider.runtime.restarting import (
     Edge,
     ExponentialDelay,
+    Failover,
     FixedDelay,
     Restarter,
     edges_of,
@@ -69,11 +71,12 @@ def clock():
     return FakeClock()
 
 
-def restarter_of(run, clock, strategy=THREE_TIMES, attempt=1, job=None) -> Restarter:
+def restarter_of(run, clock, strategy=THREE_TIMES, attempt=1, job=None, **asked) -> Restarter:
     record = an_attempt(attempt)
     run.put_attempt(record)
     dice = random.Random(0)
-    return Restarter(strategy, job or a_job(), run, record, clock=clock, dice=dice)
+    ask = Ask(job_dir=run.storage.url, entry="jobs:copy", restart=strategy, **asked)
+    return Restarter(ask, job or a_job(), run, record, clock, dice=dice)
 
 
 def test_a_failure_that_may_heal_is_granted_a_restart(run, clock):
@@ -87,6 +90,15 @@ def test_a_failure_that_may_heal_is_granted_a_restart(run, clock):
     clock.sleep(10)
     assert restarter.is_due([Ended()])
     assert not restarter.is_due([]), "nobody waits"
+
+
+def test_every_query_that_has_not_ended_is_started_again_if_that_is_asked_for(run, clock):
+    """
+    Flink's ``full`` failover.
+    """
+    restarter = restarter_of(run, clock, failover=Failover.FULL)
+
+    assert QueryFailed("a", THREE) == restarter.after(LOST, reading())
 
 
 def test_a_restart_waits_for_the_last_tasks(run, clock):

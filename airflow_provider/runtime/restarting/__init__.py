@@ -2,6 +2,7 @@
 
 from airflow_provider.runtime.restarting.parsing import default_restart, parse_restart
 from airflow_provider.runtime.restarting.regions import (
+    FAILOVERS,
     Edge,
     Failover,
     FailoverScope,
@@ -19,6 +20,7 @@ from airflow_provider.runtime.restarting.strategies import (
 )
 
 __all__ = [
+    "FAILOVERS",
     "Edge",
     "ExponentialDelay",
     "Failover",

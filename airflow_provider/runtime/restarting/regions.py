@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
@@ -20,7 +20,10 @@ class Failover(str, enum.Enum):
     """How much is started again."""
 
     REGION = "region"  # the failed query, and what cannot be told from it
-    ALL = "all"  # every query that has not ended
+    FULL = "full"  # every query that has not ended
+
+
+FAILOVERS: Final = tuple(each.value for each in Failover)
 
 
 class Edge(NamedTuple):
@@ -78,7 +81,7 @@ def failover_scope(
     _check(queries, [failed, *lost, *(end for edge in edges for end in edge[:2])])
     regions = _regions_of(queries, edges)
     anew = _produced_anew(regions, edges, failed, frozenset(lost))
-    restart = frozenset(queries) if failover is Failover.ALL else regions[failed] | anew
+    restart = frozenset(queries) if failover is Failover.FULL else regions[failed] | anew
     ended = frozenset(finished)
     return FailoverScope(
         restart=_ordered(queries, restart - ended),

@@ -15,13 +15,14 @@ from airflow_provider.runtime.restarting.strategies import RestartState
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
 
+    from airflow_provider.runtime.asking import Ask
     from airflow_provider.runtime.clock import Clock
     from airflow_provider.runtime.failures import Failure
     from airflow_provider.runtime.jobdir import AttemptRecord, RunDirectory
     from airflow_provider.runtime.lifecycle import Lifecycle
     from airflow_provider.runtime.preparing import DeclaredJob
     from airflow_provider.runtime.queries import BatchQuery, QueryDefinition, RunningQuery
-    from airflow_provider.runtime.restarting.strategies import RestartStrategy
+    from airflow_provider.runtime.restarting.regions import FailoverScope
 
 log = logging.getLogger(__name__)
 
@@ -37,7 +38,7 @@ class Restarter:
     ended it begins anew: then whoever has started it again has decided so.
 
     Args:
-        strategy: how often, and after which delays; None for the default of such a run.
+        ask: which strategy, or None for the default of such a run, and which failover.
         job: what the job's function has declared.
         run: where the attempts are.
         attempt: this one.
@@ -47,15 +48,16 @@ class Restarter:
 
     def __init__(
         self,
-        strategy: RestartStrategy | None,
+        ask: Ask,
         job: DeclaredJob,
         run: RunDirectory,
         attempt: AttemptRecord,
-        *,
         clock: Clock,
+        *,
         dice: random.Random | None = None,
     ) -> None:
-        self._strategy = strategy or default_restart(job.plan.until)
+        self._strategy = ask.restart or default_restart(job.plan.until)
+        self._failover = ask.failover
         self._queries = job.queries
         self._run = run
         self._clock = clock
@@ -81,9 +83,7 @@ class Restarter:
             return Failed(dataclasses.replace(failure, reason=f"{failure.reason}{why}"))
         self._due = self._clock.monotonic() + decision.delay_s
         self._put(failure)
-        drained = [name for name, phase in life.queries.items() if phase is QueryPhase.DRAINED]
-        edges = edges_of(self._queries, life.upstream)
-        scope = failover_scope(tuple(life.queries), edges, query, finished=drained)
+        scope = self._scope_of(query, life)
         log.warning(
             "run=%s %s: restart %d in %.1f s of %s",
             self._run.run_id,
@@ -93,6 +93,13 @@ class Restarter:
             ", ".join(scope.restart),
         )
         return QueryFailed(query, scope.restart)
+
+    def _scope_of(self, query: str, life: Lifecycle) -> FailoverScope:
+        drained = [name for name, phase in life.queries.items() if phase is QueryPhase.DRAINED]
+        edges = edges_of(self._queries, life.upstream)
+        return failover_scope(
+            tuple(life.queries), edges, query, failover=self._failover, finished=drained
+        )
 
     def is_due(self, queries: Iterable[RunningQuery | BatchQuery]) -> bool:
         """Tell whether *queries*, which do not run, may be started again; not if there are none.
