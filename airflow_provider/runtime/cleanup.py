@@ -18,7 +18,7 @@ from airflow_provider.runtime.preparing import (
     open_job_directory,
 )
 from airflow_provider.runtime.process import identify_this
-from airflow_provider.runtime.session import jvm_pid, start_spark
+from airflow_provider.runtime.session import jvm_pid, using_spark
 from airflow_provider.runtime.sinks import EpochCommitter
 
 if TYPE_CHECKING:
@@ -70,15 +70,14 @@ def clean_up(
         conf=conf or {},
     )
     observer = check_before_cleanup(ask, directory, clock)
-    owned = spark is None
-    spark = spark or start_spark(f"spark-stream cleanup {job_dir}", ask.master, ask.conf)
-    try:
-        job = declare_in(last.mode, ask, last.run_id, spark)
+    app_name = f"spark-stream cleanup {job_dir}"
+    with using_spark(spark, app_name, ask.master, ask.conf) as session:
+        job = declare_in(last.mode, ask, last.run_id, session)
         lease = acquire_lease(
             directory.storage,
             run_id=last.run_id,
             driver_id=f"cleanup-{uuid.uuid4().hex}",
-            owner=identify_this(jvm_pid(spark)),
+            owner=identify_this(jvm_pid(session)),
             clock=clock,
             observer=observer,
         )
@@ -86,9 +85,6 @@ def clean_up(
             return _recover(directory, job, last, lease, clock)
         finally:
             lease.release()
-    finally:
-        if owned:
-            spark.stop()
 
 
 def _recover(

@@ -11,8 +11,7 @@ from airflow_provider.runtime import cli_bootstrap, cli_rewrite
 from airflow_provider.runtime.asking import parse_pairs
 from airflow_provider.runtime.console import text_table
 from airflow_provider.runtime.errors import EXIT_OK, ConfigError
-from airflow_provider.runtime.java import check_java
-from airflow_provider.runtime.session import is_submitted, job_session, start_spark
+from airflow_provider.runtime.session import job_session, start_spark, using_spark
 from airflow_provider.runtime.state import (
     StateReader,
     describe_state,
@@ -288,17 +287,13 @@ def _spark(arguments: argparse.Namespace) -> Iterator[SparkSession]:
     for name in _TOLD_TWICE:
         PySparkLogger.getLogger(name).setLevel(logging.CRITICAL)
     conf = {_TIME_ZONE: "UTC", **parse_pairs(arguments.conf, "--conf")}
+    app_name = "spark-stream state"
     is_ours = SparkContext._active_spark_context is None
-    if is_ours and not is_submitted():
-        check_java()
-    spark = start_spark("spark-stream state", None, conf)
-    if is_ours:
-        spark.sparkContext.setLogLevel("FATAL")  # what fails is told in one line
-    try:
-        yield job_session(spark, conf)
-    finally:
+    borrowed = None if is_ours else start_spark(app_name, None, conf)
+    with using_spark(borrowed, app_name, None, conf) as spark:
         if is_ours:
-            spark.stop()
+            spark.sparkContext.setLogLevel("FATAL")  # what fails is told in one line
+        yield job_session(spark, conf)
 
 
 def _print_json(document: dict[str, Any]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import threading
 from typing import TYPE_CHECKING
 
@@ -19,18 +18,14 @@ from airflow_provider.runtime.preparing import (
     declare_job,
     open_job_directory,
 )
-from airflow_provider.runtime.session import (
-    start_spark,
-)
+from airflow_provider.runtime.session import using_spark
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pyspark.sql import SparkSession
 
-    from airflow_provider.runtime.jobdir import (
-        FinalCheckpoint,
-    )
+    from airflow_provider.runtime.jobdir import FinalCheckpoint
 
 
 def run_job(
@@ -72,12 +67,11 @@ def run_job(
     if done is not None:
         return verify_final(directory, done)
     observer = check_before_spark(ask, directory, run_id, clock)
-    owned = spark is None
-    spark = spark or start_spark(f"spark-stream {ask.job_dir} {run_id}", ask.master, ask.conf)
-    try:
+    app_name = f"spark-stream {ask.job_dir} {run_id}"
+    with using_spark(spark, app_name, ask.master, ask.conf) as session:
         if on_spark_started is not None:
             on_spark_started()
-        job = declare_job(ask, directory, run_id, spark)
+        job = declare_job(ask, directory, run_id, session)
         stop = stop or threading.Event()
         attempt = Attempt(
             ask,
@@ -90,7 +84,3 @@ def run_job(
             on_progress=on_progress,
         )
         return attempt.run()
-    finally:
-        if owned:
-            with contextlib.suppress(Exception):  # the JVM may be gone; the outcome stands
-                spark.stop()

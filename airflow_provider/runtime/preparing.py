@@ -19,12 +19,11 @@ from airflow_provider.runtime.errors import (
     UnknownJobError,
     UnsupportedStorageError,
 )
-from airflow_provider.runtime.java import check_java
 from airflow_provider.runtime.jobdir import BATCH, STREAMING, JobDirectory
 from airflow_provider.runtime.lease import settle_free
 from airflow_provider.runtime.modes import check_batch, find_objections, wanted_mode
 from airflow_provider.runtime.rewinding import check_start
-from airflow_provider.runtime.session import is_submitted, job_session
+from airflow_provider.runtime.session import job_session
 from airflow_provider.runtime.storage import open_storage
 
 if TYPE_CHECKING:
@@ -93,8 +92,6 @@ def check_before_spark(
 def check_before_cleanup(ask: Ask, directory: JobDirectory, clock: Clock) -> LeaseObserver:
     """As :func:`check_before_spark`, for a job that may have been drained."""
     check_entry_file(ask.entry)
-    if not is_submitted():
-        check_java()
     return settle_free(directory.storage, clock)
 
 

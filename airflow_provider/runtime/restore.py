@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 from airflow_provider.runtime.asking import Ask
 from airflow_provider.runtime.clock import Clock, SystemClock, to_iso
 from airflow_provider.runtime.errors import ConfigError
-from airflow_provider.runtime.java import check_java
 from airflow_provider.runtime.jobdir import JobRecord, RewoundRecord
 from airflow_provider.runtime.lease import acquire_lease, settle_free
 from airflow_provider.runtime.preparing import declare_in, last_run, open_job_directory
@@ -38,7 +37,7 @@ from airflow_provider.runtime.savepoint import (
     open_savepoint,
     refusing,
 )
-from airflow_provider.runtime.session import is_submitted, jvm_pid, start_spark
+from airflow_provider.runtime.session import jvm_pid, using_spark
 from airflow_provider.runtime.storage import open_storage
 
 if TYPE_CHECKING:
@@ -111,7 +110,8 @@ def restore_job(
         check_repartitionable(savepoint, names.values(), skip_in_flight=skip_in_flight)
     observer = settle_free(directory.storage, clock)
     is_spark_needed = take_back or partitions is not None
-    with _spark(directory, conf, spark) if is_spark_needed else _no_spark() as session:
+    using = using_spark(spark, f"spark-stream restore {directory.url}", None, conf)
+    with using if is_spark_needed else contextlib.nullcontext() as session:
         queries = _declare(directory, entry, conf, session) if take_back and session else ()
         repartition = spark_repartition(session) if partitions is not None and session else None
         with _leased(directory, f"restore-{savepoint.folder}", session, observer, clock) as lease:
@@ -172,7 +172,7 @@ def rewind_job(
     if not with_later:
         check_start(directory, run_id)
     observer = settle_free(directory.storage, clock)
-    with _spark(directory, conf, spark) as session:
+    with using_spark(spark, f"spark-stream rewind {directory.url}", None, conf) as session:
         queries = _declare(directory, entry, conf, session)
         with _leased(directory, f"rewind-{run_id}", session, observer, clock) as lease:
             for each in _to_undo(directory, run_id, later, with_later=with_later):
@@ -225,28 +225,6 @@ def _claimed_before(directory: JobDirectory, savepoint_url: str) -> RestoreRecor
     if last is None or last.done is None or last.claim_mode != "claim":
         return None
     return last if last.savepoint == place.url and not place.exists(MANIFEST) else None
-
-
-@contextlib.contextmanager
-def _no_spark() -> Iterator[None]:
-    yield None
-
-
-@contextlib.contextmanager
-def _spark(
-    directory: JobDirectory, conf: Mapping[str, str] | None, spark: SparkSession | None
-) -> Iterator[SparkSession]:
-    """Yield *spark*, or a session that is stopped at the end."""
-    if spark is not None:
-        yield spark
-        return
-    if not is_submitted():
-        check_java()
-    owned = start_spark(f"spark-stream restore {directory.url}", None, conf or {})
-    try:
-        yield owned
-    finally:
-        owned.stop()
 
 
 def _declare(

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import sys
-from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from airflow_provider.runtime.errors import ConfigError, SparkStreamError
+from airflow_provider.runtime.java import check_java
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from pyspark.sql import SparkSession
 
@@ -63,6 +64,38 @@ def start_spark(app_name: str, master: str | None, conf: Mapping[str, str]) -> S
     return spark
 
 
+@contextlib.contextmanager
+def using_spark(
+    borrowed: SparkSession | None,
+    app_name: str,
+    master: str | None,
+    conf: Mapping[str, str] | None,
+) -> Iterator[SparkSession]:
+    """Yield *borrowed*, whose JVM is left running; or start Spark, and stop it at the end.
+
+    Args:
+        borrowed: a session of the caller's; then the other arguments say nothing.
+        app_name: name of the Spark application.
+        master: as for :func:`start_spark`.
+        conf: further configuration.
+
+    Raises:
+        ConfigError: there is no Java that can run Spark, or the master URL is none.
+        SparkStreamError: Spark did not start.
+    """
+    if borrowed is not None:
+        yield borrowed
+        return
+    if not is_submitted():
+        check_java()
+    owned = start_spark(app_name, master, conf or {})
+    try:
+        yield owned
+    finally:
+        with contextlib.suppress(Exception):  # the JVM may be gone; the outcome stands
+            owned.stop()
+
+
 def job_session(spark: SparkSession, conf: Mapping[str, str]) -> SparkSession:
     """Return a session of the job's own: jobs in one JVM do not see each other's settings.
 
@@ -73,7 +106,7 @@ def job_session(spark: SparkSession, conf: Mapping[str, str]) -> SparkSession:
     session = spark.newSession()
     for key, value in conf.items():
         # Not `isModifiable`: it denies what Spark does not list, such as RocksDB's settings.
-        with suppress(AnalysisException):
+        with contextlib.suppress(AnalysisException):
             session.conf.set(key, value)
     return session
 

@@ -17,7 +17,6 @@ with the savepoint put                 finds it, and removes the scratch directo
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import logging
 from typing import TYPE_CHECKING, Any
@@ -49,7 +48,7 @@ from airflow_provider.runtime.preparing import (
     open_job_directory,
 )
 from airflow_provider.runtime.savepoint import Savepoint, job_source, refusing, take_savepoint
-from airflow_provider.runtime.session import start_spark
+from airflow_provider.runtime.session import using_spark
 from airflow_provider.runtime.state.bootstrapping_seam import (
     Seam,
     check_seam,
@@ -59,7 +58,7 @@ from airflow_provider.runtime.topologies import kept_topology
 
 if TYPE_CHECKING:
     import threading
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Mapping
 
     from pyspark.sql import SparkSession
 
@@ -138,7 +137,8 @@ def _read_history(
     """Run the job's queries over the history, until it ends."""
     run = _ask_of(ask, scratch)
     check_before_cleanup(run, scratch, clock)
-    with _session(ask, spark) as session:
+    app_name = f"spark-stream bootstrap {ask.job_dir}"
+    with using_spark(spark, app_name, ask.master, ask.conf) as session:
         history = declare_in(STREAMING, run, RUN_ID, session).queries
         seam = plan_seam(history, ask.kept, output=ask.output)
         if ask.live_params is not None:
@@ -172,20 +172,6 @@ def _ask_of(ask: BootstrapAsk, scratch: JobDirectory) -> Ask:
         bootstrap=ask.output,
         driver_id=ask.driver_id,
     )
-
-
-@contextlib.contextmanager
-def _session(ask: BootstrapAsk, spark: SparkSession | None) -> Iterator[SparkSession]:
-    """Yield *spark*, or a session that is stopped at the end."""
-    if spark is not None:
-        yield spark
-        return
-    owned = start_spark(f"spark-stream bootstrap {ask.job_dir}", ask.master, ask.conf)
-    try:
-        yield owned
-    finally:
-        with contextlib.suppress(Exception):  # the JVM may be gone; the outcome stands
-            owned.stop()
 
 
 def _leave_offsets(scratch: JobDirectory, seam: Seam) -> None:

@@ -26,7 +26,6 @@ from airflow_provider.runtime.checkpoint.dropping import drop_operators, topolog
 from airflow_provider.runtime.checkpoint.positions import ANEW, reset_positions, set_positions
 from airflow_provider.runtime.clock import Clock, SystemClock
 from airflow_provider.runtime.errors import ConfigError
-from airflow_provider.runtime.java import check_java
 from airflow_provider.runtime.jobdir import JobDirectory, check_name
 from airflow_provider.runtime.queries import spark_repartition
 from airflow_provider.runtime.queries.rewriting import check_rewriter
@@ -44,7 +43,7 @@ from airflow_provider.runtime.savepoint import (
 from airflow_provider.runtime.savepoint.claims import claim
 from airflow_provider.runtime.savepoint.repartitioning import partitions_of
 from airflow_provider.runtime.savepoint.sources import Source, SourceQuery
-from airflow_provider.runtime.session import is_submitted, start_spark
+from airflow_provider.runtime.session import using_spark
 from airflow_provider.runtime.sinks.protocol import OpenFence
 from airflow_provider.runtime.state.modifying_plan import Changes, Plan, QueryPlan, plan_changes
 from airflow_provider.runtime.state.modifying_rows import Chooser, Deleted, QueryRows
@@ -206,23 +205,14 @@ def _scratch(url: str, clock: Clock) -> Iterator[str]:
 def _session(
     plan: Plan, conf: Mapping[str, str] | None, spark: SparkSession | None
 ) -> Iterator[SparkSession | None]:
-    """Yield *spark*, or a session that is stopped at the end; None when Spark is not needed."""
+    """Yield a session that can do what is planned; None when Spark is not needed."""
     if not plan.needs_spark:
         yield None
         return
-    owned = None
-    if spark is None:
-        if not is_submitted():
-            check_java()
-        owned = start_spark(f"spark-stream rewrite {plan.savepoint}", None, conf or {})
-    session = spark or owned
-    try:
-        if session is not None and any(query.rewrites_rows for query in plan.queries):
+    with using_spark(spark, f"spark-stream rewrite {plan.savepoint}", None, conf) as session:
+        if any(query.rewrites_rows for query in plan.queries):
             check_rewriter(session)
         yield session
-    finally:
-        if owned is not None:
-            owned.stop()
 
 
 class _Work:
