@@ -37,22 +37,24 @@ format: $(INSTALLED) ## Format, and fix what can be fixed
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-# What starts no JVM runs in two processes; `-m` may select nothing of what ARGS names (exit code 5).
+# Of two processes one has all that starts a JVM (tests/conftest.py). `-m` may select nothing of what
+# ARGS names (exit code 5).
 TWO := -n 2 --dist loadgroup
-ALONE := "(spark or airflow or alone) and not soak"
-OTHERS := "not spark and not airflow and not alone and not soak"
+TOGETHER := "not alone and not soak"
+ALONE := "alone and not soak"
+FAST := "not spark and not airflow and not alone and not soak and not slow"
 
 .PHONY: test
 test: $(INSTALLED) ## Every test but the soak ones (ARGS adds pytest options)
 	@failed=0; set -x; \
-	$(BIN)/python -m pytest -m $(OTHERS) $(TWO) $(ARGS) || [ $$? -eq 5 ] || failed=1; \
+	$(BIN)/python -m pytest -m $(TOGETHER) $(TWO) $(ARGS) || [ $$? -eq 5 ] || failed=1; \
 	$(BIN)/python -m pytest -m $(ALONE) $(ARGS) || [ $$? -eq 5 ] || failed=1; \
 	exit $$failed
 
 # What no fast test lies in is not even imported, for that takes seconds in each process.
 .PHONY: test-fast
 test-fast: $(INSTALLED) ## The tests without Spark and Airflow: under one minute
-	$(BIN)/python -m pytest -m $(OTHERS)" and not slow" $(TWO) \
+	$(BIN)/python -m pytest -m $(FAST) $(TWO) \
 		--ignore=tests/airflow --ignore=tests/crash $(ARGS)
 
 .PHONY: soak

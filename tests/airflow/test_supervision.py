@@ -11,7 +11,7 @@ import pytest
 from airflow.sdk import Asset
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, TaskDeferred
 from handmade import ELSEWHERE, TI
-from streams import RUN, Stream
+from handmade_streams import RUN, Stream
 
 from airflow_provider.hooks.periods import Period, PeriodRecord
 from airflow_provider.hooks.spark_streaming import SparkStreamingHook

@@ -30,7 +30,7 @@ ACCOUNT_KEY = base64.b64encode(b"a key").decode()
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Keep the tests of this folder in one process, so that each store is started once."""
     for item in items:
-        if HERE in item.path.parents:
+        if HERE in item.path.parents and not item.get_closest_marker("spark"):
             item.add_marker(pytest.mark.xdist_group("stores"))
 
 
