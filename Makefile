@@ -39,7 +39,7 @@ format: $(INSTALLED) ## Format, and fix what can be fixed
 
 # Of two processes one has all that starts a JVM (tests/conftest.py). `-m` may select nothing of what
 # ARGS names (exit code 5).
-TWO := -n 2 --dist loadgroup
+TWO := -n 2
 TOGETHER := "not alone and not soak"
 ALONE := "alone and not soak"
 FAST := "not spark and not airflow and not alone and not soak and not slow"

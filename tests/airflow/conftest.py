@@ -45,7 +45,6 @@ os.environ["AIRFLOW_CONN_SPARK_DEFAULT"] = '{"conn_type": "spark", "host": "loca
 _NOT_OURS = "ignore:GitWildMatchPattern:DeprecationWarning"
 
 
-@pytest.hookimpl(tryfirst=True)  # before what goes by the marks
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark every test of this folder, and let pass what only Airflow can change."""
     for item in items:

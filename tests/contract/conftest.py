@@ -8,7 +8,6 @@ import os
 import subprocess
 import sys
 from http.client import HTTPConnection
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import fsspec
@@ -20,18 +19,10 @@ from s3fs import S3FileSystem
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-HERE = Path(__file__).parent
 BUCKET = "bucket"
 # So that listings have pages, and small objects parts.
 SMALL = {"MOTO_S3_DEFAULT_MAX_KEYS": "3", "S3_UPLOAD_PART_MIN_SIZE": "1000"}
 ACCOUNT_KEY = base64.b64encode(b"a key").decode()
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Keep the tests of this folder in one process, so that each store is started once."""
-    for item in items:
-        if HERE in item.path.parents and not item.get_closest_marker("spark"):
-            item.add_marker(pytest.mark.xdist_group("stores"))
 
 
 def forget_clients() -> None:

@@ -36,8 +36,6 @@ from tests.unit.sql_support import (
     wait_for,
 )
 
-pytestmark = pytest.mark.xdist_group("postgres")  # one server is enough
-
 A, B, C, D = (1, "a"), (2, "b"), (3, "c"), (4, "d")
 UPSERT = {"mode": "upsert", "keys": "id"}
 
