@@ -68,7 +68,7 @@ from airflow_provider.runtime.rewinding import (
     replayable_runs,
 )
 from airflow_provider.runtime.sealing import final_of
-from airflow_provider.runtime.session import jvm_pid
+from airflow_provider.runtime.session import check_spark, jvm_pid
 from airflow_provider.runtime.sinks.protocol import Fence, OpenFence
 from airflow_provider.runtime.stopping import StopDesk
 from airflow_provider.runtime.topologies import keep_topology
@@ -272,6 +272,8 @@ class Attempt:
             self._hear()
         if self._look_due():
             self._lease.check()
+            if self._life.restarting:  # a query that runs would tell
+                check_spark(self._job.spark)
             for query in self._queries.values():
                 query.move_idle_sources()
             self._report_progress()
@@ -323,8 +325,7 @@ class Attempt:
             self._events.extend(self._desk.heard(self._life.phase))
 
     def _report_progress(self) -> None:
-        record = self._meter.read(self._life, self._queries.values())
-        record.put(self._run.storage, "progress.json")
+        record = self._meter.report(self._run.storage, self._life, self._queries.values())
         if self._on_progress is not None:
             self._on_progress(record)
 
@@ -477,8 +478,8 @@ class Attempt:
         now = self._clock.now()
         return asked_record(self._ask, self._directory, self._run.run_id, self._job, now)
 
-    def _end_attempt(self, outcome: str, failure: Failure | None = None) -> None:
-        end_attempt(self._run, self._restarter.attempt, self._clock.now(), outcome, failure)
+    def _end_attempt(self, outcome: str, failure: Failure | None = None) -> Failure | None:
+        return end_attempt(self._run, self._restarter.attempt, self._clock.now(), outcome, failure)
 
     def _conclude(self) -> FinalCheckpoint:
         if self._final is not None:
@@ -489,8 +490,7 @@ class Attempt:
         if failure is not None:
             self._desk.close(None, failure.describe())
             failure = self._desk.final_failure(failure)
-            self._end_attempt(FAILED, failure)
-            raise RunFailedError(failure)
+            raise RunFailedError(self._end_attempt(FAILED, failure) or failure)
         outcome = CANCELLED if self._life.keeps_run else None
         self._desk.close(outcome, "the attempt was cancelled")
         self._end_attempt(CANCELLED)

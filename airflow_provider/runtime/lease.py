@@ -179,13 +179,19 @@ class Lease:
             raise LeaseLostError(msg)
 
     def release(self) -> None:
-        """Stop beating and let the next driver in at once. Idempotent."""
+        """Stop beating and let the next driver in at once. Idempotent.
+
+        Never raises: where it cannot be put down, the end of the process releases the lease.
+        """
         if self._stop.is_set():
             return
         self._stop.set()
         if self._thread is not None:
             self._thread.join(timeout=10)
-        self.beat(released=True)
+        try:
+            self.beat(released=True)
+        except OSError as error:
+            log.warning("lease %s ends with this process, not now: %s", self.token, error)
 
     def _keep_beating(self) -> None:
         while not self._stop.wait(self.record.heartbeat_s):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import subprocess
 import sys
 import threading
@@ -12,6 +14,7 @@ from typing import TYPE_CHECKING
 import fsspec
 import pytest
 
+from airflow_provider.runtime.errors import UnsupportedStorageError
 from airflow_provider.runtime.storage.local import LocalStorage
 from airflow_provider.runtime.storage.memory import MemoryStorage
 
@@ -326,6 +329,23 @@ class TestLocalStorage(SharedStorageContract):
         storage.put_if_absent("d/b", b"2")
 
         assert ["a", "b"] == sorted(p.name for p in (tmp_path / "new" / "root" / "d").iterdir())
+
+    @pytest.mark.parametrize(
+        ("number", "expected"), [(errno.EPERM, UnsupportedStorageError), (errno.ENOSPC, OSError)]
+    )
+    def test_a_full_disk_is_not_one_without_links(self, storage, monkeypatch, number, expected):
+        """
+        Only a filesystem that never links is refused as such; one that is full may have space again.
+        """
+
+        def refuse(*_):
+            raise OSError(number, os.strerror(number))
+
+        monkeypatch.setattr(os, "link", refuse)
+        with pytest.raises(expected):
+            storage.put_if_absent("a", b"1")
+
+        assert [] == storage.list("")
 
     def test_deleting_a_link_leaves_what_it_points_to(self, storage: LocalStorage, tmp_path):
         """

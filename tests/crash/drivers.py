@@ -38,7 +38,12 @@ class Driver:
     """One ``spark-stream`` command as a process group of its own."""
 
     def __init__(
-        self, arguments: Sequence[str], place: Place, number: int, **environment: str
+        self,
+        arguments: Sequence[str],
+        place: Place,
+        number: int,
+        prefix: Sequence[str],
+        **environment: str,
     ) -> None:
         self._out = place.root / f"driver-{number}.out"
         self._err = place.root / f"driver-{number}.err"
@@ -48,7 +53,7 @@ class Driver:
         path = os.pathsep.join(filter(None, [ROOT, os.environ.get("PYTHONPATH")]))
         with self._out.open("wb") as out, self._err.open("wb") as err:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "airflow_provider.runtime.cli", *arguments],
+                [*prefix, sys.executable, "-m", "airflow_provider.runtime.cli", *arguments],
                 stdout=out,
                 stderr=err,
                 cwd=place.root,
@@ -95,9 +100,14 @@ class Driver:
 
 
 class Drivers:
-    """Starts the drivers of one test."""
+    """Starts the drivers of one test.
+
+    Attributes:
+        prefix: what their command lines begin with.
+    """
 
     def __init__(self, place: Place) -> None:
+        self.prefix: list[str] = []
         self._place = place
         self._started: list[Driver] = []
 
@@ -124,7 +134,7 @@ class Drivers:
 
     def command(self, *arguments: str, **environment: str) -> Driver:
         """Start any command and return at once."""
-        driver = Driver(arguments, self._place, len(self._started), **environment)
+        driver = Driver(arguments, self._place, len(self._started), self.prefix, **environment)
         self._started.append(driver)
         return driver
 

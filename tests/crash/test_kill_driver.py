@@ -7,6 +7,7 @@ import json
 import os
 import random
 import signal
+import socket
 import time
 from pathlib import Path
 
@@ -23,7 +24,9 @@ from streams import (
 )
 
 from airflow_provider.runtime import failpoints
+from airflow_provider.runtime.cli import main
 from airflow_provider.runtime.errors import EXIT_LEASE, EXIT_OK, EXIT_RETRY
+from airflow_provider.runtime.failures import Failure, FailureClass
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
@@ -128,12 +131,15 @@ def test_a_driver_killed_at_any_moment_loses_and_repeats_nothing(place, drivers,
     }
     assert kills >= times - 1
     assert kills + 1 == final["attempts"] == len(attempts_of(place))
-    assert [None] * kills == [attempt["outcome"] for attempt in attempts_of(place)[:-1]]
+    # Who is killed says nothing more; that its lease is free is seen from outside.
+    assert [(None, None)] * kills == [
+        (attempt["outcome"], attempt["failure"]) for attempt in attempts_of(place)[:-1]
+    ]
 
 
-def test_a_driver_whose_jvm_is_killed_fails_and_resumes(place, drivers):
+def test_a_driver_whose_jvm_is_killed_fails_and_resumes(place, drivers, capsys):
     """
-    Without its JVM a driver ends by itself, worth a retry, and the same command goes on.
+    Without its JVM a driver ends by itself, worth a retry, and says why; the same command goes on.
     """
     batches = some_files(6)
     events = [event for batch in batches for event in batch]
@@ -146,6 +152,17 @@ def test_a_driver_whose_jvm_is_killed_fails_and_resumes(place, drivers):
     os.kill(jvm, signal.SIGKILL)
 
     assert EXIT_RETRY == driver.wait(), driver.log[-3000:]
+    (record,) = attempts_of(place)
+    failure = Failure.from_dict(record["failure"])
+    assert (FailureClass.ENVIRONMENT, "the driver's JVM has ended", False) == (
+        *(failure.failure_class, failure.rule),
+        failure.restartable,
+    )
+    assert socket.gethostname() == failure.host
+    capsys.readouterr()
+    assert EXIT_OK == main(["status", str(place.job_dir), "--json"])
+    (run,) = json.loads(capsys.readouterr().out)["runs"]
+    assert record["failure"] == run["failure"]
     again = drivers.run("tumbling_window", ONE_BY_ONE)
     assert EXIT_OK == again.wait(), again.log[-3000:]
     assert windows_of(events) == read_with_pandas(place.output)

@@ -10,11 +10,11 @@ from pathlib import Path
 
 from pyspark.sql import functions as F  # noqa: N812 - the name everybody knows
 
-from airflow_provider.runtime import FailureClass, JobContext, fails_as, files
+from airflow_provider.runtime import FailureClass, JobContext, fails_as, files, native
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from jobs import events
+from jobs import events, tumbling, write
 
 
 @fails_as(FailureClass.DATA_MISSING)
@@ -65,6 +65,25 @@ def _lingering(folder):
     return passes
 
 
+def _held(folder):
+    """Hold each value at a gate (``gates.py``), and leave a note of who holds it."""
+    gate = Path(folder)
+
+    def passes(v):
+        (gate / f"{v}.{os.getpid()}").touch()
+        deadline = time.monotonic() + 120
+        while time.monotonic() < deadline:
+            word = (gate / "word").read_text(encoding="utf-8")
+            if word == "fail":
+                raise OSError(folder)
+            if v < int(word):
+                return True
+            time.sleep(0.02)
+        raise TimeoutError(folder)
+
+    return passes
+
+
 KINDS = {"marked": _marked, "service": _service, "row": _row, "killed": _killed}
 
 
@@ -78,3 +97,19 @@ def failing(ctx: JobContext) -> None:
     """Write the events that the failing function lets pass, which are none."""
     rows = events(ctx).filter(F.udf(KINDS[ctx.params["kind"]], "boolean")("v"))
     ctx.write("out", rows.select("k", "v"), to=files(ctx.params["output"]))
+
+
+def held(ctx: JobContext) -> None:
+    """Sum in windows of ten seconds what the gate lets pass."""
+    passes = F.udf(_held(ctx.params["gate"]), "boolean")
+    write(ctx, tumbling(events(ctx).filter(passes("v")), "k"))
+
+
+def region(ctx: JobContext) -> None:
+    """Write events with one of Spark's own sinks, and sum what is read there; each has a gate."""
+    between = ctx.params["between"]
+    first, second = (F.udf(_held(ctx.params[name]), "boolean") for name in ("first", "second"))
+    rows = events(ctx).filter(first("v"))
+    ctx.write("raw", rows, to=native("parquet", {"path": between}))
+    read = events(ctx, "between", param="between", format="parquet")
+    ctx.write("sums", tumbling(read.filter(second("v")), "k"), to=files(ctx.params["output"]))

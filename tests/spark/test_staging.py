@@ -40,5 +40,33 @@ def test_no_rows_are_counted_too(spark, tmp_path, monkeypatch, with_pyarrow):
 
     staged = stage_files(spark.range(0), str(tmp_path / "empty"), "parquet")
 
+    ((path, _),) = staged.files
     assert 0 == staged.rows
-    assert spark.read.parquet(str(tmp_path / "empty")).columns == ["id"]
+    assert spark.read.parquet(str(tmp_path / "empty" / path)).columns == ["id"]
+
+
+def test_a_task_of_an_earlier_staging_is_not_heard(spark, tmp_path):
+    """
+    What is staged again has another place: a file that a task of an executor that was lost puts
+    meanwhile, or later, where it was told to, is none of the epoch's.
+    """
+    folder = tmp_path / "7-1"
+    before = stage_files(spark.range(2), str(folder), "parquet")
+    late = [(folder / path, (folder / path).read_bytes()) for path, _ in before.files]
+
+    def wake(rows):
+        for path, data in late:
+            path.parent.mkdir(exist_ok=True)
+            path.write_bytes(data)
+        yield from rows
+
+    again = stage_files(spark.range(10, 13).mapInPandas(wake, "id long"), str(folder), "parquet")
+
+    assert all(path.exists() for path, _ in late)
+    assert 3 == again.rows
+    staged = [
+        row.id
+        for path, _ in again.files
+        for row in spark.read.parquet(f"{folder}/{path}").collect()
+    ]
+    assert [10, 11, 12] == sorted(staged)

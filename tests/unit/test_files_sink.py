@@ -277,7 +277,7 @@ def test_a_final_name_says_epoch_and_query(staged, final):
     """
     A published file's name is the same at every attempt of an epoch, and keeps Spark's suffix.
     """
-    assert final == _final_name(staged, 2, EpochId("q", "QID", 12, 7))
+    assert final == _final_name(f"0a1b2c3d/{staged}", 2, EpochId("q", "QID", 12, 7))
 
 
 def test_final_names_do_not_depend_on_the_driver():
@@ -286,8 +286,8 @@ def test_final_names_do_not_depend_on_the_driver():
     """
     staged = "part-00003-0b9f6c1e-3a55-4d43-8f2b-2f6a51c3d9aa.c000.json"
 
-    assert _final_name(staged, 0, EpochId("q", "QID", 1, 1)) == _final_name(
-        staged, 0, EpochId("q", "QID", 1, 2)
+    assert _final_name(f"0a1b2c3d/{staged}", 0, EpochId("q", "QID", 1, 1)) == _final_name(
+        f"4e5f6a7b/{staged}", 0, EpochId("q", "QID", 1, 2)
     )
 
 
@@ -295,7 +295,7 @@ def test_final_names_sort_by_epoch():
     """
     A listing of the output folder shows epochs in their order.
     """
-    finals = [_final_name("part-0.json", 0, EpochId("q", "QID", e, 1)) for e in (2, 10, 1)]
+    finals = [_final_name("0a1b2c3d/part-0.json", 0, EpochId("q", "QID", e, 1)) for e in (2, 10, 1)]
 
     assert [finals[2], finals[0], finals[1]] == sorted(finals)
 

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -241,6 +242,22 @@ def test_release_twice_is_release(storage, take):
 
     assert first == storage.read("heartbeats/1.json")
     assert HeartbeatRecord.read(storage, "heartbeats/1.json").released
+
+
+def test_a_release_that_cannot_be_put_ends_with_the_process(storage, clock, take):
+    """
+    On a full disk, say, a driver ends all the same; its lease is free when its process is gone.
+    """
+    lease = take()
+    beats = Path(storage.url, "heartbeats")
+    beats.rename(beats.with_name("away"))
+    beats.write_bytes(b"no folder")
+
+    lease.release()
+
+    beats.unlink()
+    beats.with_name("away").rename(beats)
+    assert Liveness.UNKNOWN is LeaseObserver(storage, clock).look()[1]
 
 
 def test_a_lease_beats_by_itself(storage, take):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import random
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -247,3 +248,21 @@ def test_an_attempt_after_an_end_begins_anew(run, clock):
 
     again = restarter_of(run, clock, FixedDelay(1, 0.0), attempt=2)
     assert isinstance(again.after(LOST, reading()), QueryFailed)
+
+
+def test_a_restart_that_cannot_be_put_down_is_granted_all_the_same(run, clock):
+    """
+    A full disk may be what has failed: when there is space again, the next restart tells of both.
+    """
+    restarter = restarter_of(run, clock)
+    folder = Path(run.storage.url, "attempts")
+    folder.rename(folder.with_name("away"))
+    folder.write_bytes(b"no folder")
+
+    assert QueryFailed("a", ("a",)) == restarter.after(LOST, reading())
+    folder.unlink()
+    clock.sleep(20)
+    restarter.after(LOST, reading())
+
+    (stored,) = run.attempts()
+    assert 2 == stored.restarts["count"]

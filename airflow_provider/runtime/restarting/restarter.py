@@ -71,7 +71,8 @@ class Restarter:
     def after(self, failure: Failure, life: Lifecycle) -> QueryFailed | Failed:
         """Return what a failure of a query comes to.
 
-        Crash safety: the restart is put down before it is promised.
+        Crash safety: the restart is put down before it is promised. Where it cannot be, as on a
+        full disk, which may be what has failed, only a driver that is killed forgets it.
         """
         query = failure.query
         if query is None or not failure.restartable or not _may_restart(life, query):
@@ -123,7 +124,10 @@ class Restarter:
             "failure": failure.to_dict(),
         }
         self.attempt = dataclasses.replace(self.attempt, restarts=restarts)
-        self._run.put_attempt(self.attempt)
+        try:
+            self._run.put_attempt(self.attempt)
+        except OSError as error:
+            log.warning("run=%s a restart could not be put down: %s", self._run.run_id, error)
 
 
 def _may_restart(life: Lifecycle, query: str) -> bool:

@@ -207,7 +207,7 @@ def _check_writable(folder: Path, name: str) -> None:
 
 
 def _final_name(staged: str, number: int, epoch: EpochId) -> str:
-    folder, _, name = staged.rpartition("/")
+    folder, _, name = staged.partition("/")[2].rpartition("/")
     match = _SPARK_NAME.fullmatch(name)
     suffix = match["suffix"] if match else Path(name).suffix
     final = f"part-{epoch.epoch:010d}-{number:05d}-{epoch.query_id}{suffix}"

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import re
+import uuid
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 from airflow_provider.runtime.sinks.protocol import EpochId
 from airflow_provider.runtime.storage import local_path_of
-from airflow_provider.runtime.storage.trees import files_under, flush, folders_in
+from airflow_provider.runtime.storage.trees import files_under, flush, folders_in, remove_tree
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -41,7 +42,8 @@ class StagedFiles:
 
     Attributes:
         rows: how many rows they hold together.
-        files: path relative to the folder and bytes of each, sorted by path.
+        files: path relative to the folder and bytes of each, sorted by path. Its first part is the
+            folder of this staging alone.
     """
 
     rows: int
@@ -60,20 +62,27 @@ def stage_files(
 
     A frame without rows gives one file without rows in the formats that tell their schema.
 
+    Spark's files go to a folder of their own each time. A driver that runs a batch again does not
+    reach the tasks of its first run on an executor that it has lost: one that was told to commit
+    may still put its file there, even after what is there was removed.
+
     Args:
         df: a batch's rows.
-        folder: a path or URL that Spark and fsspec both reach; what is there is replaced.
+        folder: a path or URL that Spark and fsspec both reach; what is there is removed.
         file_format: Spark's name of it.
         partition_by: columns that become folders ``column=value`` and leave the files.
         options: of Spark's writer.
     """
+    remove_tree(folder)
+    own = uuid.uuid4().hex[:8]
+    place = f"{folder}/{own}"
     count_rows, rows = _counted(df, file_format)
     writer = rows.write.format(file_format).mode("overwrite").options(**(options or {}))
-    writer.options(**_WRITER_OPTIONS).partitionBy(*partition_by).save(folder)
+    writer.options(**_WRITER_OPTIONS).partitionBy(*partition_by).save(place)
     # Spark hides what begins with "_" or "."; checksums of local files are such.
     files = [
-        (path, size)
-        for path, size in files_under(folder)
+        (f"{own}/{path}", size)
+        for path, size in files_under(place)
         if path.rpartition("/")[2].startswith("part-")
     ]
     flush(folder, [path for path, _ in files])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import shutil
 import uuid
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 TEMPORARY = ".tmp-"  # hidden from ``list``, so that a crash while writing leaves nothing visible
+# What link(2) says where there are none. Anything else, such as a full disk, is of this moment.
+_NO_LINKS = frozenset({errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EXDEV})
 
 
 class LocalStorage:
@@ -58,6 +61,8 @@ class LocalStorage:
             except FileExistsError:
                 return False
             except OSError as error:
+                if error.errno not in _NO_LINKS:
+                    raise
                 msg = (
                     f"{self._root}: this filesystem has no hard links ({error.strerror}), so it "
                     "cannot decide between two drivers; put the job directory on another one"

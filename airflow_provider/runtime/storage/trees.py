@@ -148,8 +148,16 @@ def flush(url: str, names: Sequence[str]) -> None:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
-    for folder in {path.parent for path in paths}:
+    # The folders between, too: each is a name in the one above it.
+    for folder in {folder for path in paths for folder in _folders_above(path, Path(local))}:
         sync_folder(folder)
+
+
+def _folders_above(path: Path, root: Path) -> Iterator[Path]:
+    for folder in path.parents:
+        yield folder
+        if folder == root:
+            return
 
 
 def _uncached(url: str) -> tuple[Any, str]:

@@ -1,0 +1,165 @@
+"""A real standalone cluster of Spark on this machine: a master and workers, each a process."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pyspark
+from drivers import await_that
+
+from tests.jvm import QUICK
+
+_HOME = Path(pyspark.__file__).parent
+_MASTER = re.compile(r"Starting Spark master at (spark://\S+)")
+_REGISTERED = "Successfully registered with master"
+_START_S = 60.0
+
+
+class Daemon:
+    """A master or a worker.
+
+    Args:
+        name: which class of ``org.apache.spark.deploy``.
+        log: where its output goes.
+        arguments: of its command line.
+    """
+
+    def __init__(self, name: str, log: Path, *arguments: str) -> None:
+        self._log = log
+        inherited = {k: v for k, v in os.environ.items() if not k.startswith("SPARK_")}
+        environment = {
+            **inherited,
+            "SPARK_HOME": str(_HOME),
+            "SPARK_LOCAL_IP": "127.0.0.1",
+            "SPARK_DAEMON_JAVA_OPTS": QUICK,
+            "SPARK_DAEMON_MEMORY": "256m",
+            "PYSPARK_PYTHON": sys.executable,
+        }
+        # The script becomes the JVM, so that its PID is the process's.
+        command = [_HOME / "bin" / "spark-class", f"org.apache.spark.deploy.{name}"]
+        with log.open("wb") as output:
+            self.process = subprocess.Popen(
+                [*map(str, command), "--host", "127.0.0.1", "--port", "0", *arguments],
+                stdout=output,
+                stderr=output,
+                env=environment,
+                cwd=log.parent,
+                start_new_session=True,
+            )
+
+    @property
+    def log(self) -> str:
+        return self._log.read_text(encoding="utf-8", errors="replace")
+
+    def children(self) -> list[int]:
+        """Return the PIDs of the processes that it has started: a worker's executors."""
+        tasks = Path(f"/proc/{self.process.pid}/task").glob("*/children")
+        return [int(pid) for task in tasks for pid in task.read_text().split()]
+
+    def kill(self) -> None:
+        """Kill it alone."""
+        self.process.kill()
+        self.process.wait(_START_S)
+
+
+class Worker(Daemon):
+    """A worker with one executor for each application."""
+
+    def __init__(self, number: int, root: Path, master: str) -> None:
+        folder = root / f"worker-{number}"
+        folder.mkdir()
+        resources = ("--cores", "2", "--memory", "1g", "--webui-port", "0")
+        arguments = (*resources, "--work-dir", str(folder / "work"), master)
+        super().__init__("worker.Worker", folder / "log", *arguments)
+        self._executors: set[int] = set()
+
+    def is_ready(self) -> bool:
+        """Tell whether the master knows it."""
+        return _REGISTERED in self.log
+
+    def executor(self) -> int:
+        """Return the PID of its executor, which may be about to start."""
+        assert await_that(lambda: self.children() != [], seconds=_START_S), self.log[-3000:]
+        (pid,) = self.children()
+        self._executors.add(pid)
+        return pid
+
+    def die(self, *, leaving_executor: bool = False) -> int:
+        """Die with the executor, or leave that behind, paused in the middle of what it does.
+
+        Returns:
+            The executor's PID.
+        """
+        executor = self.executor()
+        os.kill(executor, signal.SIGSTOP if leaving_executor else signal.SIGKILL)
+        self.kill()
+        return executor
+
+    def end(self) -> None:
+        """Kill what is left of it."""
+        if self.process.poll() is None:
+            self._executors.update(self.children())
+        self.kill()
+        for pid in self._executors:
+            if is_executor(pid):
+                os.kill(pid, signal.SIGKILL)
+
+
+class Cluster:
+    """A master, and the workers that a test asks for.
+
+    Args:
+        root: a folder for logs and whatever executors write.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        root.mkdir()
+        self._workers: list[Worker] = []
+        self._master = Daemon("master.Master", root / "master.log", "--webui-port", "0")
+        if not await_that(lambda: _MASTER.search(self._master.log) is not None, seconds=_START_S):
+            raise AssertionError(self._master.log)
+        found = _MASTER.search(self._master.log)
+        self.url = found[1] if found else ""
+
+    def worker(self) -> Worker:
+        """Start another worker; it is registered a while later."""
+        worker = Worker(len(self._workers), self._root, self.url)
+        self._workers.append(worker)
+        return worker
+
+    def worker_of(self, pid: int) -> Worker:
+        """Return the worker in whose executor a Python process is at work."""
+        executors = {worker.executor(): worker for worker in self._workers if _is_alive(worker)}
+        while pid not in executors:
+            pid = parent_of(pid)
+        return executors[pid]
+
+    def end(self) -> None:
+        """Kill all that is left."""
+        for worker in self._workers:
+            worker.end()
+        self._master.kill()
+
+
+def _is_alive(worker: Worker) -> bool:
+    return worker.process.poll() is None
+
+
+def parent_of(pid: int) -> int:
+    """Return the PID of the process that has started it."""
+    status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8")
+    return int(next(line for line in status.splitlines() if line.startswith("PPid:")).split()[1])
+
+
+def is_executor(pid: int) -> bool:
+    """Tell whether an executor of Spark runs under that PID."""
+    try:
+        return b"CoarseGrainedExecutorBackend" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return False

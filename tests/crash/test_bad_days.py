@@ -1,0 +1,191 @@
+"""Disks that are full, rights that are missing, and drivers that die while they wait to restart."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import socket
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from disk import Disk, NoDiskError, unprivileged
+from drivers import Driver, Drivers, await_that
+from gates import Gate
+from streams import JOBS, Event, Place, read_with_duckdb, windows_of, write_events
+
+from airflow_provider.runtime.cli import main
+from airflow_provider.runtime.errors import EXIT_FATAL, EXIT_OK, EXIT_RETRY
+from airflow_provider.runtime.failures import Failure, FailureClass
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
+
+ENTRY = f"--entry={JOBS.with_name('failing_jobs.py')}:held"
+FILES: list[list[Event]] = [
+    [(10 * n + i, "abc"[i], 10 * n + i) for i in range(3)] for n in range(4)
+]
+EVENTS = [event for file in FILES for event in file]
+
+
+class Story:
+    """Attempts of one run whose batches wait at a gate."""
+
+    def __init__(self, place: Place, drivers: Drivers) -> None:
+        self.job_dir = place.job_dir
+        self.gate = Gate(place.root / "gate")
+        self._place = place
+        self._drivers = drivers
+        write_events(place.input, *FILES)
+
+    def hold(self, *more: str) -> Driver:
+        """Start the next attempt, and return it when batch 1 is held."""
+        self.gate.say(10)
+        before = len(self.gate.holders(10))
+        driver = self.drive(*more)
+        self.until(driver, lambda: len(self.gate.holders(10)) > before)
+        return driver
+
+    def drive(self, *more: str) -> Driver:
+        params = {"gate": str(self.gate.folder), "files_per_batch": "1"}
+        return self._drivers.run("held", params, ENTRY, *more)
+
+    def until(self, driver: Driver, what: Any) -> None:
+        assert await_that(lambda: what() or not driver.is_alive), driver.log[-3000:]
+        assert driver.is_alive, driver.log[-3000:]
+
+    def attempts(self) -> list[dict[str, Any]]:
+        found = self.job_dir.glob("runs/*/attempts/*.json")
+        paths = sorted(found, key=lambda path: int(path.stem))
+        return [json.loads(path.read_text(encoding="utf-8")) for path in paths]
+
+    def restarts(self) -> int:
+        """Return how many restarts the last attempt has put down."""
+        return int((self.attempts()[-1]["restarts"] or {}).get("count", 0))
+
+    def status(self, capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
+        """Return what ``spark-stream status --json`` says of the run."""
+        capsys.readouterr()
+        assert EXIT_OK == main(["status", str(self.job_dir), "--json"])
+        (run,) = json.loads(capsys.readouterr().out)["runs"]
+        return dict(run)
+
+    def check_ended(self, driver: Driver, attempts: int) -> None:
+        """See that the job has ended, and that its result is exact."""
+        self.gate.say(100)
+        assert EXIT_OK == driver.wait(), driver.log[-3000:]
+        final = driver.final()
+        assert ("FINISHED", attempts, len(EVENTS)) == tuple(
+            final[name] for name in ("outcome", "attempts", "rows_read")
+        )
+        assert windows_of(EVENTS) == read_with_duckdb(self._place.output / "*.parquet")
+
+
+@pytest.fixture
+def disk(place: Place) -> Iterator[Disk]:
+    try:
+        disk = Disk(place.job_dir, megabytes=4)
+    except (NoDiskError, FileNotFoundError) as error:
+        pytest.skip(f"no small disk can be mounted here: {error}")
+    yield disk
+    disk.close()
+
+
+def test_a_disk_that_is_full_under_the_job_directory(place, drivers, disk, capsys):
+    """
+    Without restarts the attempt ends, worth a retry, and says what nobody could put down; with
+    restarts the driver goes on by itself as soon as there is space. Nothing is lost or repeated.
+    """
+    drivers.prefix = disk.prefix
+    story = Story(place, drivers)
+    story.job_dir = disk.seen
+
+    first = story.hold()
+    with disk.full():
+        story.gate.say(100)
+        code = first.wait()
+        status = story.status(capsys)
+    assert EXIT_RETRY == code, first.log[-3000:]
+    told = first.log.splitlines()[-1]
+    assert told.startswith("spark-stream: error: ENVIRONMENT: query 'out', batch 1: "), told
+    assert "No space left on device" in told
+    assert "could not be recorded" in told
+    assert (None, None) == (story.attempts()[0]["outcome"], status["failure"])
+    assert "absent" == status["state"]
+
+    second = story.hold("--restart=fixed-delay(attempts=infinite, delay=200 ms)")
+    with disk.full():
+        story.gate.say(100)
+        story.until(second, lambda: ": restart 2 in " in second.log)
+    story.check_ended(second, attempts=2)
+    record = story.attempts()[1]
+    failure = Failure.from_dict(record["restarts"]["failure"])
+    assert record["restarts"]["count"] >= 2
+    assert (FailureClass.ENVIRONMENT, "out", 1, True, socket.gethostname()) == (
+        *(failure.failure_class, failure.query, failure.batch),
+        *(failure.restartable, failure.host),
+    )
+    assert failure.rule.startswith("the disk is full")
+    assert "No space left on device" in failure.reason
+
+
+def test_one_jobs_bad_day(place, drivers, capsys):
+    """
+    Its state may not be read, then its driver is killed while a restart is pending, then the next
+    one's JVM: each says so in its own way, the restarts that were used up are remembered, and the
+    same command ends it exact.
+    """
+    if unprivileged() and shutil.which("setpriv") is None:
+        pytest.skip("as root every file can be read, and there is no setpriv to give that up")
+    story = Story(place, drivers)
+    restart = "--restart=fixed-delay(attempts=2, delay=1 hour)"
+
+    drivers.prefix = unprivileged()
+    first = story.hold(restart)
+    state = place.checkpoint() / "state" / "0" / "0"
+    state.chmod(0)
+    story.gate.say(100)
+    code = first.wait()
+    state.chmod(0o755)
+    drivers.prefix = []
+    assert EXIT_FATAL == code, first.log[-3000:]
+    denied = story.attempts()[0]
+    failure = Failure.from_dict(denied["failure"])
+    assert (FailureClass.NON_RECOVERABLE, "permission is denied", "out", 1, False) == (
+        *(failure.failure_class, failure.rule, failure.query),
+        *(failure.batch, failure.restartable),
+    )
+    assert (None, denied["failure"]) == (denied["restarts"], story.status(capsys)["failure"])
+
+    second = story.hold(restart)
+    story.gate.say("fail")
+    story.until(second, lambda: story.restarts() == 1)
+    second.kill()
+    status = story.status(capsys)
+    assert ("absent", None, 1) == (
+        *(status["state"], status["failure"]),
+        status["restarts"]["count"],
+    )
+
+    third = story.hold(restart)
+    story.gate.say("fail")
+    story.until(third, lambda: story.restarts() == 2)
+    os.kill(jvm_of(place), signal.SIGKILL)
+    assert EXIT_RETRY == third.wait(), third.log[-3000:]
+    failure = Failure.from_dict(story.attempts()[2]["failure"])
+    assert (FailureClass.ENVIRONMENT, "the driver's JVM has ended", False) == (
+        *(failure.failure_class, failure.rule),
+        failure.restartable,
+    )
+    assert failure.to_dict() == story.status(capsys)["failure"]
+
+    story.check_ended(story.drive(), attempts=4)
+    assert ["FAILED", None, "FAILED", "FINISHED"] == [a["outcome"] for a in story.attempts()]
+
+
+def jvm_of(place: Place) -> int:
+    """Return the PID of the JVM of the driver that has the lease."""
+    lease = max(place.job_dir.glob("leases/*.json"), key=lambda path: int(path.stem))
+    owner = json.loads(lease.read_text(encoding="utf-8"))["owner"]
+    return int(owner["processes"][1][0])

@@ -1,0 +1,130 @@
+"""Workers of a real cluster die in the middle of a batch, and one that was taken for dead wakes up."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cluster import Cluster, is_executor
+from drivers import Driver, Drivers, Watcher, await_that
+from gates import Gate
+from streams import JOBS, Event, Place, read_with_duckdb, windows_of, write_events
+
+from airflow_provider.runtime.cli import main
+from airflow_provider.runtime.errors import EXIT_OK
+from airflow_provider.runtime.failures import Failure, FailureClass
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
+
+HELD = JOBS.with_name("failing_jobs.py")
+BATCHES = 4
+# Two files a batch, each a task of its own: values 0 to 2 and 5 to 7, 10 to 12 and 15 to 17, …
+FILES: list[list[Event]] = [
+    [(10 * batch + i, "abc"[i], 10 * batch + first + i) for i in range(3)]
+    for batch in range(BATCHES)
+    for first in (0, 5)
+]
+EVENTS = [event for file in FILES for event in file]
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    started = Cluster(tmp_path / "cluster")
+    yield started
+    started.end()
+
+
+def attempt_of(place: Place) -> dict[str, Any]:
+    (path,) = place.job_dir.glob("runs/*/attempts/*.json")
+    return dict(json.loads(path.read_text(encoding="utf-8")))
+
+
+def status_of(place: Place, capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
+    """Return what ``spark-stream status --json`` says of the only run."""
+    assert EXIT_OK == main(["status", str(place.job_dir), "--json"])
+    (run,) = json.loads(capsys.readouterr().out)["runs"]
+    return dict(run)
+
+
+def run_on(cluster: Cluster, drivers: Drivers, gate: Gate, max_failures: int) -> Driver:
+    return drivers.run(
+        "held",
+        {"gate": str(gate.folder), "files_per_batch": "2"},
+        f"--entry={HELD}:held",
+        f"--master={cluster.url}",
+        "--conf=spark.executor.memory=512m",
+        f"--conf=spark.task.maxFailures={max_failures}",
+        "--restart=fixed-delay(attempts=3, delay=200 ms)",
+        PYSPARK_PYTHON=sys.executable,
+        SPARK_LOCAL_IP="127.0.0.1",
+    )
+
+
+def test_workers_that_die_in_a_batch(place, drivers, cluster, capsys):
+    """
+    Spark heals the loss of one worker by itself, the driver that of two; and what wakes up on an
+    executor that was taken for dead puts no row into what readers see.
+    """
+    write_events(place.input, *FILES)
+    gate = Gate(place.root / "gate")
+    watcher = Watcher({place.output: windows_of(EVENTS)})
+    _, _ = cluster.worker(), cluster.worker()
+    driver = run_on(cluster, drivers, gate, max_failures=2)
+
+    def held(value: int, *, times: int = 1) -> int:
+        """Wait until a task holds the value, for the so many-th time; return its process."""
+        assert await_that(lambda: len(gate.holders(value)) >= times or not driver.is_alive)
+        assert driver.is_alive, driver.log[-3000:]
+        return gate.holders(value)[-1]
+
+    with watcher.watching():
+        held(0)
+        held(5)
+        gate.say(10)
+
+        # A worker dies in batch 1: another one runs its tasks, and nothing else happens.
+        cluster.worker_of(held(10)).die()
+        _, _ = cluster.worker(), cluster.worker()
+        held(10, times=2)
+        gate.say(20)
+        held(20)
+        assert attempt_of(place)["restarts"] is None
+
+        # A task of batch 2 loses its worker twice: the batch fails, and its driver runs it again.
+        cluster.worker_of(held(20)).die()
+        undead = cluster.worker_of(held(20, times=2)).die(leaving_executor=True)
+        assert await_that(lambda: attempt_of(place)["restarts"] is not None or not driver.is_alive)
+        status = status_of(place, capsys)
+        gate.say(30)
+
+        # What was paused in batch 2 goes on when that has been committed by others.
+        held(30)
+        os.kill(undead, signal.SIGCONT)
+        assert await_that(lambda: not is_executor(undead), seconds=60)
+        gate.say(10 * BATCHES)
+        code = driver.wait()
+
+    assert EXIT_OK == code, driver.log[-3000:]
+    restarts = attempt_of(place)["restarts"]
+    failure = Failure.from_dict(restarts["failure"])
+    assert (1, FailureClass.ENVIRONMENT, True) == (
+        restarts["count"],
+        failure.failure_class,
+        failure.restartable,
+    )
+    assert ("out", 2, "127.0.0.1") == (failure.query, failure.batch, failure.host)
+    assert (failure.executor or "").isdigit()
+    assert ("running", restarts) == (status["state"], status["restarts"])
+    assert [] == watcher.wrong
+    assert windows_of(EVENTS) == read_with_duckdb(place.output / "*.parquet")
+    final = driver.final()
+    assert ("FINISHED", 1, len(EVENTS)) == tuple(
+        final[name] for name in ("outcome", "attempts", "rows_read")
+    )
+    assert [] == list(place.root.glob(".*.staging"))
