@@ -5,6 +5,7 @@ Deciding is :mod:`lifecycle`'s; this module carries its instructions out and fee
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import uuid
 from collections import deque
@@ -21,6 +22,7 @@ from airflow_provider.runtime.asking import (
 from airflow_provider.runtime.binding import bind
 from airflow_provider.runtime.checkpoint import CheckpointLogs, next_drain_step, plan_drain_batch
 from airflow_provider.runtime.clock import Clock, Due, to_iso
+from airflow_provider.runtime.closing import close_quietly, put_down
 from airflow_provider.runtime.drains import drain_intent
 from airflow_provider.runtime.errors import (
     LeaseLostError,
@@ -187,7 +189,7 @@ class Attempt:
         check_not_drained(self._directory, self._run.run_id)
         self._starting_point.check()
         self._starting_point.restore(self._lease, self._clock)
-        asked = self._asked_record()
+        asked = dataclasses.replace(self._asked_record(), token=self._lease.token)
         self._directory.put_job(JobRecord(name=self._job.name, created=to_iso(self._clock.now())))
         stored = self._run.put_record(asked)
         check_same_ask(asked, stored)
@@ -206,7 +208,8 @@ class Attempt:
         try:
             self._live(stored)
         except SparkStreamError as error:
-            self._end_attempt(FAILED, failure_of(error, self._ask.marks))
+            failure = failure_of(error, self._ask.marks)
+            put_down(lambda: self._end_attempt(FAILED, failure))
             raise
         return self._conclude()
 
@@ -249,7 +252,7 @@ class Attempt:
         try:
             act(*args)
         except LeaseLostError:
-            self._close_quietly()
+            close_quietly(self._queries.values(), self._job.context)
             raise
         except Exception as error:
             log.info("run=%s fails", self._run.run_id, exc_info=True)
@@ -270,13 +273,14 @@ class Attempt:
                 return
         if self._restarter.is_due(self._queries[name] for name in self._life.restarting):
             self._events.append(lifecycle.RestartDue(self._steps_of(self._life.restarting)))
-        else:
+            return
+        with self._lease.bearing_outages():
             self._hear()
-        if self._look_due():
-            self._lease.check()
-            for query in self._queries.values():
-                query.move_idle_sources()
-            self._report_progress()
+            if self._look_due():
+                self._lease.check()
+                for query in self._queries.values():
+                    query.move_idle_sources()
+                self._report_progress()
 
     def _publish_ready(self, query: RunningQuery | BatchQuery) -> bool:
         if query.name in self._life.restarting:
@@ -460,18 +464,9 @@ class Attempt:
         self._events.append(lifecycle.FinalPut())
 
     def _close(self, _: lifecycle.Close) -> None:
-        self._close_quietly()
+        close_quietly(self._queries.values(), self._job.context)
         self._events.clear()
         self._events.append(lifecycle.Closed())
-
-    def _close_quietly(self) -> None:
-        for query in self._queries.values():
-            try:
-                query.stop()
-            except Exception as reason:  # noqa: BLE001 - the JVM may be gone
-                log.warning("query=%s could not be stopped: %s", query.name, reason)
-        for error in self._job.context.close():
-            log.warning("run=%s an on_close callback failed", self._run.run_id, exc_info=error)
 
     # --- records --------------------------------------------------------------------------------
 
@@ -482,19 +477,22 @@ class Attempt:
     def _end_attempt(self, outcome: str, failure: Failure | None = None) -> None:
         end_attempt(self._run, self._restarter.attempt, self._clock.now(), outcome, failure)
 
+    def _put_down_end(
+        self, answer: str | None, reason: str, outcome: str, failure: Failure | None = None
+    ) -> str | None:
+        return put_down(
+            lambda: self._desk.close(answer, reason), lambda: self._end_attempt(outcome, failure)
+        )
+
     def _conclude(self) -> FinalCheckpoint:
-        if self._final is not None:
-            self._desk.close(self._final.outcome, "")
-            self._end_attempt(self._final.outcome)
-            return self._final
-        failure = self._life.failure
+        final, failure = self._final, self._life.failure
+        if final is not None:
+            self._put_down_end(final.outcome, "", final.outcome)
+            return final
         if failure is not None:
-            self._desk.close(None, failure.describe())
-            failure = self._desk.final_failure(failure)
-            self._end_attempt(FAILED, failure)
-            raise RunFailedError(failure)
-        outcome = CANCELLED if self._life.keeps_run else None
-        self._desk.close(outcome, "the attempt was cancelled")
-        self._end_attempt(CANCELLED)
+            ended = self._desk.final_failure(failure)
+            raise RunFailedError(ended, self._put_down_end(None, failure.describe(), FAILED, ended))
+        answer = CANCELLED if self._life.keeps_run else None
+        self._put_down_end(answer, "the attempt was cancelled", CANCELLED)
         msg = f"run {self._run.run_id!r} was cancelled; the same command resumes it"
         raise RunCancelledError(msg)

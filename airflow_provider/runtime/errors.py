@@ -181,14 +181,18 @@ class RunFailedError(SparkStreamError):
 
     Args:
         failure: its class, reason and origin.
+        unrecorded: why that could not be put down in the job directory; None when it was.
     """
 
-    def __init__(self, failure: Failure) -> None:
-        super().__init__(failure)
-        self.failure = failure
+    def __init__(self, failure: Failure, unrecorded: str | None = None) -> None:
+        super().__init__(failure, unrecorded)
+        self.failure, self.unrecorded = failure, unrecorded
 
     def __str__(self) -> str:
-        return self.failure.describe()
+        described = self.failure.describe()
+        if self.unrecorded is None:
+            return described
+        return f"{described}; and the job directory could not be told: {self.unrecorded}"
 
 
 class RunCancelledError(SparkStreamError):

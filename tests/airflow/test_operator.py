@@ -297,11 +297,11 @@ def test_a_driver_that_is_still_starting_is_adopted(job: Job) -> None:
     assert "driver" == deferred.trigger.driver_id
 
 
-@pytest.mark.parametrize("left", ["nothing", "an intent", "a dead process", "an exit", "long ago"])
+@pytest.mark.parametrize("left", ["nothing", "an intent", "a dead process", "an exit", "lost"])
 def test_what_a_lost_driver_left_is_no_reason_to_wait(job: Job, left: str) -> None:
     """
-    An intent without a process, a dead process, an exit, and a driver that has not come up for
-    longer than any cluster takes: each try after it submits.
+    An intent without a process, a dead process, an exit, and a driver that the last try has waited
+    for in vain: each try after it submits.
     """
     if left == "an intent":
         job.submit()
@@ -310,11 +310,24 @@ def test_what_a_lost_driver_left_is_no_reason_to_wait(job: Job, left: str) -> No
     if left == "an exit":
         job.submit(process=ELSEWHERE)
         job.end("driver", 137)
-    if left == "long ago":
-        job.submit(process=ELSEWHERE, ago_s=1200)
+    if left == "lost":
+        job.submit(process=ELSEWHERE)
+        lost = {"verdict": "failed", "driver_id": "driver", "lost": "driver", "waited_s": 601.0}
+        with pytest.raises(SparkRunFailedError):
+            operator_of(job).resume(context(), lost)
 
     with pytest.raises(AirflowFailException, match=r"there is no file /nowhere/jobs\.py"):
         operator_of(job).execute(context())
+
+
+@pytest.mark.parametrize("hours", [-24, 24])
+def test_a_starting_driver_is_adopted_whatever_its_workers_clock_says(job: Job, hours: int) -> None:
+    """
+    How long ago a driver was submitted by another machine's clock says nothing about its life.
+    """
+    job.submit(process=ELSEWHERE, ago_s=hours * 3600.0)
+
+    assert "driver" == deferral(operator_of(job)).trigger.driver_id
 
 
 def test_what_cannot_be_submitted_leaves_no_trace(job: Job) -> None:

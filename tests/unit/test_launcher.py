@@ -6,7 +6,7 @@ import pytest
 
 from airflow_provider.runtime.launcher import main
 from airflow_provider.runtime.process import ProcessIdentity
-from airflow_provider.runtime.watching import ProcessRecord
+from airflow_provider.runtime.submissions import ProcessRecord
 from tests.unit.jobs import HandMadeJob
 
 
