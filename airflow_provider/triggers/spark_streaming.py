@@ -11,7 +11,7 @@ from airflow_provider.hooks.following import LogFollower
 from airflow_provider.hooks.spark_streaming import SparkStreamingHook
 from airflow_provider.runtime.clock import SystemClock
 from airflow_provider.runtime.errors import SparkStreamError
-from airflow_provider.runtime.patience import Patience
+from airflow_provider.runtime.patience import STORAGE_TIMEOUT_S, Patience
 from airflow_provider.runtime.watching import Judgement, Verdict
 from airflow_provider.triggers.holding import hold_back
 
@@ -132,7 +132,7 @@ class SparkStreamingTrigger(BaseTrigger):
             supervision=self.supervision,
         )
         follower = LogFollower(self.log_path, self.log_offset)
-        patience = Patience(SystemClock())
+        patience = Patience(SystemClock(), STORAGE_TIMEOUT_S)
         while True:
             try:
                 judgement = await asyncio.to_thread(watcher.judge)

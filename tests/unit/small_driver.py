@@ -51,12 +51,13 @@ def main() -> int:
     published = Path(os.environ["PUBLISHED"])
     while not end.exists():
         try:
-            lease.check()
-        except LeaseLostError as error:
+            with lease.bearing_outages():
+                lease.check()
+                with published.open("a") as file:
+                    file.write(f"{lease.token} {driver_id}\n")
+        except (LeaseLostError, OSError) as error:
             print(error, file=sys.stderr)
-            return 5
-        with published.open("a") as file:
-            file.write(f"{lease.token} {driver_id}\n")
+            return 5 if isinstance(error, LeaseLostError) else 3
         clock.sleep(0.02)
     lease.release()
     return 0
