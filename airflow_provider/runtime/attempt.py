@@ -299,7 +299,7 @@ class Attempt:
 
     def _how_it_ended(self, query: RunningQuery | BatchQuery) -> lifecycle.Event:
         error = query.error()
-        self._report_progress()
+        put_down(self._report_progress)
         query.settle()
         if isinstance(error, LeaseLostError):
             raise error

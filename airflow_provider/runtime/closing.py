@@ -26,7 +26,7 @@ def close_quietly(queries: Iterable[RunningQuery | BatchQuery], context: JobCont
 
 
 def put_down(*acts: Callable[[], None]) -> str | None:
-    """Record how an attempt has ended, as far as that is possible.
+    """Record how a query or an attempt has ended, as far as that is possible.
 
     The outcome stands without the records, so what keeps them from being written may not take its
     place, nor its exit code.
@@ -39,6 +39,6 @@ def put_down(*acts: Callable[[], None]) -> str | None:
         try:
             act()
         except Exception as error:
-            log.warning("the end of the attempt could not be recorded", exc_info=True)
+            log.warning("what has ended could not be put down", exc_info=True)
             reasons.append(str(error))
     return "; ".join(reasons) or None

@@ -115,6 +115,21 @@ def test_a_restart_is_put_down_before_it_is_promised(run, clock):
     assert LOST == Failure.from_dict(stored.restarts["failure"])
 
 
+def test_a_restart_that_cannot_be_put_down_is_not_granted(run, clock, tmp_path):
+    """
+    With the storage away the attempt ends with what has failed, and says why it is not restarted.
+    """
+    restarter = restarter_of(run, clock)
+    (tmp_path / "runs").rename(tmp_path / "away")
+    (tmp_path / "runs").touch()
+
+    event = restarter.after(LOST, reading())
+
+    assert isinstance(event, Failed)
+    assert LOST.failure_class is event.failure.failure_class
+    assert event.failure.reason.startswith("executor lost; and no restart can be recorded: ")
+
+
 def test_restarts_that_are_used_up_end_the_attempt(run, clock):
     """
     The failure stays what it was, and says that nothing was left to try.

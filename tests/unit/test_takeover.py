@@ -116,7 +116,7 @@ def test_an_outage_is_no_silence(failing, clock, held, away_s):
     clock.time = 5.0
     assert Liveness.UNKNOWN is observer.look()[1]
     failing.is_away = True
-    with pytest.raises(OSError):
+    with pytest.raises(OSError, match="not now"):
         observer.look()
     clock.time += away_s
     failing.is_away = False

@@ -80,7 +80,11 @@ class Restarter:
             why = f" ({decision.reason})" if decision.reason else ""
             return Failed(dataclasses.replace(failure, reason=f"{failure.reason}{why}"))
         self._due = self._clock.monotonic() + decision.delay_s
-        self._put(failure)
+        try:
+            self._put(failure)
+        except OSError as error:  # which must not take the place of what has failed
+            reason = f"{failure.reason}; and no restart can be recorded: {error}"
+            return Failed(dataclasses.replace(failure, reason=reason))
         drained = [name for name, phase in life.queries.items() if phase is QueryPhase.DRAINED]
         edges = edges_of(self._queries, life.upstream)
         scope = failover_scope(tuple(life.queries), edges, query, finished=drained)
