@@ -22,7 +22,7 @@ from airflow_provider.runtime.asking import (
 from airflow_provider.runtime.binding import bind
 from airflow_provider.runtime.checkpoint import CheckpointLogs, next_drain_step, plan_drain_batch
 from airflow_provider.runtime.clock import Clock, Due, to_iso
-from airflow_provider.runtime.closing import close_quietly, put_down
+from airflow_provider.runtime.closing import close_quietly
 from airflow_provider.runtime.drains import drain_intent
 from airflow_provider.runtime.errors import (
     LeaseLostError,
@@ -70,7 +70,7 @@ from airflow_provider.runtime.rewinding import (
     replayable_runs,
 )
 from airflow_provider.runtime.sealing import final_of
-from airflow_provider.runtime.session import jvm_pid
+from airflow_provider.runtime.session import check_spark, jvm_pid
 from airflow_provider.runtime.sinks.protocol import Fence, OpenFence
 from airflow_provider.runtime.stopping import StopDesk
 from airflow_provider.runtime.topologies import keep_topology
@@ -208,8 +208,7 @@ class Attempt:
         try:
             self._live(stored)
         except SparkStreamError as error:
-            failure = failure_of(error, self._ask.marks)
-            put_down(lambda: self._end_attempt(FAILED, failure))
+            self._end_attempt(FAILED, failure_of(error, self._ask.marks))
             raise
         return self._conclude()
 
@@ -274,13 +273,20 @@ class Attempt:
         if self._restarter.is_due(self._queries[name] for name in self._life.restarting):
             self._events.append(lifecycle.RestartDue(self._steps_of(self._life.restarting)))
             return
+        is_due = self._look_due()
         with self._lease.bearing_outages():
             self._hear()
-            if self._look_due():
+            if is_due:
                 self._lease.check()
-                for query in self._queries.values():
-                    query.move_idle_sources()
-                self._report_progress()
+        if is_due:
+            self._look_at_queries()
+
+    def _look_at_queries(self) -> None:
+        if self._life.restarting:  # a query that runs would tell
+            check_spark(self._job.spark)
+        for query in self._queries.values():
+            query.move_idle_sources()
+        self._report_progress()
 
     def _publish_ready(self, query: RunningQuery | BatchQuery) -> bool:
         if query.name in self._life.restarting:
@@ -299,7 +305,7 @@ class Attempt:
 
     def _how_it_ended(self, query: RunningQuery | BatchQuery) -> lifecycle.Event:
         error = query.error()
-        put_down(self._report_progress)
+        self._report_progress()
         query.settle()
         if isinstance(error, LeaseLostError):
             raise error
@@ -329,8 +335,7 @@ class Attempt:
             self._events.extend(self._desk.heard(self._life.phase))
 
     def _report_progress(self) -> None:
-        record = self._meter.read(self._life, self._queries.values())
-        record.put(self._run.storage, "progress.json")
+        record = self._meter.report(self._run.storage, self._life, self._queries.values())
         if self._on_progress is not None:
             self._on_progress(record)
 
@@ -474,25 +479,21 @@ class Attempt:
         now = self._clock.now()
         return asked_record(self._ask, self._directory, self._run.run_id, self._job, now)
 
-    def _end_attempt(self, outcome: str, failure: Failure | None = None) -> None:
-        end_attempt(self._run, self._restarter.attempt, self._clock.now(), outcome, failure)
-
-    def _put_down_end(
-        self, answer: str | None, reason: str, outcome: str, failure: Failure | None = None
-    ) -> str | None:
-        return put_down(
-            lambda: self._desk.close(answer, reason), lambda: self._end_attempt(outcome, failure)
-        )
+    def _end_attempt(self, outcome: str, failure: Failure | None = None) -> Failure | None:
+        return end_attempt(self._run, self._restarter.attempt, self._clock.now(), outcome, failure)
 
     def _conclude(self) -> FinalCheckpoint:
-        final, failure = self._final, self._life.failure
-        if final is not None:
-            self._put_down_end(final.outcome, "", final.outcome)
-            return final
+        if self._final is not None:
+            self._desk.close(self._final.outcome, "")
+            self._end_attempt(self._final.outcome)
+            return self._final
+        failure = self._life.failure
         if failure is not None:
-            ended = self._desk.final_failure(failure)
-            raise RunFailedError(ended, self._put_down_end(None, failure.describe(), FAILED, ended))
-        answer = CANCELLED if self._life.keeps_run else None
-        self._put_down_end(answer, "the attempt was cancelled", CANCELLED)
+            self._desk.close(None, failure.describe())
+            failure = self._desk.final_failure(failure)
+            raise RunFailedError(self._end_attempt(FAILED, failure) or failure)
+        outcome = CANCELLED if self._life.keeps_run else None
+        self._desk.close(outcome, "the attempt was cancelled")
+        self._end_attempt(CANCELLED)
         msg = f"run {self._run.run_id!r} was cancelled; the same command resumes it"
         raise RunCancelledError(msg)

@@ -181,18 +181,14 @@ class RunFailedError(SparkStreamError):
 
     Args:
         failure: its class, reason and origin.
-        unrecorded: why that could not be put down in the job directory; None when it was.
     """
 
-    def __init__(self, failure: Failure, unrecorded: str | None = None) -> None:
-        super().__init__(failure, unrecorded)
-        self.failure, self.unrecorded = failure, unrecorded
+    def __init__(self, failure: Failure) -> None:
+        super().__init__(failure)
+        self.failure = failure
 
     def __str__(self) -> str:
-        described = self.failure.describe()
-        if self.unrecorded is None:
-            return described
-        return f"{described}; and the job directory could not be told: {self.unrecorded}"
+        return self.failure.describe()
 
 
 class RunCancelledError(SparkStreamError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider.runtime.checkpoint import marks_of
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
     from airflow_provider.runtime.checkpoint import Marks
     from airflow_provider.runtime.lifecycle import Lifecycle
     from airflow_provider.runtime.queries import BatchQuery, QueryDefinition, RunningQuery
+    from airflow_provider.runtime.storage import Storage
+
+log = logging.getLogger(__name__)
 
 _ENDED: Final = frozenset({QueryPhase.DRAINING, QueryPhase.DRAINED})
 """What a query is in as soon as the intent to drain it is stored."""
@@ -36,6 +40,25 @@ class ProgressMeter:
         self._attempt = attempt
         self._begun = clock.monotonic()
         self._rows_before: int | None = None
+        self._is_put = True
+
+    def report(
+        self, storage: Storage, life: Lifecycle, queries: Iterable[RunningQuery | BatchQuery]
+    ) -> ProgressRecord:
+        """Put the progress of this moment as ``progress.json`` of a run, and return it.
+
+        Where it cannot be put the job goes on: nothing is decided by it.
+        """
+        record = self.read(life, queries)
+        try:
+            record.put(storage, "progress.json")
+        except OSError as error:
+            if self._is_put:
+                log.warning("%s: no progress can be told: %s", storage.url, error)
+            self._is_put = False
+        else:
+            self._is_put = True
+        return record
 
     def read(self, life: Lifecycle, queries: Iterable[RunningQuery | BatchQuery]) -> ProgressRecord:
         """Return the progress of this moment."""

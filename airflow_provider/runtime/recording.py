@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 import os
 import socket
 import uuid
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
     from airflow_provider.runtime.jobdir import JobDirectory, RunDirectory
     from airflow_provider.runtime.preparing import DeclaredJob
     from airflow_provider.runtime.queries import BatchQuery, RunningQuery
+
+log = logging.getLogger(__name__)
 
 
 def asked_record(
@@ -125,13 +128,22 @@ def end_attempt(
     now: dt.datetime,
     outcome: str,
     failure: Failure | None = None,
-) -> None:
-    """Record how the attempt ended."""
-    run.put_attempt(
-        dataclasses.replace(
-            attempt,
-            ended=to_iso(now),
-            outcome=outcome,
-            failure=failure.to_dict() if failure else None,
+) -> Failure | None:
+    """Record how the attempt ended, which has no other effect.
+
+    Returns:
+        The failure; when it could not be recorded, its reason says so, and why.
+    """
+    raw = failure.to_dict() if failure else None
+    ended = dataclasses.replace(attempt, ended=to_iso(now), outcome=outcome, failure=raw)
+    try:
+        run.put_attempt(ended)
+    except OSError as error:
+        log.warning(
+            "run=%s attempt=%s: no record of its end", run.run_id, attempt.attempt, exc_info=True
         )
-    )
+        if failure is None:
+            return None
+        reason = f"{failure.reason} (this could not be recorded: {error})"
+        return dataclasses.replace(failure, reason=reason)
+    return failure

@@ -103,3 +103,12 @@ def is_submitted() -> bool:
 def jvm_pid(spark: SparkSession) -> int:
     """Return the PID of the JVM."""
     return int(spark._jvm.java.lang.ProcessHandle.current().pid())  # type: ignore[union-attr]
+
+
+def check_spark(spark: SparkSession) -> None:
+    """Stop here unless the JVM is alive, and its application not ended by the cluster.
+
+    Raises:
+        Exception: what Py4J or Spark says of it.
+    """
+    spark.sparkContext._jsc.sc().assertNotStopped()

@@ -11,8 +11,10 @@ from rich.console import Console
 
 from airflow_provider.runtime.checkpoint import OperatorShape, Topology
 from airflow_provider.runtime.console import _table, live_progress
+from airflow_provider.runtime.jobdir import ProgressRecord
 from airflow_provider.runtime.lifecycle import AtEnd, Lifecycle, QueryPhase
 from airflow_provider.runtime.progress import ProgressMeter
+from airflow_provider.runtime.storage.local import LocalStorage
 from tests.unit.jobs import a_progress
 
 
@@ -191,3 +193,20 @@ def test_rows_that_are_not_known_are_not_counted(clock, rows):
     )
 
     assert 5 == record.rows_read
+
+
+def test_progress_that_cannot_be_put_is_told_once_and_stops_nothing(clock, tmp_path, caplog):
+    """
+    On a full disk, say: nothing is decided by it, so that the job goes on.
+    """
+    (tmp_path / "run").write_bytes(b"no folder")
+    storage = LocalStorage(str(tmp_path / "run"))
+    meter = ProgressMeter(clock, attempt=1)
+
+    reported = [meter.report(storage, LIFE, [a_query(rows)]).rows_read for rows in (1, 2)]
+    (tmp_path / "run").unlink()
+    meter.report(storage, LIFE, [a_query(3)])
+
+    assert [1, 2] == reported
+    assert 1 == len(caplog.records)
+    assert 3 == ProgressRecord.read(storage, "progress.json").rows_read

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import random
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -113,21 +114,6 @@ def test_a_restart_is_put_down_before_it_is_promised(run, clock):
     assert (1, 5.0) == (stored.restarts["count"], stored.restarts["worked_s"])
     assert "fixed-delay(attempts=3, delay=10.0)" == stored.restarts["strategy"]
     assert LOST == Failure.from_dict(stored.restarts["failure"])
-
-
-def test_a_restart_that_cannot_be_put_down_is_not_granted(run, clock, tmp_path):
-    """
-    With the storage away the attempt ends with what has failed, and says why it is not restarted.
-    """
-    restarter = restarter_of(run, clock)
-    (tmp_path / "runs").rename(tmp_path / "away")
-    (tmp_path / "runs").touch()
-
-    event = restarter.after(LOST, reading())
-
-    assert isinstance(event, Failed)
-    assert LOST.failure_class is event.failure.failure_class
-    assert event.failure.reason.startswith("executor lost; and no restart can be recorded: ")
 
 
 def test_restarts_that_are_used_up_end_the_attempt(run, clock):
@@ -250,3 +236,21 @@ def test_an_attempt_after_an_end_begins_anew(run, clock):
 
     again = restarter_of(run, clock, FixedDelay(1, 0.0), attempt=2)
     assert isinstance(again.after(LOST, reading()), QueryFailed)
+
+
+def test_a_restart_that_cannot_be_put_down_is_granted_all_the_same(run, clock):
+    """
+    A full disk may be what has failed: when there is space again, the next restart tells of both.
+    """
+    restarter = restarter_of(run, clock)
+    folder = Path(run.storage.url, "attempts")
+    folder.rename(folder.with_name("away"))
+    folder.write_bytes(b"no folder")
+
+    assert QueryFailed("a", ("a",)) == restarter.after(LOST, reading())
+    folder.unlink()
+    clock.sleep(20)
+    restarter.after(LOST, reading())
+
+    (stored,) = run.attempts()
+    assert 2 == stored.restarts["count"]

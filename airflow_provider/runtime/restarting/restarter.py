@@ -69,7 +69,8 @@ class Restarter:
     def after(self, failure: Failure, life: Lifecycle) -> QueryFailed | Failed:
         """Return what a failure of a query comes to.
 
-        Crash safety: the restart is put down before it is promised.
+        Crash safety: the restart is put down before it is promised. Where it cannot be, as on a
+        full disk, which may be what has failed, only a driver that is killed forgets it.
         """
         query = failure.query
         if query is None or not failure.restartable or not _may_restart(life, query):
@@ -80,11 +81,7 @@ class Restarter:
             why = f" ({decision.reason})" if decision.reason else ""
             return Failed(dataclasses.replace(failure, reason=f"{failure.reason}{why}"))
         self._due = self._clock.monotonic() + decision.delay_s
-        try:
-            self._put(failure)
-        except OSError as error:  # which must not take the place of what has failed
-            reason = f"{failure.reason}; and no restart can be recorded: {error}"
-            return Failed(dataclasses.replace(failure, reason=reason))
+        self._put(failure)
         drained = [name for name, phase in life.queries.items() if phase is QueryPhase.DRAINED]
         edges = edges_of(self._queries, life.upstream)
         scope = failover_scope(tuple(life.queries), edges, query, finished=drained)
@@ -120,7 +117,10 @@ class Restarter:
             "failure": failure.to_dict(),
         }
         self.attempt = dataclasses.replace(self.attempt, restarts=restarts)
-        self._run.put_attempt(self.attempt)
+        try:
+            self._run.put_attempt(self.attempt)
+        except OSError as error:
+            log.warning("run=%s a restart could not be put down: %s", self._run.run_id, error)
 
 
 def _may_restart(life: Lifecycle, query: str) -> bool:

@@ -232,7 +232,15 @@ class StopDesk:
         Args:
             outcome: the final checkpoint's; None when the attempt ended without one.
             reason: why, then.
+
+        Never raises: where nothing can be answered, whoever asked sees that the driver has gone.
         """
+        try:
+            self._answer_all(outcome, reason)
+        except OSError as error:
+            log.warning("run=%s nobody could be answered: %s", self._run.run_id, error)
+
+    def _answer_all(self, outcome: str | None, reason: str) -> None:
         if self._accepted is not None:
             self._answer_accepted(self._accepted, outcome, reason)
         for request in pending_requests(self._directory.storage, self._driver_id):
