@@ -1,4 +1,7 @@
-"""The runtime as one zip for ``--py-files``: a cluster needs only PySpark and fsspec."""
+"""What goes with a submission: the runtime as one zip for ``--py-files``, and its token.
+
+A cluster needs only PySpark and fsspec.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +10,12 @@ import os
 import uuid
 import zipfile
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import airflow_provider
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 _EPOCH = (1980, 1, 1, 0, 0, 0)  # the same files make the same zip
 _STAYS = ("runtime/testing.py",)  # for tests of sinks: needs pytest, which no cluster has
@@ -41,3 +48,14 @@ def runtime_zip(folder: Path) -> Path:
                 archive.writestr(zipfile.ZipInfo(name, _EPOCH), data)
         os.replace(temporary, target)
     return target
+
+
+def token_conf(master: str, token: str, conf: Mapping[str, str]) -> dict[str, str]:
+    """Return what makes a cluster show which submission an application is."""
+    if master.startswith("yarn"):
+        tags = [tag for tag in conf.get("spark.yarn.tags", "").split(",") if tag]
+        return {"spark.yarn.tags": ",".join([*tags, f"spark-stream-{token}"])}
+    if master.startswith("k8s"):
+        places = ("driver", "executor")
+        return {f"spark.kubernetes.{p}.label.spark-stream-driver-id": token for p in places}
+    return {}

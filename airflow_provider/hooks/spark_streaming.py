@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
-import subprocess
 import sys
-import threading
 import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -16,16 +14,18 @@ from airflow.sdk import BaseHook
 from airflow.sdk.configuration import conf as airflow_conf
 from airflow.sdk.exceptions import AirflowNotFoundException
 
-from airflow_provider.hooks.packaging import application_path, runtime_zip
+from airflow_provider.hooks.packaging import application_path, runtime_zip, token_conf
 from airflow_provider.runtime.bootstraps import BootstrapWatcher
 from airflow_provider.runtime.clock import Clock, SystemClock, to_iso
 from airflow_provider.runtime.entry import check_entry_file, split_entry
 from airflow_provider.runtime.errors import ConfigError, UnsupportedStorageError
 from airflow_provider.runtime.java import check_java
-from airflow_provider.runtime.jobdir import JobDirectory, SubmissionRecord
+from airflow_provider.runtime.jobdir import JobDirectory
 from airflow_provider.runtime.requests import STOP, put_cancel, put_request
 from airflow_provider.runtime.stopping import savepoint_address
 from airflow_provider.runtime.storage import local_path_of, open_storage
+from airflow_provider.runtime.submissions import SubmissionRecord
+from airflow_provider.runtime.submitting import submit_driver
 from airflow_provider.runtime.supervising import SupervisingWatcher, Supervision
 from airflow_provider.runtime.watching import (
     ClaimRecord,
@@ -164,24 +164,30 @@ class SparkStreamingHook(BaseHook):
         Raises:
             ConfigError: see :meth:`check`; nothing was written.
 
-        Crash safety: the intent is stored first. A crash after it leaves an intent without a
-        process, which the next call ignores; the lease keeps two drivers apart.
+        Crash safety: the intent is stored first; :mod:`~airflow_provider.runtime.submitting` has
+        the table of what follows a crash after it.
         """
         self.check(job_dir, entry)
         storage = open_storage(job_dir)
         driver_id = uuid.uuid4().hex
         log = self._log_path(job_dir, run_id, driver_id)
         told = [*arguments, "--driver-id", driver_id]
-        spark = self._spark_submit(job_dir, run_id, entry, told, command)
+        spark = self._spark_submit(job_dir, run_id, entry, told, command, token=driver_id)
         program = spark._build_spark_submit_command(str(application_path()))
+        run = JobDirectory(storage).run(run_id)
         record = SubmissionRecord(
             driver_id=driver_id,
             run_id=run_id,
             submitted=to_iso(self._clock.now()),
             log=str(log),
+            number=run.submission_count() + 1,
+            is_remote=self._is_cluster(),
         )
-        JobDirectory(storage).run(run_id).put_submission(record)
-        self._launch(job_dir, record, log, program)
+        environment = _driver_environment(os.environ)
+        submit_driver(
+            run, record, job_dir=job_dir, log=log, command=program, environment=environment
+        )
+        self.log.info("Driver %s submitted; its log is %s", driver_id, log)
         return record
 
     def claim(self, job_dir: str, run_id: str) -> int:
@@ -258,11 +264,12 @@ class SparkStreamingHook(BaseHook):
         entry: str,
         arguments: Sequence[str],
         command: Sequence[str] = RUN,
+        *,
+        token: str,
     ) -> SparkSubmitHook:
         files = [str(runtime_zip(_home() / "spark_streaming")), *_split(self._py_files)]
-        is_cluster = self._spark_connection().extra_dejson.get("deploy-mode") == "cluster"
         place, function = split_entry(entry)
-        if is_cluster and place.endswith(".py"):
+        if self._is_cluster() and place.endswith(".py"):
             # The driver runs elsewhere: the file travels with it and is found by its module's name.
             files.append(place)
             entry = f"{Path(place).stem}:{function}"
@@ -271,12 +278,16 @@ class SparkStreamingHook(BaseHook):
             conn_id=self._conn_id,
             py_files=",".join(files),
             packages=self._packages,
-            name=f"spark-stream {job_dir} {run_id}",
+            name=f"spark-stream {job_dir} {run_id} {token}",
             application_args=[*command, job_dir, "--entry", entry, *which, *arguments],
         )
-        local = str(hook._connection["master"]).startswith("local")
-        hook._conf = {**_CONF, **(_LOCAL_CONF if local else {}), **self._conf}
+        master = str(hook._connection["master"])
+        local = _LOCAL_CONF if master.startswith("local") else {}
+        hook._conf = {**_CONF, **local, **self._conf, **token_conf(master, token, self._conf)}
         return hook
+
+    def _is_cluster(self) -> bool:
+        return self._spark_connection().extra_dejson.get("deploy-mode") == "cluster"
 
     def _spark_connection(self) -> Connection:
         """Return the connection, unless ``SparkSubmitHook`` would make nothing good of it."""
@@ -294,6 +305,13 @@ class SparkStreamingHook(BaseHook):
                 "apache-airflow-providers-cncf-kubernetes"
             )
             raise ConfigError(msg)
+        is_cluster = connection.extra_dejson.get("deploy-mode") == "cluster"
+        if is_cluster and str(connection.host).startswith("spark://"):
+            msg = (
+                f"conn_id {self._conn_id!r}: Spark has no deploy mode cluster for Python on a "
+                "standalone master; use deploy mode client, YARN or Kubernetes"
+            )
+            raise ConfigError(msg)
         return connection
 
     def _log_path(self, job_dir: str, run_id: str, driver_id: str) -> Path:
@@ -302,24 +320,6 @@ class SparkStreamingHook(BaseHook):
             return Path(local) / "runs" / run_id / "logs" / f"{driver_id}.log"
         base = Path(airflow_conf.get("logging", "base_log_folder", fallback=str(_home() / "logs")))
         return base / "spark_streaming" / run_id / f"{driver_id}.log"
-
-    def _launch(
-        self, job_dir: str, record: SubmissionRecord, log: Path, command: Sequence[str]
-    ) -> None:
-        launcher = [sys.executable, "-m", "airflow_provider.runtime.launcher"]
-        options = ["--job-dir", job_dir, "--run-id", record.run_id]
-        options += ["--driver-id", record.driver_id, "--log", str(log)]
-        process = subprocess.Popen(
-            [*launcher, *options, "--", *command],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,  # neither the worker's death nor its signals reach the driver
-            env=_driver_environment(os.environ),
-        )
-        # Whoever outlives it must not leave it a zombie; nobody else waits for it.
-        threading.Thread(target=process.wait, name="reaper", daemon=True).start()
-        self.log.info("Driver %s submitted; its log is %s", record.driver_id, log)
 
 
 def _driver_environment(environ: Mapping[str, str]) -> dict[str, str]:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import datetime as dt
-from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple, TypeVar
 
 from airflow.sdk.exceptions import AirflowFailException
 
@@ -17,10 +16,12 @@ from airflow_provider.runtime.clock import SystemClock
 from airflow_provider.runtime.entry import split_entry
 from airflow_provider.runtime.errors import CheckpointError, ConfigError
 from airflow_provider.runtime.jobdir import JobDirectory, check_name, derive_run_id
+from airflow_provider.runtime.patience import WORKER_TIMEOUT_S, Patience
+from airflow_provider.runtime.reconciling import ON_EXISTING, Action, Decision, reconcile
 from airflow_provider.runtime.requests import is_leaving
 from airflow_provider.runtime.storage import local_path_of, open_storage
+from airflow_provider.runtime.submitting import revoke_unstarted
 from airflow_provider.runtime.watching import (
-    START_TIMEOUT_S,
     Judgement,
     RunWatcher,
     Verdict,
@@ -30,14 +31,14 @@ from airflow_provider.runtime.watching import (
 from airflow_provider.triggers.spark_streaming import SparkStreamingTrigger, is_waiting
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from airflow.sdk import Context
     from airflow.sdk.exceptions import AirflowException
 
-    from airflow_provider.runtime.jobdir import SubmissionRecord
+    from airflow_provider.runtime.submissions import SubmissionRecord
 
-ON_EXISTING: Final = ("adopt", "wait", "fail")
+T = TypeVar("T")
 ON_KILL: Final = ("stop", "cancel", "detach")
 
 
@@ -136,7 +137,7 @@ class DriverOperator(SlicedOperator):
         """Continue when the trigger has fired; the job directory, asked again, is the truth."""
         run_id = self._current(context)
         try:
-            shown = self._shown(self._watcher(run_id), context)
+            shown = self._patiently(lambda: self._shown(self._watcher(run_id), context))
             if shown is None:
                 shown = self._conclude(run_id, event or {}, context)
             # None: the driver that was in the way has ended, or the one to hand over is another
@@ -204,47 +205,57 @@ class DriverOperator(SlicedOperator):
         run_id = self._decide(context)
         hook = self._hook()
         watcher = self._watcher(run_id)
-        view, judgement = watcher.settle()
-        if judgement.verdict is Verdict.DONE:
+        view, judgement = self._patiently(watcher.settle)
+        decision = self._decision(watcher, view, judgement)
+        if decision.action is Action.FINISH:
             self.log.info("Run %s has what it is for; nothing is left to do", run_id)
             return self._shown(watcher, context) or {}
-        existing = self._existing_driver(watcher, view, judgement)
-        if existing is None:
+        if decision.action is Action.REFUSE:
+            raise AirflowFailException(decision.reason)
+        run = JobDirectory(open_storage(self.job_dir)).run(run_id)
+        if decision.action is Action.SUBMIT:
             self._check(hook, context)  # before anything is written
+            if not revoke_unstarted(run):
+                return self._reconcile(context)  # the last try's driver has come up meanwhile
+        if decision.ends_replaced and self._replays is not None:
+            # What it goes on writing is undone anyway.
+            hook.end(self.job_dir, self._replays, hook.claim(self.job_dir, self._replays))
         generation = hook.claim(self.job_dir, run_id)
         self._claimed = (run_id, generation)
-        if existing is None:
-            run = JobDirectory(open_storage(self.job_dir)).run(run_id)
+        if decision.action is Action.SUBMIT:
             Asker.of(context).put(run)
             record = self._submit(hook, run_id, context)
-            existing = Waited(record.driver_id, record.log)
-        shown = self._wait(run_id, existing, generation, context)
+            waited = Waited(record.driver_id, record.log)
+        else:
+            waited = self._existing(view, decision)
+        shown = self._wait(run_id, waited, generation, context)
         return shown if shown is not None else self._reconcile(context)
 
-    def _existing_driver(
-        self, watcher: RunWatcher, view: View, judgement: Judgement
-    ) -> Waited | None:
-        """Return whom to wait for before anything is submitted; None for nobody."""
-        if judgement.verdict is Verdict.FOREIGN:
-            replayed = view.lease is not None and view.lease.run_id == self._replays
-            if self.on_existing != "wait" and not replayed:
-                raise AirflowFailException(judgement.reason)
-            if replayed and self._replays is not None:  # what it goes on writing is undone anyway
-                hook = self._hook()
-                hook.end(self.job_dir, self._replays, hook.claim(self.job_dir, self._replays))
+    def _decision(self, watcher: RunWatcher, view: View, judgement: Judgement) -> Decision:
+        driver_id = driver_at_work(view, judgement.verdict)
+        leaving = driver_id is not None and is_leaving(watcher.requests, driver_id)
+        return reconcile(
+            view,
+            judgement,
+            on_existing=self.on_existing,
+            replays=self._replays,
+            is_leaving=leaving,
+        )
+
+    def _existing(self, view: View, decision: Decision) -> Waited:
+        """Return whom to wait for, instead of submitting."""
+        driver_id = decision.driver_id
+        if decision.action is Action.WAIT:
+            # Such as that of the last try, whose trigger was killed by a clear.
+            self.log.info("Waiting for the end of the driver that is at work: %s", driver_id)
             return Waited(driver_id=None, log=None)
-        driver_id = _driver_of_run(view, judgement.verdict)
-        if driver_id is None:
-            return None
-        if is_leaving(watcher.requests, driver_id):
-            # The last try's trigger was killed by a clear: a driver takes a while to stop.
-            self.log.info("Driver %s was asked to stop: waiting for its end", driver_id)
-            return Waited(driver_id=None, log=None)
-        if self.on_existing == "fail":
-            msg = f"driver {driver_id} of this run is alive, and on_existing is 'fail'"
-            raise AirflowFailException(msg)
         self.log.info("Driver %s of this run is alive: waiting for it", driver_id)
         return Waited(driver_id, view.submission.log if view.submission is not None else None)
+
+    def _patiently(self, look: Callable[[], T]) -> T:
+        """Look at the job directory, also if the storage is away for a moment."""
+        patience = Patience(SystemClock(), WORKER_TIMEOUT_S)
+        return patience.insist(look, every_s=self.poll_interval)
 
     def _wait(
         self, run_id: str, waited: Waited, generation: int, context: Context
@@ -272,13 +283,14 @@ class DriverOperator(SlicedOperator):
         self, watcher: RunWatcher, waited: Waited, generation: int, context: Context
     ) -> dict[str, Any] | None:
         clock = SystemClock()
+        patience = Patience(clock)
         follower = LogFollower(waited.log)
         while True:
-            judgement = watcher.judge()
+            judgement = patience.insist(watcher.judge, every_s=self.poll_interval)
             while lines := follower.new_lines():
                 for line in lines:
                     self.log.info("driver: %s", line)
-            shown = self._shown(watcher, context)
+            shown = self._patiently(lambda: self._shown(watcher, context))
             if shown is not None:
                 return shown
             if not is_waiting(judgement.verdict, wait_for_foreign=self._waits_for_foreign()):
@@ -296,6 +308,9 @@ class DriverOperator(SlicedOperator):
             AirflowException: the driver has failed, or was ended because it did not get on.
         """
         verdict = event.get("verdict")
+        if event.get("lost"):  # the next try need not wait for it again
+            run = JobDirectory(open_storage(self.job_dir)).run(run_id)
+            run.put_lost(str(event["lost"]), float(event.get("waited_s", 0.0)))
         if verdict == Verdict.DUE:
             return self._hand_over(run_id, context)
         if verdict == Verdict.UNHEALTHY:
@@ -355,17 +370,6 @@ def instance_id(context: Context, *, of_dag_run: bool = True) -> str:
     index = "" if ti.map_index is None or ti.map_index < 0 else f"-{ti.map_index}"
     which = f"-{ti.run_id}" if of_dag_run else ""
     return derive_run_id(f"{ti.dag_id}-{ti.task_id}{which}{index}")
-
-
-def _driver_of_run(view: View, verdict: Verdict) -> str | None:
-    driver_id = driver_at_work(view, verdict)
-    submission = view.submission
-    if verdict is Verdict.RUNNING or driver_id is None or submission is None:
-        return driver_id
-    # One that has not come up for so long was lost with its machine; the lease keeps it out.
-    submitted = dt.datetime.fromisoformat(submission.submitted.replace("Z", "+00:00"))
-    age_s = (SystemClock().now() - submitted).total_seconds()
-    return driver_id if age_s < START_TIMEOUT_S else None
 
 
 def check_choice(name: str, value: str, allowed: Sequence[str]) -> None:

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from airflow_provider.hooks.spark_streaming import SparkStreamingHook
-    from airflow_provider.runtime.jobdir import SubmissionRecord
+    from airflow_provider.runtime.submissions import SubmissionRecord
     from airflow_provider.runtime.watching import RunWatcher
 
 ON_CLEAR: Final = ("resume", "replay")

@@ -5,6 +5,7 @@ Deciding is :mod:`lifecycle`'s; this module carries its instructions out and fee
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import uuid
 from collections import deque
@@ -21,6 +22,7 @@ from airflow_provider.runtime.asking import (
 from airflow_provider.runtime.binding import bind
 from airflow_provider.runtime.checkpoint import CheckpointLogs, next_drain_step, plan_drain_batch
 from airflow_provider.runtime.clock import Clock, Due, to_iso
+from airflow_provider.runtime.closing import close_quietly
 from airflow_provider.runtime.drains import drain_intent
 from airflow_provider.runtime.errors import (
     LeaseLostError,
@@ -187,7 +189,7 @@ class Attempt:
         check_not_drained(self._directory, self._run.run_id)
         self._starting_point.check()
         self._starting_point.restore(self._lease, self._clock)
-        asked = self._asked_record()
+        asked = dataclasses.replace(self._asked_record(), token=self._lease.token)
         self._directory.put_job(JobRecord(name=self._job.name, created=to_iso(self._clock.now())))
         stored = self._run.put_record(asked)
         check_same_ask(asked, stored)
@@ -247,7 +249,7 @@ class Attempt:
         try:
             act(*args)
         except LeaseLostError:
-            self._close_quietly()
+            close_quietly(self._queries.values(), self._job.context)
             raise
         except Exception as error:
             log.info("run=%s fails", self._run.run_id, exc_info=True)
@@ -268,15 +270,21 @@ class Attempt:
                 return
         if self._restarter.is_due(self._queries[name] for name in self._life.restarting):
             self._events.append(lifecycle.RestartDue(self._steps_of(self._life.restarting)))
-        else:
+            return
+        is_due = self._look_due()
+        with self._lease.bearing_outages():
             self._hear()
-        if self._look_due():
-            self._lease.check()
-            if self._life.restarting:  # a query that runs would tell
-                check_spark(self._job.spark)
-            for query in self._queries.values():
-                query.move_idle_sources()
-            self._report_progress()
+            if is_due:
+                self._lease.check()
+        if is_due:
+            self._look_at_queries()
+
+    def _look_at_queries(self) -> None:
+        if self._life.restarting:  # a query that runs would tell
+            check_spark(self._job.spark)
+        for query in self._queries.values():
+            query.move_idle_sources()
+        self._report_progress()
 
     def _publish_ready(self, query: RunningQuery | BatchQuery) -> bool:
         if query.name in self._life.restarting:
@@ -459,18 +467,9 @@ class Attempt:
         self._events.append(lifecycle.FinalPut())
 
     def _close(self, _: lifecycle.Close) -> None:
-        self._close_quietly()
+        close_quietly(self._queries.values(), self._job.context)
         self._events.clear()
         self._events.append(lifecycle.Closed())
-
-    def _close_quietly(self) -> None:
-        for query in self._queries.values():
-            try:
-                query.stop()
-            except Exception as reason:  # noqa: BLE001 - the JVM may be gone
-                log.warning("query=%s could not be stopped: %s", query.name, reason)
-        for error in self._job.context.close():
-            log.warning("run=%s an on_close callback failed", self._run.run_id, exc_info=error)
 
     # --- records --------------------------------------------------------------------------------
 

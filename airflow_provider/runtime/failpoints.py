@@ -10,6 +10,10 @@ import signal
 from typing import Final
 
 ALL: Final = (
+    "submission.intended",
+    "submission.launched",
+    "submission.entered",
+    "submission.started",
     "lease.acquired",
     "run.recorded",
     "attempt.recorded",

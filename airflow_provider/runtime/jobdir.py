@@ -11,7 +11,8 @@
     queries/<query>/topologies/<query id>.json   TopologyRecord (topologies.py): at its first start
     runs/<run id>/run.json                       RunRecord
     runs/<run id>/submissions/<driver id>.json   SubmissionRecord: intent, put before submitting
-    runs/<run id>/submissions/<driver id>.process.json, .exit.json
+    runs/<run id>/submissions/<driver id>.process.json   ProcessRecord: put once, or revoked
+    runs/<run id>/submissions/<driver id>.exit.json, .lost.json   ExitRecord, LostRecord
     runs/<run id>/attempts/<n>.json              AttemptRecord
     runs/<run id>/asked_by.json                  AskerRecord (hooks/backfills.py): whose run it is
     runs/<run id>/progress.json                  ProgressRecord
@@ -37,6 +38,12 @@ from typing import Any, Final
 
 from airflow_provider.runtime.errors import ConfigError, UnknownJobError
 from airflow_provider.runtime.storage import Document, Storage, open_storage
+from airflow_provider.runtime.submissions import (
+    ExitRecord,
+    LostRecord,
+    ProcessRecord,
+    SubmissionRecord,
+)
 
 _RUN_ID_CHARS: Final = 150  # leaves room for the hash, and for file systems' 255
 _UNSAFE = re.compile(r"[^A-Za-z0-9_.+=-]+")
@@ -83,6 +90,7 @@ class RunRecord(Document):
         starting: per query the last committed batch when the run began, -1 for none.
         replayable: that the run begins with a savepoint, to which it can be rewound.
         query_ids: in BATCH the id of each query, which in STREAMING is its checkpoint's.
+        token: the lease under which it was begun; runs are in its order, whatever clocks say.
     """
 
     run_id: str
@@ -98,6 +106,7 @@ class RunRecord(Document):
     from_savepoint: str | None = None
     replayable: bool = False
     query_ids: dict[str, str] | None = None
+    token: int = 0
 
     def asked(self) -> dict[str, Any]:
         """Return what a later attempt of the run must ask for as well.
@@ -129,30 +138,6 @@ class AttemptRecord(Document):
     outcome: str | None = None
     failure: dict[str, Any] | None = None
     restarts: dict[str, Any] | None = None
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class SubmissionRecord(Document):
-    """``submissions/<driver id>.json``: the intent to start a driver, put before it starts."""
-
-    driver_id: str
-    run_id: str
-    submitted: str
-    log: str | None
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class ExitRecord(Document):
-    """``submissions/<driver id>.exit.json``: how the driver's process ended.
-
-    Attributes:
-        exit_code: negative for a signal, as in :mod:`subprocess`.
-        last_lines: the end of the driver's log, for the task's error.
-    """
-
-    exit_code: int
-    ended: str
-    last_lines: list[str]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -340,7 +325,7 @@ class JobDirectory:
         """Return the runs that have a record, oldest first."""
         records = [self.run(run_id).record() for run_id in self.storage.list("runs")]
         found = [record for record in records if record is not None]
-        return [r.run_id for r in sorted(found, key=lambda r: (r.started, r.run_id))]
+        return [r.run_id for r in sorted(found, key=lambda r: (r.token, r.started, r.run_id))]
 
     def run(self, run_id: str) -> RunDirectory:
         """Return the documents of one run, which need not exist yet."""
@@ -446,9 +431,24 @@ class RunDirectory:
 
     def submissions(self) -> list[SubmissionRecord]:
         """Return the intents to start a driver, oldest first."""
-        names = [n for n in self.storage.list("submissions") if n.count(".") == 1]
+        names = self._submission_names()
         read = [SubmissionRecord.read(self.storage, f"submissions/{name}") for name in names]
-        return sorted((r for r in read if r is not None), key=lambda r: (r.submitted, r.driver_id))
+        found = [r for r in read if r is not None]
+        return sorted(found, key=lambda r: (r.number, r.submitted, r.driver_id))
+
+    def submission_count(self) -> int:
+        """Return how many intents there have been."""
+        return len(self._submission_names())
+
+    def unstarted(self) -> list[str]:
+        """Return the drivers behind whose intent nobody stands, and nobody was said to."""
+        names = set(self.storage.list("submissions"))
+        drivers = [name.removesuffix(".json") for name in self._submission_names()]
+        ends = (".process.json", ".exit.json")
+        return [d for d in drivers if not any(f"{d}{end}" in names for end in ends)]
+
+    def _submission_names(self) -> list[str]:
+        return [n for n in self.storage.list("submissions") if n.count(".") == 1]
 
     def put_submission(self, record: SubmissionRecord) -> None:
         """Store the intent to start a driver."""
@@ -457,6 +457,19 @@ class RunDirectory:
     def exit_of(self, driver_id: str) -> ExitRecord | None:
         """Return how the driver's process ended; None while it runs, or when nobody could tell."""
         return ExitRecord.read(self.storage, f"submissions/{driver_id}.exit.json")
+
+    def process_of(self, driver_id: str) -> ProcessRecord | None:
+        """Return who looks after the driver; None while nobody has come up."""
+        return ProcessRecord.read(self.storage, f"submissions/{driver_id}.process.json")
+
+    def is_lost(self, driver_id: str) -> bool:
+        """Tell whether somebody has waited for the driver in vain."""
+        return LostRecord.read(self.storage, f"submissions/{driver_id}.lost.json") is not None
+
+    def put_lost(self, driver_id: str, waited_s: float) -> None:
+        """Record it. Idempotent: the first one stays."""
+        record = LostRecord(waited_s=waited_s)
+        record.put_if_absent(self.storage, f"submissions/{driver_id}.lost.json")
 
     def put_exit(self, driver_id: str, record: ExitRecord) -> None:
         """Store how the driver's process ended."""

@@ -2,7 +2,7 @@
 
 It runs detached from whoever submitted, in a process group of its own, so that the death of an
 Airflow worker neither kills the driver nor loses its exit code. It holds no state: a run whose
-launcher was killed goes on, and its watchers then judge by the lease alone.
+launcher was killed goes on, and its watchers then judge by the lease, and by what it had started.
 """
 
 from __future__ import annotations
@@ -10,18 +10,22 @@ from __future__ import annotations
 import argparse
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Final
 
 from airflow_provider.runtime.clock import SystemClock, to_iso
-from airflow_provider.runtime.jobdir import ExitRecord, JobDirectory, RunDirectory
-from airflow_provider.runtime.process import identify_this
+from airflow_provider.runtime.errors import EXIT_LEASE
+from airflow_provider.runtime.jobdir import JobDirectory, RunDirectory
+from airflow_provider.runtime.patience import Patience
 from airflow_provider.runtime.storage import open_storage
-from airflow_provider.runtime.watching import ProcessRecord
+from airflow_provider.runtime.submissions import ExitRecord
+from airflow_provider.runtime.submitting import enter, entered_with
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
+_AGAIN_S: Final = 2.0
 _LAST_LINES: Final = 20
 _LAST_BYTES: Final = 1 << 16  # a log may be longer than the memory
 
@@ -39,15 +43,16 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _look_after(run: RunDirectory, driver_id: str, command: Sequence[str], log: Path) -> int:
-    here = ProcessRecord(identity=identify_this().to_dict())
-    here.put(run.storage, f"submissions/{driver_id}.process.json")
+    if not enter(run, driver_id):
+        return EXIT_LEASE  # the next try has not seen this process, and has submitted another
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("ab") as output:
-        code = _run(command, output)
+        code = _run(command, output, lambda pid: entered_with(run, driver_id, pid))
     record = ExitRecord(
         exit_code=code, ended=to_iso(SystemClock().now()), last_lines=_last_lines(log)
     )
-    run.put_exit(driver_id, record)
+    # The storage may be what the driver has failed with.
+    Patience(SystemClock()).insist(lambda: run.put_exit(driver_id, record), every_s=_AGAIN_S)
     return code
 
 
@@ -58,14 +63,17 @@ def _last_lines(log: Path) -> list[str]:
     return [line[:500] for line in lines[-_LAST_LINES:]]
 
 
-def _run(command: Sequence[str], output: IO[bytes]) -> int:
+def _run(command: Sequence[str], output: IO[bytes], on_started: Callable[[int], None]) -> int:
     try:
-        return subprocess.run(
-            list(command), stdin=subprocess.DEVNULL, stdout=output, stderr=output, check=False
-        ).returncode
+        process = subprocess.Popen(
+            list(command), stdin=subprocess.DEVNULL, stdout=output, stderr=output
+        )
     except OSError as error:
         output.write(f"spark-stream: error: {command[0]} could not be started: {error}\n".encode())
         return 2
+    with suppress(OSError):  # it runs, whether or not that can be put down
+        on_started(process.pid)
+    return process.wait()
 
 
 if __name__ == "__main__":

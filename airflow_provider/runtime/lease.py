@@ -5,22 +5,31 @@ Whoever holds the highest token owns the job; an owner is fenced when ``leases/<
 exists (Kleppmann, "How to do distributed locking", 2016). A lease ends when its holder releases it,
 when its processes are certainly gone, or when its heartbeat has stood still for ``timeout_s``
 *on the observer's own monotonic clock*: two machines' clocks are never compared.
+
+Silence is only what was looked at. While the storage cannot be read nothing is measured, and of a
+longer time between two looks only half the timeout counts: after an outage, or a pause of the
+observer, a holder that has been away as well has time to beat first. docs/leases.md has the table.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import enum
+import itertools
 import logging
 import threading
 import uuid
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from airflow_provider.runtime import failpoints
 from airflow_provider.runtime.clock import Clock, to_iso
-from airflow_provider.runtime.errors import LeaseHeldError, LeaseLostError
+from airflow_provider.runtime.errors import LeaseHeldError, LeaseLostError, SparkStreamError
 from airflow_provider.runtime.process import ProcessIdentity
 from airflow_provider.runtime.storage import Document, Storage
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 log = logging.getLogger(__name__)
 
@@ -76,7 +85,9 @@ class LeaseObserver:
         self._storage = storage
         self._clock = clock
         self._seen: tuple[int, int] | None = None  # token and beat
-        self._seen_at = 0.0
+        self._seen_at = 0.0  # later by what does not count
+        self._looked_at = 0.0
+        self._was_blind = False
         self._moved = False
 
     def current(self) -> LeaseRecord | None:
@@ -85,24 +96,43 @@ class LeaseObserver:
         return LeaseRecord.read(self._storage, f"leases/{token}.json") if token else None
 
     def look(self) -> tuple[LeaseRecord | None, Liveness]:
-        """Look once; the more often it is called, the more it knows."""
-        lease = self.current()
+        """Look once; the more often it is called, the more it knows.
+
+        Raises:
+            OSError: the storage cannot be read; the time until it can is no silence.
+        """
+        began = self._clock.monotonic()  # an answer may be as old as its question
+        try:
+            lease, beat = self._read()
+        except OSError:
+            self._was_blind = True
+            raise
         if lease is None:
             return None, Liveness.FREE
-        beat = HeartbeatRecord.read(self._storage, f"heartbeats/{lease.token}.json")
         if beat is not None and beat.released:
             return lease, Liveness.FREE
         if ProcessIdentity.from_dict(lease.owner).is_gone():
             return lease, Liveness.DEAD
-        return lease, self._judge(lease, beat.beat if beat else 0)
+        return lease, self._judge(lease, beat.beat if beat else 0, began)
 
-    def _judge(self, lease: LeaseRecord, beat: int) -> Liveness:
+    def _read(self) -> tuple[LeaseRecord | None, HeartbeatRecord | None]:
+        lease = self.current()
+        if lease is None:
+            return None, None
+        return lease, HeartbeatRecord.read(self._storage, f"heartbeats/{lease.token}.json")
+
+    def _judge(self, lease: LeaseRecord, beat: int, began: float) -> Liveness:
         now = self._clock.monotonic()
         seen = (lease.token, beat)
         if seen != self._seen:
             self._moved = self._seen is not None and self._seen[0] == lease.token
             self._seen, self._seen_at = seen, now
-        if now - self._seen_at >= lease.timeout_s:
+        else:
+            gap = began - self._looked_at
+            counted = 0.0 if self._was_blind else min(gap, lease.timeout_s / 2)
+            self._seen_at += gap - counted
+        self._looked_at, self._was_blind = now, False
+        if began - self._seen_at >= lease.timeout_s:
             return Liveness.DEAD
         return Liveness.LIVE if self._moved else Liveness.UNKNOWN
 
@@ -137,7 +167,9 @@ class Lease:
     def __init__(self, storage: Storage, record: LeaseRecord, clock: Clock) -> None:
         self._storage = storage
         self._clock = clock
-        self._beat = 0
+        self._beats = itertools.count(1)
+        self._beaten_at = clock.monotonic()
+        self._away_since: float | None = None
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
         self.record = record
@@ -151,15 +183,23 @@ class Lease:
 
     def beat(self, *, released: bool = False) -> None:
         """Put the next heartbeat."""
-        self._beat += 1
+        began = self._clock.monotonic()
         record = HeartbeatRecord(
-            token=self.token, beat=self._beat, at=to_iso(self._clock.now()), released=released
+            token=self.token,
+            beat=next(self._beats),
+            at=to_iso(self._clock.now()),
+            released=released,
         )
         record.put(self._storage, f"heartbeats/{self.token}.json")
+        self._beaten_at = max(self._beaten_at, began)
+
+    def is_running_out(self) -> bool:
+        """Tell whether no heartbeat could be put for so long that others may take over."""
+        return self._clock.monotonic() - self._beaten_at >= self.record.timeout_s
 
     def is_lost(self) -> bool:
         """Tell whether another driver has taken over."""
-        return self._storage.exists(f"leases/{self.token + 1}.json")
+        return last_token(self._storage) > self.token
 
     def outlived(self, token: int) -> bool:
         """Tell whether the driver that held the earlier *token* has certainly ended."""
@@ -169,19 +209,47 @@ class Lease:
         """Stop here unless this driver may still commit.
 
         Raises:
-            LeaseLostError: another driver has taken over.
+            LeaseLostError: another driver has taken over, or the job directory is not there.
+            OSError: the storage cannot be asked, or not be told that this driver is alive.
         """
-        if self.is_lost():
-            msg = (
-                f"{self._storage.url}: another driver has taken lease {self.token + 1} while this "
-                f"one held {self.token}; this driver stops and has committed nothing since"
+        if self.is_running_out():  # after a pause, or an outage: nobody may take it for dead
+            self.beat()
+        last = last_token(self._storage)
+        if last == self.token:
+            return
+        if last > self.token:
+            reason = f"another driver has taken lease {last} while this one held {self.token}"
+        else:
+            # What is there instead, such as an empty folder under a mount, knows no successor.
+            reason = (
+                f"lease {self.token} of this driver is not there any more, so this is not the job "
+                "directory that it has begun in; look whether it was removed, or is not mounted"
             )
-            raise LeaseLostError(msg)
+        msg = f"{self._storage.url}: {reason}; this driver stops and has committed nothing since"
+        raise LeaseLostError(msg)
+
+    @contextlib.contextmanager
+    def bearing_outages(self) -> Iterator[None]:
+        """Let a storage be away, in the middle of what can be left out, as long as a lease lasts.
+
+        Nothing is committed meanwhile, since :meth:`check` needs the storage, and nobody takes
+        over: whoever watches sees as little.
+        """
+        try:
+            yield
+        except OSError as error:
+            now = self._clock.monotonic()
+            self._away_since = now if self._away_since is None else self._away_since
+            if self.is_running_out() or now - self._away_since >= self.record.timeout_s:
+                raise
+            log.warning("lease %s: the storage cannot be reached: %s", self.token, error)
+        else:
+            self._away_since = None
 
     def release(self) -> None:
         """Stop beating and let the next driver in at once. Idempotent.
 
-        Never raises: where it cannot be put down, the end of the process releases the lease.
+        Where the storage cannot be told, the lease ends by itself after its timeout.
         """
         if self._stop.is_set():
             return
@@ -190,14 +258,14 @@ class Lease:
             self._thread.join(timeout=10)
         try:
             self.beat(released=True)
-        except OSError as error:
-            log.warning("lease %s ends with this process, not now: %s", self.token, error)
+        except (OSError, SparkStreamError) as error:
+            log.warning("lease %s could not be released: %s", self.token, error)
 
     def _keep_beating(self) -> None:
         while not self._stop.wait(self.record.heartbeat_s):
             try:
                 self.beat()
-            except OSError as error:
+            except (OSError, SparkStreamError) as error:
                 # The storage may come back; until then ``check`` lets nothing be committed.
                 log.warning("heartbeat of lease %s could not be written: %s", self.token, error)
 

@@ -62,12 +62,12 @@ def last_run(directory: JobDirectory) -> RunRecord:
     Raises:
         UnknownJobError: no run of a job was ever recorded there.
     """
-    records = [directory.run(run_id).record() for run_id in directory.run_ids()]
-    asked = [record for record in records if record is not None]
-    if not asked:
+    runs = directory.run_ids()
+    record = directory.run(runs[-1]).record() if runs else None
+    if record is None:
         msg = f"{directory.url}: no run of a job is recorded here, so its function is not known"
         raise UnknownJobError(msg)
-    return max(asked, key=lambda record: record.started)
+    return record
 
 
 def check_before_spark(

@@ -8,23 +8,24 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import errno
 from typing import TYPE_CHECKING, Any, Final
 
+from airflow_provider.runtime.asking import check_not_rewound
 from airflow_provider.runtime.errors import EXIT_FATAL, EXIT_LEASE, EXIT_USAGE
 from airflow_provider.runtime.failures import Failure, FailureClass
 from airflow_provider.runtime.final import verify_final
 from airflow_provider.runtime.jobdir import (
     CANCELLED,
     AttemptRecord,
-    ExitRecord,
     FinalCheckpoint,
     JobDirectory,
     ProgressRecord,
-    SubmissionRecord,
 )
 from airflow_provider.runtime.lease import LeaseObserver, LeaseRecord, Liveness
 from airflow_provider.runtime.process import ProcessIdentity
 from airflow_provider.runtime.storage import Document, Storage
+from airflow_provider.runtime.submissions import ExitRecord, ProcessRecord, SubmissionRecord
 
 if TYPE_CHECKING:
     from airflow_provider.runtime.clock import Clock
@@ -33,13 +34,6 @@ START_TIMEOUT_S: Final = 600.0  # a cluster may queue a driver for long; silence
 _PROCESS_TIMEOUT_S: Final = (
     60.0  # the process that submits says that it is there in a second or two
 )
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class ProcessRecord(Document):
-    """``submissions/<driver id>.process.json``: the process that looks after the driver."""
-
-    identity: dict[str, Any]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -59,8 +53,9 @@ class View:
         attempt: the run's last attempt.
         submission: the submission watched, or the run's last one.
         exit: how its process ended, if that is known.
-        submission_gone: whether its process has certainly ended.
+        submission_gone: whether its process has certainly ended, or will never start.
         submission_started: whether its process has come up at all.
+        submission_lost: whether somebody has waited in vain for its driver to come up.
     """
 
     final: FinalCheckpoint | None
@@ -72,6 +67,7 @@ class View:
     submission_gone: bool
     progress: ProgressRecord | None = None
     submission_started: bool = True
+    submission_lost: bool = False
 
 
 class Verdict(str, enum.Enum):
@@ -95,12 +91,16 @@ class Judgement:
     Attributes:
         fatal: whether another attempt cannot help.
         failure: what the driver has recorded of its end; None when it could not.
+        lost: a submitted driver that was waited for in vain, and may be replaced.
+        waited_s: for how long.
     """
 
     verdict: Verdict
     reason: str = ""
     fatal: bool = False
     failure: dict[str, Any] | None = None
+    lost: str | None = None
+    waited_s: float = 0.0
 
 
 def judge(view: View, *, run_id: str) -> Judgement:
@@ -118,28 +118,38 @@ def judge(view: View, *, run_id: str) -> Judgement:
 
 
 def _judge_submission(view: View) -> Judgement:
-    if view.exit is not None:
+    if view.exit is not None and not _is_under_way(view):
         return _judge_exit(view, view.exit)
-    if _lease_of_submission(view) or view.submission_gone:
+    if _lease_of_submission(view) or (view.submission_gone and not _is_under_way(view)):
         reason = _attempt_reason(view) or "the driver died without a final checkpoint"
         failure = _recorded_failure(view)
-        fatal = failure is not None and _is_for_good(failure)
-        return Judgement(Verdict.FAILED, reason, fatal=fatal, failure=failure)
+        return Judgement(Verdict.FAILED, reason, fatal=_is_for_good(failure), failure=failure)
+    if view.submission_lost:
+        return Judgement(Verdict.FAILED, "the driver was submitted, and has never taken the lease")
     return Judgement(Verdict.STARTING)
+
+
+def _is_under_way(view: View) -> bool:
+    """Tell whether the cluster has been given the driver, whatever became of who gave it."""
+    was_told = view.exit.exit_code == 0 if view.exit is not None else view.submission_started
+    is_remote = view.submission is not None and view.submission.is_remote
+    return is_remote and was_told and _own_attempt(view) is None and not _lease_of_submission(view)
 
 
 def _judge_exit(view: View, ended: ExitRecord) -> Judgement:
     reason = _attempt_reason(view)
+    failure = _recorded_failure(view)
     if reason is None:
         tail = next((line for line in reversed(ended.last_lines) if line.strip()), "")
         reason = (
             f"the driver ended with exit code {ended.exit_code} and left no final checkpoint"
             f"{': ' + tail if tail else ''}"
         )
-    fatal = ended.exit_code in {EXIT_USAGE, EXIT_FATAL}
+    # In deploy mode cluster the exit code is that of who waited for the driver.
+    fatal = ended.exit_code in {EXIT_USAGE, EXIT_FATAL} or _is_for_good(failure)
     if ended.exit_code == EXIT_LEASE:
         reason = f"another driver held the lease: {reason}"
-    return Judgement(Verdict.FAILED, reason, fatal=fatal, failure=_recorded_failure(view))
+    return Judgement(Verdict.FAILED, reason, fatal=fatal, failure=failure)
 
 
 def _lease_of_submission(view: View) -> bool:
@@ -169,7 +179,9 @@ def _recorded_failure(view: View) -> dict[str, Any] | None:
     return attempt.failure if attempt is not None else None
 
 
-def _is_for_good(failure: dict[str, Any]) -> bool:
+def _is_for_good(failure: dict[str, Any] | None) -> bool:
+    if failure is None:
+        return False
     return Failure.from_dict(failure).failure_class is FailureClass.NON_RECOVERABLE
 
 
@@ -224,22 +236,33 @@ class RunWatcher:
         self.requests = storage
 
     def look(self) -> View:
-        """Look once."""
+        """Look once.
+
+        Raises:
+            OSError: the storage cannot be read, or nothing of the watched driver is there.
+        """
         lease, liveness = self._observer.look()
         submission = self._submission()
+        if self._driver_id is not None and submission is None and lease is None:
+            # A job directory that vanishes is taken for one that is away, such as an unmounted one.
+            raise FileNotFoundError(
+                errno.ENOENT, f"nothing of driver {self._driver_id} is there", self._storage.url
+            )
         # Read after the lease: a driver puts its final checkpoint before it gives the lease up.
         final = self._run.final()
         attempts = self._run.attempts()
-        process = self._process(submission)
+        driver_id = submission.driver_id if submission is not None else None
+        process = self._run.process_of(driver_id) if driver_id is not None else None
         return View(
             final=final,
             lease=lease,
             liveness=liveness,
             attempt=attempts[-1] if attempts else None,
             submission=submission,
-            exit=self._run.exit_of(submission.driver_id) if submission else None,
-            submission_gone=process is not None and process.is_gone(),
-            submission_started=process is not None,
+            exit=self._run.exit_of(driver_id) if driver_id is not None else None,
+            submission_gone=process is not None and _is_gone(process),
+            submission_started=process is not None and not process.is_revoked,
+            submission_lost=driver_id is not None and self._run.is_lost(driver_id),
             progress=self._run.progress(),
         )
 
@@ -260,7 +283,8 @@ class RunWatcher:
             reason = (
                 f"the driver was submitted, but has not taken the lease in {waited:.0f} seconds"
             )
-            return Judgement(Verdict.FAILED, reason)
+            lost = view.submission.driver_id if view.submission is not None else None
+            return Judgement(Verdict.FAILED, reason, lost=lost, waited_s=waited)
         return judgement
 
     def settle(self, poll_s: float = 0.2) -> tuple[View, Judgement]:
@@ -276,8 +300,11 @@ class RunWatcher:
 
         Raises:
             CheckpointError: it says what is not so.
+            ConfigError: the job went back before the run, so what it says does not count any more.
         """
         final = self._run.final()
+        if final is not None:
+            check_not_rewound(self._directory, self.run_id)
         return verify_final(self._directory, final) if final is not None else None
 
     def _submission(self) -> SubmissionRecord | None:
@@ -287,9 +314,6 @@ class RunWatcher:
         submissions = self._run.submissions()
         return submissions[-1] if submissions else None
 
-    def _process(self, submission: SubmissionRecord | None) -> ProcessIdentity | None:
-        if submission is None:
-            return None
-        path = f"submissions/{submission.driver_id}.process.json"
-        record = ProcessRecord.read(self._run.storage, path)
-        return ProcessIdentity.from_dict(record.identity) if record is not None else None
+
+def _is_gone(process: ProcessRecord) -> bool:
+    return process.is_revoked or ProcessIdentity.from_dict(process.identity).is_gone()

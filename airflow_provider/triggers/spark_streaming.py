@@ -11,6 +11,7 @@ from airflow_provider.hooks.following import LogFollower
 from airflow_provider.hooks.spark_streaming import SparkStreamingHook
 from airflow_provider.runtime.clock import SystemClock
 from airflow_provider.runtime.errors import SparkStreamError
+from airflow_provider.runtime.patience import STORAGE_TIMEOUT_S, Patience
 from airflow_provider.runtime.watching import Judgement, Verdict
 from airflow_provider.triggers.holding import hold_back
 
@@ -19,13 +20,16 @@ if TYPE_CHECKING:
 
 _WAITING: Final = frozenset({Verdict.RUNNING, Verdict.STARTING})
 _KILL_TIMEOUT_S: Final = 25.0
-_IO_FAILURES_ALLOWED: Final = 60  # the storage may be away for a while; a raise would cost a try
 _background: set[asyncio.Task[bool]] = set()
 
 
 def is_waiting(verdict: Verdict, *, wait_for_foreign: bool) -> bool:
     """Tell whether a task goes on waiting."""
     return verdict in _WAITING or (wait_for_foreign and verdict is Verdict.FOREIGN)
+
+
+def _lost(judgement: Judgement) -> dict[str, Any]:
+    return {"lost": judgement.lost, "waited_s": judgement.waited_s}
 
 
 class SparkStreamingTrigger(BaseTrigger):
@@ -115,6 +119,7 @@ class SparkStreamingTrigger(BaseTrigger):
                 "failure": judgement.failure,
                 "driver_id": self.driver_id,
                 "generation": self.generation,
+                **({} if judgement.lost is None else _lost(judgement)),
             }
         )
 
@@ -127,18 +132,16 @@ class SparkStreamingTrigger(BaseTrigger):
             supervision=self.supervision,
         )
         follower = LogFollower(self.log_path, self.log_offset)
-        failures = 0
+        patience = Patience(SystemClock(), STORAGE_TIMEOUT_S)
         while True:
             try:
                 judgement = await asyncio.to_thread(watcher.judge)
-                failures = 0
+                patience.succeeded()
             except SparkStreamError as error:
                 return Judgement(Verdict.FAILED, str(error), fatal=True)
             except OSError as error:
-                failures += 1
-                if failures > _IO_FAILURES_ALLOWED:
+                if not patience.bears(error):
                     return Judgement(Verdict.FAILED, f"{self.job_dir} cannot be read: {error}")
-                self.log.warning("%s cannot be read: %s", self.job_dir, error)
                 judgement = Judgement(Verdict.RUNNING)
             while lines := await asyncio.to_thread(follower.new_lines):
                 for line in lines:

@@ -13,17 +13,15 @@ from typing import TYPE_CHECKING, Any
 from airflow_provider.runtime.clock import SystemClock, to_iso
 from airflow_provider.runtime.jobdir import (
     AttemptRecord,
-    ExitRecord,
     FinalCheckpoint,
     JobDirectory,
     RequestRecord,
-    SubmissionRecord,
 )
 from airflow_provider.runtime.lease import Lease, acquire_lease
 from airflow_provider.runtime.process import ProcessIdentity, identify
 from airflow_provider.runtime.requests import CANCEL
 from airflow_provider.runtime.storage import open_storage
-from airflow_provider.runtime.watching import ProcessRecord
+from airflow_provider.runtime.submissions import ExitRecord, ProcessRecord, SubmissionRecord
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

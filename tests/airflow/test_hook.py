@@ -18,11 +18,12 @@ from handmade import RUN, Job
 from services import wait_for
 
 import airflow_provider
-from airflow_provider.hooks.packaging import application_path, runtime_zip
+from airflow_provider.hooks.packaging import application_path, runtime_zip, token_conf
 from airflow_provider.hooks.spark_streaming import SparkStreamingHook
 from airflow_provider.runtime.errors import ConfigError, UnsupportedStorageError
 
 APPLICATION = str(application_path())
+TOKEN = "7f" * 16
 STAND_IN = f"""#!{sys.executable}
 import json, os, sys
 heard = {{"argv": sys.argv, "environ": dict(os.environ)}}
@@ -69,7 +70,8 @@ def hook_of(**arguments: Any) -> SparkStreamingHook:
 
 def command_of(entry: str, job_dir: str = "/jobs/flights", **arguments: Any) -> list[str]:
     """Return the command with which a driver would be submitted."""
-    submit_hook = hook_of(**arguments)._spark_submit(job_dir, RUN, entry, ["--mode", "automatic"])
+    asked = ["--mode", "automatic"]
+    submit_hook = hook_of(**arguments)._spark_submit(job_dir, RUN, entry, asked, token=TOKEN)
     return list(submit_hook._build_spark_submit_command(APPLICATION))
 
 
@@ -149,19 +151,18 @@ def test_a_standalone_cluster_in_client_mode_reads_the_entry_file_here(
     assert entry == command[command.index("--entry") + 1]
 
 
-@pytest.mark.parametrize("master", ["yarn", "spark://master:7077"])
 def test_in_cluster_mode_the_entry_file_travels_with_the_driver(
-    monkeypatch: pytest.MonkeyPatch, entry: str, master: str
+    monkeypatch: pytest.MonkeyPatch, entry: str
 ) -> None:
     """
     Elsewhere there is no such path: the file is shipped, and named by its module.
     """
-    connect(monkeypatch, master, **{"deploy-mode": "cluster", "queue": "streams"})
+    connect(monkeypatch, "yarn", **{"deploy-mode": "cluster", "queue": "streams"})
 
     command = command_of(entry)
     (files,) = options(command, "--py-files")
 
-    assert [master] == options(command, "--master")
+    assert ["yarn"] == options(command, "--master")
     assert ["cluster"] == options(command, "--deploy-mode")
     assert ["streams"] == options(command, "--queue")
     assert entry.rpartition(":")[0] == files.split(",")[-1]
@@ -178,6 +179,45 @@ def test_in_cluster_mode_a_module_is_left_as_it_is(monkeypatch: pytest.MonkeyPat
 
     assert "flights.jobs:daily" == command[command.index("--entry") + 1]
     assert 1 == len(options(command, "--py-files")[0].split(","))
+
+
+def test_a_standalone_cluster_runs_no_python_driver(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, entry: str
+) -> None:
+    """
+    What ``spark-submit`` would refuse in each try is refused at once, and for good.
+    """
+    connect(monkeypatch, "spark://master:7077", **{"deploy-mode": "cluster"})
+
+    with pytest.raises(ConfigError, match="no deploy mode cluster for Python on a standalone"):
+        submit(hook_of(), Job(tmp_path / "job"), entry)
+
+    assert not (tmp_path / "job").exists()
+
+
+def test_a_submission_is_named_where_a_cluster_shows_it(
+    monkeypatch: pytest.MonkeyPatch, entry: str
+) -> None:
+    """
+    The token is in the application's name everywhere, and in YARN's tags beside those of the user.
+    """
+    connect(monkeypatch, "local[1]")
+    local = command_of(entry)
+    connect(monkeypatch, "yarn", **{"deploy-mode": "cluster"})
+    yarn = command_of(entry, conf={"spark.yarn.tags": "team-a"})
+
+    for command in (local, yarn):
+        assert [f"spark-stream /jobs/flights {RUN} {TOKEN}"] == options(command, "--name")
+    assert [f"spark.yarn.tags=team-a,spark-stream-{TOKEN}"] == [
+        conf for conf in options(yarn, "--conf") if "tags" in conf
+    ]
+    assert {
+        f"spark.kubernetes.{p}.label.spark-stream-driver-id" for p in ("driver", "executor")
+    } == {
+        name
+        for name, value in token_conf("k8s://https://c:443", TOKEN, {}).items()
+        if value == TOKEN
+    }
 
 
 @pytest.mark.skipif(
@@ -332,6 +372,7 @@ def test_a_driver_is_started_detached_and_its_end_is_recorded(
     told = json.loads(heard.read_text())
 
     assert [record] == job.run.submissions()
+    assert (1, False) == (record.number, record.is_remote)
     assert 3 == ended.exit_code
     assert {"to stdout", "to stderr"} == set(ended.last_lines)
     assert {"to stdout", "to stderr"} == set(Path(str(record.log)).read_text().split("\n")) - {""}

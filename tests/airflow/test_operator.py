@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 import json
 import threading
@@ -18,7 +19,7 @@ from airflow_provider.operators.retrying import FailureRetryPolicy, SparkRunFail
 from airflow_provider.operators.spark_streaming import SparkStreamingOperator
 from airflow_provider.runtime.clock import SystemClock
 from airflow_provider.runtime.errors import ConfigError
-from airflow_provider.runtime.jobdir import check_name, derive_run_id
+from airflow_provider.runtime.jobdir import RewoundRecord, check_name, derive_run_id
 from airflow_provider.runtime.requests import put_cancel
 from tests.unit.jobs import a_run
 
@@ -297,11 +298,11 @@ def test_a_driver_that_is_still_starting_is_adopted(job: Job) -> None:
     assert "driver" == deferred.trigger.driver_id
 
 
-@pytest.mark.parametrize("left", ["nothing", "an intent", "a dead process", "an exit", "long ago"])
+@pytest.mark.parametrize("left", ["nothing", "an intent", "a dead process", "an exit", "lost"])
 def test_what_a_lost_driver_left_is_no_reason_to_wait(job: Job, left: str) -> None:
     """
-    An intent without a process, a dead process, an exit, and a driver that has not come up for
-    longer than any cluster takes: each try after it submits.
+    An intent without a process, a dead process, an exit, and a driver that the last try has waited
+    for in vain: each try after it submits.
     """
     if left == "an intent":
         job.submit()
@@ -310,11 +311,24 @@ def test_what_a_lost_driver_left_is_no_reason_to_wait(job: Job, left: str) -> No
     if left == "an exit":
         job.submit(process=ELSEWHERE)
         job.end("driver", 137)
-    if left == "long ago":
-        job.submit(process=ELSEWHERE, ago_s=1200)
+    if left == "lost":
+        job.submit(process=ELSEWHERE)
+        lost = {"verdict": "failed", "driver_id": "driver", "lost": "driver", "waited_s": 601.0}
+        with pytest.raises(SparkRunFailedError):
+            operator_of(job).resume(context(), lost)
 
     with pytest.raises(AirflowFailException, match=r"there is no file /nowhere/jobs\.py"):
         operator_of(job).execute(context())
+
+
+@pytest.mark.parametrize("hours", [-24, 24])
+def test_a_starting_driver_is_adopted_whatever_its_workers_clock_says(job: Job, hours: int) -> None:
+    """
+    How long ago a driver was submitted by another machine's clock says nothing about its life.
+    """
+    job.submit(process=ELSEWHERE, ago_s=hours * 3600.0)
+
+    assert "driver" == deferral(operator_of(job)).trigger.driver_id
 
 
 def test_what_cannot_be_submitted_leaves_no_trace(job: Job) -> None:
@@ -458,6 +472,102 @@ def test_a_driver_that_was_asked_to_stop_is_not_adopted(job: Job) -> None:
         operator.resume(context(), event)
 
     assert deferred.trigger.driver_id is None
+
+
+class NoStore:
+    """A task_state_store that cannot be had, as when its service is away."""
+
+    def __getattr__(self, name: str) -> Any:
+        msg = f"task_state_store: no {name}"
+        raise ConnectionError(msg)
+
+
+STORES = {
+    "empty": {},
+    "right": {"handle": {"run_id": RUN, "driver_id": "driver", "generation": 1}},
+    "stale": {"handle": {"run_id": "another", "driver_id": "long ago", "generation": 99}},
+    "gone": NoStore(),
+}
+
+
+def outcome(operator: SparkStreamingOperator, store: Any) -> Any:
+    """Return what ``execute()`` comes to with this store."""
+    try:
+        return operator.execute(context(task_state_store=store))
+    except TaskDeferred as deferred:
+        told = deferred.trigger.serialize()[1]
+        return {name: value for name, value in told.items() if name != "generation"}
+    except AirflowFailException as error:
+        return str(error)
+
+
+@pytest.mark.parametrize(
+    "state",
+    ["nothing", "intent", "starting", "alive", "leaving", "dead", "failed", "done", "another's"],
+)
+def test_what_airflow_has_stored_decides_nothing(job: Job, state: str) -> None:
+    """
+    With a task_state_store that is empty, right, of another run and driver, or cannot be had, each
+    state of the job directory has the same outcome.
+    """
+    with contextlib.ExitStack() as held:
+        if state not in {"nothing", "done", "another's"}:
+            job.submit(process=None if state == "intent" else ELSEWHERE)
+        if state in {"alive", "leaving"}:
+            held.enter_context(job.lease("driver"))
+        if state == "leaving":
+            put_cancel(job.storage, "driver", SystemClock())
+        if state == "dead":
+            held.enter_context(job.lease("driver", owner=ended_process()))
+        if state == "failed":
+            job.end("driver", 3)
+        if state == "done":
+            job.finish()
+        if state == "another's":
+            held.enter_context(job.lease("other", run_id="another"))
+
+        outcomes = {name: outcome(operator_of(job), store) for name, store in STORES.items()}
+
+    assert [outcomes["empty"]] * len(STORES) == list(outcomes.values())
+    assert {
+        "starting": "driver",
+        "alive": "driver",
+        "leaving": None,
+    }.get(state, "-") == (
+        outcomes["empty"].get("driver_id", "-") if isinstance(outcomes["empty"], dict) else "-"
+    )
+
+
+def test_a_run_that_was_undone_is_not_done(job: Job) -> None:
+    """
+    The final checkpoint of a run that the job went back before makes no task green.
+    """
+    job.finish()
+    job.run.put_rewound(RewoundRecord(run_id=RUN, savepoint=None, at="2026-01-01T00:00:00.000Z"))
+
+    with pytest.raises(AirflowFailException, match=f"run '{RUN}' no longer counts"):
+        operator_of(job).execute(context())
+
+
+def test_a_job_directory_that_is_away_for_a_moment_costs_no_try(job: Job) -> None:
+    """
+    A task that waits in a worker bears an outage as the triggerer does.
+    """
+    job.submit("driver", process=ELSEWHERE)
+    away = job.root.parent / "unmounted"
+    operator = operator_of(job, deferrable=False)
+
+    def disturb() -> None:
+        job.root.rename(away)
+        threading.Timer(0.3, come_back).start()
+
+    def come_back() -> None:
+        away.rename(job.root)
+        job.finish()
+
+    threading.Timer(0.5, disturb).start()
+
+    assert "FINISHED" == operator.execute(context())["outcome"]
 
 
 # --- the end of the wait ------------------------------------------------------------------------

@@ -13,7 +13,8 @@ from handmade import ELSEWHERE, RUN, Job, ended_process
 
 from airflow_provider.hooks.following import LogFollower
 from airflow_provider.hooks.spark_streaming import SparkStreamingHook
-from airflow_provider.triggers import holding
+from airflow_provider.runtime import watching
+from airflow_provider.triggers import holding, spark_streaming
 from airflow_provider.triggers.spark_streaming import SparkStreamingTrigger
 
 if TYPE_CHECKING:
@@ -253,6 +254,57 @@ def test_a_document_that_cannot_be_read_fails_for_good(job: Job) -> None:
 
     assert ("failed", True) == (event["verdict"], event["fatal"])
     assert f"{job.url}/runs/{RUN}/final.json: not JSON" in event["reason"]
+
+
+def test_a_job_directory_that_is_away_for_a_while_is_waited_for(job: Job) -> None:
+    """
+    While the job directory cannot be read, or is not mounted, nothing is known and nothing has failed.
+    """
+    job.submit(process=ELSEWHERE)
+
+    async def watch() -> tuple[bool, list[dict[str, Any]]]:
+        async def collect() -> list[dict[str, Any]]:
+            return [event.payload async for event in trigger_of(job).run()]
+
+        job.root.rename(job.root.parent / "unmounted")
+        task = asyncio.create_task(collect())
+        done, _ = await asyncio.wait([task], timeout=0.5)
+        (job.root.parent / "unmounted").rename(job.root)
+        await asyncio.to_thread(job.finish)
+        return bool(done), await asyncio.wait_for(task, 10)
+
+    fired_early, events = asyncio.run(watch())
+
+    assert not fired_early
+    assert ["done"] == [event["verdict"] for event in events]
+
+
+def test_a_job_directory_that_stays_away_fails_the_try(
+    job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """
+    Some time the wait ends, with a failure that a retry may heal and that names the place.
+    """
+    monkeypatch.setattr(spark_streaming, "STORAGE_TIMEOUT_S", 0.3)
+
+    (event,) = fire(trigger_of(job))
+
+    assert ("failed", False) == (event["verdict"], event["fatal"])
+    assert f"{job.url} cannot be read" in event["reason"]
+
+
+def test_a_driver_that_never_comes_up_is_told_of(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    """
+    By the watcher's own clock it was waited for in vain; the task is told whom the next try need not
+    wait for.
+    """
+    monkeypatch.setattr(watching, "START_TIMEOUT_S", 0.3)
+    job.submit(process=ELSEWHERE)
+
+    (event,) = fire(trigger_of(job, None))
+
+    assert ("failed", "driver") == (event["verdict"], event["lost"])
+    assert 0.3 < event["waited_s"] < 10
 
 
 def test_killed_it_asks_the_driver_to_stop(job: Job) -> None:

@@ -9,17 +9,16 @@ from airflow_provider.runtime.jobdir import (
     FINISHED,
     SUSPENDED,
     AttemptRecord,
-    ExitRecord,
     FinalCheckpoint,
     JobDirectory,
     JobRecord,
     ProgressRecord,
     RunRecord,
     StopRecord,
-    SubmissionRecord,
 )
 from airflow_provider.runtime.sinks import EpochRecord, EpochRecords
 from airflow_provider.runtime.storage.local import LocalStorage
+from airflow_provider.runtime.submissions import ExitRecord, SubmissionRecord
 from tests.unit.support import QUERY_ID, SparkCheckpoint
 
 if TYPE_CHECKING:

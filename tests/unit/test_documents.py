@@ -18,7 +18,6 @@ from airflow_provider.runtime.errors import (
 )
 from airflow_provider.runtime.jobdir import (
     AttemptRecord,
-    ExitRecord,
     FinalCheckpoint,
     JobRecord,
     ProgressRecord,
@@ -26,10 +25,10 @@ from airflow_provider.runtime.jobdir import (
     RequestRecord,
     RunRecord,
     StopRecord,
-    SubmissionRecord,
 )
 from airflow_provider.runtime.lease import HeartbeatRecord, LeaseRecord
 from airflow_provider.runtime.sinks import EpochRecord
+from airflow_provider.runtime.submissions import ExitRecord, SubmissionRecord
 
 ALL = [
     AttemptRecord,

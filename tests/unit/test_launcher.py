@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 
+from airflow_provider.runtime.errors import EXIT_LEASE
 from airflow_provider.runtime.launcher import main
 from airflow_provider.runtime.process import ProcessIdentity
-from airflow_provider.runtime.watching import ProcessRecord
-from tests.unit.jobs import HandMadeJob
+from airflow_provider.runtime.submissions import ProcessRecord
+from airflow_provider.runtime.submitting import revoke_unstarted
+from tests.unit.jobs import HandMadeJob, a_submission
 
 
 @pytest.fixture
@@ -72,3 +76,28 @@ def test_the_launcher_can_be_seen(job, tmp_path):
     record = ProcessRecord.read(job.storage, "runs/r1/submissions/d1.process.json")
 
     assert not ProcessIdentity.from_dict(record.identity).is_gone()
+
+
+def test_an_exit_code_waits_for_the_storage(job, tmp_path):
+    """
+    A driver that fails because the job directory is away has its exit code recorded when it is back.
+    """
+    away = tmp_path / "away"
+    take_away = f"mv {job.root} {away}; touch {job.root}; exit 3"
+    back = threading.Timer(1.0, lambda: (job.root.unlink(), away.rename(job.root)))
+    back.start()
+
+    assert 3 == launch(job, tmp_path, "sh", "-c", take_away)
+    assert 3 == job.directory.run("r1").exit_of("d1").exit_code
+
+
+def test_a_revoked_submission_starts_nothing(job, tmp_path):
+    """
+    A launcher that comes up after the next try has given it up leaves everything as it is.
+    """
+    job.directory.run("r1").put_submission(a_submission("d1"))
+    assert revoke_unstarted(job.directory.run("r1"))
+
+    assert EXIT_LEASE == launch(job, tmp_path, "touch", str(tmp_path / "started"))
+    assert not (tmp_path / "started").exists()
+    assert job.directory.run("r1").exit_of("d1") is None

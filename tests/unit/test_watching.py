@@ -12,10 +12,10 @@ from airflow_provider.runtime.errors import CheckpointError
 from airflow_provider.runtime.jobdir import CANCELLED, FAILED
 from airflow_provider.runtime.lease import LeaseRecord, Liveness
 from airflow_provider.runtime.process import identify, identify_this
+from airflow_provider.runtime.submissions import ProcessRecord
 from airflow_provider.runtime.watching import (
     START_TIMEOUT_S,
     Judgement,
-    ProcessRecord,
     RunWatcher,
     Verdict,
     View,

@@ -1,0 +1,25 @@
+"""The end of an attempt, when what has failed may be the JVM."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from airflow_provider.runtime.api import JobContext
+    from airflow_provider.runtime.queries import BatchQuery, RunningQuery
+
+log = logging.getLogger(__name__)
+
+
+def close_quietly(queries: Iterable[RunningQuery | BatchQuery], context: JobContext) -> None:
+    """Stop the queries and call the job's ``close()`` callbacks, whatever they raise."""
+    for query in queries:
+        try:
+            query.stop()
+        except Exception as reason:  # noqa: BLE001 - the JVM may be gone
+            log.warning("query=%s could not be stopped: %s", query.name, reason)
+    for error in context.close():
+        log.warning("run=%s an on_close callback failed", context.run_id, exc_info=error)

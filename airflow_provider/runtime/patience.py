@@ -1,0 +1,61 @@
+"""How long whoever looks at a job bears a storage that cannot be reached."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Final, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from airflow_provider.runtime.clock import Clock
+
+log = logging.getLogger(__name__)
+
+STORAGE_TIMEOUT_S: Final = 600.0  # nothing happens to the job meanwhile, so there is no hurry
+WORKER_TIMEOUT_S: Final = 60.0  # who holds a worker has Airflow's retries, too
+T = TypeVar("T")
+
+
+class Patience:
+    """Bears failures of the storage until they have lasted for too long.
+
+    Args:
+        clock: its monotonic time measures.
+        timeout_s: from the first failure to the one that is too many, with no success in between.
+    """
+
+    def __init__(self, clock: Clock, timeout_s: float = STORAGE_TIMEOUT_S) -> None:
+        self._clock = clock
+        self._timeout_s = timeout_s
+        self._since: float | None = None
+
+    def succeeded(self) -> None:
+        """Forget what was borne."""
+        self._since = None
+
+    def bears(self, error: OSError) -> bool:
+        """Tell whether to go on after one more failure."""
+        now = self._clock.monotonic()
+        if self._since is None:
+            self._since = now
+        lasted_s = now - self._since
+        log.warning("the storage cannot be reached, for %.0f s now: %s", lasted_s, error)
+        return lasted_s < self._timeout_s
+
+    def insist(self, act: Callable[[], T], *, every_s: float) -> T:
+        """Return what *act* does in the end; it must be idempotent.
+
+        Raises:
+            OSError: its last one.
+        """
+        while True:
+            try:
+                result = act()
+            except OSError as error:
+                if not self.bears(error):
+                    raise
+                self._clock.sleep(every_s)
+            else:
+                self.succeeded()
+                return result

@@ -1,0 +1,66 @@
+"""What is put down of a driver from outside: that it is to start, who looks after it, its end."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from airflow_provider.runtime.storage import Document
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SubmissionRecord(Document):
+    """``submissions/<driver id>.json``: the intent to start a driver, put before it starts.
+
+    Attributes:
+        number: the run's submissions are in its order, whatever workers' clocks say.
+        is_remote: whether the driver runs elsewhere than the process that submits it (deploy mode
+            cluster), so that the end of that process says nothing of the driver's.
+    """
+
+    driver_id: str
+    run_id: str
+    submitted: str
+    log: str | None
+    number: int = 0
+    is_remote: bool = False
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ProcessRecord(Document):
+    """``submissions/<driver id>.process.json``: who looks after the driver; put once.
+
+    Attributes:
+        identity: the launcher, and what it has started.
+        is_revoked: nobody does, and nobody may: the next try has found nobody behind the intent.
+    """
+
+    identity: dict[str, Any]
+    is_revoked: bool = False
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LostRecord(Document):
+    """``submissions/<driver id>.lost.json``: a watcher has waited in vain for it to come up.
+
+    It may come up all the same; then it drives the job like any other.
+
+    Attributes:
+        waited_s: for how long, on the watcher's own monotonic clock.
+    """
+
+    waited_s: float
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ExitRecord(Document):
+    """``submissions/<driver id>.exit.json``: how the driver's process ended.
+
+    Attributes:
+        exit_code: negative for a signal, as in :mod:`subprocess`.
+        last_lines: the end of the driver's log, for the task's error.
+    """
+
+    exit_code: int
+    ended: str
+    last_lines: list[str]

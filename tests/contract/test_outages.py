@@ -1,0 +1,149 @@
+"""A store that is away for a while: who goes on, who stops, and that nobody is taken for dead."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+import uuid
+from pathlib import Path
+
+import pytest
+
+from airflow_provider.runtime.clock import SystemClock
+from airflow_provider.runtime.lease import LeaseObserver, Liveness
+from airflow_provider.runtime.storage import open_storage
+from tests.unit.small_driver import TIMEOUT_S
+
+ROOT = Path(__file__).parents[2]
+
+
+class Driver:
+    """A driver of a job in the store, as a process."""
+
+    def __init__(self, tmp_path: Path, url: str) -> None:
+        self._end = tmp_path / "end"
+        self._published = tmp_path / "published"
+        environment = {
+            **os.environ,
+            "END": str(self._end),
+            "PUBLISHED": str(self._published),
+            "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
+        }
+        arguments = [url, "r1", "d1"]
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "tests.unit.small_driver", *arguments],
+            env=environment,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def published(self) -> int:
+        return len(self._published.read_text().splitlines()) if self._published.exists() else 0
+
+    def await_more(self, than: int) -> None:
+        await_that(lambda: self.published() > than)
+
+    def stop(self) -> tuple[int, str]:
+        self._end.touch()
+        said = self.process.communicate(timeout=60)[1]
+        return self.process.returncode, said
+
+
+def await_that(what, seconds: float = 30.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not what():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+class Onlooker(threading.Thread):
+    """Looks at the lease all the time, as a trigger does, and counts what it sees."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__(name="onlooker", daemon=True)
+        self._observer = LeaseObserver(open_storage(url), SystemClock())
+        self._ended = threading.Event()
+        self.seen: list[Liveness | None] = []
+
+    def run(self) -> None:
+        while not self._ended.wait(0.05):
+            try:
+                self.seen.append(self._observer.look()[1])
+            except OSError:
+                self.seen.append(None)
+
+    def end(self) -> list[Liveness | None]:
+        self._ended.set()
+        self.join(60)
+        return self.seen
+
+
+@pytest.fixture
+def job(s3, monkeypatch) -> str:
+    monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")  # an outage need not be waited for five times
+    yield f"{s3.url}/{uuid.uuid4().hex}"
+    s3.be_calm()
+
+
+@pytest.fixture
+def driver(job, tmp_path):
+    started = Driver(tmp_path, job)
+    yield started
+    started.process.kill()
+    started.process.communicate()
+
+
+def test_a_store_that_hangs_for_longer_than_the_timeout_makes_nobody_dead(s3, job, driver):
+    """
+    A store that answers nobody for twice the timeout, and then does: the driver publishes nothing
+    meanwhile, goes on with the same lease, and no onlooker has taken it for dead.
+    """
+    driver.await_more(0)
+    onlooker = Onlooker(job)
+    onlooker.start()
+    await_that(lambda: Liveness.LIVE in onlooker.seen)
+    s3._process.send_signal(signal.SIGSTOP)
+    began = time.monotonic()
+    while time.monotonic() - began < 0.2:  # a look that was answered before may lead to one more
+        time.sleep(0.01)
+    before = driver.published()
+    while time.monotonic() - began < 2 * TIMEOUT_S:
+        assert before == driver.published()
+        time.sleep(0.05)
+    s3._process.send_signal(signal.SIGCONT)
+    driver.await_more(before)
+    seen = onlooker.end()
+    code, said = driver.stop()
+
+    assert 0 == code, said
+    assert Liveness.DEAD not in seen
+    assert ["1.json"] == open_storage(job).list("leases")
+
+
+def test_a_store_that_fails_for_longer_than_the_timeout_ends_the_driver(s3, job, driver):
+    """
+    A store that fails for a moment is borne; one that fails until others may take over ends the driver,
+    which says so, and whoever comes next has the lease at once.
+    """
+    driver.await_more(0)
+    onlooker = Onlooker(job)
+    onlooker.start()
+    await_that(lambda: Liveness.LIVE in onlooker.seen)
+    s3.disturb("unavailable", times=3, methods="GET PUT")
+    driver.await_more(driver.published())
+    s3.disturb("unavailable", times=1_000_000, methods="GET PUT")
+    code = driver.process.wait(60)
+    said = driver.stop()[1]
+    with pytest.raises(OSError, match="503"):
+        LeaseObserver(open_storage(job), SystemClock()).look()
+    s3.be_calm()
+    await_that(lambda: Liveness.DEAD in onlooker.seen)
+    onlooker.end()
+
+    assert 3 == code, said
+    assert "503" in said
+    assert ["1.json"] == open_storage(job).list("leases")

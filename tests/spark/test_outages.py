@@ -1,0 +1,34 @@
+"""A driver whose storage is away when it has something to say."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from streams import write_events
+
+from airflow_provider.runtime.errors import EXIT_FATAL, RunFailedError
+from airflow_provider.runtime.failures import FailureClass
+
+pytestmark = pytest.mark.spark
+
+JOBS = Path(__file__).with_name("outage_jobs.py")
+
+
+def test_a_failure_that_cannot_be_recorded_keeps_its_class_and_its_words(spark, place):
+    """
+    A batch fails for good while the job directory is away: the attempt ends with that failure's exit
+    code, and its error says both what has failed and that nobody could be told.
+    """
+    write_events(place.input, [(1, "a", 7)])
+    asked = {"entry": f"{JOBS}:taking_its_place", "params": {"job_dir": str(place.job_dir)}}
+
+    with pytest.raises(RunFailedError) as raised:
+        place.run(spark, "taking_its_place", **asked)
+    failure = raised.value.failure
+
+    assert (FailureClass.NON_RECOVERABLE, "KeyError") == (failure.failure_class, failure.condition)
+    assert EXIT_FATAL == failure.exit_code
+    assert "KeyError: 7 (this could not be recorded: " in str(raised.value)
+    assert place.job_dir.is_file()
+    assert not list((place.job_dir.with_name("away") / "runs").glob("*/final.json"))
