@@ -31,6 +31,7 @@ from airflow_provider.runtime.watching import (
     ClaimRecord,
     RunWatcher,
     Verdict,
+    WatchRecord,
     driver_at_work,
 )
 
@@ -38,6 +39,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from airflow.sdk import Connection
+
+    from airflow_provider.runtime.storage import Storage
 
 RUN: Final = ("run",)
 BOOTSTRAP: Final = ("state", "bootstrap")
@@ -197,6 +200,18 @@ class SparkStreamingHook(BaseHook):
         claim.put(storage, "claim.json")
         return claim.generation
 
+    def watch(self, job_dir: str, run_id: str, generation: int) -> str:
+        """Say that a trigger waits for a claim from now on, and none that began before.
+
+        Returns:
+            The trigger's id. :meth:`end` on behalf of one that began earlier does nothing: a
+            triggerer that stood still for long is told that its triggers were killed, when others
+            have taken them over.
+        """
+        record = WatchRecord(generation=generation, trigger=uuid.uuid4().hex)
+        record.put(JobDirectory(open_storage(job_dir)).run(run_id).storage, "watch.json")
+        return record.trigger
+
     def end(
         self,
         job_dir: str,
@@ -204,6 +219,7 @@ class SparkStreamingHook(BaseHook):
         generation: int,
         policy: str = "cancel",
         *,
+        trigger: str | None = None,
         bootstrap: Mapping[str, str] | None = None,
     ) -> bool:
         """Ask the run's driver to end, if *generation* is still the newest claim.
@@ -217,6 +233,7 @@ class SparkStreamingHook(BaseHook):
             policy: ``stop``: at the end of its batch, with a savepoint; ``cancel``: at once, which
                 is also what becomes of a driver that has not come up yet, of one in BATCH, and of
                 one that bootstraps; ``detach``: not at all.
+            trigger: the caller's id, from :meth:`watch`; None for no trigger.
             bootstrap: None, or what :meth:`watcher` is told of a bootstrap.
 
         Returns:
@@ -225,8 +242,7 @@ class SparkStreamingHook(BaseHook):
         if policy == "detach":
             return False
         storage = open_storage(job_dir)
-        claim = ClaimRecord.read(JobDirectory(storage).run(run_id).storage, "claim.json")
-        if claim is None or claim.generation != generation:
+        if not _is_newest(JobDirectory(storage).run(run_id).storage, generation, trigger):
             return False
         watcher = self.watcher(job_dir, run_id, bootstrap=bootstrap)
         view = watcher.look()
@@ -320,6 +336,15 @@ class SparkStreamingHook(BaseHook):
         # Whoever outlives it must not leave it a zombie; nobody else waits for it.
         threading.Thread(target=process.wait, name="reaper", daemon=True).start()
         self.log.info("Driver %s submitted; its log is %s", record.driver_id, log)
+
+
+def _is_newest(run: Storage, generation: int, trigger: str | None) -> bool:
+    """Tell whether nobody watches the run who began later."""
+    claim = ClaimRecord.read(run, "claim.json")
+    if claim is None or claim.generation != generation:
+        return False
+    watch = WatchRecord.read(run, "watch.json") if trigger is not None else None
+    return watch is None or watch.generation != generation or watch.trigger == trigger
 
 
 def _driver_environment(environ: Mapping[str, str]) -> dict[str, str]:
