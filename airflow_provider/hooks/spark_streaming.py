@@ -248,6 +248,8 @@ class SparkStreamingHook(BaseHook):
         view = watcher.look()
         verdict = watcher.decide(view).verdict
         driver_id = driver_at_work(view, verdict)
+        if driver_id is None and verdict is Verdict.STARTING and view.submission is not None:
+            driver_id = view.submission.driver_id  # what looks after it is about to come up
         if driver_id is None:
             return False
         is_saved = policy == "stop" and bootstrap is None and verdict is Verdict.RUNNING

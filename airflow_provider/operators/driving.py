@@ -79,6 +79,7 @@ class DriverOperator(SlicedOperator):
     kill_policies: ClassVar[Sequence[str]] = ON_KILL
     _claimed: tuple[str, int] | None = None
     _replays: str | None = None
+    _is_killed = False
 
     def __init__(
         self,
@@ -145,7 +146,8 @@ class DriverOperator(SlicedOperator):
             raise AirflowFailException(str(error)) from error
 
     def on_kill(self) -> None:
-        """End the driver of a task that waits in a worker, as *on_kill* says."""
+        """End the driver of a task that is in a worker, as *on_kill* says."""
+        self._is_killed = True
         if self._claimed is not None:
             run_id, generation = self._claimed
             self._hook().end(
@@ -218,6 +220,8 @@ class DriverOperator(SlicedOperator):
             Asker.of(context).put(run)
             record = self._submit(hook, run_id, context)
             existing = Waited(record.driver_id, record.log)
+            if self._is_killed:  # meanwhile, when there was nobody to ask
+                self.on_kill()
         shown = self._wait(run_id, existing, generation, context)
         return shown if shown is not None else self._reconcile(context)
 

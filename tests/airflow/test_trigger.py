@@ -19,6 +19,8 @@ from airflow_provider.triggers.spark_streaming import SparkStreamingTrigger
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from airflow_provider.runtime.process import ProcessIdentity
+
 FIRST, SECOND = 1, 2
 
 
@@ -293,12 +295,16 @@ def test_killed_it_asks_the_driver_for_a_savepoint_and_its_end(job: Job) -> None
     assert ["later"] == job.cancels()
 
 
-def test_killed_before_the_driver_came_up_it_asks_that_driver(job: Job) -> None:
+@pytest.mark.parametrize("process", [ELSEWHERE, None], ids=["starting", "not even started"])
+def test_killed_before_the_driver_came_up_it_asks_that_driver(
+    job: Job, process: ProcessIdentity | None
+) -> None:
     """
-    A driver that was submitted and has no lease yet is asked, too: it stops when it comes up.
+    A driver that was submitted and has no lease yet is asked, too, even if nothing shows yet of the
+    process that looks after it: it stops when it comes up.
     """
     generation = SparkStreamingHook().claim(job.url, job.run_id)
-    job.submit("driver", process=ELSEWHERE)
+    job.submit("driver", process=process)
 
     asyncio.run(SparkStreamingTrigger(job.url, RUN, "driver", generation).on_kill())
 
