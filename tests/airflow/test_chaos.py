@@ -17,7 +17,8 @@ from typing import Any
 import duckdb
 import pandas as pd
 import pytest
-from chaos import POLICIES, TRIGGERERS, Chaos, Observer, Round, processes_of
+from chaos import POLICIES, TRIGGERERS, Chaos
+from observing import Observer, Round, processes_of
 from services import HERE, Airflow, end_drivers, postgres, wait_for
 
 from airflow_provider.runtime.errors import EXIT_LEASE, EXIT_OK
@@ -122,6 +123,9 @@ def check_drivers(one: Round, chaos: Chaos) -> tuple[list[str], Counter[str]]:
             wrong.append(f"{one.run_id}: attempt {before['attempt']} overlaps the next one")
         if before["ended"] is None and before["driver_id"] not in chaos.killed:
             wrong.append(f"{one.run_id}: attempt {before['attempt']} has no end")
+    cancelled = [attempt["attempt"] for attempt in attempts if attempt["outcome"] == "CANCELLED"]
+    if len(cancelled) > chaos.asked[one.run_id]:
+        wrong.append(f"{one.run_id}: attempts {cancelled} were cancelled, and nobody had asked")
     began = {attempt["driver_id"] for attempt in attempts}
     ends: Counter[str] = Counter()
     for path in (one.run / "submissions").glob("*.process.json"):
