@@ -31,6 +31,7 @@ from airflow_provider.runtime.watching import (
     ClaimRecord,
     RunWatcher,
     Verdict,
+    WatchRecord,
     driver_at_work,
 )
 
@@ -38,6 +39,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from airflow.sdk import Connection
+
+    from airflow_provider.runtime.storage import Storage
 
 RUN: Final = ("run",)
 BOOTSTRAP: Final = ("state", "bootstrap")
@@ -203,6 +206,18 @@ class SparkStreamingHook(BaseHook):
         claim.put(storage, "claim.json")
         return claim.generation
 
+    def watch(self, job_dir: str, run_id: str, generation: int) -> str:
+        """Say that a trigger waits for a claim from now on, and none that began before.
+
+        Returns:
+            The trigger's id. :meth:`end` on behalf of one that began earlier does nothing: a
+            triggerer that stood still for long is told that its triggers were killed, when others
+            have taken them over.
+        """
+        record = WatchRecord(generation=generation, trigger=uuid.uuid4().hex)
+        record.put(JobDirectory(open_storage(job_dir)).run(run_id).storage, "watch.json")
+        return record.trigger
+
     def end(
         self,
         job_dir: str,
@@ -210,6 +225,7 @@ class SparkStreamingHook(BaseHook):
         generation: int,
         policy: str = "cancel",
         *,
+        trigger: str | None = None,
         bootstrap: Mapping[str, str] | None = None,
     ) -> bool:
         """Ask the run's driver to end, if *generation* is still the newest claim.
@@ -223,6 +239,7 @@ class SparkStreamingHook(BaseHook):
             policy: ``stop``: at the end of its batch, with a savepoint; ``cancel``: at once, which
                 is also what becomes of a driver that has not come up yet, of one in BATCH, and of
                 one that bootstraps; ``detach``: not at all.
+            trigger: the caller's id, from :meth:`watch`; None for no trigger.
             bootstrap: None, or what :meth:`watcher` is told of a bootstrap.
 
         Returns:
@@ -231,13 +248,14 @@ class SparkStreamingHook(BaseHook):
         if policy == "detach":
             return False
         storage = open_storage(job_dir)
-        claim = ClaimRecord.read(JobDirectory(storage).run(run_id).storage, "claim.json")
-        if claim is None or claim.generation != generation:
+        if not _is_newest(JobDirectory(storage).run(run_id).storage, generation, trigger):
             return False
         watcher = self.watcher(job_dir, run_id, bootstrap=bootstrap)
         view = watcher.look()
         verdict = watcher.decide(view).verdict
         driver_id = driver_at_work(view, verdict)
+        if driver_id is None and verdict is Verdict.STARTING and view.submission is not None:
+            driver_id = view.submission.driver_id  # what looks after it is about to come up
         if driver_id is None:
             return False
         is_saved = policy == "stop" and bootstrap is None and verdict is Verdict.RUNNING
@@ -320,6 +338,15 @@ class SparkStreamingHook(BaseHook):
             return Path(local) / "runs" / run_id / "logs" / f"{driver_id}.log"
         base = Path(airflow_conf.get("logging", "base_log_folder", fallback=str(_home() / "logs")))
         return base / "spark_streaming" / run_id / f"{driver_id}.log"
+
+
+def _is_newest(run: Storage, generation: int, trigger: str | None) -> bool:
+    """Tell whether nobody watches the run who began later."""
+    claim = ClaimRecord.read(run, "claim.json")
+    if claim is None or claim.generation != generation:
+        return False
+    watch = WatchRecord.read(run, "watch.json") if trigger is not None else None
+    return watch is None or watch.generation != generation or watch.trigger == trigger
 
 
 def _driver_environment(environ: Mapping[str, str]) -> dict[str, str]:

@@ -80,6 +80,7 @@ class DriverOperator(SlicedOperator):
     kill_policies: ClassVar[Sequence[str]] = ON_KILL
     _claimed: tuple[str, int] | None = None
     _replays: str | None = None
+    _is_killed = False
 
     def __init__(
         self,
@@ -146,7 +147,8 @@ class DriverOperator(SlicedOperator):
             raise AirflowFailException(str(error)) from error
 
     def on_kill(self) -> None:
-        """End the driver of a task that waits in a worker, as *on_kill* says."""
+        """End the driver of a task that is in a worker, as *on_kill* says."""
+        self._is_killed = True
         if self._claimed is not None:
             run_id, generation = self._claimed
             self._hook().end(
@@ -226,6 +228,8 @@ class DriverOperator(SlicedOperator):
             Asker.of(context).put(run)
             record = self._submit(hook, run_id, context)
             waited = Waited(record.driver_id, record.log)
+            if self._is_killed:  # meanwhile, when there was nobody to ask
+                self.on_kill()
         else:
             waited = self._existing(view, decision)
         shown = self._wait(run_id, waited, generation, context)

@@ -15,6 +15,7 @@
     runs/<run id>/submissions/<driver id>.exit.json, .lost.json   ExitRecord, LostRecord
     runs/<run id>/attempts/<n>.json              AttemptRecord
     runs/<run id>/asked_by.json                  AskerRecord (hooks/backfills.py): whose run it is
+    runs/<run id>/claim.json, watch.json         ClaimRecord, WatchRecord (watching.py): who watches
     runs/<run id>/progress.json                  ProgressRecord
     runs/<run id>/stop.json                      StopRecord: a stop with drain that was accepted
     runs/<run id>/batch.json                     BatchCommit: put once; the commit of a BATCH run

@@ -43,6 +43,19 @@ class ClaimRecord(Document):
     generation: int
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class WatchRecord(Document):
+    """``runs/<run id>/watch.json``: which trigger waits for a claim.
+
+    Attributes:
+        generation: the claim.
+        trigger: the trigger that began to wait last; the same one in another triggerer is another.
+    """
+
+    generation: int
+    trigger: str
+
+
 @dataclasses.dataclass(frozen=True)
 class View:
     """What one look at a run has shown.

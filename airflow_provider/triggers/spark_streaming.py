@@ -84,6 +84,7 @@ class SparkStreamingTrigger(BaseTrigger):
         self.log_offset = log_offset
         self.bootstrap = bootstrap
         self.supervision = supervision
+        self._id: str | None = None  # this one, in this triggerer; not serialised
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         """Return the class path and arguments from which another triggerer goes on."""
@@ -135,6 +136,7 @@ class SparkStreamingTrigger(BaseTrigger):
         patience = Patience(SystemClock(), STORAGE_TIMEOUT_S)
         while True:
             try:
+                await self._begin()
                 judgement = await asyncio.to_thread(watcher.judge)
                 patience.succeeded()
             except SparkStreamError as error:
@@ -150,8 +152,16 @@ class SparkStreamingTrigger(BaseTrigger):
                 return judgement
             await asyncio.sleep(self.poll_interval)
 
+    async def _begin(self) -> None:
+        """Take over from whichever triggerer has waited until now; it must not end the driver."""
+        if self._id is None:
+            hook = SparkStreamingHook()
+            self._id = await asyncio.to_thread(
+                hook.watch, self.job_dir, self.run_id, self.generation
+            )
+
     async def on_kill(self) -> None:
-        """Ask the driver to end, unless a newer try of the task watches the run already.
+        """Ask the driver to end, unless a newer try, or the trigger elsewhere, watches the run.
 
         Airflow cancels this coroutine after about a second, so the work is done in a task of its
         own that the cancellation does not reach.
@@ -162,6 +172,7 @@ class SparkStreamingTrigger(BaseTrigger):
             self.run_id,
             self.generation,
             self.on_kill_policy,
+            trigger=self._id,
             bootstrap=self.bootstrap,
         )
         task = asyncio.create_task(asyncio.wait_for(end, _KILL_TIMEOUT_S))

@@ -309,7 +309,8 @@ class Airflow:
             AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT_DETECTION_INTERVAL="2",
             **more,
         )
-        self._processes: dict[str, subprocess.Popen[bytes]] = {}
+        self.components = ["api-server", "scheduler", "triggerer", "dag-processor"]
+        self.processes: dict[str, subprocess.Popen[bytes]] = {}
         self._http = httpx.Client(
             base_url=f"http://{LOOPBACK}:{self.port}", timeout=30, trust_env=False
         )
@@ -317,34 +318,39 @@ class Airflow:
     def start(self) -> None:
         """Start every component and wait until all say that they are well."""
         run_airflow(["db", "migrate"], self.environment)
-        for name, arguments in {
-            "api-server": ["--host", LOOPBACK, "--port", str(self.port), "--workers", "1"],
-            "scheduler": ["--skip-serve-logs"],
-            "triggerer": ["--skip-serve-logs"],
-            "dag-processor": [],
-        }.items():
-            with (self.home / f"{name}.log").open("wb") as log:
-                self._processes[name] = subprocess.Popen(
-                    [str(AIRFLOW), name, *arguments],
-                    env=self.environment,
-                    stdin=subprocess.DEVNULL,
-                    stdout=log,
-                    stderr=log,
-                    start_new_session=True,
-                )
+        for name in self.components:
+            self.launch(name)
         wait_for("all components are healthy", self._is_healthy, within=150, every=0.5)
         token = self._http.get("/auth/token").raise_for_status().json()["access_token"]
         self._http.headers["Authorization"] = f"Bearer {token}"
 
+    def launch(self, name: str) -> None:
+        """Start one component, again if it has ended; ``triggerer-2`` is a second triggerer."""
+        command = re.sub(r"-\d+$", "", name)
+        arguments = {
+            "api-server": ["--host", LOOPBACK, "--port", str(self.port), "--workers", "1"],
+            "scheduler": ["--skip-serve-logs"],
+            "triggerer": ["--skip-serve-logs"],
+            "dag-processor": [],
+        }[command]
+        with (self.home / f"{name}.log").open("ab") as log:
+            self.processes[name] = subprocess.Popen(
+                [str(AIRFLOW), command, *arguments],
+                env=self.environment,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+
     def stop(self) -> None:
         """End what :meth:`start` has started, the database's other clients first."""
         self._http.close()
-        for name in ("scheduler", "triggerer", "dag-processor", "api-server"):
-            if name in self._processes:
-                end_process(self._processes[name], signal.SIGINT, within=15)
+        for name in sorted(self.processes, key="api-server".__eq__):
+            end_process(self.processes[name], signal.SIGINT, within=15)
 
     def _is_healthy(self) -> bool:
-        for name, process in self._processes.items():
+        for name, process in self.processes.items():
             assert process.poll() is None, (self.home / f"{name}.log").read_text()[-4000:]
         try:
             answer = self._http.get("/api/v2/monitor/health")
@@ -356,10 +362,10 @@ class Airflow:
         )
 
     def call(self, method: str, path: str, **sent: Any) -> Any:
-        """Call the REST API and return its answer."""
+        """Call the REST API and return its answer; None when it has no content."""
         answer = self._http.request(method, f"/api/v2{path}", **({"json": sent} if sent else {}))
         assert answer.is_success, f"{method} {path}: {answer.status_code} {answer.text}"
-        return answer.json()
+        return answer.json() if answer.content else None
 
     def trigger(self, dag_id: str, **sent: Any) -> str:
         """Unpause a DAG, start a run of it, and return the run's id; *sent* adds to its body."""

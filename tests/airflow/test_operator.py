@@ -26,6 +26,8 @@ from tests.unit.jobs import a_run
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from airflow_provider.runtime.jobdir import SubmissionRecord
+
 pytestmark = pytest.mark.usefixtures("callable_outside_of_a_task")
 
 JOB = "flights.jobs:daily"
@@ -733,6 +735,27 @@ def test_killed_before_it_did_anything_it_asks_nobody(job: Job) -> None:
         operator_of(job).on_kill()
 
         assert [] == job.cancels()
+
+
+def test_killed_while_it_submits_a_driver_it_asks_that_one(job: Job, tmp_path: Path) -> None:
+    """
+    Airflow lets ``execute()`` go on after ``on_kill``, for some seconds: what it submits then is asked
+    to end like any other driver of the task.
+    """
+
+    class KilledInBetween(SparkStreamingOperator):
+        def _submit(self, *args: Any) -> SubmissionRecord:
+            self.on_kill()
+            job.submit("driver")
+            return job.run.submissions()[-1]
+
+    entry = tmp_path / "jobs.py"
+    entry.write_text("def daily(ctx): ...\n")
+
+    with pytest.raises(TaskDeferred):
+        KilledInBetween(task_id="daily", job_dir=job.url, job=f"{entry}:daily").execute(context())
+
+    assert ["driver"] == job.cancels()
 
 
 # --- what the driver is told --------------------------------------------------------------------

@@ -20,6 +20,8 @@ from airflow_provider.triggers.spark_streaming import SparkStreamingTrigger
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from airflow_provider.runtime.process import ProcessIdentity
+
 FIRST, SECOND = 1, 2
 
 
@@ -345,12 +347,16 @@ def test_killed_it_asks_the_driver_for_a_savepoint_and_its_end(job: Job) -> None
     assert ["later"] == job.cancels()
 
 
-def test_killed_before_the_driver_came_up_it_asks_that_driver(job: Job) -> None:
+@pytest.mark.parametrize("process", [ELSEWHERE, None], ids=["starting", "not even started"])
+def test_killed_before_the_driver_came_up_it_asks_that_driver(
+    job: Job, process: ProcessIdentity | None
+) -> None:
     """
-    A driver that was submitted and has no lease yet is asked, too: it stops when it comes up.
+    A driver that was submitted and has no lease yet is asked, too, even if nothing shows yet of the
+    process that looks after it: it stops when it comes up.
     """
     generation = SparkStreamingHook().claim(job.url, job.run_id)
-    job.submit("driver", process=ELSEWHERE)
+    job.submit("driver", process=process)
 
     asyncio.run(SparkStreamingTrigger(job.url, RUN, "driver", generation).on_kill())
 
@@ -368,6 +374,36 @@ def test_killed_late_it_leaves_the_next_trys_driver_alone(job: Job) -> None:
         asyncio.run(SparkStreamingTrigger(job.url, RUN, "driver", old).on_kill())
 
     assert [] == job.cancels()
+
+
+def test_killed_in_a_triggerer_that_stood_still_it_leaves_the_driver_alone(job: Job) -> None:
+    """
+    Of a trigger that another triggerer has taken over, only the one that began last can end the
+    driver, whichever is told that it was killed.
+    """
+    job.submit(process=ELSEWHERE)
+    generation = SparkStreamingHook().claim(job.url, job.run_id)
+    stored = SparkStreamingTrigger(job.url, RUN, "driver", generation, poll_interval=0.05)
+    classpath, arguments = stored.serialize()
+    paused, successor = (import_string(classpath)(**arguments) for _ in range(2))
+
+    async def take_over() -> tuple[list[str], list[str]]:
+        first = asyncio.create_task(anext(paused.run()))
+        await asyncio.wait([first], timeout=0.5)
+        second = asyncio.create_task(anext(successor.run()))
+        await asyncio.wait([second], timeout=0.5)
+        asked: list[list[str]] = []
+        for task, trigger in ((first, paused), (second, successor)):
+            task.cancel()
+            await asyncio.wait([task])
+            await trigger.on_kill()
+            asked.append(job.cancels())
+        return asked[0], asked[1]
+
+    with job.lease():
+        asked_by_the_first, asked_by_both = asyncio.run(take_over())
+
+    assert ([], ["driver"]) == (asked_by_the_first, asked_by_both)
 
 
 @pytest.mark.parametrize("owner", ["dead", "released", "another run's"])
