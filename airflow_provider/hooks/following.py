@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Final
 
@@ -30,6 +31,8 @@ class LogFollower:
         if self._path is None:
             return []
         try:
+            if os.stat(self._path).st_size <= self.offset:  # mostly, and a quarter of the price
+                return []
             with self._path.open("rb") as file:
                 file.seek(self.offset)
                 data = file.read(_CHUNK_BYTES)

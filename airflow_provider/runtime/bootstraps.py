@@ -253,16 +253,19 @@ class BootstrapWatcher(RunWatcher):
         """
         return find_made(self._target, self._digest)
 
+    def has_ended(self) -> bool:
+        """Tell whether all history is read, and the savepoint is being taken; one read."""
+        return self._scratch.run(RUN_ID).final() is not None
+
     def look(self) -> BootstrapView:
         """Look once."""
         seen = super().look()
         # A driver puts the final checkpoint, gives its lease up, puts the savepoint, and ends: what
         # comes first is read last, or a driver would be taken for one that has ended in vain.
         has_read = self._scratch.run(RUN_ID).final() is not None
-        attempts = self._scratch.run(RUN_ID).attempts()
         lease = seen.lease
         facts = {f.name: getattr(seen, f.name) for f in dataclasses.fields(seen)}
-        facts["attempt"] = attempts[-1] if attempts else None
+        facts["attempt"] = self._scratch.run(RUN_ID).last_attempt()
         facts["has_read"] = has_read
         facts["reader_gone"] = lease is None or ProcessIdentity.from_dict(lease.owner).is_gone()
         return BootstrapView(**facts, made=self.made() is not None)

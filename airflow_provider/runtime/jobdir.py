@@ -422,6 +422,12 @@ class RunDirectory:
         read = [AttemptRecord.read(self.storage, f"attempts/{name}") for name in names]
         return sorted((r for r in read if r is not None), key=lambda r: r.attempt)
 
+    def last_attempt(self) -> AttemptRecord | None:
+        """Return the newest attempt; None before the first one."""
+        names = [name.removesuffix(".json") for name in self.storage.list("attempts")]
+        last = max((int(name) for name in names if name.isdigit()), default=None)
+        return AttemptRecord.read(self.storage, f"attempts/{last}.json") if last else None
+
     def attempt_count(self) -> int:
         """Return how many attempts there have been."""
         return len(self.storage.list("attempts"))

@@ -89,11 +89,18 @@ class LeaseObserver:
         self._looked_at = 0.0
         self._was_blind = False
         self._moved = False
+        self._lease: LeaseRecord | None = None  # a lease never changes
 
     def current(self) -> LeaseRecord | None:
         """Return the lease with the highest token, whatever became of it."""
-        token = last_token(self._storage)
-        return LeaseRecord.read(self._storage, f"leases/{token}.json") if token else None
+        if self._lease is None:
+            token = last_token(self._storage)
+            self._lease = self._read_lease(token) if token else None
+            return self._lease
+        # Tokens have no gaps; in a bucket a listing costs a dozen times what this does.
+        while (newer := self._read_lease(self._lease.token + 1)) is not None:
+            self._lease = newer
+        return self._lease
 
     def look(self) -> tuple[LeaseRecord | None, Liveness]:
         """Look once; the more often it is called, the more it knows.
@@ -116,10 +123,20 @@ class LeaseObserver:
         return lease, self._judge(lease, beat.beat if beat else 0, began)
 
     def _read(self) -> tuple[LeaseRecord | None, HeartbeatRecord | None]:
+        lease, beat = self._read_beat()
+        if beat is None and self._seen is not None:  # somebody has removed the job directory
+            self._lease = None
+            lease, beat = self._read_beat()
+        return lease, beat
+
+    def _read_beat(self) -> tuple[LeaseRecord | None, HeartbeatRecord | None]:
         lease = self.current()
         if lease is None:
             return None, None
         return lease, HeartbeatRecord.read(self._storage, f"heartbeats/{lease.token}.json")
+
+    def _read_lease(self, token: int) -> LeaseRecord | None:
+        return LeaseRecord.read(self._storage, f"leases/{token}.json")
 
     def _judge(self, lease: LeaseRecord, beat: int, began: float) -> Liveness:
         now = self._clock.monotonic()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import os
 import socket
 from pathlib import Path
@@ -60,10 +61,15 @@ def identify_this(*others: int) -> ProcessIdentity:
 
 def _current_space() -> str | None:
     try:
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-        return f"{boot}/{Path('/proc/self/ns/pid').readlink()}"
+        return f"{_boot()}/{os.readlink('/proc/self/ns/pid')}"
     except OSError:
         return None
+
+
+@functools.cache
+def _boot() -> str:
+    """Return which boot of the machine this is; no process lives to see another one."""
+    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 
 
 def _start_of(pid: int) -> int | None:

@@ -95,14 +95,18 @@ class SupervisingWatcher(RunWatcher):
         Of a driver that is alive: UNHEALTHY when something has lasted too long; DUE when the time
         is over, it is well, has reported what it reads, and is asked for nothing.
         """
+        is_over = self._is_over()
+        is_due = self._look_due()
+        if not is_due and not is_over:
+            return super().judge()
         view = self.look()
         judgement = self.judge_view(view)
         if judgement.verdict is not Verdict.RUNNING or view.lease is None:
             return judgement
-        ailment = self._examine(view, view.lease) if self._look_due() else None
+        ailment = self._examine(view, view.lease) if is_due else None
         if ailment is not None:
             return _unhealthy(ailment)
-        if self._is_over() and self._may_hand_over(view, view.lease):
+        if is_over and self._may_hand_over(view, view.lease):
             return Judgement(Verdict.DUE)
         return judgement
 

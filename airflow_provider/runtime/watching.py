@@ -12,6 +12,7 @@ import errno
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider.runtime.asking import check_not_rewound
+from airflow_provider.runtime.clock import Due
 from airflow_provider.runtime.errors import EXIT_FATAL, EXIT_LEASE, EXIT_USAGE
 from airflow_provider.runtime.failures import Failure, FailureClass
 from airflow_provider.runtime.final import verify_final
@@ -34,6 +35,10 @@ START_TIMEOUT_S: Final = 600.0  # a cluster may queue a driver for long; silence
 _PROCESS_TIMEOUT_S: Final = (
     60.0  # the process that submits says that it is there in a second or two
 )
+# The life of a driver at work is seen to so often, or at each fifth look, if that comes sooner:
+# after two or three of its beats, in a quarter of a lease's timeout.
+LIFE_S: Final = 5.0
+_LIFE_LOOKS: Final = 5
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -245,6 +250,9 @@ class RunWatcher:
         self._clock = clock
         self._begun = clock.monotonic()
         self._driver_id = driver_id
+        self._alive: int | None = None  # the lease of the run's driver, if it was seen alive last
+        self._life_due = Due(clock, LIFE_S)
+        self._looks = 0  # since its life was seen to
         self.run_id = run_id
         self.requests = storage
 
@@ -263,14 +271,13 @@ class RunWatcher:
             )
         # Read after the lease: a driver puts its final checkpoint before it gives the lease up.
         final = self._run.final()
-        attempts = self._run.attempts()
         driver_id = submission.driver_id if submission is not None else None
         process = self._run.process_of(driver_id) if driver_id is not None else None
         return View(
             final=final,
             lease=lease,
             liveness=liveness,
-            attempt=attempts[-1] if attempts else None,
+            attempt=self._run.last_attempt(),
             submission=submission,
             exit=self._run.exit_of(driver_id) if driver_id is not None else None,
             submission_gone=process is not None and _is_gone(process),
@@ -284,12 +291,39 @@ class RunWatcher:
         return judge(view, run_id=self.run_id)
 
     def judge(self) -> Judgement:
-        """Look once and decide; a driver that never comes up ends as failed."""
+        """Look, and decide; a driver that never comes up ends as failed.
+
+        While the run's driver is known to live only one thing is looked for each time: what it is
+        waited for. Its life is seen to every :data:`LIFE_S` seconds, or at each fifth look.
+        """
+        if self._alive is not None and self._goes_on(self._alive):
+            return Judgement(Verdict.RUNNING)
         return self.judge_view(self.look())
+
+    def _goes_on(self, token: int) -> bool:
+        """Tell whether a driver that was alive still is, and has not reached its end."""
+        if self.has_ended():
+            return False
+        self._looks += 1
+        if not self._life_due() and self._looks < _LIFE_LOOKS:
+            return True
+        self._looks = 0
+        lease, liveness = self._observer.look()
+        return lease is not None and lease.token == token and liveness is Liveness.LIVE
+
+    def has_ended(self) -> bool:
+        """Tell whether what the run is waited for is there; one read."""
+        return self._run.final() is not None
 
     def judge_view(self, view: View) -> Judgement:
         """Decide from one look, and from how long a driver has not come up."""
         judgement = self.decide(view)
+        self._alive = None
+        is_at_work = judgement.verdict is Verdict.RUNNING and view.liveness is Liveness.LIVE
+        if is_at_work and view.lease is not None:
+            self._alive = view.lease.token
+            self._looks = 0
+            self._life_due()  # it has just been seen to
         waited = self._clock.monotonic() - self._begun
         patience = START_TIMEOUT_S if view.submission_started else _PROCESS_TIMEOUT_S
         if judgement.verdict is Verdict.STARTING and waited > patience:

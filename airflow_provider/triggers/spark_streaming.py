@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
@@ -14,9 +14,12 @@ from airflow_provider.runtime.errors import SparkStreamError
 from airflow_provider.runtime.patience import STORAGE_TIMEOUT_S, Patience
 from airflow_provider.runtime.watching import Judgement, Verdict
 from airflow_provider.triggers.holding import hold_back
+from airflow_provider.triggers.rounds import look_until
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Mapping
+    from collections.abc import AsyncIterator, Mapping, Sequence
+
+    from airflow_provider.runtime.watching import RunWatcher
 
 _WAITING: Final = frozenset({Verdict.RUNNING, Verdict.STARTING})
 _KILL_TIMEOUT_S: Final = 25.0
@@ -30,6 +33,60 @@ def is_waiting(verdict: Verdict, *, wait_for_foreign: bool) -> bool:
 
 def _lost(judgement: Judgement) -> dict[str, Any]:
     return {"lost": judgement.lost, "waited_s": judgement.waited_s}
+
+
+class _News(NamedTuple):
+    """What a look has to tell.
+
+    Attributes:
+        lines: what the driver has logged since the last one.
+        end: how the wait ends; None when it goes on.
+        trouble: why nothing was seen.
+    """
+
+    lines: Sequence[str] = ()
+    end: Judgement | None = None
+    trouble: OSError | None = None
+
+
+class _Look:
+    """Looks at the job once whenever it is called, in a thread."""
+
+    def __init__(self, trigger: SparkStreamingTrigger) -> None:
+        self._trigger = trigger
+        self._watcher: RunWatcher | None = None  # made in the thread, too: it may load a library
+        self._patience = Patience(SystemClock(), STORAGE_TIMEOUT_S)
+        self.follower = LogFollower(trigger.log_path, trigger.log_offset)
+
+    def __call__(self) -> _News | None:
+        """Return what there is to tell; None for nothing."""
+        try:
+            judgement = self._judge()
+            self._patience.succeeded()
+        except SparkStreamError as error:
+            judgement = Judgement(Verdict.FAILED, str(error), fatal=True)
+        except OSError as error:
+            if self._patience.bears(error):
+                return _News(trouble=error)
+            reason = f"{self._trigger.job_dir} cannot be read: {error}"
+            judgement = Judgement(Verdict.FAILED, reason)
+        lines = self.follower.new_lines()
+        if not is_waiting(judgement.verdict, wait_for_foreign=self._trigger.wait_for_foreign):
+            return _News(lines, judgement)
+        return _News(lines) if lines else None
+
+    def _judge(self) -> Judgement:
+        trigger = self._trigger
+        trigger.take_over()
+        if self._watcher is None:
+            self._watcher = SparkStreamingHook().watcher(
+                trigger.job_dir,
+                trigger.run_id,
+                trigger.driver_id,
+                bootstrap=trigger.bootstrap,
+                supervision=trigger.supervision,
+            )
+        return self._watcher.judge()
 
 
 class SparkStreamingTrigger(BaseTrigger):
@@ -125,40 +182,28 @@ class SparkStreamingTrigger(BaseTrigger):
         )
 
     async def _wait(self) -> Judgement:
-        watcher = SparkStreamingHook().watcher(
-            self.job_dir,
-            self.run_id,
-            self.driver_id,
-            bootstrap=self.bootstrap,
-            supervision=self.supervision,
-        )
-        follower = LogFollower(self.log_path, self.log_offset)
-        patience = Patience(SystemClock(), STORAGE_TIMEOUT_S)
+        look, after_s = _Look(self), 0.0
         while True:
-            try:
-                await self._begin()
-                judgement = await asyncio.to_thread(watcher.judge)
-                patience.succeeded()
-            except SparkStreamError as error:
-                return Judgement(Verdict.FAILED, str(error), fatal=True)
-            except OSError as error:
-                if not patience.bears(error):
-                    return Judgement(Verdict.FAILED, f"{self.job_dir} cannot be read: {error}")
-                judgement = Judgement(Verdict.RUNNING)
-            while lines := await asyncio.to_thread(follower.new_lines):
+            news = await look_until(look, every_s=self.poll_interval, after_s=after_s)
+            if news.trouble is not None:
+                self.log.warning("%s cannot be read: %s", self.job_dir, news.trouble)
+            lines = news.lines
+            while lines:
                 for line in lines:
                     self.log.info("driver: %s", line)
-            if not is_waiting(judgement.verdict, wait_for_foreign=self.wait_for_foreign):
-                return judgement
-            await asyncio.sleep(self.poll_interval)
+                lines = await asyncio.to_thread(look.follower.new_lines)
+            if news.end is not None:
+                return news.end
+            after_s = self.poll_interval
 
-    async def _begin(self) -> None:
-        """Take over from whichever triggerer has waited until now; it must not end the driver."""
+    def take_over(self) -> None:
+        """Take over from whichever triggerer has waited until now; it must not end the driver.
+
+        Idempotent: once for each triggerer.
+        """
         if self._id is None:
             hook = SparkStreamingHook()
-            self._id = await asyncio.to_thread(
-                hook.watch, self.job_dir, self.run_id, self.generation
-            )
+            self._id = hook.watch(self.job_dir, self.run_id, self.generation)
 
     async def on_kill(self) -> None:
         """Ask the driver to end, unless a newer try, or the trigger elsewhere, watches the run.

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
+import sys
 import threading
 from typing import TYPE_CHECKING, Any
 
@@ -14,10 +16,14 @@ from handmade import ELSEWHERE, RUN, Job, ended_process
 from airflow_provider.hooks.following import LogFollower
 from airflow_provider.hooks.spark_streaming import SparkStreamingHook
 from airflow_provider.runtime import watching
+from airflow_provider.runtime.clock import SystemClock
+from airflow_provider.runtime.lease import acquire_lease
+from airflow_provider.runtime.process import identify_this
 from airflow_provider.triggers import holding, spark_streaming
 from airflow_provider.triggers.spark_streaming import SparkStreamingTrigger
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     from airflow_provider.runtime.process import ProcessIdentity
@@ -37,7 +43,8 @@ def job(tmp_path: Path) -> Job:
 
 
 def trigger_of(job: Job, driver_id: str | None = "driver", **more: Any) -> SparkStreamingTrigger:
-    return SparkStreamingTrigger(job.url, job.run_id, driver_id, FIRST, poll_interval=0.05, **more)
+    more = {"poll_interval": 0.05, **more}
+    return SparkStreamingTrigger(job.url, job.run_id, driver_id, FIRST, **more)
 
 
 def fire(trigger: SparkStreamingTrigger, within: float = 10.0) -> list[dict[str, Any]]:
@@ -517,3 +524,80 @@ def test_the_drivers_log_is_read_to_its_end_before_the_event(
 
     assert 40_000 == said.count("driver: a line")
     assert 1 == said.count("driver: the last words")
+
+
+# --- many waits -----------------------------------------------------------------------------------
+
+
+class Opened:
+    """Notes which files under a folder this process opens, and in which threads."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = str(root)
+        self.seen: list[tuple[str, int]] | None = None
+        sys.addaudithook(self._note)  # which nobody can remove; it rests while ``seen`` is None
+
+    def _note(self, event: str, arguments: tuple[Any, ...]) -> None:
+        if self.seen is not None and event in {"open", "os.listdir", "os.scandir"}:
+            path = str(arguments[0])
+            if path.startswith(self._root):
+                self.seen.append((path, threading.get_ident()))
+
+
+@contextlib.contextmanager
+def beating(jobs: list[Job]) -> Iterator[int | None]:
+    """Be the driver of all of them at once, in a thread whose number is given."""
+    owner, stop = identify_this(), threading.Event()
+    taken = {"run_id": RUN, "driver_id": "driver", "owner": owner, "clock": SystemClock()}
+    leases = [acquire_lease(job.storage, heartbeat_s=3600.0, **taken) for job in jobs]
+
+    def beat() -> None:
+        while not stop.is_set():
+            for lease in leases:
+                lease.beat()
+
+    thread = threading.Thread(target=beat)
+    thread.start()
+    try:
+        yield thread.ident
+    finally:
+        stop.set()
+        thread.join()
+        for lease in leases:
+            lease.release()
+
+
+async def opened_by_waits(jobs: list[Job], opened: Opened) -> list[tuple[str, int]]:
+    """Let a trigger wait for each; return what they open when all drivers are known to live."""
+
+    async def collect(job: Job) -> list[dict[str, Any]]:
+        return [event.payload async for event in trigger_of(job, poll_interval=0.2).run()]
+
+    waits = [asyncio.create_task(collect(job)) for job in jobs]
+    seen: list[tuple[str, int]] = []
+    while not seen or any(path.endswith("attempts") for path, _ in seen):
+        opened.seen = seen = []
+        await asyncio.sleep(1.0)  # five looks
+    opened.seen = None
+    assert not any(each.done() for each in waits)
+    for each in waits:
+        each.cancel()
+    return seen
+
+
+def test_two_hundred_waits_read_little_and_nothing_in_the_event_loop(tmp_path: Path) -> None:
+    """
+    A look at a driver at work opens one or two files, in a thread, however many are waited for.
+    """
+    jobs = [Job(tmp_path / f"job-{number}") for number in range(200)]
+    for job in jobs:
+        job.submit(process=ELSEWHERE)
+    opened = Opened(tmp_path)
+    with beating(jobs) as beater:
+        seen = asyncio.run(asyncio.wait_for(opened_by_waits(jobs, opened), 30))
+    others = [(path, thread) for path, thread in seen if thread != beater]
+    looks = sum(path.endswith("final.json") for path, _ in others)
+
+    assert threading.get_ident() not in {thread for _, thread in others}
+    assert len(jobs) * 2 < looks  # of five
+    assert len(others) < 2 * looks

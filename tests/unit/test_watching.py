@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
+import shutil
 import subprocess
 import sys
+from collections import Counter
+from types import SimpleNamespace
 
 import pytest
 
 from airflow_provider.runtime.errors import CheckpointError
-from airflow_provider.runtime.jobdir import CANCELLED, FAILED
+from airflow_provider.runtime.jobdir import CANCELLED, FAILED, RunDirectory
 from airflow_provider.runtime.lease import LeaseRecord, Liveness
 from airflow_provider.runtime.process import identify, identify_this
 from airflow_provider.runtime.submissions import ProcessRecord
 from airflow_provider.runtime.watching import (
+    LIFE_S,
     START_TIMEOUT_S,
     Judgement,
     RunWatcher,
@@ -388,3 +392,130 @@ def test_a_final_checkpoint_is_verified_for_the_watcher(job, clock):
 
     with pytest.raises(CheckpointError):
         watcher.verified_final()
+
+
+# --- what a look costs ----------------------------------------------------------------------------
+
+
+class Counted:
+    """A storage that counts what is asked of it."""
+
+    def __init__(self, storage, asked=None):
+        self._storage = storage
+        self.asked = Counter() if asked is None else asked
+        self.url = storage.url
+
+    def at(self, path):
+        return Counted(self._storage.at(path), self.asked)
+
+    def read(self, path):
+        self.asked["read"] += 1
+        return self._storage.read(path)
+
+    def list(self, path):
+        self.asked["list"] += 1
+        return self._storage.list(path)
+
+    def exists(self, path):
+        self.asked["list"] += 1  # in a bucket it is one
+        return self._storage.exists(path)
+
+
+@pytest.fixture
+def driven(job, clock):
+    """A job with a driver at work, and a watcher that knows it, on a counted storage."""
+    run = job.directory.run("r1")
+    run.put_submission(a_submission("d1"))
+    lease = take_lease(job.storage, clock, run_id="r1", driver_id="d1")
+    run.put_attempt(an_attempt())
+    storage = Counted(job.storage)
+    watcher = RunWatcher(storage, "r1", clock)
+    while watcher.judge_view(view := watcher.look()) and view.liveness is not Liveness.LIVE:
+        lease.beat()
+    storage.asked.clear()
+    yield SimpleNamespace(lease=lease, watcher=watcher, asked=storage.asked, run=run)
+    lease.release()
+
+
+def test_a_driver_at_work_costs_one_read_a_look(driven, clock):
+    """
+    In a minute of looks, one a second, each reads one document, and each fifth the lease and its
+    beat as well; nothing is listed, which in a bucket would cost a dozen times a read.
+    """
+    for _ in range(60):
+        clock.time += 1.0
+        driven.lease.beat()
+        assert Judgement(Verdict.RUNNING) == driven.watcher.judge()
+
+    assert {"read": 60 + 2 * 12} == driven.asked
+
+
+def test_the_final_checkpoint_is_seen_at_the_next_look(driven):
+    """
+    However recently the driver's life was seen to.
+    """
+    assert Verdict.RUNNING is driven.watcher.judge().verdict
+    driven.run.put_final(a_final())
+
+    assert Verdict.DONE is driven.watcher.judge().verdict
+
+
+@pytest.mark.parametrize("end", ["released", "silent", "taken over"])
+def test_the_end_of_a_driver_without_a_final_checkpoint_is_noticed(driven, job, clock, end):
+    """
+    One that gave its lease up, or lost it, is noticed when its life is seen to next; one that fell
+    silent a lease's timeout after its last beat.
+    """
+    if end != "silent":
+        driven.lease.release()
+    if end == "taken over":
+        take_lease(job.storage, clock, run_id="r2", driver_id="d2")
+    began = clock.time
+    while driven.watcher.judge().verdict is Verdict.RUNNING:
+        clock.time += 1.0
+    took = clock.time - began
+
+    expected = Verdict.FOREIGN if end == "taken over" else Verdict.FAILED
+    assert expected is driven.watcher.judge().verdict
+    assert took <= (20 + LIFE_S if end == "silent" else LIFE_S)
+
+
+def test_a_driver_that_was_replaced_by_one_of_the_same_run_is_waited_for(driven, job, clock):
+    """
+    The next attempt's driver is found by the number of its lease.
+    """
+    driven.lease.release()
+    clock.time += LIFE_S
+    second = take_lease(job.storage, clock, run_id="r1", driver_id="d2")
+    judged = []
+    for _ in range(3):
+        clock.time += LIFE_S
+        second.beat()
+        judged.append(driven.watcher.judge().verdict)
+    second.release()
+
+    assert [Verdict.RUNNING] * 3 == judged
+
+
+def test_a_job_directory_that_was_removed_has_nobody_at_work(driven, job, clock):
+    """
+    What was seen before it was removed is not taken for what is there.
+    """
+    shutil.rmtree(job.root)
+    clock.time += LIFE_S
+
+    assert Verdict.ABSENT is driven.watcher.judge().verdict
+
+
+def test_the_last_attempt_is_the_one_with_the_highest_number(job):
+    """
+    The tenth comes after the ninth, and no other is read.
+    """
+    run = job.directory.run("r1")
+    assert run.last_attempt() is None
+    for number in range(1, 11):
+        run.put_attempt(an_attempt(number))
+    storage = Counted(run.storage)
+
+    assert 10 == RunDirectory(storage, "r1").last_attempt().attempt
+    assert {"list": 1, "read": 1} == storage.asked

@@ -1,0 +1,168 @@
+"""Where all the waits of a triggerer have their jobs looked at.
+
+A triggerer waits for a thousand jobs in one event loop. If each took one of asyncio's few threads
+for each look, handing over would cost more than looking, and slow storage would make all triggers
+queue for the threads, those of others as well. Here those that are due are looked at together, in
+threads of our own, and a wait's coroutine is not even woken while there is nothing to tell.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import heapq
+import itertools
+import weakref
+from concurrent.futures import ThreadPoolExecutor
+from time import perf_counter
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+T = TypeVar("T")
+
+_THREADS: Final = 32  # so many answers of a slow storage can be waited for at a time
+_TOGETHER_S: Final = 0.1  # looks come so much too early, at most, to be taken along
+_TOGETHER: Final = 0.1  # ... and by no more than this part of the time between two of them
+# What one thread does in one go: little enough not to keep the event loop from its work for long,
+# and not to let quick looks wait for slow ones.
+_BUNDLE_S: Final = 0.02
+
+
+class _Wait(Generic[T]):
+    """One wait: what is looked for, how often, and who is told."""
+
+    def __init__(
+        self, look: Callable[[], T | None], every_s: float, told: asyncio.Future[T]
+    ) -> None:
+        self.look = look
+        self.every_s = every_s
+        self.told = told
+        self.took_s = _BUNDLE_S  # of the last look; the first one is given a thread of its own
+        self.found: T | None = None
+        self.error: BaseException | None = None
+
+    def early_s(self) -> float:
+        """Return by how much a look may come too early."""
+        return min(_TOGETHER_S, self.every_s * _TOGETHER)
+
+    def run(self) -> None:
+        """Look once, in a thread."""
+        began = perf_counter()
+        try:
+            self.found = self.look()
+        except Exception as error:  # noqa: BLE001 - who waits decides what it means
+            self.error = error
+        self.took_s = perf_counter() - began
+
+    def tell(self) -> bool:
+        """Tell who waits, if there is something to tell."""
+        if self.told.done():  # nobody waits any more
+            return True
+        if self.error is not None:
+            self.told.set_exception(self.error)
+        elif self.found is not None:
+            self.told.set_result(self.found)
+        return self.told.done()
+
+
+class Rounds:
+    """The rounds of one event loop: see :func:`look_until`.
+
+    Args:
+        loop: the event loop; what is called in it takes microseconds.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = weakref.ref(loop)
+        self._due: list[tuple[float, int, _Wait[Any]]] = []
+        self._numbers = itertools.count()
+        self._timer: asyncio.TimerHandle | None = None
+
+    async def until(self, look: Callable[[], T | None], every_s: float, after_s: float) -> T:
+        """See :func:`look_until`."""
+        loop = asyncio.get_running_loop()
+        told: asyncio.Future[T] = loop.create_future()
+        wait = _Wait(look, every_s, told)
+        self._put(wait, loop.time() + after_s)
+        self._set_timer(loop)
+        return await told  # cancelled, it is passed over when its turn comes
+
+    def _put(self, wait: _Wait[Any], due_s: float) -> None:
+        heapq.heappush(self._due, (due_s, next(self._numbers), wait))
+
+    def _set_timer(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Wake up when the first is due."""
+        if not self._due or (self._timer is not None and self._timer.when() <= self._due[0][0]):
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = loop.call_at(self._due[0][0], self._begin, loop)
+
+    def _begin(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Have all looked at that are due."""
+        self._timer = None
+        due: list[_Wait[Any]] = []
+        now = loop.time()
+        while self._due and self._due[0][0] - self._due[0][2].early_s() <= now:
+            _, _, wait = heapq.heappop(self._due)
+            if not wait.told.done():
+                due.append(wait)
+        for bundle in _bundles(due):
+            _threads().submit(self._look_at, bundle)
+        self._set_timer(loop)
+
+    def _look_at(self, bundle: list[_Wait[Any]]) -> None:
+        for wait in bundle:
+            wait.run()
+        loop = self._loop()
+        with contextlib.suppress(RuntimeError):  # the loop was closed meanwhile
+            if loop is not None:
+                loop.call_soon_threadsafe(self._end, loop, bundle)
+
+    def _end(self, loop: asyncio.AbstractEventLoop, bundle: list[_Wait[Any]]) -> None:
+        """Tell who is to be told; the others' next look is after the time between two."""
+        for wait in bundle:
+            if not wait.tell():
+                self._put(wait, loop.time() + wait.every_s)
+        self._set_timer(loop)
+
+
+def _bundles(waits: Iterable[_Wait[Any]]) -> Iterator[list[_Wait[Any]]]:
+    """Put looks together that are expected to take no longer than one thread should be busy."""
+    bundle: list[_Wait[Any]] = []
+    takes_s = 0.0
+    for wait in waits:
+        if bundle and takes_s + wait.took_s > _BUNDLE_S:
+            yield bundle
+            bundle, takes_s = [], 0.0
+        bundle.append(wait)
+        takes_s += wait.took_s
+    if bundle:
+        yield bundle
+
+
+@functools.cache
+def _threads() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(_THREADS, thread_name_prefix="look")
+
+
+_rounds: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Rounds] = weakref.WeakKeyDictionary()
+
+
+async def look_until(look: Callable[[], T | None], *, every_s: float, after_s: float = 0.0) -> T:
+    """Call *look* in a thread again and again until it has something to say, and return that.
+
+    Args:
+        look: returns None while there is nothing to say; called by one thread at a time.
+        every_s: seconds from the end of a look to the next one; a tenth less, if others are due.
+        after_s: seconds until the first look.
+
+    Raises:
+        Exception: what *look* raises.
+    """
+    loop = asyncio.get_running_loop()
+    rounds = _rounds.setdefault(loop, Rounds(loop))
+    return await rounds.until(look, every_s, after_s)
