@@ -77,7 +77,6 @@ class _Look:
 
     def _judge(self) -> Judgement:
         trigger = self._trigger
-        trigger.take_over()
         if self._watcher is None:
             self._watcher = SparkStreamingHook().watcher(
                 trigger.job_dir,
@@ -86,7 +85,9 @@ class _Look:
                 bootstrap=trigger.bootstrap,
                 supervision=trigger.supervision,
             )
-        return self._watcher.judge()
+        judgement = self._watcher.judge()
+        trigger.take_over()  # only now, when it is known that what is read is the job directory
+        return judgement
 
 
 class SparkStreamingTrigger(BaseTrigger):

@@ -130,7 +130,7 @@ def test_it_leaves_the_event_loop_free(job: Job, tmp_path: Path) -> None:
     Storage that takes its time to answer does not stall the triggerer's other triggers.
     """
     final = Job(tmp_path / "other").finish().to_bytes()
-    job.run.storage.put("folder", b"")
+    job.submit(process=ELSEWHERE)
     slow = job.root / "runs" / RUN / "final.json"
     os.mkfifo(slow)  # whoever opens it waits until somebody writes
     ticks: list[int] = []
