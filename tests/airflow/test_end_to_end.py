@@ -8,7 +8,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from gated import Gated
+from gated import MINUTES, Gated
 from services import Airflow, demo, wait_for
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
@@ -134,8 +134,8 @@ def test_a_task_marked_as_failed_stops_its_driver_and_a_clear_resumes(
     airflow_services: Airflow,
 ) -> None:
     """
-    Marked as failed while deferred, the task's driver is cancelled; cleared later, the run
-    resumes in a second attempt, and its result is exact.
+    Marked as failed while deferred, the task's driver ends with a savepoint; cleared later, the
+    run resumes in a second attempt, and its result is exact.
     """
     airflow, dag_id, task_id = airflow_services, "marked", "count"
     gated = Gated(Path(airflow.environment["TEST_DATA"]), dag_id)
@@ -143,17 +143,23 @@ def test_a_task_marked_as_failed_stops_its_driver_and_a_clear_resumes(
     def ended() -> str | None:
         return gated.documents("runs/*/attempts/1.json")[0]["outcome"]
 
+    def halting() -> bool:
+        return gated.documents("runs/*/progress.json")[0]["phase"] == "halting"
+
     run_id = airflow.trigger(dag_id)
     wait_for("the last batch is planned", gated.in_last_batch, within=90)
     airflow.follow(dag_id, run_id, task_id, until=("deferred",), within=30)
     airflow.mark(dag_id, run_id, task_id, "failed")
-    outcome = wait_for("the driver has ended", ended, within=60)
+    wait_for("the driver ends its batch", halting, within=30)
     gated.open_gate()
+    outcome = wait_for("the driver has ended", ended, within=60)
+    (savepoint,) = gated.documents("savepoints/on-kill-*/savepoint.json")
     airflow.clear(dag_id, run_id, task_id)
     states = airflow.follow(dag_id, run_id, task_id, until=("success", "failed"), within=120)
     final = airflow.xcom(dag_id, run_id, task_id)
 
     assert "CANCELLED" == outcome
+    assert [MINUTES - 1] == [query["batch"] for query in savepoint["queries"].values()]
     assert "success" == states[-1], airflow.logs(dag_id, run_id, task_id)
     assert ("FINISHED", 2) == (final["outcome"], final["attempts"])
     assert gated.truth() == gated.result()
