@@ -53,13 +53,17 @@ class Daemon:
             )
 
     @property
+    def is_alive(self) -> bool:
+        return self.process.poll() is None
+
+    @property
     def log(self) -> str:
         return self._log.read_text(encoding="utf-8", errors="replace")
 
     def children(self) -> list[int]:
         """Return the PIDs of the processes that it has started: a worker's executors."""
-        tasks = Path(f"/proc/{self.process.pid}/task").glob("*/children")
-        return [int(pid) for task in tasks for pid in task.read_text().split()]
+        pids = [int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit()]
+        return [pid for pid in pids if parent_of(pid) == self.process.pid]
 
     def kill(self) -> None:
         """Kill it alone."""
@@ -84,26 +88,31 @@ class Worker(Daemon):
 
     def executor(self) -> int:
         """Return the PID of its executor, which may be about to start."""
-        assert await_that(lambda: self.children() != [], seconds=_START_S), self.log[-3000:]
-        (pid,) = self.children()
-        self._executors.add(pid)
+        assert await_that(lambda: self._running() != [], seconds=_START_S), self.log[-3000:]
+        (pid,) = self._running()
         return pid
 
-    def die(self, *, leaving_executor: bool = False) -> int:
-        """Die with the executor, or leave that behind, paused in the middle of what it does.
+    def _running(self) -> list[int]:
+        return [pid for pid in self.children() if is_executor(pid)]
+
+    def kill(self) -> None:
+        """Kill it alone."""
+        self._executors.update(self._running())
+        super().kill()
+
+    def die_alone(self) -> int:
+        """Die, and leave the executor behind, paused in the middle of what it does.
 
         Returns:
             The executor's PID.
         """
         executor = self.executor()
-        os.kill(executor, signal.SIGSTOP if leaving_executor else signal.SIGKILL)
+        os.kill(executor, signal.SIGSTOP)
         self.kill()
         return executor
 
     def end(self) -> None:
         """Kill what is left of it."""
-        if self.process.poll() is None:
-            self._executors.update(self.children())
         self.kill()
         for pid in self._executors:
             if is_executor(pid):
@@ -135,10 +144,12 @@ class Cluster:
 
     def worker_of(self, pid: int) -> Worker:
         """Return the worker in whose executor a Python process is at work."""
-        executors = {worker.executor(): worker for worker in self._workers if _is_alive(worker)}
-        while pid not in executors:
-            pid = parent_of(pid)
-        return executors[pid]
+        executors = {worker.executor(): worker for worker in self._workers if worker.is_alive}
+        above: int | None = pid
+        while above is not None and above not in executors:
+            above = parent_of(above)
+        assert above is not None, f"no executor is above process {pid}"
+        return executors[above]
 
     def end(self) -> None:
         """Kill all that is left."""
@@ -147,13 +158,12 @@ class Cluster:
         self._master.kill()
 
 
-def _is_alive(worker: Worker) -> bool:
-    return worker.process.poll() is None
-
-
-def parent_of(pid: int) -> int:
-    """Return the PID of the process that has started it."""
-    status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8")
+def parent_of(pid: int) -> int | None:
+    """Return the PID of the process that has started it; None when it is gone."""
+    try:
+        status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8")
+    except OSError:
+        return None
     return int(next(line for line in status.splitlines() if line.startswith("PPid:")).split()[1])
 
 

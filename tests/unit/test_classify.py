@@ -58,6 +58,13 @@ def caused(error: BaseException, cause: BaseException) -> BaseException:
         (SparkError(None, "ExecutorLostFailure (executor 1 exited)"), ENVIRONMENT),
         (SparkError("FAILED_READ_FILE.NO_HINT", "Encountered error"), DATA_MISSING),
         (SparkError("FAILED_READ_FILE.FILE_NOT_EXIST", ""), DATA_MISSING),
+        (
+            SparkError(
+                "FAILED_READ_FILE.FILE_NOT_EXIST",
+                "Caused by: java.io.FileNotFoundException: /in/1.csv (Permission denied)",
+            ),
+            NON_RECOVERABLE,
+        ),
         (SparkError(None, "java.io.FileNotFoundException: File /in/1.csv"), DATA_MISSING),
         (SparkError(None, "OffsetOutOfRangeException: partition 3"), DATA_MISSING),
         (SparkError("CANNOT_LOAD_STATE_STORE.CANNOT_READ_DELTA_FILE", ""), DATA_MISSING),

@@ -194,6 +194,21 @@ RULES: Final[tuple[Rule, ...]] = (
         words=("FetchFailed(",),
         heals=True,
     ),
+    # Before what is gone: the JVM says FileNotFoundException of a file that it may not open, too.
+    Rule(
+        "permission is denied",
+        _NON_RECOVERABLE,
+        types=(
+            "PermissionError",
+            "AccessControlException",
+            "AccessDeniedException",
+            "AuthenticationException",
+            "AuthorizationException",
+            "SecurityException",
+        ),
+        words=("Permission denied",),
+        errnos=(errno.EACCES, errno.EPERM),
+    ),
     Rule(
         "state or checkpoint files are lost or damaged",
         _DATA_MISSING,
@@ -267,20 +282,6 @@ RULES: Final[tuple[Rule, ...]] = (
             "RunCancelledError",
         ),
         conditions=("CONCURRENT_STREAM_LOG_UPDATE", "SPARK_JOB_CANCELLED"),
-    ),
-    Rule(
-        "permission is denied",
-        _NON_RECOVERABLE,
-        types=(
-            "PermissionError",
-            "AccessControlException",
-            "AccessDeniedException",
-            "AuthenticationException",
-            "AuthorizationException",
-            "SecurityException",
-        ),
-        words=("Permission denied",),
-        errnos=(errno.EACCES, errno.EPERM),
     ),
     Rule(
         "state or a log of the checkpoint does not fit the job",
