@@ -175,7 +175,7 @@ class SparkStreamingHook(BaseHook):
         driver_id = uuid.uuid4().hex
         log = self._log_path(job_dir, run_id, driver_id)
         told = [*arguments, "--driver-id", driver_id]
-        spark = self._spark_submit(job_dir, run_id, entry, told, command, token=driver_id)
+        spark = self._spark_submit(job_dir, run_id, entry, told, command, driver_id=driver_id)
         program = spark._build_spark_submit_command(str(application_path()))
         run = JobDirectory(storage).run(run_id)
         record = SubmissionRecord(
@@ -283,7 +283,7 @@ class SparkStreamingHook(BaseHook):
         arguments: Sequence[str],
         command: Sequence[str] = RUN,
         *,
-        token: str,
+        driver_id: str,
     ) -> SparkSubmitHook:
         files = [str(runtime_zip(_home() / "spark_streaming")), *_split(self._py_files)]
         place, function = split_entry(entry)
@@ -296,12 +296,12 @@ class SparkStreamingHook(BaseHook):
             conn_id=self._conn_id,
             py_files=",".join(files),
             packages=self._packages,
-            name=f"spark-stream {job_dir} {run_id} {token}",
+            name=f"spark-stream {job_dir} {run_id} {driver_id}",
             application_args=[*command, job_dir, "--entry", entry, *which, *arguments],
         )
         master = str(hook._connection["master"])
         local = _LOCAL_CONF if master.startswith("local") else {}
-        hook._conf = {**_CONF, **local, **self._conf, **token_conf(master, token, self._conf)}
+        hook._conf = {**_CONF, **local, **self._conf, **token_conf(master, driver_id, self._conf)}
         return hook
 
     def _is_cluster(self) -> bool:

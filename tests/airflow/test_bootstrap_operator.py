@@ -143,8 +143,9 @@ def test_the_driver_is_told_all_that_was_asked(job: Job) -> None:
         *("--output", "keep", "--param", "a=x=y z", "--param", "b=2", "--live-param", "a=now"),
         *("--to", "/s/first", "--keep-position", "table", "--interval", "2026-01-01", "2026-02-01"),
     ] == operator._arguments()
-    hook = SparkStreamingHook()
-    submit = hook._spark_submit("/job", "r", "m:f", ["--to", "x"], BOOTSTRAP, token="1")
+    submit = SparkStreamingHook()._spark_submit(
+        "/job", "r", "m:f", ["--to", "x"], BOOTSTRAP, driver_id="d"
+    )
     assert ["state", "bootstrap", "/job", "--entry", "m:f", "--to", "x"] == (
         submit._application_args
     )

@@ -71,7 +71,7 @@ def hook_of(**arguments: Any) -> SparkStreamingHook:
 def command_of(entry: str, job_dir: str = "/jobs/flights", **arguments: Any) -> list[str]:
     """Return the command with which a driver would be submitted."""
     asked = ["--mode", "automatic"]
-    submit_hook = hook_of(**arguments)._spark_submit(job_dir, RUN, entry, asked, token=TOKEN)
+    submit_hook = hook_of(**arguments)._spark_submit(job_dir, RUN, entry, asked, driver_id=TOKEN)
     return list(submit_hook._build_spark_submit_command(APPLICATION))
 
 

@@ -14,6 +14,7 @@ from airflow.sdk import DAG, RetryAction
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, TaskDeferred
 from airflow.serialization.serialized_objects import DagSerialization
 from handmade import ELSEWHERE, RUN, TI, Job, ended_process
+from services import wait_for
 
 from airflow_provider.operators.retrying import FailureRetryPolicy, SparkRunFailedError
 from airflow_provider.operators.spark_streaming import SparkStreamingOperator
@@ -560,14 +561,14 @@ def test_a_job_directory_that_is_away_for_a_moment_costs_no_try(job: Job) -> Non
     operator = operator_of(job, deferrable=False)
 
     def disturb() -> None:
+        wait_for("the task waits", (job.root / "runs" / RUN / "claim.json").exists, within=10)
         job.root.rename(away)
-        threading.Timer(0.3, come_back).start()
-
-    def come_back() -> None:
+        with pytest.raises(FileNotFoundError):
+            operator._watcher(RUN, "driver").judge()
         away.rename(job.root)
         job.finish()
 
-    threading.Timer(0.5, disturb).start()
+    threading.Thread(target=disturb).start()
 
     assert "FINISHED" == operator.execute(context())["outcome"]
 

@@ -17,7 +17,7 @@ from airflow_provider.runtime.lease import acquire_lease
 from airflow_provider.runtime.process import identify_this
 from airflow_provider.runtime.storage import open_storage
 
-TIMEOUT_S = 1.5
+TIMEOUT_S = 1.0
 BEAT_S = 0.1
 
 

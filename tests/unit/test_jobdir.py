@@ -10,6 +10,7 @@ import pytest
 from airflow_provider.runtime.drains import drain_intent, draining_run, put_drain_intent
 from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.jobdir import FAILED, JobRecord, check_name
+from airflow_provider.runtime.preparing import last_run
 from airflow_provider.runtime.requests import (
     STOP,
     is_leaving,
@@ -19,6 +20,7 @@ from airflow_provider.runtime.requests import (
     read_reply,
     reply,
 )
+from airflow_provider.runtime.rewinding import runs_since
 from tests.unit.jobs import (
     NOW,
     HandMadeJob,
@@ -113,6 +115,19 @@ def test_runs_are_listed_by_their_age(job):
     job.directory.run("c").put_submission(a_submission())
 
     assert ["b", "a"] == job.directory.run_ids()
+
+
+def test_runs_are_in_the_order_of_their_leases_whatever_clocks_say(job):
+    """
+    A run that began on a machine whose clock is a day ahead is not the newest one for ever.
+    """
+    job.asked("ahead", started="2026-01-03T00:00:00.000Z", token=1)
+    job.asked("behind", started="2026-01-01T00:00:00.000Z", token=2)
+    job.asked("right", started="2026-01-02T00:00:00.000Z", token=10)
+
+    assert ["ahead", "behind", "right"] == job.directory.run_ids()
+    assert ["behind", "right"] == runs_since(job.directory, "ahead")
+    assert "right" == last_run(job.directory).run_id
 
 
 def test_attempts_are_listed_by_number(job):

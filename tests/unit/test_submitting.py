@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 import uuid
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -32,7 +33,7 @@ submit(Path(sys.argv[1]), sys.argv[2])
 CRASHED = 137
 
 
-def submit(root: Path, driver_id: str) -> None:
+def submit(root: Path, driver_id: str, environment: Mapping[str, str] = os.environ) -> None:
     """Do what a task's process does."""
     run = JobDirectory(LocalStorage(str(root))).run("r1")
     record = SubmissionRecord(
@@ -44,7 +45,7 @@ def submit(root: Path, driver_id: str) -> None:
     )
     command = [sys.executable, "-m", "tests.unit.small_driver", str(root), "r1", driver_id]
     log = root.parent / f"{driver_id}.log"
-    submit_driver(run, record, job_dir=str(root), log=log, command=command, environment=os.environ)
+    submit_driver(run, record, job_dir=str(root), log=log, command=command, environment=environment)
 
 
 class Tries:
@@ -65,10 +66,10 @@ class Tries:
         }
         self._identities: list[ProcessIdentity] = []
 
-    def submit(self, failpoint: str | None = None) -> tuple[str, subprocess.Popen]:
+    def submit(self, failpoint: str) -> tuple[str, subprocess.Popen]:
         """Let a process submit a driver; *failpoint* is where it, or the launcher, dies."""
         driver_id = uuid.uuid4().hex
-        armed = {"SPARK_STREAM_FAILPOINT": failpoint} if failpoint else {}
+        armed = {"SPARK_STREAM_FAILPOINT": failpoint}
         process = subprocess.Popen(
             [sys.executable, "-c", SUBMITTER, str(self.root), driver_id],
             env={**self.environment, **armed},
@@ -84,8 +85,8 @@ class Tries:
             if decision.action is not Action.SUBMIT:
                 return decision.action, str(decision.driver_id)
             if revoke_unstarted(self.run):
-                driver_id, process = self.submit()
-                assert process.wait(30) == 0
+                driver_id = uuid.uuid4().hex
+                submit(self.root, driver_id, self.environment)
                 return decision.action, driver_id
 
     def await_driver(self) -> str:

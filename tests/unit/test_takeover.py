@@ -15,9 +15,13 @@ import pytest
 
 from airflow_provider.runtime.clock import SystemClock
 from airflow_provider.runtime.errors import LeaseLostError
+from airflow_provider.runtime.jobdir import JobDirectory
 from airflow_provider.runtime.lease import LeaseObserver, Liveness, acquire_lease
+from airflow_provider.runtime.lifecycle import CancelRequested, JobPhase
 from airflow_provider.runtime.patience import Patience
 from airflow_provider.runtime.process import ProcessIdentity, identify_this
+from airflow_provider.runtime.requests import put_cancel, read_reply
+from airflow_provider.runtime.stopping import StopDesk
 from airflow_provider.runtime.watching import RunWatcher
 from tests.unit.jobs import a_submission
 from tests.unit.small_driver import TIMEOUT_S as SHORT_S
@@ -260,6 +264,27 @@ def test_an_error_that_stays_is_not_borne_while_the_lease_lasts(storage, clock):
     clock.time = 20.0
     with pytest.raises(OSError, match="not now"):
         look()
+
+
+def test_a_cancel_is_heard_though_it_cannot_be_answered(failing, clock):
+    """
+    A storage that takes no answer does not make a driver deaf; one that is away is asked again.
+    """
+    directory = JobDirectory(failing)
+    desk = StopDesk(directory, directory.run("r1"), "d1", clock)
+    request = put_cancel(failing, "d1", clock)
+    failing.is_away = True
+    with pytest.raises(OSError, match="not now"):
+        desk.heard(JobPhase.READING)
+    failing.is_away = False
+
+    failing.refuses_writes = True
+    assert [CancelRequested()] == desk.heard(JobPhase.READING)
+
+    failing.refuses_writes = False
+    assert [CancelRequested()] == desk.heard(JobPhase.READING)
+    assert read_reply(failing, request).ok
+    assert [] == desk.heard(JobPhase.READING)
 
 
 def test_a_release_that_fails_hides_no_error(failing, clock):

@@ -91,15 +91,22 @@ class StopDesk:
 
         Args:
             phase: where the attempt stands.
+
+        Raises:
+            OSError: the storage is away, and nothing was heard; it is heard when it is back.
         """
         events: list[CancelRequested | StopRequested] = []
-        for request in pending_requests(self._directory.storage, self._driver_id):
-            if request.kind == CANCEL or (request.keeps_run and self._is_batch):
-                self._answer(request.id, ok=True, message="cancelling")
-                events.append(CancelRequested())
-            elif request.kind == STOP and (stop := self.hear(request, phase)) is not None:
-                events.append(StopRequested(stop))
-                break  # the others are heard when this one is under way
+        try:
+            for request in pending_requests(self._directory.storage, self._driver_id):
+                if request.kind == CANCEL or (request.keeps_run and self._is_batch):
+                    events.append(CancelRequested())
+                    self._answer(request.id, ok=True, message="cancelling")
+                elif request.kind == STOP and (stop := self.hear(request, phase)) is not None:
+                    events.append(StopRequested(stop))
+                    break  # the others are heard when this one is under way
+        except OSError:
+            if not events:  # what was heard may not be asked again
+                raise
         return events
 
     def hear(self, request: RequestRecord, phase: JobPhase) -> Stop | None:
