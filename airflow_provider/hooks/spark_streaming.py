@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.util
 import os
 import sys
@@ -46,6 +47,7 @@ RUN: Final = ("run",)
 BOOTSTRAP: Final = ("state", "bootstrap")
 # Airflow's own configuration and secrets are the worker's; a driver has no use for them.
 _PRIVATE_PREFIXES = ("AIRFLOW__", "AIRFLOW_CONN_", "AIRFLOW_VAR_", "_AIRFLOW_")
+_NOBODY = ""
 _KILL_ALIGNED_S = 30.0  # a batch that takes longer is cut short, and runs again
 _CONF = {"spark.log.level": "WARN"}  # the task's log follows the driver's
 _LOCAL_CONF = {
@@ -218,6 +220,16 @@ class SparkStreamingHook(BaseHook):
         record.put(JobDirectory(open_storage(job_dir)).run(run_id).storage, "watch.json")
         return record.trigger
 
+    def unwatch(self, job_dir: str, run_id: str, trigger: str) -> None:
+        """Say that the trigger waits no more: if its triggerer ends, an earlier one may go on.
+
+        Does nothing when another one has begun to wait since. Idempotent: by the trigger's id.
+        """
+        run = JobDirectory(open_storage(job_dir)).run(run_id).storage
+        watch = WatchRecord.read(run, "watch.json")
+        if watch is not None and watch.trigger == trigger:
+            dataclasses.replace(watch, trigger=_NOBODY).put(run, "watch.json")
+
     def end(
         self,
         job_dir: str,
@@ -346,7 +358,7 @@ def _is_newest(run: Storage, generation: int, trigger: str | None) -> bool:
     if claim is None or claim.generation != generation:
         return False
     watch = WatchRecord.read(run, "watch.json") if trigger is not None else None
-    return watch is None or watch.generation != generation or watch.trigger == trigger
+    return watch is None or watch.generation != generation or watch.trigger in {trigger, _NOBODY}
 
 
 def _driver_environment(environ: Mapping[str, str]) -> dict[str, str]:

@@ -54,7 +54,8 @@ class WatchRecord(Document):
 
     Attributes:
         generation: the claim.
-        trigger: the trigger that began to wait last; the same one in another triggerer is another.
+        trigger: the trigger that began to wait last; the same one in another triggerer is another;
+            empty when it waits no more.
     """
 
     generation: int

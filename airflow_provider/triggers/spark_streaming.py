@@ -206,6 +206,15 @@ class SparkStreamingTrigger(BaseTrigger):
             hook = SparkStreamingHook()
             self._id = hook.watch(self.job_dir, self.run_id, self.generation)
 
+    async def cleanup(self) -> None:
+        """Let go of the run: a triggerer that stood still meanwhile may have kept this trigger.
+
+        It goes on with it, without starting it again, if this triggerer ends before it wakes.
+        """
+        if self._id is not None:
+            let_go = SparkStreamingHook().unwatch
+            await asyncio.to_thread(let_go, self.job_dir, self.run_id, self._id)
+
     async def on_kill(self) -> None:
         """Ask the driver to end, unless a newer try, or the trigger elsewhere, watches the run.
 

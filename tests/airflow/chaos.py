@@ -96,13 +96,13 @@ class Chaos:
             "in a worker": self._busy_workers,
         }
         moment = self.dice.choice(sorted(moments))
-        if name == "worker SIGKILL":
-            moment = "in a worker"
         pause = self.dice.uniform(0.0, 3.0) if moment != "in a worker" else 0.0
         with contextlib.suppress(AssertionError):  # then at another moment
-            wait_for(moment, moments[moment], within=12, every=0.05)
+            wait_for(moment, moments[moment], within=6, every=0.05)
         time.sleep(pause)
         state = self.state(one)
+        if state == "failed" and one.dag_id not in self._paused:
+            self._clear_again(one)  # or nothing more would happen in this round
         try:
             did = self.actions[name](one)
         except AssertionError as error:  # refused, such as a clear of what is being scheduled
@@ -148,8 +148,9 @@ class Chaos:
     def mend(self, one: Round) -> None:
         """Make Airflow whole: every component runs, and the DAG is not paused."""
         for timer in self._waking:
-            timer.cancel()
-            timer.function(*timer.args)
+            if timer.is_alive():
+                timer.cancel()
+                timer.function(*timer.args)
         self._waking.clear()
         for name, process in self.airflow.processes.items():
             assert process.poll() is None, f"{name} has ended with {process.poll()}"
@@ -240,7 +241,15 @@ class Chaos:
         return "killed, with its workers"
 
     def kill_worker(self, one: Round) -> str | None:
-        """Kill the process that runs a task, the one that looks after it, or both."""
+        """Kill the process that runs a task, the one that looks after it, or both.
+
+        A worker is busy for two seconds of a run, so there may have to be a clear to make it so.
+        """
+        if not self._busy_workers() and self.clear(one) is None:
+            return None
+        with contextlib.suppress(AssertionError):
+            wait_for("a worker", self._busy_workers, within=15, every=0.05)
+        time.sleep(self.dice.uniform(0.0, 2.0))
         workers = self._busy_workers()
         if not workers:
             return None

@@ -413,6 +413,30 @@ def test_killed_in_a_triggerer_that_stood_still_it_leaves_the_driver_alone(job: 
     assert ([], ["driver"]) == (asked_by_the_first, asked_by_both)
 
 
+def test_killed_in_a_triggerer_that_outlived_its_successor_it_ends_the_driver(job: Job) -> None:
+    """
+    A triggerer that wakes when the one that had taken over has ended goes on with its old triggers,
+    and can end the driver again.
+    """
+    job.submit(process=ELSEWHERE)
+    assert FIRST == SparkStreamingHook().claim(job.url, job.run_id)
+    paused, successor = (trigger_of(job) for _ in range(2))
+
+    async def take_over_and_back() -> None:
+        for trigger in (paused, successor):
+            task = asyncio.create_task(anext(trigger.run()))
+            await asyncio.wait([task], timeout=0.5)
+            task.cancel()
+            await asyncio.wait([task])
+        await successor.cleanup()
+        await paused.on_kill()
+
+    with job.lease():
+        asyncio.run(take_over_and_back())
+
+    assert ["driver"] == job.cancels()
+
+
 @pytest.mark.parametrize("owner", ["dead", "released", "another run's"])
 def test_killed_it_asks_nobody_who_is_not_this_runs_live_driver(job: Job, owner: str) -> None:
     """
