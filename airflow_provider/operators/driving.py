@@ -28,7 +28,8 @@ from airflow_provider.runtime.watching import (
     View,
     driver_at_work,
 )
-from airflow_provider.triggers.spark_streaming import SparkStreamingTrigger, is_waiting
+from airflow_provider.triggers.looking import is_waiting
+from airflow_provider.triggers.spark_streaming import SparkStreamingTrigger
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -303,8 +303,12 @@ class RunWatcher:
 
     def _goes_on(self, token: int) -> bool:
         """Tell whether a driver that was alive still is, and has not reached its end."""
-        if self.has_ended():
-            return False
+        try:
+            if self.has_ended():
+                return False
+        except OSError:
+            self._alive = None  # the next look is a whole one, which counts nobody's silence
+            raise
         self._looks += 1
         if not self._life_due() and self._looks < _LIFE_LOOKS:
             return True

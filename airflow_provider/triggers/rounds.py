@@ -10,52 +10,57 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import contextvars
 import functools
 import heapq
 import itertools
 import weakref
 from concurrent.futures import ThreadPoolExecutor
-from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable
 
 T = TypeVar("T")
 
-_THREADS: Final = 32  # so many answers of a slow storage can be waited for at a time
-_TOGETHER_S: Final = 0.1  # looks come so much too early, at most, to be taken along
-_TOGETHER: Final = 0.1  # ... and by no more than this part of the time between two of them
-# What one thread does in one go: little enough not to keep the event loop from its work for long,
-# and not to let quick looks wait for slow ones.
-_BUNDLE_S: Final = 0.02
+# Looks at a disk are work for the interpreter, of which one thread can have it at a time: more of
+# them would only keep the event loop waiting for its turn.
+_NEAR_THREADS: Final = 4
+_NEAR_TOGETHER: Final = 50
+_FAR_THREADS: Final = 32  # so many answers of a store can be waited for at a time
+_EARLY_S: Final = 0.1  # looks come so much too early, at most, to be taken along
+_EARLY: Final = 0.1  # ... and by no more than this part of the time between two of them
 
 
 class _Wait(Generic[T]):
     """One wait: what is looked for, how often, and who is told."""
 
     def __init__(
-        self, look: Callable[[], T | None], every_s: float, told: asyncio.Future[T]
+        self,
+        look: Callable[[], T | None],
+        told: asyncio.Future[T],
+        *,
+        every_s: float,
+        is_near: bool,
     ) -> None:
         self.look = look
-        self.every_s = every_s
         self.told = told
-        self.took_s = _BUNDLE_S  # of the last look; the first one is given a thread of its own
+        self.every_s = every_s
+        self.is_near = is_near
+        self._context = contextvars.copy_context()  # what is logged goes to the waiter's own log
         self.found: T | None = None
         self.error: BaseException | None = None
 
     def early_s(self) -> float:
         """Return by how much a look may come too early."""
-        return min(_TOGETHER_S, self.every_s * _TOGETHER)
+        return min(_EARLY_S, self.every_s * _EARLY)
 
     def run(self) -> None:
         """Look once, in a thread."""
-        began = perf_counter()
         try:
-            self.found = self.look()
+            self.found = self._context.run(self.look)
         except Exception as error:  # noqa: BLE001 - who waits decides what it means
             self.error = error
-        self.took_s = perf_counter() - began
 
     def tell(self) -> bool:
         """Tell who waits, if there is something to tell."""
@@ -81,14 +86,11 @@ class Rounds:
         self._numbers = itertools.count()
         self._timer: asyncio.TimerHandle | None = None
 
-    async def until(self, look: Callable[[], T | None], every_s: float, after_s: float) -> T:
-        """See :func:`look_until`."""
-        loop = asyncio.get_running_loop()
-        told: asyncio.Future[T] = loop.create_future()
-        wait = _Wait(look, every_s, told)
+    def begin(self, wait: _Wait[Any], after_s: float) -> None:
+        """Look again and again until there is something to tell, or nobody waits any more."""
+        loop = wait.told.get_loop()
         self._put(wait, loop.time() + after_s)
         self._set_timer(loop)
-        return await told  # cancelled, it is passed over when its turn comes
 
     def _put(self, wait: _Wait[Any], due_s: float) -> None:
         heapq.heappush(self._due, (due_s, next(self._numbers), wait))
@@ -110,8 +112,12 @@ class Rounds:
             _, _, wait = heapq.heappop(self._due)
             if not wait.told.done():
                 due.append(wait)
-        for bundle in _bundles(due):
-            _threads().submit(self._look_at, bundle)
+        near = [wait for wait in due if wait.is_near]
+        for start in range(0, len(near), _NEAR_TOGETHER):
+            _near().submit(self._look_at, near[start : start + _NEAR_TOGETHER])
+        for wait in due:
+            if not wait.is_near:
+                _far().submit(self._look_at, [wait])
         self._set_timer(loop)
 
     def _look_at(self, bundle: list[_Wait[Any]]) -> None:
@@ -130,39 +136,35 @@ class Rounds:
         self._set_timer(loop)
 
 
-def _bundles(waits: Iterable[_Wait[Any]]) -> Iterator[list[_Wait[Any]]]:
-    """Put looks together that are expected to take no longer than one thread should be busy."""
-    bundle: list[_Wait[Any]] = []
-    takes_s = 0.0
-    for wait in waits:
-        if bundle and takes_s + wait.took_s > _BUNDLE_S:
-            yield bundle
-            bundle, takes_s = [], 0.0
-        bundle.append(wait)
-        takes_s += wait.took_s
-    if bundle:
-        yield bundle
+@functools.cache
+def _near() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(_NEAR_THREADS, thread_name_prefix="look")
 
 
 @functools.cache
-def _threads() -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(_THREADS, thread_name_prefix="look")
+def _far() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(_FAR_THREADS, thread_name_prefix="look-far")
 
 
 _rounds: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Rounds] = weakref.WeakKeyDictionary()
 
 
-async def look_until(look: Callable[[], T | None], *, every_s: float, after_s: float = 0.0) -> T:
+async def look_until(
+    look: Callable[[], T | None], *, every_s: float, is_near: bool, after_s: float = 0.0
+) -> T:
     """Call *look* in a thread again and again until it has something to say, and return that.
 
     Args:
         look: returns None while there is nothing to say; called by one thread at a time.
         every_s: seconds from the end of a look to the next one; a tenth less, if others are due.
+        is_near: whether it looks at a disk, and not at what answers after a while.
         after_s: seconds until the first look.
 
     Raises:
         Exception: what *look* raises.
     """
     loop = asyncio.get_running_loop()
-    rounds = _rounds.setdefault(loop, Rounds(loop))
-    return await rounds.until(look, every_s, after_s)
+    told: asyncio.Future[T] = loop.create_future()
+    wait = _Wait(look, told, every_s=every_s, is_near=is_near)
+    _rounds.setdefault(loop, Rounds(loop)).begin(wait, after_s)
+    return await told  # cancelled, it is passed over when its turn comes

@@ -3,91 +3,29 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
-from airflow_provider.hooks.following import LogFollower
-from airflow_provider.hooks.spark_streaming import SparkStreamingHook
 from airflow_provider.runtime.clock import SystemClock
-from airflow_provider.runtime.errors import SparkStreamError
-from airflow_provider.runtime.patience import STORAGE_TIMEOUT_S, Patience
-from airflow_provider.runtime.watching import Judgement, Verdict
+from airflow_provider.runtime.storage import local_path_of
 from airflow_provider.triggers.holding import hold_back
 from airflow_provider.triggers.rounds import look_until
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Mapping, Sequence
+    from collections.abc import AsyncIterator, Mapping
 
-    from airflow_provider.runtime.watching import RunWatcher
+    from airflow_provider.runtime.watching import Judgement
+    from airflow_provider.triggers.looking import Look
 
-_WAITING: Final = frozenset({Verdict.RUNNING, Verdict.STARTING})
 _KILL_TIMEOUT_S: Final = 25.0
 _background: set[asyncio.Task[bool]] = set()
 
 
-def is_waiting(verdict: Verdict, *, wait_for_foreign: bool) -> bool:
-    """Tell whether a task goes on waiting."""
-    return verdict in _WAITING or (wait_for_foreign and verdict is Verdict.FOREIGN)
-
-
 def _lost(judgement: Judgement) -> dict[str, Any]:
+    if judgement.lost is None:
+        return {}
     return {"lost": judgement.lost, "waited_s": judgement.waited_s}
-
-
-class _News(NamedTuple):
-    """What a look has to tell.
-
-    Attributes:
-        lines: what the driver has logged since the last one.
-        end: how the wait ends; None when it goes on.
-        trouble: why nothing was seen.
-    """
-
-    lines: Sequence[str] = ()
-    end: Judgement | None = None
-    trouble: OSError | None = None
-
-
-class _Look:
-    """Looks at the job once whenever it is called, in a thread."""
-
-    def __init__(self, trigger: SparkStreamingTrigger) -> None:
-        self._trigger = trigger
-        self._watcher: RunWatcher | None = None  # made in the thread, too: it may load a library
-        self._patience = Patience(SystemClock(), STORAGE_TIMEOUT_S)
-        self.follower = LogFollower(trigger.log_path, trigger.log_offset)
-
-    def __call__(self) -> _News | None:
-        """Return what there is to tell; None for nothing."""
-        try:
-            judgement = self._judge()
-            self._patience.succeeded()
-        except SparkStreamError as error:
-            judgement = Judgement(Verdict.FAILED, str(error), fatal=True)
-        except OSError as error:
-            if self._patience.bears(error):
-                return _News(trouble=error)
-            reason = f"{self._trigger.job_dir} cannot be read: {error}"
-            judgement = Judgement(Verdict.FAILED, reason)
-        lines = self.follower.new_lines()
-        if not is_waiting(judgement.verdict, wait_for_foreign=self._trigger.wait_for_foreign):
-            return _News(lines, judgement)
-        return _News(lines) if lines else None
-
-    def _judge(self) -> Judgement:
-        trigger = self._trigger
-        if self._watcher is None:
-            self._watcher = SparkStreamingHook().watcher(
-                trigger.job_dir,
-                trigger.run_id,
-                trigger.driver_id,
-                bootstrap=trigger.bootstrap,
-                supervision=trigger.supervision,
-            )
-        judgement = self._watcher.judge()
-        trigger.take_over()  # only now, when it is known that what is read is the job directory
-        return judgement
 
 
 class SparkStreamingTrigger(BaseTrigger):
@@ -178,16 +116,18 @@ class SparkStreamingTrigger(BaseTrigger):
                 "failure": judgement.failure,
                 "driver_id": self.driver_id,
                 "generation": self.generation,
-                **({} if judgement.lost is None else _lost(judgement)),
+                **_lost(judgement),
             }
         )
 
     async def _wait(self) -> Judgement:
-        look, after_s = _Look(self), 0.0
+        look = await asyncio.to_thread(self._make_look)
+        is_near = local_path_of(self.job_dir) is not None
+        after_s = 0.0
         while True:
-            news = await look_until(look, every_s=self.poll_interval, after_s=after_s)
-            if news.trouble is not None:
-                self.log.warning("%s cannot be read: %s", self.job_dir, news.trouble)
+            news = await look_until(
+                look, every_s=self.poll_interval, is_near=is_near, after_s=after_s
+            )
             lines = news.lines
             while lines:
                 for line in lines:
@@ -197,11 +137,18 @@ class SparkStreamingTrigger(BaseTrigger):
                 return news.end
             after_s = self.poll_interval
 
+    def _make_look(self) -> Look:
+        from airflow_provider.triggers.looking import Look  # which takes a second, the first time
+
+        return Look(self)
+
     def take_over(self) -> None:
         """Take over from whichever triggerer has waited until now; it must not end the driver.
 
         Idempotent: once for each triggerer.
         """
+        from airflow_provider.hooks.spark_streaming import SparkStreamingHook
+
         if self._id is None:
             hook = SparkStreamingHook()
             self._id = hook.watch(self.job_dir, self.run_id, self.generation)
@@ -221,8 +168,16 @@ class SparkStreamingTrigger(BaseTrigger):
         Airflow cancels this coroutine after about a second, so the work is done in a task of its
         own that the cancellation does not reach.
         """
-        end = asyncio.to_thread(
-            SparkStreamingHook().end,
+        end = asyncio.to_thread(self._end)
+        task = asyncio.create_task(asyncio.wait_for(end, _KILL_TIMEOUT_S))
+        _background.add(task)
+        task.add_done_callback(_background.discard)
+        await asyncio.shield(task)
+
+    def _end(self) -> bool:
+        from airflow_provider.hooks.spark_streaming import SparkStreamingHook
+
+        return SparkStreamingHook().end(
             self.job_dir,
             self.run_id,
             self.generation,
@@ -230,7 +185,3 @@ class SparkStreamingTrigger(BaseTrigger):
             trigger=self._id,
             bootstrap=self.bootstrap,
         )
-        task = asyncio.create_task(asyncio.wait_for(end, _KILL_TIMEOUT_S))
-        _background.add(task)
-        task.add_done_callback(_background.discard)
-        await asyncio.shield(task)

@@ -22,13 +22,11 @@ from airflow_provider.runtime.jobdir import (  # noqa: E402
     FINISHED,
     STREAMING,
     AttemptRecord,
-    ExitRecord,
     FinalCheckpoint,
     JobDirectory,
     JobRecord,
     ProgressRecord,
     RunRecord,
-    SubmissionRecord,
 )
 from airflow_provider.runtime.lease import (  # noqa: E402
     HEARTBEAT_S,
@@ -38,7 +36,11 @@ from airflow_provider.runtime.lease import (  # noqa: E402
 )
 from airflow_provider.runtime.process import ProcessIdentity, identify_this  # noqa: E402
 from airflow_provider.runtime.storage import open_storage  # noqa: E402
-from airflow_provider.runtime.watching import ProcessRecord  # noqa: E402
+from airflow_provider.runtime.submissions import (  # noqa: E402
+    ExitRecord,
+    ProcessRecord,
+    SubmissionRecord,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -180,15 +180,20 @@ class Bench:
             "UPDATE trigger SET kwargs = jsonb_set(kwargs::jsonb, '{poll_interval}', %s::jsonb)",
             str(interval_s),
         )
+        before = self._triggerer()
         self._airflow.restart("triggerer")
+        wait_until("another triggerer", lambda: self._triggerer() > before, within=120)
         self._await_triggers()
+
+    def _triggerer(self) -> int:
+        """Return the number of the newest triggerer."""
+        ((newest,),) = self.ask("SELECT max(id) FROM job WHERE job_type = 'TriggererJob'")
+        return int(newest)
 
     def _await_triggers(self) -> None:
         def have_begun() -> bool:
-            ((assigned,),) = self.ask(
-                "SELECT count(*) FROM trigger WHERE triggerer_id = "
-                "(SELECT max(id) FROM job WHERE job_type = 'TriggererJob')"
-            )
+            query = "SELECT count(*) FROM trigger WHERE triggerer_id = %s"
+            ((assigned,),) = self.ask(query, self._triggerer())
             return bool(assigned == self._waits - self._next)
 
         wait_until("the triggerer has taken all waits", have_begun, within=240, every=0.5)

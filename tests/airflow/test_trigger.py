@@ -19,7 +19,7 @@ from airflow_provider.runtime import watching
 from airflow_provider.runtime.clock import SystemClock
 from airflow_provider.runtime.lease import acquire_lease
 from airflow_provider.runtime.process import identify_this
-from airflow_provider.triggers import holding, spark_streaming
+from airflow_provider.triggers import holding, looking
 from airflow_provider.triggers.spark_streaming import SparkStreamingTrigger
 
 if TYPE_CHECKING:
@@ -294,7 +294,7 @@ def test_a_job_directory_that_stays_away_fails_the_try(
     """
     Some time the wait ends, with a failure that a retry may heal and that names the place.
     """
-    monkeypatch.setattr(spark_streaming, "STORAGE_TIMEOUT_S", 0.3)
+    monkeypatch.setattr(looking, "STORAGE_TIMEOUT_S", 0.3)
 
     (event,) = fire(trigger_of(job))
 

@@ -1,0 +1,81 @@
+"""What a trigger looks for: the end of a wait, and what the driver has logged.
+
+A triggerer loads this module in a thread: it takes a second, in which its event loop goes on.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from airflow_provider.hooks.following import LogFollower
+from airflow_provider.hooks.spark_streaming import SparkStreamingHook
+from airflow_provider.runtime.clock import SystemClock
+from airflow_provider.runtime.errors import SparkStreamError
+from airflow_provider.runtime.patience import STORAGE_TIMEOUT_S, Patience
+from airflow_provider.runtime.watching import Judgement, Verdict
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from airflow_provider.runtime.watching import RunWatcher
+    from airflow_provider.triggers.spark_streaming import SparkStreamingTrigger
+
+_WAITING: Final = frozenset({Verdict.RUNNING, Verdict.STARTING})
+
+
+def is_waiting(verdict: Verdict, *, wait_for_foreign: bool) -> bool:
+    """Tell whether a task goes on waiting."""
+    return verdict in _WAITING or (wait_for_foreign and verdict is Verdict.FOREIGN)
+
+
+class News(NamedTuple):
+    """What a look has to tell.
+
+    Attributes:
+        lines: what the driver has logged since the last one.
+        end: how the wait ends; None when it goes on.
+    """
+
+    lines: Sequence[str] = ()
+    end: Judgement | None = None
+
+
+class Look:
+    """Looks at the job once whenever it is called, in a thread."""
+
+    def __init__(self, trigger: SparkStreamingTrigger) -> None:
+        self._trigger = trigger
+        self._watcher: RunWatcher | None = None  # made in the thread, too: it may load a library
+        self._patience = Patience(SystemClock(), STORAGE_TIMEOUT_S)
+        self.follower = LogFollower(trigger.log_path, trigger.log_offset)
+
+    def __call__(self) -> News | None:
+        """Return what there is to tell; None for nothing."""
+        try:
+            judgement = self._judge()
+            self._patience.succeeded()
+        except SparkStreamError as error:
+            judgement = Judgement(Verdict.FAILED, str(error), fatal=True)
+        except OSError as error:
+            if self._patience.bears(error):
+                return None
+            reason = f"{self._trigger.job_dir} cannot be read: {error}"
+            judgement = Judgement(Verdict.FAILED, reason)
+        lines = self.follower.new_lines()
+        if not is_waiting(judgement.verdict, wait_for_foreign=self._trigger.wait_for_foreign):
+            return News(lines, judgement)
+        return News(lines) if lines else None
+
+    def _judge(self) -> Judgement:
+        trigger = self._trigger
+        if self._watcher is None:
+            self._watcher = SparkStreamingHook().watcher(
+                trigger.job_dir,
+                trigger.run_id,
+                trigger.driver_id,
+                bootstrap=trigger.bootstrap,
+                supervision=trigger.supervision,
+            )
+        judgement = self._watcher.judge()
+        trigger.take_over()  # only now, when it is known that what is read is the job directory
+        return judgement
