@@ -159,8 +159,12 @@ class SparkStreamingTrigger(BaseTrigger):
         It goes on with it, without starting it again, if this triggerer ends before it wakes.
         """
         if self._id is not None:
-            let_go = SparkStreamingHook().unwatch
-            await asyncio.to_thread(let_go, self.job_dir, self.run_id, self._id)
+            await asyncio.to_thread(self._let_go, self._id)
+
+    def _let_go(self, own_id: str) -> None:
+        from airflow_provider.hooks.spark_streaming import SparkStreamingHook
+
+        SparkStreamingHook().unwatch(self.job_dir, self.run_id, own_id)
 
     async def on_kill(self) -> None:
         """Ask the driver to end, unless a newer try, or the trigger elsewhere, watches the run.
