@@ -165,6 +165,7 @@ def test_a_stream_is_saved_again_and_again_and_goes_on(airflow_services: Airflow
 
 
 @pytest.mark.spark
+@pytest.mark.soak
 def test_a_task_that_is_not_deferrable_waits_for_its_driver(
     sqlite_airflow: dict[str, str],
 ) -> None:

@@ -238,9 +238,12 @@ def check_times(plan: Mapping[str, Any], made: Savepoint, before: Rows, late: Ro
     [
         ("events", "windows", "discard", "parquet"),
         ("events", "sessions", "keep", "the same folder"),
-        ("distinct_within_watermark", "windows_over_windows", "discard", "json"),
+        pytest.param(
+            *("distinct_within_watermark", "windows_over_windows", "discard", "json"),
+            marks=pytest.mark.soak,
+        ),
         ("join:leftOuter", "rows", "discard", "the same folder"),
-        ("events", "timers", "discard", "csv"),
+        pytest.param("events", "timers", "discard", "csv", marks=pytest.mark.soak),
         ("events", "timeouts", "keep", "parquet"),
     ],
 )
