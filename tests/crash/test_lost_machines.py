@@ -20,7 +20,7 @@ from airflow_provider.runtime.cli import main
 from airflow_provider.runtime.errors import EXIT_OK
 from airflow_provider.runtime.failures import Failure, FailureClass
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.spark, pytest.mark.soak, pytest.mark.timeout(600)]
 
 HELD = JOBS.with_name("failing_jobs.py")
 BATCHES = 3
