@@ -152,6 +152,28 @@ class TruncatedStateError(MissingStateError):
         return f" as a whole (it has {self.size} bytes instead of {self.expected_size})"
 
 
+class MissingInputError(SparkStreamError):
+    """Files that a batch was planned with are not there when it runs.
+
+    Args:
+        query: the query.
+        batch: the batch.
+        paths: the files, as Spark knows them.
+    """
+
+    def __init__(self, query: str, batch: int, paths: tuple[str, ...]) -> None:
+        super().__init__(query, batch, paths)
+        self.query, self.batch, self.paths = query, batch, paths
+
+    def __str__(self) -> str:
+        named, others = self.paths[:3], self.paths[3:]
+        more = f" and {len(others)} more" if others else ""
+        return (
+            f"query {self.query!r}: batch {self.batch} was planned with input that is not there "
+            f"any more: {', '.join(named)}{more}. Bring it back, or begin at an earlier savepoint"
+        )
+
+
 class OpenBatchError(CheckpointError):
     """A batch is planned and not committed, so nothing can be planned after it."""
 

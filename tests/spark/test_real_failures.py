@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from driving import Driver
+from gates import Gate
 from streams import (
+    SUSPEND,
     Event,
     Place,
     read_with_duckdb,
+    windows_of,
     write_events,
 )
 
@@ -18,9 +23,11 @@ from airflow_provider.runtime.cli import main
 from airflow_provider.runtime.errors import (
     EXIT_FATAL,
     EXIT_OK,
+    EXIT_RETRY,
     RunFailedError,
+    SparkStreamError,
 )
-from airflow_provider.runtime.failures import Failure, FailureClass
+from airflow_provider.runtime.failures import Failure, FailureClass, classify
 from airflow_provider.runtime.restarting import FixedDelay
 
 pytestmark = pytest.mark.spark
@@ -53,6 +60,8 @@ def check_told(place: Place, failure: Failure, capsys: pytest.CaptureFixture[str
     assert failure.to_dict() == attempts_of(place)[-1]["failure"] == run["failure"]
     assert "FAILED" == attempts_of(place)[-1]["outcome"]
 
+
+# --- rows and input -----------------------------------------------------------------------------
 
 RATES = """
 import sys
@@ -101,3 +110,164 @@ def test_a_row_that_a_function_cannot_process_waits_for_another_function(spark, 
     final = place.run(spark, "rated", **asked)
     assert ("FINISHED", 2, len(values)) == (final.outcome, final.attempts, final.rows_read)
     assert [(v, 2 * v) for v in values] == read_with_duckdb(place.output / "*.parquet")
+
+
+def test_an_input_that_is_deleted_after_it_was_planned_has_to_be_brought_back(spark, place, capsys):
+    """
+    The driver starts the query again after a failure that may heal, and gives up when it finds that
+    the batch's file is gone; it goes on when the file is there again.
+    """
+    write_events(place.input, *FILES)
+    gate = Gate(place.root / "gate")
+    params = {**ONE_BY_ONE, "gate": str(gate.folder)}
+    asked = {"entry": f"{JOBS}:held", "params": params}
+    gate.say(10)
+    driver = Driver(spark, place, "held", **asked, restart=THRICE)
+    driver.until(lambda: gate.holders(10) != [])
+    planned = place.input / "001.csv"
+    kept = planned.rename(place.root / "kept.csv")
+    gate.say("fail")
+    driver.end()
+    failure = failed(driver.error)
+
+    assert (FailureClass.DATA_MISSING, "MissingInputError", "out", 1, False) == (
+        *(failure.failure_class, failure.condition),
+        *(failure.query, failure.batch, failure.restartable),
+    )
+    assert planned.name in failure.reason
+    assert EXIT_RETRY == failure.exit_code
+    check_told(place, failure, capsys)
+    (record,) = attempts_of(place)
+    first = Failure.from_dict(record["restarts"]["failure"])
+    assert (1, FailureClass.RECOVERABLE, "OSError", 1) == (
+        record["restarts"]["count"],
+        *(first.failure_class, first.condition, first.batch),
+    )
+
+    kept.rename(planned)
+    gate.say(100)
+    final = place.run(spark, "held", **asked)
+    assert ("FINISHED", 2, len(EVENTS)) == (final.outcome, final.attempts, final.rows_read)
+    assert windows_of(EVENTS) == read_with_duckdb(place.output / "*.parquet")
+
+
+# --- the checkpoint -----------------------------------------------------------------------------
+
+
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+def scribble(path: Path) -> None:
+    path.write_bytes(b"\x00garbage\n")
+
+
+def replace_by_folder(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+def contents(checkpoint: Path) -> dict[str, bytes]:
+    """Return all that a checkpoint holds, but for checksums of Spark's own."""
+    found = [path for path in checkpoint.rglob("*") if path.is_file()]
+    return {str(path): path.read_bytes() for path in found if not path.name.startswith(".")}
+
+
+# Of the last batch that is committed, and of the state after it.
+DAMAGES: list[tuple[str, Callable[[Path], None], FailureClass, int]] = [
+    ("state/0/0/{next}.delta", Path.unlink, FailureClass.DATA_MISSING, EXIT_RETRY),
+    ("state/0/0/{next}.delta", cut, FailureClass.DATA_MISSING, EXIT_RETRY),
+    ("commits/{last}", scribble, FailureClass.NON_RECOVERABLE, EXIT_FATAL),
+    ("commits/{last}", replace_by_folder, FailureClass.NON_RECOVERABLE, EXIT_FATAL),
+    ("offsets/{last}", scribble, FailureClass.NON_RECOVERABLE, EXIT_FATAL),
+    ("offsets/{last}", Path.unlink, FailureClass.NON_RECOVERABLE, EXIT_FATAL),
+    ("metadata", scribble, FailureClass.NON_RECOVERABLE, EXIT_FATAL),
+]
+
+
+def test_a_checkpoint_that_cannot_be_read_is_left_as_it_is(spark, place, capsys):
+    """
+    Whatever is damaged or gone, the class says what is needed, no restart is tried, and no file is
+    removed or written anew; when what was there is back, the job ends exact.
+    """
+    write_events(place.input, *FILES[:3])
+    asked = {"params": ONE_BY_ONE, "restart": THRICE}
+    place.run(spark, "tumbling_window", **asked, **SUSPEND)
+    write_events(place.input, *FILES[3:], first=3)
+    last = max(int(path.name) for path in (place.checkpoint() / "commits").glob("[0-9]*"))
+    told: list[tuple[str, FailureClass, int]] = []
+    for name, damage, _, _ in DAMAGES:
+        file = place.checkpoint() / name.format(last=last, next=last + 1)
+        beside = file.with_name(f".{file.name}.crc")
+        kept = {path: path.read_bytes() for path in (file, beside) if path.exists()}
+        damage(file)
+        before = contents(place.checkpoint())
+
+        with pytest.raises(SparkStreamError) as raised:
+            place.run(spark, "tumbling_window", **asked)
+
+        failure = classify(raised.value)
+        print(name, damage.__name__, failure)
+        told.append((name, failure.failure_class, failure.exit_code))
+        after = contents(place.checkpoint())
+        assert before.items() <= after.items(), (name, before.keys() ^ after.keys())
+        if file.is_dir():
+            file.rmdir()
+        for path, data in kept.items():
+            path.write_bytes(data)
+    assert [(name, expected, code) for name, _, expected, code in DAMAGES] == told
+    assert [None] * len(attempts_of(place)) == [a["restarts"] for a in attempts_of(place)]
+
+    final = place.run(spark, "tumbling_window", **asked)
+    assert "FINISHED" == final.outcome
+    assert windows_of(EVENTS) == read_with_duckdb(place.output / "*.parquet")
+
+
+# --- regions ------------------------------------------------------------------------------------
+
+
+def test_queries_that_share_an_open_batch_are_restarted_together(spark, place, caplog):
+    """
+    One reads what the other writes with one of Spark's own sinks, whose rows show before they are
+    committed: whichever fails, both are started again, and the result is exact.
+    """
+    gates = {name: Gate(place.root / name) for name in ("first", "second")}
+    (place.root / "between").mkdir()
+    folders = {name: str(gate.folder) for name, gate in gates.items()}
+    params = {**ONE_BY_ONE, **folders, "between": str(place.root / "between"), "bounded": "no"}
+    asked = {"entry": f"{JOBS}:region", "params": params, "until": "stopped"}
+    write_events(place.input, FILES[0])
+    for gate in gates.values():
+        gate.say(10)
+    driver = Driver(spark, place, "region", **asked, restart=FixedDelay(10, delay_s=0.05))
+
+    def restarts() -> int:
+        (record,) = attempts_of(place)
+        return int((record["restarts"] or {}).get("count", 0))
+
+    def has_read(number: int) -> bool:
+        return gates["second"].holders(FILES[number][-1][2]) != []
+
+    try:
+        driver.until(lambda: has_read(0))
+        for number, failing in enumerate(("second", "first"), start=1):
+            before = restarts()
+            for name, gate in gates.items():
+                gate.say("fail" if name == failing else 100)
+            write_events(place.input, FILES[number], first=number)
+            driver.until(lambda: restarts() > before)
+            gates[failing].say(100)
+            driver.until(lambda: has_read(number))
+        write_events(place.input, FILES[3], first=3)
+        driver.until(lambda: has_read(3))
+        driver.stop(drain=True)
+        final = driver.end()
+    finally:
+        driver.cancel()
+
+    assert "FINISHED" == final.outcome
+    assert windows_of(EVENTS) == read_with_duckdb(place.output / "*.parquet")
+    told = [record.getMessage() for record in caplog.records if ": restart " in record.getMessage()]
+    assert ["raw, sums"] * len(told) == [line.rpartition(" of ")[2] for line in told]
+    failures = [line.partition("query ")[2].partition(",")[0] for line in told]
+    assert {"'sums'", "'raw'"} == set(failures)

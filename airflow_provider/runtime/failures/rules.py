@@ -228,11 +228,13 @@ RULES: Final[tuple[Rule, ...]] = (
             "STREAMING_CHECKPOINT_MISSING_METADATA_FILE",
             "STREAMING_STATEFUL_OPERATOR_MISSING_STATE_DIRECTORY",
         ),
+        words=("Stream ended prematurely", "Stream is corrupted"),  # LZ4's; FetchFailed comes first
     ),
     Rule(
         "input that was planned is gone: files, offsets, topics",
         _DATA_MISSING,
         types=(
+            "MissingInputError",
             "FileNotFoundException",
             "FileNotFoundError",
             "NoSuchFileException",

@@ -22,6 +22,7 @@ _STATE_WRITER: Final = f"{_STREAMING}.operators.stateful.StateStoreWriter"
 _PROVIDER: Final = "spark.sql.streaming.stateStore.providerClass"
 _FILES: Final = "HadoopFsRelation"
 ADAPTIVE: Final = "AdaptiveSparkPlanExec"
+_FILE_SCAN: Final = "FileSourceScanExec"
 _REUSED: Final = "ReusedExchangeExec"
 _STREAM: Final = "StreamingRelationExec"
 _JOIN: Final = "StreamingSymmetricHashJoinExec"
@@ -170,6 +171,28 @@ def count_input_rows(stream_execution: Any) -> int | None:
     except Py4JError as error:
         log.warning("input rows of this batch are not known: %s", error)
         return None
+
+
+def missing_files(stream_execution: Any) -> list[str]:
+    """Return the files that the current batch was planned with and Spark has not found.
+
+    Its file source leaves out what it does not find when it runs a batch, without a word
+    (SPARK-17599 made the listing of files forgiving): the batch would commit without those rows.
+
+    Args:
+        stream_execution: the JVM's ``StreamExecution``, in the middle of a batch.
+    """
+    missing: list[str] = []
+    for leaf in leaves(stream_execution.lastExecution().executedPlan()):
+        if leaf.getClass().getSimpleName() != _FILE_SCAN or not leaf.getStream().isDefined():
+            continue
+        location = leaf.relation().location()
+        planned, found = location.rootPaths(), location.allFiles()
+        if planned.size() > found.size():
+            there = {str(file.getPath().toString()) for file in items(found)}
+            paths = (str(path.toString()) for path in items(planned))
+            missing += [path for path in paths if path not in there]
+    return missing
 
 
 def read_store(rows: Any) -> tuple[int, str]:
@@ -334,7 +357,7 @@ def source_scans(plan: Any) -> Iterator[Any]:
         kind = leaf.getClass().getSimpleName()
         if kind == "MicroBatchScanExec":
             yield leaf
-        elif kind == "FileSourceScanExec":
+        elif kind == _FILE_SCAN:
             name = _option(leaf.relation().options(), SOURCE_OPTION)
             if name is not None and not is_marker(name):
                 yield leaf

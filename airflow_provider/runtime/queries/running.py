@@ -9,8 +9,9 @@ import logging
 import threading
 from typing import TYPE_CHECKING, Any, Final
 
+from airflow_provider.runtime.errors import MissingInputError
 from airflow_provider.runtime.lifecycle import Run
-from airflow_provider.runtime.queries.plan import count_input_rows
+from airflow_provider.runtime.queries.plan import count_input_rows, missing_files
 from airflow_provider.runtime.sinks import NativeEpochs
 
 if TYPE_CHECKING:
@@ -243,6 +244,7 @@ class RunningQuery:
         begun = pacemaker.batch_begins() if pacemaker is not None else 0.0
         try:
             self._refuse_after_halt(batch)
+            self._check_input(batch)
             epochs.pre_commit(df, batch, self._count_input)
         except BaseException as error:
             # Spark wraps it twice and keeps only its text; the driver wants to know its type.
@@ -261,6 +263,12 @@ class RunningQuery:
     def _refuse_after_halt(self, batch: int) -> None:
         if self._halt is not None and batch > self._halt.batch:
             raise _HaltedError  # it was planned between the request and the stop
+
+    def _check_input(self, batch: int) -> None:
+        execution = self._execution()
+        missing = missing_files(execution) if execution is not None else []
+        if missing:
+            raise MissingInputError(self.name, batch, tuple(missing))
 
     def _count_input(self) -> int | None:
         if not all(source.is_known for source in self.definition.sources):
