@@ -114,9 +114,9 @@ def test_a_stream_is_saved_again_and_again_and_goes_on(airflow_services: Airflow
     savepoints = open_storage(str(job / "savepoints"))
     shutil.rmtree(data / "input", ignore_errors=True)  # the other example fills it again
 
-    def published() -> int:
+    def committed() -> int:
         """Return how many batches of the query there are, those without input included."""
-        return len(list(job.glob("queries/daily/committables/*/*.json")))
+        return len(list(job.glob("queries/daily/checkpoint/commits/[0-9]*")))
 
     def attempt() -> dict[str, Any]:
         (path,) = job.glob("runs/*/attempts/*.json")
@@ -139,7 +139,7 @@ def test_a_stream_is_saved_again_and_again_and_goes_on(airflow_services: Airflow
 
     put_month(data / "input", 1)
     run_id = airflow.trigger(STREAM)
-    wait_for("the first month is published", published, within=120)
+    wait_for("the first month is committed", committed, within=120)
     for number in range(6):
         url = f"{savepoints.url}/earlier-{number}"
         take_savepoint(job_source(str(job), SystemClock()), url, origin="periodic")
@@ -147,7 +147,7 @@ def test_a_stream_is_saved_again_and_again_and_goes_on(airflow_services: Airflow
     first = save()
     saved = first["queries"]["daily"]["batch"]
     put_month(data / "input", 2)
-    wait_for("the second month is published", lambda: published() > saved + 1, within=60)
+    wait_for("the second month is committed", lambda: committed() > saved + 1, within=60)
     second = save()
     airflow.call("PATCH", f"/dags/{SAVEPOINTS}", is_paused=True)  # or it runs on by its schedule
     state = airflow.task(STREAM, run_id, "stream")["state"]

@@ -228,7 +228,11 @@ RULES: Final[tuple[Rule, ...]] = (
             "STREAMING_CHECKPOINT_MISSING_METADATA_FILE",
             "STREAMING_STATEFUL_OPERATOR_MISSING_STATE_DIRECTORY",
         ),
-        words=("Stream ended prematurely", "Stream is corrupted"),  # LZ4's; FetchFailed comes first
+        words=(
+            "Stream ended prematurely",  # LZ4's; FetchFailed comes first
+            "Stream is corrupted",
+            "not found in offset log",
+        ),
     ),
     Rule(
         "input that was planned is gone: files, offsets, topics",
