@@ -10,7 +10,7 @@ from pathlib import Path
 
 from pyspark.sql import functions as F  # noqa: N812 - the name everybody knows
 
-from airflow_provider.runtime import FailureClass, JobContext, fails_as, files, native
+from airflow_provider.runtime import FailureClass, JobContext, fails_as, files
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -103,13 +103,3 @@ def held(ctx: JobContext) -> None:
     """Sum in windows of ten seconds what the gate lets pass."""
     passes = F.udf(_held(ctx.params["gate"]), "boolean")
     write(ctx, tumbling(events(ctx).filter(passes("v")), "k"))
-
-
-def region(ctx: JobContext) -> None:
-    """Write events with one of Spark's own sinks, and sum what is read there; each has a gate."""
-    between = ctx.params["between"]
-    first, second = (F.udf(_held(ctx.params[name]), "boolean") for name in ("first", "second"))
-    rows = events(ctx).filter(first("v"))
-    ctx.write("raw", rows, to=native("parquet", {"path": between}))
-    read = events(ctx, "between", param="between", format="parquet")
-    ctx.write("sums", tumbling(read.filter(second("v")), "k"), to=files(ctx.params["output"]))

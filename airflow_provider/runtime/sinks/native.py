@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from airflow_provider.runtime.errors import ConfigError, TakeBackError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
     from airflow_provider.runtime.sinks.protocol import Committable
@@ -29,7 +29,6 @@ GUARANTEES: Final[Mapping[str, str]] = {
     "memory": "for looking on; gone with the driver",
     "noop": "writes nothing",
 }
-_COMMITS: Final = "_spark_metadata"
 _UNKNOWN: Final = "what its connector promises; a batch that runs again is given to it again"
 
 
@@ -96,20 +95,8 @@ class NativeSink:
         raise TakeBackError(msg)
 
     def attach(self, writer: DataStreamWriter) -> DataStreamWriter:
-        """Return *writer* with this sink.
-
-        A stream that reads the folder must not find a file there before Spark's list of what is
-        committed: it would go by listings from then on, and read what may be written again.
-        """
-        if self.location is not None and GUARANTEES.get(self._format) is _FILES:
-            _make_commit_list(writer._spark, self.location)
+        """Return *writer* with this sink."""
         return writer.format(self._format).options(**self._options)
-
-
-def _make_commit_list(spark: SparkSession, folder: str) -> None:
-    jvm: Any = spark._jvm
-    place = jvm.org.apache.hadoop.fs.Path(folder, _COMMITS)
-    place.getFileSystem(spark._jsparkSession.sessionState().newHadoopConf()).mkdirs(place)
 
 
 class NativeEpochs:
