@@ -12,6 +12,7 @@ from pathlib import Path
 import pyspark
 import pytest
 from py4j.java_gateway import GatewayClient, GatewayConnection, GatewayParameters
+from py4j.protocol import Py4JError, get_return_value
 
 from airflow_provider.runtime.errors import (
     ConfigError,
@@ -255,6 +256,21 @@ def test_a_jvm_that_does_not_listen_any_more_is_gone():
 
     assert (ENVIRONMENT, False) == (ours.failure_class, ours.restartable)
     assert RECOVERABLE is classify(ConnectionRefusedError("by a database")).failure_class
+
+
+@pytest.mark.parametrize(
+    ("answer", "expected"), [("", True), ("xsTraceback", False)], ids=["cut off", "whole"]
+)
+def test_an_answer_that_is_cut_off_says_that_the_jvm_has_ended(answer, expected):
+    """
+    Of a JVM that is killed in the middle of a call Py4J says nothing but which call it was.
+    """
+    with pytest.raises(Py4JError) as raised:
+        get_return_value(answer, None, "o125", "isActive")
+    failure = classify(raised.value)
+
+    assert expected is (failure.rule == "the driver's JVM has ended")
+    assert expected is (failure.failure_class is FailureClass.ENVIRONMENT)
 
 
 def test_an_error_that_cannot_speak_any_more_is_named():

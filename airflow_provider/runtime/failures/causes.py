@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 
 _DEEPEST: Final = 30  # a chain of JVM causes; each step asks the JVM
 _UNKNOWN: Final = "UnknownException"  # PySpark's
+# All that Py4J says of an answer that is cut off; of a whole one it tells more after that.
+_UNANSWERED: Final = re.compile(r"An error occurred while calling \S+(?<!\.)")
+_CUT_OFF: Final = frozenset({"Py4JNetworkError"})
 _JVM_NAME: Final = re.compile(r"(?:[a-z][\w$]*\.)+[A-Z][\w$.]*")
 
 
@@ -111,7 +114,7 @@ def _live(error: BaseException) -> Cause:
     number = getattr(error, "errno", None)
     return Cause(
         name=_name_of(type(error)),
-        bases=_bases_of(type(error)),
+        bases=_bases_of(type(error)) | (_CUT_OFF if _is_cut_off(error, text) else frozenset()),
         words=message_in(text).strip(),
         conditions=_with(own[0], conditions_in(text)),
         sql_states=_with(own[1], sql_states_in(text)),
@@ -145,6 +148,11 @@ def _asked(error: BaseException, method: str) -> str | None:
 
 def _with(first: str | None, rest: Iterable[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys([*([first] if first else []), *rest]))
+
+
+def _is_cut_off(error: BaseException, text: str) -> bool:
+    """Tell whether a call of the JVM has ended in the middle of its answer."""
+    return _is_from_py4j(error) and _UNANSWERED.fullmatch(text.strip()) is not None
 
 
 def _is_from_py4j(error: BaseException) -> bool:
