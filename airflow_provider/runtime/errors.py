@@ -103,6 +103,11 @@ class UnknownFormatError(CorruptDocumentError):
     """Spark wrote it in a version, format or codec that this package does not know."""
 
 
+def _some_of(paths: tuple[str, ...]) -> str:
+    named, others = paths[:3], paths[3:]
+    return ", ".join(named) + (f" and {len(others)} more" if others else "")
+
+
 class MissingStateError(CheckpointError):
     """A file that a batch needs is not there, or not as it was listed.
 
@@ -119,11 +124,9 @@ class MissingStateError(CheckpointError):
         self.where, self.batch, self.paths = where, batch, paths
 
     def __str__(self) -> str:
-        named, others = self.paths[:3], self.paths[3:]
-        more = f" and {len(others)} more" if others else ""
         return (
             f"{self.where}: batch {self.batch} needs what is not there{self._how()}: "
-            f"{', '.join(named)}{more}. If a query runs on the checkpoint, list again and take a "
+            f"{_some_of(self.paths)}. If a query runs on the checkpoint, list again and take a "
             "newer batch; if none does, the checkpoint is damaged"
         )
 
@@ -166,11 +169,9 @@ class MissingInputError(SparkStreamError):
         self.query, self.batch, self.paths = query, batch, paths
 
     def __str__(self) -> str:
-        named, others = self.paths[:3], self.paths[3:]
-        more = f" and {len(others)} more" if others else ""
         return (
             f"query {self.query!r}: batch {self.batch} was planned with input that is not there "
-            f"any more: {', '.join(named)}{more}. Bring it back, or begin at an earlier savepoint"
+            f"any more: {_some_of(self.paths)}. Bring it back, or begin at an earlier savepoint"
         )
 
 
