@@ -18,6 +18,7 @@
     │ ├ MissingStateError            a file that a batch needs is gone: list again
     │ │ └ TruncatedStateError        it is there, and not as long as it was written
     │ └ OpenBatchError               a planned batch has not been committed
+    ├ MissingInputError              input that a batch was planned with is gone         3
     ├ SavepointError                 a savepoint could not be taken; there is none of it 3
     ├ StopError                      a job was not stopped as asked                      4
     ├ SinkError                      a sink could not stage or publish                   3

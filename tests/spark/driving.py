@@ -60,9 +60,17 @@ class Driver:
             assert time.monotonic() < deadline
             time.sleep(0.02)
 
-    def read(self, batches: int, query: str = "out") -> None:
-        """Wait until so many batches have committed, and none is in flight."""
-        self.until(lambda: self.committed(query) >= batches - 1)
+    def read(self, files: int, query: str = "out") -> None:
+        """Wait until the batches with so many files of the query's first source have committed."""
+        self.until(lambda: self.files_read(query) >= files)
+
+    def files_read(self, query: str) -> int:
+        committed = self.committed(query)  # batches without input count among them
+        if committed < 0:
+            return 0
+        logs = CheckpointLogs(open_storage(str(self.place.checkpoint(query))))
+        (offset, *_) = logs.offsets(committed).source_offsets()
+        return int(offset["logOffset"]) + 1 if offset is not None else 0
 
     def stop(self, **how: Any) -> Any:
         return request_stop(str(self.place.job_dir), CLOCK, **how).wait(CLOCK, 60)
