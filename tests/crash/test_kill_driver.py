@@ -306,6 +306,7 @@ def test_two_drivers_a_signal_and_a_request(place, drivers):
     assert (3, len(events)) == (third.final()["attempts"], third.final()["rows_read"])
 
 
+@pytest.mark.soak  # tests/airflow has the same, seen from a task
 def test_exit_code_0_is_not_a_final_checkpoint(place, drivers):
     """
     A driver that leaves with 0 by itself has proven nothing; only the next one's final checkpoint does.

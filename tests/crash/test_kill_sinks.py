@@ -154,7 +154,7 @@ def url(server):
 
 
 # Files are written in test_kill_driver.py, too.
-QUICK = [(kind, 8, 1) for kind in ("delta", "sql")]
+QUICK = [("sql", 8, 1), pytest.param("delta", 8, 1, marks=pytest.mark.soak)]
 LONG = [
     pytest.param(kind, 200, None, marks=[pytest.mark.soak, pytest.mark.timeout(3600)])
     for kind in ("files", "partitioned", "delta", "iceberg", "sql", "upsert")

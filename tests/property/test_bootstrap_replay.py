@@ -237,14 +237,14 @@ def check_times(plan: Mapping[str, Any], made: Savepoint, before: Rows, late: Ro
     ("head", "tail", "output", "history"),
     [
         ("events", "windows", "discard", "parquet"),
-        ("events", "sessions", "keep", "the same folder"),
+        pytest.param("events", "sessions", "keep", "the same folder", marks=pytest.mark.soak),
         pytest.param(
             *("distinct_within_watermark", "windows_over_windows", "discard", "json"),
             marks=pytest.mark.soak,
         ),
         ("join:leftOuter", "rows", "discard", "the same folder"),
         pytest.param("events", "timers", "discard", "csv", marks=pytest.mark.soak),
-        ("events", "timeouts", "keep", "parquet"),
+        pytest.param("events", "timeouts", "keep", "parquet", marks=pytest.mark.soak),
     ],
 )
 def test_a_parted_job_gives_what_a_whole_one_does(spark, head, tail, output, history):

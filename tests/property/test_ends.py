@@ -232,7 +232,12 @@ def run_in_batch(world: World, place: Place) -> None:
     assert world.truth == read_with_pandas(place.output)
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+QUICK = {"windows", "timers"}  # the soak has all of them
+
+
+@pytest.mark.parametrize(
+    "family", [pytest.param(f, marks=[] if f in QUICK else [pytest.mark.soak]) for f in FAMILIES]
+)
 def test_a_job_ends_as_if_nothing_had_happened(spark, family):
     """
     Stopped, suspended, moved and dying at any point, a job's output is that of one batch job, and of

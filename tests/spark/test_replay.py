@@ -37,6 +37,7 @@ def truth(*events) -> tuple[Rows, Rows]:
     return windows_of(events), plain((k, v) for _, k, v in events)
 
 
+@pytest.mark.soak  # tests/crash/test_rewinding.py dies at every step, without a JVM
 def test_drivers_die_while_they_undo_a_run(spark, place, drivers):
     """
     Drivers that are to replay a run of two queries die one step after the other; the last one

@@ -142,7 +142,8 @@ class Feed:
             self.files += 1
 
 
-@pytest.mark.parametrize("takes", [5, pytest.param(120, marks=pytest.mark.soak)])
+@pytest.mark.soak
+@pytest.mark.parametrize("takes", [5, 120])
 def test_every_savepoint_of_a_job_at_full_speed_restores(spark, place, caplog, takes):
     """
     A savepoint each second, while state is snapshotted and cleaned up all the time: from each of

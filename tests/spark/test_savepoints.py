@@ -72,6 +72,7 @@ def test_a_job_that_begins_from_a_savepoint_ends_as_if_never_stopped(spark, plac
     assert [("stateStoreSave", 2)] == [(o["name"], o["partitions"]) for o in operators]
 
 
+@pytest.mark.soak
 def test_timers_go_over(spark, place):
     """
     What transformWithState keeps, timers included, goes over to a checkpoint that lies elsewhere.
