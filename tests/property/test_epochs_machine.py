@@ -201,8 +201,11 @@ class EpochsMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.job.spark.logs.position().open_batch is None)
     @rule()
     def end_the_run(self) -> None:
-        """All is published, and the next run begins with the next driver."""
-        self.driver.commit_ready()
+        """All is published, and the next run begins with the next driver.
+
+        Also what an overtaken driver's Spark has committed since this driver has recovered.
+        """
+        self.driver.commit_through(self.job.spark.logs.position().last_commit)
         self.driver = None
         self.run += 1
         self.stalled.clear()
