@@ -20,6 +20,7 @@ import dataclasses
 import datetime as dt
 from typing import TYPE_CHECKING, Any, Final
 
+from airflow_provider.runtime.clock import from_iso
 from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.jobdir import derive_run_id
 
@@ -226,7 +227,7 @@ def _configured(facts: RunFacts) -> Interval | None:
 def _moment(value: Any) -> dt.datetime:
     if not isinstance(value, str):
         raise TypeError(value)
-    found = dt.datetime.fromisoformat(value.replace("Z", "+00:00"))
+    found = from_iso(value)
     return found if found.tzinfo is not None else found.replace(tzinfo=dt.timezone.utc)
 
 

@@ -32,7 +32,7 @@ import dataclasses
 import datetime as dt
 from typing import TYPE_CHECKING
 
-from airflow_provider.runtime.clock import Clock, to_iso
+from airflow_provider.runtime.clock import Clock, from_iso, to_iso
 from airflow_provider.runtime.jobdir import FINISHED
 from airflow_provider.runtime.storage import Document
 
@@ -86,11 +86,7 @@ class Period:
     def ends(self, length_s: float) -> dt.datetime:
         """Return when it is over; a period that has not begun begins now."""
         record = PeriodRecord.read(self._storage, self._path)
-        began = (
-            dt.datetime.fromisoformat(record.began.replace("Z", "+00:00"))
-            if record is not None
-            else self._clock.now()
-        )
+        began = from_iso(record.began) if record is not None else self._clock.now()
         return began + dt.timedelta(seconds=length_s)
 
     def _newest(self) -> str:

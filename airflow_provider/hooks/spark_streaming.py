@@ -317,7 +317,7 @@ class SparkStreamingHook(BaseHook):
         return hook
 
     def _is_cluster(self) -> bool:
-        return self._spark_connection().extra_dejson.get("deploy-mode") == "cluster"
+        return _deploys_to_cluster(self._spark_connection())
 
     def _spark_connection(self) -> Connection:
         """Return the connection, unless ``SparkSubmitHook`` would make nothing good of it."""
@@ -335,8 +335,7 @@ class SparkStreamingHook(BaseHook):
                 "apache-airflow-providers-cncf-kubernetes"
             )
             raise ConfigError(msg)
-        is_cluster = connection.extra_dejson.get("deploy-mode") == "cluster"
-        if is_cluster and str(connection.host).startswith("spark://"):
+        if _deploys_to_cluster(connection) and str(connection.host).startswith("spark://"):
             msg = (
                 f"conn_id {self._conn_id!r}: Spark has no deploy mode cluster for Python on a "
                 "standalone master; use deploy mode client, YARN or Kubernetes"
@@ -350,6 +349,10 @@ class SparkStreamingHook(BaseHook):
             return Path(local) / "runs" / run_id / "logs" / f"{driver_id}.log"
         base = Path(airflow_conf.get("logging", "base_log_folder", fallback=str(_home() / "logs")))
         return base / "spark_streaming" / run_id / f"{driver_id}.log"
+
+
+def _deploys_to_cluster(connection: Connection) -> bool:
+    return bool(connection.extra_dejson.get("deploy-mode") == "cluster")
 
 
 def _is_newest(run: Storage, generation: int, trigger: str | None) -> bool:

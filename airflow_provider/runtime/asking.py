@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import datetime as dt
 import uuid
 from typing import TYPE_CHECKING, Final
 
 from airflow_provider.runtime.batchlog import committed_batch_run
+from airflow_provider.runtime.clock import from_iso
 from airflow_provider.runtime.drains import draining_run
 from airflow_provider.runtime.durations import parse_duration
 from airflow_provider.runtime.errors import ConfigError, JobDrainedError
@@ -23,6 +23,7 @@ from airflow_provider.runtime.lifecycle import AtEnd
 from airflow_provider.runtime.restarting import Failover
 
 if TYPE_CHECKING:
+    import datetime as dt
     from collections.abc import Mapping, Sequence
 
     from airflow_provider.runtime.queries import QueryDefinition
@@ -153,7 +154,7 @@ def parse_interval(values: Sequence[str] | None) -> tuple[dt.datetime, dt.dateti
     if values is None:
         return None
     try:
-        start, end = (dt.datetime.fromisoformat(v.replace("Z", "+00:00")) for v in values)
+        start, end = (from_iso(v) for v in values)
     except ValueError as error:
         msg = f"--interval {' '.join(values)}: write two times such as 2026-01-01T00:00:00Z"
         raise ConfigError(msg) from error

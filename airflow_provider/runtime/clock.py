@@ -42,6 +42,15 @@ def to_iso(moment: dt.datetime) -> str:
     return text.replace("+00:00", "Z")
 
 
+def from_iso(text: str) -> dt.datetime:
+    """Read what :func:`to_iso` has written, or any other ISO 8601, with ``Z`` or an offset.
+
+    Raises:
+        ValueError: it is no time.
+    """
+    return dt.datetime.fromisoformat(text.replace("Z", "+00:00"))  # Python 3.10 reads no Z
+
+
 def millis_to_iso(epoch_ms: int) -> str:
     """Write *epoch_ms* (milliseconds since 1970 in UTC) like :func:`to_iso`."""
     start = dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc)

@@ -8,12 +8,11 @@ that cannot be known, so a claim from there is believed until it is ``BROKEN_AFT
 from __future__ import annotations
 
 import dataclasses
-import datetime as dt
 import re
 import uuid
 from typing import TYPE_CHECKING, Any, Final
 
-from airflow_provider.runtime.clock import to_iso
+from airflow_provider.runtime.clock import from_iso, to_iso
 from airflow_provider.runtime.errors import SavepointBusyError
 from airflow_provider.runtime.process import ProcessIdentity, identify_this
 from airflow_provider.runtime.storage import Document
@@ -46,7 +45,7 @@ class ClaimRecord(Document):
         """Tell whether nobody is at it any more."""
         if ProcessIdentity.from_dict(self.owner).is_gone():
             return True
-        began = dt.datetime.fromisoformat(self.began.replace("Z", "+00:00"))
+        began = from_iso(self.began)
         return (clock.now() - began).total_seconds() > BROKEN_AFTER_S
 
 

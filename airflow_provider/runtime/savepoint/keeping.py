@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import datetime as dt
 import logging
 from typing import TYPE_CHECKING, Protocol
 
 from airflow_provider.runtime import failpoints
-from airflow_provider.runtime.clock import Clock, SystemClock, to_iso
+from airflow_provider.runtime.clock import Clock, SystemClock, from_iso, to_iso
 from airflow_provider.runtime.errors import ConfigError, SavepointBusyError
 from airflow_provider.runtime.savepoint.catalog import (
     Leftover,
@@ -22,6 +21,7 @@ from airflow_provider.runtime.storage import Document, local_path_of, open_stora
 from airflow_provider.runtime.storage.trees import files_under, remove_if_empty, remove_tree
 
 if TYPE_CHECKING:
+    import datetime as dt
     from collections.abc import Collection, Iterable, Sequence
 
     from airflow_provider.runtime.storage import Storage
@@ -74,7 +74,7 @@ class Retention:
     def _is_old(self, savepoint: Savepoint, now: dt.datetime) -> bool:
         if self.max_age_s is None:
             return False
-        taken = dt.datetime.fromisoformat(savepoint.record.taken.replace("Z", "+00:00"))
+        taken = from_iso(savepoint.record.taken)
         return (now - taken).total_seconds() > self.max_age_s
 
 
