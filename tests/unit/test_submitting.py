@@ -91,7 +91,7 @@ class Tries:
 
     def await_driver(self) -> str:
         """Return the driver that has come to work."""
-        self.await_that(self.published.exists)
+        self.await_that(lambda: self.published.exists() and "\n" in self.published.read_text())
         return self.published.read_text().split("\n")[0].split()[1]
 
     def await_that(self, what, seconds: float = 30.0) -> None:
