@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import datetime as dt
 import time
-from typing import Protocol
+from typing import Final, Protocol
+
+_EPOCH: Final = dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc)
+_CALENDAR_YEARS: Final = 400  # after so many the Gregorian calendar begins anew
+_CALENDAR_MS: Final = 146_097 * 86_400_000
 
 
 class Clock(Protocol):
@@ -52,9 +56,16 @@ def from_iso(text: str) -> dt.datetime:
 
 
 def millis_to_iso(epoch_ms: int) -> str:
-    """Write *epoch_ms* (milliseconds since 1970 in UTC) like :func:`to_iso`."""
-    start = dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc)
-    return to_iso(start + dt.timedelta(milliseconds=epoch_ms))
+    """Write *epoch_ms* (milliseconds since 1970 in UTC) like :func:`to_iso`.
+
+    A year of more than four digits, which Python's datetime does not know, has a sign, as ISO 8601
+    expands years and Spark writes them: ``+10000-01-01T00:00:00.000Z``.
+    """
+    cycles, within_ms = divmod(epoch_ms, _CALENDAR_MS)
+    moment = _EPOCH + dt.timedelta(milliseconds=within_ms)
+    year = moment.year + cycles * _CALENDAR_YEARS
+    text = to_iso(moment)[4:]
+    return f"{year:04}{text}" if 0 <= year <= dt.MAXYEAR else f"{year:+05}{text}"
 
 
 class Due:

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import re
+from typing import TYPE_CHECKING
 
 from airflow_provider.runtime.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 _UNITS = {
     "ms": "milliseconds",
@@ -22,8 +27,12 @@ _UNITS = {
     "w": "weeks",
     "week": "weeks",
 }
-# Pendulum also takes an empty duration and an interval of two; neither says how long.
-_ISO = re.compile(r"P(?=.)(?:\d+(?:[.,]\d+)?[WD])*(?:T(?:\d+(?:[.,]\d+)?[HMS])+)?")
+_ISO = re.compile(
+    r"P(?=.)(?:(?P<weeks>N)W)?(?:(?P<days>N)D)?"
+    r"(?:T(?=.)(?:(?P<hours>N)H)?(?:(?P<minutes>N)M)?(?:(?P<seconds>N)S)?)?".replace(
+        "N", r"\d+(?:[.,]\d+)?"
+    )
+)
 _LONGEST_S = 1e10  # some 300 years: longer, and a typing error is likelier than the wish
 _PART = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-z]+)\s*,?")
 
@@ -70,19 +79,13 @@ def _seconds_of(value: str | float) -> float | None:
 
 
 def _iso_seconds(text: str) -> float | None:
-    # Imported late: a driver on a cluster has PySpark and fsspec only, and is given seconds.
-    import pendulum
-    from pendulum.parsing.exceptions import ParserError
-
-    if not _ISO.fullmatch(text):
+    match = _ISO.fullmatch(text)
+    if match is None:
         return None
-    try:
-        parsed = pendulum.parse(text)
-    except (ParserError, ValueError):
-        return None
-    if not isinstance(parsed, pendulum.Duration) or parsed.years or parsed.months:
-        return None
-    return float(parsed.total_seconds())
+    parts = {unit: part.replace(",", ".") for unit, part in match.groupdict().items() if part}
+    if any("." in part for part in [*parts.values()][:-1]):
+        return None  # only the last may have a fraction
+    return _total_s({unit: float(part) for unit, part in parts.items()})
 
 
 def _words_seconds(text: str) -> float | None:
@@ -95,8 +98,9 @@ def _words_seconds(text: str) -> float | None:
             return None
         parts[unit] = float(match[1])
         position = match.end()
-    if not parts:
-        return None
-    import pendulum
+    return _total_s(parts) if parts else None
 
-    return float(pendulum.duration(**parts).total_seconds())
+
+def _total_s(parts: Mapping[str, float]) -> float:
+    # Not pendulum's duration: a driver on a cluster has PySpark and fsspec, and nothing of Airflow.
+    return dt.timedelta(**parts).total_seconds()

@@ -9,7 +9,9 @@
     │ ├ UnknownJobError              no job, run or checkpoint at that place
     │ ├ JobDrainedError              the job has ended for good and cannot resume
     │ ├ RefusedCheckpointError       what was asked for is damaged; a CheckpointError, too
-    │ └ SavepointBusyError           somebody else is taking or removing that savepoint
+    │ ├ SavepointBusyError           somebody else is taking or removing that savepoint
+    │ └ StopRefusedError             a stop that this job cannot have; it goes on running
+    ├ OutageError                    what the job needs does not answer; nothing written 3
     ├ LeaseHeldError                 another live driver owns the job; nothing written   5
     ├ LeaseLostError                 another driver took over; this one stops            5
     ├ CheckpointError                a checkpoint or document is not what it must be     4
@@ -21,6 +23,7 @@
     ├ MissingInputError              input that a batch was planned with is gone         3
     ├ SavepointError                 a savepoint could not be taken; there is none of it 3
     ├ StopError                      a job was not stopped as asked                      4
+    ├ StopNotYetError                the same, and the same stop may work later          3
     ├ SinkError                      a sink could not stage or publish                   3
     │ └ TakeBackError                what was published cannot be removed exactly        4
     ├ RunFailedError                 the attempt ended; .failure says class and reason   3 or 4
@@ -30,7 +33,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Final
 
 if TYPE_CHECKING:
     from airflow_provider.runtime.failures import Failure
@@ -41,11 +44,25 @@ EXIT_RETRY = 3
 EXIT_FATAL = 4
 EXIT_LEASE = 5
 
+# All that `str.splitlines` takes for the end of a line.
+_LINE_ENDS: Final = {
+    ord(end): repr(end)[1:-1] for end in "\n\r\v\f\x1c\x1d\x1e\x85\u2028\u2029"
+}
+
 
 class SparkStreamError(Exception):
-    """Root of all errors that the runtime raises on purpose."""
+    """Root of all errors that the runtime raises on purpose.
+
+    As text each is one line: names of files, which may have any characters, are parts of many.
+    """
 
     exit_code: ClassVar[int] = EXIT_RETRY
+
+    def __str__(self) -> str:
+        return self._message().translate(_LINE_ENDS)
+
+    def _message(self) -> str:
+        return super().__str__()
 
 
 class ConfigError(SparkStreamError, ValueError):
@@ -72,6 +89,14 @@ class JobDrainedError(ConfigError):
 
 class SavepointBusyError(ConfigError):
     """Another process is taking, restoring or removing the savepoint."""
+
+
+class OutageError(SparkStreamError):
+    """What a job needs does not answer yet; nothing was written, the same command may succeed."""
+
+
+class StopRefusedError(ConfigError):
+    """A job cannot be stopped in the way that was asked for; it goes on running."""
 
 
 class LeaseHeldError(SparkStreamError):
@@ -124,7 +149,7 @@ class MissingStateError(CheckpointError):
         super().__init__(where, batch, paths)
         self.where, self.batch, self.paths = where, batch, paths
 
-    def __str__(self) -> str:
+    def _message(self) -> str:
         return (
             f"{self.where}: batch {self.batch} needs what is not there{self._how()}: "
             f"{_some_of(self.paths)}. If a query runs on the checkpoint, list again and take a "
@@ -169,7 +194,7 @@ class MissingInputError(SparkStreamError):
         super().__init__(query, batch, paths)
         self.query, self.batch, self.paths = query, batch, paths
 
-    def __str__(self) -> str:
+    def _message(self) -> str:
         return (
             f"query {self.query!r}: batch {self.batch} was planned with input that is not there "
             f"any more: {_some_of(self.paths)}. Bring it back, or begin at an earlier savepoint"
@@ -188,6 +213,10 @@ class StopError(SparkStreamError):
     """A job was not stopped as it was asked; the message says how it stands."""
 
     exit_code = EXIT_FATAL
+
+
+class StopNotYetError(SparkStreamError):
+    """A job was not stopped as it was asked, for a reason that may pass: the same may be asked."""
 
 
 class SinkError(SparkStreamError):
@@ -211,7 +240,7 @@ class RunFailedError(SparkStreamError):
         super().__init__(failure)
         self.failure = failure
 
-    def __str__(self) -> str:
+    def _message(self) -> str:
         return self.failure.describe()
 
 

@@ -3,8 +3,9 @@
 ::
 
     job.json                                     JobRecord
-    queries/<query>/checkpoint/                  Spark's own, format untouched
-    queries/<query>/committables/<epoch>.json    EpochRecord (sinks/epochs.py)
+    queries/<query>/checkpoint/                  Spark's own, format untouched; or
+    queries/<query>/checkpoint-<n>/              the same, made by restore n (places.py)
+    queries/<query>/committables/<query id>/     records of its epochs (sinks/records.py)
     queries/<query>/drains/<query id>.json       DrainIntent (drains.py): before its drain
     queries/<query>/ended/<query id>.json        EndedSources (drains.py): which are read no more
     queries/<query>/markers/<source>/            markers of a source (markers.py)
@@ -13,9 +14,10 @@
     runs/<run id>/submissions/<driver id>.json   SubmissionRecord: intent, put before submitting
     runs/<run id>/submissions/<driver id>.process.json   ProcessRecord: put once, or revoked
     runs/<run id>/submissions/<driver id>.exit.json, .lost.json   ExitRecord, LostRecord
+    runs/<run id>/submissions/<driver id>.followed.json   FollowedRecord (hooks/following.py)
     runs/<run id>/attempts/<n>.json              AttemptRecord
     runs/<run id>/asked_by.json                  AskerRecord (hooks/backfills.py): whose run it is
-    runs/<run id>/claim.json, watch.json         ClaimRecord, WatchRecord (watching.py): who watches
+    runs/<run id>/claims/<n>.json, watch.json    ClaimRecord, WatchRecord (watches.py): who watches
     runs/<run id>/progress.json                  ProgressRecord
     runs/<run id>/stop.json                      StopRecord: a stop with drain that was accepted
     runs/<run id>/batch.json                     BatchCommit: put once; the commit of a BATCH run
@@ -23,21 +25,29 @@
     runs/<run id>/rewound.json                   RewoundRecord: the run no longer counts
     runs/<run id>/replay.json                    ReplayRecord: a person has cleared the task
     runs/<run id>/periods/<task>.<tries>.json    PeriodRecord (hooks/periods.py): a DAG run's time
-    restores/<n>.json                            RestoreRecord (savepoint/restoring.py)
+    restores/<n>.json                            RestoreRecord (places.py)
     savepoints/<name>/                           see savepoint/records.py
     bootstraps/<name>/                           a job directory of its own (state/bootstrapping.py)
-    leases/<token>.json  heartbeats/<token>.json
-    requests/<id>.json  replies/<id>.json
+    leases/<token>.json  heartbeats/<token>.json (lease.py); a sealed lease carries a final.json
+    retired.json                                 RetiredRecord (retiring.py): what is old is removed
+    requests/<driver id>/<id>.json  bells/<driver id>.json  replies/<id>.json
 """
 
 from __future__ import annotations
 
 import dataclasses
-import hashlib
-import re
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
-from airflow_provider.runtime.errors import ConfigError, UnknownJobError
+from airflow_provider.runtime import failpoints
+from airflow_provider.runtime.errors import EXIT_FATAL, UnknownJobError
+from airflow_provider.runtime.numbers import numbers_in
+from airflow_provider.runtime.places import place, places
+from airflow_provider.runtime.shapes import (
+    FailureValues,
+    FinalQueryValues,
+    ProgressQueryValues,
+    RestartsValues,
+)
 from airflow_provider.runtime.storage import Document, Storage, open_storage
 from airflow_provider.runtime.submissions import (
     ExitRecord,
@@ -45,33 +55,15 @@ from airflow_provider.runtime.submissions import (
     ProcessRecord,
     SubmissionRecord,
 )
-
-_RUN_ID_CHARS: Final = 150  # leaves room for the hash, and for file systems' 255
-_UNSAFE = re.compile(r"[^A-Za-z0-9_.+=-]+")
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+=-]{0,199}")
-
-
-def check_name(name: str, *, what: str) -> str:
-    """Return *name* if it can name a folder everywhere.
-
-    Raises:
-        ConfigError: it cannot.
-    """
-    if not _NAME.fullmatch(name):
-        msg = (
-            f"{what} {name!r}: use letters, digits and _ . + = - only, beginning with a letter or "
-            "a digit, 200 at most"
-        )
-        raise ConfigError(msg)
-    return name
-
-
-def derive_run_id(text: str) -> str:
-    """Return *text* as a run id: safe in a path, and different for different texts."""
-    safe = _UNSAFE.sub("_", text).strip("_.+=-")
-    if safe == text and len(safe) <= _RUN_ID_CHARS:
-        return safe
-    return f"{safe[:_RUN_ID_CHARS]}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
+from airflow_provider.runtime.typed import (
+    Address,
+    Batch,
+    Name,
+    NonNegative,
+    Positive,
+    Seconds,
+    among,
+)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -87,6 +79,8 @@ class RunRecord(Document):
     """``run.json``: what was asked, put by the run's first attempt and never changed.
 
     Attributes:
+        secret_params: of further parameters, whose values are stored nowhere, the environment
+            variable of the driver that each was read from.
         interval: start and end as ISO 8601, or None.
         starting: per query the last committed batch when the run began, -1 for none.
         replayable: that the run begins with a savepoint, to which it can be rewound.
@@ -94,20 +88,23 @@ class RunRecord(Document):
         token: the lease under which it was begun; runs are in its order, whatever clocks say.
     """
 
-    run_id: str
+    PLACES = ("runs/{run_id}/run.json",)
+
+    run_id: Name
     entry: str
     params: dict[str, str]
     mode: str
     until: str
     at_end: str
-    trigger_s: float | None
-    interval: list[str] | None
-    starting: dict[str, int]
+    trigger_s: Seconds | None
+    interval: tuple[str, str] | None
+    starting: dict[Name, Batch]
     started: str
-    from_savepoint: str | None = None
+    from_savepoint: Address | None = None
     replayable: bool = False
-    query_ids: dict[str, str] | None = None
-    token: int = 0
+    query_ids: dict[Name, Name] | None = None
+    token: NonNegative = 0
+    secret_params: dict[str, str] = dataclasses.field(default_factory=dict)
 
     def asked(self) -> dict[str, Any]:
         """Return what a later attempt of the run must ask for as well.
@@ -115,7 +112,8 @@ class RunRecord(Document):
         The entry point is not in it: a fixed program may lie elsewhere.
         """
         keys = ("params", "mode", "until", "at_end", "interval", "from_savepoint")
-        return {key: getattr(self, key) for key in keys}
+        asked = {key: getattr(self, key) for key in keys}
+        return {**asked, "secret_params": sorted(self.secret_params)}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -128,17 +126,19 @@ class AttemptRecord(Document):
             remembers of that; None if never.
     """
 
-    attempt: int
-    driver_id: str
-    token: int
+    PLACES = ("attempts/{attempt}.json",)
+
+    attempt: Positive
+    driver_id: Name
+    token: NonNegative
     host: str
     pid: int
     entry: str
     started: str
     ended: str | None = None
     outcome: str | None = None
-    failure: dict[str, Any] | None = None
-    restarts: dict[str, Any] | None = None
+    failure: FailureValues | None = None
+    restarts: RestartsValues | None = None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -146,11 +146,12 @@ class ProgressRecord(Document):
     """``progress.json``: the last progress of a run, for people; nothing is decided by it."""
 
     at: str
-    attempt: int
+    attempt: Positive
     phase: str
     rows_read: int
     rows_per_second: float
-    queries: dict[str, dict[str, Any]]
+    queries: dict[Name, ProgressQueryValues]
+    late_rows: NonNegative | None = None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -162,8 +163,8 @@ class StopRecord(Document):
         savepoint: the address of the savepoint that is taken at the end, or None.
     """
 
-    request_id: str
-    savepoint: str | None
+    request_id: Name
+    savepoint: Address | None
     at: str
 
 
@@ -178,8 +179,10 @@ class BatchCommit(Document):
         token: the driver that put it.
     """
 
-    run_id: str
-    token: int
+    PLACES = ("runs/{run_id}/batch.json",)
+
+    run_id: Name
+    token: NonNegative
     at: str
 
 
@@ -195,8 +198,10 @@ class RewoundRecord(Document):
             when the run had written nothing.
     """
 
-    run_id: str
-    savepoint: str | None
+    PLACES = ("runs/{run_id}/rewound.json",)
+
+    run_id: Name
+    savepoint: Address | None
     at: str
 
 
@@ -208,14 +213,16 @@ class ReplayRecord(Document):
         next_run_id: the run that takes its place.
     """
 
-    run_id: str
-    next_run_id: str
+    PLACES = ("runs/{run_id}/replay.json",)
+
+    run_id: Name
+    next_run_id: Name
     at: str
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RequestRecord(Document):
-    """``requests/<id>.json``: somebody asks one driver for something, and no later one.
+    """``requests/<driver id>/<id>.json``: somebody asks one driver for something, and no later one.
 
     Attributes:
         driver_id: the driver that is meant; it may not have taken its lease yet.
@@ -225,18 +232,22 @@ class RequestRecord(Document):
         savepoint: of a stop: the address of the savepoint to take, or None.
         aligned_timeout_s: of a stop: how long a batch in flight is waited for; None until it ends.
         keeps_run: of a stop: the run is not over, and whoever starts it next goes on with it.
+        number: the driver's requests are in its order, whatever askers' clocks say.
     """
 
-    id: str
+    PLACES = ("requests/{driver_id}/{id}.json",)
+
+    id: Name
     kind: str
-    driver_id: str
+    driver_id: Name
     at: str
-    run_id: str | None = None
-    token: int | None = None
+    run_id: Name | None = None
+    token: NonNegative | None = None
     drain: bool = False
-    savepoint: str | None = None
-    aligned_timeout_s: float | None = None
+    savepoint: Address | None = None
+    aligned_timeout_s: Seconds | None = None
     keeps_run: bool = False
+    number: int = 0
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -244,32 +255,40 @@ class ReplyRecord(Document):
     """``replies/<id>.json``: the driver's answer.
 
     Attributes:
+        exit_code: of a no: what it means to whoever asked, as :mod:`errors` has it: the ask has to
+            change, the same may be asked again, or neither.
         outcome: of a stop that was done: how the run ended.
         savepoint: of a stop: the address of the savepoint that was taken, or None.
     """
 
-    id: str
+    PLACES = ("replies/{id}.json",)
+
+    id: Name
     ok: bool
     message: str
     at: str
+    exit_code: int = EXIT_FATAL
     outcome: str | None = None
-    savepoint: str | None = None
+    savepoint: Address | None = None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FinalCheckpoint(Document):
     """``final.json``: the run ended and all is committed. Its shape is in the README."""
 
+    PLACES = ("runs/{run_id}/final.json",)
+
     job: str
-    run_id: str
-    outcome: str
-    mode: str
-    attempts: int
+    run_id: Name
+    outcome: Annotated[str, among("FINISHED", "SUSPENDED")]
+    mode: Annotated[str, among("STREAMING", "BATCH")]
+    attempts: Positive
     started: str
     committed: str
-    rows_read: int | None
-    savepoint: str | None
-    queries: dict[str, dict[str, Any]]
+    rows_read: NonNegative | None
+    savepoint: Address | None
+    queries: dict[Name, FinalQueryValues]
+    late_rows: NonNegative | None = None
 
 
 STREAMING: Final = "STREAMING"
@@ -307,8 +326,8 @@ class JobDirectory:
         record.put_if_absent(self.storage, "job.json")
 
     def checkpoint(self, query: str) -> Storage:
-        """Return where Spark keeps the checkpoint of *query*."""
-        return self.storage.at(f"queries/{query}/checkpoint")
+        """Return where Spark keeps the checkpoint of *query* that counts; see :mod:`places`."""
+        return self.storage.at(place(query, places(self.storage).get(query, 0)))
 
     def committables(self, query: str) -> Storage:
         """Return where the sinks' epoch records of *query* lie."""
@@ -326,7 +345,7 @@ class JobDirectory:
         """Return the runs that have a record, oldest first."""
         records = [self.run(run_id).record() for run_id in self.storage.list("runs")]
         found = [record for record in records if record is not None]
-        return [r.run_id for r in sorted(found, key=lambda r: (r.token, r.started, r.run_id))]
+        return [r.run_id for r in sorted(found, key=lambda r: (r.token, r.run_id))]
 
     def run(self, run_id: str) -> RunDirectory:
         """Return the documents of one run, which need not exist yet."""
@@ -364,9 +383,8 @@ class RunDirectory:
 
     def put_record(self, record: RunRecord) -> RunRecord:
         """Store what was asked, or return what was asked before."""
-        if record.put_if_absent(self.storage, "run.json"):
-            return record
-        return self.record() or record
+        is_new = record.put_if_absent(self.storage, "run.json")
+        return record if is_new else self.record() or record
 
     def final(self) -> FinalCheckpoint | None:
         """Return the final checkpoint; None while there is none."""
@@ -374,9 +392,9 @@ class RunDirectory:
 
     def put_final(self, final: FinalCheckpoint) -> FinalCheckpoint:
         """Put the final checkpoint, or return the one that is there: it never changes."""
-        if final.put_if_absent(self.storage, "final.json"):
-            return final
-        return self.final() or final
+        is_new = final.put_if_absent(self.storage, "final.json")
+        failpoints.hit("final.put")
+        return final if is_new else self.final() or final
 
     def stop(self) -> StopRecord | None:
         """Return the stop with drain that was accepted; None when there was none."""
@@ -408,9 +426,8 @@ class RunDirectory:
 
     def put_replay(self, record: ReplayRecord) -> ReplayRecord:
         """Put the intent, or return the one that is there."""
-        if record.put_if_absent(self.storage, "replay.json"):
-            return record
-        return self.replay() or record
+        is_new = record.put_if_absent(self.storage, "replay.json")
+        return record if is_new else self.replay() or record
 
     def progress(self) -> ProgressRecord | None:
         """Return the last progress."""
@@ -418,19 +435,18 @@ class RunDirectory:
 
     def attempts(self) -> list[AttemptRecord]:
         """Return the attempts, oldest first."""
-        names = self.storage.list("attempts")
-        read = [AttemptRecord.read(self.storage, f"attempts/{name}") for name in names]
-        return sorted((r for r in read if r is not None), key=lambda r: r.attempt)
+        numbers = numbers_in(self.storage.list("attempts"), ".json")
+        read = [AttemptRecord.read(self.storage, f"attempts/{number}.json") for number in numbers]
+        return [record for record in read if record is not None]
 
     def last_attempt(self) -> AttemptRecord | None:
         """Return the newest attempt; None before the first one."""
-        names = [name.removesuffix(".json") for name in self.storage.list("attempts")]
-        last = max((int(name) for name in names if name.isdigit()), default=None)
+        last = self.attempt_count()
         return AttemptRecord.read(self.storage, f"attempts/{last}.json") if last else None
 
     def attempt_count(self) -> int:
-        """Return how many attempts there have been."""
-        return len(self.storage.list("attempts"))
+        """Return how many attempts there have been, which is the number of the last one."""
+        return max(numbers_in(self.storage.list("attempts"), ".json"), default=0)
 
     def put_attempt(self, attempt: AttemptRecord) -> None:
         """Store or complete an attempt; only the driver that holds its lease does so."""
@@ -441,11 +457,12 @@ class RunDirectory:
         names = self._submission_names()
         read = [SubmissionRecord.read(self.storage, f"submissions/{name}") for name in names]
         found = [r for r in read if r is not None]
-        return sorted(found, key=lambda r: (r.number, r.submitted, r.driver_id))
+        return sorted(found, key=lambda r: (r.number, r.driver_id))
 
     def submission_count(self) -> int:
-        """Return how many intents there have been."""
-        return len(self._submission_names())
+        """Return how many intents there have been, which is the number of the last one."""
+        found = self.submissions()
+        return max(len(found), found[-1].number) if found else 0
 
     def unstarted(self) -> list[str]:
         """Return the drivers behind whose intent nobody stands, and nobody was said to."""

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
 
+from airflow_provider.runtime.process import ProcessIdentity
 from airflow_provider.runtime.storage import Document
+from airflow_provider.runtime.typed import Address, Name, NonNegative, Seconds
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -18,11 +19,13 @@ class SubmissionRecord(Document):
             cluster), so that the end of that process says nothing of the driver's.
     """
 
-    driver_id: str
-    run_id: str
+    PLACES = ("submissions/{driver_id}.json",)
+
+    driver_id: Name
+    run_id: Name
     submitted: str
-    log: str | None
-    number: int = 0
+    log: Address | None
+    number: NonNegative = 0
     is_remote: bool = False
 
 
@@ -35,7 +38,7 @@ class ProcessRecord(Document):
         is_revoked: nobody does, and nobody may: the next try has found nobody behind the intent.
     """
 
-    identity: dict[str, Any]
+    identity: ProcessIdentity
     is_revoked: bool = False
 
 
@@ -49,7 +52,7 @@ class LostRecord(Document):
         waited_s: for how long, on the watcher's own monotonic clock.
     """
 
-    waited_s: float
+    waited_s: Seconds
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

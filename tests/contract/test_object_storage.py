@@ -15,7 +15,8 @@ from airflow_provider.runtime.errors import (
     LeaseHeldError,
     UnsupportedStorageError,
 )
-from airflow_provider.runtime.lease import LeaseObserver, Liveness, last_token
+from airflow_provider.runtime.lease import LeaseObserver, Liveness
+from airflow_provider.runtime.leaserecords import last_token
 from airflow_provider.runtime.storage import Storage, open_storage
 from airflow_provider.runtime.storage.buckets import S3Bucket, open_s3
 from airflow_provider.runtime.storage.objects import ObjectStorage

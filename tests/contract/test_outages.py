@@ -124,6 +124,7 @@ def test_a_store_that_hangs_for_longer_than_the_timeout_makes_nobody_dead(s3, jo
     assert ["1.json"] == open_storage(job).list("leases")
 
 
+@pytest.mark.slow
 def test_a_store_that_fails_for_longer_than_the_timeout_ends_the_driver(s3, job, driver):
     """
     A store that fails for a moment is borne; one that fails until others may take over ends the driver,

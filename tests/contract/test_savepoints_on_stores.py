@@ -8,13 +8,17 @@ from typing import TYPE_CHECKING
 import pytest
 
 from airflow_provider.runtime.checkpoint import CheckpointLogs
+from airflow_provider.runtime.errors import ConfigError, SavepointBusyError
 from airflow_provider.runtime.jobdir import JobDirectory
 from airflow_provider.runtime.restore import restore_job
 from airflow_provider.runtime.savepoint import (
+    Retention,
     checkpoint_source,
     collect_garbage,
     dispose,
+    held_savepoint,
     open_savepoint,
+    retain,
     take_savepoint,
     verify_savepoint,
 )
@@ -22,6 +26,8 @@ from airflow_provider.runtime.storage import open_storage
 from airflow_provider.runtime.storage.copies import copy_files
 from airflow_provider.runtime.storage.trees import files_under
 from tests.unit.support import FakeClock
+
+pytestmark = pytest.mark.slow
 
 if TYPE_CHECKING:
     from airflow_provider.runtime.storage import Storage
@@ -101,6 +107,83 @@ def test_what_others_share_outlives_its_savepoint(place):
     dispose(second.url, clock=FakeClock())
     collect_garbage(root.url, clock=FakeClock())
     assert [] == root.list("")
+
+
+def test_what_is_no_savepoint_stays_in_a_store(place):
+    """
+    Job directories, files and folders of others beside savepoints are as they were.
+    """
+    checkpoint = place.at("checkpoint")
+    write(checkpoint, 0)
+    take(checkpoint, f"{place.url}/first")
+    place.put("job/queries/q/checkpoint/metadata", b"{}")
+    place.put("job/job.json", b"{}")
+    place.put("job/taking.1.json", b"{}")
+    place.put("folder/queries/q/precious", b"mine")
+    place.put("notes.txt", b"mine")
+    before = set(files_under(place.url))
+
+    retain(place.url, Retention(keep=1, origins=("manual",)), clock=FakeClock())
+    assert before == set(files_under(place.url))
+
+    dispose(f"{place.url}/first", clock=FakeClock())
+    left = {file for file in before if not file[0].startswith("first/")}
+    assert left == set(files_under(place.url))
+
+
+def test_files_stay_while_it_is_not_known_who_shares_them(place):
+    """
+    A damaged savepoint may name them; when it can be read again, they go with the next call.
+    """
+    checkpoint, root = place.at("checkpoint"), place.at("savepoints")
+    write(checkpoint, 0)
+    take(checkpoint, f"{root.url}/first")
+    second = take(checkpoint, f"{root.url}/second")
+    third = take(checkpoint, f"{root.url}/third")
+    whole = root.read("second/savepoint.json")
+    root.put("second/savepoint.json", b"{")
+
+    retain(root.url, Retention(keep=1, origins=("manual",), just_taken=third), clock=FakeClock())
+    dispose(third.url, clock=FakeClock())
+    assert b"x" * BIG == root.read("first/queries/query/other/large")
+
+    root.put("second/savepoint.json", whole)
+    assert [] == verify_savepoint(open_savepoint(second.url))
+    dispose(second.url, clock=FakeClock())
+    assert ["first", "third"] == collect_garbage(root.url, clock=FakeClock())
+    assert [] == root.list("")
+
+
+def test_a_name_whose_files_others_need_is_not_taken_again(place):
+    """
+    A new savepoint of the old name would remove them.
+    """
+    checkpoint, root = place.at("checkpoint"), place.at("savepoints")
+    write(checkpoint, 0)
+    take(checkpoint, f"{root.url}/first")
+    second = take(checkpoint, f"{root.url}/second")
+    dispose(f"{root.url}/first", clock=FakeClock())
+
+    with pytest.raises(ConfigError, match="others may need its files; choose another name"):
+        take(checkpoint, f"{root.url}/first")
+    assert [] == verify_savepoint(second)
+
+
+def test_a_reader_holds_what_lies_in_a_store(place):
+    """
+    While a savepoint is restored nobody removes it.
+    """
+    checkpoint = place.at("checkpoint")
+    write(checkpoint, 0)
+    saved = take(checkpoint, f"{place.url}/savepoints/first")
+
+    with (
+        held_savepoint(saved.url, FakeClock()),
+        pytest.raises(SavepointBusyError, match="being restored"),
+    ):
+        dispose(saved.url, clock=FakeClock())
+    dispose(saved.url, clock=FakeClock())
+    assert [] == place.list("savepoints")
 
 
 def test_moved_from_a_disk_to_a_store_and_back(place, tmp_path):

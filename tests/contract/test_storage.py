@@ -195,6 +195,18 @@ class StorageContract:
 
         assert ["2"] == storage.list("a")
 
+    def test_many_objects_are_deleted_at_once(self, storage: Storage):
+        """
+        Those that are named go, also where some are gone already, and no other.
+        """
+        for name in ("a", "b", "c", "d/a"):
+            storage.put(name, b"x")
+        storage.delete_all(["a", "c", "none", "d/a"])
+        storage.delete_all([])
+
+        assert ["b"] == [name for name in storage.list("") if storage.exists(name) and name != "d"]
+        assert [] == storage.list("d")
+
     def test_delete_removes_a_tree(self, storage: Storage):
         """
         Deleting a folder removes all in it, and nothing beside it.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 
 import pytest
@@ -12,10 +13,11 @@ from airflow_provider.runtime.errors import (
     CheckpointError,
     ConfigError,
     JobDrainedError,
+    OutageError,
     RunFailedError,
     SinkError,
 )
-from airflow_provider.runtime.failures import FailureClass, classify
+from airflow_provider.runtime.failures import FailureClass, classify, refusal_of
 
 NON_RECOVERABLE, DATA_MISSING, ENVIRONMENT, RECOVERABLE = (
     FailureClass.NON_RECOVERABLE,
@@ -201,3 +203,29 @@ def test_a_failed_run_says_its_failure():
     failure = classify(TypeError("t"), query="q")
 
     assert failure.describe() == str(RunFailedError(failure))
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (ConnectionRefusedError(errno.ECONNREFUSED, "Connection refused"), OutageError),
+        (TimeoutError("timed out"), OutageError),
+        (OSError(errno.ENOSPC, "No space left on device"), OutageError),
+        (OSError("Generic S3 error: error sending request for url"), OutageError),
+        (PermissionError(errno.EACCES, "Permission denied"), ConfigError),
+        (FileNotFoundError(errno.ENOENT, "no such file"), ConfigError),
+        (TypeError("no such option"), ConfigError),
+        (Exception("something else"), ConfigError),
+    ],
+)
+def test_an_outage_at_the_start_is_no_mistake_of_the_caller(error, expected):
+    """
+    What does not answer before anything is written may answer a retry; a mistake never will.
+    """
+    refused = refusal_of(error, "the thing, and the way out")
+
+    assert expected is type(refused)
+    assert "the thing, and the way out" == str(refused)
+    assert (RECOVERABLE if expected is OutageError else NON_RECOVERABLE) == classify(
+        refused
+    ).failure_class

@@ -33,11 +33,16 @@ def test_a_moment_is_written_in_utc(moment, text):
         (1_357_016_400_123, "2013-01-01T05:00:00.123Z"),
         (-1, "1969-12-31T23:59:59.999Z"),
         (253_402_300_799_999, "9999-12-31T23:59:59.999Z"),
+        (253_402_300_800_000, "+10000-01-01T00:00:00.000Z"),
+        (9_223_372_036_854_775, "+294247-01-10T04:00:54.775Z"),
+        (-62_135_596_800_000, "0001-01-01T00:00:00.000Z"),
+        (-62_135_596_800_001, "0000-12-31T23:59:59.999Z"),
+        (-62_198_755_200_000, "-0001-01-01T00:00:00.000Z"),
     ],
 )
 def test_sparks_milliseconds_are_written_alike(millis, text):
     """
-    A watermark is written to the millisecond, up to the greatest one.
+    A watermark is written to the millisecond, also of years that a datetime cannot hold.
     """
     assert text == millis_to_iso(millis)
 

@@ -315,19 +315,35 @@ def test_copies_are_flushed(source, target, without_links, flushed):
     assert len(names) + len(folders) == len(flushed)
 
 
-def test_a_symbolic_link_is_brought_as_a_file(source, target, tmp_path):
+@pytest.mark.parametrize("link", ["way", "inside/way"], ids=["file", "folder"])
+def test_a_symbolic_link_is_refused(source, target, tmp_path, link):
     """
-    What lies behind a symbolic link arrives, not the way to it.
+    It may lead to what was never to be copied: nothing behind it arrives.
+    """
+    (tmp_path / "secret").mkdir()
+    (tmp_path / "secret/way").write_bytes(b"data")
+    source.mkdir()
+    if link == "way":
+        (source / "way").symlink_to(tmp_path / "secret/way")
+    else:
+        (source / "inside").symlink_to(tmp_path / "secret")
+
+    with pytest.raises(OSError, match="symbolic links"):
+        copy_files(str(source), str(target), [(link, 4)])
+
+    assert [] == [path for path in target.rglob("*") if not path.is_dir()]
+    assert 1 == (tmp_path / "secret/way").stat().st_nlink
+
+
+def test_a_pipe_is_refused(source, target):
+    """
+    Nobody waits for what may come out of it.
     """
     source.mkdir()
-    (tmp_path / "data").write_bytes(b"data")
-    (source / "way").symlink_to(tmp_path / "data")
+    os.mkfifo(source / "pipe")
 
-    copied = copy_files(str(source), str(target), [("way", 4)])
-
-    assert 4 == copied.copied_bytes
-    assert not (target / "way").is_symlink()
-    assert b"data" == (target / "way").read_bytes()
+    with pytest.raises(OSError, match="not a regular file"):
+        copy_files(str(source), str(target), [("pipe", 4)])
 
 
 # --- What is refused ------------------------------------------------------------------------------

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import pendulum
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from airflow_provider.runtime.durations import parse_duration
@@ -70,6 +71,8 @@ def test_a_duration_is_read(value, seconds):
         "PT-5S",
         "PTS",
         "2026-01-01",
+        "PT0.5H30M",
+        "P1D1D",
         True,
         False,
         -1,
@@ -123,6 +126,25 @@ def test_all_ways_to_write_a_duration_agree(hours, minutes, seconds):
     assert total == parse_duration(f"PT{hours}H{minutes}M{seconds}S")
     assert total == parse_duration(total)
     assert total == parse_duration(str(total))
+
+
+@given(
+    st.tuples(*[st.none() | st.integers(0, 9999)] * 4),
+    st.none() | st.decimals(0, 9999, places=3),
+)
+def test_iso_8601_is_read_as_pendulum_reads_it(numbers, seconds):
+    """
+    What stands beside Airflow and what travels to a cluster mean the same.
+    """
+    weeks, days, hours, minutes = numbers
+    day = "".join(f"{n}{unit}" for n, unit in ((weeks, "W"), (days, "D")) if n is not None)
+    units = ((hours, "H"), (minutes, "M"), (seconds, "S"))
+    time = "".join(f"{n}{unit}" for n, unit in units if n is not None)
+    text = f"P{day}T{time}" if time else f"P{day}"
+    assume(day or time)
+    assume(weeks is None or (days is None and not time))  # pendulum takes weeks alone
+
+    assert pendulum.parse(text).total_seconds() == pytest.approx(parse_duration(text))
 
 
 @given(st.text(max_size=30))

@@ -87,3 +87,19 @@ def test_an_error_can_travel_between_processes(error):
 
     assert type(error) is type(copy)
     assert str(error) == str(copy)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        errors.ConfigError("a\nb"),
+        errors.MissingStateError("checkpoint", 1, ("a\nb",)),
+        errors.MissingInputError("q", 1, ("a\r\u2028b",)),
+    ],
+    ids=lambda e: type(e).__name__,
+)
+def test_an_error_is_one_line(error):
+    """
+    Ends of lines in the names of files are escaped, so that an error is one line of a log.
+    """
+    assert len(str(error).splitlines()) == 1

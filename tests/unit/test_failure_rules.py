@@ -74,6 +74,34 @@ def said(condition: str, state: str) -> BaseException:
     return error(f"[STREAM_FAILED] ended with exception: [{condition}] no more.{suffix}")
 
 
+WORKER_CHAIN = """\
+[PYTHON_EXCEPTION] An exception was thrown from the Python worker: Traceback (most recent call last):
+  File "jobs.py", line 3, in look_up
+jobs.NoRateError: no rate
+
+The above exception was the direct cause of the following exception:
+
+Traceback (most recent call last):
+  File "jobs.py", line 5, in convert
+KeyError: 'EUR'
+
+During handling of the above exception, another exception occurred:
+
+Traceback (most recent call last):
+  File "worker.py", line 3595, in main
+OSError: x
+"""
+
+
+def test_a_worker_tells_its_causes_the_outermost_first():
+    """
+    Of a chained traceback each error is known, in the order of those of this process.
+    """
+    assert [("OSError", "x"), ("KeyError", "'EUR'"), ("jobs.NoRateError", "no rate")] == [
+        told[:2] for told in errors_in(WORKER_CHAIN)
+    ]
+
+
 def test_the_table_names_conditions_that_spark_has(spark_conditions):
     """
     A condition that Spark has given up, or that is misspelt, decides nothing.

@@ -7,9 +7,11 @@ import datetime as dt
 
 import pytest
 
+from airflow_provider.hooks.clearing import current_execution
 from airflow_provider.runtime.drains import drain_intent, draining_run, put_drain_intent
-from airflow_provider.runtime.errors import ConfigError
-from airflow_provider.runtime.jobdir import FAILED, JobRecord, check_name
+from airflow_provider.runtime.errors import ConfigError, CorruptDocumentError
+from airflow_provider.runtime.jobdir import FAILED, JobRecord, ReplayRecord
+from airflow_provider.runtime.names import check_name
 from airflow_provider.runtime.preparing import last_run
 from airflow_provider.runtime.requests import (
     STOP,
@@ -32,7 +34,7 @@ from tests.unit.jobs import (
     an_exit,
     an_intent,
 )
-from tests.unit.support import QUERY_ID, SparkCheckpoint
+from tests.unit.support import QUERY_ID, FakeClock, SparkCheckpoint
 
 
 @pytest.fixture
@@ -110,8 +112,8 @@ def test_runs_are_listed_by_their_age(job):
     """
     Runs are known by their record, oldest first; a folder without one is no run yet.
     """
-    job.asked("b", started="2026-01-01T00:00:00.000Z")
-    job.asked("a", started="2026-01-02T00:00:00.000Z")
+    job.asked("b", token=1)
+    job.asked("a", token=2)
     job.directory.run("c").put_submission(a_submission())
 
     assert ["b", "a"] == job.directory.run_ids()
@@ -152,6 +154,42 @@ def test_the_run_that_drains_is_found(job):
     job.drains("r2")
 
     assert "r2" == draining_run(job.directory)
+
+
+@pytest.mark.parametrize("hours", ["09", "11"], ids=["behind", "right"])
+@pytest.mark.parametrize("tokens", [(2, 5), (0, 0)], ids=["of the drivers", "of the runs"])
+def test_the_run_that_drains_is_the_last_by_its_lease(job, hours, tokens):
+    """
+    A machine whose clock is behind drains the job as any other: the run that is refused is the one
+    that began to drain before.
+    """
+    job.asked("r1", token=1).asked("r2", token=3).drains("r1")
+    spark = SparkCheckpoint(job.root / "queries" / "p" / "checkpoint").begin("p-id")
+    first, last = (
+        dataclasses.replace(an_intent(run), token=token, at=f"2026-01-01T{hour}:00:00.000Z")
+        for run, token, hour in zip(("r1", "r2"), tokens, ("10", hours), strict=True)
+    )
+    job.storage.delete("queries/q/drains")
+    put_drain_intent(job.directory, "q", first)
+    put_drain_intent(job.directory, "p", dataclasses.replace(last, query_id="p-id"))
+
+    assert "p-id" == spark.logs.query_id()
+    assert "r2" == draining_run(job.directory)
+
+
+def test_submissions_and_requests_are_in_the_order_of_their_numbers(job):
+    """
+    Of several workers, each with a clock of its own, the later one is the one that found the earlier.
+    """
+    run = job.directory.run("r1")
+    for number, (driver, hour) in enumerate((("b", "12"), ("a", "11"), ("c", "10")), start=1):
+        at = f"2026-01-01T{hour}:00:00.000Z"
+        run.put_submission(dataclasses.replace(a_submission(driver), number=number, submitted=at))
+        clock = FakeClock(dt.datetime(2026, 1, 1, int(hour), tzinfo=dt.timezone.utc))
+        put_request(job.storage, STOP, "d1", clock, request_id=driver)
+
+    assert ["b", "a", "c"] == [submission.driver_id for submission in run.submissions()]
+    assert ["b", "a", "c"] == [request.id for request in pending_requests(job.storage, "d1")]
 
 
 def test_a_query_that_still_reads_keeps_the_job_open(job):
@@ -265,3 +303,17 @@ def test_the_first_answer_stands(storage, clock):
         read_reply(storage, request_id).ok,
         read_reply(storage, request_id).message,
     )
+
+
+@pytest.mark.parametrize("places", [{"r1": "r1"}, {"r1": "r2", "r2": "r1"}], ids=str)
+def test_runs_that_take_each_others_place_are_damage(job, places):
+    """
+    Whoever asks which run stands for a task now does not turn in a circle for ever.
+    """
+    for run_id, other in places.items():
+        job.directory.run(run_id).put_replay(
+            ReplayRecord(run_id=run_id, next_run_id=other, at="now")
+        )
+
+    with pytest.raises(CorruptDocumentError, match="takes the place of itself"):
+        current_execution(job.directory.url, "r1")

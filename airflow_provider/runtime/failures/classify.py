@@ -5,7 +5,12 @@ from __future__ import annotations
 import socket
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from airflow_provider.runtime.errors import RunFailedError
+from airflow_provider.runtime.errors import (
+    ConfigError,
+    OutageError,
+    RunFailedError,
+    SparkStreamError,
+)
 from airflow_provider.runtime.failures.causes import causes_of, text_of
 from airflow_provider.runtime.failures.failure import Failure, FailureClass, first_line
 from airflow_provider.runtime.failures.marks import Marks
@@ -69,6 +74,24 @@ def classify(
         rule=found.what,
         restartable=found.restartable,
     )
+
+
+def refusal_of(error: BaseException, message: str) -> SparkStreamError:
+    """Return what a start that *error* has stopped is refused with, before anything was written.
+
+    Args:
+        error: what a library or the job's function raised.
+        message: names the thing and the way out.
+
+    Returns:
+        :class:`OutageError` for what may heal by itself, such as a server that does not answer, so
+        that whoever retries does; else :class:`ConfigError`, which no retry heals.
+    """
+    found = classify(error)
+    passes = {FailureClass.RECOVERABLE, FailureClass.ENVIRONMENT}
+    is_known = bool(found.rule)  # what no rule knows is a caller's mistake until shown otherwise
+    kind = OutageError if is_known and found.failure_class in passes else ConfigError
+    return kind(message)
 
 
 def _decide(causes: list[Cause], marks: Marks) -> _Verdict:

@@ -210,6 +210,12 @@ RULES: Final[tuple[Rule, ...]] = (
         errnos=(errno.EACCES, errno.EPERM),
     ),
     Rule(
+        "the path is none",
+        _NON_RECOVERABLE,
+        types=("NotADirectoryError", "IsADirectoryError"),
+        errnos=(errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG),
+    ),
+    Rule(
         "state or checkpoint files are lost or damaged",
         _DATA_MISSING,
         conditions=(
@@ -263,6 +269,7 @@ RULES: Final[tuple[Rule, ...]] = (
         types=(
             "ConnectionError",
             "TimeoutError",
+            "OutageError",
             "gaierror",
             "ConnectException",
             "SocketException",
@@ -276,6 +283,8 @@ RULES: Final[tuple[Rule, ...]] = (
             "SQLRecoverableException",
             "SQLTransientException",
         ),
+        # Of clients that give no other sign: libpq under SQLAlchemy, and those in Rust.
+        words=("Is the server running", "error sending request"),
     ),
     Rule(
         "it was interrupted, or met another writer",
@@ -286,6 +295,7 @@ RULES: Final[tuple[Rule, ...]] = (
             "ClosedByInterruptException",
             "LeaseLostError",
             "RunCancelledError",
+            "StopNotYetError",
         ),
         conditions=("CONCURRENT_STREAM_LOG_UPDATE", "SPARK_JOB_CANCELLED"),
     ),

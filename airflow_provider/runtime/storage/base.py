@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 
 class Storage(Protocol):
@@ -54,3 +57,6 @@ class Storage(Protocol):
 
     def delete(self, path: str) -> None:
         """Remove the object, or the folder with all in it; nothing happens when it is absent."""
+
+    def delete_all(self, paths: Sequence[str]) -> None:
+        """Remove many objects, of which some may be absent; none of them is a folder."""

@@ -13,6 +13,7 @@ How a file gets there depends on where the folders are::
 from __future__ import annotations
 
 import dataclasses
+import errno
 import os
 import tempfile
 from functools import partial
@@ -29,6 +30,7 @@ from airflow_provider.runtime.storage.folders import (
 )
 from airflow_provider.runtime.storage.opening import local_path_of, open_objects
 from airflow_provider.runtime.storage.parallel import for_each
+from airflow_provider.runtime.storage.trees import link_on_way
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -74,6 +76,7 @@ def copy_files(source_url: str, target_url: str, names: Iterable[tuple[str, int]
             nothing was written.
         FileNotFoundError: a source is gone, such as one that Spark has cleaned up meanwhile.
         WrongSizeError: a source or target has another size than was said.
+        OSError: a source is a symbolic link or lies behind one, or is no file.
         OSError: anything else that the filesystems said; the first error ends the whole.
 
     After an error nothing goes on behind the caller; what has been copied lies in the target.
@@ -86,6 +89,8 @@ def copy_files(source_url: str, target_url: str, names: Iterable[tuple[str, int]
     sizes = dict(names)
     _refuse_outside(sizes)
     source, target = _place(source_url), _place(target_url)
+    if isinstance(source, Path):
+        _refuse_links(source, sizes)
     if not sizes:
         return Copied(files=0, kept_files=0, linked_bytes=0, copied_bytes=0)
     if isinstance(target, Path):
@@ -213,6 +218,13 @@ def _place(url: str) -> Path | ObjectStorage:
         )
         raise ConfigError(msg)
     return place
+
+
+def _refuse_links(source: Path, names: Iterable[str]) -> None:
+    """Refuse folders that are symbolic links: they may lead out of the source."""
+    folders = {name.rpartition("/")[0] for name in names}
+    if (link := link_on_way(str(source), folders)) is not None:
+        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), f"{source}/{link}")
 
 
 def _refuse_outside(names: Iterable[str]) -> None:

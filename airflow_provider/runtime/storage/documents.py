@@ -3,29 +3,54 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+import re
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol, TypeVar, runtime_checkable
 
 from airflow_provider.runtime.errors import CorruptDocumentError, UnsupportedVersionError
+from airflow_provider.runtime.typed import Mismatch, decode, encode, read_json, shown
 
 if TYPE_CHECKING:
     from airflow_provider.runtime.storage.base import Storage
 
 D = TypeVar("D", bound="Document")
 
+MIB: Final = 1 << 20
+
+
+@runtime_checkable
+class _Weighing(Protocol):
+    """A storage in which anything may lie under a document's name."""
+
+    def check_file(self, path: str, *, at_most_bytes: int) -> None:
+        """Refuse what is no file, or a bigger one."""
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Document:
     """Base of every document: a JSON object whose first member is ``version``.
 
-    Readers ignore members they do not know and refuse versions newer than their own.
+    Its members are what its annotations say (:mod:`airflow_provider.runtime.typed`). Readers refuse
+    anything else, and versions newer than their own, and ignore members that they do not know.
+
+    Attributes:
+        PLACES: ends of its path, with members in braces. Where it lies at such a path they must
+            agree, by the first that fits: a copy under another name is not the document.
+        MOST_BYTES: what is bigger is none either, and is not read.
     """
 
     VERSION: ClassVar[int] = 1
+    PLACES: ClassVar[tuple[str, ...]] = ()
+    MOST_BYTES: ClassVar[int] = 64 * MIB
+
+    def problem(self) -> str | None:
+        """Return what is wrong between its members; None when nothing is."""
+        return None
 
     def to_dict(self) -> dict[str, Any]:
         """Return the document as plain JSON values, version first."""
-        return {"version": self.VERSION, **dataclasses.asdict(self)}
+        return {"version": self.VERSION, **encode(self)}
 
     def to_bytes(self) -> bytes:
         """Return the document as it is stored."""
@@ -41,34 +66,45 @@ class Document:
 
         Raises:
             UnsupportedVersionError: it is of a newer version.
-            CorruptDocumentError: it is not such a document.
+            CorruptDocumentError: it is not such a document, or not the one of this address.
         """
-        if not isinstance(raw, dict) or not isinstance(raw.get("version"), int):
+        if not isinstance(raw, dict) or type(raw.get("version")) is not int:
             msg = f"{where}: not a {cls.__name__} document"
             raise CorruptDocumentError(msg)
         if raw["version"] > cls.VERSION:
             msg = (
-                f"{where}: format version {raw['version']} is newer than {cls.VERSION}, the newest "
-                "this version of airflow-provider-spark-streaming reads; upgrade it"
+                f"{where}: format version {shown(raw['version'])} is newer than {cls.VERSION}, the "
+                "newest this version of airflow-provider-spark-streaming reads; upgrade it"
             )
             raise UnsupportedVersionError(msg)
-        known = {field.name for field in dataclasses.fields(cls)}
         try:
-            return cls(**{key: value for key, value in raw.items() if key in known})
-        except TypeError as error:
+            document: D = decode(cls, raw)
+        except Mismatch as error:
             msg = f"{where}: not a {cls.__name__} document: {error}"
-            raise CorruptDocumentError(msg) from error
+            raise CorruptDocumentError(msg) from None
+        problem = document.problem() or document._misplaced(where)
+        if problem is not None:
+            msg = f"{where}: not the {cls.__name__} document of its place: {problem}"
+            raise CorruptDocumentError(msg)
+        return document
 
     @classmethod
     def read(cls: type[D], storage: Storage, path: str) -> D | None:
-        """Read the document at *path*; None when there is none."""
+        """Read the document at *path*; None when there is none.
+
+        Raises:
+            UnsupportedVersionError, CorruptDocumentError: see :meth:`from_dict`.
+            OSError: the storage cannot be asked.
+        """
         where = f"{storage.url}/{path}"
         try:
+            if isinstance(storage, _Weighing):
+                storage.check_file(path, at_most_bytes=cls.MOST_BYTES)
             data = storage.read(path)
         except FileNotFoundError:
             return None
         try:
-            raw = json.loads(data)
+            raw = read_json(data)
         except ValueError as error:
             msg = f"{where}: not JSON: {error}"
             raise CorruptDocumentError(msg) from error
@@ -81,3 +117,21 @@ class Document:
     def put_if_absent(self, storage: Storage, path: str) -> bool:
         """Write the document unless there is one; True when this call wrote it."""
         return storage.put_if_absent(path, self.to_bytes())
+
+    def _misplaced(self, where: str) -> str | None:
+        found = next((m for place in self.PLACES if (m := _pattern(place).search(where))), None)
+        for member, named in (found.groupdict() if found else {}).items():
+            if str(getattr(self, member)) != named:
+                return (
+                    f"{member}: expected {named}, as in its path, found "
+                    f"{shown(getattr(self, member))}; it was copied or renamed: remove it, or put "
+                    "back what was there"
+                )
+        return None
+
+
+@functools.cache
+def _pattern(place: str) -> re.Pattern[str]:
+    """Return what finds the members of a place, such as ``leases/{token}.json``, in an address."""
+    text = re.sub(r"\\{(\w+)\\}", r"(?P<\1>[^/]+?)", re.escape(place))
+    return re.compile(f"(?:^|/){text}$")

@@ -127,8 +127,11 @@ def check_size(file: str | int, size_bytes: int, where: str) -> os.stat_result:
     Raises:
         FileNotFoundError: it is gone.
         WrongSizeError: it has another size.
+        OSError: it is no file: a symbolic link, wherever it leads, a folder, a pipe.
     """
-    facts = os.stat(file)
+    facts = os.fstat(file) if isinstance(file, int) else os.lstat(file)
+    if not stat.S_ISREG(facts.st_mode):
+        raise OSError(errno.EINVAL, "not a regular file", where)
     if facts.st_size != size_bytes:
         raise WrongSizeError.of(where, found=facts.st_size, expected=size_bytes)
     return facts
@@ -155,7 +158,7 @@ def link_file(source: str, target: str, size_bytes: int) -> bool:
             return False
         raise
     facts = os.lstat(target)
-    is_file = stat.S_ISREG(facts.st_mode)  # a symbolic link would leave the bytes where they are
+    is_file = stat.S_ISREG(facts.st_mode)  # the caller says what is wrong with a symbolic link
     if is_file and facts.st_size == size_bytes:
         return True
     os.unlink(target)
@@ -171,10 +174,13 @@ def copy_file(source: str, target: str, size_bytes: int, go_on: GoOn) -> None:
         FileNotFoundError: the source is gone.
         WrongSizeError: the source has another size; there is no target.
         FileExistsError: there is a target.
+        OSError: the source is a symbolic link, or no file.
 
     Crash safety: a part of the target may be there; it is the caller's to hide.
     """
-    with open(source, "rb", buffering=0) as reading:
+    # No way out of the folder that was named; and a pipe is no reason to wait.
+    opened = os.open(source, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    with open(opened, "rb", buffering=0) as reading:
         facts = check_size(reading.fileno(), size_bytes, source)
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
         with open(os.open(target, flags, facts.st_mode & 0o777), "wb") as writing:

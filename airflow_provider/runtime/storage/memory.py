@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import threading
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 
 class MemoryStorage:
@@ -64,6 +67,11 @@ class MemoryStorage:
         with self._lock:
             for found in self._fs.find(self._full(path)):  # ``rm`` takes ``*`` for a pattern
                 self._fs.rm_file(found)
+
+    def delete_all(self, paths: Sequence[str]) -> None:
+        """Remove the objects, one by one."""
+        for path in paths:
+            self.delete(path)
 
     def _full(self, path: str) -> str:
         return f"{self._root}/{path}" if path else self._root

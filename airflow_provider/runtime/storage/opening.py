@@ -42,6 +42,10 @@ _STORES: Final[dict[str, _Store]] = {
 }
 
 
+_FILES: Final = frozenset({"file", "local"})
+_ONE_SLASH: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/(?!/)")
+
+
 def _local(url: str) -> Storage:
     return LocalStorage(fsspec.filesystem("file")._strip_protocol(url))
 
@@ -52,7 +56,7 @@ def _memory(url: str) -> Storage:
 
 
 def _objects(url: str) -> ObjectStorage:
-    scheme, _, rest = url.partition("://")
+    scheme, rest = scheme_of(url), url.partition("://")[2]
     authority = rest.partition("/")[0]
     account = authority.rpartition("@")[0]
     if account and (_STORES[scheme] is _S3 or _STORES[scheme] is _GCS or ":" in account):
@@ -95,9 +99,13 @@ def supported_schemes() -> tuple[str, ...]:
 
 
 def scheme_of(url: str) -> str:
-    """Return the URL's scheme; ``file`` for a plain path."""
+    """Return the URL's scheme, also with one slash as Hadoop takes it; ``file`` for a plain path.
+
+    A single letter before ``:/`` is a drive of Windows, and no scheme.
+    """
     protocol, _ = split_protocol(url)
-    return protocol or "file"
+    hadoop = _ONE_SLASH.match(url)
+    return protocol or (hadoop[1].lower() if hadoop else "file")
 
 
 def open_storage(url: str) -> Storage:
@@ -105,10 +113,16 @@ def open_storage(url: str) -> Storage:
 
     Raises:
         UnsupportedStorageError: the scheme is not known to decide between two writers.
-        ConfigError: the scheme's package is missing, or the address is incomplete or holds
-            credentials.
+        ConfigError: the scheme's package is missing, or the address is incomplete, holds
+            credentials, or has one slash after its scheme.
     """
     scheme = scheme_of(url)
+    if _ONE_SLASH.match(url) and scheme not in _FILES:
+        msg = (
+            f"{url}: one slash after the scheme {scheme!r}; write {scheme}://…, or ./{url} for a "
+            "folder of that name"
+        )
+        raise ConfigError(msg)
     opener = _OPENERS.get(scheme)
     if opener is None:
         msg = (
@@ -130,7 +144,7 @@ def open_objects(url: str) -> ObjectStorage | None:
 
 def local_path_of(url: str) -> str | None:
     """Return the absolute path behind *url*, or None when it is not on a local filesystem."""
-    if scheme_of(url) not in {"file", "local"}:
+    if scheme_of(url) not in _FILES:
         return None
     return str(fsspec.filesystem("file")._strip_protocol(url))
 

@@ -13,13 +13,13 @@ from airflow_provider.runtime.storage.local import sync_folder
 from airflow_provider.runtime.storage.opening import local_path_of, open_objects
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
 
 def files_under(url: str) -> list[tuple[str, int]]:
     """Return the files under *url*: paths relative to it with ``/``, and bytes; sorted.
 
-    An empty object that stands for a folder is no file.
+    An empty object that stands for a folder is no file; a symbolic link is none, wherever it leads.
     """
     objects = open_objects(url)
     if objects is not None:
@@ -68,36 +68,40 @@ def _local_files(root: str) -> Iterator[tuple[str, os.stat_result]]:
     Not ``os.walk`` nor fsspec's ``find``, which take several times as long: a savepoint's time is
     that of such listings.
     """
-    inside, path = "", root
-    folders: list[str] = []
-    while True:
+    folders = [""]
+    while folders:
+        inside = folders.pop()
         try:
-            with os.scandir(path) as entries:
+            with os.scandir(f"{root}/{inside}" if inside else root) as entries:
                 found = list(entries)
         except FileNotFoundError:
-            if path == root:
+            if not inside:
                 raise
-            found = []  # it was removed meanwhile
+            continue  # it was removed meanwhile
         for entry in found:
             name = inside + entry.name
-            try:
+            with suppress(FileNotFoundError):  # it was removed meanwhile
                 if entry.is_dir(follow_symlinks=False):
-                    folders.append(name)
-                else:
+                    folders.append(f"{name}/")
+                elif entry.is_file(follow_symlinks=False):
                     yield name, entry.stat()
-            except FileNotFoundError:  # it was removed meanwhile
-                continue
-        if not folders:
-            return
-        inside = f"{folders.pop()}/"
-        path = f"{root}/{inside}"
 
 
 def folders_in(url: str) -> list[str]:
-    """Return the names of the folders directly under *url*, sorted; empty when it is absent."""
+    """Return the names of the folders directly under *url*, sorted; empty when it is absent.
+
+    A symbolic link is no folder, wherever it leads.
+    """
     objects = open_objects(url)
     if objects is not None:
         return list(objects.folders())
+    local = local_path_of(url)
+    if local is not None:
+        try:
+            with os.scandir(local) as entries:
+                return sorted(e.name for e in entries if e.is_dir(follow_symlinks=False))
+        except (FileNotFoundError, NotADirectoryError):
+            return []
     filesystem, root = _uncached(url)
     try:
         found = filesystem.ls(root, detail=True)
@@ -108,6 +112,25 @@ def folders_in(url: str) -> list[str]:
         for entry in found
         if entry["type"] == "directory"
     )
+
+
+def link_on_way(url: str, paths: Iterable[str]) -> str | None:
+    """Return a part of one of the paths under *url* that is a symbolic link; None when none is.
+
+    Args:
+        url: a folder, which may itself be one, or be reached by one.
+        paths: relative to it, with ``/``.
+    """
+    local = local_path_of(url)
+    if local is None:
+        return None
+    parts = set()
+    for path in paths:
+        part = path
+        while part and part not in parts:
+            parts.add(part)
+            part = part.rpartition("/")[0]
+    return next((part for part in sorted(parts) if os.path.islink(f"{local}/{part}")), None)
 
 
 def remove_tree(url: str) -> None:
@@ -154,9 +177,10 @@ def flush(url: str, names: Sequence[str]) -> None:
 
 
 def _folders_above(path: Path, root: Path) -> Iterator[Path]:
+    """Yield the folders that *path* lies in, the last one that in which *root* is a name."""
     for folder in path.parents:
         yield folder
-        if folder == root:
+        if folder == root.parent:
             return
 
 

@@ -1,0 +1,164 @@
+"""The shapes of what lies inside documents, as far as whoever reads them depends on it.
+
+They are looked at when a document is read; the members themselves stay plain values of JSON, also
+those that only a later version knows.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, TypedDict
+
+from airflow_provider.runtime.checkpoint.marks import AnyMark  # noqa: TC001 - what they are read by
+from airflow_provider.runtime.typed import Batch, Check, Name, NonNegative, Seconds, shaped
+
+
+class _Failure(TypedDict, total=False):
+    failure_class: str  # one that is not known, of a later version, is RECOVERABLE
+    reason: str
+    condition: str
+    query: str | None
+    host: str
+    executor: str | None
+    batch: Batch | None
+    root_cause: str
+    rule: str
+    restartable: bool
+
+
+FailureValues = Annotated[dict[str, Any], shaped(_Failure)]
+
+
+class _RestartState(TypedDict, total=False):
+    restarts: NonNegative
+    attempts: NonNegative
+    restart_at_s: Seconds | None
+    failures_s: list[Seconds]
+
+
+class _Restarts(TypedDict):
+    count: NonNegative
+    worked_s: Seconds
+    state: _RestartState
+    failure: FailureValues
+
+
+RestartsValues = Annotated[dict[str, Any], shaped(_Restarts)]
+
+
+class _Marked(TypedDict, total=False):
+    mark: AnyMark
+
+
+class _Part(_Marked):
+    name: str | None
+
+
+class _OperatorPart(_Part, total=False):
+    late_rows: NonNegative | None
+
+
+class _FinalSink(TypedDict):
+    name: str
+    epoch: NonNegative | None
+    rows: NonNegative | None
+
+
+class _FinalQuery(TypedDict):
+    query_id: Name | None
+    batch_id: NonNegative | None
+    sinks: list[_FinalSink]
+
+
+class _FinalQueryMore(_FinalQuery, total=False):
+    watermark: str | None
+    finished: bool
+    sources: list[_Part]
+    operators: list[_OperatorPart]
+
+
+def _can_be_found(query: dict[str, Any]) -> bool:
+    return query["query_id"] is not None or all(s["epoch"] is None for s in query["sinks"])
+
+
+FinalQueryValues = Annotated[
+    dict[str, Any],
+    shaped(_FinalQueryMore),
+    Check("a query_id, since epochs were published", _can_be_found),
+]
+
+
+class _PacedSource(TypedDict):
+    limit: int | float
+    unit: str
+
+
+class _Pacing(TypedDict):
+    target_s: Seconds
+    last_batch_s: Seconds | None
+    decision: str
+    reason: str
+    sources: dict[str, _PacedSource]
+
+
+class _ProgressQuery(TypedDict, total=False):
+    phase: str
+    rows_read: int | None
+    batch: int | None
+    watermark: str | None
+    state_rows: int | None
+    backlog: dict[str, int] | None
+    pacing: _Pacing | None
+    idle: list[str]
+    sources: list[_Part]
+    operators: list[_OperatorPart]
+
+
+ProgressQueryValues = Annotated[dict[str, Any], shaped(_ProgressQuery)]
+
+
+class _SinkPart(TypedDict):
+    name: str
+    rows: NonNegative
+    run_rows: NonNegative
+    data: dict[str, Any]
+
+
+SinkPartValues = Annotated[dict[str, Any], shaped(_SinkPart)]
+
+_RestoredFrom = TypedDict("_RestoredFrom", {"from": str})
+
+
+class _RestoredQuery(_RestoredFrom):
+    query_id: Name | None
+    batch: Batch
+    replaces: Name | None
+
+
+class _RestoredQueryMore(_RestoredQuery, total=False):
+    stays: Batch
+
+
+RestoredQueryValues = Annotated[dict[str, Any], shaped(_RestoredQueryMore)]
+
+
+class _SkippedBatch(TypedDict):
+    batch: NonNegative
+    after: list[Any]
+    up_to: list[Any]
+
+
+SkippedBatchValues = Annotated[dict[str, Any], shaped(_SkippedBatch)]
+
+
+class _Operator(TypedDict):
+    id: NonNegative
+    kind: str
+
+
+class _OperatorMore(_Operator, total=False):
+    sources: list[str | None] | None
+    name: str | None
+    keys: list[list[str]] | None
+
+
+OperatorValues = Annotated[dict[str, Any], shaped(_OperatorMore)]

@@ -1,0 +1,459 @@
+"""Values of JSON, read as the types that annotations name, and as nothing else.
+
+Understood are ``str``, ``bool``, ``int`` (64 bits, never a boolean), ``float`` (finite), ``None``,
+``Any`` (JSON, not deeper than :data:`DEEPEST`), ``Literal``, enums, ``list``, ``dict`` and
+``Mapping`` by text, tuples, named tuples, unions, frozen dataclasses and ``TypedDict``, each inside
+the other. ``Annotated`` adds a :class:`Check`. Members that are not known are ignored.
+"""
+
+from __future__ import annotations
+
+import collections.abc
+import dataclasses
+import datetime as dt
+import enum
+import functools
+import json
+import math
+import re
+import types
+import typing
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+from airflow_provider.runtime.clock import from_iso
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    Reader = Callable[[Any], Any]
+
+DEEPEST: Final = 100
+"""Lists and objects inside one another, in what has no type of its own, such as a source's offset:
+deeper, and whatever walks through it ends in a RecursionError."""
+_SHOWN_CHARS: Final = 40
+_INT_BITS: Final = 63
+_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+=-]{0,199}")
+_CONTROLS: Final = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")
+
+
+class Mismatch(Exception):  # noqa: N818 - it never leaves this package's readers
+    """A value is not of its type.
+
+    Args:
+        expected: what it should have been.
+        found: the value, in short.
+    """
+
+    def __init__(self, expected: str, found: str) -> None:
+        super().__init__(expected, found)
+        self.member, self.expected, self.found = "", expected, found
+
+    def __str__(self) -> str:
+        where = f"{self.member.removeprefix('.')}: " if self.member else ""
+        return f"{where}expected {self.expected}, found {self.found}"
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Check:
+    """What a value must be beyond its type; a member of ``Annotated``.
+
+    Attributes:
+        expected: that, in words.
+        holds: whether a value is it.
+        schema: the same in the words of JSON Schema, as far as it has some.
+        shape: the type whose members it has to have; None when it is no such check.
+    """
+
+    expected: str
+    holds: Callable[[Any], bool]
+    schema: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    shape: Any = None
+
+
+def at_least(least: int) -> Check:
+    """Return the check of numbers that are not smaller."""
+    return Check(f"{least} or more", lambda value: value >= least, {"minimum": least})
+
+
+def among(*words: str) -> Check:
+    """Return the check of text that is one of these words."""
+    return Check(_one_of(words), lambda value: value in words, {"enum": list(words)})
+
+
+def between(least: int, most: int) -> Check:
+    """Return the check of numbers that are neither smaller nor bigger."""
+    limits = {"minimum": least, "maximum": most}
+    return Check(f"{least} to {most}", lambda value: least <= value <= most, limits)
+
+
+def shaped(kind: Any) -> Check:
+    """Return the check of an object that could be read as *kind*, and stays the object it is."""
+
+    def holds(value: Any) -> bool:
+        decode(kind, value)
+        return True
+
+    return Check(f"what {kind.__name__} has", holds, shape=kind)
+
+
+def is_name(text: str) -> bool:
+    """Tell whether *text* can name a file or a folder everywhere, and no other place."""
+    return _NAME.fullmatch(text) is not None
+
+
+def is_one_part(text: str) -> bool:
+    """Tell whether *text* names something in a folder, and nothing outside or further in."""
+    return is_inside(text) and "/" not in text
+
+
+def is_inside(path: str) -> bool:
+    """Tell whether a relative path stays in the folder that it begins in."""
+    parts = path.split("/")
+    return not _CONTROLS.search(path) and not {"", ".", ".."} & set(parts)
+
+
+def _is_time(text: str) -> bool:
+    try:
+        moment = from_iso(text)
+        moment.astimezone(dt.timezone.utc)
+    except (ValueError, OverflowError):  # no time; before year 1 or after 9999 in UTC
+        return False
+    return moment.tzinfo is not None
+
+
+NonNegative = Annotated[int, at_least(0)]
+Positive = Annotated[int, at_least(1)]
+Batch = Annotated[int, at_least(-1)]
+"""The number of a batch, -1 for none."""
+Seconds = Annotated[float, at_least(0)]
+Name = Annotated[
+    str,
+    Check(
+        "a name (letters, digits and _ . + = -, 200 at most)",
+        is_name,
+        {"pattern": f"^{_NAME.pattern}$"},
+    ),
+]
+"""What may be a part of a path."""
+PathPart = Annotated[str, Check("a name without a slash", is_one_part)]
+"""What is a part of a path, and was perhaps not named by this package."""
+NameOrNone = Annotated[
+    str,
+    Check("a name, or nothing between quotes", lambda text: not text or is_name(text)),
+]
+RelativePath = Annotated[str, Check("a path below its folder", is_inside)]
+IsoTime = Annotated[
+    str, Check("a time in ISO 8601 with its zone", _is_time, {"format": "date-time"})
+]
+Address = Annotated[
+    str,
+    Check("an address on one line", lambda text: bool(text) and not _CONTROLS.search(text)),
+]
+"""Where something lies: a path, or a URL."""
+
+
+def read_json(text: str | bytes) -> Any:
+    """Return values of JSON.
+
+    Raises:
+        ValueError: it is not JSON, or so deep that nobody could walk through it.
+    """
+    try:
+        return json.loads(text)
+    except RecursionError as error:
+        msg = "lists and objects too deep inside one another"
+        raise ValueError(msg) from error
+
+
+def decode(kind: Any, raw: Any) -> Any:
+    """Return *raw*, values of JSON, as *kind*.
+
+    Raises:
+        Mismatch: it is something else.
+    """
+    return _reader(kind)(raw)
+
+
+def encode(value: Any) -> Any:
+    """Return *value*, as :func:`decode` makes them, as plain values of JSON.
+
+    The last members of a named tuple are left out where they are what they are by default.
+    """
+    if value is None or type(value) in {str, int, float, bool}:
+        return value
+    if isinstance(value, enum.Enum):
+        return value.value
+    if dataclasses.is_dataclass(value):
+        return {f.name: encode(getattr(value, f.name)) for f in dataclasses.fields(value)}
+    if isinstance(value, collections.abc.Mapping):
+        return {key: encode(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [encode(each) for each in _trimmed(value)]
+    return value
+
+
+def _trimmed(values: Any) -> Any:
+    defaults = getattr(values, "_field_defaults", {})
+    end = len(values)
+    while (
+        end > len(values) - len(defaults) and values[end - 1] == defaults[values._fields[end - 1]]
+    ):
+        end -= 1
+    return values[:end]
+
+
+def shown(value: Any) -> str:
+    """Return a value of JSON in short, for an error."""
+    if isinstance(value, dict):
+        return "an object"
+    if isinstance(value, list):
+        return "a list"
+    if isinstance(value, int) and abs(value) >> _INT_BITS:
+        return "a number of more than 64 bits"
+    text = json.dumps(value)
+    return text if len(text) <= _SHOWN_CHARS else f"{text[:_SHOWN_CHARS]}…"
+
+
+@functools.cache
+def _reader(kind: Any) -> Reader:
+    if kind in _SCALARS:
+        return _SCALARS[kind]
+    origin, args = typing.get_origin(kind), typing.get_args(kind)
+    if origin in _GENERICS:
+        return _GENERICS[origin](*args)
+    if isinstance(kind, type):
+        if issubclass(kind, enum.Enum):
+            return functools.partial(_enum, kind)
+        if issubclass(kind, tuple):
+            return _named_tuple(kind)
+        if dataclasses.is_dataclass(kind) or typing.is_typeddict(kind):
+            return _record(kind)
+    msg = f"{kind!r} is no type of a document's member"
+    raise TypeError(msg)
+
+
+def _no(raw: Any, expected: str) -> Mismatch:
+    return Mismatch(expected, shown(raw))
+
+
+def _within(problem: Mismatch, step: str) -> Mismatch:
+    """Return it, as seen from what has the member."""
+    problem.member = step + problem.member
+    return problem
+
+
+def _is_whole(raw: Any) -> bool:
+    return type(raw) is int and not abs(raw) >> _INT_BITS
+
+
+def _text(raw: Any) -> str:
+    if not isinstance(raw, str):
+        raise _no(raw, "text")
+    return raw
+
+
+def _whole(raw: Any) -> int:
+    if not _is_whole(raw):
+        raise _no(raw, "a whole number of 64 bits")
+    return int(raw)
+
+
+def _number(raw: Any) -> float:
+    if not (_is_whole(raw) or (isinstance(raw, float) and math.isfinite(raw))):
+        raise _no(raw, "a finite number")
+    return float(raw)
+
+
+def _boolean(raw: Any) -> bool:
+    if not isinstance(raw, bool):
+        raise _no(raw, "true or false")
+    return raw
+
+
+def _nothing(raw: Any) -> None:
+    if raw is not None:
+        raise _no(raw, "null")
+
+
+def _anything(raw: Any) -> Any:
+    level = [raw]
+    for _ in range(DEEPEST):
+        level = [
+            child
+            for node in level
+            if isinstance(node, dict | list)
+            for child in (node.values() if isinstance(node, dict) else node)
+        ]
+        if not level:
+            return raw
+    raise _no(raw, f"values no deeper than {DEEPEST}")
+
+
+def _enum(kind: type[enum.Enum], raw: Any) -> enum.Enum:
+    for member in kind:
+        if type(raw) is type(member.value) and raw == member.value:
+            return member
+    raise _no(raw, _one_of([member.value for member in kind]))
+
+
+def _literal(*options: Any) -> Reader:
+    def read(raw: Any) -> Any:
+        for option in options:
+            if type(raw) is type(option) and raw == option:
+                return option
+        raise _no(raw, _one_of(options))
+
+    return read
+
+
+def _one_of(options: collections.abc.Sequence[Any]) -> str:
+    texts = [json.dumps(option) for option in options]
+    return texts[0] if len(texts) == 1 else f"one of {', '.join(texts)}"
+
+
+def _union(*kinds: Any) -> Reader:
+    readers = [_reader(kind) for kind in kinds if kind is not types.NoneType]
+    allows_none = len(readers) < len(kinds)
+
+    def read(raw: Any) -> Any:
+        if raw is None and allows_none:
+            return None
+        problems = []
+        for reader in readers:
+            try:
+                return reader(raw)
+            except Mismatch as problem:
+                problems.append(problem)
+        deepest = max(problems, key=lambda problem: len(problem.member))
+        if not deepest.member:
+            deepest.expected = " or ".join(
+                [problem.expected for problem in problems] + ["null"] * allows_none
+            )
+        raise deepest
+
+    return read
+
+
+def _annotated(kind: Any, *metadata: Any) -> Reader:
+    reader = _reader(kind)
+    checks = [each for each in metadata if isinstance(each, Check)]
+
+    def read(raw: Any) -> Any:
+        value = reader(raw)
+        for check in checks:
+            if not check.holds(value):
+                raise _no(raw, check.expected)
+        return value
+
+    return read
+
+
+def _list(kind: Any) -> Reader:
+    reader = _reader(kind)
+
+    def read(raw: Any) -> list[Any]:
+        if not isinstance(raw, list):
+            raise _no(raw, "a list")
+        return [_at(index, reader, each) for index, each in enumerate(raw)]
+
+    return read
+
+
+def _tuple(*kinds: Any) -> Reader:
+    if kinds[-1] is ...:
+        reader = _list(kinds[0])
+        return lambda raw: tuple(reader(raw))
+    readers = [_reader(kind) for kind in kinds]
+    return lambda raw: tuple(_each(raw, readers, least=len(readers)))
+
+
+def _named_tuple(kind: Any) -> Reader:
+    hints = typing.get_type_hints(kind, include_extras=True)
+    readers = [_reader(hints[name]) for name in kind._fields]
+    least = len(readers) - len(kind._field_defaults)
+    return lambda raw: kind(*_each(raw, readers, least=least))
+
+
+def _each(raw: Any, readers: list[Reader], *, least: int) -> list[Any]:
+    if not isinstance(raw, list) or not least <= len(raw) <= len(readers):
+        count = str(least) if least == len(readers) else f"{least} to {len(readers)}"
+        raise _no(raw, f"a list of {count}")
+    pairs = zip(readers, raw, strict=False)  # the last ones may be left out
+    return [_at(index, reader, each) for index, (reader, each) in enumerate(pairs)]
+
+
+def _at(index: int, reader: Reader, raw: Any) -> Any:
+    try:
+        return reader(raw)
+    except Mismatch as problem:
+        raise _within(problem, f"[{index}]") from None
+
+
+def _mapping(names: Any, kind: Any) -> Reader:
+    name_reader, reader = _reader(names), _reader(kind)
+
+    def read(raw: Any) -> dict[str, Any]:
+        if not isinstance(raw, dict):
+            raise _no(raw, "an object")
+        found = {}
+        for name, value in raw.items():
+            try:
+                found[name_reader(name)] = reader(value)
+            except Mismatch as problem:
+                step = f".{name}" if is_name(name) else f"[{shown(name)}]"
+                raise _within(problem, step) from None
+        return found
+
+    return read
+
+
+def _record(kind: Any) -> Reader:
+    hints = typing.get_type_hints(kind, include_extras=True)
+    if dataclasses.is_dataclass(kind):
+        fields = dataclasses.fields(kind)
+        names = {f.name for f in fields}
+        required = {
+            f.name
+            for f in fields
+            if f.default is dataclasses.MISSING and f.default_factory is dataclasses.MISSING
+        }
+    else:
+        names, required = set(hints), set(kind.__required_keys__)
+    readers = {name: _reader(hints[name]) for name in hints if name in names}
+
+    def read(raw: Any) -> Any:
+        if not isinstance(raw, dict):
+            raise _no(raw, "an object")
+        values = {}
+        for name, reader in readers.items():
+            if name in raw:
+                try:
+                    values[name] = reader(raw[name])
+                except Mismatch as problem:
+                    raise _within(problem, f".{name}") from None
+            elif name in required:
+                raise _within(Mismatch("a value", "none"), f".{name}")
+        return kind(**values)
+
+    return read
+
+
+_SCALARS: Final[dict[Any, Reader]] = {
+    Any: _anything,
+    str: _text,
+    int: _whole,
+    float: _number,
+    bool: _boolean,
+    None: _nothing,
+    types.NoneType: _nothing,
+}
+_GENERICS: Final[dict[Any, Callable[..., Reader]]] = {
+    Annotated: _annotated,
+    typing.Literal: _literal,
+    typing.Union: _union,
+    types.UnionType: _union,
+    list: _list,
+    tuple: _tuple,
+    dict: _mapping,
+    collections.abc.Mapping: _mapping,
+}

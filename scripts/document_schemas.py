@@ -1,0 +1,187 @@
+"""Write the JSON Schema of every document: ``docs/schemas`` and ``docs/documents.md``.
+
+Run it after a document has changed; a test compares what it would write with what is there.
+"""
+
+from __future__ import annotations
+
+import collections.abc
+import dataclasses
+import enum
+import importlib
+import json
+import sys
+import types
+import typing
+from pathlib import Path
+from typing import Annotated, Any
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+from airflow_provider.runtime.storage import Document  # noqa: E402
+from airflow_provider.runtime.typed import DEEPEST, Check  # noqa: E402
+
+_PLAIN: dict[Any, dict[str, Any]] = {
+    Any: {},
+    str: {"type": "string"},
+    int: {"type": "integer"},
+    float: {"type": "number"},
+    bool: {"type": "boolean"},
+    None: {"type": "null"},
+    types.NoneType: {"type": "null"},
+}
+
+
+_ABOUT = """\
+# Documents
+
+What a job directory and a savepoint say of themselves lies in documents of JSON. Each has a
+[JSON Schema](https://json-schema.org), which `scripts/document_schemas.py` makes of its class.
+
+Readers ignore members that they do not know, and refuse a version newer than their own (exit code
+2). Anything else that is not as the schema says is damage: one line with the document's address,
+the member and what it should have been, and exit code 4. Beyond what a schema can say:
+
+- a member that its path names, such as a lease's `token`, agrees with it: a copy under another name
+  is damage;
+- values of any type are {} inside one another; whole numbers have 64 bits, others are finite;
+- a document has at most {}, `savepoint.json` 256 MiB; a pipe, a device or a folder in its place is
+  none.
+
+Names of other forms beside documents (`.DS_Store`, `README`, `1.json~`) are passed over.
+"""
+
+
+def documents() -> list[type[Document]]:
+    """Return the classes of all documents, by module and name."""
+    found = []
+    for path in sorted((ROOT / "airflow_provider").rglob("*.py")):
+        if "(Document)" not in path.read_text():
+            continue
+        name = ".".join(path.relative_to(ROOT).with_suffix("").parts)
+        module = importlib.import_module(name)
+        found += [
+            value
+            for value in vars(module).values()
+            if isinstance(value, type) and issubclass(value, Document) and value.__module__ == name
+        ]
+    return [kind for kind in found if kind is not Document]
+
+
+def title_of(kind: type[Document]) -> str:
+    """Return what tells a document from all others: two modules may have one of the same name."""
+    return f"{kind.__module__.rpartition('.')[2]}.{kind.__name__}"
+
+
+def schema_of_document(kind: type[Document]) -> dict[str, Any]:
+    """Return a document's JSON Schema."""
+    schema = schema_of(kind)
+    version = {"type": "integer", "minimum": 0, "maximum": kind.VERSION}
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": title_of(kind),
+        "description": first_line(kind),
+        **schema,
+        "properties": {"version": version, **schema["properties"]},
+        "required": ["version", *schema["required"]],
+    }
+
+
+def schema_of(kind: Any) -> dict[str, Any]:
+    """Return the JSON Schema of a type that :mod:`airflow_provider.runtime.typed` reads."""
+    if kind in _PLAIN:
+        return dict(_PLAIN[kind])
+    origin, args = typing.get_origin(kind), typing.get_args(kind)
+    if origin is not None:
+        return _generic(origin, args)
+    if issubclass(kind, enum.Enum):
+        return {"enum": [member.value for member in kind]}
+    hints = typing.get_type_hints(kind, include_extras=True)
+    if issubclass(kind, tuple):
+        items = [schema_of(hints[name]) for name in kind._fields]
+        least = len(items) - len(kind._field_defaults)
+        return {"type": "array", "prefixItems": items, "minItems": least, "items": False}
+    names, required = _members(kind, hints)
+    return {
+        "type": "object",
+        "properties": {name: schema_of(hints[name]) for name in names},
+        "required": [name for name in names if name in required],
+    }
+
+
+def _generic(origin: Any, args: tuple[Any, ...]) -> dict[str, Any]:
+    if origin is Annotated:
+        return _annotated(args)
+    if origin is typing.Literal:
+        return {"enum": list(args)}
+    if origin in {typing.Union, types.UnionType}:
+        return {"anyOf": [schema_of(each) for each in args]}
+    if origin is list or (origin is tuple and args[-1] is ...):
+        return {"type": "array", "items": schema_of(args[0])}
+    if origin is tuple:
+        items = [schema_of(each) for each in args]
+        return {"type": "array", "prefixItems": items, "minItems": len(items), "items": False}
+    if origin in {dict, collections.abc.Mapping}:
+        names = {} if args[0] is str else {"propertyNames": schema_of(args[0])}
+        return {"type": "object", "additionalProperties": schema_of(args[1]), **names}
+    msg = f"{origin!r} has no schema"
+    raise TypeError(msg)
+
+
+def _annotated(args: tuple[Any, ...]) -> dict[str, Any]:
+    schema = schema_of(args[0])
+    for check in args[1:]:
+        if not isinstance(check, Check):
+            continue
+        if check.shape is not None:
+            schema = schema_of(check.shape)
+        schema |= check.schema or ({} if check.shape else {"description": check.expected})
+    return schema
+
+
+def _members(kind: Any, hints: dict[str, Any]) -> tuple[list[str], set[str]]:
+    if not dataclasses.is_dataclass(kind):
+        return list(hints), set(kind.__required_keys__)
+    fields = dataclasses.fields(kind)
+    missing = dataclasses.MISSING
+    required = {f.name for f in fields if f.default is missing and f.default_factory is missing}
+    return [field.name for field in fields], required
+
+
+def first_line(kind: type) -> str:
+    """Return the first paragraph of a class's docstring, on one line."""
+    return " ".join((kind.__doc__ or "").strip().partition("\n\n")[0].split())
+
+
+def pages() -> dict[str, str]:
+    """Return what there is to write, by its path from the root."""
+    kinds = documents()
+    schemas = {
+        f"docs/schemas/{title_of(kind)}.json": json.dumps(schema_of_document(kind), indent=1) + "\n"
+        for kind in kinds
+    }
+    rows = [
+        f"| {first_line(kind)} | [{title_of(kind)}](schemas/{title_of(kind)}.json) |"
+        for kind in kinds
+    ]
+    limits = f"no deeper than {DEEPEST} lists and objects", f"{Document.MOST_BYTES >> 20} MiB"
+    text = [_ABOUT.format(*limits), "| document | schema |", "|---|---|", *rows]
+    return {**schemas, "docs/documents.md": "\n".join(text) + "\n"}
+
+
+def main() -> None:
+    """Write them, and remove schemas of documents that are no more."""
+    wanted = pages()
+    for path in (ROOT / "docs" / "schemas").glob("*.json"):
+        if str(path.relative_to(ROOT)) not in wanted:
+            path.unlink()
+    for name, text in wanted.items():
+        target = ROOT / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_text(text)
+    print(f"{len(wanted) - 1} schemas in docs/schemas, listed in docs/documents.md")
+
+
+if __name__ == "__main__":
+    main()
