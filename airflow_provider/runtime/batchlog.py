@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Final
 from airflow_provider.runtime.checkpoint import CheckpointLogs, CommitLog, LogPosition, OffsetEntry
 from airflow_provider.runtime.errors import CheckpointError
 from airflow_provider.runtime.jobdir import BATCH
+from airflow_provider.runtime.runs import recent_runs
 
 if TYPE_CHECKING:
     from airflow_provider.runtime.jobdir import JobDirectory, RunDirectory
@@ -67,10 +68,11 @@ class BatchLog:
 
 def committed_batch_run(directory: JobDirectory) -> str | None:
     """Return the BATCH run that has committed the job, finished or not; None if none has."""
-    for run_id in directory.storage.list("runs"):
-        run = directory.run(run_id)
-        if run.batch_commit() is not None and run.rewound() is None:
-            return run_id
+    for record in recent_runs(directory):  # no other run begins after one that has
+        run = directory.run(record.run_id)
+        is_batch = record.mode == BATCH
+        if is_batch and run.batch_commit() is not None and run.rewound() is None:
+            return run.run_id
     return None
 
 

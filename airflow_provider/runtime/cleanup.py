@@ -18,6 +18,7 @@ from airflow_provider.runtime.preparing import (
     open_job_directory,
 )
 from airflow_provider.runtime.process import identify_this
+from airflow_provider.runtime.savepoint import guard_restores
 from airflow_provider.runtime.session import jvm_pid, using_spark
 from airflow_provider.runtime.sinks import EpochCommitter
 
@@ -67,24 +68,25 @@ def clean_up(
         entry=entry or last.entry,
         run_id=last.run_id,
         params=last.params,
+        secret_params=last.secret_params,
         conf=conf or {},
     )
     observer = check_before_cleanup(ask, directory, clock)
     app_name = f"spark-stream cleanup {job_dir}"
     with using_spark(spark, app_name, ask.master, ask.conf) as session:
         job = declare_in(last.mode, ask, last.run_id, session)
+        name = f"cleanup-{uuid.uuid4().hex}"  # of no run: a task would adopt it as its driver
         lease = acquire_lease(
             directory.storage,
-            run_id=last.run_id,
-            driver_id=f"cleanup-{uuid.uuid4().hex}",
+            run_id=name,
+            driver_id=name,
             owner=identify_this(jvm_pid(session)),
             clock=clock,
             observer=observer,
         )
-        try:
+        with lease:
+            guard_restores(directory, lease, clock)
             return _recover(directory, job, last, lease, clock)
-        finally:
-            lease.release()
 
 
 def _recover(
@@ -107,11 +109,10 @@ def _recover(
 
 def _held_back_after(directory: JobDirectory, last: RunRecord, query: str) -> int | None:
     """Return the batch after which the output waits for ``finish()``; None for none."""
-    if directory.run(last.run_id).final() is not None:
-        return None
     if last.mode == BATCH:
-        return -1
-    if draining_run(directory) is None:
+        return -1 if directory.run(last.run_id).final() is None else None
+    draining = draining_run(directory)
+    if draining is None or directory.run(draining).final() is not None:
         return None
     intent = drain_intent(directory, query)
     return intent.batch if intent is not None else None

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import uuid
 from typing import TYPE_CHECKING
 
 from airflow_provider.runtime.asking import Ask
 from airflow_provider.runtime.clock import Clock, SystemClock, to_iso
-from airflow_provider.runtime.errors import ConfigError
+from airflow_provider.runtime.errors import ConfigError, TakeBackError
 from airflow_provider.runtime.jobdir import JobRecord, RewoundRecord
 from airflow_provider.runtime.lease import acquire_lease, settle_free
+from airflow_provider.runtime.names import derive_run_id
 from airflow_provider.runtime.preparing import declare_in, last_run, open_job_directory
 from airflow_provider.runtime.process import identify_this
 from airflow_provider.runtime.queries import spark_repartition
@@ -30,14 +32,17 @@ from airflow_provider.runtime.savepoint import (
     check_partitions,
     check_repartitionable,
     check_restorable,
-    collect_garbage,
+    collect_leftover,
     dispose,
     finish_restore,
+    guard_restores,
+    held_savepoint,
     match_queries,
     open_savepoint,
     refusing,
 )
 from airflow_provider.runtime.session import jvm_pid, using_spark
+from airflow_provider.runtime.sinks.written import Output, Written, output_of
 from airflow_provider.runtime.storage import open_storage
 
 if TYPE_CHECKING:
@@ -100,7 +105,7 @@ def restore_job(
         directory = open_job_directory(job_dir)
     before = _claimed_before(directory, savepoint_url)
     if before is not None:
-        collect_garbage(open_storage(savepoint_url).url.rpartition("/")[0], clock=clock)
+        collect_leftover(savepoint_url, clock=clock)
         return before
     savepoint = open_savepoint(savepoint_url)
     check_restorable(savepoint)
@@ -111,7 +116,10 @@ def restore_job(
     observer = settle_free(directory.storage, clock)
     is_spark_needed = take_back or partitions is not None
     using = using_spark(spark, f"spark-stream restore {directory.url}", None, conf)
-    with using if is_spark_needed else contextlib.nullcontext() as session:
+    with (
+        held_savepoint(savepoint_url, clock) as savepoint,
+        using if is_spark_needed else contextlib.nullcontext() as session,
+    ):
         queries = _declare(directory, entry, conf, session) if take_back and session else ()
         repartition = spark_repartition(session) if partitions is not None and session else None
         with _leased(directory, f"restore-{savepoint.folder}", session, observer, clock) as lease:
@@ -124,6 +132,9 @@ def restore_job(
                 claim_mode=claim_mode,
                 skip_in_flight=skip_in_flight,
                 partitions=partitions,
+                undoes=_undone_by(directory, savepoint, names),
+                supersedes=True,
+                fence=lease,
                 clock=clock,
             )
             _put_job(directory, savepoint, clock)
@@ -143,7 +154,7 @@ def rewind_job(
     conf: Mapping[str, str] | None = None,
     spark: SparkSession | None = None,
     clock: Clock | None = None,
-) -> list[str]:
+) -> list[Undone]:
     """Undo a run: its rows are taken back, the job is as it was before it; no query is started.
 
     Args:
@@ -157,11 +168,13 @@ def rewind_job(
         clock: time; None for the machine's.
 
     Returns:
-        The runs that no longer count, in the order in which they were undone.
+        The runs that no longer count, in the order in which they were undone, and what was taken
+        back of each.
 
     Raises:
         UnknownJobError: no such run.
-        TakeBackError: a run cannot be undone; those after it may be, whole.
+        TakeBackError: a run cannot be undone, or a restore has undone a part of it, and the job
+            goes on from the rest; those after it may be undone, whole.
         LeaseHeldError: a driver is running the job.
 
     Crash safety: no driver runs the job before a call like this one has completed it.
@@ -169,15 +182,71 @@ def rewind_job(
     clock = clock or SystemClock()
     directory = open_job_directory(job_dir)
     later = runs_since(directory, run_id)
+    _check_whole(directory, run_id)
     if not with_later:
         check_start(directory, run_id)
     observer = settle_free(directory.storage, clock)
     with using_spark(spark, f"spark-stream rewind {directory.url}", None, conf) as session:
         queries = _declare(directory, entry, conf, session)
         with _leased(directory, f"rewind-{run_id}", session, observer, clock) as lease:
-            for each in _to_undo(directory, run_id, later, with_later=with_later):
-                Rewind(directory, each, queries, lease, clock).rewind()
-    return [*reversed(later), run_id] if with_later else [run_id]
+            undone = [
+                _undo(directory, each, Rewind(directory, each, queries, lease, clock))
+                for each in _to_undo(directory, run_id, later, with_later=with_later)
+            ]
+    return undone if with_later else undone[-1:]
+
+
+@dataclasses.dataclass(frozen=True)
+class Undone:
+    """What became of a run that was to be undone.
+
+    Attributes:
+        run_id: the run.
+        taken_back: what this call has removed from every sink.
+        before: what had been removed before.
+        standing: what is there; only of a run that a restore has undone in part.
+    """
+
+    run_id: str
+    taken_back: Written
+    before: Written
+    standing: Written
+
+    def __str__(self) -> str:
+        """Return it in words."""
+        said = [f"{self.taken_back} taken back"] if self.taken_back.epochs else []
+        said += [f"{self.before} had been taken back before"] if self.before.epochs else []
+        if self.standing.epochs:
+            return f"run {self.run_id}: undone in part: {'; '.join(said)}; {self.standing} stay"
+        if not said:
+            return f"run {self.run_id}: nothing to undo, it has written nothing; it does not count"
+        return f"run {self.run_id}: undone: {'; '.join(said)}"
+
+
+def _undo(directory: JobDirectory, run_id: str, rewind: Rewind) -> Undone:
+    before = _output_of(directory, run_id)
+    rewind.rewind()
+    after = _output_of(directory, run_id)
+    taken_back = before.standing - after.standing
+    return Undone(run_id, taken_back, before.taken_back, after.standing)
+
+
+def _output_of(directory: JobDirectory, run_id: str) -> Output:
+    return output_of(map(directory.committables, directory.query_names()), run_id)
+
+
+def _check_whole(directory: JobDirectory, run_id: str) -> None:
+    """Refuse a run of which a restore has undone only what came after its savepoint."""
+    rewound, output = directory.run(run_id).rewound(), _output_of(directory, run_id)
+    if rewound is not None and output.standing.epochs:
+        msg = (
+            f"{directory.url}: run {run_id!r} is undone in part, and nothing was done now: the job "
+            f"was set to {rewound.savepoint} at {rewound.at}, in the middle of the run. "
+            f"{output.taken_back} were taken back; {output.standing} stay, because the job goes "
+            "on from there. To undo them, too, set the job to a savepoint from before the run: "
+            "spark-stream savepoint restore URL JOB_DIR --take-back"
+        )
+        raise TakeBackError(msg)
 
 
 def _to_undo(
@@ -207,16 +276,15 @@ def _leased(
     with refusing(directory.url, "written"):
         lease = acquire_lease(
             directory.storage,
-            run_id=what,
+            run_id=derive_run_id(what),  # the folder may have been renamed, the run's id be long
             driver_id=f"{what.partition('-')[0]}-{uuid.uuid4().hex}",
             owner=identify_this(*([jvm_pid(session)] if session else [])),
             clock=clock,
             observer=observer,
         )
-    try:
+    with lease:
+        guard_restores(directory, lease, clock)
         yield lease
-    finally:
-        lease.release()
 
 
 def _claimed_before(directory: JobDirectory, savepoint_url: str) -> RestoreRecord | None:
@@ -240,6 +308,7 @@ def _declare(
         entry=entry or last.entry,
         run_id=last.run_id,
         params=last.params,
+        secret_params=last.secret_params,
         conf=conf or {},
     )
     return declare_in(last.mode, ask, last.run_id, spark).queries
@@ -261,6 +330,7 @@ def _take_back(
 
 
 def _batch_of(savepoint: Savepoint, name: str) -> int:
+    """Return the epoch after which a restored query goes on; -1 for one that begins anew."""
     saved = savepoint.record.queries.get(name)
     return saved.epoch if saved is not None else -1
 
@@ -289,17 +359,28 @@ def _put_job(directory: JobDirectory, savepoint: Savepoint, clock: Clock) -> Non
         directory.put_job(JobRecord(name=savepoint.record.job, created=created))
 
 
-def _mark_rewound(directory: JobDirectory, record: RestoreRecord, clock: Clock) -> None:
-    """Record of the runs that wrote after the savepoint that they no longer count. Idempotent."""
+def _undone_by(
+    directory: JobDirectory, savepoint: Savepoint, names: Mapping[str, str]
+) -> list[str]:
+    """Return the runs that wrote after the savepoint: they no longer count."""
+    undone = []
     for run_id in directory.run_ids():
-        run = directory.run(run_id)
-        final = run.final()
-        if final is not None and all(
+        final = directory.run(run_id).final()
+        if final is None or any(
             (query["batch_id"] if query["batch_id"] is not None else -1)
-            <= record.queries.get(name, {"batch": -1})["batch"]
+            > _batch_of(savepoint, names.get(name, ""))
             for name, query in final.queries.items()
         ):
-            continue
-        run.put_rewound(
+            undone.append(run_id)
+    return undone
+
+
+def _mark_rewound(directory: JobDirectory, record: RestoreRecord, clock: Clock) -> None:
+    """Record of the runs that the restore has named that they no longer count. Idempotent.
+
+    Not of those that are there now: a driver that was taken for dead may come here late.
+    """
+    for run_id in record.undoes:
+        directory.run(run_id).put_rewound(
             RewoundRecord(run_id=run_id, savepoint=record.savepoint, at=to_iso(clock.now()))
         )

@@ -18,6 +18,7 @@ while the queries are restored      goes on (savepoint/restoring.py)
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import logging
 import re
@@ -33,6 +34,7 @@ from airflow_provider.runtime.errors import (
     UnknownJobError,
 )
 from airflow_provider.runtime.jobdir import RewoundRecord
+from airflow_provider.runtime.runs import runs_newest_first
 from airflow_provider.runtime.savepoint import (
     REWIND_PREFIX,
     Restores,
@@ -40,9 +42,10 @@ from airflow_provider.runtime.savepoint import (
     begin_restore,
     check_not_parted,
     check_not_parted_in,
-    collect_garbage,
+    collect_leftover,
     dispose,
     finish_restore,
+    held_savepoint,
     job_source,
     open_savepoint,
     retain,
@@ -84,21 +87,23 @@ def runs_since(directory: JobDirectory, run_id: str) -> list[str]:
     Raises:
         UnknownJobError: there is no such run.
     """
-    ids = directory.run_ids()
-    if run_id not in ids:
-        msg = f"{directory.url}: no run {run_id!r}, so there is nothing to rewind"
-        raise UnknownJobError(msg)
-    return ids[ids.index(run_id) + 1 :]
+    since: list[str] = []
+    for record in runs_newest_first(directory):
+        if record.run_id == run_id:
+            return since[::-1]
+        since.append(record.run_id)
+    msg = f"{directory.url}: no run {run_id!r}, so there is nothing to rewind"
+    raise UnknownJobError(msg)
 
 
 def replayable_runs(directory: JobDirectory, run_id: str, keep: int) -> list[str]:
     """Return the newest *keep* runs that count, newest first; this one is the first of them."""
     newest = [run_id]
-    for other in reversed(directory.run_ids() if keep > 1 else []):  # reads each run's record
+    for other in runs_newest_first(directory) if keep > 1 else ():
+        if other.run_id != run_id and directory.run(other.run_id).rewound() is None:
+            newest.append(other.run_id)
         if len(newest) >= keep:
             break
-        if other != run_id and directory.run(other).rewound() is None:
-            newest.append(other)
     return newest[:keep]
 
 
@@ -148,7 +153,7 @@ def _take(directory: JobDirectory, source: Source, name: str, clock: Clock) -> N
         place = root.at(name if number == 1 else f"{name}+{number}")
         try:
             if place.list(""):
-                collect_garbage(root.url, only=place.url.rpartition("/")[2], clock=clock)
+                collect_leftover(place.url, clock=clock)
             take_savepoint(source, place.url, origin=_ORIGIN, aligned_timeout_s=0, clock=clock)
         except SavepointBusyError as error:
             if number == _TRIES:
@@ -298,18 +303,22 @@ class Rewind:
         Idempotent: by run id.
         """
         run = self.directory.run(self.run_id)
-        if run.rewound() is None:
-            self.check()
-            undone = _stands(self.directory, self.run_id)
-            savepoint = check_start(self.directory, self.run_id) if undone else None
-            if undone:
-                self._undo(savepoint)
-            url = savepoint.url if savepoint is not None else None
-            run.put_rewound(
-                RewoundRecord(run_id=self.run_id, savepoint=url, at=to_iso(self.clock.now()))
-            )
-            failpoints.hit("rewind.recorded")
-        self._finish_restore()
+        with contextlib.ExitStack() as holding:  # the savepoint, from the intent to the end
+            if run.rewound() is None:
+                self.check()
+                undone = _stands(self.directory, self.run_id)
+                savepoint = check_start(self.directory, self.run_id) if undone else None
+                url = savepoint.url if savepoint is not None else None
+                if url is not None:
+                    holding.enter_context(held_savepoint(url, self.clock))
+                at = to_iso(self.clock.now())
+                if undone:
+                    self._undo(savepoint)
+                else:
+                    Restores(self.directory).undo(self.run_id, self.fence, at)
+                run.put_rewound(RewoundRecord(run_id=self.run_id, savepoint=url, at=at))
+                failpoints.hit("rewind.recorded")
+            self._finish_restore(holding)
 
     def _undo(self, savepoint: Savepoint | None) -> None:
         """Take back the run's rows, and put the intent to restore the queries."""
@@ -319,14 +328,24 @@ class Rewind:
         failpoints.hit("rewind.taken_back")
         saved = savepoint.record.queries if savepoint is not None else {}
         names = {q.name: q.name if q.name in saved else "" for q in self.queries}
-        begin_restore(self.directory, savepoint, names=names, clock=self.clock)
+        begin_restore(
+            self.directory,
+            savepoint,
+            names=names,
+            undoes=[self.run_id],
+            fence=self.fence,
+            clock=self.clock,
+        )
         failpoints.hit("rewind.intended")
 
-    def _finish_restore(self) -> None:
+    def _finish_restore(self, holding: contextlib.ExitStack) -> None:
         last, rewound = Restores(self.directory).last(), self.directory.run(self.run_id).rewound()
         ours = last is not None and rewound is not None and last.savepoint == rewound.savepoint
-        if last is not None and last.done is None and ours:
-            finish_restore(self.directory, last, self.fence, self.clock)
+        if last is None or not ours:
+            return
+        if last.done is None and last.savepoint is not None:
+            holding.enter_context(held_savepoint(last.savepoint, self.clock))
+        finish_restore(self.directory, last, self.fence, self.clock)
 
     def _check_declared(self, record: RunRecord) -> None:
         """Refuse when rows lie where the job's function no longer leads."""

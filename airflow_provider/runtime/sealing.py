@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING
 
 from airflow_provider.runtime.clock import to_iso
 from airflow_provider.runtime.final import describe_query
 from airflow_provider.runtime.jobdir import FINISHED, SUSPENDED, FinalCheckpoint
+from airflow_provider.runtime.late import describe_late_rows, total_of
 from airflow_provider.runtime.lifecycle import AtEnd, QueryPhase
 from airflow_provider.runtime.progress import marks_now
 from airflow_provider.runtime.queries import StateOperator, read_state_operators, reported_state
@@ -20,6 +22,8 @@ if TYPE_CHECKING:
     from airflow_provider.runtime.lifecycle import Lifecycle
     from airflow_provider.runtime.preparing import DeclaredJob
     from airflow_provider.runtime.queries import BatchQuery, RunningQuery
+
+log = logging.getLogger(__name__)
 
 
 def final_of(
@@ -37,8 +41,8 @@ def final_of(
     """Return the final checkpoint of a run whose last epochs are published; nothing is written."""
     counts = [query.epochs.rows_read() for query in queries.values()]
     known = [count for count in counts if count is not None]
-    return FinalCheckpoint(
-        job=job.name,
+    final = FinalCheckpoint(
+        job=directory.name() or job.name,
         run_id=run.run_id,
         outcome=FINISHED if at_end is AtEnd.DRAIN else SUSPENDED,
         mode=job.plan.mode,
@@ -58,7 +62,12 @@ def final_of(
             )
             for name, query in queries.items()
         },
+        late_rows=total_of({name: query.epochs.late_rows() for name, query in queries.items()}),
     )
+    told = describe_late_rows(final.to_dict())
+    if told is not None:
+        log.warning("run=%s: %s", run.run_id, told)
+    return final
 
 
 def _state_operators(

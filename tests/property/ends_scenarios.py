@@ -26,6 +26,7 @@ POINTS = (
     ("recover.planned", 1),
     ("recover.published", 1),
     ("recover.cleaned", 1),
+    ("final.sealed", 1),
     ("final.put", 1),
 )
 POINTS_OF_A_DRAIN = (

@@ -27,6 +27,7 @@ from airflow_provider.runtime.errors import (
     RunCancelledError,
     RunFailedError,
     StopError,
+    StopNotYetError,
     UnknownJobError,
 )
 
@@ -149,7 +150,7 @@ class World:
                 driver.stop(aligned_timeout_s=aligned_timeout_s, savepoint=savepoint)
             except UnknownJobError:  # it does not run yet, or no longer
                 CLOCK.sleep(0.02)
-            except StopError:
+            except (StopError, StopNotYetError):
                 assert interruption is not None
                 return
             else:

@@ -127,8 +127,12 @@ class BatchBench(EpochBench):
         directory = JobDirectory(self.storage)
         self.run = directory.run("r1")
         self.run.put_record(a_run(mode="BATCH", query_ids={"q": QUERY_ID}))
-        log = commit_log_of(directory, self.run, "q", mode="BATCH")
-        self.spark = types.SimpleNamespace(logs=log)
+
+    @property
+    def spark(self) -> types.SimpleNamespace:
+        """Return what commits the run, where a stream has Spark's log."""
+        log = commit_log_of(JobDirectory(self.storage), self.run, "q", mode="BATCH")
+        return types.SimpleNamespace(logs=log)
 
     def opened(self) -> EpochCommitter:
         """Take the lease as an attempt does, which holds everything back until finish()."""

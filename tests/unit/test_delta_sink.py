@@ -18,11 +18,19 @@ from deltalake import DeltaTable, TableFeatures, write_deltalake
 from deltalake.exceptions import DeltaError
 
 from airflow_provider.runtime import failpoints
-from airflow_provider.runtime.errors import ConfigError, LeaseLostError, SinkError, TakeBackError
+from airflow_provider.runtime.errors import (
+    CheckpointError,
+    ConfigError,
+    CorruptDocumentError,
+    LeaseLostError,
+    SinkError,
+    TakeBackError,
+)
 from airflow_provider.runtime.sinks.delta import delta
 from airflow_provider.runtime.sinks.delta.datafiles import partition_of
 from airflow_provider.runtime.sinks.delta.log import DeltaLog
 from airflow_provider.runtime.sinks.protocol import Committable, EpochId
+from airflow_provider.runtime.sinks.records import EpochRecords
 from tests.unit.delta_support import (
     QUERY_ID,
     SCHEMA,
@@ -33,6 +41,7 @@ from tests.unit.delta_support import (
     staged,
     visible,
 )
+from tests.unit.support import bench, counted
 
 OTHER = QUERY_ID.replace("0", "1")
 
@@ -104,6 +113,31 @@ def wait_for(path):
         time.sleep(0.005)
 
 
+def test_a_record_that_names_other_files_is_refused(folder):
+    """A committable can neither add nor remove what was not staged for its epoch."""
+    commit(folder, staged(folder, 0, "a"))
+    changed, sink = staged(folder, 1, "b"), delta(str(folder))
+    for path in (
+        "/srv/theirs.parquet",
+        "../theirs.parquet",
+        "part-0.parquet",
+        f"spark-stream-{QUERY_ID}/1-1/../../../theirs.parquet",
+        f"spark-stream-{QUERY_ID}/1-2/part-00000-x.parquet",
+        "s3://theirs/part-0.parquet",
+        7,
+    ):
+        changed.data["files"][0][0] = path
+        for act_on in (
+            lambda: sink.commit(changed, OpenFence()),
+            lambda: sink.check_take_back([changed]),
+            lambda: sink.take_back([changed], OpenFence()),
+        ):
+            with pytest.raises(CorruptDocumentError, match="the record of epoch 1 of query 'q'"):
+                act_on()
+
+    assert ["a"] == visible(folder)
+
+
 # --- publishing -----------------------------------------------------------------------------------
 
 
@@ -127,6 +161,75 @@ def test_a_commit_twice_is_a_commit(folder):
     assert 0 == act(folder, "commit", [committable]).wait(60)
 
     assert ["a"] == visible(folder)
+
+
+def test_an_epoch_that_later_ones_have_followed_is_not_added_again(folder):
+    """Also when it comes last: its files tell that the table has it."""
+    first, second = staged(folder, 0, "a"), staged(folder, 1, "b")
+    commit(folder, first, second, first)
+
+    assert ["a", "b"] == visible(folder)
+
+
+def test_an_epoch_that_was_left_out_is_refused(folder):
+    """A table that has gone past an epoch does not have it, and never says that it has."""
+    late, later = staged(folder, 1, "late"), staged(folder, 2, "later")
+    commit(folder, staged(folder, 0, "a"), later)
+    for _ in range(2):
+        with pytest.raises(CheckpointError, match="epoch 1 .* is not there, but epoch 2"):
+            commit(folder, late)
+
+    assert ["a", "later"] == visible(folder)
+
+
+def test_a_pre_commit_that_lands_late_is_never_recorded_without_its_rows(tmp_path, monkeypatch):
+    """An epoch of an overtaken driver is in the table, or no record says that it is published."""
+    with bench(tmp_path / "job", HandStagedDelta(tmp_path / "table")) as job:
+        first = job.begun().recovered()
+        put = EpochRecords.put_precommit
+
+        def put_late(records, record):
+            monkeypatch.setattr(EpochRecords, "put_precommit", put)
+            overtaking.append(job.recovered())
+            return put(records, record)
+
+        def batch(driver, epoch):
+            job.spark.plan(epoch)
+            driver.pre_commit(rows_of_epoch(epoch, f"row {epoch}"), epoch, counted(1))
+            job.spark.commit(epoch)
+
+        overtaking = []
+        batch(first, 0)
+        first.commit_ready()
+        monkeypatch.setattr(EpochRecords, "put_precommit", put_late)
+        batch(first, 1)
+        batch(overtaking[0], 2)
+        for goes_on in (overtaking[0].commit_ready, job.recovered):
+            with contextlib.suppress(CheckpointError):
+                goes_on()
+
+        recorded = [f"row {epoch}" for epoch in job.records.find().published]
+        assert visible(tmp_path / "table") == recorded
+
+
+def test_a_driver_that_was_overtaken_hears_of_its_lease_not_of_its_epoch(folder):
+    """An epoch that is refused may be of an overtaken driver, whose lease says more."""
+    late = staged(folder, 0, "late")
+    commit(folder, staged(folder, 1, "later"))
+
+    with pytest.raises(LeaseLostError):
+        delta(str(folder)).commit(late, LostFence())
+
+
+def test_an_epoch_left_out_while_its_driver_was_paused_is_refused(folder):
+    """The epoch after it gets into the table between the look and the version: it looks again."""
+    late, later = staged(folder, 0, "late"), staged(folder, 1, "later")
+    commit(folder, staged(folder, 0, "other", query_id="another"))
+    paused = CallingFence(lambda: commit(folder, later))
+    with pytest.raises(CheckpointError, match="epoch 0 .* is not there"):
+        delta(str(folder)).commit(late, paused)
+
+    assert ["later", "other"] == visible(folder)
 
 
 def test_an_epoch_without_rows_makes_the_table_and_no_version(folder):
@@ -335,6 +438,57 @@ def test_taking_back_removes_the_epochs_and_nothing_else(folder):
 
         assert ["other 1", "other 2", "sink 0", "theirs"] == visible(folder)
         assert before + 1 == DeltaTable(str(folder)).version()
+
+
+def test_taking_back_leaves_three_numbers_however_many_epochs_there_were(folder):
+    """The table remembers from where on everything was taken back, and not each epoch."""
+    committables = [staged(folder, epoch, "a") for epoch in range(6)]
+    commit(folder, *committables[:5])
+    sink = delta(str(folder))
+    for first in (4, 2, 1):  # a second take-back may go further back
+        sink.take_back(committables[:0:-1][: 6 - first], OpenFence())
+        for late in committables[first:]:
+            commit(folder, late)
+        assert first == len(visible(folder))
+
+    table = DeltaTable(str(folder))
+    names = ("", "/taken-back-from", "/published-below")
+    assert [5, 1, 5] == [table.transaction_version(f"{QUERY_ID}{name}") for name in names]
+    assert None is table.transaction_version(f"{QUERY_ID}/taken-back/4")
+    assert not (folder / committables[5].data["files"][0][0]).exists()
+
+
+def test_a_staging_that_was_taken_back_before_anything_was_published_is_removed(folder):
+    """Without a published epoch no older version of the table names a file."""
+    waiting = staged(folder, 0, "a")
+    delta(str(folder)).take_back([waiting], OpenFence())
+
+    assert not (folder / waiting.data["files"][0][0]).exists()
+
+
+def test_a_query_id_that_was_taken_back_publishes_nothing_any_more(folder):
+    """Also not an epoch that nobody knew of when its predecessors were taken back."""
+    first, unknown = staged(folder, 0, "a"), staged(folder, 1, "b")
+    commit(folder, first)
+    delta(str(folder)).take_back([first], OpenFence())
+    commit(folder, unknown)
+
+    assert [] == visible(folder)
+
+
+def test_an_epoch_in_between_is_not_taken_back_alone(folder):
+    """All from an epoch on is taken back, or nothing: later ones would be refused as well."""
+    first, second = staged(folder, 0, "a"), staged(folder, 1, "b")
+    commit(folder, first, second)
+    for refused in (delta(str(folder)).check_take_back, take_back_open(folder)):
+        with pytest.raises(TakeBackError, match="epoch 1 is after what is taken back"):
+            refused([first])
+
+    assert ["a", "b"] == visible(folder)
+
+
+def take_back_open(folder):
+    return lambda committables: delta(str(folder)).take_back(committables, OpenFence())
 
 
 def test_the_older_version_can_still_be_read(folder):

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import dataclasses
 import shutil
 
 import pytest
 
 from airflow_provider.runtime.errors import CheckpointError, LeaseLostError, SinkError
-from airflow_provider.runtime.sinks import EpochRecord
-from tests.unit.support import QUERY_ID, EpochBench, FakeFrame, FakeSink, HandStagedFiles, counted
+from airflow_provider.runtime.sinks import EpochRecord, EpochRecords, folding
+from tests.unit.support import (
+    QUERY_ID,
+    EpochBench,
+    FakeFrame,
+    FakeSink,
+    HandStagedFiles,
+    bench,
+    counted,
+)
 
 
 @pytest.fixture
@@ -441,6 +450,31 @@ def test_a_batch_that_an_overtaken_driver_commits_late_is_published(job, sink, n
     assert (2, 2) == (new.rows_read(), new.run_rows("fake"))
 
 
+def test_late_rows_are_counted_over_batches_and_drivers(job):
+    """
+    A run's late rows grow by operator; a batch that is run again counts once, and what a driver
+    cannot count makes the sum unknown.
+    """
+    first = job.recovered()
+    assert {} == first.late_rows()
+    for epoch, late in enumerate([{"0": 0}, {"0": 40, "1": 2}]):
+        job.spark.plan(epoch)
+        first.pre_commit(FakeFrame("a"), epoch, counted(1), lambda late=late: late)
+        job.spark.commit(epoch)
+    job.spark.plan(2)
+    first.pre_commit(FakeFrame("b"), 2, counted(1), lambda: {"0": 5})
+    assert {"0": 45, "1": 2} == first.late_rows()
+
+    second = job.recovered()
+    assert {"0": 40, "1": 2} == second.late_rows()
+    second.pre_commit(FakeFrame("b"), 2, counted(1), lambda: {"0": 5})
+    job.spark.commit(2)
+    assert {"0": 45, "1": 2} == second.late_rows()
+
+    second.pre_commit(FakeFrame("c"), 3, counted(1), lambda: None)
+    assert second.late_rows() is None
+
+
 def test_a_batch_that_two_drivers_ran_is_published_once(job, sink):
     """
     When an overtaken driver commits a batch that the new one has just run again, what the new one
@@ -508,6 +542,201 @@ def test_a_checkpoint_older_than_what_was_published_is_refused(job, sink):
     with pytest.raises(CheckpointError):
         job.recovered()
     assert record_of(job, 0).committed is not None
+
+
+# --- late pre-commits and late commits ------------------------------------------------------------
+
+
+class Forgetful(HandStagedFiles):
+    """A sink that is told what to forget, and has lost what it is told to have lost."""
+
+    def __init__(self, folder):
+        super().__init__(folder)
+        self.lost, self.asked, self.forgotten = False, [], []
+
+    def check_published(self, committable):
+        self.asked.append(committable.epoch.epoch)
+        if self.lost:
+            raise CheckpointError("lost")
+
+    def forget(self, query_id, epochs):
+        self.forgotten.append((query_id, epochs))
+
+
+def test_a_place_that_has_lost_the_newest_epoch_is_refused_before_anything_is_published(tmp_path):
+    """
+    A start asks each sink that can lose what it has confirmed for the newest published epoch.
+    """
+    sink = Forgetful(tmp_path / "out")
+    with bench(tmp_path / "job", sink) as job:
+        driver = job.begun().published(2).recovered()
+        assert [1] == sink.asked
+        job.spark.plan(2)
+        driver.pre_commit(FakeFrame("row 2"), 2, counted(1))
+        job.spark.commit(2)
+        sink.lost = True
+        with pytest.raises(CheckpointError, match="lost"):
+            job.recovered()
+
+    assert ["row 0", "row 1"] == sink.visible()
+
+
+def test_a_place_forgets_the_epochs_whose_records_are_folded(tmp_path, monkeypatch):
+    """
+    What a line of the history stands for is neither committed again nor taken back.
+    """
+    monkeypatch.setattr(folding, "KEEP_EPOCHS", 2)
+    sink = Forgetful(tmp_path / "out")
+    with bench(tmp_path / "job", sink) as job:
+        job.begun().published(5).recovered("a later run")
+
+    assert (QUERY_ID, [(0, 2)]) == sink.forgotten[-1]
+
+
+def test_a_late_pre_commit_of_an_overtaken_driver_is_published(job, sink, monkeypatch):
+    """
+    A driver is paused between its last look at the lease and its record: what it puts after its
+    successor has recovered is published before any later epoch, and counted.
+    """
+    old = job.recovered()
+    run_epoch(job, old, 0, "a")
+    old.commit_ready()
+    job.spark.plan(1)
+    put, took_over = EpochRecords.put_precommit, []
+
+    def paused(records, record):
+        monkeypatch.setattr(EpochRecords, "put_precommit", put)
+        took_over.append(job.recovered())
+        return put(records, record)
+
+    monkeypatch.setattr(EpochRecords, "put_precommit", paused)
+    old.pre_commit(FakeFrame("b"), 1, counted(1))
+    job.spark.commit(1)
+    new = took_over[0]
+    run_epoch(job, new, 2, "the last windows")
+    new.commit_ready()
+
+    assert {0: ["a"], 1: ["b"], 2: ["the last windows"]} == sink.published
+    assert [0, 1, 2] == sink.asked("commit")
+    assert (3, 3) == (new.rows_read(), new.run_rows("fake"))
+
+
+@pytest.mark.parametrize("again", [True, False], ids=["with another batch", "as the last one"])
+def test_a_commit_that_was_reported_as_failed_takes_effect_later(job, sink, again):
+    """
+    A query that is started again in its driver keeps what it has staged for the open batch, which
+    Spark's own log may yet count.
+    """
+    committer = job.recovered()
+    run_epoch(job, committer, 0, "a")
+    job.spark.plan(1)
+    committer.pre_commit(FakeFrame("b"), 1, counted(1))
+    committer.give_up_open()
+    assert (0, 1) == (committer.last_record().epoch, committer.rows_read())
+
+    committer.begin_again()
+    job.spark.commit(1)
+    if again:
+        run_epoch(job, committer, 2, "c")
+        committer.commit_ready()
+    committer.commit_through(job.spark.logs.position().last_commit)
+
+    assert {0: ["a"], 1: ["b"], **({2: ["c"]} if again else {})} == sink.published
+    assert (2 + again, 2 + again) == (committer.rows_read(), committer.run_rows("fake"))
+
+
+def test_a_batch_that_its_driver_runs_again_is_staged_beside_its_first_run(job, sink):
+    """
+    What the second run has staged takes the place of the first one's, which is removed only when
+    the epoch is published.
+    """
+    committer = job.recovered()
+    job.spark.plan(0)
+    committer.pre_commit(FakeFrame("first"), 0, counted(5))
+    committer.give_up_open()
+    committer.begin_again()
+    committer.pre_commit(FakeFrame("second"), 0, counted(5))
+    assert {"0-1": ["first"], "0-2": ["second"]} == sink.staged
+
+    job.spark.commit(0)
+    committer.commit_ready()
+
+    assert {0: ["second"]} == sink.published
+    assert {} == sink.staged
+    assert (5, 1) == (committer.rows_read(), committer.run_rows("fake"))
+    assert [] == list(job.records.find().precommitted)
+
+
+def test_a_restart_keeps_what_an_overtaken_driver_may_still_commit(job, sink):
+    """
+    A batch that two drivers have staged, and the second one's query failed in, is published once
+    its commit appears, whoever wrote it, also when Spark has gone on to the next batch.
+    """
+    old = job.recovered()
+    job.spark.plan(0)
+    old.pre_commit(FakeFrame("a"), 0, counted(1))
+    new = job.recovered()
+    new.pre_commit(FakeFrame("a"), 0, counted(1))
+    new.give_up_open()
+    new.begin_again()
+    job.spark.commit(0)
+    run_epoch(job, new, 1, "b")
+    new.commit_ready()
+    new.remove_leftovers()
+
+    assert {0: ["a"], 1: ["b"]} == sink.published
+    assert {} == sink.staged
+    assert [] == list(job.records.find().precommitted)
+
+
+def test_a_start_publishes_an_epoch_that_was_passed_over(job, sink):
+    """
+    Where a later epoch was published and an earlier one only pre-committed, the earlier one is
+    published at the next start.
+    """
+    first = job.recovered()
+    for epoch in range(3):
+        run_epoch(job, first, epoch, f"row {epoch}")
+    done = dataclasses.replace(record_of(job, 2), committed="then")
+    job.records.put_published(done)
+    job.recovered()
+
+    assert [0, 1] == sink.asked("commit")
+    assert (0, 1, 2) == job.records.find().published
+
+
+def test_a_run_does_not_end_over_a_batch_that_nobody_recorded(job, sink):
+    """
+    Also while a driver runs, a batch that is committed and whose output no record names is refused.
+    """
+    committer = job.recovered()
+    run_epoch(job, committer, 0, "a")
+    job.spark.run(1)
+
+    with pytest.raises(CheckpointError, match="batch 1 is committed, but what it wrote is not"):
+        committer.commit_through(1)
+    with pytest.raises(CheckpointError, match="batch 1 is committed, but what it wrote is not"):
+        run_epoch(job, committer, 2, "c")
+    assert {0: ["a"]} == sink.published
+    assert 2 == job.spark.logs.position().open_batch
+
+
+def test_a_late_pre_commit_of_a_published_epoch_is_removed_at_the_end(job, sink):
+    """
+    A record that an overtaken driver puts after its epoch was published leaves nothing behind.
+    """
+    committer = job.recovered()
+    run_epoch(job, committer, 0, "a")
+    late = record_of(job, 0)
+    committer.begin_again()
+    committer.commit_through(0)
+    sink.staged["0-7"] = ["late"]
+    late_sinks = [{**late.sinks[0], "data": {"key": "0-7"}}]
+    job.records.put_precommit(dataclasses.replace(late, token=7, sinks=late_sinks))
+    committer.remove_leftovers()
+
+    assert ({}, {}) == (sink.staged, dict(job.records.find().precommitted))
+    assert {0: ["a"]} == sink.published
 
 
 # --- counting -----------------------------------------------------------------------------------

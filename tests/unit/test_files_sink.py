@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from airflow_provider.runtime import failpoints, files
-from airflow_provider.runtime.errors import ConfigError, LeaseLostError, SinkError
+from airflow_provider.runtime.errors import (
+    ConfigError,
+    CorruptDocumentError,
+    LeaseLostError,
+    SinkError,
+)
 from airflow_provider.runtime.sinks import Committable, EpochId
 from airflow_provider.runtime.sinks.files import _final_name
+from airflow_provider.runtime.sinks.staging import stage_files
 from airflow_provider.runtime.testing import LosingFence, OpenFence
 from tests.unit.support import QUERY_ID, HandStagedFiles, stage_by_hand, staging_of
 
@@ -250,6 +259,195 @@ def test_a_rename_that_was_about_to_happen_finds_nothing(sink, output):
     with pytest.raises(SinkError, match="neither published nor staged"):
         sink.commit(committable, fence)
     assert [] == sink.visible()
+
+
+def test_what_is_staged_goes_before_what_is_published(sink, output):
+    """
+    Before the first published file is deleted nothing is left that a paused driver could rename.
+    """
+    committable = stage_by_hand(output, ["a", "b"])
+    half = OpenFence()
+    half.check = lambda: (output / committable.data["files"][0][1]).exists() and _stop()
+    with pytest.raises(SimulatedCrashError):
+        sink.commit(committable, half)
+    left = []
+    looking = OpenFence()
+    looking.check = lambda: left.append(staging_of(output).exists())
+    sink.take_back([committable], looking)
+
+    assert [False, False] == left
+    assert [] == sink.visible()
+
+
+def _stop():
+    raise SimulatedCrashError
+
+
+# --- records that were changed ------------------------------------------------------------------
+
+FINAL = f"part-0000000000-00000-{QUERY_ID}.json"
+
+
+@pytest.mark.parametrize(
+    "move",
+    [
+        ("a.json", f"../{FINAL}"),
+        ("a.json", f"/srv/{FINAL}"),
+        ("a.json", f"k=1/../../{FINAL}"),
+        ("a.json", f"./{FINAL}"),
+        ("a.json", "theirs.json"),
+        ("a.json", FINAL.replace("part-0000000000", "part-0000000001")),
+        ("a.json", FINAL.replace(QUERY_ID, "another")),
+        ("a.json", 7),
+        ("../../../victim", FINAL),
+        ("/etc/hostname", FINAL),
+        ("", FINAL),
+    ],
+)
+@pytest.mark.parametrize("action", ["commit", "check_take_back", "take_back"])
+def test_a_record_that_names_other_files_touches_none(sink, output, tmp_path, move, action):
+    """
+    A committable that names what the sink has not staged for the epoch is refused as a whole.
+    """
+    committable = stage_by_hand(output, ["a"])
+    committable.data["files"].append(list(move))
+    for place in (tmp_path / FINAL, tmp_path / "victim", output / "theirs.json"):
+        place.parent.mkdir(exist_ok=True)
+        place.write_text("theirs")
+    before = names(tmp_path)
+    with pytest.raises(CorruptDocumentError, match="the record of epoch 0 of query 'q' names"):
+        _act(sink, action, committable)
+
+    assert before == names(tmp_path)
+
+
+@pytest.mark.parametrize("data", [{}, {"files": 7}, {"files": ["ab", "c"]}, {"files": None}])
+def test_a_record_without_its_members_is_damage(sink, data):
+    """
+    A committable that another sink, or nobody, has made is one line and not a traceback.
+    """
+    with pytest.raises(CorruptDocumentError, match="the record of epoch 0"):
+        sink.commit(Committable(EpochId("q", QUERY_ID, 0, 1), data), OpenFence())
+
+
+@pytest.mark.parametrize("query_id", ["", "..", "../victim", "/srv", ".hidden", "a/b"])
+def test_a_query_id_that_leads_elsewhere_is_damage(query_id):
+    """
+    An epoch's folder is called after the query's id, so an id that is none of Spark's is refused.
+    """
+    with pytest.raises(CorruptDocumentError, match="is no epoch of Spark's"):
+        EpochId("q", query_id, 0, 1)
+
+
+@pytest.mark.parametrize("action", ["commit", "take_back"])
+@pytest.mark.parametrize("link", ["published", "staged", "staging"])
+def test_nothing_is_reached_by_a_symbolic_link(sink, output, tmp_path, action, link):
+    """
+    A link in the place of one of the sink's folders leads neither a rename nor a removal away.
+    """
+    committable = stage_by_hand(output, ["a"], partition="k=1/")
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / FINAL).write_text("theirs")
+    places = {
+        "published": output / "k=1",
+        "staged": staging_of(output) / "0-1" / "k=1",
+        "staging": staging_of(output),
+    }
+    place = places[link]
+    place.parent.mkdir(exist_ok=True)
+    if place.exists():
+        place.rename(tmp_path / "away")
+    place.symlink_to(tmp_path / "elsewhere", target_is_directory=True)
+    with pytest.raises((CorruptDocumentError, SinkError)):
+        _act(sink, action, committable)
+
+    assert [FINAL] == names(tmp_path / "elsewhere")
+
+
+def test_the_folder_itself_may_be_a_link(tmp_path):
+    """
+    Where the output lies is the user's matter.
+    """
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "out").symlink_to(tmp_path / "disk", target_is_directory=True)
+    sink = HandStagedFiles(tmp_path / "out")
+    sink.commit(stage_by_hand(tmp_path / "out", ["a"]), OpenFence())
+
+    assert ["a"] == sink.visible()
+
+
+def _act(sink, action, committable):
+    if action == "check_take_back":
+        sink.check_take_back([committable])
+    elif action == "commit":
+        sink.commit(committable, OpenFence())
+    else:
+        sink.take_back([committable], OpenFence())
+
+
+# --- loss of power ------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def flushed(monkeypatch):
+    """What was flushed to the disk, in order."""
+    paths, fsync = [], os.fsync
+
+    def record(descriptor):
+        paths.append(Path(os.readlink(f"/proc/self/fd/{descriptor}")))
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", record)
+    return paths
+
+
+class Writing:
+    """A frame that writes one Parquet file, as Spark's writer is asked to."""
+
+    def __init__(self):
+        self.write = self
+
+    def __getattr__(self, name):
+        return lambda *_, **__: self
+
+    def save(self, place):
+        Path(place, "k=1").mkdir(parents=True)
+        pq.write_table(pa.table({"a": [1]}), Path(place, "k=1", "part-0.parquet"))
+
+
+def test_staged_files_are_flushed_before_they_are_recorded(tmp_path, flushed):
+    """
+    When a committable names a file, a loss of power takes neither the file nor a folder above it.
+    """
+    staged = stage_files(Writing(), str(tmp_path / "0-1"), "parquet")
+
+    (path, _) = staged.files[0]
+    file = tmp_path / "0-1" / path
+    assert {file, *file.parents[:4]} <= set(flushed)
+    assert tmp_path in file.parents[:4]
+
+
+@pytest.mark.parametrize("partition", ["", "k=1/"])
+def test_published_names_are_flushed_before_the_record(output, sink, partition, flushed):
+    """
+    When an epoch counts as published, a loss of power takes no name of its files any more.
+    """
+    sink.commit(stage_by_hand(output, ["a"], partition=partition), OpenFence())
+    folder = output / partition.rstrip("/")
+
+    assert {folder, output, output.parent} <= set(flushed)
+
+
+def test_removed_names_are_flushed_before_the_record(output, sink, flushed):
+    """
+    When an epoch counts as taken back, a loss of power brings no file of it back.
+    """
+    committable = stage_by_hand(output, ["a"])
+    sink.commit(committable, OpenFence())
+    flushed.clear()
+    sink.take_back([committable], OpenFence())
+
+    assert [output] == flushed
 
 
 # --- names --------------------------------------------------------------------------------------

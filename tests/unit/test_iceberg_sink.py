@@ -18,13 +18,17 @@ from pyiceberg.transforms import BucketTransform, DayTransform, VoidTransform
 from pyiceberg.types import DoubleType, LongType, NestedField, StringType, TimestamptzType
 
 from airflow_provider.runtime.errors import (
+    CheckpointError,
     ConfigError,
+    CorruptDocumentError,
     LeaseLostError,
+    OutageError,
     SinkError,
     TakeBackError,
 )
 from airflow_provider.runtime.sinks.iceberg import IcebergSink, iceberg
 from airflow_provider.runtime.sinks.iceberg.ledger import Ledger
+from airflow_provider.runtime.sinks.protocol import Committable
 from airflow_provider.runtime.testing import Child, LosingFence, OpenFence
 from tests.unit.iceberg_support import (
     QUERY_ID,
@@ -162,6 +166,93 @@ def test_a_commit_twice_is_a_commit(sink, catalog):
 
     assert (0, ["a"]) == (code, names(catalog)), stderr
     assert 1 == len(snapshots(catalog))
+
+
+def test_an_epoch_that_later_ones_have_followed_is_not_added_again(sink, catalog):
+    """
+    Its snapshot tells that the table has it; the manifests do when that was expired.
+    """
+    first, second = sink.staged(0, "a"), sink.staged(1, "b")
+    for committable in (first, second, first):
+        sink.commit(committable, OpenFence())
+    expire_all_but_the_last(catalog)
+    opened(catalog).commit(first, OpenFence())
+
+    assert ["a", "b"] == names(catalog)
+
+
+def test_an_epoch_that_was_left_out_is_refused(sink, catalog):
+    """
+    A table that has gone past an epoch does not have it, and never says that it has.
+    """
+    late = sink.staged(1, "late")
+    for committable in (sink.staged(0, "a"), sink.staged(2, "later")):
+        sink.commit(committable, OpenFence())
+    for _ in range(2):
+        with pytest.raises(CheckpointError, match="epoch 1 .* is not there, but epoch 2"):
+            sink.commit(late, OpenFence())
+
+    assert ["a", "later"] == names(catalog)
+
+
+def test_an_epoch_left_out_while_its_driver_was_paused_is_refused(sink, catalog):
+    """
+    The epoch after it gets into the table between the look and the swap: it looks again.
+    """
+    late, later = sink.staged(0, "late"), sink.staged(1, "later")
+    paused = ReplacedFence(lambda: opened(catalog).commit(later, OpenFence()))
+    with pytest.raises(CheckpointError, match="epoch 0 .* is not there"):
+        sink.commit(late, paused)
+
+    assert ["later"] == names(catalog)
+
+
+def test_a_record_that_names_other_files_is_refused(sink, catalog):
+    """
+    A committable can neither add nor remove what was not staged for its epoch.
+    """
+    sink.commit(sink.staged(0, "a"), OpenFence())
+    changed = sink.staged(1, "b")
+    for changes in (
+        {"files": ["../../theirs.parquet"]},
+        {"files": ["/srv/theirs.parquet"]},
+        {"folder": "file:///srv/theirs"},
+        {"files": 7},
+    ):
+        other = Committable(changed.epoch, {**changed.data, **changes})
+        for action in ("commit", "check_take_back", "take_back", "abort"):
+            with pytest.raises(CorruptDocumentError, match="the record of epoch 1 of query 'q'"):
+                _act(sink, action, other)
+
+    assert ["a"] == names(catalog)
+
+
+def test_a_folder_of_another_place_is_neither_added_nor_removed(sink, catalog, tmp_path):
+    """
+    A folder that is called as the epoch's and lies outside of the table is not the table's.
+    """
+    changed = sink.staged(1, "b")
+    theirs = tmp_path / "theirs" / QUERY_ID / "1-1"
+    theirs.mkdir(parents=True)
+    (theirs / changed.data["files"][0]).write_text("theirs")
+    changed.data["folder"] = f"file://{theirs}"
+    with pytest.raises(CorruptDocumentError, match="the record of epoch 1 of query 'q' names"):
+        sink.commit(changed, OpenFence())
+    sink.abort(changed)
+
+    assert [theirs / changed.data["files"][0]] == list(theirs.iterdir())
+    assert [] == names(catalog)
+
+
+def _act(sink, action, committable):
+    if action == "commit":
+        sink.commit(committable, OpenFence())
+    elif action == "take_back":
+        sink.take_back([committable], OpenFence())
+    elif action == "abort":
+        sink.abort(committable)
+    else:
+        sink.check_take_back([committable])
 
 
 def test_only_one_staging_of_an_epoch_counts(sink, catalog):
@@ -859,6 +950,22 @@ def test_a_table_that_does_not_fit_is_refused(sink, catalog, fields, more, says)
         sink.check(Frame(SCHEMA), "append")
 
     assert made.metadata_location == load(catalog).metadata_location
+
+
+@pytest.mark.parametrize(
+    "catalog",
+    [
+        {"type": "rest", "uri": "http://127.0.0.1:1"},
+        {"type": "sql", "uri": "postgresql+psycopg2://u@127.0.0.1:1/x"},
+    ],
+    ids=["rest", "sql"],
+)
+def test_a_catalog_that_does_not_answer_is_no_mistake(catalog):
+    """
+    A catalog that is away is waited for by retries.
+    """
+    with pytest.raises(OutageError, match="the catalog cannot be reached"):
+        HandStagedTable(catalog).check(Frame(SCHEMA), "append")
 
 
 def test_partition_statistics_that_are_off_are_refused(catalog):

@@ -10,91 +10,86 @@ from airflow_provider.runtime.sinks.recovery import Recovery, check_complete, pl
 
 
 @pytest.mark.parametrize(
-    ("found", "last_commit", "tokens", "expected"),
+    ("found", "tokens", "expected"),
     [
-        pytest.param(Found(), -1, {}, Recovery(), id="nothing"),
+        pytest.param(Found(), {}, Recovery(), id="nothing"),
+        pytest.param(Found((), {0: (1,)}), {}, Recovery(waiting=((0, 1),)), id="not published"),
         pytest.param(
-            Found((), {0: (1,)}), 0, {}, Recovery(publish=((0, 1),)), id="committed by Spark"
-        ),
-        pytest.param(
-            Found((), {0: (1,)}), -1, {}, Recovery(waiting=((0, 1),)), id="open in Spark's log"
-        ),
-        pytest.param(
-            Found((), {0: (1, 3)}),
-            0,
+            Found((), {0: (1, 3), 1: (1,)}),
             {},
-            Recovery(publish=((0, 3),), obsolete=((0, 1),)),
-            id="staged by two drivers: the highest token counts",
+            Recovery(waiting=((0, 1), (0, 3), (1, 1))),
+            id="staged by two drivers: both wait until one is published",
         ),
         pytest.param(
-            Found((), {0: (1,), 1: (1, 2)}),
-            0,
-            {},
-            Recovery(publish=((0, 1),), waiting=((1, 2),), obsolete=((1, 1),)),
-            id="one committed, the next open and staged twice",
-        ),
-        pytest.param(
-            Found((0,), {0: (1,)}), 0, {0: 1}, Recovery(recorded=((0, 1),)), id="died at the end"
+            Found((0,), {0: (1,)}), {0: 1}, Recovery(recorded=((0, 1),)), id="died at the end"
         ),
         pytest.param(
             Found((0,), {0: (1, 2)}),
-            0,
             {0: 1},
             Recovery(recorded=((0, 1),), obsolete=((0, 2),)),
             id="published, then staged by a driver that had been taken for dead",
         ),
+        pytest.param(
+            Found((7,), {0: (2,)}), {0: 1}, Recovery(obsolete=((0, 2),)), id="published and folded"
+        ),
     ],
 )
-def test_what_becomes_of_each_pre_commit(found, last_commit, tokens, expected):
+def test_what_becomes_of_each_pre_commit(found, tokens, expected):
     """
-    Spark's log says whether, the tokens say which, and what is published is never published anew.
+    What is published is never published anew, and what is not yet published loses no staging.
     """
-    assert expected == plan_recovery(found, last_commit, published_token=tokens)
+    assert expected == plan_recovery(found, tokens)
 
 
 @pytest.mark.parametrize(
-    ("found", "ranges", "last_commit"),
+    ("found", "last_commit", "settled"),
     [
-        pytest.param(Found(), [], -1, id="nothing"),
-        pytest.param(Found((0, 1)), [], 1, id="all published"),
-        pytest.param(Found((0,), {1: (1,)}), [], 1, id="the last one waits"),
-        pytest.param(Found((0,), {1: (1,)}), [], 0, id="one more is open"),
-        pytest.param(Found((2,)), [(0, 1, 1, "r")], 2, id="older ones folded"),
-        pytest.param(Found(), [(0, 7, 0, "")], 7, id="a restored checkpoint"),
-        pytest.param(Found((), {4: (1,)}), [], 4, id="begun on a checkpoint of another origin"),
+        pytest.param(Found(), -1, -1, id="nothing"),
+        pytest.param(Found((0, 1)), 1, 1, id="all published"),
+        pytest.param(Found((0,), {1: (1,)}), 1, 0, id="the last one waits"),
+        pytest.param(Found((0,), {1: (1,)}), 0, 0, id="one more is open"),
+        pytest.param(Found((0, 2), {1: (1,)}), 2, 0, id="one in between waits"),
+        pytest.param(Found((2,), folded=((0, 1),)), 2, 2, id="older ones folded"),
+        pytest.param(Found(folded=((0, 7),)), 7, 7, id="a restored checkpoint"),
+        pytest.param(Found((), {4: (1,)}), 4, 3, id="begun on a checkpoint of another origin"),
     ],
 )
-def test_records_that_agree_with_sparks_log(found, ranges, last_commit):
+def test_records_that_agree_with_sparks_log(found, last_commit, settled):
     """
-    Every batch that Spark committed is published or waits, and nothing more is published.
+    Every batch that Spark committed is published or waits, and nothing more is published; the
+    first that waits is known.
     """
-    check_complete(found, HistoryRecord(ranges=ranges), last_commit, where="there", log="the log")
+    assert settled == check_complete(found, last_commit, where="there", log="the log")
 
 
 @pytest.mark.parametrize(
-    ("found", "ranges", "last_commit", "said"),
+    ("found", "last_commit", "said"),
     [
         pytest.param(
-            Found((0, 1)), [], 0, r"the log: epoch 1 is published, .* batch 0", id="rolled back"
+            Found((0, 1)), 0, r"the log: epoch 1 is published, .* batch 0", id="rolled back"
         ),
         pytest.param(
-            Found(), [(0, 5, 1, "r")], 3, r"epoch 5 is published, .* batch 3", id="folded, too"
+            Found(packed=((0, 5),)), 3, r"epoch 5 is published, .* batch 3", id="folded, too"
         ),
-        pytest.param(Found(), [], 0, r"batch 0 is committed, .* in there;", id="nobody recorded"),
-        pytest.param(Found((0,)), [], 1, "batch 1 is committed", id="the last one is missing"),
+        pytest.param(Found(), 0, r"batch 0 is committed, .* in there;", id="nobody recorded"),
+        pytest.param(Found((0,)), 1, "batch 1 is committed", id="the last one is missing"),
         pytest.param(
-            Found((0,), {2: (1,)}), [], 2, "batch 1 is committed", id="one in between is missing"
+            Found((0,), {2: (1,)}), 2, "batch 1 is committed", id="one in between is missing"
+        ),
+        pytest.param(
+            Found((4,), folded=((0, 1),), packed=((3, 3),)),
+            4,
+            "batch 2 is committed",
+            id="one before the newest published is missing",
         ),
     ],
 )
-def test_records_that_contradict_sparks_log(found, ranges, last_commit, said):
+def test_records_that_contradict_sparks_log(found, last_commit, said):
     """
     A checkpoint that was rolled back, or that another program has used, is refused with its place.
     """
-    history = HistoryRecord(ranges=ranges)
-
     with pytest.raises(CheckpointError, match=said):
-        check_complete(found, history, last_commit, where="there", log="the log")
+        check_complete(found, last_commit, where="there", log="the log")
 
 
 # --- the history --------------------------------------------------------------------------------
@@ -112,7 +107,7 @@ def test_epochs_fold_into_stretches():
     history = history.with_epochs([record(3, token=2), record(4, token=2, run_id="s")])
 
     assert [(0, 1, 1, "r"), (2, 3, 2, "r"), (4, 4, 2, "s")] == history.ranges
-    assert 4 == history.last_epoch
+    assert 4 == history.last
     assert [1, 1, 2, 2, 2, None] == [history.token_of(epoch) for epoch in range(6)]
 
 
@@ -129,4 +124,4 @@ def test_a_history_without_epochs():
     """
     An empty history ends before the first epoch.
     """
-    assert (-1, None) == (HistoryRecord().last_epoch, HistoryRecord().token_of(0))
+    assert (-1, None) == (HistoryRecord().last, HistoryRecord().token_of(0))

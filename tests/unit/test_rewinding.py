@@ -2,22 +2,32 @@
 
 from __future__ import annotations
 
+import contextlib
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 
+from airflow_provider.runtime import restore, rewinding
 from airflow_provider.runtime.asking import check_not_drained
 from airflow_provider.runtime.clock import to_iso
 from airflow_provider.runtime.drains import DrainIntent, draining_run, put_drain_intent
-from airflow_provider.runtime.errors import CheckpointError, TakeBackError, UnknownJobError
+from airflow_provider.runtime.errors import (
+    CheckpointError,
+    SavepointBusyError,
+    TakeBackError,
+    UnknownJobError,
+)
 from airflow_provider.runtime.jobdir import JobDirectory
 from airflow_provider.runtime.process import ProcessIdentity
+from airflow_provider.runtime.restore import restore_job, rewind_job
 from airflow_provider.runtime.rewinding import (
     Rewind,
     begin_rewindable,
     forget_older,
     replayable_runs,
     starting_savepoint,
+    take_backs_of,
 )
 from airflow_provider.runtime.savepoint import (
     begin_restore,
@@ -27,8 +37,10 @@ from airflow_provider.runtime.savepoint import (
     take_savepoint,
 )
 from airflow_provider.runtime.savepoint.claims import ClaimRecord
-from airflow_provider.runtime.sinks import EpochCommitter, EpochRecords, epochs, native
+from airflow_provider.runtime.sinks import EpochCommitter, EpochRecords, folding, native
 from airflow_provider.runtime.sinks.protocol import OpenFence
+from airflow_provider.runtime.sinks.records import HistoryRecord
+from airflow_provider.runtime.sinks.written import output_of
 from tests.unit.jobs import a_run
 from tests.unit.support import QUERY_ID, EpochBench, FakeFrame, FakeSink, SparkCheckpoint, counted
 
@@ -202,7 +214,7 @@ def test_what_spark_has_written_by_itself_since_a_restore_is_noticed(job):
     directory = JobDirectory(job.storage)
     source = job_source(job.storage.url, job.clock)
     saved = take_savepoint(source, f"{job.storage.url}/savepoints/s1", clock=job.clock)
-    record = begin_restore(directory, saved, names={"q": "q"}, clock=job.clock)
+    record = begin_restore(directory, saved, names={"q": "q"}, fence=OpenFence(), clock=job.clock)
     finish_restore(directory, record, OpenFence(), job.clock)
     starting = {"q": 0}
     run_record = a_run("r1", at_end="suspend", starting=starting, started="r1", replayable=True)
@@ -212,6 +224,7 @@ def test_what_spark_has_written_by_itself_since_a_restore_is_noticed(job):
     query = SimpleNamespace(name="q", sinks=(), native=native("console"))
     with pytest.raises(TakeBackError, match="native:console: what Spark's own sinks have written"):
         Rewind(directory, "r1", [query], OpenFence(), job.clock).check()
+    source = job_source(job.storage.url, job.clock)
     newest = take_savepoint(source, f"{job.storage.url}/savepoints/s2", clock=job.clock)
     assert 1 == newest.record.queries["q"].batch
 
@@ -338,7 +351,7 @@ def test_a_driver_that_was_lost_with_its_machine_leaves_its_folder(job, sink):
         token=1,
         purpose="take",
         nonce="n",
-        owner=owner.to_dict(),
+        owner=owner,
         began=to_iso(job.clock.now()),
     )
     assert claim.put_if_absent(lost, "taking.1.json")
@@ -419,7 +432,7 @@ def test_every_epoch_of_a_replayable_run_keeps_its_record(job, sink, monkeypatch
     """
     Records are folded away by and by, but for those that a rewind needs.
     """
-    monkeypatch.setattr(epochs, "KEEP_EPOCHS", 1)
+    monkeypatch.setattr(folding, "KEEP_EPOCHS", 1)
     run(job, "r1", 0, 1, 2)
     run(job, "r2", 3, 4, 5)
     committer = EpochCommitter(
@@ -436,6 +449,105 @@ def test_every_epoch_of_a_replayable_run_keeps_its_record(job, sink, monkeypatch
     job.close()
 
     records = EpochRecords(job.committables, job.spark.logs.query_id())
-    assert ((3, 4, 5), 2) == (records.find().published, records.history().last_epoch)
+    found = records.find()
+    assert ((5,), ((3, 4),), ((0, 2),)) == (found.published, found.packed, found.folded)
     rewind(job, "r2").rewind()
     assert [0, 1, 2] == sorted(sink.published)
+
+
+# --- what is said of it -----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def undo(job, monkeypatch):
+    """Return what undoes a run as the command does, with what the job's function would declare."""
+    query = SimpleNamespace(name="q", sinks=job.sinks, native=None)
+    monkeypatch.setattr(restore, "_declare", lambda *_: [query])
+    monkeypatch.setattr(restore, "using_spark", lambda *_: contextlib.nullcontext())
+
+    def call(run_id: str, **how) -> list[str]:
+        return [str(run) for run in rewind_job(job.storage.url, run_id, clock=job.clock, **how)]
+
+    return call
+
+
+def test_what_is_taken_back_is_counted(job, undo):
+    """
+    Epochs, rows and sinks; another call says that there was nothing left to do.
+    """
+    run(job, "r1", 0)
+    run(job, "r2", 1, 2)
+    run(job, "r3")
+
+    assert ["run r3: nothing to undo, it has written nothing; it does not count"] == undo("r3")
+    assert [
+        "run r2: undone: 2 epoch(s), 2 row(s) in fake taken back",
+        "run r1: undone: 1 epoch(s), 1 row(s) in fake taken back",
+    ] == undo("r1", with_later=True)[1:]
+    again = "run r2: undone: 2 epoch(s), 2 row(s) in fake had been taken back before"
+    assert [again] == undo("r2")
+
+
+def test_an_undo_that_would_undo_nothing_is_refused(job, sink, undo):
+    """
+    A restore has set the job into the middle of the run: what it has left is counted, and the way
+    to undo that, too, is named.
+    """
+    run(job, "r1", 0, 1)
+    source = job_source(job.storage.url, job.clock)
+    saved = take_savepoint(source, f"{job.storage.url}/savepoints/s1", clock=job.clock)
+    run(job, "r1", 2, 3, 4)
+    query = SimpleNamespace(name="q", sinks=job.sinks, native=None)
+    for work in take_backs_of(JobDirectory(job.storage), query, 1, OpenFence(99), job.clock):
+        work.take_back()
+    restore_job(job.storage.url, saved.url, clock=job.clock)
+
+    said = (
+        r"run 'r1' is undone in part.*savepoints/s1 at .*\. 3 epoch\(s\), 3 row\(s\) in fake were "
+        r"taken back; 2 epoch\(s\), 2 row\(s\) in fake stay.*savepoint restore"
+    )
+    with pytest.raises(TakeBackError, match=said):
+        undo("r1")
+    assert {0: ["r1 0"], 1: ["r1 1"]} == sink.published
+
+
+def test_rows_whose_records_were_folded_are_not_guessed(job):
+    """
+    Their epochs are counted, and said to be without a number of rows.
+    """
+    run(job, "r1", 0)
+    job.records.put_folded(HistoryRecord(query_id=QUERY_ID, ranges=[(0, 0, 1, "r1")]))
+    run(job, "r1", 1)
+
+    output = output_of([job.committables], "r1")
+    said = "2 epoch(s), 1 row(s) (and those of 1 folded epochs) in fake"
+    assert (said, "0 epoch(s), 0 row(s)") == (str(output.standing), str(output.taken_back))
+
+
+def test_a_sink_that_cannot_take_back_is_asked_before_anything_goes(job, sink, monkeypatch):
+    """
+    The refusal comes from the look, while every row is still there.
+    """
+    run(job, "r1", 0)
+    run(job, "r2", 1)
+
+    def refuse(_: object) -> None:
+        raise TakeBackError("rows were changed since")
+
+    monkeypatch.setattr(sink, "check_take_back", refuse)
+
+    with pytest.raises(TakeBackError, match="rows were changed since"):
+        rewind(job, "r2").check()
+    assert {0: ["r1 0"], 1: ["r2 1"]} == sink.published
+
+
+def test_a_run_that_nobody_can_save_the_start_of_does_not_begin(job, monkeypatch):
+    """
+    Where every name for its savepoint is taken by somebody, the run could not be rewound: an error.
+    """
+    run(job, "r1", 0)
+    busy = SavepointBusyError("s: this savepoint is being taken by another process")
+    monkeypatch.setattr(rewinding, "take_savepoint", Mock(side_effect=busy))
+
+    with pytest.raises(SavepointBusyError, match="being taken by another process"):
+        run(job, "r2", 1)

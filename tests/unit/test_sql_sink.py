@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import pickle
@@ -13,17 +14,28 @@ import uuid
 
 import psycopg
 import pytest
+from pyspark.sql.types import ArrayType, DecimalType, LongType, StringType, StructType
 
 from airflow_provider.runtime import failpoints
 from airflow_provider.runtime.errors import (
+    CheckpointError,
     ConfigError,
+    CorruptDocumentError,
     LeaseLostError,
+    OutageError,
     SinkError,
+    SparkStreamError,
     TakeBackError,
 )
+from airflow_provider.runtime.sinks import folding
 from airflow_provider.runtime.sinks.protocol import Committable, EpochId
-from airflow_provider.runtime.sinks.sql import sql
-from airflow_provider.runtime.sinks.sql.columns import TargetColumn, is_compatible
+from airflow_provider.runtime.sinks.sql import SqlSink, sql
+from airflow_provider.runtime.sinks.sql.columns import (
+    TargetColumn,
+    columns_for,
+    is_compatible,
+    is_own_type,
+)
 from tests.unit.sql_support import (
     QUERY_ID,
     SCHEMA,
@@ -35,6 +47,7 @@ from tests.unit.sql_support import (
     schema_of,
     wait_for,
 )
+from tests.unit.support import bench, counted
 
 A, B, C, D = (1, "a"), (2, "b"), (3, "c"), (4, "d")
 UPSERT = {"mode": "upsert", "keys": "id"}
@@ -59,6 +72,75 @@ def url(server):
 @pytest.fixture
 def table(url):
     return Table(url)
+
+
+@pytest.mark.parametrize(
+    "kind",
+    ["text); DROP TABLE accounts; --", "text PRIMARY KEY", "text CHECK (true)", "mood", "", 7],
+)
+def test_a_type_in_a_record_makes_no_table(table, kind):
+    """
+    A new table gets the types that the sink itself writes, whatever a record says.
+    """
+    committable = table.stage([A])
+    committable.data["columns"][1][1] = kind
+    with pytest.raises(SinkError, match="is none that this sink gives a new one"):
+        table.sink.commit(committable, Fence())
+
+    assert [(None,)] == table.ask("SELECT to_regclass('t')")
+
+
+def test_the_sinks_own_types_make_a_table(url):
+    """
+    Every type that a column of Spark's gets is one that a new table may have.
+    """
+    kinds = ("boolean", "byte", "short", "integer", "long", "float", "double", "binary", "date")
+    plain = [*kinds, "timestamp", "timestamp_ntz", "string", "decimal(12,3)"]
+    schema = schema_of(", ".join(f"c{n} {kind}" for n, kind in enumerate(plain)))
+    for kind in (LongType(), StringType(), DecimalType(12, 3)):
+        schema.add(f"c{len(schema)}", ArrayType(kind))
+    schema.add("nested", StructType().add("x", "long"))
+
+    assert [] == [c.type for c in columns_for(schema) if not is_own_type(c.type)]
+
+
+@pytest.mark.parametrize("action", ["commit", "abort", "take_back"])
+@pytest.mark.parametrize("other", ["another epoch", "another table", "another driver"])
+def test_a_record_that_names_another_staging_table_is_refused(url, action, other):
+    """
+    A committable neither publishes nor drops what was staged for something else.
+    """
+    table = Table(url)
+    theirs = {
+        "another epoch": lambda: table.stage([A], epoch=1),
+        "another table": lambda: Table(url, "theirs").stage([A]),
+        "another driver": lambda: table.stage([A], token=2),
+    }[other]()
+    changed = table.stage([B])
+    changed.data["staged_id"] = theirs.data["staged_id"]
+    acts = {
+        "commit": lambda: table.sink.commit(changed, Fence()),
+        "abort": lambda: table.sink.abort(changed),
+        "take_back": lambda: table.sink.take_back([changed], Fence()),
+    }
+    with pytest.raises(CorruptDocumentError, match="the record of epoch 0 of query 'q' names"):
+        acts[action]()
+
+    assert 2 == len(table.staging_tables())
+    assert [(None,)] == table.ask("SELECT to_regclass('t')")
+
+
+@pytest.mark.parametrize(
+    "changes", [{"staged_id": None}, {"columns": 7}, {"columns": [["id"]]}, {"rows": "many"}]
+)
+def test_a_record_without_its_members_is_damage(table, changes):
+    """
+    A committable that another sink, or nobody, has made is one line and not a traceback.
+    """
+    committable = table.stage([A])
+    committable.data.update(changes)
+    with pytest.raises(CorruptDocumentError, match="the record of epoch 0 of query 'q' names"):
+        table.sink.commit(committable, Fence())
 
 
 # --- publishing ---------------------------------------------------------------------------------
@@ -226,6 +308,24 @@ def test_first_users_of_a_database_may_come_at_once(url):
     assert [(4,)] == Table(url).ask("SELECT count(*) FROM spark_stream.epochs")
 
 
+@pytest.mark.parametrize("options", [{}, UPSERT], ids=["append", "upsert"])
+def test_an_epoch_that_was_left_out_is_refused(url, options):
+    """
+    Rows of an earlier epoch are not put on top of later ones, nor taken for published.
+    """
+    table = Table(url, **options)
+    late = table.stage([(1, "late")], epoch=1)
+    table.publish(A)
+    again = table.publish((1, "later"), epoch=2)
+    for _ in range(2):
+        with pytest.raises(CheckpointError, match="epoch 1 .* is not there, but epoch 2"):
+            table.sink.commit(late, Fence())
+    table.sink.commit(again, Fence())
+
+    assert "late" not in [name for _, name in table.rows()]
+    assert [(0,), (2,)] == table.ask("SELECT epoch FROM spark_stream.epochs ORDER BY epoch")
+
+
 @pytest.mark.parametrize("name", ['"Select"', '"Weird ""x"', "own.t"])
 def test_names_are_quoted(url, name):
     """
@@ -303,8 +403,11 @@ def test_a_stopped_driver_of_somebody_else_is_ended_by_the_server(url):
     """
     table = Table(url, idle_timeout_s=0.5)
     committable = table.stage([A])
-    with table.sink._server.connect("somebody", idle_timeout_s=0.5) as connection:
-        connection.execute("BEGIN")
+    with (
+        table.sink._server.connect("somebody", idle_timeout_s=0.5) as connection,
+        contextlib.suppress(psycopg.OperationalError),  # there is nothing left to roll back
+        connection.transaction(),
+    ):
         table.sink._books.raise_fence(connection, QUERY_ID, 1)
         table.sink.commit(committable, Fence(2))
         with pytest.raises(psycopg.errors.IdleInTransactionSessionTimeout):
@@ -350,6 +453,182 @@ def test_a_lease_lost_at_any_look_publishes_nothing(table, question):
     with pytest.raises(LeaseLostError):
         table.sink.commit(committable, fence)
     assert [(None,)] == table.ask("SELECT to_regclass('t')")
+
+
+HOSTILE = {
+    "TimeZone": "Asia/Kolkata",
+    "DateStyle": "SQL, DMY",
+    "bytea_output": "escape",
+    "default_transaction_isolation": "serializable",
+    "statement_timeout": "5s",
+    "synchronous_commit": "off",
+}
+
+
+def test_a_session_may_be_another_one_in_each_transaction(url):
+    """
+    Each transaction has the sink's settings and leaves none, so a pooler may share sessions.
+    """
+    with psycopg.connect(url, autocommit=True) as connection:
+        for name, value in HOSTILE.items():
+            connection.execute(f"ALTER ROLE owner SET {name} = '{value}'")
+    try:
+        with Table(url).sink._server.connect("pooled", idle_timeout_s=3) as connection:
+            for _ in range(2):
+                with connection.transaction(), connection.transaction():
+                    more = ("transaction_isolation", "idle_in_transaction_session_timeout")
+                    shown = (connection.execute(f"SHOW {name}") for name in (*HOSTILE, *more))
+                    found = [cursor.fetchone()[0] for cursor in shown]
+                left = connection.execute("SELECT name FROM pg_settings WHERE source = 'session'")
+                assert [] == left.fetchall()
+    finally:
+        with psycopg.connect(url, autocommit=True) as connection:
+            connection.execute("ALTER ROLE owner RESET ALL")
+
+    assert ["UTC", "ISO, MDY", "hex", "serializable", "0", "on", "read committed", "3s"] == found
+
+
+def test_rows_are_staged_and_published_whatever_the_roles_settings_are(url):
+    """
+    Not a statement of the sink relies on what the role or the database is set to.
+    """
+    with psycopg.connect(url, autocommit=True) as connection:
+        for name, value in HOSTILE.items():
+            connection.execute(f"ALTER ROLE owner SET {name} = '{value}'")
+    try:
+        table = Table(url, **UPSERT)
+        table.publish(A, B)
+    finally:
+        with psycopg.connect(url, autocommit=True) as connection:
+            connection.execute("ALTER ROLE owner RESET ALL")
+
+    assert [A, B] == table.rows()
+
+
+# --- a failover that loses commits --------------------------------------------------------------
+
+
+def fail_over(table, *epochs):
+    """Let the database be a standby's, which had not got these epochs."""
+    for epoch in epochs:
+        table.ask("DELETE FROM spark_stream.epochs WHERE epoch = %s", epoch)
+        table.ask("DELETE FROM t WHERE id = %s", epoch)
+
+
+def test_a_commit_after_a_failover_that_lost_one_is_refused(table):
+    """
+    An epoch is not put beside a hole: what the server confirmed before must be there.
+    """
+    for epoch in range(2):
+        table.publish((epoch, "x"), epoch=epoch)
+    after = table.stage([(2, "x")], epoch=2)
+    fail_over(table, 1)
+    with pytest.raises(CheckpointError, match="epoch 1 of query id .* was committed, and is not"):
+        table.sink.commit(after, Fence())
+
+    assert [(0, "x")] == table.rows()
+
+
+def test_a_failover_at_the_end_is_found_before_the_run_is_called_done(table):
+    """
+    The last look at the sinks, before the final checkpoint, finds it, too.
+    """
+    table.publish((0, "x"))
+    fail_over(table, 0)
+    with pytest.raises(CheckpointError, match="epoch 0 of query id .* was committed, and is not"):
+        table.sink.recover(QUERY_ID, lambda *_: False, Fence())
+
+
+@pytest.mark.parametrize("lose", ["the epoch", "everything"])
+def test_the_next_driver_finds_that_a_failover_lost_a_commit(table, lose):
+    """
+    Another process knows from the record of the newest epoch what the database must have.
+    """
+    first, second = table.publish((0, "x")), table.publish((1, "x"), epoch=1)
+    sink = Table(table.url).sink
+    for committable in (first, second):
+        sink.check_published(committable)
+    if lose == "the epoch":
+        fail_over(table, 1)
+        Table(table.url).sink.check_published(first)
+    else:
+        table.ask("DROP SCHEMA spark_stream CASCADE")
+    with pytest.raises(CheckpointError, match="epoch 1 of query id .* was committed, and is not"):
+        Table(table.url).sink.check_published(second)
+
+
+def test_a_start_asks_for_the_newest_published_epoch(url, tmp_path):
+    """
+    A driver that starts refuses the database before it publishes anything more.
+    """
+    table = Table(url)
+    with bench(tmp_path / "job", HandStagedSql(table)) as job:
+        driver = job.begun().recovered()
+        for epoch in range(2):
+            job.spark.plan(epoch)
+            driver.pre_commit([(epoch, "x")], epoch, counted(1))
+            job.spark.commit(epoch)
+        driver.commit_ready()
+        fail_over(table, 1)
+        with pytest.raises(CheckpointError, match="epoch 1 of query id .* was committed, and is"):
+            job.recovered("a later start", HandStagedSql(Table(url)))
+
+
+# --- what is remembered does not grow -----------------------------------------------------------
+
+
+@pytest.mark.parametrize("options", [{}, UPSERT], ids=["append", "upsert"])
+def test_records_of_old_epochs_are_forgotten_and_stay_refused(url, options):
+    """
+    What is forgotten is neither published again nor lost; the newest epoch is always known.
+    """
+    table = Table(url, **options)
+    published = [table.publish((epoch, "x"), epoch=epoch) for epoch in range(4)]
+    other = table.publish((9, "x"), query_id=QUERY_ID.replace("7", "8"))
+    for _ in range(2):
+        table.sink.forget(QUERY_ID, [(0, 1), (3, 9)])
+
+    known = "SELECT epoch FROM spark_stream.epochs WHERE query_id = %s ORDER BY epoch"
+    assert [(2,), (3,)] == table.ask(known, QUERY_ID)
+    assert [(0,)] == table.ask(known, other.epoch.query_id)
+    kept = 3 if options else 0
+    assert [(kept,)] == table.ask("SELECT count(*) FROM spark_stream.undo")
+    with pytest.raises(CheckpointError, match="epoch 0 .* is not there, but epoch 3"):
+        table.sink.commit(published[0], Fence())
+    table.sink.commit(published[3], Fence())
+    table.sink.take_back([published[3], published[2]], Fence())
+    assert [(0, "x"), (1, "x"), (9, "x")] == table.rows()
+
+
+def test_a_driver_lets_the_database_forget_what_it_has_folded(url, tmp_path, monkeypatch):
+    """
+    The database keeps as many records of epochs as the job directory keeps for each.
+    """
+    monkeypatch.setattr(folding, "KEEP_EPOCHS", 3)
+    table = Table(url)
+    with bench(tmp_path / "job", HandStagedSql(table)) as job:
+        driver = job.begun().recovered("r1")
+        for epoch in range(5):
+            job.spark.plan(epoch)
+            driver.pre_commit([(epoch, "x")], epoch, counted(1))
+            job.spark.commit(epoch)
+            driver.commit_ready()
+        job.recovered("a later run").remove_leftovers()
+
+    assert [(2,), (3,), (4,)] == table.ask("SELECT epoch FROM spark_stream.epochs ORDER BY epoch")
+    assert 5 == len(table.rows())
+
+
+class HandStagedSql(SqlSink):
+    """The ``sql`` sink, whose staging copies rows as Spark's tasks do, without Spark."""
+
+    def __init__(self, table):
+        self.__dict__.update(table.sink.__dict__)
+
+    def stage(self, df, epoch):
+        task, data = self.begin_staging(schema_of(SCHEMA), epoch)
+        assert [len(df)] == list(task(0, lines_of(df)))
+        return self.end_staging(data, epoch)
 
 
 def test_a_commit_whose_session_is_lost_is_tried_again(table):
@@ -764,6 +1043,26 @@ def test_a_name_that_is_none_is_refused(url, name):
         sql(url, name)
 
 
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        (("owner@/postgres?host=", "owner@127.0.0.1:1/postgres?passfile="), OutageError),
+        (("?host=", "?host=/nowhere"), OutageError),
+        (("/postgres?", "/another?"), ConfigError),
+        (("owner@", "stranger@"), ConfigError),
+    ],
+    ids=["no port", "no socket", "no database", "no role"],
+)
+def test_a_database_that_does_not_answer_is_no_mistake(url, change, expected):
+    """
+    A server that is away is waited for by retries; one that answers no is a mistake.
+    """
+    with pytest.raises(SparkStreamError) as caught:
+        Table(url.replace(*change)).sink.check(Frame(schema_of(SCHEMA)), "append")
+
+    assert expected is type(caught.value)
+
+
 def test_the_password_is_shown_nowhere(url):
     """
     Neither name, repr, errors, their tracebacks nor committables hold the password.
@@ -776,7 +1075,7 @@ def test_the_password_is_shown_nowhere(url):
     shown = [table.sink.name, repr(table.sink), repr(committable), repr(task)]
     shown += [repr(vars(table.sink)), str(dataclasses.asdict(committable))]
     for bad in (with_secret.replace("host=", "host=/nowhere"), with_secret + "&port=x"):
-        with pytest.raises(ConfigError) as caught:
+        with pytest.raises(SparkStreamError) as caught:
             Table(bad).sink.check(Frame(schema_of(SCHEMA)), "append")
         shown += traceback.format_exception(caught.value)
     with pytest.raises(ConfigError) as caught:

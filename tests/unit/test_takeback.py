@@ -184,7 +184,7 @@ def test_a_run_whose_records_were_folded_is_refused(job, sink):
     What it wrote is no longer known epoch by epoch.
     """
     run(job, "r1", 0, 1)
-    job.records.put_history(job.records.history().with_epochs([job.record(0)]))
+    job.records.put_folded(job.records.history().with_epochs([job.record(0)]))
     job.records.forget_published(0)
 
     with pytest.raises(TakeBackError, match="up to 0 were folded away"):

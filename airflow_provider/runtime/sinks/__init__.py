@@ -11,8 +11,10 @@ from airflow_provider.runtime.sinks.protocol import (
     EpochId,
     Fence,
     IsGarbage,
+    Remembering,
     Sink,
     Staged,
+    left_out,
 )
 from airflow_provider.runtime.sinks.records import EpochRecord, EpochRecords
 from airflow_provider.runtime.sinks.sql import SqlSink, sql
@@ -38,6 +40,7 @@ __all__ = [
     "IsGarbage",
     "NativeEpochs",
     "NativeSink",
+    "Remembering",
     "Sink",
     "SqlSink",
     "Staged",
@@ -47,6 +50,7 @@ __all__ = [
     "files",
     "has_written",
     "iceberg",
+    "left_out",
     "native",
     "runs_after",
     "sql",

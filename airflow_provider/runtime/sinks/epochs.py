@@ -12,34 +12,49 @@ from __future__ import annotations
 import dataclasses
 import logging
 import threading
-from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TypeGuard
 
 from airflow_provider.runtime import failpoints
 from airflow_provider.runtime.clock import Clock, to_iso
 from airflow_provider.runtime.errors import CheckpointError, LeaseLostError, SinkError
-from airflow_provider.runtime.sinks.protocol import Committable, EpochId, Sink, Staged
+from airflow_provider.runtime.sinks.counting import add_late, add_rows
+from airflow_provider.runtime.sinks.fencing import QueryFence
+from airflow_provider.runtime.sinks.folding import KEEP_EPOCHS, fold
+from airflow_provider.runtime.sinks.protocol import (
+    Committable,
+    EpochId,
+    Fence,
+    Remembering,
+    Sink,
+    Staged,
+)
 from airflow_provider.runtime.sinks.records import (
     EpochRecord,
     EpochRecords,
     Found,
     query_ids,
 )
-from airflow_provider.runtime.sinks.recovery import check_complete, plan_recovery
+from airflow_provider.runtime.sinks.recovery import (
+    Recovery,
+    check_complete,
+    plan_recovery,
+    unrecorded,
+)
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterator, Sequence
+
     from pyspark.sql import DataFrame
 
     from airflow_provider.runtime.checkpoint import CommitLog
     from airflow_provider.runtime.lease import Lease
+    from airflow_provider.runtime.sinks.counting import CountInput, CountLate, LateRows
     from airflow_provider.runtime.storage import Storage
 
 log = logging.getLogger(__name__)
 
-CountInput = Callable[[], "int | None"]
-
-KEEP_EPOCHS = 100
-"""How many published epochs keep a record of their own, whatever run they are of."""
+FOLD_EPOCHS = 100
+"""After how many published epochs a driver folds the records of older ones."""
 
 
 class EpochCommitter:
@@ -56,7 +71,7 @@ class EpochCommitter:
         run_id: the run on whose behalf epochs are written.
         clock: for the records' times.
         keep_runs: the runs of which every epoch keeps its record, so that they can be taken back;
-            None for this one. Of others the last :data:`KEEP_EPOCHS` do.
+            None for this one. Of others the newest do.
     """
 
     def __init__(
@@ -79,11 +94,15 @@ class EpochCommitter:
         self._run_id = run_id
         self._clock = clock
         self._keep_runs = {run_id} if keep_runs is None else set(keep_runs)
+        self._token = lease.token
         self._lock = threading.Lock()
-        self._pending: dict[int, EpochRecord] = {}  # Invariant: the records that count
-        self._open: int | None = None  # pending by an earlier driver; Spark may run it again
-        self._superseded: list[EpochRecord] = []  # of an earlier driver, until we publish ours
+        # By epoch and token; the highest counts.
+        self._waiting: dict[int, dict[int, EpochRecord]] = {}
+        self._settled = -1  # Invariant: every epoch up to here is published
         self._last: EpochRecord | None = None
+        self._id: str | None = None
+        self._published: dict[int, EpochRecord] = {}  # the newest, by this driver
+        self._unfolded = 0
 
     # --- recovery -------------------------------------------------------------------------------
 
@@ -110,19 +129,16 @@ class EpochCommitter:
         records.check_standing()
         last_commit = self._logs.position().last_commit
         found = records.find()
-        check_complete(found, records.history(), last_commit, where=records.url, log=self._logs.url)
-        plan = plan_recovery(found, last_commit, published_token=_published_tokens(records, found))
+        self._settled = check_complete(found, last_commit, where=records.url, log=self._logs.url)
+        if newest := records.published(max(found.published, default=-1)):
+            self._check_kept(newest)
+        plan = plan_recovery(found, _published_tokens(records, found))
         failpoints.hit("recover.planned")
-        for epoch, token in plan.recorded:
-            records.forget_precommit(epoch, token)
-        for epoch, token in plan.obsolete:
-            self._abort(records.precommitted(epoch, token))
+        self._clear(records, plan)
         failpoints.hit("recover.aborted")
-        counting = (*plan.publish, *plan.waiting)
-        self._pending = {epoch: records.precommitted(epoch, token) for epoch, token in counting}
-        self._open = plan.waiting[0][0] if plan.waiting else None
-        if last_commit >= 0:
-            self._last = self._pending.get(last_commit) or records.published(last_commit)
+        for epoch, token in plan.waiting:
+            self._add(records.precommitted(epoch, token))
+        self._last = self._record_of(records, last_commit)
         self.commit_through(last_commit if through is None else min(through, last_commit))
         failpoints.hit("recover.published")
         self.remove_leftovers()
@@ -138,10 +154,31 @@ class EpochCommitter:
             return
         records = EpochRecords(self._storage, query_id)
         found = records.find()
+        self._clear(records, plan_recovery(found, _published_tokens(records, found)))
         is_garbage = self._garbage_of(records, found)
         for sink in self._sinks:
-            sink.recover(query_id, is_garbage, self._lease)
-        self._fold(records, found)
+            sink.recover(query_id, is_garbage, self._fence)
+        self._fold(records)
+
+    def _fold(self, records: EpochRecords, *, unpacks: bool = True) -> None:
+        """Fold old records away, and let sinks forget those epochs, too."""
+        folded = fold(records, keep_runs=self._keep_runs, known=self._published, unpacks=unpacks)
+        for sink in self._sinks:
+            if isinstance(sink, Remembering):
+                sink.forget(records.query_id, folded)
+
+    def _check_kept(self, newest: EpochRecord) -> None:
+        """Refuse to go on where a sink's place has lost the newest epoch that was published."""
+        for part in newest.sinks:
+            for sink in self._sinks:
+                if sink.name == part["name"] and isinstance(sink, Remembering):
+                    sink.check_published(committable_of(self._query, newest, part))
+
+    def _clear(self, records: EpochRecords, plan: Recovery) -> None:
+        for epoch, token in plan.recorded:
+            records.forget_precommit(epoch, token)
+        for epoch, token in plan.obsolete:
+            self._abort(records.precommitted(epoch, token))
 
     def _garbage_of(self, records: EpochRecords, found: Found) -> Callable[[int, int], bool]:
         """Return what tells staged data that nothing will ever publish.
@@ -149,17 +186,13 @@ class EpochCommitter:
         What a driver that may still be alive staged for an epoch that is not published is not: it
         may be about to put its record, and its Spark to commit the batch.
         """
-        history = records.history()
-        newest = max((history.last_epoch, *found.published))
 
         def is_garbage(epoch: int, token: int) -> bool:
             if token in found.precommitted.get(epoch, ()):
                 return False
-            if epoch > newest:
-                return token == self._lease.token or self._lease.outlived(token)
-            record = records.published(epoch)
-            counts = record.token if record is not None else history.token_of(epoch)
-            return token != counts
+            if epoch > found.newest:
+                return token == self._token or self._lease.outlived(token)
+            return token != records.token_of(epoch, found)
 
         return is_garbage
 
@@ -178,29 +211,22 @@ class EpochCommitter:
             )
             raise CheckpointError(msg)
 
-    def _fold(self, records: EpochRecords, found: Found) -> None:
-        """Fold the oldest published records into the history; the newest ones stay."""
-        old = []
-        for epoch in found.published[: -KEEP_EPOCHS or None]:
-            record = records.published(epoch)
-            if record is None or record.run_id in self._keep_runs:
-                break
-            old.append(record)
-        if old:
-            records.put_history(records.history().with_epochs(old))
-            failpoints.hit("recover.folded")
-        for record in old:
-            records.forget_published(record.epoch)
-
     # --- first phase ----------------------------------------------------------------------------
 
-    def pre_commit(self, df: DataFrame, epoch: int, count_input: CountInput) -> None:
+    def pre_commit(
+        self,
+        df: DataFrame,
+        epoch: int,
+        count_input: CountInput,
+        count_late: CountLate = dict,
+    ) -> None:
         """Stage *df* in every sink and record it; Spark commits the batch when this returns.
 
         Args:
             df: the batch's output.
             epoch: the batch.
             count_input: called after the batch has run; returns its input rows, None if unknown.
+            count_late: called after that; returns the rows that it has dropped as late.
 
         Raises:
             LeaseLostError: another driver has taken over; nothing was recorded.
@@ -208,33 +234,36 @@ class EpochCommitter:
         Crash safety: staged data without a record is removed by :meth:`recover`.
         """
         self._lease.check()
-        query_id = self._logs.query_id()
+        query_id = self._begun_id()
         if query_id is None:
             msg = f"{self._logs.url}: Spark runs batch {epoch} but has written no metadata"
             raise SinkError(msg)
         records = EpochRecords(self._storage, query_id)
-        staged = self._stage(df, EpochId(self._query, query_id, epoch, self._lease.token))
+        staged = self._stage(df, EpochId(self._query, query_id, epoch, self._token))
         failpoints.hit("sink.staged")
         before = self._before(records, epoch)
         record = EpochRecord(
             epoch=epoch,
             query_id=query_id,
             run_id=self._run_id,
-            token=self._lease.token,
-            rows_read=_add(before.rows_read if self._is_ours(before) else 0, count_input()),
+            token=self._token,
+            rows_read=add_rows(before.rows_read if self._is_ours(before) else 0, count_input()),
             sinks=[self._part(name, part, before) for name, part in staged.items()],
+            late_rows=add_late(before.late_rows if self._is_ours(before) else {}, count_late()),
         )
         self._lease.check()
         if not records.put_precommit(record):
             msg = f"{records.url}: lease {record.token} has pre-committed epoch {epoch} before"
             raise LeaseLostError(msg)
         failpoints.hit("sink.precommitted")
-        with self._lock:
-            if epoch in self._pending:
-                self._superseded.append(self._pending[epoch])
-            self._pending[epoch] = record
-            self._open = None  # Spark has run it again, or gone past it
-            self._last = record
+        self._add(record)
+        self._last = record
+
+    def _begun_id(self) -> str | None:
+        """Return the query's id, which stays as long as Spark runs it; None before it has one."""
+        if self._id is None:
+            self._id = self._logs.query_id()
+        return self._id
 
     def _stage(self, df: DataFrame, epoch: EpochId) -> dict[str, Staged]:
         # A second sink must not run the batch again: a query may compute something different each
@@ -259,67 +288,116 @@ class EpochCommitter:
         """Return the record of the epoch before; usually the last one, else one from storage."""
         if self._last is not None and self._last.epoch == epoch - 1:
             return self._last
-        return self._pending.get(epoch - 1) or records.published(epoch - 1)
+        before = self._record_of(records, epoch - 1)
+        if before is None and epoch - 1 > self._settled:  # an overtaken driver's Spark committed it
+            self._find(records, epoch - 1)
+            before = self._record_of(records, epoch - 1)
+        return before
+
+    def _record_of(self, records: EpochRecords, epoch: int) -> EpochRecord | None:
+        """Return the record that counts for *epoch*, as far as this driver knows."""
+        if epoch < 0:
+            return None
+        with self._lock:
+            staged = self._waiting.get(epoch)
+        return staged[max(staged)] if staged else records.published(epoch)
 
     def give_up_open(self) -> None:
-        """Remove what was staged for a batch in which the query was stopped: it will run again.
+        """Count up to Spark's last commit, after the query has stopped in the middle of a batch.
 
-        The query must not run. What an earlier driver has staged for the batch stays.
+        What is staged for the batch stays: a commit that was reported as failed may still take
+        effect, and if it does not, what the batch stages when it runs again takes its place.
         """
         query_id = self._logs.query_id()
-        if query_id is None:
-            return
-        last_commit, token = self._logs.position().last_commit, self._lease.token
-        records = EpochRecords(self._storage, query_id)
-        # From the storage: a record may have been put, and the answer lost.
-        for epoch, tokens in records.find().precommitted.items():
-            if epoch <= last_commit or token not in tokens:
-                continue
-            record = records.precommitted(epoch, token)
-            with self._lock:
-                if epoch in self._pending and self._pending[epoch].token == token:
-                    del self._pending[epoch]
-            self._abort(record)
-            self._last = self._before(records, epoch)
+        if query_id is not None:
+            records = EpochRecords(self._storage, query_id)
+            self._last = self._record_of(records, self._logs.position().last_commit)
+
+    def begin_again(self) -> None:
+        """Stage from here on under the driver's next token; the query must not run.
+
+        So a batch that is run again is staged beside what its first run has staged, as if another
+        driver had taken over.
+
+        Raises:
+            LeaseLostError: another driver has.
+        """
+        self.give_up_open()
+        self._lease.renew()
+        self._token = self._lease.token
 
     # --- second phase ---------------------------------------------------------------------------
 
     def commit_ready(self) -> None:
         """Publish what Spark has committed; looks only for commits that are still missing."""
-        for epoch in self._waiting():
-            if epoch == self._open or not self._logs.is_committed(epoch):
+        for epoch in self._epochs_waiting():
+            if self._may_run_again(epoch) or not self._logs.is_committed(epoch):
                 return
             self.commit_through(epoch)
 
     def has_pending(self) -> bool:
         """Tell whether an epoch that Spark has committed waits to be published."""
-        return any(self._logs.is_committed(epoch) for epoch in self._waiting())
+        return any(self._logs.is_committed(epoch) for epoch in self._epochs_waiting())
 
     def commit_through(self, last_commit: int) -> None:
-        """Publish, in order, every pending epoch up to *last_commit* inclusive.
+        """Publish, in order, every epoch up to *last_commit* inclusive that is not published yet.
 
-        Spark must not be running one of them again.
+        Spark must not be running one of them again. What this driver has not staged itself is
+        looked for: an overtaken driver may have put its record, and its Spark committed the batch,
+        at any time until Spark went on to the next one.
 
         Raises:
             LeaseLostError: another driver has taken over; what is left is published by it.
             SinkError: a sink could not; the next start goes on.
+            CheckpointError: Spark has committed a batch whose rows nobody has.
         """
-        for epoch in self._waiting():
-            if epoch > last_commit:
-                return
-            self._publish(self._pending[epoch])
-            with self._lock:
-                del self._pending[epoch]
+        query_id = self._begun_id()
+        if query_id is None:
+            return
+        records = EpochRecords(self._storage, query_id)
+        for epoch in range(self._settled + 1, last_commit + 1):
+            if self._token not in self._waiting.get(epoch, ()) and self._find(records, epoch):
+                self._settled = epoch
+                continue
+            self._publish(epoch)
 
-    def _waiting(self) -> list[int]:
+    def _epochs_waiting(self) -> list[int]:
         with self._lock:
-            return sorted(self._pending)
+            return sorted(self._waiting)
 
-    def _publish(self, record: EpochRecord) -> None:
-        # After the look at Spark's log, never before: see plan_recovery.
+    def _may_run_again(self, epoch: int) -> bool:
+        """Tell whether Spark may run the batch again, which an earlier driver or try has staged."""
+        with self._lock:
+            return self._token not in self._waiting[epoch] and epoch == max(self._waiting)
+
+    def _add(self, record: EpochRecord) -> None:
+        with self._lock:
+            self._waiting.setdefault(record.epoch, {})[record.token] = record
+
+    def _find(self, records: EpochRecords, epoch: int) -> bool:
+        """Look what is recorded of *epoch*; True when it is published.
+
+        Raises:
+            CheckpointError: nothing is.
+        """
+        found = records.find()
+        if found.is_published(epoch):
+            return True
+        tokens = found.precommitted.get(epoch)
+        if not tokens:
+            raise unrecorded(epoch, records.url, self._logs.url)
+        for token in tokens:
+            self._add(records.precommitted(epoch, token))
+        return False
+
+    def _publish(self, epoch: int) -> None:
+        # After the look at Spark's log, never before. Records are put once, each under its own
+        # token, so a driver that was overtaken cannot change which is the highest that counts.
         self._lease.check()
+        staged = self._waiting[epoch]
+        record = staged[max(staged)]
         for sink, committable in self._parts(record):
-            sink.commit(committable, self._lease)
+            sink.commit(committable, self._fence)
         failpoints.hit("sink.published")
         records = EpochRecords(self._storage, record.query_id)
         done = dataclasses.replace(record, committed=to_iso(self._clock.now()))
@@ -327,9 +405,32 @@ class EpochCommitter:
         failpoints.hit("sink.committed")
         records.forget_precommit(record.epoch, record.token)
         failpoints.hit("sink.forgotten")
-        while self._superseded:
-            self._abort(self._superseded.pop())
-        log.debug("query=%s epoch=%s published", self._query, record.epoch)
+        self._settled = epoch
+        for token, other in staged.items():
+            if token != record.token:
+                self._abort(other)
+        with self._lock:
+            del self._waiting[epoch]
+        if self._last is None or self._last.epoch < epoch:
+            self._last = done
+        self._remember(records, done)
+        log.debug("query=%s epoch=%s published", self._query, epoch)
+
+    def _remember(self, records: EpochRecords, done: EpochRecord) -> None:
+        """Fold old records from time to time, so that a start and a savepoint find few."""
+        self._published[done.epoch] = done
+        self._unfolded += 1
+        if self._unfolded < FOLD_EPOCHS:
+            return
+        self._fold(records, unpacks=False)
+        self._unfolded = 0
+        for epoch in sorted(self._published)[:-KEEP_EPOCHS]:
+            del self._published[epoch]
+
+    @property
+    def _fence(self) -> Fence:
+        """Return the lease under the token of this query's own stagings."""
+        return QueryFence(self._lease, self._token)
 
     def _parts(self, record: EpochRecord) -> Iterator[tuple[Sink, Committable]]:
         by_name = {sink.name: sink for sink in self._sinks}
@@ -364,6 +465,10 @@ class EpochCommitter:
         """Return how many input rows the run has read so far, None when not known."""
         return self._last.rows_read if self._is_ours(self._last) else 0
 
+    def late_rows(self) -> LateRows | None:
+        """Return the rows of the run that were dropped as late, None when not known."""
+        return self._last.late_rows if self._is_ours(self._last) else {}
+
     def _run_rows(self, sink_name: str, record: EpochRecord | None) -> int:
         if not self._is_ours(record):
             return 0
@@ -381,10 +486,6 @@ def committable_of(query: str, record: EpochRecord, part: dict[str, Any]) -> Com
 
 
 def _published_tokens(records: EpochRecords, found: Found) -> dict[int, int | None]:
-    both = set(found.published) & set(found.precommitted)
-    read = {epoch: records.published(epoch) for epoch in both}
-    return {epoch: record.token if record else None for epoch, record in read.items()}
-
-
-def _add(before: int | None, more: int | None) -> int | None:
-    return None if before is None or more is None else before + more
+    """Return whose staging was published, of each published epoch that has pre-commits."""
+    both = [epoch for epoch in found.precommitted if found.is_published(epoch)]
+    return {epoch: records.token_of(epoch, found) for epoch in both}

@@ -8,6 +8,7 @@ sees a file whole or not at all; an epoch of several files appears file by file,
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import shutil
@@ -22,10 +23,17 @@ from airflow_provider.runtime.sinks.protocol import (
     Fence,
     IsGarbage,
     Staged,
+    changed,
+    reading,
 )
-from airflow_provider.runtime.sinks.staging import folder_name, stage_files, staged_epochs
+from airflow_provider.runtime.sinks.staging import (
+    folder_name,
+    is_inside,
+    stage_files,
+    staged_epochs,
+)
 from airflow_provider.runtime.storage import local_path_of
-from airflow_provider.runtime.storage.local import sync_folder
+from airflow_provider.runtime.storage.local import make_folder, sync_folder
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -129,37 +137,57 @@ class FilesSink:
 
     def commit(self, committable: Committable, fence: Fence) -> None:
         """Rename the staged files into the folder, one by one."""
-        staging = self._folder_of(committable.epoch)
         folders: set[Path] = set()
-        for staged, final in committable.data["files"]:
-            target = self._output / final
-            target.parent.mkdir(parents=True, exist_ok=True)
+        for staged, target in self._moves(committable):
+            make_folder(target.parent)
             fence.check()
-            _publish(staging / staged, target)
+            _publish(staged, target)
             failpoints.hit("files.published_one")
             folders.add(target.parent)
         for folder in folders:
             sync_folder(folder)
-        self._remove_staging(staging)
+        self._remove_staging(self._folder_of(committable.epoch))
+
+    def _moves(self, committable: Committable) -> list[tuple[Path, Path]]:
+        """Return each staged file's place and the one it is published at.
+
+        Raises:
+            CorruptDocumentError: one of them is not the sink's, or reached by a symbolic link.
+        """
+        staging, epoch = self._folder_of(committable.epoch), committable.epoch
+        moves = []
+        with reading(self.name, committable):
+            pairs = [(staged, final) for staged, final in committable.data["files"]]
+        for staged, final in pairs:
+            if not (is_inside(staged) and is_inside(final) and _is_final_name(final, epoch)):
+                raise changed(self.name, epoch, final)
+            source, target = staging / staged, self._output / final
+            if _has_link(source, below=staging) or _has_link(target.parent, below=self._output):
+                raise changed(self.name, epoch, final)
+            moves.append((source, target))
+        return moves
 
     def abort(self, committable: Committable) -> None:
         """Remove the epoch's hidden folder."""
         self._remove_staging(self._folder_of(committable.epoch))
 
     def check_take_back(self, committables: Sequence[Committable]) -> None:
-        """Accept: a file's name says which epoch it is of."""
+        """Accept what the sink has published: a file's name says which epoch it is of."""
+        for committable in committables:
+            self._moves(committable)
 
     def take_back(self, committables: Sequence[Committable], fence: Fence) -> None:
         """Delete the files that the epochs have published, one by one."""
         folders: set[Path] = set()
-        for committable in committables:
+        targets = [[target for _, target in self._moves(c)] for c in committables]
+        for committable, published in zip(committables, targets, strict=True):
             # First, so that a driver paused before a rename finds nothing to rename.
             self._remove_staging(self._folder_of(committable.epoch))
-            for _, final in committable.data["files"]:
+            for target in published:
                 fence.check()
-                (self._output / final).unlink(missing_ok=True)
+                target.unlink(missing_ok=True)
                 failpoints.hit("files.taken_back_one")
-                folders.add((self._output / final).parent)
+                folders.add(target.parent)
         for folder in folders:
             if folder.is_dir():
                 sync_folder(folder)
@@ -171,7 +199,12 @@ class FilesSink:
         return self._folder
 
     def _staging(self, query_id: str) -> Path:
-        return self._output.parent / f".{self._output.name}.staging" / query_id
+        output = self._output
+        staging = output.parent / f".{output.name}.staging" / query_id
+        if _has_link(staging, below=output.parent):
+            msg = f"{self.name}: {staging} leads elsewhere by a symbolic link; remove the link"
+            raise SinkError(msg)
+        return staging
 
     def _folder_of(self, epoch: EpochId) -> Path:
         return self._staging(epoch.query_id) / folder_name(epoch)
@@ -212,6 +245,19 @@ def _final_name(staged: str, number: int, epoch: EpochId) -> str:
     suffix = match["suffix"] if match else Path(name).suffix
     final = f"part-{epoch.epoch:010d}-{number:05d}-{epoch.query_id}{suffix}"
     return f"{folder}/{final}" if folder else final
+
+
+def _is_final_name(final: str, epoch: EpochId) -> bool:
+    """Tell whether a published file of that name is one of the epoch's."""
+    name = final.rpartition("/")[2]
+    start = rf"part-{epoch.epoch:010d}-\d{{5,}}-{re.escape(epoch.query_id)}\."
+    return re.match(start, name) is not None
+
+
+def _has_link(path: Path, *, below: Path) -> bool:
+    """Tell whether *path* or a folder between *below* and it is a symbolic link."""
+    between = itertools.takewhile(lambda place: place != below, (path, *path.parents))
+    return any(place.is_symlink() for place in between)
 
 
 def _publish(staged: Path, target: Path) -> None:

@@ -134,5 +134,11 @@ class NativeEpochs:
     def give_up_open(self) -> None:
         """Do nothing: what Spark has written of a batch that was cut short, it has written."""
 
+    def begin_again(self) -> None:
+        """Do nothing: a batch that runs again is given to Spark's sink again."""
+
+    def late_rows(self) -> None:
+        """Return None: Spark counts them only after its commit."""
+
     def rows_read(self) -> None:
         """Return None: Spark counts a batch's input only after its commit."""

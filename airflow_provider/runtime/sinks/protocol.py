@@ -13,12 +13,19 @@ Whoever writes a sink of their own checks it with ``airflow_provider.runtime.tes
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+import re
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Final, Protocol, runtime_checkable
+
+from airflow_provider.runtime.errors import CheckpointError, CorruptDocumentError
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+
+# Sinks make folders of it, and remove them.
+_FOLDER_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+=-]{0,199}")
 
 IsGarbage = Callable[[int, int], bool]
 """Tells of an epoch and a token whether what that driver staged for that epoch is of no use."""
@@ -63,12 +70,20 @@ class EpochId:
         query_id: Spark's id of the query; it dies with the checkpoint.
         epoch: the batch's number.
         token: the fencing token of the driver that staged it; no two stage at the same place.
+
+    Raises:
+        CorruptDocumentError: no folder can be called after the query's id, or a number is negative.
     """
 
     query: str
     query_id: str
     epoch: int
     token: int
+
+    def __post_init__(self) -> None:
+        if not _FOLDER_NAME.fullmatch(self.query_id) or min(self.epoch, self.token) < 0:
+            msg = f"query {self.query!r}: {self} is no epoch of Spark's; the record was changed"
+            raise CorruptDocumentError(msg)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -91,7 +106,8 @@ class Committable:
     Attributes:
         epoch: whose rows they are. ``query_id`` and ``epoch`` name them for good: of two
             committables with both the same, only one is ever published.
-        data: what :meth:`Sink.stage` returned.
+        data: what :meth:`Sink.stage` returned, as it was read from a record: a sink makes sure that
+            what is in there lies in its own place before it touches it.
     """
 
     epoch: EpochId
@@ -145,6 +161,8 @@ class Sink(Protocol):
         Raises:
             LeaseLostError: another driver has taken over.
             SinkError: what was staged is gone, or the place refuses it.
+            CheckpointError: the place has later epochs of the query and not this one, and cannot
+                take it after them; see :func:`left_out`. Never does a call return without its rows.
         """
 
     def abort(self, committable: Committable) -> None:
@@ -161,9 +179,99 @@ class Sink(Protocol):
         """Remove exactly what committing *committables* has published.
 
         Args:
-            committables: of epochs of one query id, newest first; some may not be published.
+            committables: of one query id's epochs from one on, newest first; some may not be
+                published.
             fence: checked before each visible step.
 
         Crash safety: calling it again completes it.
         Idempotent: by query id and epoch; rows of other epochs, queries and writers stay.
         """
+
+
+@runtime_checkable
+class Remembering(Protocol):
+    """A sink whose place keeps a record of each epoch, as a database does.
+
+    Such a place may lose what it has confirmed, when it fails over, and would grow without end.
+    """
+
+    def forget(self, query_id: str, epochs: Sequence[tuple[int, int]]) -> None:
+        """Remove the records of published epochs that are never committed again, nor taken back.
+
+        Their rows stay. The query's newest record stays in any case. Idempotent.
+
+        Args:
+            query_id: whose.
+            epochs: first and last of each stretch.
+        """
+
+    def check_published(self, committable: Committable) -> None:
+        """Refuse a place that has lost the newest epoch which a record calls published.
+
+        Raises:
+            CheckpointError: it has.
+        """
+
+
+def left_out(name: str, epoch: EpochId, *, last: int) -> CheckpointError:
+    """Return the error of an epoch that its place does not have, and has gone past.
+
+    Raise it after the fence was checked: who is that late is mostly a driver that was overtaken.
+
+    Args:
+        name: the sink's.
+        epoch: which.
+        last: the last epoch of the query that the place has.
+    """
+    msg = (
+        f"{name}: epoch {epoch.epoch} of query {epoch.query!r} is not there, but epoch {last}, "
+        "which came after it, is: its rows were left out, and cannot be put before rows that are "
+        "published; rewind the run and run it again, or start a new job directory and output"
+    )
+    return CheckpointError(msg)
+
+
+def changed(name: str, epoch: EpochId, what: object) -> CorruptDocumentError:
+    """Return the error of a committable that names what the sink has not staged for the epoch.
+
+    Args:
+        name: the sink's.
+        epoch: whose.
+        what: is not the sink's.
+    """
+    msg = (
+        f"{name}: the record of epoch {epoch.epoch} of query {epoch.query!r} names {what!r}, which "
+        "is not what this sink stages for that epoch; nothing there was touched: put the record "
+        "back as it was, or start a new job directory"
+    )
+    return CorruptDocumentError(msg)
+
+
+@contextlib.contextmanager
+def reading(name: str, committable: Committable) -> Iterator[None]:
+    """Turn what a committable without the members that its sink puts there leads to into ours.
+
+    Raises:
+        CorruptDocumentError: one is missing, or of another type.
+    """
+    try:
+        yield
+    except (KeyError, TypeError, ValueError) as error:
+        raise changed(name, committable.epoch, f"{type(error).__name__}: {error}") from error
+
+
+def lost(name: str, query_id: str, epoch: int) -> CheckpointError:
+    """Return the error of a place that had confirmed an epoch and does not know it any more.
+
+    Args:
+        name: the sink's.
+        query_id: Spark's id of the query.
+        epoch: its last epoch that was confirmed.
+    """
+    msg = (
+        f"{name}: epoch {epoch} of query id {query_id} was committed, and is not there any more: "
+        "the place has lost a confirmed commit, as a failover to a standby that was behind does, "
+        "or was restored to an earlier time; rewind the run and run it again, or start a new job "
+        "directory and output"
+    )
+    return CheckpointError(msg)

@@ -1,30 +1,42 @@
 """The records of a query's epochs, in ``queries/<query>/committables/<query id>/``.
 
 ``<epoch>.<token>.json`` is put once when a driver has staged an epoch in all sinks: pre-committed.
-``<epoch>.json`` is put once when all sinks have published it. ``history.json`` holds, as ranges,
-what is left of records that were folded away, ``takeback.json`` from which epoch on everything was
-taken back. The folder carries the query's id because epochs are numbered anew when it changes, and
-a driver that was taken for dead may still write under the old one.
+``<epoch>.json`` is put once when all sinks have published it. Those of older epochs are folded
+(:mod:`.folding`): ``<first>-<last>.json`` says of a stretch of epochs whose staging was published,
+``<first>-<last>.packed.json`` holds their records, for what may have to be taken back. Both are put
+once and never changed: what they say stays true, also when an overtaken driver puts them; longer
+ones take their place. ``takeback.json`` says from which epoch on everything was taken back. The
+folder carries the query's id because epochs are numbered anew when it changes, and a driver that
+was taken for dead may still write under the old one.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import re
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypeVar
 
 from airflow_provider.runtime.errors import CheckpointError, SinkError
+from airflow_provider.runtime.numbers import NUMBER
+from airflow_provider.runtime.shapes import SinkPartValues
 from airflow_provider.runtime.storage import Document, Storage
+from airflow_provider.runtime.typed import Name, NameOrNone, NonNegative
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-Stretch = tuple[int, int, int, str]
+Span = tuple[int, int]
+"""First and last epoch of a folded document."""
+
+Stretch = tuple[NonNegative, NonNegative, NonNegative, NameOrNone]
 """First epoch, last epoch, token, run."""
 
-_PUBLISHED = re.compile(r"(\d+)\.json")
-_PRECOMMITTED = re.compile(r"(\d+)\.(\d+)\.json")
-_HISTORY = "history.json"
+D = TypeVar("D", bound=Document)
+
+_PUBLISHED = re.compile(rf"({NUMBER})\.json")
+_PRECOMMITTED = re.compile(rf"({NUMBER})\.({NUMBER})\.json")
+_FOLDED = re.compile(rf"({NUMBER})-({NUMBER})\.json")
+_PACKED = re.compile(rf"({NUMBER})-({NUMBER})\.packed\.json")
 _TAKE_BACK = "takeback.json"
 
 
@@ -39,31 +51,56 @@ class EpochRecord(Document):
         sinks: for each sink its name, its rows in this epoch, its rows in the run so far
             (``run_rows``), and its committable's ``data``.
         committed: when all sinks had published it; None in the record of a pre-commit.
+        late_rows: rows of the run that each stateful operator, by its id, has dropped as late up to
+            and with this epoch; None when not known.
     """
 
-    epoch: int
-    query_id: str
-    run_id: str
-    token: int
+    PLACES = (
+        "committables/{query_id}/{epoch}.{token}.json",
+        "committables/{query_id}/{epoch}.json",
+    )
+
+    epoch: NonNegative
+    query_id: Name
+    run_id: Name
+    token: NonNegative
     rows_read: int | None
-    sinks: list[dict[str, Any]]
+    sinks: list[SinkPartValues]
     committed: str | None = None
+    late_rows: dict[Name, NonNegative] | None = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class HistoryRecord(Document):
-    """``history.json``: published epochs whose records were folded away, oldest first.
+    """``<first>-<last>.json``: published epochs whose records were folded away, oldest first.
 
     Attributes:
         ranges: stretches of epochs that one driver staged for one run.
     """
 
+    PLACES = ("committables/{query_id}/{first}-{last}.json",)
+
+    query_id: Name = "-"
     ranges: list[Stretch] = dataclasses.field(default_factory=list)
 
     @property
-    def last_epoch(self) -> int:
+    def first(self) -> int:
+        """Return the oldest epoch in it."""
+        return self.ranges[0][0] if self.ranges else 0
+
+    @property
+    def last(self) -> int:
         """Return the newest epoch in it; -1 when it is empty."""
         return self.ranges[-1][1] if self.ranges else -1
+
+    def problem(self) -> str | None:
+        """Return where the stretches are not in order."""
+        last = -1
+        for index, stretch in enumerate(self.ranges):
+            if not last < stretch[0] <= stretch[1]:
+                return f"ranges[{index}]: expected epochs after {last}, in ascending order"
+            last = stretch[1]
+        return None
 
     def token_of(self, epoch: int) -> int | None:
         """Return the driver whose staging of *epoch* was published; None when it is not here."""
@@ -91,7 +128,36 @@ class HistoryRecord(Document):
                 ranges[-1] = (first, record.epoch, token, run_id)
             else:
                 ranges.append((record.epoch, record.epoch, record.token, record.run_id))
-        return HistoryRecord(ranges=ranges)
+        return dataclasses.replace(self, ranges=ranges)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PackRecord(Document):
+    """``<first>-<last>.packed.json``: the records of published epochs of one run, in order."""
+
+    PLACES = ("committables/{query_id}/{first}-{last}.packed.json",)
+
+    query_id: Name
+    records: list[EpochRecord]
+
+    @property
+    def first(self) -> int:
+        """Return the oldest epoch in it."""
+        return self.records[0].epoch
+
+    @property
+    def last(self) -> int:
+        """Return the newest epoch in it."""
+        return self.records[-1].epoch
+
+    def problem(self) -> str | None:
+        """Return where it is not a run's epochs, one after the other."""
+        if not self.records:
+            return "records: expected one or more"
+        for index, record in enumerate(self.records):
+            if (record.epoch, record.run_id) != (self.first + index, self.records[0].run_id):
+                return f"records[{index}]: expected the next epoch of the same run"
+        return None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -105,9 +171,11 @@ class TakeBackRecord(Document):
             begun anew: nothing counts them any more.
     """
 
-    query_id: str
-    run_id: str
-    first_epoch: int
+    PLACES = ("committables/{query_id}/takeback.json",)
+
+    query_id: Name
+    run_id: NameOrNone
+    first_epoch: NonNegative
     began: str
     done: str | None = None
     outputs_stay: bool = False
@@ -118,12 +186,42 @@ class Found:
     """The records of one query id.
 
     Attributes:
-        published: epochs with a record, ascending.
+        published: epochs with a record of their own, ascending.
         precommitted: tokens, ascending, of each epoch that waits.
+        folded: the stretches of which only the tokens are left.
+        packed: the stretches whose records lie together.
     """
 
     published: tuple[int, ...] = ()
     precommitted: Mapping[int, tuple[int, ...]] = dataclasses.field(default_factory=dict)
+    folded: tuple[Span, ...] = ()
+    packed: tuple[Span, ...] = ()
+
+    @property
+    def newest(self) -> int:
+        """Return the newest epoch that is published; -1 when none is."""
+        return max((-1, *self.published, *(last for _, last in (*self.folded, *self.packed))))
+
+    def is_folded(self, epoch: int) -> bool:
+        """Tell whether *epoch* is published, and is in one of the longer documents."""
+        return any(first <= epoch <= last for first, last in (*self.folded, *self.packed))
+
+    def is_published(self, epoch: int) -> bool:
+        """Tell whether all sinks have published *epoch*."""
+        return epoch in self.published or self.is_folded(epoch)
+
+    def unpublished(self, first: int, last: int) -> list[int]:
+        """Return the epochs from *first* to *last* that no record says are published."""
+        missing, epoch, own = [], first, set(self.published)
+        spans = (*self.folded, *self.packed)
+        while epoch <= last:
+            ends = [end for start, end in spans if start <= epoch <= end]
+            if ends:
+                epoch = max(ends)
+            elif epoch not in own:
+                missing.append(epoch)
+            epoch += 1
+        return missing
 
 
 class EpochRecords:
@@ -154,26 +252,88 @@ class EpochRecords:
         return Found(
             tuple(sorted(published)),
             {epoch: tuple(sorted(waiting[epoch])) for epoch in sorted(waiting)},
+            folded=_spans(_FOLDED, names),
+            packed=_spans(_PACKED, names),
         )
 
     def all(self) -> Iterator[EpochRecord]:
-        """Yield each record, those of published epochs first."""
+        """Yield each record once, those of published epochs first; not of what is folded.
+
+        Raises:
+            SinkError: one vanished meanwhile: another driver is at work.
+        """
         found = self.find()
         for epoch in found.published:
-            record = self.published(epoch)
-            if record is not None:
-                yield record
+            record = self.published(epoch, found)
+            if record is None:
+                msg = f"{self.url}/{epoch}.json: vanished while it was read; give the command again"
+                raise SinkError(msg)
+            yield record
+        yielded = set(found.published)
+        for span in found.packed:
+            for record in self.pack(span).records:
+                if record.epoch not in yielded:
+                    yielded.add(record.epoch)
+                    yield record
         for epoch, tokens in found.precommitted.items():
             for token in tokens:
                 yield self.precommitted(epoch, token)
 
-    def published(self, epoch: int) -> EpochRecord | None:
-        """Return the record of a published epoch; None when there is none."""
-        return EpochRecord.read(self._storage, f"{epoch}.json")
+    def published(self, epoch: int, found: Found | None = None) -> EpochRecord | None:
+        """Return the record of a published epoch; None when there is none, or it is folded away.
+
+        Args:
+            epoch: which.
+            found: the records, if they have been listed.
+        """
+        own = EpochRecord.read(self._storage, f"{epoch}.json")
+        if own is not None:
+            return own
+        for first, last in (found or self.find()).packed:
+            if first <= epoch <= last:
+                return self.pack((first, last)).records[epoch - first]
+        return None
 
     def is_published(self, epoch: int) -> bool:
         """Tell whether all sinks have published *epoch*, also when its record was folded away."""
-        return self.published(epoch) is not None or self.history().token_of(epoch) is not None
+        return self.find().is_published(epoch)
+
+    def token_of(self, epoch: int, found: Found) -> int | None:
+        """Return the driver whose staging of *epoch* was published; None when none is."""
+        if not found.is_published(epoch):
+            return None
+        for first, last in found.folded:
+            if first <= epoch <= last:
+                return self.folded((first, last)).token_of(epoch)
+        record = self.published(epoch, found)
+        return record.token if record is not None else None
+
+    def pack(self, span: Span) -> PackRecord:
+        """Return the records that lie together."""
+        return _there(PackRecord.read(self._storage, _packed(span)), self.url, _packed(span))
+
+    def folded(self, span: Span) -> HistoryRecord:
+        """Return what is left of a stretch of epochs."""
+        return _there(HistoryRecord.read(self._storage, _folded(span)), self.url, _folded(span))
+
+    def put_pack(self, pack: PackRecord) -> Span:
+        """Put it, unless it is there."""
+        pack.put_if_absent(self._storage, _packed((pack.first, pack.last)))
+        return pack.first, pack.last
+
+    def put_folded(self, history: HistoryRecord) -> Span:
+        """Put it, unless it is there."""
+        mine = dataclasses.replace(history, query_id=self.query_id)
+        mine.put_if_absent(self._storage, _folded((mine.first, mine.last)))
+        return mine.first, mine.last
+
+    def forget(self, found: Found) -> None:
+        """Remove the records of published epochs, and the longer documents, that *found* names."""
+        names = [f"{epoch}.json" for epoch in found.published]
+        names += [_folded(span) for span in found.folded]
+        names += [_packed(span) for span in found.packed]
+        if names:
+            self._storage.delete_all(names)
 
     def precommitted(self, epoch: int, token: int) -> EpochRecord:
         """Return the record of a pre-commit that was listed.
@@ -203,13 +363,19 @@ class EpochRecords:
         """Remove the record of a published epoch. Idempotent."""
         self._storage.delete(f"{epoch}.json")
 
-    def history(self) -> HistoryRecord:
-        """Return what is left of older epochs."""
-        return HistoryRecord.read(self._storage, _HISTORY) or HistoryRecord()
+    def history(self, found: Found | None = None) -> HistoryRecord:
+        """Return what is left of the epochs that were folded away.
 
-    def put_history(self, record: HistoryRecord) -> None:
-        """Replace the history."""
-        record.put(self._storage, _HISTORY)
+        Args:
+            found: the records, if they have been listed.
+        """
+        ranges: list[tuple[int, int, int, str]] = []
+        for span in (found or self.find()).folded:
+            for first, last, token, run_id in self.folded(span).ranges:
+                begin = max(first, ranges[-1][1] + 1) if ranges else first
+                if begin <= last:
+                    ranges.append((begin, last, token, run_id))
+        return HistoryRecord(query_id=self.query_id, ranges=ranges)
 
     def standing_after(self, epoch: int) -> list[int]:
         """Return the epochs after *epoch* that are, or may still be, published; none taken back.
@@ -220,7 +386,9 @@ class EpochRecords:
         if taken is not None and taken.outputs_stay:
             return []
         upto = taken.first_epoch if taken is not None and taken.done is not None else None
-        epochs = {*found.published, *found.precommitted, *self.history().own_epochs_after(epoch)}
+        packed = {max(end, epoch + 1) for span in found.packed if span[1] > epoch for end in span}
+        history = self.history(found).own_epochs_after(epoch)
+        epochs = {*found.published, *found.precommitted, *packed, *history}
         return sorted(e for e in epochs if e > epoch and (upto is None or e < upto))
 
     def has_own(self) -> bool:
@@ -229,7 +397,9 @@ class EpochRecords:
         False of a query of Spark's own sinks, also after a restore has numbered its epochs.
         """
         found = self.find()
-        return bool(found.published or found.precommitted or self.history().own_epochs_after(-1))
+        if found.published or found.precommitted or found.packed:
+            return True
+        return bool(self.history(found).own_epochs_after(-1))
 
     def continue_after(self, epoch: int) -> None:
         """Record that epochs up to *epoch* were published before the query had this id.
@@ -238,7 +408,7 @@ class EpochRecords:
         Idempotent.
         """
         if epoch >= 0:
-            self.put_history(HistoryRecord(ranges=[(0, epoch, 0, "")]))
+            self.put_folded(HistoryRecord(ranges=[(0, epoch, 0, "")]))
 
     def take_back(self) -> TakeBackRecord | None:
         """Return what was taken back; None when nothing was."""
@@ -248,6 +418,10 @@ class EpochRecords:
         """Tell whether the query began anew under another id, beside what it has written."""
         taken = self.take_back()
         return taken is not None and taken.outputs_stay
+
+    def is_copy(self) -> bool:
+        """Tell whether the query is a restored copy, which goes on from epochs of another id."""
+        return any(not run_id for *_, run_id in self.history().ranges)
 
     def check_standing(self) -> None:
         """Refuse to go on under this id when epochs of it were taken back, or are about to be.
@@ -273,6 +447,27 @@ class EpochRecords:
 def query_ids(storage: Storage) -> list[str]:
     """Return the ids of all queries that have records in a ``committables`` folder, sorted."""
     return storage.list("")
+
+
+def _spans(pattern: re.Pattern[str], names: Sequence[str]) -> tuple[Span, ...]:
+    """Return the stretches that names tell of, ascending, longer ones first."""
+    spans = [(int(m[1]), int(m[2])) for name in names if (m := pattern.fullmatch(name))]
+    return tuple(sorted(spans, key=lambda span: (span[0], -span[1])))
+
+
+def _there(document: D | None, url: str, name: str) -> D:
+    if document is None:
+        msg = f"{url}/{name}: vanished while it was read; give the command again"
+        raise SinkError(msg)
+    return document
+
+
+def _folded(span: Span) -> str:
+    return f"{span[0]}-{span[1]}.json"
+
+
+def _packed(span: Span) -> str:
+    return f"{span[0]}-{span[1]}.packed.json"
 
 
 def _waiting(epoch: int, token: int) -> str:

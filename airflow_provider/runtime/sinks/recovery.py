@@ -19,7 +19,9 @@ from typing import TYPE_CHECKING
 from airflow_provider.runtime.errors import CheckpointError
 
 if TYPE_CHECKING:
-    from airflow_provider.runtime.sinks.records import Found, HistoryRecord
+    from collections.abc import Mapping
+
+    from airflow_provider.runtime.sinks.records import Found
 
 Precommit = tuple[int, int]  # epoch and token
 
@@ -29,76 +31,84 @@ class Recovery:
     """The pre-commits, by what becomes of them; each of ``(epoch, token)``, ascending.
 
     Attributes:
-        publish: Spark has committed the batch.
-        waiting: Spark has not; the batch is run again.
-        obsolete: another driver's staging of the same epoch counts instead.
+        waiting: the epoch is not published. When Spark has committed its batch, the highest token
+            counts; until then a late commit may still need any of them.
+        obsolete: another driver's staging of the same epoch was published.
         recorded: published and recorded; only the record of the pre-commit is left.
     """
 
-    publish: tuple[Precommit, ...] = ()
     waiting: tuple[Precommit, ...] = ()
     obsolete: tuple[Precommit, ...] = ()
     recorded: tuple[Precommit, ...] = ()
 
 
-def plan_recovery(
-    found: Found, last_commit: int, *, published_token: dict[int, int | None]
-) -> Recovery:
+def plan_recovery(found: Found, published_token: Mapping[int, int | None]) -> Recovery:
     """Decide about every pre-commit that was found.
 
     Args:
         found: the records.
-        last_commit: the last batch in Spark's commit log; -1 when there is none.
         published_token: for each published epoch that has pre-commits, whose staging it was.
     """
-    publish: list[Precommit] = []
     waiting: list[Precommit] = []
     obsolete: list[Precommit] = []
     recorded: list[Precommit] = []
-    published = set(found.published)
     for epoch, tokens in found.precommitted.items():
-        if epoch in published:
-            for token in tokens:
-                same = token == published_token[epoch]
-                (recorded if same else obsolete).append((epoch, token))
-            continue
-        # Records are put once under their own token, so a driver that was overtaken cannot change
-        # which one is the highest; and it publishes only a batch whose commit it saw before its
-        # lease was taken, which the driver after it sees too and does not run again.
-        (publish if epoch <= last_commit else waiting).append((epoch, tokens[-1]))
-        obsolete += [(epoch, token) for token in tokens[:-1]]
-    return Recovery(tuple(publish), tuple(waiting), tuple(obsolete), tuple(recorded))
+        for token in tokens:
+            if epoch not in published_token:
+                waiting.append((epoch, token))
+            elif token == published_token[epoch]:
+                recorded.append((epoch, token))
+            else:
+                obsolete.append((epoch, token))
+    return Recovery(tuple(waiting), tuple(obsolete), tuple(recorded))
 
 
-def check_complete(
-    found: Found, history: HistoryRecord, last_commit: int, *, where: str, log: str
-) -> None:
+def check_complete(found: Found, last_commit: int, *, where: str, log: str) -> int:
     """Refuse records that contradict Spark's commit log.
 
     Args:
         found: the records.
-        history: what is left of older ones.
         last_commit: the last batch in Spark's commit log; -1 when there is none.
         where: the records' address, named in errors.
         log: the checkpoint's.
 
+    Returns:
+        The epoch up to which all are published; those after it, up to *last_commit*, wait.
+
     Raises:
-        CheckpointError: an epoch is published that Spark has not committed, or the last one that it
-            has committed is recorded nowhere.
+        CheckpointError: an epoch is published that Spark has not committed, or one that it has
+            committed is recorded nowhere.
     """
-    newest = max((history.last_epoch, *found.published))
-    if newest > last_commit:
+    check_not_behind(found.newest, last_commit, log)
+    folded = [first for first, _ in (*found.folded, *found.packed)]
+    begin = max(min([last_commit, *folded, *found.published, *found.precommitted]), 0)
+    missing = found.unpublished(begin, last_commit)
+    lost = [epoch for epoch in missing if epoch not in found.precommitted]
+    if lost:
+        raise unrecorded(lost[0], where, log)
+    return min([last_commit + 1, *missing]) - 1
+
+
+def check_not_behind(published: int, last_commit: int, log: str) -> None:
+    """Refuse a commit log that ends before an epoch that was published.
+
+    Raises:
+        CheckpointError: it does.
+    """
+    if published > last_commit:
         msg = (
-            f"{log}: epoch {newest} is published, but Spark's log ends with batch {last_commit}; "
-            "the checkpoint was removed or rolled back by hand, and running on would publish the "
+            f"{log}: epoch {published} is published, but Spark's log ends with batch {last_commit};"
+            " the checkpoint was removed or rolled back by hand, and running on would publish the "
             "same rows again: restore it, or start a new job directory and output"
         )
         raise CheckpointError(msg)
-    first = newest + 1 if newest >= 0 else max(min([last_commit, *found.precommitted]), 0)
-    missing = [e for e in range(first, last_commit + 1) if e not in found.precommitted]
-    if missing:
-        msg = (
-            f"{log}: batch {missing[0]} is committed, but what it wrote is not recorded in "
-            f"{where}; another program ran the query on this checkpoint"
-        )
-        raise CheckpointError(msg)
+
+
+def unrecorded(epoch: int, where: str, log: str) -> CheckpointError:
+    """Return the error for a batch whose rows nobody has."""
+    msg = (
+        f"{log}: batch {epoch} is committed, but what it wrote is not recorded in {where}; another "
+        "program ran the query on this checkpoint, or the record was removed by hand: restore a "
+        "savepoint from before it, or start a new job directory and output"
+    )
+    return CheckpointError(msg)

@@ -8,6 +8,7 @@ import uuid
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
+from airflow_provider.runtime.numbers import NUMBER
 from airflow_provider.runtime.sinks.protocol import EpochId
 from airflow_provider.runtime.storage import local_path_of
 from airflow_provider.runtime.storage.trees import files_under, flush, folders_in, remove_tree
@@ -22,7 +23,8 @@ _WRITER_OPTIONS: Final = {
     "mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
     "mapreduce.fileoutputcommitter.algorithm.version": "2",
 }
-_FOLDER: Final = re.compile(r"(?P<epoch>\d+)-(?P<token>\d+)")
+_NOT_IN_PATHS: Final = re.compile(r"[\\\x00-\x1f\x7f]")  # Spark escapes these in names of folders
+_FOLDER: Final = re.compile(rf"(?P<epoch>{NUMBER})-(?P<token>{NUMBER})")
 
 
 def folder_name(epoch: EpochId) -> str:
@@ -34,6 +36,15 @@ def staged_epochs(url: str, query_id: str) -> list[EpochId]:
     """Return the epochs for which there is a folder under *url*, the query's home."""
     matches = [match for name in folders_in(url) if (match := _FOLDER.fullmatch(name))]
     return [EpochId("", query_id, int(m["epoch"]), int(m["token"])) for m in matches]
+
+
+def is_inside(path: object) -> bool:
+    """Tell whether *path* is one relative to a folder that cannot lead out of it."""
+    return (
+        isinstance(path, str)
+        and {"", ".", ".."}.isdisjoint(path.split("/"))
+        and _NOT_IN_PATHS.search(path) is None
+    )
 
 
 @dataclasses.dataclass(frozen=True)

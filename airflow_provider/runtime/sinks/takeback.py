@@ -249,7 +249,7 @@ class TakeBack:
             folded = any(run == self._run_id for *_, run in history.ranges)
         if folded:
             msg = (
-                f"{self._records.url}: records of epochs up to {history.last_epoch} were folded "
+                f"{self._records.url}: records of epochs up to {history.last} were folded "
                 "away, so these cannot be taken back; restore a savepoint into a new job "
                 "directory and rebuild the output instead"
             )

@@ -2,10 +2,10 @@
 
 ::
 
-    <query id>                      the last epoch that is settled: it and those before it are
-                                    never published (again)
-    <query id>/taken-back/<epoch>   the token of the staging that was taken back, or 0 when none
-                                    of the epoch's stagings had been published
+    <query id>                   the last epoch that is settled: it and those before it are never
+                                 published (again)
+    <query id>/taken-back-from   the first epoch that was taken back, as all after it were
+    <query id>/published-below   the epoch after the last that had been published when that began
 
 They live as long as the table, whoever cleans its history, and are moved in the same version as the
 files that they speak of.
@@ -13,10 +13,11 @@ files that they speak of.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from airflow_provider.runtime.sinks.delta.log import Change, active_paths
-from airflow_provider.runtime.sinks.staging import folder_name
+from airflow_provider.runtime.sinks.protocol import changed, reading
+from airflow_provider.runtime.sinks.staging import folder_name, is_inside
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -24,8 +25,6 @@ if TYPE_CHECKING:
     from deltalake import DeltaTable
 
     from airflow_provider.runtime.sinks.protocol import Committable, EpochId
-
-_NOBODY: Final = 0  # no driver's token
 
 
 def folder_of(epoch: EpochId) -> str:
@@ -39,8 +38,18 @@ def home_of(query_id: str) -> str:
 
 
 def files_of(committable: Committable) -> list[tuple[str, int]]:
-    """Return the path relative to the table, and the bytes, of each file that was staged."""
-    return [(str(path), int(size)) for path, size in committable.data["files"]]
+    """Return the path relative to the table, and the bytes, of each file that was staged.
+
+    Raises:
+        CorruptDocumentError: a path is not in the folder in which the epoch was staged.
+    """
+    epoch, kind = committable.epoch, "delta"
+    with reading(kind, committable):
+        files = [(path, int(size)) for path, size in committable.data["files"]]
+    for path, _ in files:
+        if not (is_inside(path) and path.startswith(f"{folder_of(epoch)}/")):
+            raise changed(kind, epoch, path)
+    return files
 
 
 def last_epoch(table: DeltaTable, query_id: str) -> int:
@@ -49,25 +58,41 @@ def last_epoch(table: DeltaTable, query_id: str) -> int:
     return -1 if version is None else version
 
 
-def taken_back(table: DeltaTable, epoch: EpochId) -> int | None:
-    """Return the token of the staging of the epoch that was taken back; None when none was.
+def is_taken_back(table: DeltaTable, epoch: EpochId) -> bool:
+    """Tell whether the epoch was taken back, published or not."""
+    first = table.transaction_version(_first_mark(epoch.query_id))
+    return first is not None and epoch.epoch >= first
 
-    It is 0 when the epoch was taken back before any of its stagings was published.
-    """
-    return table.transaction_version(_mark_of(epoch.query_id, epoch.epoch))
+
+def has_files_of(table: DeltaTable, epoch: EpochId) -> bool:
+    """Tell whether the table has files of the epoch, whoever of its drivers staged them."""
+    return bool(active_paths(table, [f"{home_of(epoch.query_id)}/{epoch.epoch}-"]))
 
 
 def may_be_named(table: DeltaTable, epoch: EpochId) -> bool:
     """Tell whether a version of the table that somebody may read names the staging's files."""
     if epoch.epoch > last_epoch(table, epoch.query_id):
         return False
-    if taken_back(table, epoch) == epoch.token:
-        return True  # VACUUM removes them when nobody can read the older version any more
+    if is_taken_back(table, epoch):
+        # VACUUM removes them when nobody can read the older version any more.
+        return epoch.epoch < (table.transaction_version(_published_mark(epoch.query_id)) or 0)
     return bool(active_paths(table, [f"{folder_of(epoch)}/"]))
 
 
-def _mark_of(query_id: str, epoch: int) -> str:
-    return f"{query_id}/taken-back/{epoch}"
+def epochs_after(table: DeltaTable, query_id: str, epoch: int) -> set[int]:
+    """Return the query's epochs from *epoch* on of which files are part of the table."""
+    home = f"{home_of(query_id)}/"
+    folders = {path.removeprefix(home).partition("/")[0] for path in active_paths(table, [home])}
+    numbers = (name.partition("-")[0] for name in folders)
+    return {int(number) for number in numbers if number.isdecimal() and int(number) >= epoch}
+
+
+def _first_mark(query_id: str) -> str:
+    return f"{query_id}/taken-back-from"
+
+
+def _published_mark(query_id: str) -> str:
+    return f"{query_id}/published-below"
 
 
 def removal(
@@ -81,11 +106,16 @@ def removal(
         epochs: their numbers.
         published: the stagings that were published.
     """
-    tokens = {c.epoch.epoch: c.epoch.token for c in published}
-    marks = {_mark_of(one.query_id, epoch): tokens.get(epoch, _NOBODY) for epoch in epochs}
-    settled = max(last_epoch(table, one.query_id), *epochs)
+    first, last = _first_mark(one.query_id), _published_mark(one.query_id)
+    before, had = table.transaction_version(first), table.transaction_version(last)
+    settled = last_epoch(table, one.query_id)
+    marks = {
+        one.query_id: max(settled, *epochs),
+        first: min(epochs) if before is None else min(before, *epochs),
+        last: settled + 1 if had is None else had,
+    }
     return Change(
-        {one.query_id: settled, **marks},
+        marks,
         {"sparkStream": {"query": one.query, "queryId": one.query_id, "tookBack": sorted(epochs)}},
         removed=[file for committable in published for file in files_of(committable)],
     )

@@ -23,16 +23,19 @@ from airflow_provider.runtime.errors import (
     SparkStreamError,
     TakeBackError,
 )
+from airflow_provider.runtime.failures import refusal_of
 from airflow_provider.runtime.sinks.delta.datafiles import DataFile, has_rows, read_data_file
 from airflow_provider.runtime.sinks.delta.epochs import (
+    epochs_after,
     facts_of,
     files_of,
     folder_of,
+    has_files_of,
     home_of,
+    is_taken_back,
     last_epoch,
     may_be_named,
     removal,
-    taken_back,
 )
 from airflow_provider.runtime.sinks.delta.log import (
     Change,
@@ -46,7 +49,14 @@ from airflow_provider.runtime.sinks.delta.schema import (
     check_fits,
     check_partitions,
 )
-from airflow_provider.runtime.sinks.protocol import Committable, EpochId, Fence, IsGarbage, Staged
+from airflow_provider.runtime.sinks.protocol import (
+    Committable,
+    EpochId,
+    Fence,
+    IsGarbage,
+    Staged,
+    left_out,
+)
 from airflow_provider.runtime.sinks.staging import settings, stage_files, staged_epochs
 from airflow_provider.runtime.sinks.tableformats import (
     PARQUET,
@@ -150,7 +160,7 @@ class DeltaSink:
             table = self._log.load()
         except Exception as error:  # delta-rs has errors of its own for each store
             msg = f"{self.name}: the table cannot be read: {error}"
-            raise ConfigError(msg) from error
+            raise refusal_of(error, msg) from error
         if table is not None:
             check_fits(TableFacts.of(table), schema, self._partition_by, self.name)
 
@@ -221,7 +231,7 @@ class DeltaSink:
 
         def attempt() -> None:
             table = self._ensure_table(committable, fence)
-            if not files_of(committable) or epoch.epoch <= last_epoch(table, epoch.query_id):
+            if not files_of(committable) or self._has(table, epoch, fence):
                 return
             try:
                 check_fits(
@@ -237,6 +247,22 @@ class DeltaSink:
             failpoints.hit("delta.committed")
 
         self._until_settled(attempt)
+
+    def _has(self, table: DeltaTable, epoch: EpochId, fence: Fence) -> bool:
+        """Tell whether the table has, or had, the epoch.
+
+        Raises:
+            CheckpointError: it has a later one and not this one.
+        """
+        last = last_epoch(table, epoch.query_id)
+        if is_taken_back(table, epoch):
+            return True
+        if epoch.epoch >= last:
+            return epoch.epoch == last
+        if not has_files_of(table, epoch):
+            fence.check()
+            raise left_out(self.name, epoch, last=last)
+        return True
 
     def _ensure_table(self, committable: Committable, fence: Fence) -> DeltaTable:
         """Return the table as it is now; make it if need be, which somebody else may do as well."""
@@ -327,10 +353,13 @@ class DeltaSink:
 
     def check_take_back(self, committables: Sequence[Committable]) -> None:
         """Refuse when a published file is no longer the table's: rewritten, or deleted."""
+        written = [c for c in committables if files_of(c)]
         table = self._loaded()
         if table is not None:
             with own_errors(self.name):
-                self._published(table, committables)
+                self._published(table, written)
+                if written:
+                    self._check_all_after(table, written)
 
     def take_back(self, committables: Sequence[Committable], fence: Fence) -> None:
         """Remove the epochs' files in one version, and refuse their late commits from then on.
@@ -345,20 +374,33 @@ class DeltaSink:
             # Without a table nothing could refuse a late commit, which would make it.
             table = self._ensure_table(written[0], fence)
             published = self._published(table, written)
-            epochs = {c.epoch.epoch for c in written if taken_back(table, c.epoch) is None}
+            epochs = {c.epoch.epoch for c in written if not is_taken_back(table, c.epoch)}
             if not epochs:
                 return
+            self._check_all_after(table, written)
             change = removal(table, written[0].epoch, epochs, published)
             fence.check()
             failpoints.hit("delta.taking_back")
             self._log.write(table, change)
             failpoints.hit("delta.taken_back")
+            others[:] = [c for c in written if c.epoch.epoch in epochs and c not in published]
 
+        others: list[Committable] = []
         self._until_settled(attempt)
         table = self._loaded()
         with own_errors(self.name):
             for committable in written:
-                self._remove(table, committable.epoch)
+                if committable in others:  # another staging of its epoch was the published one
+                    remove_tree(f"{self._url}/{folder_of(committable.epoch)}")
+                else:
+                    self._remove(table, committable.epoch)
+
+    def _check_all_after(self, table: DeltaTable, committables: Sequence[Committable]) -> None:
+        given = {c.epoch.epoch for c in committables}
+        more = epochs_after(table, committables[0].epoch.query_id, min(given)) - given
+        if more:
+            msg = f"{self.name}: epoch {min(more)} is after what is taken back; take it back, too"
+            raise TakeBackError(msg)
 
     def _published(
         self, table: DeltaTable, committables: Sequence[Committable]
@@ -371,7 +413,7 @@ class DeltaSink:
         standing: dict[int, list[Committable]] = {}
         for c in committables:
             settled = c.epoch.epoch <= last_epoch(table, c.epoch.query_id)
-            if settled and files_of(c) and taken_back(table, c.epoch) is None:
+            if settled and files_of(c) and not is_taken_back(table, c.epoch):
                 standing.setdefault(c.epoch.epoch, []).append(c)
         if not standing:
             return []

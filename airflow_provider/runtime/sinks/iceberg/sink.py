@@ -21,6 +21,7 @@ from airflow_provider.runtime.errors import (
     SparkStreamError,
     TakeBackError,
 )
+from airflow_provider.runtime.failures import refusal_of
 from airflow_provider.runtime.sinks.iceberg.ledger import Ledger, facts_of_epoch, published_token
 from airflow_provider.runtime.sinks.iceberg.schema import (
     as_staged,
@@ -35,13 +36,22 @@ from airflow_provider.runtime.sinks.iceberg.tables import (
     data_folder,
     folder_of,
     has_rows,
+    is_below,
     is_referenced,
     live_files,
     name_mapping_of,
     paths_of,
     swap,
 )
-from airflow_provider.runtime.sinks.protocol import Committable, EpochId, Fence, IsGarbage, Staged
+from airflow_provider.runtime.sinks.protocol import (
+    Committable,
+    EpochId,
+    Fence,
+    IsGarbage,
+    Staged,
+    changed,
+    left_out,
+)
 from airflow_provider.runtime.sinks.staging import (
     StagedFiles,
     settings,
@@ -156,7 +166,7 @@ class IcebergSink:
             raise
         except Exception as error:  # each catalog has errors of its own
             msg = f"{self.name}: the catalog cannot be reached: {error}"
-            raise ConfigError(msg) from error
+            raise refusal_of(error, msg) from error
         if not exists:
             msg = f"{self.name}: the catalog has no namespace {namespace!r}; create it first"
             raise ConfigError(msg)
@@ -246,8 +256,10 @@ class IcebergSink:
 
         def attempt(table: Table) -> None:
             ledger = Ledger.of(table.metadata, epoch.query_id)
-            if epoch.epoch <= ledger.last:
+            if self._has(table, ledger, committable, fence):
                 return
+            if not is_below(table, str(committable.data["folder"])):
+                raise changed(self.name, epoch, committable.data["folder"])
             change = begin_change(table)
             producer = change.update_snapshot(facts_of_epoch(epoch)).merge_append()
             with producer:
@@ -261,6 +273,23 @@ class IcebergSink:
             failpoints.hit("iceberg.committed")
 
         self._until_settled(attempt, committable)
+
+    def _has(self, table: Table, ledger: Ledger, committable: Committable, fence: Fence) -> bool:
+        """Tell whether the table has, or had, the epoch.
+
+        Raises:
+            CheckpointError: it has a later one and not this one.
+        """
+        epoch = committable.epoch
+        if epoch.epoch >= ledger.last:
+            return epoch.epoch == ledger.last
+        known = published_token(table.metadata, epoch) is not None
+        if known or not ledger.is_standing(epoch.epoch):
+            return True
+        if not is_referenced(table, str(committable.data["folder"])):
+            fence.check()
+            raise left_out(self.name, epoch, last=ledger.last)
+        return True
 
     def _until_settled(self, attempt: Callable[[Table], None], committable: Committable) -> None:
         """Run *attempt* on the table as it is now, again and again while other writers win.
@@ -304,10 +333,12 @@ class IcebergSink:
     # --- what is not published --------------------------------------------------------------------
 
     def abort(self, committable: Committable) -> None:
-        """Remove the epoch's files, unless a snapshot names one."""
+        """Remove the epoch's files, unless a snapshot names one, or they are not the table's."""
+        paths_of(committable)
         with self._errors():
             table = self._load()
-            self._remove(table, committable.epoch, str(committable.data["folder"]))
+            if table is not None:
+                self._remove(table, committable.epoch, str(committable.data["folder"]))
 
     def recover(self, query_id: str, is_garbage: IsGarbage, fence: Fence) -> None:
         """Remove garbage files that no snapshot names; the swap needs no other fence."""
@@ -320,19 +351,21 @@ class IcebergSink:
                 if is_garbage(epoch.epoch, epoch.token):
                     self._remove(table, epoch, folder_of(table, epoch))
 
-    def _remove(self, table: Table | None, epoch: EpochId, folder: str) -> None:
+    def _remove(self, table: Table, epoch: EpochId, folder: str) -> None:
         """Remove a staging folder if it is certain that no snapshot names a file in it."""
-        if table is not None:
-            ledger = Ledger.of(table.metadata, epoch.query_id)
-            maybe_published = epoch.epoch <= ledger.last and epoch.epoch not in ledger.refused
-            if maybe_published and is_referenced(table, folder):
-                return
-        remove_tree(folder)
+        ledger = Ledger.of(table.metadata, epoch.query_id)
+        maybe_published = epoch.epoch <= ledger.last and epoch.epoch not in ledger.refused
+        if maybe_published and is_referenced(table, folder):
+            return
+        if is_below(table, folder):
+            remove_tree(folder)
 
     # --- taking back ------------------------------------------------------------------------------
 
     def check_take_back(self, committables: Sequence[Committable]) -> None:
         """Refuse when a published file is no longer the table's: rewritten, or deleted."""
+        for committable in committables:
+            paths_of(committable)
         with self._errors():
             table = self._load()
         if table is not None and committables:
@@ -344,6 +377,8 @@ class IcebergSink:
         """Remove the epochs' files in one snapshot, and refuse their late commits from then on."""
         if not committables:
             return
+        for committable in committables:
+            paths_of(committable)
         with self._errors():
             if self._load() is None:
                 return

@@ -6,7 +6,8 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final
 
 from airflow_provider.runtime.errors import SinkError
-from airflow_provider.runtime.sinks.staging import folder_name
+from airflow_provider.runtime.sinks.protocol import changed, reading
+from airflow_provider.runtime.sinks.staging import folder_name, is_inside
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -80,8 +81,26 @@ def folder_of(table: Table, epoch: EpochId) -> str:
 
 
 def paths_of(committable: Committable) -> list[str]:
-    """Return the staged files' addresses, as the table's metadata names them."""
-    return [f"{committable.data['folder']}/{name}" for name in committable.data["files"]]
+    """Return the staged files' addresses, as the table's metadata names them.
+
+    Raises:
+        CorruptDocumentError: they are not in a folder that an epoch of this name is staged in.
+    """
+    epoch, kind = committable.epoch, "iceberg"
+    with reading(kind, committable):
+        folder, names = str(committable.data["folder"]), list(committable.data["files"])
+    if not folder.endswith(f"/{epoch.query_id}/{folder_name(epoch)}"):
+        raise changed(kind, epoch, folder)
+    for name in names:
+        if not is_inside(name):
+            raise changed(kind, epoch, name)
+    return [f"{folder}/{name}" for name in names]
+
+
+def is_below(table: Table, folder: str) -> bool:
+    """Tell whether *folder* lies below a place where the table keeps its files."""
+    tops = (data_folder(table), table.metadata.location.rstrip("/"))
+    return any(folder.startswith(f"{top}/") and is_inside(folder[len(top) + 1 :]) for top in tops)
 
 
 def has_rows(table: Table, path: str) -> bool:

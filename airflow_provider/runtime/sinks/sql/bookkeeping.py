@@ -17,6 +17,7 @@ import logging
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider.runtime.errors import LeaseLostError
+from airflow_provider.runtime.sinks.protocol import changed, lost, reading
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from psycopg import Connection
     from psycopg.sql import Composed
 
-    from airflow_provider.runtime.sinks.protocol import EpochId
+    from airflow_provider.runtime.sinks.protocol import Committable, EpochId
 
 _OWN_LOCK_WAIT_S: Final = 1
 """How long our own locks may be held by others before something is done about it."""
@@ -175,6 +176,26 @@ class Bookkeeping:
         ).fetchone()
         return None if row is None else Epoch(*row)
 
+    def last_epoch(self, connection: Connection[Any], query_id: str) -> int:
+        """Return the last epoch that was published or taken back; -1 when there is none."""
+        found = _scalar(
+            connection,
+            self.statement(
+                "SELECT max(epoch) FROM {schema}.epochs WHERE query_id = %s AND target = %s"
+            ),
+            (query_id, self.target),
+        )
+        return -1 if found is None else int(found)
+
+    def check_kept(self, connection: Connection[Any], query_id: str, epoch: int) -> None:
+        """Refuse a database that does not know an epoch any more, nor a later one of the query.
+
+        Raises:
+            CheckpointError: so it is.
+        """
+        if self.last_epoch(connection, query_id) < epoch:
+            raise lost(self.target, query_id, epoch)
+
     def record_epoch(
         self,
         connection: Connection[Any],
@@ -227,6 +248,22 @@ class Bookkeeping:
             {"target": self.target, "keep": keep},
         )
 
+    def forget(
+        self, connection: Connection[Any], query_id: str, epochs: Sequence[tuple[int, int]]
+    ) -> None:
+        """Remove epochs of a query, but for the newest, with what they had replaced."""
+        for first, last in epochs:
+            connection.execute(
+                self.statement(
+                    "WITH old AS (DELETE FROM {schema}.epochs WHERE query_id = %(query)s"
+                    " AND target = %(target)s AND epoch BETWEEN %(first)s AND %(last)s"
+                    " AND epoch < (SELECT max(epoch) FROM {schema}.epochs"
+                    " WHERE query_id = %(query)s AND target = %(target)s) RETURNING id)"
+                    " DELETE FROM {schema}.undo USING old WHERE epoch_id = old.id"
+                ),
+                {"query": query_id, "target": self.target, "first": first, "last": last},
+            )
+
     # --- staging --------------------------------------------------------------------------------
 
     def register_staged(self, connection: Connection[Any], epoch: EpochId) -> int:
@@ -263,6 +300,25 @@ class Bookkeeping:
                 (staged_id,),
             )
         )
+
+    def staged_for(self, connection: Connection[Any], committable: Committable) -> int:
+        """Return the id of the epoch's staging table, which may be gone.
+
+        Raises:
+            CorruptDocumentError: the committable names none, or one that is not the epoch's.
+        """
+        epoch = committable.epoch
+        with reading(self.target, committable):
+            staged_id = int(committable.data["staged_id"])
+        found = connection.execute(
+            self.statement(
+                "SELECT query_id, target, epoch, token FROM {schema}.staged WHERE id = %s"
+            ),
+            (staged_id,),
+        ).fetchone()
+        if found not in (None, (epoch.query_id, self.target, epoch.epoch, epoch.token)):
+            raise changed(self.target, epoch, staged_name(staged_id))
+        return staged_id
 
     def has_staged(self, connection: Connection[Any], staged_id: int) -> bool:
         """Tell whether a staging table is there."""

@@ -7,6 +7,7 @@ pyarrow nor one Python object per value.
 from __future__ import annotations
 
 import dataclasses
+import re
 from typing import TYPE_CHECKING, Final
 
 from airflow_provider.runtime.errors import ConfigError
@@ -49,6 +50,10 @@ _WIDER: Final = {
     "timestamp without time zone": (),
     "jsonb": ("json",),
 }
+_OWN_TYPE: Final = re.compile(
+    rf"(?:{'|'.join({*_PLAIN.values(), 'text', 'jsonb', 'time without time zone'})}"
+    r"|numeric\(\d+,\d+\))(?:\[\])*"
+)
 _JSON_OPTIONS: Final = {
     # The session's time zone may not change what is stored, nor may fields vanish.
     "timeZone": "UTC",
@@ -108,6 +113,11 @@ def is_compatible(wanted: TargetColumn, existing: TargetColumn) -> bool:
     if wanted_base == base == "numeric":
         return not modifier or _holds(modifier, wanted.type.partition("(")[2])
     return not modifier and base in _WIDER.get(wanted_base, ())
+
+
+def is_own_type(text: object) -> bool:
+    """Tell whether *text* is a type that :func:`columns_for` gives a column, in its spelling."""
+    return isinstance(text, str) and _OWN_TYPE.fullmatch(text) is not None
 
 
 def line_of(df: DataFrame) -> Column:

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import functools
 import re
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider.runtime.errors import ConfigError
 
 if TYPE_CHECKING:
-    from psycopg import Connection
+    from collections.abc import Iterator
+
+    import psycopg
+    from psycopg import Connection, Transaction
 
 _EXTRA: Final = (
     "the sql sink needs the extra 'sql': "
@@ -31,10 +36,25 @@ _SETTINGS: Final = {
     "IntervalStyle": "postgres",
     "bytea_output": "hex",
     "extra_float_digits": "1",
-    "default_transaction_isolation": "read committed",
     # An epoch takes as long as it takes.
     "statement_timeout": "0",
 }
+_PASSING_STATES: Final = ("08", "53", "57P")  # no connection, no resources, stopped by an operator
+_PASSING_WORDS: Final = (
+    "the database system is",  # starting up, shutting down, in recovery mode
+    "too many clients",
+    "too many connections",
+    "remaining connection slots",
+    "terminating connection",
+)
+_SETTING: Final = (
+    "SELECT "
+    + "".join(f"set_config('{name}', %s, true), " for name in _SETTINGS)
+    + "set_config('idle_in_transaction_session_timeout', %s, true),"
+    # What a COMMIT has confirmed must survive a crash of the server as well.
+    " CASE current_setting('synchronous_commit') WHEN 'off'"
+    " THEN set_config('synchronous_commit', 'on', true) END"
+)
 _SECRET_PARAMETERS: Final = ("password", "sslpassword", "oauth_client_secret")
 
 
@@ -61,6 +81,9 @@ class Server:
     def connect(self, session: str, *, idle_timeout_s: float = 0.0) -> Connection[Any]:
         """Open a session in which every statement is a transaction, unless one is begun.
 
+        A transaction that is begun brings the settings along that the sink relies on, and leaves
+        none behind: a pooler such as PgBouncer may give each another session of the server.
+
         Args:
             session: its name, by which :func:`end_older_sessions` knows it.
             idle_timeout_s: after this long in a transaction without a statement, the server ends
@@ -74,21 +97,15 @@ class Server:
         given: dict[str, Any] = {**_DEFAULTS, **self.parameters, "application_name": session}
         given["client_encoding"] = "utf8"
         try:
-            connection = psycopg.connect(**given, autocommit=True, prepare_threshold=None)
+            connection: Any = _session_class().connect(
+                **given, autocommit=True, prepare_threshold=None
+            )
         except psycopg.Error as error:
             raise psycopg.OperationalError(self.masked(str(error))) from None
-        settings = {
-            **_SETTINGS,
-            "idle_in_transaction_session_timeout": f"{int(idle_timeout_s * 1000)}ms",
-        }
-        chosen = ", ".join(f"set_config('{name}', %s, false)" for name in settings)
-        connection.execute(f"SELECT {chosen}".encode(), list(settings.values()))
-        # What a COMMIT has confirmed must survive a crash of the server as well.
-        connection.execute(
-            "SELECT set_config('synchronous_commit', 'on', false)"
-            " WHERE current_setting('synchronous_commit') = 'off'"
-        )
-        return connection
+        connection.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
+        connection.idle_timeout_s = idle_timeout_s
+        opened: Connection[Any] = connection
+        return opened
 
     def masked(self, text: str) -> str:
         """Return *text* without any secret of the address."""
@@ -108,6 +125,27 @@ class Server:
         if connection.info.password:
             found["password"] = connection.info.password
         return Server({**self.parameters, **found})
+
+
+@functools.cache
+def _session_class() -> Any:
+    """Return psycopg's connection, whose transactions bring their settings along."""
+    from psycopg import Connection
+    from psycopg.pq import TransactionStatus
+
+    class Session(Connection[Any]):
+        idle_timeout_s = 0.0
+
+        @contextlib.contextmanager
+        def transaction(self, *given: Any, **named: Any) -> Iterator[Transaction]:
+            is_begun = self.info.transaction_status != TransactionStatus.IDLE
+            with super().transaction(*given, **named) as transaction:
+                if not is_begun:
+                    idle = f"{int(self.idle_timeout_s * 1000)}ms"
+                    self.execute(_SETTING.encode(), [*_SETTINGS.values(), idle])
+                yield transaction
+
+    return Session
 
 
 def server_of(url: str) -> Server:
@@ -136,6 +174,23 @@ def server_of(url: str) -> Server:
         )
         raise ConfigError(msg) from None
     return Server({name: str(value) for name, value in parameters.items() if value is not None})
+
+
+def is_outage(error: psycopg.Error) -> bool:
+    """Tell whether a database does not answer, or not now: what may heal without anybody's help.
+
+    libpq gives no SQLSTATE for a session that was not opened. A server that answered and refused
+    says FATAL; what it says then is a mistake of the caller's, but for a few words of a start, a
+    stop, and a crowd.
+    """
+    import psycopg
+
+    if error.sqlstate is not None:
+        return error.sqlstate.startswith(_PASSING_STATES)
+    text = str(error)
+    if "FATAL:" in text:
+        return any(words in text for words in _PASSING_WORDS)
+    return isinstance(error, psycopg.OperationalError)
 
 
 def require_client() -> None:

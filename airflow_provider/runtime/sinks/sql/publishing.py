@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_provider.runtime import failpoints
 from airflow_provider.runtime.errors import SinkError
+from airflow_provider.runtime.sinks.protocol import left_out, reading
 from airflow_provider.runtime.sinks.sql.bookkeeping import Bookkeeping, staged_name
-from airflow_provider.runtime.sinks.sql.columns import TargetColumn
+from airflow_provider.runtime.sinks.sql.columns import TargetColumn, is_own_type
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -44,21 +45,39 @@ def publish(
     destination: Destination,
     committable: Committable,
     fence: Fence,
+    *,
+    confirmed: int,
 ) -> None:
     """Publish what *committable* names, unless its epoch is known already.
+
+    Args:
+        connection: a session without a transaction.
+        books: the sink's bookkeeping.
+        destination: the table.
+        committable: what was staged.
+        fence: checked before the transaction commits.
+        confirmed: the last epoch of the query that the database has confirmed; -1 for none.
 
     Raises:
         LeaseLostError: another driver has taken over.
         SinkError: what was staged is gone, or the table did not take every row.
+        CheckpointError: later epochs of the query are known and this one is not, or *confirmed* is
+            not known any more.
 
     Crash safety: all in one transaction, or nothing.
     Idempotent: by query id, table and epoch, which the transaction records.
     """
-    epoch, staged_id = committable.epoch, int(committable.data["staged_id"])
+    epoch = committable.epoch
     with connection.transaction():
         books.raise_fence(connection, epoch.query_id, fence.token)
+        staged_id = books.staged_for(connection, committable)
+        books.check_kept(connection, epoch.query_id, confirmed)
         if books.epoch_of(connection, epoch) is None:
-            _insert(connection, books, destination, committable)
+            last = books.last_epoch(connection, epoch.query_id)
+            if epoch.epoch < last:
+                fence.check()
+                raise left_out(books.target, epoch, last=last)
+            _insert(connection, books, destination, committable, staged_id)
         books.drop_staged(connection, staged_id)
         fence.check()
         failpoints.hit("sql.committing")
@@ -70,9 +89,12 @@ def _insert(
     books: Bookkeeping,
     destination: Destination,
     committable: Committable,
+    staged_id: int,
 ) -> None:
     data = committable.data
-    columns = [TargetColumn(name, kind) for name, kind in data["columns"]]
+    with reading(books.target, committable):
+        columns = [TargetColumn(str(name), str(kind)) for name, kind in data["columns"]]
+        staged_rows = int(data["rows"])
     table = _look_or_make(connection, destination, columns)
     has_ids = _has_epoch_column(destination, table)
     has_undo = destination.mode == "upsert" and destination.undo_epochs > 0
@@ -80,7 +102,7 @@ def _insert(
         connection,
         committable.epoch,
         mode=destination.mode,
-        rows=int(data["rows"]),
+        rows=staged_rows,
         has_ids=has_ids,
         has_undo=has_undo,
     )
@@ -88,11 +110,11 @@ def _insert(
         books.forget_undo(connection, keep=destination.undo_epochs)
         lock_against_writers(connection, destination.table)
     _check_staged(connection, books, committable)
-    statement = _statement(books, destination, table, columns, int(data["staged_id"]))
+    statement = _statement(books, destination, table, columns, staged_id)
     rows = connection.execute(statement, {"id": id_}).rowcount
-    if rows != int(data["rows"]):
+    if rows != staged_rows:
         msg = (
-            f"{destination.table.text}: {data['rows']} rows of epoch {committable.epoch.epoch} "
+            f"{destination.table.text}: {staged_rows} rows of epoch {committable.epoch.epoch} "
             f"were staged, but the table took {rows}; a trigger or rule of it drops rows"
         )
         raise SinkError(msg)
@@ -103,6 +125,12 @@ def _look_or_make(
 ) -> Existing:
     table = destination.table.look(connection)
     if table is None:
+        if unknown := [column for column in columns if not is_own_type(column.type)]:
+            msg = (
+                f"{destination.table.text}: the table is gone, and the type {unknown[0].type!r} of "
+                f"column {unknown[0].name!r} is none that this sink gives a new one; make it again"
+            )
+            raise SinkError(msg)
         destination.table.make(
             connection, columns, keys=destination.keys, epoch_column=destination.epoch_column
         )

@@ -6,14 +6,22 @@ import logging
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from airflow_provider.runtime.clock import SystemClock
-from airflow_provider.runtime.errors import ConfigError, SinkError
-from airflow_provider.runtime.sinks.protocol import Committable, EpochId, Fence, IsGarbage, Staged
+from airflow_provider.runtime.errors import ConfigError, OutageError, SinkError
+from airflow_provider.runtime.sinks.protocol import (
+    Committable,
+    EpochId,
+    Fence,
+    IsGarbage,
+    Staged,
+    lost,
+)
 from airflow_provider.runtime.sinks.sql import publishing, undoing
 from airflow_provider.runtime.sinks.sql.bookkeeping import Bookkeeping, staged_name
 from airflow_provider.runtime.sinks.sql.checking import check_database
 from airflow_provider.runtime.sinks.sql.columns import columns_for, line_of
 from airflow_provider.runtime.sinks.sql.connection import (
     end_older_sessions,
+    is_outage,
     server_of,
     session_name,
 )
@@ -106,6 +114,7 @@ class SqlSink:
         self._books = Bookkeeping(bookkeeping_schema, destination.table.text)
         self._idle_timeout_s = idle_timeout_s
         self._clock = clock or SystemClock()
+        self._confirmed: dict[str, int] = {}  # the last epoch of each query id, in this process
 
     def __repr__(self) -> str:
         return f"<{self.name}>"
@@ -137,7 +146,7 @@ class SqlSink:
             raise ConfigError(msg) from None
         except psycopg.Error as error:
             msg = f"{self.name}: {self._server.masked(str(error)).strip()}"
-            raise ConfigError(msg) from None
+            raise (OutageError if is_outage(error) else ConfigError)(msg) from None
 
     # --- first phase ----------------------------------------------------------------------------
 
@@ -148,6 +157,8 @@ class SqlSink:
             self._books.make(connection)
             with connection.transaction():
                 self._books.raise_fence(connection, query_id, fence.token)
+                confirmed = self._confirmed.get(query_id, -1)
+                self._books.check_kept(connection, query_id, confirmed)
             for staged_id, epoch, token in self._books.staged_of(connection, query_id):
                 known = self._books.epoch_of(connection, EpochId("", query_id, epoch, token))
                 if known is None and not is_garbage(epoch, token):
@@ -215,7 +226,8 @@ class SqlSink:
 
         def work(connection: Connection[Any]) -> None:
             if self._books.exists(connection):
-                self._books.drop_staged(connection, int(committable.data["staged_id"]))
+                staged_id = self._books.staged_for(connection, committable)
+                self._books.drop_staged(connection, staged_id)
 
         epoch = committable.epoch
         self._run(work, query_id=epoch.query_id, token=epoch.token)
@@ -226,9 +238,44 @@ class SqlSink:
         """Move the staged rows into the table and record the epoch, in one transaction."""
 
         def work(connection: Connection[Any]) -> None:
-            publishing.publish(connection, self._books, self._to, committable, fence)
+            publishing.publish(
+                connection,
+                self._books,
+                self._to,
+                committable,
+                fence,
+                confirmed=self._confirmed.get(epoch.query_id, -1),
+            )
 
-        self._run(work, query_id=committable.epoch.query_id, token=fence.token, fence=fence)
+        epoch = committable.epoch
+        self._run(work, query_id=epoch.query_id, token=fence.token, fence=fence)
+        self._confirm(epoch)
+
+    def _confirm(self, epoch: EpochId) -> None:
+        before = self._confirmed.get(epoch.query_id, -1)
+        self._confirmed[epoch.query_id] = max(before, epoch.epoch)
+
+    def check_published(self, committable: Committable) -> None:
+        """Refuse a database that has lost the epoch, as a failover to a standby may."""
+
+        def work(connection: Connection[Any]) -> None:
+            if not self._books.exists(connection):
+                raise lost(self.name, epoch.query_id, epoch.epoch)
+            self._books.check_kept(connection, epoch.query_id, epoch.epoch)
+
+        epoch = committable.epoch
+        self._run(work, query_id=epoch.query_id, token=epoch.token)
+        self._confirm(epoch)
+
+    def forget(self, query_id: str, epochs: Sequence[tuple[int, int]]) -> None:
+        """Remove records of epochs, and what they had replaced; the newest of the query stays."""
+
+        def work(connection: Connection[Any]) -> None:
+            with connection.transaction():
+                self._books.forget(connection, query_id, epochs)
+
+        if epochs:
+            self._run(work, query_id=query_id, token=0)
 
     def check_take_back(self, committables: Sequence[Committable]) -> None:
         """Refuse epochs whose rows the table cannot tell, or whose undo log is gone."""
@@ -351,7 +398,8 @@ class SqlSink:
             keys=listed(self._to.keys),
         )
         try:
-            connection.execute(unique)
+            with connection.transaction():
+                connection.execute(unique)
         except psycopg.errors.InvalidTableDefinition:
             return  # it has one: this was done, and its answer lost
         except (psycopg.errors.UniqueViolation, psycopg.errors.NotNullViolation) as error:

@@ -98,7 +98,7 @@ def take_back(
                 books.record_epoch(
                     connection, committable.epoch, mode=destination.mode, rows=0, is_taken_back=True
                 )
-            books.drop_staged(connection, int(committable.data["staged_id"]))
+            books.drop_staged(connection, books.staged_for(connection, committable))
         fence.check()
         failpoints.hit("sql.taking_back")
     failpoints.hit("sql.taken_back")

@@ -1,0 +1,58 @@
+"""How many rows a run has dropped as late, and who is told of it."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from airflow_provider.runtime.sinks.counting import LateRows
+
+log = logging.getLogger(__name__)
+
+
+def late_rows_of(late: LateRows | None, operator: int) -> int | None:
+    """Return how many rows a stateful operator has dropped; None when not known."""
+    return None if late is None else late.get(str(operator), 0)
+
+
+def total_of(counts: Mapping[str, LateRows | None]) -> int | None:
+    """Return how many rows the operators of all queries have dropped; None when not known."""
+    known = [sum(late.values()) for late in counts.values() if late is not None]
+    return sum(known) if len(known) == len(counts) else None
+
+
+def describe_late_rows(document: Mapping[str, Any]) -> str | None:
+    """Return in words what a run has dropped as late; None when it has dropped nothing.
+
+    Args:
+        document: a final checkpoint or a progress record, as plain values.
+    """
+    late, rows = document.get("late_rows"), document.get("rows_read")
+    if not late:
+        return None
+    share = f" of {rows:,} read ({100 * late / rows:.3g} %)" if rows else ""
+    operators = [
+        f"{operator['late_rows']:,} by operator {operator['name']} of query {name}"
+        for name, query in document["queries"].items()
+        for operator in query.get("operators", ())
+        if operator.get("late_rows")
+    ]
+    # Aggregations are told of groups, since Spark drops after it has added rows up.
+    return f"at least {late:,} rows{share} came late and were dropped: {', '.join(operators)}"
+
+
+class LateWarnings:
+    """Warns of late rows in the log: of the first ones, and whenever they have doubled."""
+
+    def __init__(self) -> None:
+        self._told = 0
+
+    def look(self, document: Mapping[str, Any]) -> None:
+        """Warn of what a progress record tells, if there is enough that is new."""
+        late = document.get("late_rows") or 0
+        if late and late >= 2 * self._told:
+            self._told = late
+            log.warning("%s", describe_late_rows(document))

@@ -1,0 +1,162 @@
+"""Which checkpoint of a query counts: a restore gives each query that it sets a place of its own.
+
+Spark asks nobody before it writes into a checkpoint: its JVM, its maintenance threads and executors
+on other machines may write when their driver was taken for dead long ago. After a restore the same
+names mean another history, so nothing is ever restored over what was there: ``checkpoint/`` is the
+place of a query that began with its job, and ``checkpoint-<n>/`` is what restore number *n* made.
+The newest ``restores/<n>.json`` says for each query which one counts; whatever is written late to
+another one counts nowhere.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from typing import TYPE_CHECKING, ClassVar, Final
+
+from airflow_provider.runtime.shapes import RestoredQueryValues, SkippedBatchValues
+from airflow_provider.runtime.storage import Document
+from airflow_provider.runtime.typed import Address, Name, NonNegative, Positive
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from airflow_provider.runtime.storage import Storage
+
+_RECORD: Final = re.compile(r"([1-9][0-9]{0,17})\.json")
+_PLACE: Final = re.compile(r"checkpoint(?:-([1-9][0-9]{0,17}))?")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RestoreRecord(Document):
+    """``restores/<n>.json``: what the job's queries were set to.
+
+    Attributes:
+        savepoint: its address when it was restored; None for the job's very beginning.
+        taken: when it was taken, which tells it from another one at the same address.
+        claim_mode: ``claim`` when the savepoint went over to the job.
+        queries: per query its new ``query_id`` (None when it begins anew), the savepoint's query
+            that it goes on with (``from``), the ``batch`` it goes on after (-1 when it begins
+            anew), and ``replaces``, the id it had before, if any; its epochs up to ``stays`` are
+            not touched. Empty in a record that only takes its number, see :meth:`is_guard`.
+        skipped: per query the batch in flight that was not run again, with its sources' offsets
+            before and after: these rows are lost.
+        partitions: how many the state is spread over; None for as many as it has.
+        outputs_stay: that what the queries have written stays, though they begin anew.
+        places: for every query of the job that was ever restored, the number of the restore that
+            made the place of its checkpoint.
+        before: the number of the restore before this one, 0 for none; None in the records of older
+            versions.
+        undoes: the runs that no longer count.
+        token: the lease of the driver that restores; another one that goes on takes a new number.
+        done: None until every query is restored.
+    """
+
+    # An older reader would run the queries on the checkpoints that they have left.
+    VERSION: ClassVar[int] = 2
+    PLACES = ("restores/{number}.json",)
+
+    number: Positive
+    savepoint: Address | None
+    taken: str | None
+    claim_mode: str
+    queries: dict[Name, RestoredQueryValues]
+    skipped: dict[Name, SkippedBatchValues]
+    began: str
+    partitions: Positive | None = None
+    outputs_stay: bool = False
+    places: dict[Name, NonNegative] = dataclasses.field(default_factory=dict)
+    before: NonNegative | None = None
+    undoes: list[Name] = dataclasses.field(default_factory=list)
+    token: NonNegative = 0
+    done: str | None = None
+
+    @property
+    def is_guard(self) -> bool:
+        """Tell whether it restores nothing: its number is taken, or a run undone without rows."""
+        return not self.queries
+
+
+def record_path(number: int) -> str:
+    """Return where the record of a restore lies in the job directory."""
+    return f"restores/{number}.json"
+
+
+def record_numbers(job: Storage) -> list[int]:
+    """Return the numbers of a job directory's restores, the newest first."""
+    found = [_RECORD.fullmatch(name) for name in job.list("restores")]
+    return sorted((int(match[1]) for match in found if match), reverse=True)
+
+
+def newest_record(job: Storage) -> RestoreRecord | None:
+    """Return the newest record of a job directory's restores, which says which places count."""
+    return next(_read(job, record_numbers(job)[:1]), None)
+
+
+def restore_records(job: Storage) -> Iterator[RestoreRecord]:
+    """Yield the restores of a job directory, the newest first; a read for each, and one more.
+
+    Each record names the restore before it, so that those which only take a number are not read.
+    """
+    left = record_numbers(job)
+    while left:
+        record = next(_read(job, left[:1]), None)
+        before = record.before if record is not None else None
+        if record is not None and not record.is_guard:
+            yield record
+        left = [n for n in left[1:] if before is None or n <= before]
+
+
+def _read(job: Storage, numbers: Iterable[int]) -> Iterator[RestoreRecord]:
+    for number in numbers:
+        record = RestoreRecord.read(job, record_path(number))
+        if record is not None:
+            yield record
+
+
+def places(job: Storage) -> dict[str, int]:
+    """Return for each query that was ever restored which restore made the place that counts."""
+    newest = newest_record(job)
+    return dict(newest.places) if newest is not None else {}
+
+
+def place(query: str, number: int) -> str:
+    """Return the folder that a restore has made for a query's checkpoint; 0 for the first one."""
+    return f"queries/{query}/checkpoint{f'-{number}' if number else ''}"
+
+
+def next_number(job: Storage) -> int:
+    """Return the number of the next restore: of no record, and of no folder that anybody made."""
+    there = (_number(name) for query in job.list("queries") for name in _names(job, query))
+    return max([0, *record_numbers(job)[:1], *there]) + 1
+
+
+def left_places(job: Storage, record: RestoreRecord) -> list[str]:
+    """Return the folders of checkpoints that were left when a restore was done.
+
+    Later restores make later places, so what is older than this record and not named by it never
+    counts again, whatever else has been restored meanwhile.
+    """
+    left = []
+    for query in job.list("queries"):
+        for name in _names(job, query):
+            number = _number(name)
+            is_left = number < record.number and number != record.places.get(query, 0)
+            if is_left and _is_ours(job, query, number):
+                left.append(f"queries/{query}/{name}")
+    return left
+
+
+def _is_ours(job: Storage, query: str, number: int) -> bool:
+    """Tell whether a restore has made the place, and not a person a copy of that name."""
+    made = RestoreRecord.read(job, record_path(number)) if number else None
+    return number == 0 or (made is not None and query in made.queries)
+
+
+def _names(job: Storage, query: str) -> list[str]:
+    return [name for name in job.list(f"queries/{query}") if _PLACE.fullmatch(name)]
+
+
+def _number(name: str) -> int:
+    match = _PLACE.fullmatch(name)
+    return int(match[1] or 0) if match else 0

@@ -1,0 +1,107 @@
+"""What a run has written, and how much of it was taken back: counted from the epochs' records."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING
+
+from airflow_provider.runtime.sinks.records import EpochRecords, query_ids
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from airflow_provider.runtime.storage import Storage
+
+
+@dataclasses.dataclass(frozen=True)
+class Written:
+    """What was published.
+
+    Attributes:
+        epochs: how many, of all queries.
+        rows: in all sinks together.
+        sinks: their names.
+        folded: how many of the epochs have no record any more, so that their rows are not known.
+    """
+
+    epochs: int = 0
+    rows: int = 0
+    sinks: frozenset[str] = frozenset()
+    folded: int = 0
+
+    def __add__(self, other: Written) -> Written:
+        """Return both together."""
+        return Written(
+            self.epochs + other.epochs,
+            self.rows + other.rows,
+            self.sinks | other.sinks,
+            self.folded + other.folded,
+        )
+
+    def __sub__(self, other: Written) -> Written:
+        """Return what is left of it without *other*, which is a part of it."""
+        return Written(
+            self.epochs - other.epochs,
+            self.rows - other.rows,
+            self.sinks,
+            self.folded - other.folded,
+        )
+
+    def __str__(self) -> str:
+        """Return it in words."""
+        where = f" in {', '.join(sorted(self.sinks))}" if self.sinks else ""
+        unknown = f" (and those of {self.folded} folded epochs)" if self.folded else ""
+        return f"{self.epochs:,} epoch(s), {self.rows:,} row(s){unknown}{where}"
+
+
+@dataclasses.dataclass(frozen=True)
+class Output:
+    """What a run has written.
+
+    Attributes:
+        standing: what is there.
+        taken_back: what was removed from every sink again.
+    """
+
+    standing: Written
+    taken_back: Written
+
+
+def output_of(committables: Iterable[Storage], run_id: str) -> Output:
+    """Return what a run has written, under any id that its queries have had.
+
+    Args:
+        committables: the folders of its job's queries.
+        run_id: the run.
+    """
+    standing, taken_back = Written(), Written()
+    for storage in committables:
+        for query_id in query_ids(storage):
+            found = _under_id(EpochRecords(storage, query_id), run_id)
+            standing, taken_back = standing + found.standing, taken_back + found.taken_back
+    return Output(standing, taken_back)
+
+
+def _under_id(records: EpochRecords, run_id: str) -> Output:
+    taken = records.take_back()
+    is_taken = taken is not None and taken.done is not None and not taken.outputs_stay
+    standing, taken_back = Written(), Written()
+    for epoch, written in _published(records, run_id):
+        if is_taken and taken is not None and epoch >= taken.first_epoch:
+            taken_back += written
+        else:
+            standing += written
+    return Output(standing, taken_back)
+
+
+def _published(records: EpochRecords, run_id: str) -> Iterable[tuple[int, Written]]:
+    history = records.history()
+    for first, last, _, whose in history.ranges:
+        if whose == run_id:
+            yield from ((epoch, Written(epochs=1, folded=1)) for epoch in range(first, last + 1))
+    for record in records.all():
+        is_folded = history.token_of(record.epoch) is not None
+        if record.run_id == run_id and record.committed is not None and not is_folded:
+            names = frozenset(part["name"] for part in record.sinks)
+            rows = sum(part["rows"] for part in record.sinks)
+            yield record.epoch, Written(epochs=1, rows=rows, sinks=names)

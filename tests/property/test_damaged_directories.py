@@ -1,0 +1,492 @@
+"""Damaged job directories: whatever lies there, every command and every decision says so in one line."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import json
+import os
+import shutil
+import signal
+import sys
+import tempfile
+import traceback
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from random import Random
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+import pytest
+
+from airflow_provider.hooks.backfills import check_backfill
+from airflow_provider.hooks.clearing import current_execution, execution_of
+from airflow_provider.hooks.periods import Period
+from airflow_provider.runtime import cli, cli_state, clock, session
+from airflow_provider.runtime.asking import Ask, check_not_drained, check_not_rewound, choose_run
+from airflow_provider.runtime.cleanup import check_before_cleanup
+from airflow_provider.runtime.drains import draining_run, sources_end
+from airflow_provider.runtime.driver import run_job
+from airflow_provider.runtime.errors import (
+    EXIT_FATAL,
+    EXIT_LEASE,
+    EXIT_OK,
+    EXIT_RETRY,
+    EXIT_USAGE,
+    SparkStreamError,
+)
+from airflow_provider.runtime.handover import describe_running
+from airflow_provider.runtime.health import Limits
+from airflow_provider.runtime.jobdir import FINISHED, FinalCheckpoint, JobDirectory
+from airflow_provider.runtime.lease import LeaseObserver
+from airflow_provider.runtime.preparing import check_before_spark
+from airflow_provider.runtime.reconciling import reconcile
+from airflow_provider.runtime.requests import is_leaving, pending_requests
+from airflow_provider.runtime.restore import restore_job
+from airflow_provider.runtime.retiring import retire_old
+from airflow_provider.runtime.rewinding import Rewind, check_start, replayable_runs
+from airflow_provider.runtime.savepoint import check_no_open_restore
+from airflow_provider.runtime.sinks.protocol import OpenFence
+from airflow_provider.runtime.storage.local import LocalStorage
+from airflow_provider.runtime.supervising import SupervisingWatcher, Supervision
+from airflow_provider.runtime.topologies import kept_topology
+from airflow_provider.runtime.watching import RunWatcher
+from tests.property.damaged_jobs import REFUSED, Damage, make, tree
+from tests.unit.support import EpochBench, FakeClock, HandStagedFiles
+
+CASES = 500
+QUICK_CASES = 100
+READERS_PER_CASE = 2
+WATCHDOG_S = 20.0
+_EXIT_CODES = {EXIT_OK, EXIT_USAGE, EXIT_RETRY, EXIT_FATAL, EXIT_LEASE}
+RUNS = ("r0", "r1", "r2", "r3")
+_HERE = Path("/dev/shm")  # noqa: S108 - in memory where there is one: thousands of cases are flushed
+
+
+class Hang(BaseException):
+    """Something waits for ever, or turns in a circle."""
+
+
+class Call(NamedTuple):
+    """Something that is done to a damaged directory.
+
+    Attributes:
+        do: it, given the folder in which the job lies.
+        writes: the paths below that folder which it may write or remove.
+    """
+
+    do: Callable[[Path], object]
+    writes: tuple[str, ...] = ()
+
+
+def _command(*argv: str) -> Callable[[Path], object]:
+    return lambda root: cli.main([each.replace("ROOT", str(root)) for each in argv])
+
+
+def _of(do: Callable[..., object], *args: Any, **values: Any) -> Callable[[Path], object]:
+    """Return the call of a function that takes a job directory first."""
+    return lambda root: do(JobDirectory(LocalStorage(f"{root}/job")), *args, **values)
+
+
+def _watched(root: Path) -> None:
+    for run_id in RUNS:
+        watcher = RunWatcher(LocalStorage(f"{root}/job"), run_id, FakeClock(), f"driver-{run_id}")
+        view, judgement = watcher.settle()
+        reconcile(view, judgement, on_existing="adopt")
+        watcher.has_ended()
+
+
+def _verified(root: Path) -> None:
+    for run_id in RUNS:
+        watcher = RunWatcher(LocalStorage(f"{root}/job"), run_id, FakeClock())
+        final = watcher.verified_final()
+        if final is not None:
+            _check_truth(final, run_id)
+
+
+def _check_truth(final: FinalCheckpoint, run_id: str) -> None:
+    """See that a verified final checkpoint is that of the run, and says FINISHED of no other.
+
+    Fewer batches of a run that was suspended, or SUSPENDED for FINISHED, contradict nothing.
+    """
+    said = (final.job, final.run_id, final.outcome, final.queries["q"]["batch_id"])
+    assert _TRUTH[run_id][:2] == said[:2]
+    if final.outcome == FINISHED:
+        assert _TRUTH[run_id] == said
+
+
+def _supervised(root: Path) -> None:
+    told = Supervision(Limits(60.0, {}, 0.0), FakeClock().now())
+    watcher = SupervisingWatcher(LocalStorage(f"{root}/job"), "r3", FakeClock(), told)
+    watcher.judge()
+    describe_running(watcher._directory, watcher.look())
+
+
+def _recovered(root: Path) -> None:
+    bench = EpochBench(root / "job", HandStagedFiles(root / "out"))
+    try:
+        bench.recovered("r4")
+    finally:
+        for lease in bench._leases:
+            lease._stop.set()
+
+
+def _retired(root: Path) -> None:
+    retire_old(JobDirectory(LocalStorage(f"{root}/job")), 1_000)
+
+
+def _rewound(root: Path) -> None:
+    query = SimpleNamespace(name="q", sinks=[HandStagedFiles(root / "out")], native=None)
+    directory = JobDirectory(LocalStorage(f"{root}/job"))
+    Rewind(directory, "r3", [query], OpenFence(99), FakeClock()).rewind()
+
+
+def _backfilled(root: Path) -> None:
+    context = {
+        "dag_run": SimpleNamespace(run_type="backfill", run_id="x"),
+        "ti": SimpleNamespace(dag_id="d", task_id="t", run_id="x", map_index=-1),
+        "dag": SimpleNamespace(dag_id="d"),
+    }
+    check_backfill(f"{root}/job", context, run_id="r1", is_shared=False)
+
+
+def _period(root: Path) -> None:
+    directory = JobDirectory(LocalStorage(f"{root}/job"))
+    period = Period(directory, "r1", "task", 1, FakeClock())
+    period.run_id()
+    period.ends(60.0)
+
+
+def _ask(root: Path, **values: Any) -> Ask:
+    return Ask(job_dir=f"{root}/job", entry=f"{__file__}:nothing", **values)
+
+
+def _before_spark(root: Path) -> None:
+    directory = JobDirectory(LocalStorage(f"{root}/job"))
+    ask = _ask(root)
+    run_id = choose_run(directory, ask, FakeClock().now())
+    check_before_spark(ask, directory, run_id, FakeClock())
+
+
+def _asked_again(root: Path) -> None:
+    """Ask for runs again that have ended: they are only looked at."""
+    final = run_job(_ask(root, run_id="r3", params={"input": "/in"}), clock=FakeClock())
+    _check_truth(final, "r3")
+
+
+def _read(root: Path) -> None:
+    directory = JobDirectory(LocalStorage(f"{root}/job"))
+    for name in directory.query_names():
+        kept_topology(directory, name)
+        sources_end(directory, name)
+    for driver_id in ("driver-r1", "driver-r3", "d1"):
+        pending_requests(directory.storage, driver_id)
+        is_leaving(directory.storage, driver_id)
+    check_no_open_restore(directory)
+    draining_run(directory)
+
+
+READERS: dict[str, Call] = {
+    "status": Call(_command("status", "ROOT/job")),
+    "status --all --json": Call(_command("status", "ROOT/job", "--all", "--json")),
+    "status --run-id": Call(_command("status", "ROOT/job", "--run-id", "r3")),
+    "savepoint list": Call(_command("savepoint", "list", "ROOT/job")),
+    "savepoint list --json": Call(_command("savepoint", "list", "ROOT/apart", "--json")),
+    "savepoint verify": Call(_command("savepoint", "verify", "ROOT/job/savepoints/s1")),
+    "checkpoint show": Call(_command("checkpoint", "show", "ROOT/job/queries/q/checkpoint")),
+    "plan-drain in a job": Call(
+        _command("checkpoint", "plan-drain", "ROOT/job/queries/q/checkpoint")
+    ),
+    "state show": Call(_command("state", "show", "ROOT/job")),
+    "state show of a savepoint": Call(_command("state", "show", "ROOT/job/savepoints/s1")),
+    "state growth": Call(_command("state", "growth", "ROOT/job")),
+    "look and judge": Call(_watched),
+    "verified final": Call(_verified),
+    "supervise": Call(_supervised),
+    "backfill": Call(_backfilled),
+    "period": Call(_period),
+    "before Spark": Call(_before_spark),
+    "cleanup, before Spark": Call(
+        lambda root: check_before_cleanup(
+            _ask(root), JobDirectory(LocalStorage(f"{root}/job")), FakeClock()
+        )
+    ),
+    "not drained": Call(_of(check_not_drained, "r9")),
+    "not rewound": Call(_of(check_not_rewound, "r0")),
+    "may be replayed": Call(_of(check_start, "r2")),
+    "replayable": Call(_of(replayable_runs, "r3", 2)),
+    "current execution": Call(lambda root: current_execution(f"{root}/job", "r0")),
+    "lease": Call(lambda root: LeaseObserver(LocalStorage(f"{root}/job"), FakeClock()).settle()),
+    "documents": Call(_read),
+    "an ended run again": Call(_asked_again),
+}
+WRITERS: dict[str, Call] = {
+    "savepoint fork": Call(
+        _command("savepoint", "fork", "ROOT/job/savepoints/s1", "ROOT/new"),
+        ("new", "job/savepoints/s1/"),
+    ),
+    "savepoint take": Call(
+        _command("savepoint", "take", "ROOT/job", "--to", "ROOT/apart/new"), ("apart/new",)
+    ),
+    "savepoint retain": Call(
+        _command("savepoint", "retain", "ROOT/job", "--keep", "1"), ("job/savepoints/",)
+    ),
+    "savepoint retain of a parent": Call(
+        _command("savepoint", "retain", "ROOT", "--keep", "1"), ()
+    ),
+    "savepoint dispose": Call(
+        _command("savepoint", "dispose", "ROOT/job/savepoints/s1"), ("job/savepoints/s1",)
+    ),
+    "stop": Call(_command("stop", "ROOT/job", "--timeout", "1 s"), ("job/requests", "job/bells")),
+    "cancel": Call(_command("cancel", "ROOT/job"), ("job/requests", "job/bells")),
+    "recover": Call(
+        _recovered,
+        ("job/queries", "job/leases", "job/heartbeats", "job/runs/", "out/.staging", "out/_"),
+    ),
+    "rewind": Call(
+        _rewound,
+        (
+            "job/queries",
+            "job/restores",
+            "job/runs/r3",
+            "job/savepoints",
+            "out",
+            "job/leases",
+            "job/heartbeats",
+        ),
+    ),
+    "restore": Call(
+        lambda root: restore_job(f"{root}/job", f"{root}/job/savepoints/s1", clock=FakeClock()),
+        ("job",),
+    ),
+    "restore elsewhere": Call(
+        lambda root: restore_job(f"{root}/new", f"{root}/apart/s3", clock=FakeClock()),
+        ("new", "apart/s3/"),
+    ),
+    "clear": Call(lambda root: execution_of(f"{root}/job", "r1", 2, FakeClock()), ("job/runs",)),
+    "retire": Call(
+        _retired,
+        (
+            "job/leases",
+            "job/heartbeats",
+            "job/runs",
+            "job/requests",
+            "job/replies",
+            "job/bells",
+            "job/retired.json",
+        ),
+    ),
+}
+CALLS = {**READERS, **WRITERS}
+_TRUTH: dict[str, tuple[str, str, str, int]] = {
+    "r1": ("job", "r1", "SUSPENDED", 1),
+    "r2": ("job", "r2", "SUSPENDED", 3),
+    "r3": ("job", "r3", FINISHED, 5),
+}
+
+
+class Fuzzed(NamedTuple):
+    """A tree that is damaged again and again.
+
+    Attributes:
+        root: it.
+        kept: a copy of it as it was made.
+    """
+
+    root: Path
+    kept: Path
+
+
+@pytest.fixture(scope="module")
+def fuzzed() -> Iterator[Fuzzed]:
+    """Make the tree once; every case mends what it has damaged."""
+    with tempfile.TemporaryDirectory(dir=_HERE if os.access(_HERE, os.W_OK) else None) as folder:
+        root = make(Path(folder) / "tree")
+        kept = Path(folder) / "kept"
+        shutil.copytree(root, kept)
+        yield Fuzzed(root, kept)
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let no time pass in waiting, and read the command line's grammar once."""
+    now = FakeClock()
+
+    def sleep(_: object, seconds: float) -> None:
+        now.time += max(seconds, 0.001)
+        if now.time > 100_000:
+            raise Hang
+
+    monkeypatch.setattr(clock.SystemClock, "sleep", sleep)
+    monkeypatch.setattr(clock.SystemClock, "monotonic", lambda _: now.time)
+    monkeypatch.setattr(FakeClock, "sleep", sleep)
+    monkeypatch.setattr(FakeClock, "monotonic", lambda _: now.time)
+    for name in ("read", "list", "check_file"):
+        monkeypatch.setattr(LocalStorage, name, _refusing(getattr(LocalStorage, name)))
+    monkeypatch.setattr(cli, "_parser", functools.cache(cli._parser))
+    monkeypatch.setattr(cli.logging, "basicConfig", lambda **_: None)
+    monkeypatch.setattr(cli.log, "exception", _unexpected)
+    monkeypatch.setattr(session, "start_spark", _no_spark)
+    monkeypatch.setattr(cli_state, "start_spark", _no_spark)
+    monkeypatch.setattr(cli_state, "using_spark", _no_spark)
+
+
+def _refusing(do: Callable[..., Any]) -> Callable[..., Any]:
+    """Let the system refuse some paths, as it would whoever has not the right, or whose disk fails."""
+
+    def act(storage: LocalStorage, path: str, **values: Any) -> Any:
+        number = REFUSED.get(f"{storage.url}/{path}".rstrip("/"))
+        if number is not None:
+            raise OSError(number, os.strerror(number), f"{storage.url}/{path}")
+        return do(storage, path, **values)
+
+    return act
+
+
+def _unexpected(*_: object) -> None:
+    error = sys.exc_info()[1]
+    assert error is not None
+    msg = "unexpected"
+    raise AssertionError(msg) from error
+
+
+def _no_spark(*_: object, **__: object) -> None:
+    msg = "no Spark here"
+    raise SparkStreamError(msg)
+
+
+@contextlib.contextmanager
+def watchdog() -> Iterator[None]:
+    """End what takes longer than any case may."""
+
+    def bark(*_: object) -> None:
+        raise Hang
+
+    before = signal.signal(signal.SIGALRM, bark)
+    signal.setitimer(signal.ITIMER_REAL, WATCHDOG_S)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def complaint(call: Call, root: Path, capsys: pytest.CaptureFixture[str]) -> str | None:
+    """Do it, and return what is wrong with what comes of it; None when nothing is."""
+    try:
+        with watchdog():
+            code = call.do(root)
+    except SparkStreamError as error:
+        lines = str(error).splitlines()
+        return f"{len(lines)} lines: {error}" if len(lines) != 1 else None
+    except OSError as error:
+        # Whoever calls these says it in one line, as the commands do.
+        return None if error.errno is not None else _trace(error)
+    except (Exception, Hang) as error:
+        return _trace(error)
+    shown, told = capsys.readouterr()
+    if any(f"run {run}: FINISHED" in shown for run in RUNS if run != "r3"):
+        return f"what has not finished is shown as FINISHED: {shown}"
+    if not isinstance(code, int) or isinstance(code, bool):
+        return None
+    errors = [line for line in told.splitlines() if line.startswith("spark-stream: error: ")]
+    is_told = len(errors) == (code != EXIT_OK) or code == EXIT_FATAL
+    is_one_line = is_told and len(told.splitlines()) == len(errors)
+    return None if is_one_line and code in _EXIT_CODES else f"exit code {code}: {told}"
+
+
+def _trace(error: BaseException) -> str:
+    last = traceback.extract_tb((error.__cause__ or error).__traceback__)[-6:]
+    places = " < ".join(f"{Path(f.filename).name}:{f.lineno}" for f in reversed(last))
+    return f"{type(error.__cause__ or error).__name__}: {str(error.__cause__ or error)[:150]} ({places})"
+
+
+def strangely_written(
+    allowed: list[str], root: Path, before: dict[str, Any], now: dict[str, Any]
+) -> list[str]:
+    """Return the paths that were written or removed, and are none of those that may be."""
+    if before == now:
+        return []
+    changed = {path for path in {*before, *now} if before.get(path) != now.get(path)}
+    may = [f"{root}/{path}" for path in allowed]
+    return sorted(p for p in changed if not any(p.startswith(a) or f"{p}/" == a for a in may))
+
+
+def fuzz(
+    fuzzed: Fuzzed, seed: int, cases: int, capsys: pytest.CaptureFixture[str]
+) -> dict[str, str]:
+    """Damage the tree so often, do some things to it each time, and return what was wrong."""
+    random, found = Random(seed), {}
+    damage = Damage(fuzzed.root, fuzzed.kept, random)
+    for case in range(cases):
+        done = damage.inflict()
+        before = tree(fuzzed.root)
+        readers = random.sample(sorted(READERS), READERS_PER_CASE)
+        for names in (readers, [random.choice(sorted(WRITERS))]):
+            said = {name: complaint(CALLS[name], fuzzed.root, capsys) for name in names}
+            now = tree(fuzzed.root)
+            allowed = [path for name in names for path in CALLS[name].writes]
+            if strange := strangely_written(allowed, fuzzed.root, before, now):
+                said[" or ".join(names)] = f"wrote or removed {strange[:4]}"
+            for name, problem in said.items():
+                if problem is not None:
+                    found.setdefault(f"{name}: {problem}", f"seed {seed}, case {case}: {done}")
+            before = now
+        damage.mend(before)
+    return found
+
+
+def told(found: dict[str, str]) -> str:
+    return json.dumps(found, indent=1)
+
+
+def test_what_is_fuzzed_is_in_order(fuzzed, capsys):
+    """
+    Nothing is refused, or said to be wrong, of the directory as it is before it is damaged.
+    """
+    assert {} == {
+        name: said
+        for name, call in READERS.items()
+        if (said := complaint(call, fuzzed.root, capsys))
+    }
+    watchers = {
+        run: RunWatcher(LocalStorage(f"{fuzzed.root}/job"), run, FakeClock()) for run in _TRUTH
+    }
+    finals = {run: watcher.verified_final() for run, watcher in watchers.items()}
+    assert _TRUTH == {
+        run: (final.job, final.run_id, final.outcome, final.queries["q"]["batch_id"])
+        for run, final in finals.items()
+    }
+
+
+def test_damage_is_one_line(fuzzed, capsys):
+    """
+    No traceback, no hang, no reader that writes, no remover that removes what is not its own, and
+    nothing verified that is not so.
+    """
+    found = fuzz(fuzzed, 0, QUICK_CASES, capsys)
+
+    assert {} == found, told(found)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(1, 21))
+def test_much_damage_is_one_line(fuzzed, capsys, seed):
+    """
+    The same for many more cases.
+    """
+    found = fuzz(fuzzed, seed, CASES, capsys)
+
+    assert {} == found, told(found)
+
+
+@pytest.mark.soak
+def test_other_damage_is_one_line(fuzzed, capsys):
+    """
+    The same for cases of today.
+    """
+    seed = Random().randrange(10**9)
+    print(f"seed {seed}")
+    found = fuzz(fuzzed, seed, 100 * CASES, capsys)
+
+    assert {} == found, told(found)

@@ -1,0 +1,86 @@
+"""Rows that came late are counted, and told in words."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from airflow_provider.runtime.late import (
+    LateWarnings,
+    describe_late_rows,
+    late_rows_of,
+    total_of,
+)
+
+
+def told(late, rows=2000):
+    operators = [{"name": "windows", "late_rows": late}, {"name": "1", "late_rows": 0}]
+    return {"rows_read": rows, "late_rows": late, "queries": {"out": {"operators": operators}}}
+
+
+@pytest.mark.parametrize(
+    ("counts", "total"),
+    [
+        ({}, 0),
+        ({"a": {}}, 0),
+        ({"a": {"0": 3, "1": 4}, "b": {"0": 5}}, 12),
+        ({"a": {"0": 3}, "b": None}, None),
+    ],
+)
+def test_the_late_rows_of_all_queries_are_added(counts, total):
+    """
+    A run's late rows are those of all operators; unknown when they are for one query.
+    """
+    assert total == total_of(counts)
+
+
+def test_an_operator_that_has_dropped_nothing_has_no_late_rows():
+    """
+    What is not listed was not dropped; what is unknown stays so.
+    """
+    assert (7, 0, None) == (
+        late_rows_of({"1": 7}, 1),
+        late_rows_of({"1": 7}, 0),
+        late_rows_of(None, 0),
+    )
+
+
+@pytest.mark.parametrize(
+    ("document", "words"),
+    [
+        (
+            told(400),
+            "at least 400 rows of 2,000 read (20 %) came late and were dropped: 400 by operator "
+            "windows of "
+            "query out",
+        ),
+        (
+            told(400, rows=None),
+            "at least 400 rows came late and were dropped: 400 by operator windows of query out",
+        ),
+        (told(0), None),
+        (told(None), None),
+        ({"rows_read": 3, "queries": {}}, None),  # of an older version
+    ],
+)
+def test_late_rows_are_told_with_their_share_and_operator(document, words):
+    """
+    Number, share, operator and query are told; nothing where nothing was dropped.
+    """
+    assert words == describe_late_rows(document)
+
+
+def test_a_running_job_warns_of_late_rows_when_they_have_doubled(caplog):
+    """
+    The first late rows are told, and then no more often than they double.
+    """
+    warnings = LateWarnings()
+
+    with caplog.at_level(logging.WARNING):
+        for late in (0, None, 3, 3, 5, 6, 11, 400):
+            warnings.look(told(late))
+
+    assert ["at least 3 rows", "at least 6 rows", "at least 400 rows"] == [
+        record.getMessage().partition(" of")[0] for record in caplog.records
+    ]
