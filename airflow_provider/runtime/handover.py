@@ -53,6 +53,7 @@ class HandOver(Document):
     started: str
     at: str
     rows_read: int
+    late_rows: int | None = None
     queries: dict[str, dict[str, Any]]
 
 
@@ -81,6 +82,7 @@ def describe_running(directory: JobDirectory, view: View) -> HandOver:
         started=run.started,
         at=progress.at,
         rows_read=progress.rows_read,
+        late_rows=progress.late_rows,
         queries={
             name: _describe_query(directory, name, told) for name, told in progress.queries.items()
         },
@@ -108,8 +110,7 @@ def _published_batch(committed: int, records: EpochRecords) -> int:
     if not records.has_own():
         # Of Spark's own sinks, which publish as they write; others pre-commit before Spark commits.
         return committed
-    published = max(records.find().published, default=-1)
-    return min(committed, max(published, records.history().last_epoch))
+    return min(committed, records.find().newest)
 
 
 def _sources(directory: JobDirectory, name: str, entry: OffsetEntry) -> list[dict[str, Any]]:

@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 
 NO_PROGRESS: Final = "NO_PROGRESS"
 LAG: Final = "LAG"
+REPORT_S: Final = 10.0
+"""How often a driver reports when there is no news; what is news it reports about once a second."""
+_REPORTS: Final = 3  # one may be late, such as behind an outage
 _AWAY: Final = 0.5  # of the time allowed: who has not looked for so long has not seen it last
 
 
@@ -184,11 +187,13 @@ def _silences(look: DriverLook, silence_s: float) -> Iterator[_Sign]:
         )
         yield _Sign(("end", look.token), silence_s, Ailment(NO_PROGRESS, reason, look.host))
         return
-    what = "has not begun its queries" if look.report is None else "has reported nothing"
-    reason = f"the driver with lease {look.token} {what} for {silence_s:g} seconds"
+    has_begun = look.report is not None
+    what = "has reported nothing" if has_begun else "has not begun its queries"
+    allowed_s = max(silence_s, REPORT_S * _REPORTS) if has_begun else silence_s
+    reason = f"the driver with lease {look.token} {what} for {allowed_s:g} seconds"
     key = ("report", look.token, look.report)
     if not look.is_asked:
-        yield _Sign(key, silence_s, Ailment(NO_PROGRESS, reason, look.host))
+        yield _Sign(key, allowed_s, Ailment(NO_PROGRESS, reason, look.host))
     for name, query in look.queries.items():
         if query.has_work:
             yield _no_commit(look, name, query, silence_s)

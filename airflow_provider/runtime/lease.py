@@ -2,9 +2,11 @@
 
 ``leases/<token>.json`` is put if absent with token = last + 1, so of several drivers one gets it.
 Whoever holds the highest token owns the job; an owner is fenced when ``leases/<token + 1>.json``
-exists (Kleppmann, "How to do distributed locking", 2016). A lease ends when its holder releases it,
-when its processes are certainly gone, or when its heartbeat has stood still for ``timeout_s``
-*on the observer's own monotonic clock*: two machines' clocks are never compared.
+exists (Kleppmann, "How to do distributed locking", 2016). That is looked for by its name: a listing
+may be a minute old on a network filesystem, and costs a dozen times as much in a bucket. A lease
+ends when its holder releases it, when its processes are certainly gone, or when its heartbeat has
+stood still for ``timeout_s`` *on the observer's own monotonic clock*: two machines' clocks are
+never compared.
 
 Silence is only what was looked at. While the storage cannot be read nothing is measured, and of a
 longer time between two looks only half the timeout counts: after an outage, or a pause of the
@@ -16,49 +18,39 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import enum
+import errno
 import itertools
 import logging
 import threading
 import uuid
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from airflow_provider.runtime import failpoints
 from airflow_provider.runtime.clock import Clock, to_iso
 from airflow_provider.runtime.errors import LeaseHeldError, LeaseLostError, SparkStreamError
-from airflow_provider.runtime.process import ProcessIdentity
-from airflow_provider.runtime.storage import Document, Storage
+from airflow_provider.runtime.jobdir import FinalCheckpoint, JobDirectory
+from airflow_provider.runtime.leaserecords import (
+    HeartbeatRecord,
+    LeaseRecord,
+    has_ended,
+    heartbeat_path,
+    is_there,
+    last_token,
+    lease_path,
+    read_heartbeat,
+    read_lease,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from airflow_provider.runtime.process import ProcessIdentity
+    from airflow_provider.runtime.storage import Storage
 
 log = logging.getLogger(__name__)
 
 HEARTBEAT_S = 2.0
 TIMEOUT_S = 20.0  # shorter, and a driver in a long pause is taken for dead: safe, but work is lost
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class LeaseRecord(Document):
-    """``leases/<token>.json``: who drives the job, for which run."""
-
-    token: int
-    run_id: str
-    driver_id: str
-    nonce: str
-    owner: dict[str, Any]
-    heartbeat_s: float
-    timeout_s: float
-    acquired: str
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class HeartbeatRecord(Document):
-    """``heartbeats/<token>.json``: proof of life; ``beat`` only grows."""
-
-    token: int
-    beat: int
-    at: str
-    released: bool = False
 
 
 class Liveness(str, enum.Enum):
@@ -92,13 +84,18 @@ class LeaseObserver:
         self._lease: LeaseRecord | None = None  # a lease never changes
 
     def current(self) -> LeaseRecord | None:
-        """Return the lease with the highest token, whatever became of it."""
-        if self._lease is None:
-            token = last_token(self._storage)
-            self._lease = self._read_lease(token) if token else None
-            return self._lease
-        # Tokens have no gaps; in a bucket a listing costs a dozen times what this does.
-        while (newer := self._read_lease(self._lease.token + 1)) is not None:
+        """Return the lease with the highest token, whatever became of it.
+
+        Raises:
+            OSError: the storage cannot be read, or lists a lease that is not there.
+        """
+        if self._lease is None and (token := last_token(self._storage)):
+            self._lease = read_lease(self._storage, token)
+            if self._lease is None:  # whoever took this for a new job would begin at 1 again
+                msg = f"{self._storage.url}/{lease_path(token)} is listed and not there"
+                raise OSError(errno.ESTALE, msg)
+        # Tokens have no gaps, and a listing may be older than what a name shows.
+        while self._lease and (newer := read_lease(self._storage, self._lease.token + 1)):
             self._lease = newer
         return self._lease
 
@@ -118,7 +115,7 @@ class LeaseObserver:
             return None, Liveness.FREE
         if beat is not None and beat.released:
             return lease, Liveness.FREE
-        if ProcessIdentity.from_dict(lease.owner).is_gone():
+        if lease.owner.is_gone():
             return lease, Liveness.DEAD
         return lease, self._judge(lease, beat.beat if beat else 0, began)
 
@@ -133,16 +130,13 @@ class LeaseObserver:
         lease = self.current()
         if lease is None:
             return None, None
-        return lease, HeartbeatRecord.read(self._storage, f"heartbeats/{lease.token}.json")
-
-    def _read_lease(self, token: int) -> LeaseRecord | None:
-        return LeaseRecord.read(self._storage, f"leases/{token}.json")
+        return lease, read_heartbeat(self._storage, lease.token)
 
     def _judge(self, lease: LeaseRecord, beat: int, began: float) -> Liveness:
         now = self._clock.monotonic()
         seen = (lease.token, beat)
         if seen != self._seen:
-            self._moved = self._seen is not None and self._seen[0] == lease.token
+            self._moved = self._seen is not None and self._seen[0] >= lease.since
             self._seen, self._seen_at = seen, now
         else:
             gap = began - self._looked_at
@@ -187,10 +181,16 @@ class Lease:
         self._beats = itertools.count(1)
         self._beaten_at = clock.monotonic()
         self._away_since: float | None = None
+        self._is_doubtful = False
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
+        self._turn = threading.RLock()  # a check meanwhile would take the next lease for another's
         self.record = record
-        self.token = record.token
+
+    @property
+    def token(self) -> int:
+        """Return the fencing token: of two drivers the later one has the higher."""
+        return self.record.token
 
     def start_heartbeat(self) -> None:
         """Beat in a thread of its own until released."""
@@ -200,14 +200,15 @@ class Lease:
 
     def beat(self, *, released: bool = False) -> None:
         """Put the next heartbeat."""
-        began = self._clock.monotonic()
+        began, token = self._clock.monotonic(), self.token
         record = HeartbeatRecord(
-            token=self.token,
+            token=token,
             beat=next(self._beats),
             at=to_iso(self._clock.now()),
             released=released,
+            doubtful=released and self._is_doubtful,
         )
-        record.put(self._storage, f"heartbeats/{self.token}.json")
+        record.put(self._storage, heartbeat_path(token))
         self._beaten_at = max(self._beaten_at, began)
 
     def is_running_out(self) -> bool:
@@ -216,7 +217,7 @@ class Lease:
 
     def is_lost(self) -> bool:
         """Tell whether another driver has taken over."""
-        return last_token(self._storage) > self.token
+        return is_there(self._storage, lease_path(self.token + 1))
 
     def outlived(self, token: int) -> bool:
         """Tell whether the driver that held the earlier *token* has certainly ended."""
@@ -229,13 +230,20 @@ class Lease:
             LeaseLostError: another driver has taken over, or the job directory is not there.
             OSError: the storage cannot be asked, or not be told that this driver is alive.
         """
+        with self._turn:
+            self._check()
+
+    def _check(self) -> None:
         if self.is_running_out():  # after a pause, or an outage: nobody may take it for dead
             self.beat()
-        last = last_token(self._storage)
-        if last == self.token:
+        # In this order: where the next one was taken, and the job directory is gone again, this one
+        # is gone as well.
+        if self.is_lost():
+            reason = (
+                f"another driver has taken lease {self.token + 1} while this one held {self.token}"
+            )
+        elif self._is_known():
             return
-        if last > self.token:
-            reason = f"another driver has taken lease {last} while this one held {self.token}"
         else:
             # What is there instead, such as an empty folder under a mount, knows no successor.
             reason = (
@@ -244,6 +252,60 @@ class Lease:
             )
         msg = f"{self._storage.url}: {reason}; this driver stops and has committed nothing since"
         raise LeaseLostError(msg)
+
+    def _is_known(self) -> bool:
+        """Tell whether this very lease, with its nonce, lies in the job directory."""
+        try:
+            found = self._storage.read(lease_path(self.token))
+        except FileNotFoundError:
+            return False
+        return found == self.record.to_bytes()
+
+    def renew(self) -> None:
+        """Take the next lease as the same driver: what it does from here on has a token of its own.
+
+        Raises:
+            LeaseLostError: another driver has taken over.
+            OSError: it is not known whether it was taken; only an end of the driver is safe now.
+        """
+        with self._turn:
+            self._take_next(None)
+
+    def seal(self, final: FinalCheckpoint) -> None:
+        """Decide that the run has ended with *final*: the next lease carries it.
+
+        A driver that takes over asks for the same name, so one of the two wins. Whoever takes the
+        lease after it puts ``final.json`` first, should this driver not come to it.
+
+        Raises:
+            LeaseLostError: another driver has taken over; the run has not ended.
+            OSError: it is not known whether the run has ended; the next driver finds out.
+
+        Crash safety: one document, put if absent.
+        """
+        with self._turn:
+            self._take_next(final)
+        failpoints.hit("final.sealed")
+
+    def _take_next(self, final: FinalCheckpoint | None) -> None:
+        self.check()
+        record = dataclasses.replace(
+            self.record,
+            token=self.token + 1,
+            acquired=to_iso(self._clock.now()),
+            first=self.record.since,
+            final=final,
+        )
+        try:
+            is_taken = record.put_if_absent(self._storage, lease_path(record.token))
+        except OSError:  # the answer may be what was lost
+            if read_lease(self._storage, record.token) != record:
+                raise
+            is_taken = True
+        if not is_taken:
+            msg = f"{self._storage.url}: another driver has taken lease {record.token}"
+            raise LeaseLostError(msg)
+        self.record = record
 
     @contextlib.contextmanager
     def bearing_outages(self) -> Iterator[None]:
@@ -262,6 +324,20 @@ class Lease:
             log.warning("lease %s: the storage cannot be reached: %s", self.token, error)
         else:
             self._away_since = None
+
+    def doubt(self) -> None:
+        """Let the release say that something which this driver has started may go on."""
+        self._is_doubtful = True
+
+    def __enter__(self) -> Lease:
+        """Hold it until the end of the block."""
+        return self
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        """Release it; after what is no error, such as an exit, nothing was stopped."""
+        if error is not None and not isinstance(error, Exception):
+            self.doubt()
+        self.release()
 
     def release(self) -> None:
         """Stop beating and let the next driver in at once. Idempotent.
@@ -285,24 +361,6 @@ class Lease:
             except (OSError, SparkStreamError) as error:
                 # The storage may come back; until then ``check`` lets nothing be committed.
                 log.warning("heartbeat of lease %s could not be written: %s", self.token, error)
-
-
-def last_token(storage: Storage) -> int:
-    """Return the highest token ever given; 0 when there is none."""
-    names = (name.removesuffix(".json") for name in storage.list("leases"))
-    return max((int(name) for name in names if name.isdigit()), default=0)
-
-
-def has_ended(storage: Storage, token: int) -> bool:
-    """Tell whether the driver that held *token* can do nothing any more.
-
-    Only a release and dead processes are certain; a heartbeat that stands still is not.
-    """
-    beat = HeartbeatRecord.read(storage, f"heartbeats/{token}.json")
-    if beat is not None and beat.released:
-        return True
-    lease = LeaseRecord.read(storage, f"leases/{token}.json")
-    return lease is not None and ProcessIdentity.from_dict(lease.owner).is_gone()
 
 
 def acquire_lease(
@@ -330,29 +388,39 @@ def acquire_lease(
     held, liveness = observer.settle()
     if held is not None and liveness not in TAKEABLE:
         raise held_error(storage, held)
+    if held is not None:
+        put_sealed(storage, held)
+    token = (held.token if held else 0) + 1
     record = LeaseRecord(
-        token=(held.token if held else 0) + 1,
+        token=token,
+        first=token,
         run_id=run_id,
         driver_id=driver_id,
         nonce=uuid.uuid4().hex,
-        owner=owner.to_dict(),
+        owner=owner,
         heartbeat_s=heartbeat_s,
         timeout_s=timeout_s,
         acquired=to_iso(clock.now()),
     )
-    if not record.put_if_absent(storage, f"leases/{record.token}.json"):
-        raise held_error(storage, observer.current() or record)
+    if not record.put_if_absent(storage, lease_path(record.token)):
+        raise held_error(storage, read_lease(storage, record.token) or record)
     failpoints.hit("lease.acquired")
     lease = Lease(storage, record, clock)
     lease.start_heartbeat()
     return lease
 
 
+def put_sealed(storage: Storage, lease: LeaseRecord) -> None:
+    """Put the final checkpoint that *lease* was sealed with, unless it is there. Idempotent."""
+    if lease.final is not None:
+        JobDirectory(storage).run(lease.run_id).put_final(lease.final)
+
+
 def held_error(storage: Storage, held: LeaseRecord) -> LeaseHeldError:
     """Return the error that names who holds the lease, and the way out."""
     msg = (
         f"{storage.url}: another driver is running this job (lease {held.token}, run "
-        f"{held.run_id!r}, on {held.owner['host']}); wait for it, or end it with "
+        f"{held.run_id!r}, on {held.owner.host}); wait for it, or end it with "
         f"'spark-stream cancel {storage.url}'"
     )
     return LeaseHeldError(msg)

@@ -7,10 +7,14 @@ import functools
 import os
 import socket
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
+
+from airflow_provider.runtime.typed import NonNegative, between, decode, encode
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
+
+Pid = Annotated[int, between(1, 2**31 - 1)]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -19,36 +23,35 @@ class ProcessIdentity:
 
     Attributes:
         host: the machine's name, for people.
-        space: the machine's boot and PID namespace (Linux), None where there is no such thing. A
-            PID means something only to an observer in the same space: containers share a kernel.
+        space: the machine's boot, PID and time namespace (Linux), None where there is no such
+            thing. A PID and a start time mean something only to an observer in the same space:
+            containers share a kernel.
         processes: PID and start time (clock ticks since boot) of each, as the kernel gives them.
     """
 
     host: str
     space: str | None
-    processes: tuple[tuple[int, int], ...]
+    processes: tuple[tuple[Pid, NonNegative], ...]
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain JSON values."""
-        pairs = [list(pair) for pair in self.processes]
-        return {"host": self.host, "space": self.space, "processes": pairs}
+        return dict(encode(self))
 
     @classmethod
-    def from_dict(cls, raw: Mapping[str, Any]) -> ProcessIdentity:
+    def from_dict(cls, raw: Any) -> ProcessIdentity:
         """Build it from :meth:`to_dict`'s values."""
-        pairs = tuple((int(pid), int(start)) for pid, start in raw["processes"])
-        return cls(host=str(raw["host"]), space=raw["space"], processes=pairs)
+        return cls(**vars(decode(cls, raw)))
 
     def is_gone(self) -> bool:
         """Tell whether every one of the processes has certainly ended; False when in doubt."""
         if not self.processes or self.space is None or self.space != _current_space():
             return False
-        return all(_start_of(pid) != start for pid, start in self.processes)
+        return all(_has_ended(pid, start) for pid, start in self.processes)
 
 
 def identify(pids: Sequence[int]) -> ProcessIdentity:
     """Name the running processes *pids* of this machine."""
-    pairs = tuple((pid, start) for pid in pids if (start := _start_of(pid)) is not None)
+    pairs = tuple((pid, start) for pid in pids if (start := _visible_start(pid)) is not None)
     # Without the kernel's start times nothing can be proven, so the space is left out.
     space = _current_space() if len(pairs) == len(pids) else None
     return ProcessIdentity(host=socket.gethostname(), space=space, processes=pairs)
@@ -61,9 +64,19 @@ def identify_this(*others: int) -> ProcessIdentity:
 
 def _current_space() -> str | None:
     try:
-        return f"{_boot()}/{os.readlink('/proc/self/ns/pid')}"
+        if os.readlink("/proc/self") != str(os.getpid()):  # mounted for another PID namespace
+            return None
+        return "/".join([_boot(), os.readlink("/proc/self/ns/pid"), *_time_namespace()])
     except OSError:
         return None
+
+
+def _time_namespace() -> list[str]:
+    """Return what start times are relative to; nothing on kernels that have one time for all."""
+    try:
+        return [os.readlink("/proc/self/ns/time")]
+    except FileNotFoundError:
+        return []
 
 
 @functools.cache
@@ -72,11 +85,44 @@ def _boot() -> str:
     return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 
 
-def _start_of(pid: int) -> int | None:
-    """Return when process *pid* started; None when there is none, or only its exit status."""
+def _has_ended(pid: int, start: int) -> bool:
+    """Tell whether the process has certainly ended: only the kernel's own word counts.
+
+    Where /proc hides the processes of other users, one that lives is not there either. Any other
+    error, such as too many open files, says nothing of the process.
+    """
     try:
-        stat = Path(f"/proc/{pid}/stat").read_text()
+        return _start_of(pid) != start
+    except (FileNotFoundError, ProcessLookupError):
+        return _is_unused(pid)
+    except OSError:
+        return False
+
+
+def _is_unused(pid: int) -> bool:
+    """Tell whether no process, of any user, has that number now."""
+    try:
+        os.kill(pid, 0)  # sends nothing
+    except ProcessLookupError:
+        return True
+    except (OSError, OverflowError):  # it may not be asked: there is one
+        return False
+    return False
+
+
+def _visible_start(pid: int) -> int | None:
+    try:
+        return _start_of(pid)
     except OSError:
         return None
+
+
+def _start_of(pid: int) -> int | None:
+    """Return when process *pid* started; None when there is only its exit status.
+
+    Raises:
+        OSError: it cannot be seen.
+    """
+    stat = Path(f"/proc/{pid}/stat").read_text()
     state, *fields = stat[stat.rindex(")") + 2 :].split()
     return None if state in {"Z", "X"} else int(fields[18])

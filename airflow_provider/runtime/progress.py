@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider.runtime.checkpoint import marks_of
-from airflow_provider.runtime.clock import Clock, to_iso
+from airflow_provider.runtime.clock import Clock, Due, to_iso
 from airflow_provider.runtime.drains import ended_sources
 from airflow_provider.runtime.final import operator_name
+from airflow_provider.runtime.health import REPORT_S
 from airflow_provider.runtime.jobdir import ProgressRecord
+from airflow_provider.runtime.late import LateWarnings, late_rows_of, total_of
 from airflow_provider.runtime.lifecycle import QueryPhase
 from airflow_provider.runtime.markers import is_marker
 
@@ -41,27 +44,40 @@ class ProgressMeter:
         self._begun = clock.monotonic()
         self._rows_before: int | None = None
         self._is_put = True
+        self._told: ProgressRecord | None = (
+            None  # what people see, and no more often than it changes
+        )
+        self._told_due = Due(clock, REPORT_S)
+        self._late = LateWarnings()
 
     def report(
         self, storage: Storage, life: Lifecycle, queries: Iterable[RunningQuery | BatchQuery]
     ) -> ProgressRecord:
-        """Put the progress of this moment as ``progress.json`` of a run, and return it.
+        """Return the progress of this moment; put as ``progress.json`` of a run if it is news.
 
-        Where it cannot be put the job goes on: nothing is decided by it.
+        What has not changed is put again every :data:`~.health.REPORT_S` seconds, which says that
+        the driver's loop goes on. Where it cannot be put the job goes on: nothing is decided by it.
         """
         record = self.read(life, queries)
+        self._late.look(record.to_dict())
+        is_due = self._told_due()
+        if self._told is not None and not is_due and _news(record) == _news(self._told):
+            return record
         try:
             record.put(storage, "progress.json")
         except OSError as error:
             if self._is_put:
                 log.warning("%s: no progress can be told: %s", storage.url, error)
             self._is_put = False
+            self._told = None
         else:
             self._is_put = True
+            self._told = record
         return record
 
     def read(self, life: Lifecycle, queries: Iterable[RunningQuery | BatchQuery]) -> ProgressRecord:
         """Return the progress of this moment."""
+        queries = list(queries)
         parts = {query.name: _query_progress(life, query) for query in queries}
         rows = sum(part["rows_read"] or 0 for part in parts.values())
         if self._rows_before is None:
@@ -74,7 +90,13 @@ class ProgressMeter:
             rows_read=rows,
             rows_per_second=round((rows - self._rows_before) / seconds, 1),
             queries=parts,
+            late_rows=total_of({query.name: query.epochs.late_rows() for query in queries}),
         )
+
+
+def _news(record: ProgressRecord) -> ProgressRecord:
+    """Return the record without what changes by itself."""
+    return dataclasses.replace(record, at="", rows_per_second=0.0)
 
 
 def _query_progress(life: Lifecycle, query: RunningQuery | BatchQuery) -> dict[str, Any]:
@@ -96,6 +118,7 @@ def _query_progress(life: Lifecycle, query: RunningQuery | BatchQuery) -> dict[s
                 "id": each.id,
                 "name": operator_name(names, index),
                 "mark": marks.of_operator(each.id).value,
+                "late_rows": late_rows_of(query.epochs.late_rows(), each.id),
             }
             for index, each in enumerate(query.definition.topology.operators or ())
         ],

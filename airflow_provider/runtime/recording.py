@@ -10,7 +10,7 @@ import uuid
 from typing import TYPE_CHECKING
 
 from airflow_provider.runtime import failpoints
-from airflow_provider.runtime.checkpoint import CheckpointLogs
+from airflow_provider.runtime.checkpoint import CheckpointLogs, plan_drain_batch
 from airflow_provider.runtime.clock import to_iso
 from airflow_provider.runtime.drains import (
     DrainIntent,
@@ -42,11 +42,12 @@ def asked_record(
         run_id=run_id,
         entry=ask.entry,
         params=dict(ask.params),
+        secret_params=dict(ask.secret_params),
         mode=job.plan.mode,
         until=job.plan.until,
         at_end=job.plan.at_end.value,
         trigger_s=ask.trigger_s,
-        interval=[to_iso(moment) for moment in ask.interval] if ask.interval else None,
+        interval=(to_iso(ask.interval[0]), to_iso(ask.interval[1])) if ask.interval else None,
         starting={name: log.position().last_commit for name, log in logs.items()},
         started=to_iso(now),
         from_savepoint=ask.from_savepoint,
@@ -73,17 +74,31 @@ def record_end_of_sources(
 
 
 def record_end_of_data(
-    directory: JobDirectory, run_id: str, query: RunningQuery | BatchQuery, now: dt.datetime
+    directory: JobDirectory,
+    run_id: str,
+    query: RunningQuery | BatchQuery,
+    *,
+    token: int,
+    now: dt.datetime,
 ) -> None:
-    """Put down that the query has read its last row. Idempotent."""
+    """Put down that the query has read its last row, under the lease *token*. Idempotent."""
     intent = DrainIntent(
         query_id=str(query.logs.query_id()),
         run_id=run_id,
         batch=query.logs.position().last_commit,
         at=to_iso(now),
+        token=token,
     )
     put_drain_intent(directory, query.name, intent)
     failpoints.hit("drain.intended")
+
+
+def plan_drain(directory: JobDirectory, query: str) -> None:
+    """Plan the query's drain batch, or the one after it, if rows wait for a later watermark."""
+    logs = CheckpointLogs(directory.checkpoint(query))
+    batch = plan_drain_batch(logs, further=True)
+    log.info("query=%s batch=%s planned to drain", query, batch)
+    failpoints.hit("drain.planned")
 
 
 def record_batch_commit(run: RunDirectory, token: int, now: dt.datetime) -> None:

@@ -1,18 +1,47 @@
-"""Asking a driver for something through the job directory; no network path to it is needed."""
+"""Asking a driver for something through the job directory; no network path to it is needed.
+
+A request lies in a folder of the driver that it means, so no later driver ever reads it, and
+whoever puts one rings that driver's bell: one small document, replaced with each request. The
+driver reads its bell, by name, twice a second, and lists its requests when it has rung, or once a
+minute: whoever asks may die before the bell rings.
+"""
 
 from __future__ import annotations
 
+import dataclasses
+import logging
 import uuid
 from typing import TYPE_CHECKING, Any, Final
 
-from airflow_provider.runtime.clock import Clock, to_iso
+from airflow_provider.runtime.clock import Clock, Due, to_iso
+from airflow_provider.runtime.errors import EXIT_FATAL, EXIT_OK, CorruptDocumentError
 from airflow_provider.runtime.jobdir import ReplyRecord, RequestRecord
+from airflow_provider.runtime.names import check_name
+from airflow_provider.runtime.storage import Document
 
 if TYPE_CHECKING:
     from airflow_provider.runtime.storage import Storage
 
+log = logging.getLogger(__name__)
+
 CANCEL: Final = "cancel"
 STOP: Final = "stop"
+STOP_REQUEST: Final = "stop-request"
+"""The label of a savepoint that a stop has asked for; the request's id is its value."""
+_UNRUNG_S: Final = (
+    60.0  # a request whose bell never rang is heard this late, for a listing each time
+)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class BellRecord(Document):
+    """``bells/<driver id>.json``: the driver was asked for something since this last changed.
+
+    Attributes:
+        nonce: another one each time.
+    """
+
+    nonce: str
 
 
 def put_request(
@@ -33,22 +62,36 @@ def put_request(
         clock: for the request's time.
         request_id: of who may have to ask again; the first request of this id stays.
         options: further members of the request.
+
+    Crash safety: a request whose bell did not ring is heard within a minute.
+    Idempotent: by *request_id*; asking again rings again.
     """
+    if request_id is not None and (before := find_request(storage, request_id)) is not None:
+        _ring(storage, before.driver_id)
+        return before
+    folder = _folder(driver_id)
     request = RequestRecord(
         id=request_id or uuid.uuid4().hex,
         kind=kind,
         driver_id=driver_id,
         at=to_iso(clock.now()),
+        number=len(storage.list(folder)) + 1,
         **options,
     )
-    if request.put_if_absent(storage, _request(request.id)):
-        return request
-    return find_request(storage, request.id) or request
+    name = f"{check_name(request.id, what='request')}.json"
+    if not request.put_if_absent(storage, f"{folder}/{name}"):
+        request = RequestRecord.read(storage, f"{folder}/{name}") or request
+    _ring(storage, driver_id)
+    return request
 
 
 def find_request(storage: Storage, request_id: str) -> RequestRecord | None:
-    """Return a request that was put before; None when there is none of this id."""
-    return RequestRecord.read(storage, _request(request_id))
+    """Return a request that was put before, whichever driver it means; None when there is none."""
+    name = f"{check_name(request_id, what='request')}.json"
+    for driver_id in storage.list("requests"):
+        if name in storage.list(f"requests/{driver_id}"):
+            return RequestRecord.read(storage, f"requests/{driver_id}/{name}")
+    return None
 
 
 def put_cancel(storage: Storage, driver_id: str, clock: Clock) -> str:
@@ -60,23 +103,93 @@ def put_cancel(storage: Storage, driver_id: str, clock: Clock) -> str:
     return put_request(storage, CANCEL, driver_id, clock).id
 
 
+def requests_of(storage: Storage, driver_id: str) -> list[RequestRecord]:
+    """Return all that the driver was ever asked, oldest first."""
+    folder = _folder(driver_id)
+    names = [name for name in storage.list(folder) if name.endswith(".json")]
+    found = [_read(storage, f"{folder}/{name}") for name in names]
+    return sorted((r for r in found if r is not None), key=lambda r: (r.number, r.id))
+
+
+def _read(storage: Storage, path: str) -> RequestRecord | None:
+    """Return a request; None when it is gone, or damaged: then nobody has asked for anything."""
+    try:
+        return RequestRecord.read(storage, path)
+    except CorruptDocumentError as error:
+        log.warning("a request is passed over: %s", error)
+        return None
+
+
 def pending_requests(storage: Storage, driver_id: str) -> list[RequestRecord]:
     """Return what the driver is asked and has not answered yet, oldest first."""
-    answered = set(storage.list("replies"))
-    found = [
-        RequestRecord.read(storage, f"requests/{name}")
-        for name in storage.list("requests")
-        if name not in answered
-    ]
-    mine = [request for request in found if request is not None and request.driver_id == driver_id]
-    return sorted(mine, key=lambda request: request.at)
+    found = requests_of(storage, driver_id)
+    return [request for request in found if read_reply(storage, request.id) is None]
+
+
+def is_asked(storage: Storage, driver_id: str) -> bool:
+    """Tell whether the driver has yet to answer something; one read while nobody has asked it."""
+    return _rung(storage, driver_id) is not None and bool(pending_requests(storage, driver_id))
 
 
 def is_leaving(storage: Storage, driver_id: str) -> bool:
     """Tell whether the driver was ever asked to end before its run is over."""
-    found = (RequestRecord.read(storage, f"requests/{n}") for n in storage.list("requests"))
-    mine = [r for r in found if r is not None and r.driver_id == driver_id]
+    mine = requests_of(storage, driver_id)
     return any(request.kind == CANCEL or request.keeps_run for request in mine)
+
+
+def forget_requests(storage: Storage, driver_id: str) -> None:
+    """Remove what a driver was asked, its answers and its bell. Idempotent.
+
+    For a driver that has ended long ago, and of which nobody waits for an answer any more.
+    """
+    for request in requests_of(storage, driver_id):
+        if read_reply(storage, request.id) is not None:
+            storage.delete(f"replies/{request.id}.json")
+        storage.delete(f"{_folder(driver_id)}/{request.id}.json")
+    if _rung(storage, driver_id) is not None:
+        storage.delete(bell_of(driver_id))
+
+
+def has_agreed_to_leave(storage: Storage, driver_id: str) -> bool:
+    """Tell whether the driver has answered that it ends before its run is over."""
+    mine = requests_of(storage, driver_id)
+    leaving = (request for request in mine if request.kind == CANCEL or request.keeps_run)
+    replies = (read_reply(storage, request.id) for request in leaving)
+    return any(reply is not None and reply.ok for reply in replies)
+
+
+class Inbox:
+    """What one driver is asked: one read while its bell is still, whatever others were asked.
+
+    Args:
+        storage: the job directory.
+        driver_id: the driver, which alone answers its requests.
+        clock: measures when a bell is not waited for.
+    """
+
+    def __init__(self, storage: Storage, driver_id: str, clock: Clock) -> None:
+        self._storage = storage
+        self._driver_id = driver_id
+        self._unrung = Due(clock, _UNRUNG_S)
+        self._heard: str | None = None  # the bell's nonce, before the requests were listed
+        self._open: dict[str, RequestRecord] = {}
+
+    def pending(self) -> list[RequestRecord]:
+        """Return what is asked and not answered yet, oldest first.
+
+        Raises:
+            OSError: the storage is away; what there is to hear is heard when it is back.
+        """
+        nonce = _rung(self._storage, self._driver_id)
+        if self._unrung() or nonce != self._heard:
+            found = pending_requests(self._storage, self._driver_id)
+            self._open = {request.id: request for request in found}
+            self._heard = nonce
+        return list(self._open.values())
+
+    def answered(self, request_id: str) -> None:
+        """Forget a request that this driver has answered."""
+        self._open.pop(request_id, None)
 
 
 def reply(
@@ -86,15 +199,28 @@ def reply(
     ok: bool,
     message: str,
     clock: Clock,
+    exit_code: int | None = None,
     outcome: str | None = None,
     savepoint: str | None = None,
 ) -> None:
-    """Answer a request. Idempotent: by its id, the first answer stays."""
+    """Answer a request. Idempotent: by its id, the first answer stays.
+
+    Args:
+        storage: the job directory.
+        request_id: the request.
+        ok: whether it is met.
+        message: what is said of it.
+        clock: for the reply's time.
+        exit_code: of a no: what it means to whoever asked; None for one that nothing helps.
+        outcome: how the run ended.
+        savepoint: the savepoint that was taken.
+    """
     record = ReplyRecord(
         id=request_id,
         ok=ok,
         message=message,
         at=to_iso(clock.now()),
+        exit_code=EXIT_OK if ok else (exit_code or EXIT_FATAL),
         outcome=outcome,
         savepoint=savepoint,
     )
@@ -106,5 +232,19 @@ def read_reply(storage: Storage, request_id: str) -> ReplyRecord | None:
     return ReplyRecord.read(storage, f"replies/{request_id}.json")
 
 
-def _request(request_id: str) -> str:
-    return f"requests/{request_id}.json"
+def _ring(storage: Storage, driver_id: str) -> None:
+    BellRecord(nonce=uuid.uuid4().hex).put(storage, bell_of(driver_id))
+
+
+def _rung(storage: Storage, driver_id: str) -> str | None:
+    bell = BellRecord.read(storage, bell_of(driver_id))
+    return bell.nonce if bell is not None else None
+
+
+def bell_of(driver_id: str) -> str:
+    """Return where the bell of a driver lies in the job directory."""
+    return f"bells/{check_name(driver_id, what='driver id')}.json"
+
+
+def _folder(driver_id: str) -> str:
+    return f"requests/{check_name(driver_id, what='driver id')}"

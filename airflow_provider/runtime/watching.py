@@ -23,13 +23,13 @@ from airflow_provider.runtime.jobdir import (
     JobDirectory,
     ProgressRecord,
 )
-from airflow_provider.runtime.lease import LeaseObserver, LeaseRecord, Liveness
-from airflow_provider.runtime.process import ProcessIdentity
-from airflow_provider.runtime.storage import Document, Storage
+from airflow_provider.runtime.lease import LeaseObserver, Liveness
 from airflow_provider.runtime.submissions import ExitRecord, ProcessRecord, SubmissionRecord
 
 if TYPE_CHECKING:
     from airflow_provider.runtime.clock import Clock
+    from airflow_provider.runtime.leaserecords import LeaseRecord
+    from airflow_provider.runtime.storage import Storage
 
 START_TIMEOUT_S: Final = 600.0  # a cluster may queue a driver for long; silence must end some time
 _PROCESS_TIMEOUT_S: Final = (
@@ -39,27 +39,6 @@ _PROCESS_TIMEOUT_S: Final = (
 # after two or three of its beats, in a quarter of a lease's timeout.
 LIFE_S: Final = 5.0
 _LIFE_LOOKS: Final = 5
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class ClaimRecord(Document):
-    """``runs/<run id>/claim.json``: which try of an Airflow task watches the run."""
-
-    generation: int
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class WatchRecord(Document):
-    """``runs/<run id>/watch.json``: which trigger waits for a claim.
-
-    Attributes:
-        generation: the claim.
-        trigger: the trigger that began to wait last; the same one in another triggerer is another;
-            empty when it waits no more.
-    """
-
-    generation: int
-    trigger: str
 
 
 @dataclasses.dataclass(frozen=True)
@@ -215,8 +194,31 @@ def _own_attempt(view: View) -> AttemptRecord | None:
 def _foreign_reason(lease: LeaseRecord) -> str:
     return (
         f"run {lease.run_id!r} is running this job (lease {lease.token}, on "
-        f"{lease.owner['host']}); wait for it, cancel it, or give each run its own job directory"
+        f"{lease.owner.host}); wait for it, cancel it, or give each run its own job directory"
     )
+
+
+def state_of(view: View, verdict: Verdict, *, is_undone: bool) -> str:
+    """Return how a run stands, in a word for people.
+
+    Args:
+        view: one look at it.
+        verdict: what that came to.
+        is_undone: whether the job went back to before the run, or into the middle of it.
+
+    Returns:
+        The outcome of its final checkpoint; else ``undone``, ``running``, ``starting``, how its
+        last attempt has ended (``failed``, ``cancelled``), ``killed`` for one that could not say,
+        and ``absent`` for a run that nobody has begun.
+    """
+    if is_undone:
+        return "undone"
+    if view.final is not None:
+        return view.final.outcome
+    attempt = view.attempt
+    if verdict in {Verdict.RUNNING, Verdict.STARTING} or attempt is None:
+        return Verdict.ABSENT.value if verdict is Verdict.FOREIGN else verdict.value
+    return attempt.outcome.lower() if attempt.outcome is not None else "killed"
 
 
 def driver_at_work(view: View, verdict: Verdict) -> str | None:
@@ -236,18 +238,25 @@ class RunWatcher:
         run_id: the run.
         clock: measures how long a heartbeat has stood still.
         driver_id: the submission to watch; None for the run's last one.
+        observer: what has watched the job's lease so far; None to begin.
 
     Attributes:
         requests: the job directory in which its drivers are asked for something.
     """
 
     def __init__(
-        self, storage: Storage, run_id: str, clock: Clock, driver_id: str | None = None
+        self,
+        storage: Storage,
+        run_id: str,
+        clock: Clock,
+        driver_id: str | None = None,
+        *,
+        observer: LeaseObserver | None = None,
     ) -> None:
         self._storage = storage
         self._directory = JobDirectory(storage)
         self._run = self._directory.run(run_id)
-        self._observer = LeaseObserver(storage, clock)
+        self._observer = observer or LeaseObserver(storage, clock)
         self._clock = clock
         self._begun = clock.monotonic()
         self._driver_id = driver_id
@@ -314,7 +323,7 @@ class RunWatcher:
             return True
         self._looks = 0
         lease, liveness = self._observer.look()
-        return lease is not None and lease.token == token and liveness is Liveness.LIVE
+        return lease is not None and lease.since == token and liveness is Liveness.LIVE
 
     def has_ended(self) -> bool:
         """Tell whether what the run is waited for is there; one read."""
@@ -326,7 +335,7 @@ class RunWatcher:
         self._alive = None
         is_at_work = judgement.verdict is Verdict.RUNNING and view.liveness is Liveness.LIVE
         if is_at_work and view.lease is not None:
-            self._alive = view.lease.token
+            self._alive = view.lease.since
             self._looks = 0
             self._life_due()  # it has just been seen to
         waited = self._clock.monotonic() - self._begun
@@ -346,6 +355,10 @@ class RunWatcher:
             if view.final is not None or view.liveness is not Liveness.UNKNOWN:
                 return view, self.decide(view)
             self._clock.sleep(poll_s)
+
+    def is_undone(self) -> bool:
+        """Tell whether the job went back to before the run; one read."""
+        return self._run.rewound() is not None
 
     def verified_final(self) -> FinalCheckpoint | None:
         """Return the final checkpoint, verified; None while there is none.
@@ -368,4 +381,4 @@ class RunWatcher:
 
 
 def _is_gone(process: ProcessRecord) -> bool:
-    return process.is_revoked or ProcessIdentity.from_dict(process.identity).is_gone()
+    return process.is_revoked or process.identity.is_gone()

@@ -205,3 +205,15 @@ def test_what_is_wrong_is_a_failure_that_a_retry_may_heal() -> None:
         "RECOVERABLE: query 'daily', batch 5: NO_PROGRESS: batch 5 is planned" in failure.describe()
     )
     assert not failure.restartable
+
+
+def test_a_driver_is_not_ended_for_having_no_news() -> None:
+    """
+    It reports every ten seconds when nothing has changed: a shorter silence says nothing of it.
+    """
+    still = look(IDLE, report="the same")
+
+    assert [] == judged(every(1, 29, still), Limits(silence_s=5))
+    ((at, ailment),) = judged(every(1, 30, still), Limits(silence_s=5))
+    assert (30.0, "has reported nothing for 30 seconds") == (at, ailment.reason[-35:])
+    assert [5.0] == [at for at, _ in judged(every(1, 5, look(report=None)), Limits(silence_s=5))]

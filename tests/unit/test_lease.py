@@ -12,16 +12,22 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from airflow_provider.runtime.errors import EXIT_LEASE, LeaseHeldError, LeaseLostError
-from airflow_provider.runtime.lease import (
+from airflow_provider.runtime.errors import (
+    EXIT_LEASE,
+    CorruptDocumentError,
+    LeaseHeldError,
+    LeaseLostError,
+)
+from airflow_provider.runtime.jobdir import JobDirectory
+from airflow_provider.runtime.lease import Lease, LeaseObserver, Liveness, settle_free
+from airflow_provider.runtime.leaserecords import (
     HeartbeatRecord,
-    Lease,
-    LeaseObserver,
     LeaseRecord,
-    Liveness,
+    has_ended,
     last_token,
 )
 from airflow_provider.runtime.process import ProcessIdentity, identify
+from tests.unit.jobs import a_final
 from tests.unit.support import FakeClock, take_lease
 
 if TYPE_CHECKING:
@@ -103,6 +109,16 @@ def test_a_live_drivers_lease_is_refused(storage, clock, take):
     assert f"spark-stream cancel {storage.url}" in str(raised.value)
     assert ["1.json"] == storage.list("leases")
     assert clock.time < 1
+
+
+def test_a_live_driver_is_noticed_before_anything_is_started(storage, clock, take):
+    """
+    Whoever only looks whether the job is free is told as well, before the seconds of a JVM.
+    """
+    beating(take(run_id="nightly"), clock)
+
+    with pytest.raises(LeaseHeldError, match="lease 1, run 'nightly'"):
+        settle_free(storage, clock)
 
 
 @pytest.mark.parametrize("hours", [-5, 0, 5])
@@ -329,8 +345,124 @@ def a_record() -> LeaseRecord:
         run_id="r1",
         driver_id="d1",
         nonce="n",
-        owner=ELSEWHERE.to_dict(),
+        owner=ELSEWHERE,
         heartbeat_s=0.001,
         timeout_s=TIMEOUT_S,
         acquired="2026-01-01T00:00:00.000Z",
     )
+
+
+# --- one lease after the other --------------------------------------------------------------------
+
+
+def finals(storage) -> list[str]:
+    return [name for run in storage.list("runs") for name in storage.list(f"runs/{run}")]
+
+
+def test_a_driver_goes_on_under_the_lease_that_it_has_renewed(storage, clock, take):
+    """
+    A renewed lease has the next token and is the same driver's: it may commit, beats, and is seen
+    to live without a gap.
+    """
+    lease = take()
+    observer = LeaseObserver(storage, clock)
+    observer.look()
+    lease.renew()
+    lease.check()
+
+    assert (2, 1) == (lease.token, lease.record.since)
+    assert Liveness.LIVE is observer.look()[1]
+
+    lease.release()
+    assert Liveness.FREE is LeaseObserver(storage, clock).look()[1]
+    assert all(has_ended(storage, token) for token in (1, 2))
+
+
+def test_a_driver_has_not_ended_while_it_holds_a_later_lease(storage, clock, take):
+    """
+    What a driver staged under an earlier one of its leases is not taken for a dead driver's.
+    """
+    lease = take()
+    lease.renew()
+
+    assert not has_ended(storage, 1)
+
+
+def test_a_lease_that_was_taken_is_neither_renewed_nor_sealed(storage, clock, take):
+    """
+    The next token is one document, so either the driver goes on or another one takes over.
+    """
+    old = take(owner=ELSEWHERE)
+    take()
+
+    with pytest.raises(LeaseLostError):
+        old.renew()
+    with pytest.raises(LeaseLostError):
+        old.seal(a_final())
+    assert [] == finals(storage)
+    assert old.is_lost()
+
+
+@pytest.mark.parametrize("step", ["renew", "seal"])
+def test_a_driver_paused_after_its_check_does_not_pass_its_successor(
+    storage, clock, take, monkeypatch, step
+):
+    """
+    When another driver takes over between the look at the lease and the put, the put loses.
+    """
+    old = take(owner=ELSEWHERE)
+    monkeypatch.setattr(old, "check", take)
+
+    with pytest.raises(LeaseLostError, match="another driver has taken lease 2"):
+        old.renew() if step == "renew" else old.seal(a_final())
+    assert 2 == LeaseObserver(storage, clock).current().token
+    assert LeaseObserver(storage, clock).current().final is None
+
+
+def test_whoever_comes_after_a_sealed_lease_puts_the_final_checkpoint_first(storage, clock, take):
+    """
+    A driver that was paused after it had sealed its run finds the end that it has decided put, and
+    putting it again changes nothing.
+    """
+    old = take(run_id="r1", owner=ELSEWHERE)
+    old.seal(a_final("r1"))
+    assert [] == finals(storage)
+    take(run_id="r2")
+    run = JobDirectory(storage).run("r1")
+
+    assert a_final("r1") == run.final()
+    assert a_final("r1") == run.put_final(a_final("r1"))
+
+
+def test_a_lease_that_is_sealed_with_the_end_of_another_run(storage, clock, take):
+    """
+    Such a document was changed by hand, and no run ends by it.
+    """
+    lease = take(run_id="r1", owner=ELSEWHERE)
+    lease.seal(a_final("r2"))
+
+    with pytest.raises(CorruptDocumentError, match=r"final.run_id: expected r1, found r2"):
+        take(run_id="r3")
+    assert [] == finals(storage)
+
+
+@pytest.mark.parametrize("is_done", [True, False])
+def test_an_answer_to_a_seal_that_got_lost(storage, clock, take, monkeypatch, is_done):
+    """
+    When the put was done the run is sealed all the same; when it was not, its error is told.
+    """
+    lease = take()
+    put = type(storage).put_if_absent
+
+    def lost(place, path, data):
+        if is_done:
+            put(place, path, data)
+        raise OSError(5, "the answer got lost")
+
+    monkeypatch.setattr(type(storage), "put_if_absent", lost)
+    if is_done:
+        lease.seal(a_final())
+    else:
+        with pytest.raises(OSError, match="the answer got lost"):
+            lease.seal(a_final())
+    assert (2 if is_done else 1) == lease.token

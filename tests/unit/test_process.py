@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import resource
 import subprocess
 import sys
 
@@ -106,3 +107,90 @@ def test_an_identity_survives_json(child):
     identity = identify_this(child.pid)
 
     assert identity == ProcessIdentity.from_dict(json.loads(json.dumps(identity.to_dict())))
+
+
+@pytest.mark.parametrize("hidden", [0, 1, 2, 4])
+@pytest.mark.parametrize("alive", [True, False])
+def test_a_process_that_may_not_be_seen_is_not_gone(child, hidden, alive):
+    """
+    Where /proc hides the processes of other users, a living one is not called gone, and a dead one is.
+    """
+    identity = identify([child.pid])
+    if not alive:
+        child.kill()
+        child.wait()
+
+    assert f"{not alive}\n" == _asked_by_another_user(identity, hidden)
+
+
+@pytest.mark.parametrize("alive", [True, False])
+def test_where_the_kernel_cannot_be_asked_nothing_is_gone(child, alive):
+    """
+    Without a free file descriptor nothing is known of any process.
+    """
+    identity = identify([child.pid])
+    assert not identity.is_gone()  # what it keeps for good is read by now
+    if not alive:
+        child.kill()
+        child.wait()
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (0, limits[1]))
+    try:
+        is_gone = identity.is_gone()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+
+    assert not is_gone
+
+
+def test_numbers_that_no_process_can_have_are_not_gone(child):
+    """
+    A number that the kernel cannot be asked about is no proof of an end.
+    """
+    identity = identify([child.pid])
+    for pid in (0, -1, 2**40):
+        assert not dataclasses.replace(identity, processes=((pid, 1),)).is_gone()
+
+
+def test_of_a_foreign_proc_nothing_is_known():
+    """
+    Where /proc is that of another PID namespace its numbers mean other processes.
+    """
+    ask = "from airflow_provider.runtime.process import identify_this; print(identify_this().space)"
+
+    assert "None\n" == _unshared("--pid", "--fork", sys.executable, "-c", ask)
+
+
+def test_in_another_time_namespace_nothing_is_known(child):
+    """
+    A namespace with a boot time of its own sees other start times of the same living processes.
+    """
+    ask = (
+        "import json, sys\n"
+        "from airflow_provider.runtime.process import ProcessIdentity\n"
+        "print(ProcessIdentity.from_dict(json.loads(sys.argv[1])).is_gone())\n"
+    )
+    asking = (sys.executable, "-c", ask, json.dumps(identify([child.pid]).to_dict()))
+
+    assert "False\n" == _unshared("--time", "--boottime", "100000", "--fork", *asking)
+
+
+def _asked_by_another_user(identity: ProcessIdentity, hidden: int) -> str:
+    """Return what another user says of the processes where /proc is mounted with ``hidepid``."""
+    ask = (
+        "import json, os, sys\n"
+        "from airflow_provider.runtime.process import ProcessIdentity\n"
+        "os.setgroups([]); os.setgid(65534); os.setuid(65534)\n"
+        "print(ProcessIdentity.from_dict(json.loads(sys.argv[1])).is_gone())\n"
+    )
+    mounted = f'mount -t proc -o hidepid={hidden} proc /proc && exec "$@"'
+    asking = (sys.executable, "-c", ask, json.dumps(identity.to_dict()))
+    return _unshared("--mount", "sh", "-c", mounted, "sh", *asking)
+
+
+def _unshared(*command: str) -> str:
+    """Return what the command prints in namespaces of its own; only root can make them."""
+    told = subprocess.run(["unshare", *command], capture_output=True, text=True, check=False)
+    if "unshare:" in told.stderr or "mount:" in told.stderr:
+        pytest.skip(f"no namespace can be made here: {told.stderr.strip()}")
+    return told.stdout

@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+import errno
+from unittest.mock import Mock
+
 import pytest
 
-from airflow_provider.runtime.errors import StopError, UnknownJobError
+from airflow_provider.runtime.errors import (
+    EXIT_USAGE,
+    StopError,
+    StopNotYetError,
+    StopRefusedError,
+    UnknownJobError,
+)
 from airflow_provider.runtime.jobdir import JobDirectory, JobRecord
 from airflow_provider.runtime.lease import LeaseObserver
 from airflow_provider.runtime.lifecycle import AtEnd, JobPhase, Stop
 from airflow_provider.runtime.requests import STOP, pending_requests, put_request, read_reply, reply
 from airflow_provider.runtime.savepoint import open_savepoint
 from airflow_provider.runtime.stopping import StopDesk, request_stop, savepoint_address
-from tests.unit.support import EpochBench, FakeFrame, FakeSink, counted
+from airflow_provider.runtime.stopping import desk as desk_module
+from tests.unit.support import EpochBench, FakeFrame, FakeSink, counted, take_lease
 
 KEEP = Stop(AtEnd.SUSPEND, savepoint=False)
 DRIVER = "d1"  # the bench's driver, whose lease is never silent for long enough
@@ -127,11 +137,14 @@ def test_a_batch_run_is_not_stopped(job, drain):
     """
     directory = JobDirectory(job.storage)
     desk = StopDesk(directory, directory.run("r1"), DRIVER, job.clock, is_batch=True)
-    request, _ = ask(job, drain=drain)
+    request, call = ask(job, drain=drain)
 
     assert desk.hear(request, JobPhase.READING) is None
     assert not answer(job, request).ok
     assert "is in BATCH" in answer(job, request).message
+    assert EXIT_USAGE == answer(job, request).exit_code
+    with pytest.raises(StopRefusedError, match="is in BATCH"):
+        call.wait(job.clock, 0.05)
     assert desk.promised() is None
 
 
@@ -192,6 +205,33 @@ def test_a_savepoint_that_fails_lets_the_job_go_on(job, tmp_path):
     assert KEEP == desk.hear(request, JobPhase.READING)
 
 
+def test_what_a_full_disk_has_stopped_may_be_asked_again(job, tmp_path, monkeypatch):
+    """
+    Nothing is wrong with the ask: the caller is told so, and the same id asks once more.
+    """
+    desk = desk_of(job)
+    call = request_stop(job.storage.url, job.clock, request_id="ask", savepoint=str(tmp_path / "s"))
+    (request,) = pending_requests(job.storage, DRIVER)
+    desk.hear(request, JobPhase.READING)
+    full = OSError(errno.ENOSPC, "No space left on device")
+    with monkeypatch.context() as patch:
+        patch.setattr(desk_module, "take_savepoint", Mock(side_effect=full))
+        assert not desk.take_savepoint()
+    desk.go_on()
+
+    with pytest.raises(StopNotYetError, match="No space left on device; the job goes on running"):
+        call.wait(job.clock, 0.05)
+    again = request_stop(
+        job.storage.url, job.clock, request_id="ask", savepoint=str(tmp_path / "s")
+    )
+    assert ("ask", "ask.2") == (call.request_id, again.request_id)
+    (request,) = pending_requests(job.storage, DRIVER)
+    desk.hear(request, JobPhase.READING)
+    assert desk.take_savepoint()
+    desk.close("SUSPENDED", "")
+    assert str(tmp_path / "s") == again.wait(job.clock, 0.05).savepoint
+
+
 def test_a_drain_without_its_savepoint_has_drained(job, tmp_path):
     """
     There is no way back: the caller learns the outcome, and why there is no savepoint.
@@ -248,10 +288,24 @@ def test_a_driver_that_ends_without_a_word(job):
     assert call.look(observer) is None
 
     job.close()
-    with pytest.raises(StopError, match="ended without an answer; its next attempt goes on"):
+    with pytest.raises(StopNotYetError, match="ended without an answer; its next attempt goes on"):
         call.look(observer)
     with pytest.raises(UnknownJobError, match="no driver is running this job"):
         request_stop(job.storage.url, job.clock)
+
+
+def test_a_savepoint_outlives_the_driver_that_has_taken_it(job, tmp_path):
+    """
+    A driver that dies between the savepoint and its answer leaves a caller who knows of it.
+    """
+    url = str(tmp_path / "s1")
+    desk, (request, call) = desk_of(job), ask(job, savepoint=url)
+    desk.hear(request, JobPhase.READING)
+    assert desk.take_savepoint()
+    job.close()
+
+    with pytest.raises(StopError, match=rf"without an answer. The savepoint {url} is complete"):
+        call.wait(job.clock, 0.05)
 
 
 def test_an_answer_is_waited_for(job):
@@ -259,7 +313,7 @@ def test_an_answer_is_waited_for(job):
     Not for ever: the request stands, and the message says what else can be done.
     """
     request, call = ask(job)
-    with pytest.raises(StopError, match=r"has not stopped in 0.05 seconds; it still will"):
+    with pytest.raises(StopNotYetError, match=r"has not stopped in 0.05 seconds; it still will"):
         call.wait(job.clock, 0.05)
 
     reply(job.storage, request.id, ok=True, message="", clock=job.clock, outcome="SUSPENDED")
@@ -277,6 +331,24 @@ def test_the_same_id_is_the_same_stop(job):
 
     again = request_stop(job.storage.url, job.clock, request_id="ask-1")
     assert "SUSPENDED" == again.wait(job.clock, 0.05).outcome
+
+
+def test_a_retry_asks_the_driver_that_has_come_since(job):
+    """
+    One that was asked and died without a word is not waited for; its successor is asked anew.
+    """
+    first = request_stop(job.storage.url, job.clock, request_id="ask-1")
+    job.close()
+    with pytest.raises(StopNotYetError, match="ended without an answer"):
+        request_stop(job.storage.url, job.clock, request_id="ask-1").wait(job.clock, 0.05)
+
+    successor = take_lease(job.storage, job.clock, driver_id="d2")
+    again = request_stop(job.storage.url, job.clock, request_id="ask-1")
+    (request,) = pending_requests(job.storage, "d2")
+    successor.release()
+
+    assert ("ask-1", "ask-1.2") == (first.request_id, again.request_id)
+    assert "ask-1.2" == request.id
 
 
 @pytest.mark.parametrize(

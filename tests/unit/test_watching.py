@@ -14,7 +14,7 @@ import pytest
 from airflow_provider.runtime.errors import CheckpointError
 from airflow_provider.runtime.jobdir import CANCELLED, FAILED, RunDirectory
 from airflow_provider.runtime.lease import LeaseRecord, Liveness
-from airflow_provider.runtime.process import identify, identify_this
+from airflow_provider.runtime.process import ProcessIdentity, identify, identify_this
 from airflow_provider.runtime.submissions import ProcessRecord
 from airflow_provider.runtime.watching import (
     LIFE_S,
@@ -24,12 +24,14 @@ from airflow_provider.runtime.watching import (
     Verdict,
     View,
     judge,
+    state_of,
 )
 from tests.unit.jobs import (
     NOW,
     HandMadeJob,
     a_final,
     a_progress,
+    a_run,
     a_submission,
     an_attempt,
     an_exit,
@@ -43,7 +45,7 @@ def a_lease(run_id: str = "r1", driver_id: str = "d1") -> LeaseRecord:
         run_id=run_id,
         driver_id=driver_id,
         nonce="n",
-        owner={"host": "worker-7", "space": None, "processes": []},
+        owner=ProcessIdentity(host="worker-7", space=None, processes=()),
         heartbeat_s=2.0,
         timeout_s=20.0,
         acquired=NOW,
@@ -256,6 +258,7 @@ def test_a_run_from_submission_to_its_end(job, clock):
 
     job.ran(0)
     run.put_attempt(an_attempt())
+    run.put_record(a_run())
     run.put_final(a_final())
     verdicts.append(watcher.judge().verdict)
     lease.release()
@@ -311,7 +314,7 @@ def test_a_submitter_that_died_is_noticed(job, clock):
     run = job.directory.run("r1")
     run.put_submission(a_submission("d1"))
     child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
-    record = ProcessRecord(identity=identify([child.pid]).to_dict())
+    record = ProcessRecord(identity=identify([child.pid]))
     record.put(run.storage, "submissions/d1.process.json")
     watcher = RunWatcher(job.storage, "r1", clock)
     before = watcher.judge().verdict
@@ -327,7 +330,7 @@ def test_a_driver_that_never_comes_up_has_failed(job, clock):
     """
     run = job.directory.run("r1")
     run.put_submission(a_submission("d1"))
-    record = ProcessRecord(identity=identify_this().to_dict())
+    record = ProcessRecord(identity=identify_this())
     record.put(run.storage, "submissions/d1.process.json")
     watcher = RunWatcher(job.storage, "r1", clock)
     clock.time = START_TIMEOUT_S
@@ -523,3 +526,35 @@ def test_the_last_attempt_is_the_one_with_the_highest_number(job):
 
     assert 10 == RunDirectory(storage, "r1").last_attempt().attempt
     assert {"list": 1, "read": 1} == storage.asked
+
+
+# --- in words -------------------------------------------------------------------------------------
+
+KILLED = an_attempt()
+STATES = {
+    "absent": (Verdict.ABSENT, {}),
+    "absent, and another run goes on": (Verdict.FOREIGN, {}),
+    "running": (Verdict.RUNNING, {"attempt": KILLED}),
+    "starting": (Verdict.STARTING, {"attempt": an_attempt(outcome=FAILED)}),
+    "killed": (Verdict.ABSENT, {"attempt": KILLED}),
+    "killed, and another run goes on": (Verdict.FOREIGN, {"attempt": KILLED}),
+    "killed, as its submission tells": (Verdict.FAILED, {"attempt": KILLED}),
+    "failed": (Verdict.ABSENT, {"attempt": an_attempt(outcome=FAILED)}),
+    "failed, before its first attempt": (Verdict.FAILED, {}),
+    "cancelled": (Verdict.ABSENT, {"attempt": an_attempt(outcome=CANCELLED)}),
+    "SUSPENDED": (Verdict.DONE, {"final": a_final(outcome="SUSPENDED"), "attempt": KILLED}),
+    "FINISHED": (Verdict.DONE, {"final": a_final()}),
+}
+
+
+@pytest.mark.parametrize(("verdict", "seen"), STATES.values(), ids=STATES)
+def test_how_a_run_stands_has_a_word(request, verdict, seen):
+    """
+    Runs that were killed, have failed, or were cancelled are told apart; an undone one is undone,
+    whatever it was before.
+    """
+    word = request.node.callspec.id.partition(",")[0]
+    view = dataclasses.replace(NOTHING, **seen)
+
+    assert word == state_of(view, verdict, is_undone=False)
+    assert "undone" == state_of(view, verdict, is_undone=True)

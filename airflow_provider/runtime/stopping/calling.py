@@ -3,20 +3,40 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING
+import itertools
+from typing import TYPE_CHECKING, Final
 
-from airflow_provider.runtime.errors import StopError, UnknownJobError
-from airflow_provider.runtime.jobdir import JobDirectory, check_name, known_job
+from airflow_provider.runtime.errors import (
+    EXIT_RETRY,
+    EXIT_USAGE,
+    ConfigError,
+    StopError,
+    StopNotYetError,
+    StopRefusedError,
+    UnknownJobError,
+)
+from airflow_provider.runtime.jobdir import JobDirectory, known_job
 from airflow_provider.runtime.lease import TAKEABLE, LeaseObserver, Liveness
-from airflow_provider.runtime.requests import STOP, find_request, put_request, read_reply
+from airflow_provider.runtime.names import check_name
+from airflow_provider.runtime.requests import (
+    STOP,
+    STOP_REQUEST,
+    find_request,
+    put_request,
+    read_reply,
+)
+from airflow_provider.runtime.runs import newest_run
+from airflow_provider.runtime.savepoint import open_savepoint
 from airflow_provider.runtime.storage import open_storage
 
 if TYPE_CHECKING:
     from airflow_provider.runtime.clock import Clock
+    from airflow_provider.runtime.errors import SparkStreamError
     from airflow_provider.runtime.jobdir import ReplyRecord, RequestRecord
-    from airflow_provider.runtime.lease import LeaseRecord
+    from airflow_provider.runtime.leaserecords import LeaseRecord
 
 _POLL_S = 0.1
+_NO: Final = {EXIT_USAGE: StopRefusedError, EXIT_RETRY: StopNotYetError}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,7 +62,7 @@ class StopCall:
             observer: watches the job's lease, from one look to the next.
 
         Raises:
-            StopError: it said no, or ended without an answer.
+            SparkStreamError: as :meth:`answer_within`.
         """
         held, liveness = observer.look()
         # Read after the lease: a driver answers before it gives the lease up.
@@ -50,15 +70,16 @@ class StopCall:
         if answer is not None:
             return self._checked(answer)
         if _is_over(self.token, held, liveness):
-            raise StopError(self._unanswered())
+            raise self._unanswered()
         return None
 
     def wait(self, clock: Clock, timeout_s: float) -> ReplyRecord:
         """Return the driver's answer.
 
         Raises:
-            StopError: it said no, ended without an answer, or gave none in *timeout_s* seconds;
-                in the last case the request stands, and may still be met.
+            StopNotYetError: it gave none in *timeout_s* seconds; the request stands, and may still
+                be met.
+            SparkStreamError: as :meth:`answer_within`.
         """
         answer = self.answer_within(timeout_s, clock)
         if answer is None:
@@ -69,7 +90,9 @@ class StopCall:
         """Return the driver's answer; None when there is none in *timeout_s* seconds.
 
         Raises:
-            StopError: it said no, or ended without an answer.
+            StopRefusedError: it said that this job cannot be stopped so.
+            StopNotYetError: it said no, or ended without an answer, and may be asked again.
+            StopError: it said no for good, or ended when the savepoint was taken.
         """
         observer = LeaseObserver(open_storage(self.job_dir), clock)
         deadline = clock.monotonic() + timeout_s
@@ -80,29 +103,42 @@ class StopCall:
             clock.sleep(_POLL_S)
         return None
 
-    def timed_out(self, timeout_s: float) -> StopError:
+    def timed_out(self, timeout_s: float) -> StopNotYetError:
         """Return the error for an answer that did not come in time."""
         msg = (
             f"{self.job_dir}: run {self.run_id!r} has not stopped in {timeout_s:g} seconds; it "
             "still will when its batch ends. Give it more time, or 'spark-stream cancel' it: what "
             "is committed stays, and the run resumes"
         )
-        return StopError(msg)
+        return StopNotYetError(msg)
 
-    def _unanswered(self) -> str:
-        promised = JobDirectory(open_storage(self.job_dir)).run(self.run_id).stop()
-        if promised is not None and promised.request_id == self.request_id:
+    def _unanswered(self) -> SparkStreamError:
+        ended = f"{self.job_dir}: the driver of run {self.run_id!r} ended without an answer"
+        saved = self._savepoint()
+        if saved is not None:
+            return StopError(f"{ended}. {savepoint_is_complete(saved)}")
+        if _is_promised(JobDirectory(open_storage(self.job_dir)), self.run_id, self.request_id):
             follows = "it had begun to drain the job, and its next attempt goes on with that"
         else:
             follows = "its next attempt goes on, so stop that one"
-        return (
-            f"{self.job_dir}: the driver of run {self.run_id!r} ended without an answer; {follows}"
-        )
+        return StopNotYetError(f"{ended}; {follows}")
+
+    def _savepoint(self) -> str | None:
+        """Return the savepoint that the driver has taken for this stop; None for none."""
+        request = find_request(open_storage(self.job_dir), self.request_id)
+        if request is None or request.savepoint is None:
+            return None
+        try:
+            found = open_savepoint(request.savepoint)
+        except ConfigError:
+            return None
+        is_ours = found.record.labels.get(STOP_REQUEST) == self.request_id
+        return found.url if is_ours else None
 
     def _checked(self, answer: ReplyRecord) -> ReplyRecord:
         if not answer.ok:
             msg = f"{self.job_dir}: run {self.run_id!r} was not stopped as asked: {answer.message}"
-            raise StopError(msg)
+            raise _NO.get(answer.exit_code, StopError)(msg)
         return answer
 
 
@@ -131,11 +167,12 @@ def request_stop(
         UnknownJobError: there is no job, or no driver is running it.
     """
     directory = known_job(job_dir)
-    before = find_request(directory.storage, request_id) if request_id is not None else None
-    if before is not None:
-        return _call(directory, before)
     # One look: a driver that may be dead is asked as well, and found out while it is waited for.
     lease, liveness = LeaseObserver(directory.storage, clock).look()
+    if request_id is not None:
+        request_id, before = _standing(directory, request_id, lease, liveness)
+        if before is not None:
+            return _call(directory, before)
     if lease is None or liveness in TAKEABLE:
         raise UnknownJobError(_not_running(directory))
     request = put_request(
@@ -146,15 +183,59 @@ def request_stop(
         drain=drain,
         request_id=request_id,
         run_id=lease.run_id,
-        token=lease.token,
+        token=lease.since,
         savepoint=savepoint,
         aligned_timeout_s=aligned_timeout_s,
     )
     return _call(directory, request)
 
 
+def _standing(
+    directory: JobDirectory, request_id: str, lease: LeaseRecord | None, liveness: Liveness
+) -> tuple[str, RequestRecord | None]:
+    """Return the id to ask with, and what was asked with it and still stands, if anything.
+
+    What a driver could not do, and what it ended without a word about while another one has come,
+    is asked again under the next number.
+    """
+    for number in itertools.count(1):
+        name = request_id if number == 1 else f"{request_id}.{number}"
+        before = find_request(directory.storage, name)
+        if before is None:
+            return name, None
+        if not _is_void(directory, before, lease, liveness):
+            return name, before
+    raise AssertionError  # pragma: no cover - numbers do not end
+
+
+def _is_void(
+    directory: JobDirectory, request: RequestRecord, lease: LeaseRecord | None, liveness: Liveness
+) -> bool:
+    """Tell whether nobody will meet a request, and asking once more may help."""
+    answer = read_reply(directory.storage, request.id)
+    if answer is not None:
+        return not answer.ok and answer.exit_code == EXIT_RETRY
+    is_another = lease is not None and lease.driver_id != request.driver_id
+    has_successor = is_another and liveness not in TAKEABLE
+    return has_successor and not _is_promised(directory, str(request.run_id), request.id)
+
+
+def _is_promised(directory: JobDirectory, run_id: str, request_id: str) -> bool:
+    """Tell whether the run's next attempt meets the request."""
+    promised = directory.run(run_id).stop()
+    return promised is not None and promised.request_id == request_id
+
+
 def _call(directory: JobDirectory, request: RequestRecord) -> StopCall:
     return StopCall(directory.url, request.id, str(request.run_id), int(request.token or 0))
+
+
+def savepoint_is_complete(savepoint: str) -> str:
+    """Return what is said of a savepoint whose stop did not come to its end."""
+    return (
+        f"The savepoint {savepoint} is complete: go on from it with --from-savepoint in a new job "
+        "directory, or with the same command in this one"
+    )
 
 
 def savepoint_address(job_dir: str, savepoint: str | None) -> str | None:
@@ -165,11 +246,11 @@ def savepoint_address(job_dir: str, savepoint: str | None) -> str | None:
 
 
 def _not_running(directory: JobDirectory) -> str:
-    runs = directory.run_ids()
-    final = directory.run(runs[-1]).final() if runs else None
-    ended = f"; its last run {runs[-1]!r} is {final.outcome}" if final is not None else ""
+    last = newest_run(directory)
+    final = directory.run(last.run_id).final() if last is not None else None
+    ended = f"; its last run {final.run_id!r} is {final.outcome}" if final is not None else ""
     return f"{directory.url}: no driver is running this job, so there is nothing to stop{ended}"
 
 
 def _is_over(token: int, held: LeaseRecord | None, liveness: Liveness) -> bool:
-    return held is None or held.token != token or liveness in TAKEABLE
+    return held is None or held.since != token or liveness in TAKEABLE

@@ -16,17 +16,20 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from airflow_provider.runtime import failpoints
 from airflow_provider.runtime.clock import Clock, to_iso
 from airflow_provider.runtime.errors import (
+    EXIT_FATAL,
+    EXIT_RETRY,
+    EXIT_USAGE,
     ConfigError,
     LeaseLostError,
     SparkStreamError,
     UnknownJobError,
 )
-from airflow_provider.runtime.failures import Failure, FailureClass
+from airflow_provider.runtime.failures import Failure, FailureClass, classify
 from airflow_provider.runtime.jobdir import FINISHED, RequestRecord, StopRecord
 from airflow_provider.runtime.lifecycle import (
     AtEnd,
@@ -35,9 +38,17 @@ from airflow_provider.runtime.lifecycle import (
     Stop,
     StopRequested,
 )
-from airflow_provider.runtime.requests import CANCEL, STOP, pending_requests, reply
+from airflow_provider.runtime.requests import (
+    CANCEL,
+    STOP,
+    STOP_REQUEST,
+    Inbox,
+    pending_requests,
+    reply,
+)
 from airflow_provider.runtime.savepoint import job_source, open_savepoint, take_savepoint
 from airflow_provider.runtime.savepoint.records import MANIFEST
+from airflow_provider.runtime.stopping.calling import savepoint_is_complete
 from airflow_provider.runtime.storage import open_storage
 
 if TYPE_CHECKING:
@@ -45,8 +56,6 @@ if TYPE_CHECKING:
     from airflow_provider.runtime.savepoint import Savepoint
 
 log = logging.getLogger(__name__)
-
-_REQUEST: Final = "stop-request"  # the label by which a later attempt knows its own savepoint
 
 
 class StopDesk:
@@ -75,7 +84,8 @@ class StopDesk:
         self._clock = clock
         self._is_batch = is_batch
         self._accepted: StopRecord | None = None
-        self._refusal: str | None = None  # why a drain ended without the savepoint asked for
+        self._inbox = Inbox(directory.storage, driver_id, clock)
+        self._refusal: Failure | None = None  # why there is no savepoint, though one was asked for
         self.savepoint: str | None = None
         self.aligned_timeout_s: float | None = None
 
@@ -97,7 +107,7 @@ class StopDesk:
         """
         events: list[CancelRequested | StopRequested] = []
         try:
-            for request in pending_requests(self._directory.storage, self._driver_id):
+            for request in self._inbox.pending():
                 if request.kind == CANCEL or (request.keeps_run and self._is_batch):
                     events.append(CancelRequested())
                     self._answer(request.id, ok=True, message="cancelling")
@@ -131,7 +141,7 @@ class StopDesk:
                 f"run {self._run.run_id!r} is in BATCH: it keeps no state to go on from and ends "
                 "by itself; wait for it, or cancel it"
             )
-            self._answer(request.id, ok=False, message=message)
+            self._answer(request.id, ok=False, message=message, exit_code=EXIT_USAGE)
             return None
         if phase is not JobPhase.READING:
             self._hear_at_the_end(request)
@@ -151,7 +161,8 @@ class StopDesk:
         try:
             self._check_savepoint(request)
         except SparkStreamError as error:
-            self._answer(request.id, ok=False, message=f"{error}; the job goes on running")
+            message = f"{error}; the job goes on running"
+            self._answer(request.id, ok=False, message=message, exit_code=error.exit_code)
             return None
         record = StopRecord(
             request_id=request.id, savepoint=request.savepoint, at=to_iso(self._clock.now())
@@ -195,7 +206,8 @@ class StopDesk:
             raise
         except Exception as error:
             log.warning("run=%s no savepoint", self._run.run_id, exc_info=True)
-            self._refusal = f"no savepoint: {error}"
+            refusal = classify(error)
+            self._refusal = dataclasses.replace(refusal, reason=f"no savepoint: {error}")
             return False
         failpoints.hit("stop.saved")
         return True
@@ -205,13 +217,13 @@ class StopDesk:
             there = open_savepoint(url)
         except UnknownJobError:
             there = None
-        if there is not None and there.record.labels.get(_REQUEST) == request_id:
+        if there is not None and there.record.labels.get(STOP_REQUEST) == request_id:
             return there
         return take_savepoint(
             job_source(self._directory.url, self._clock),
             url,
             origin="stop",
-            labels={_REQUEST: request_id},
+            labels={STOP_REQUEST: request_id},
             aligned_timeout_s=0,
             clock=self._clock,
         )
@@ -219,8 +231,14 @@ class StopDesk:
     def go_on(self) -> None:
         """Answer that there is no savepoint, and that the job reads on."""
         if self._accepted is not None:
-            message = f"{self._refusal}; the job goes on running"
-            self._answer(self._accepted.request_id, ok=False, message=message)
+            refusal = self._refusal
+            reason = refusal.reason if refusal is not None else "no savepoint"
+            self._answer(
+                self._accepted.request_id,
+                ok=False,
+                message=f"{reason}; the job goes on running",
+                exit_code=refusal.exit_code if refusal is not None else None,
+            )
         self._accepted, self._refusal = None, None
 
     def final_failure(self, failure: Failure) -> Failure:
@@ -258,17 +276,25 @@ class StopDesk:
             self._answer(request.id, ok=met, message=ended, outcome=outcome)
 
     def _answer_accepted(self, accepted: StopRecord, outcome: str | None, reason: str) -> None:
+        code = None
         if outcome is None:
             message = _stopping_failed(self.savepoint, reason)
+            code = EXIT_RETRY if self.savepoint is None else EXIT_FATAL
         elif self._refusal is not None:
-            message = f"{outcome}, but {self._refusal}"
+            message = f"{outcome}, but {self._refusal.reason}"
         else:
             message = outcome
         ok = outcome is not None and self._refusal is None
-        self._answer(accepted.request_id, ok=ok, message=message, outcome=outcome)
+        self._answer(accepted.request_id, ok=ok, message=message, outcome=outcome, exit_code=code)
 
     def _answer(
-        self, request_id: str, *, ok: bool, message: str, outcome: str | None = None
+        self,
+        request_id: str,
+        *,
+        ok: bool,
+        message: str,
+        outcome: str | None = None,
+        exit_code: int | None = None,
     ) -> None:
         reply(
             self._directory.storage,
@@ -276,16 +302,15 @@ class StopDesk:
             ok=ok,
             message=message,
             clock=self._clock,
+            exit_code=exit_code,
             outcome=outcome,
             savepoint=self.savepoint if ok or outcome is None else None,
         )
+        self._inbox.answered(request_id)
 
 
 def _stopping_failed(savepoint: str | None, reason: str) -> str:
     """Return what is said when a job failed while it was being stopped."""
     if savepoint is None:
         return f"stopping failed: {reason}"
-    return (
-        f"stopping failed: {reason}. The savepoint {savepoint} is complete: go on from it with "
-        "--from-savepoint in a new job directory, or with the same command in this one"
-    )
+    return f"stopping failed: {reason}. {savepoint_is_complete(savepoint)}"

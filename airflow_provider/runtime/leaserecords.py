@@ -1,0 +1,140 @@
+"""Leases and heartbeats as documents, found by the names of their tokens."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING
+
+from airflow_provider.runtime.jobdir import FinalCheckpoint
+from airflow_provider.runtime.numbers import numbers_in
+from airflow_provider.runtime.process import ProcessIdentity
+from airflow_provider.runtime.storage import Document
+from airflow_provider.runtime.typed import Name, NonNegative, PathPart, Positive, Seconds
+
+if TYPE_CHECKING:
+    from airflow_provider.runtime.storage import Storage
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LeaseRecord(Document):
+    """``leases/<token>.json``: who drives the job, for which run.
+
+    Attributes:
+        first: the token of the first lease that its driver has held; it has taken all since then.
+        final: of a sealed lease: the final checkpoint of the run, which it decides.
+    """
+
+    PLACES = ("leases/{token}.json",)
+
+    token: Positive
+    run_id: PathPart
+    driver_id: Name
+    nonce: str
+    owner: ProcessIdentity
+    heartbeat_s: Seconds
+    timeout_s: Seconds
+    acquired: str
+    first: NonNegative = 0
+    final: FinalCheckpoint | None = None
+
+    def problem(self) -> str | None:
+        """Return that it is sealed with the end of another run."""
+        if self.final is not None and self.final.run_id != self.run_id:
+            return f"final.run_id: expected {self.run_id}, found {self.final.run_id}"
+        return None
+
+    @property
+    def since(self) -> int:
+        """Return the token under which its driver began, by which it is known."""
+        return self.first or self.token
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class HeartbeatRecord(Document):
+    """``heartbeats/<token>.json``: proof of life; ``beat`` only grows.
+
+    Attributes:
+        released: the last one; the next driver may begin.
+        doubtful: of a release: what the driver has started in Spark could not be stopped.
+    """
+
+    PLACES = ("heartbeats/{token}.json",)
+
+    token: Positive
+    beat: NonNegative
+    at: str
+    released: bool = False
+    doubtful: bool = False
+
+
+def last_token(storage: Storage) -> int:
+    """Return the highest token that is listed; 0 when there is none.
+
+    Heartbeats are listed, because those of old leases are removed; all leases are, where the newest
+    heartbeat is of none. A later one may be there, such as one that has not beaten yet: see
+    :func:`newest_token` and :meth:`.lease.LeaseObserver.current`, which look for it by its name.
+    """
+    beaten = max(numbers_in(storage.list("heartbeats"), ".json"), default=0)
+    if beaten and is_there(storage, lease_path(beaten)):
+        return beaten
+    return max(numbers_in(storage.list("leases"), ".json"), default=0)
+
+
+def newest_token(storage: Storage) -> int:
+    """Return the highest token ever given; 0 when there is none. Tokens have no gaps."""
+    token = last_token(storage)
+    while token and is_there(storage, lease_path(token + 1)):
+        token += 1
+    return token
+
+
+def read_lease(storage: Storage, token: int) -> LeaseRecord | None:
+    """Return the lease of that token; None when there is none.
+
+    Raises:
+        CorruptDocumentError: what is there is not that lease.
+    """
+    return LeaseRecord.read(storage, lease_path(token))
+
+
+def read_heartbeat(storage: Storage, token: int) -> HeartbeatRecord | None:
+    """Return the last heartbeat of that lease; None when there is none.
+
+    Raises:
+        CorruptDocumentError: what is there is not of that lease.
+    """
+    return HeartbeatRecord.read(storage, heartbeat_path(token))
+
+
+def lease_path(token: int) -> str:
+    """Return where the lease of that token lies, or would."""
+    return f"leases/{token}.json"
+
+
+def heartbeat_path(token: int) -> str:
+    """Return where the last heartbeat of that lease lies, or would."""
+    return f"heartbeats/{token}.json"
+
+
+def is_there(storage: Storage, path: str) -> bool:
+    """Tell by one read, which is fresh where a question for names need not be, and cheaper."""
+    try:
+        storage.read(path)
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def has_ended(storage: Storage, token: int) -> bool:
+    """Tell whether the driver that held *token* can do nothing any more.
+
+    Only a release without a doubt and dead processes are certain; a heartbeat that stands still is
+    not. A driver that has taken one lease after the other has ended with the last of them.
+    """
+    while (newer := read_lease(storage, token + 1)) is not None and newer.since <= token:
+        token = newer.token
+    beat = read_heartbeat(storage, token)
+    if beat is not None and beat.released and not beat.doubtful:
+        return True
+    lease = read_lease(storage, token)
+    return lease is not None and lease.owner.is_gone()

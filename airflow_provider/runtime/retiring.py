@@ -1,0 +1,147 @@
+"""Removing what runs and drivers of long ago have left behind, a little at each start.
+
+Whoever starts to drive a job retires the leases that are two hundred older than its own, from the
+oldest, twenty at a time, and puts down how far it has come: a job's ten thousandth start removes
+what its tenth did. Of the driver of a retired lease go
+
+- its heartbeat, its bell, what it was asked and what it has answered;
+- its submission with all that was put down of its process, its log in the job directory, and its
+  attempt, unless they are the last of a run that has not ended;
+- the progress of a run that has ended, when its last driver retires.
+
+What stays for ever is small, and nothing lists it: leases, which fence, and name the runs; of each
+run ``run.json`` and how it ended, since Airflow may ask for a run again years later, and its last
+attempt. A run that has not ended can be resumed, whatever its age. What is removed was read, and
+says itself that it is what its name says; any other file stays.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from typing import TYPE_CHECKING, Final
+
+from airflow_provider.runtime.errors import SparkStreamError
+from airflow_provider.runtime.jobdir import AttemptRecord
+from airflow_provider.runtime.leaserecords import heartbeat_path, read_heartbeat, read_lease
+from airflow_provider.runtime.numbers import numbers_in
+from airflow_provider.runtime.requests import forget_requests
+from airflow_provider.runtime.storage import Document
+from airflow_provider.runtime.typed import NonNegative
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from airflow_provider.runtime.jobdir import JobDirectory, RunDirectory
+    from airflow_provider.runtime.leaserecords import LeaseRecord
+    from airflow_provider.runtime.storage import Storage
+
+log = logging.getLogger(__name__)
+
+KEEP_LEASES: Final = 200
+"""A start takes one, the end of a run another one, and so does each restart of a query."""
+_AT_ONCE: Final = 20  # a start is not to wait for more: some hundred requests to a bucket
+_OF_PROCESS: Final = (".process.json", ".exit.json", ".lost.json", ".followed.json", ".json")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RetiredRecord(Document):
+    """``retired.json``: how far old leases were retired.
+
+    Attributes:
+        token: the newest lease that was.
+    """
+
+    token: NonNegative
+
+
+def retire_old(directory: JobDirectory, token: int) -> None:
+    """Remove some of what drivers of long ago have left; never raises for what is left.
+
+    Args:
+        directory: the job directory.
+        token: the lease of the caller; what is removed is so much older that it does not matter
+            whether somebody else has taken over meanwhile.
+
+    Crash safety: calling it again goes on.
+    Idempotent: by lease.
+    """
+    try:
+        _retire(directory, token)
+    except (OSError, SparkStreamError) as error:  # this start does not need it gone
+        log.warning("%s: what is old could not be removed: %s", directory.url, error)
+
+
+def _retire(directory: JobDirectory, token: int) -> None:
+    storage, newest = directory.storage, token - KEEP_LEASES
+    if newest < 1:
+        return
+    done = RetiredRecord.read(storage, "retired.json")
+    before = done.token if done is not None else 0
+    through = min(newest, before + _AT_ONCE)
+    for old in range(before + 1, through + 1):
+        try:
+            _retire_lease(directory, old, newest)
+        except SparkStreamError as error:  # what is damaged stays, and is said once
+            log.warning("%s: what lease %s has left stays: %s", directory.url, old, error)
+    if through > before:
+        RetiredRecord(token=through).put(storage, "retired.json")
+
+
+def _retire_lease(directory: JobDirectory, token: int, newest: int) -> None:
+    storage = directory.storage
+    lease, later = read_lease(storage, token), read_lease(storage, token + 1)
+    if read_heartbeat(storage, token) is not None:
+        storage.delete(heartbeat_path(token))
+    if lease is None or (later is not None and later.driver_id == lease.driver_id):
+        return  # its driver has gone on under the next one
+    forget_requests(storage, lease.driver_id)
+    for driver_id in _retire_driver(directory.run(lease.run_id), lease, newest):
+        forget_requests(storage, driver_id)  # they may never have had a lease
+
+
+def _retire_driver(run: RunDirectory, lease: LeaseRecord, newest: int) -> list[str]:
+    """Remove what was put down of the driver; all that is, of a run whose last one it was.
+
+    Returns:
+        The other drivers of which something was.
+    """
+    has_ended = run.final() is not None or run.rewound() is not None
+    last = run.last_attempt()
+    is_over = has_ended and (last is None or last.token <= newest)
+    submissions = run.submissions()
+    old = [
+        record.driver_id
+        for record in (submissions if is_over else submissions[:-1])
+        if is_over or record.driver_id == lease.driver_id
+    ]
+    for driver_id in old:
+        _remove_submission(run.storage, driver_id)
+    for number in _old_attempts(run, newest):
+        run.storage.delete(f"attempts/{number}.json")
+    if is_over and run.progress() is not None:
+        run.storage.delete("progress.json")
+    return [driver_id for driver_id in old if driver_id != lease.driver_id]
+
+
+def _old_attempts(run: RunDirectory, newest: int) -> Iterator[int]:
+    """Yield the attempts of retired leases, but for the run's last one."""
+    for number in numbers_in(run.storage.list("attempts"), ".json")[:-1]:
+        attempt = AttemptRecord.read(run.storage, f"attempts/{number}.json")
+        if attempt is None or attempt.token > newest:
+            return
+        yield number
+
+
+def _remove_submission(run: Storage, driver_id: str) -> None:
+    """Remove a driver's log and submission, that last: it says whose the others are."""
+    _remove_file(run, f"logs/{driver_id}.log")
+    there = set(run.list("submissions"))
+    for end in _OF_PROCESS:
+        if f"{driver_id}{end}" in there:
+            _remove_file(run, f"submissions/{driver_id}{end}")
+
+
+def _remove_file(storage: Storage, path: str) -> None:
+    if not storage.list(path):  # a folder of that name is nobody's that writes here
+        storage.delete(path)

@@ -1,0 +1,87 @@
+"""Who watches a run: the last try of its task, and the trigger that began to wait last.
+
+A try claims the run by ``claims/<generation>.json``, put if absent with generation = last + 1, so
+that no two tries have one generation. As with leases, the next one is looked for by its name.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import uuid
+from typing import TYPE_CHECKING
+
+from airflow_provider.runtime.numbers import numbers_in
+from airflow_provider.runtime.storage import Document
+from airflow_provider.runtime.typed import NonNegative
+
+if TYPE_CHECKING:
+    from airflow_provider.runtime.storage import Storage
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ClaimRecord(Document):
+    """``runs/<run id>/claims/<generation>.json``: a try of an Airflow task watches the run.
+
+    Attributes:
+        nonce: tells it from that of another try which was as fast.
+    """
+
+    generation: NonNegative
+    nonce: str
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class WatchRecord(Document):
+    """``runs/<run id>/watch.json``: which trigger waits for a claim.
+
+    Attributes:
+        generation: the claim.
+        trigger: the trigger that began to wait last; the same one in another triggerer is another;
+            empty when it waits no more.
+    """
+
+    generation: NonNegative
+    trigger: str
+
+
+def claim(run: Storage) -> int:
+    """Take the next generation, and remove the claims before it.
+
+    Args:
+        run: the run's folder.
+
+    Returns:
+        The generation, which no other try ever gets.
+
+    Crash safety: a claim of a try that is gone, which nobody minds; old ones stay for the next.
+    """
+    newest = _newest(run)
+    while True:
+        mine = ClaimRecord(generation=newest + 1, nonce=uuid.uuid4().hex)
+        is_mine = mine.put_if_absent(run, _path(mine.generation))
+        newest = max(_newest(run), mine.generation)  # a listing may be old
+        # A number may be free again because later ones are there: the highest is never removed.
+        if is_mine and newest == mine.generation:
+            break
+    for earlier in numbers_in(run.list("claims"), ".json"):
+        if earlier < newest:
+            run.delete(_path(earlier))
+    return newest
+
+
+def is_newest(run: Storage, generation: int) -> bool:
+    """Tell whether no later try has claimed the run."""
+    # In this order: claims are removed from the lowest.
+    return not _is_there(run, generation + 1) and _is_there(run, generation)
+
+
+def _newest(run: Storage) -> int:
+    return max(numbers_in(run.list("claims"), ".json"), default=0)
+
+
+def _is_there(run: Storage, generation: int) -> bool:
+    return ClaimRecord.read(run, _path(generation)) is not None
+
+
+def _path(generation: int) -> str:
+    return f"claims/{generation}.json"

@@ -1,0 +1,279 @@
+"""What of old runs and drivers is removed, a little at each start, and what never is."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from airflow_provider.runtime import retiring
+from airflow_provider.runtime.jobdir import RewoundRecord
+from airflow_provider.runtime.leaserecords import has_ended, newest_token
+from airflow_provider.runtime.recording import begin_attempt
+from airflow_provider.runtime.requests import pending_requests, put_cancel, reply
+from airflow_provider.runtime.retiring import RetiredRecord, retire_old
+from airflow_provider.runtime.runs import recent_runs
+from tests.unit.ended import Ended
+from tests.unit.jobs import NOW, HandMadeJob, a_progress, an_attempt
+
+KEEP_LEASES = 30  # as if it were so many: two hundred take longer to put together
+
+
+@pytest.fixture(autouse=True)
+def keeping(monkeypatch):
+    """Let fewer leases keep all than two hundred."""
+    assert 200 == retiring.KEEP_LEASES
+    monkeypatch.setattr(retiring, "KEEP_LEASES", KEEP_LEASES)
+
+
+@pytest.fixture
+def ended(tmp_path) -> Ended:
+    return Ended(HandMadeJob(tmp_path / "job"))
+
+
+def files(ended: Ended, under: str = "") -> list[str]:
+    root = ended.job.root
+    return sorted(str(p.relative_to(root)) for p in (root / under).rglob("*") if p.is_file())
+
+
+def retire(ended: Ended, *, until: int | None = None) -> None:
+    """Retire as starts do, one after the other, until so many leases are retired."""
+    until = ended.token - KEEP_LEASES if until is None else until
+    while (
+        RetiredRecord.read(ended.counted, "retired.json") or RetiredRecord(token=0)
+    ).token < until:
+        retire_old(ended.directory, ended.token)
+
+
+def test_of_an_old_run_stays_what_was_asked_and_how_it_ended(ended, clock):
+    """
+    Airflow may ask for the run again; logs, processes and progress of long ago are of no use.
+    """
+    ended.run("old")
+    ended.submit("old", "d1")
+    ended.submit("old", "never-came-up")
+    ended.write("runs/old/progress.json", a_progress())
+    request = put_cancel(ended.counted, "d1", clock)
+    reply(ended.counted, request, ok=True, message="", clock=clock)
+    put_cancel(ended.counted, "never-came-up", clock)
+    ended.runs(KEEP_LEASES)
+
+    retire(ended)
+
+    assert ["attempts/1.json", "final.json", "run.json"] == [
+        name.removeprefix("runs/old/") for name in files(ended, "runs/old")
+    ]
+    assert [] == [*files(ended, "requests"), *files(ended, "replies"), *files(ended, "bells")]
+    assert "heartbeats/1.json" not in files(ended)
+    assert "heartbeats/2.json" in files(ended), "the newest leases keep all"
+
+
+def test_leases_are_never_removed(ended):
+    """
+    Where a lease is gone somebody who was paused could take it again, and not be fenced.
+    """
+    ended.runs(KEEP_LEASES + 45)
+    retire(ended)
+
+    assert [f"leases/{n}.json" for n in range(1, ended.token + 1)] == sorted(
+        files(ended, "leases"), key=lambda name: int(name[7:-5])
+    )
+    assert KEEP_LEASES == len(files(ended, "heartbeats"))
+    assert ended.token == newest_token(ended.counted)
+
+
+def test_a_run_that_can_be_resumed_keeps_its_last_driver(ended):
+    """
+    Whatever its age; drivers before its last one are not asked for any more.
+    """
+    for number in (1, 2, 3):
+        token = ended.lease("left")
+        ended.submit("left", f"d{token}", number)
+        ended.write(f"runs/left/attempts/{number}.json", an_attempt(number, token=token))
+    ended.runs(KEEP_LEASES)
+    retire(ended)
+
+    assert {"3.json", "d3.json", "d3.process.json", "d3.exit.json", "d3.log"} == {
+        name.rpartition("/")[2] for name in files(ended, "runs/left")
+    }
+
+
+def test_numbers_go_on_after_the_last_one(ended, clock):
+    """
+    The next attempt and the next submission of such a run are not taken for earlier ones.
+    """
+    ended.submit("left", "d1", 7)
+    ended.write("runs/left/attempts/9.json", an_attempt(9))
+    run = ended.directory.run("left")
+
+    assert 7 == run.submission_count()
+    assert 10 == begin_attempt(run, "job.py:f", "d2", 3, clock.now()).attempt
+
+
+def test_a_run_that_goes_on_is_not_old_for_having_begun_early(ended):
+    """
+    Its last driver is what counts: until that one retires the run keeps its progress.
+    """
+    ended.run("long")
+    ended.runs(KEEP_LEASES)
+    ended.write("runs/long/progress.json", a_progress())
+    token = ended.lease("long")
+    ended.submit("long", f"d{token}")
+    ended.write("runs/long/attempts/2.json", an_attempt(2, token=token))
+    ended.lease("other")
+    retire(ended)
+
+    kept = files(ended, "runs/long")
+    assert "runs/long/progress.json" in kept
+    assert f"runs/long/submissions/d{token}.json" in kept
+    assert "runs/long/attempts/1.json" not in kept
+
+
+def test_a_run_that_was_undone_is_over(ended):
+    """
+    It has no final checkpoint and cannot be resumed; that it no longer counts stays said.
+    """
+    ended.run("undone", ended=False)
+    ended.submit("undone", "d1")
+    ended.write("runs/undone/rewound.json", RewoundRecord(run_id="undone", savepoint=None, at=NOW))
+    ended.runs(KEEP_LEASES)
+    retire(ended)
+
+    assert ["attempts/1.json", "rewound.json", "run.json"] == [
+        name.removeprefix("runs/undone/") for name in files(ended, "runs/undone")
+    ]
+
+
+def test_a_driver_that_went_on_under_later_leases_is_retired_with_its_last(ended, clock):
+    """
+    A driver takes a lease more each time when it starts a query again, and at the end of a run.
+    """
+    ended.run("long")
+    ended.submit("long", "d1")
+    put_cancel(ended.counted, "d1", clock)
+    for _ in range(KEEP_LEASES + 5):
+        ended.lease("long", first=1)
+    retire(ended)
+
+    assert 1 == len(pending_requests(ended.counted, "d1"))
+    assert "runs/long/logs/d1.log" in files(ended)
+    assert KEEP_LEASES == len(files(ended, "heartbeats"))
+    assert ["long"] == [record.run_id for record in recent_runs(ended.directory)]
+
+
+def test_a_start_removes_a_bounded_part(tmp_path):
+    """
+    The first one after years as much as any other, until nothing old is left.
+    """
+    costs = []
+    for count in (25, 90):
+        ended = Ended(HandMadeJob(tmp_path / str(count))).runs(KEEP_LEASES + count)
+        ended.counted.taken()
+        retire_old(ended.directory, ended.token)
+        costs.append(ended.counted.taken())
+        assert 20 == RetiredRecord.read(ended.counted, "retired.json").token
+
+    assert costs[0] == costs[1]
+    assert 40 >= costs[0]["delete"]
+
+
+def test_a_young_job_costs_nothing(ended):
+    """
+    Before there are so many leases nothing is looked at.
+    """
+    ended.runs(3)
+    ended.counted.taken()
+    retire_old(ended.directory, KEEP_LEASES)
+
+    assert {} == ended.counted.taken()
+
+
+def test_what_nobody_here_has_made_stays(ended, clock):
+    """
+    Files of other names, of other contents, and folders of the right names.
+    """
+    ended.run("old")
+    ended.submit("old", "d1")
+    root = ended.job.root
+    strange = {
+        "runs/old/submissions/notes.txt": "mine",
+        "runs/old/logs/notes.txt": "mine",
+        "runs/old/attempts/notes.txt": "mine",
+        "runs/old/logs/d1.log/kept.txt": "a folder",
+        "requests/d1/notes.txt": "mine",
+        "replies/notes.json": "mine",
+        "runs/other/logs/d1.log": "of another run",
+    }
+    (root / "runs/old/logs/d1.log").unlink()
+    for path, text in strange.items():
+        (root / path).parent.mkdir(parents=True, exist_ok=True)
+        (root / path).write_text(text)
+    request = put_cancel(ended.counted, "d1", clock)
+    ended.counted.put("requests/d1/lie.json", ended.counted.read(f"requests/d1/{request}.json"))
+    ended.runs(KEEP_LEASES)
+    retire(ended)
+
+    kept = files(ended)
+    assert {*strange, "requests/d1/lie.json"} <= set(kept)
+    assert f"requests/d1/{request}.json" not in kept
+
+
+def test_what_is_damaged_stays_and_holds_nothing_up(ended, caplog):
+    """
+    A lease that cannot be read is said once, and those after it are retired.
+    """
+    ended.runs(KEEP_LEASES + 3)
+    (ended.job.root / "leases" / "2.json").write_text("{")
+    retire_old(ended.directory, ended.token)
+
+    assert "what lease 2 has left stays" in caplog.text
+    assert "heartbeats/2.json" in files(ended)
+    assert "heartbeats/3.json" not in files(ended)
+    caplog.clear()
+    retire_old(ended.directory, ended.token)
+    assert "" == caplog.text
+
+
+@pytest.mark.parametrize("text", ["{", '{"version": 1, "token": -1}', '{"version": 9, "token": 1}'])
+def test_a_damaged_note_of_how_far_it_has_come_costs_no_start(ended, caplog, text):
+    """
+    It is said at each start, with its place, and nothing is removed.
+    """
+    ended.runs(KEEP_LEASES + 2)
+    (ended.job.root / "retired.json").write_text(text)
+    retire_old(ended.directory, ended.token)
+
+    assert f"{ended.job.root}/retired.json" in caplog.text
+    assert "heartbeats/1.json" in files(ended)
+
+
+def test_a_storage_that_is_away_costs_no_start(ended, monkeypatch, caplog):
+    """
+    What is old waits for the next start, which goes on where this one was cut short.
+    """
+    ended.runs(KEEP_LEASES + 5)
+    with monkeypatch.context() as patch:
+
+        def away(*_):
+            raise OSError("not now")
+
+        patch.setattr(type(ended.counted), "delete", away)
+        retire_old(ended.directory, ended.token)
+    assert "could not be removed: not now" in caplog.text
+    assert not ended.counted.exists("retired.json")
+
+    ended.counted.delete("heartbeats/1.json")
+    retire(ended)
+    assert KEEP_LEASES == len(files(ended, "heartbeats"))
+
+
+def test_a_retired_driver_is_not_said_to_have_ended(ended):
+    """
+    Without its heartbeat only its process can tell; what it staged is kept rather than removed.
+    """
+    ended.runs(KEEP_LEASES + 1)
+    assert has_ended(ended.counted, 1)
+    retire(ended)
+
+    assert not has_ended(ended.counted, 1)
+    assert dataclasses.is_dataclass(RetiredRecord.read(ended.counted, "retired.json"))
