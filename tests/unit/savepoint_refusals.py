@@ -153,7 +153,9 @@ RESTORES: dict[str, Case] = {
         _write("bad/savepoint.json", text='{"version": 1,'), ("bad/savepoint.json", "JSON"), "bad"
     ),
     "a manifest of something else": Case(
-        _manifest(queries={"q": {"batch": 1}}), ("bad/savepoint.json", "not a savepoint"), "bad"
+        _manifest(queries={"q": {"batch": 1}}),
+        ("bad/savepoint.json", "queries.q.query_id: expected"),
+        "bad",
     ),
     "a missing file": Case(
         _remove("bad/queries/q/commits/1"),

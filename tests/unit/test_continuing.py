@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -101,6 +102,7 @@ class Lost:
 
     def __init__(self, looks: int) -> None:
         self.looks = looks
+        self.token = 7
 
     def check(self) -> None:
         self.looks -= 1
@@ -234,7 +236,8 @@ def test_what_begins_anew_leaves_what_it_has_written(job, sink):
     The checkpoint is gone and the rows are there; the next driver counts epochs from 0, under an id
     of its own, and the final checkpoint of the run before still holds.
     """
-    final = a_final(outcome=SUSPENDED, batch=1, epoch=1)
+    final = dataclasses.replace(a_final(outcome=SUSPENDED, batch=1, epoch=1), job="job")
+    directory_of(job).run("r1").put_record(a_run())
     begin_anew(job)
 
     assert job.spark.logs.query_id() is None
@@ -252,7 +255,7 @@ def test_what_begins_anew_leaves_what_it_has_written(job, sink):
     point(job).check()
 
 
-@pytest.mark.parametrize("looks", [0, 1])
+@pytest.mark.parametrize("looks", [1, 2])
 def test_beginning_anew_may_be_cut_short_anywhere(job, looks):
     """
     Nobody runs the job before the same command, allowed as before, has ended it.
@@ -266,7 +269,7 @@ def test_beginning_anew_may_be_cut_short_anywhere(job, looks):
     begin_anew(job)
 
     last = Restores(directory_of(job)).last()
-    assert (1, True) == (last.number, last.done is not None)
+    assert (2, True) == (last.number, last.done is not None)
     assert job.spark.logs.query_id() is None
 
 
@@ -362,7 +365,9 @@ def test_what_had_ended_ends_in_what_is_restored(job):
     tell(savepoint.url, finished=False)  # of one that was taken before its drain
     directory = directory_of(job)
     names = {"q": "q"}
-    record = begin_restore(directory, open_savepoint(savepoint.url), names=names, clock=job.clock)
+    record = begin_restore(
+        directory, open_savepoint(savepoint.url), names=names, fence=OpenFence(), clock=job.clock
+    )
     directory.run("r1").put_rewound(RewoundRecord(run_id="r1", savepoint=savepoint.url, at="now"))
     finish_restore(directory, record, OpenFence(), job.clock)
 

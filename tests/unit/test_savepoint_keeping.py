@@ -50,12 +50,12 @@ def clock() -> FakeClock:
 
 
 def make(root: LocalStorage, name: str, *, hours: int = 0, origin: str = "periodic") -> None:
-    """Make a savepoint of one file, taken so many hours after the clock's time."""
+    """Make a savepoint of one file, taken so many hours, and batches, after the clock's time."""
     place = root.at(name)
     place.put("queries/q/metadata", b"{}")
     query = QuerySavepoint(
         query_id="id",
-        batch=0,
+        batch=hours,
         planned=False,
         watermark="1970-01-01T00:00:00.000Z",
         drained=False,
@@ -130,6 +130,7 @@ def test_the_newest_complete_one_stays_though_a_broken_one_is_newer(root, clock)
     make(root, "s1", hours=1)
     make(root, "s2", hours=2)
     root.at("s3").put("queries/q/metadata", b"{}")
+    claimed_by_a_dead_process(root.at("s3"))
 
     retain(root.url, Retention(keep=1), clock=clock)
 
@@ -181,20 +182,35 @@ def test_a_savepoint_that_somebody_removes_is_left_to_them(root, clock):
     assert ["s1"] == names(root)
 
 
+def test_a_savepoint_that_is_half_removed_is_left_to_who_removes_it(root, clock):
+    """
+    Its record is gone, and somebody is at the rest: that is said, and nothing is removed twice.
+    """
+    make(root, "s1")
+    claim(root.at("s1"), "remove", clock)
+    root.delete("s1/savepoint.json")
+    left = root.list("s1")
+
+    with pytest.raises(SavepointBusyError, match="being removed since .* wait for it"):
+        dispose(f"{root.url}/s1", clock=clock)
+    assert left == root.list("s1")
+
+
 def test_garbage_is_what_nobody_is_at(root, clock):
     """
-    What a dead taker has left goes, what a living one is at stays.
+    What a dead taker has left goes; what a living one is at stays, and what nobody has claimed.
     """
     make(root, "whole")
     root.at("dead").put("queries/q/metadata", b"{}")
     claimed_by_a_dead_process(root.at("dead"))
     root.at("living").put("queries/q/metadata", b"{}")
     claim(root.at("living"), "take", clock)
-    root.at("nobody").put("queries/q/metadata", b"{}")
+    root.at("somebody").put("queries/q/metadata", b"{}")
 
-    assert ["dead", "nobody"] == sorted(collect_garbage(root.url, clock=clock))
+    assert ["dead"] == collect_garbage(root.url, clock=clock)
 
-    assert ["living", "whole"] == root.list("")
+    assert ["living", "somebody", "whole"] == root.list("")
+    assert b"{}" == root.read("somebody/queries/q/metadata")
     assert ["whole"] == names(root)
 
 
@@ -229,7 +245,7 @@ def test_a_claim_from_another_machine_is_believed_for_a_day(root, clock):
     Nobody here can know whether a process there lives.
     """
     theirs = ClaimRecord(
-        token=1, purpose="take", nonce="n", owner=ELSEWHERE.to_dict(), began=to_iso(clock.now())
+        token=1, purpose="take", nonce="n", owner=ELSEWHERE, began=to_iso(clock.now())
     )
     theirs.put(root, "taking.1.json")
     with pytest.raises(SavepointBusyError, match="on elsewhere; wait for it"):

@@ -301,6 +301,20 @@ def test_a_name_is_given_once(job):
 # --- restoring ----------------------------------------------------------------------------------
 
 
+def test_restored_from_a_folder_of_another_name(job, tmp_path):
+    """
+    People call copies as they like; what is restored from one is a job as any other.
+    """
+    take(job)
+    copy = tmp_path / "my copy (1) of all that there was"
+    (tmp_path / "job/savepoints/s1").rename(copy)
+
+    restore_job(str(tmp_path / "new"), str(copy), clock=job.clock)
+
+    again = take_savepoint(job_source(str(tmp_path / "new"), job.clock), str(tmp_path / "s2"))
+    assert 1 == again.record.queries["q"].batch
+
+
 def test_restored_into_a_new_directory(job, tmp_path):
     """
     The same logs under an id of its own, and epochs that go on from there.

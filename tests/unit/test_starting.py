@@ -145,7 +145,14 @@ def test_a_fork_that_was_cut_short_is_ended_by_another(directory, url, clock, tm
     """
     The same command completes it; a job that is there is not forked into.
     """
-    begin_restore(directory, open_savepoint(url), names={"q": "q"}, partitions=5, clock=clock)
+    begin_restore(
+        directory,
+        open_savepoint(url),
+        names={"q": "q"},
+        partitions=5,
+        fence=OpenFence(),
+        clock=clock,
+    )
     (tmp_path / "new/queries/q/checkpoint").mkdir(parents=True)
 
     assert EXIT_OK == cli.main(["savepoint", "fork", url, directory.url])
@@ -154,12 +161,31 @@ def test_a_fork_that_was_cut_short_is_ended_by_another(directory, url, clock, tm
     assert "there is a job already; name a new directory" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("partitions", ["0", "32769", "2147483648"])
+@pytest.mark.parametrize("action", ["restore", "fork", "run"])
+def test_so_many_partitions_cannot_be(directory, url, capsys, action, partitions):
+    """
+    One line, before Spark is started and anything is copied.
+    """
+    commands = {
+        "run": ["run", directory.url, "--entry", f"{__file__}:start", "--from-savepoint", url],
+        "restore": ["savepoint", "restore", url, directory.url],
+        "fork": ["savepoint", "fork", url, directory.url],
+    }
+    assert EXIT_USAGE == cli.main([*commands[action], "--partitions", partitions])
+    error = f"spark-stream: error: partitions {partitions}: state has from 1 to 32768 partitions\n"
+    assert error == capsys.readouterr().err
+    assert not directory.storage.exists("")
+
+
 def test_whoever_ends_a_restore_with_partitions_needs_spark(directory, url, clock):
     """
     It is not ended as if nobody had asked for them.
     """
     savepoint = open_savepoint(url)
-    record = begin_restore(directory, savepoint, names={"q": "q"}, partitions=5, clock=clock)
+    record = begin_restore(
+        directory, savepoint, names={"q": "q"}, partitions=5, fence=OpenFence(), clock=clock
+    )
 
     with pytest.raises(CheckpointError, match="give the same command again"):
         finish_restore(directory, record, OpenFence(), clock)
@@ -225,9 +251,9 @@ def test_a_job_that_was_rewound_has_begun_all_the_same(directory, url, clock):
     from where the rewind has set it; one that was cut short is ended first.
     """
     begin(directory, url, clock)
-    own = checkpoint_source(f"{directory.url}/queries/q/checkpoint", "q")
+    own = checkpoint_source(directory.checkpoint("q").url, "q")
     rewind = take_savepoint(own, f"{directory.url}/savepoints/rewind-r1", clock=clock)
-    record = begin_restore(directory, rewind, names={"q": "q"}, clock=clock)
+    record = begin_restore(directory, rewind, names={"q": "q"}, fence=OpenFence(), clock=clock)
 
     with pytest.raises(CheckpointError, match="did not end"):
         start(directory, url).check()

@@ -1,5 +1,6 @@
 """Savepoints: taken from outside without a pause, restored anywhere, kept and disposed of."""
 
+from airflow_provider.runtime.places import RestoreRecord
 from airflow_provider.runtime.savepoint.anew import check_not_parted, check_not_parted_in
 from airflow_provider.runtime.savepoint.catalog import (
     Leftover,
@@ -7,9 +8,11 @@ from airflow_provider.runtime.savepoint.catalog import (
     find_savepoints,
     open_savepoint,
 )
+from airflow_provider.runtime.savepoint.holding import held_savepoint
 from airflow_provider.runtime.savepoint.keeping import (
     Retention,
     collect_garbage,
+    collect_leftover,
     dispose,
     retain,
 )
@@ -17,6 +20,7 @@ from airflow_provider.runtime.savepoint.records import (
     MANIFEST,
     ORIGINS,
     REWIND_PREFIX,
+    SERIES,
     SavepointRecord,
 )
 from airflow_provider.runtime.savepoint.refusing import refusing
@@ -26,9 +30,9 @@ from airflow_provider.runtime.savepoint.repartitioning import (
     check_repartitionable,
 )
 from airflow_provider.runtime.savepoint.restores import (
-    RestoreRecord,
     Restores,
     check_no_open_restore,
+    guard_restores,
 )
 from airflow_provider.runtime.savepoint.restoring import (
     CLAIM_MODES,
@@ -47,6 +51,7 @@ __all__ = [
     "MANIFEST",
     "ORIGINS",
     "REWIND_PREFIX",
+    "SERIES",
     "Leftover",
     "Repartition",
     "RestoreRecord",
@@ -64,9 +69,12 @@ __all__ = [
     "check_restorable",
     "checkpoint_source",
     "collect_garbage",
+    "collect_leftover",
     "dispose",
     "find_savepoints",
     "finish_restore",
+    "guard_restores",
+    "held_savepoint",
     "job_source",
     "match_queries",
     "open_savepoint",

@@ -2,21 +2,34 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from typing import TYPE_CHECKING
+import errno
+from typing import TYPE_CHECKING, Final
 
-from airflow_provider.runtime.errors import UnknownJobError
-from airflow_provider.runtime.savepoint.claims import ClaimRecord, last_claim
-from airflow_provider.runtime.savepoint.records import (
-    COLLECTING,
-    MANIFEST,
-    SavepointRecord,
+from airflow_provider.runtime.errors import (
+    CheckpointError,
+    ConfigError,
+    UnknownJobError,
+    UnsupportedVersionError,
 )
+from airflow_provider.runtime.savepoint.claims import ClaimRecord, claim_names, last_claim
+from airflow_provider.runtime.savepoint.records import MANIFEST, SavepointRecord
 from airflow_provider.runtime.savepoint.refusing import refusing
-from airflow_provider.runtime.storage import open_storage
+from airflow_provider.runtime.storage import local_path_of, open_storage
+from airflow_provider.runtime.storage.trees import folders_in
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from airflow_provider.runtime.storage import Storage
+
+_JOBS: Final = frozenset({"job.json", "leases", "runs"})
+"""One of these makes a folder a job directory, in which no savepoint is looked for or removed."""
+# What the filesystem says of files and folders that were never ours to read.
+_STRANGE: Final = frozenset(
+    {errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG}
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,15 +52,23 @@ class Savepoint:
 
 @dataclasses.dataclass(frozen=True)
 class Leftover:
-    """A folder that is no savepoint: not yet, not any more, or its taker died.
+    """A folder with the mark of a savepoint that is none: not yet, not any more, or damaged.
 
     Attributes:
         place: the folder.
-        claim: who is, or was, at it; None for what nobody has claimed.
+        claim: who is, or was, at it; None when that is not known.
+        damage: why it cannot be read; None for what is not complete. What is damaged is never
+            removed with others, and what it shares with them is not known.
     """
 
     place: Storage
     claim: ClaimRecord | None
+    damage: str | None = None
+
+    @property
+    def folder(self) -> str:
+        """Return its folder's name."""
+        return self.place.url.rpartition("/")[2]
 
 
 def open_savepoint(url: str) -> Savepoint:
@@ -59,40 +80,91 @@ def open_savepoint(url: str) -> Savepoint:
         RefusedCheckpointError: its record is damaged.
         ConfigError: it cannot be read.
     """
-    storage = open_storage(url)
+    storage, record = open_storage(url), None
     with refusing(storage.url, "read"):
-        record = SavepointRecord.read(storage, MANIFEST)
-    if record is not None:
-        return Savepoint(storage.url, record)
-    held = last_claim(storage)
+        with contextlib.suppress(NotADirectoryError, IsADirectoryError):
+            record = SavepointRecord.read(storage, MANIFEST)
+        if record is not None:
+            return Savepoint(storage.url, record)
+        held = last_claim(storage)
+        names = storage.list("")
     if held is not None:
         msg = (
             f"{storage.url}: this savepoint is not complete: it is being taken or removed since "
-            f"{held.began} on {held.owner['host']}, or that process died"
+            f"{held.began} on {held.owner.host}, or that process died"
         )
-    elif storage.list(""):
+    elif names:
         msg = f"{storage.url}: no savepoint there (no {MANIFEST}); was it disposed of?"
     else:
         msg = f"{storage.url}: no savepoint there; check the path"
     raise UnknownJobError(msg)
 
 
-def find_savepoints(root: Storage) -> tuple[list[Savepoint], list[Leftover]]:
-    """Return all savepoints of a folder, oldest first, and what is none.
+def check_no_job(place: Storage) -> None:
+    """Refuse to remove anything in a job directory, whatever else is there.
 
-    Whoever removes a leftover claims it first, since somebody may begin to take it right now.
+    Raises:
+        ConfigError: it is one.
+    """
+    if is_job(place.list("")):
+        msg = f"{place.url}: this is a job directory and no savepoint; name one of its savepoints"
+        raise ConfigError(msg)
+
+
+def is_job(names: Iterable[str]) -> bool:
+    """Tell whether these names in a folder make it a job directory."""
+    return not _JOBS.isdisjoint(names)
+
+
+def find_savepoints(root: Storage) -> tuple[list[Savepoint], list[Leftover]]:
+    """Return all savepoints of a folder, and what has only the mark of one.
+
+    Whatever else lies there is passed over: files, symbolic links, job directories, folders without
+    a mark, folders that cannot be read.
+
+    Returns:
+        The savepoints, by the time that their takers' clocks had, which is for people; and the
+        leftovers. Whoever removes one claims it first, since somebody may be at it right now.
     """
     found: list[Savepoint] = []
     leftovers: list[Leftover] = []
-    for name in root.list(""):
-        if name == COLLECTING:
-            continue
-        place = root.at(name)
-        # In this order: a taker removes the first only after it has put the second.
-        held = last_claim(place)
-        record = SavepointRecord.read(place, MANIFEST)
-        if record is not None:
-            found.append(Savepoint(place.url, record))
-        elif held is not None or place.list(""):
-            leftovers.append(Leftover(place, held))
+    for name in folders_in(root.url):
+        each = look_at(root.at(name))
+        if isinstance(each, Savepoint):
+            found.append(each)
+        elif each is not None:
+            leftovers.append(each)
     return sorted(found, key=lambda s: (s.record.taken, s.folder)), leftovers
+
+
+def look_at(place: Storage) -> Savepoint | Leftover | None:
+    """Return what one folder is; None for what has no mark of a savepoint."""
+    try:
+        names = place.list("")
+    except OSError as error:
+        if not _is_strange(error):
+            raise
+        is_local = local_path_of(place.url) is not None
+        # In a store it may share files; on a disk it is nobody's business.
+        return None if is_local else Leftover(place, None, str(error))
+    is_claimed = bool(claim_names(names))
+    if is_job(names) or (MANIFEST not in names and not is_claimed):
+        return None
+    held = None
+    try:
+        # In this order: a taker removes the first only after it has put the second.
+        held = last_claim(place) if is_claimed else None
+        record = SavepointRecord.read(place, MANIFEST)
+    except (CheckpointError, UnsupportedVersionError) as error:
+        return Leftover(place, held, str(error))
+    except OSError as error:
+        if not _is_strange(error):
+            raise
+        return Leftover(place, held, str(error))
+    if record is not None:
+        return Savepoint(place.url, record)
+    return Leftover(place, held) if held is not None else None
+
+
+def _is_strange(error: OSError) -> bool:
+    return isinstance(error, PermissionError) or error.errno in _STRANGE

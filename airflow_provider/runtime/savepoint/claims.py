@@ -1,8 +1,15 @@
-"""Who may write in a savepoint's folder: its taker, or who removes it.
+"""Who may write in a savepoint's folder, and who reads there: its taker, its remover, its readers.
 
 ``taking.<token>.json`` is put if absent with token = last + 1, as a lease is, so that of several
-claimants one gets the folder. A claim ends when its process has certainly ended. On another machine
-that cannot be known, so a claim from there is believed until it is ``BROKEN_AFTER_S`` old.
+claimants one gets the folder. It is also the mark of a savepoint that is not complete: a folder
+with neither a claim nor ``savepoint.json`` is somebody else's, and nothing is removed in it.
+
+``reading.<nonce>.json`` is put by each that restores the savepoint; there may be many. Readers and
+removers put their own document first and look for the other's then, so that one of them sees it, or
+both, and gives way.
+
+Either ends when its process has certainly ended. On another machine that cannot be known, so what
+is from there is believed until it is ``BROKEN_AFTER_S`` old; age counts nowhere else.
 """
 
 from __future__ import annotations
@@ -10,53 +17,86 @@ from __future__ import annotations
 import dataclasses
 import re
 import uuid
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from airflow_provider.runtime.clock import from_iso, to_iso
-from airflow_provider.runtime.errors import SavepointBusyError
+from airflow_provider.runtime.errors import ConfigError, SavepointBusyError
 from airflow_provider.runtime.process import ProcessIdentity, identify_this
-from airflow_provider.runtime.storage import Document
+from airflow_provider.runtime.storage import Document, local_path_of
+from airflow_provider.runtime.typed import IsoTime, Positive
 
 if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Iterator
+
     from airflow_provider.runtime.clock import Clock
     from airflow_provider.runtime.storage import Storage
 
+TAKE: Final = "take"
+REMOVE: Final = "remove"
 BROKEN_AFTER_S: Final = 86_400.0
 """No take, restore or removal takes a day; clocks of two machines do not differ by one."""
-_NAME: Final = re.compile(r"taking\.(\d+)\.json")
+_CLAIM: Final = re.compile(r"taking\.([1-9][0-9]*)\.json")
+_READER: Final = re.compile(r"reading\.[0-9a-f]+\.json")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class ClaimRecord(Document):
-    """``taking.<token>.json``: somebody is at it.
+class ReaderRecord(Document):
+    """``reading.<nonce>.json``: somebody restores the savepoint.
 
     Attributes:
-        purpose: ``take`` or ``remove``.
         owner: its process.
     """
 
-    token: int
-    purpose: str
+    PLACES = ("reading.{nonce}.json",)
+
     nonce: str
-    owner: dict[str, Any]
-    began: str
+    owner: ProcessIdentity
+    began: IsoTime
 
     def has_ended(self, clock: Clock) -> bool:
         """Tell whether nobody is at it any more."""
-        if ProcessIdentity.from_dict(self.owner).is_gone():
+        if self.owner.is_gone():
             return True
+        if self.owner.space is not None and self.owner.space == identify_this().space:
+            return False  # it lives, whatever the clock says
         began = from_iso(self.began)
         return (clock.now() - began).total_seconds() > BROKEN_AFTER_S
 
 
-def claim_names(place: Storage) -> list[str]:
-    """Return the names of all claims in the folder."""
-    return [name for name in place.list("") if _NAME.fullmatch(name)]
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ClaimRecord(ReaderRecord):
+    """``taking.<token>.json``: somebody is at it.
+
+    Attributes:
+        purpose: ``take`` or ``remove``.
+        ended: that nobody is at it any more, and the folder is garbage: what is left there belongs
+            to savepoints beside it.
+    """
+
+    PLACES = ("taking.{token}.json",)
+
+    token: Positive
+    purpose: str
+    ended: bool = False
+
+    def has_ended(self, clock: Clock) -> bool:
+        """Tell whether nobody is at it any more."""
+        return self.ended or super().has_ended(clock)
+
+
+def claim_names(names: Iterable[str]) -> list[str]:
+    """Return those of the names in a folder that are claims."""
+    return [name for name in names if _CLAIM.fullmatch(name)]
+
+
+def reader_names(names: Iterable[str]) -> list[str]:
+    """Return those of the names in a folder that are readers'."""
+    return [name for name in names if _READER.fullmatch(name)]
 
 
 def last_claim(place: Storage) -> ClaimRecord | None:
     """Return the claim that counts; None when there is none."""
-    tokens = [int(m[1]) for name in place.list("") if (m := _NAME.fullmatch(name))]
+    tokens = [int(m[1]) for name in place.list("") if (m := _CLAIM.fullmatch(name))]
     return ClaimRecord.read(place, _name(max(tokens))) if tokens else None
 
 
@@ -70,33 +110,102 @@ def claim(place: Storage, purpose: str, clock: Clock) -> ClaimRecord:
     """
     before = last_claim(place)
     if before is not None and not before.has_ended(clock):
-        raise _busy(place, before)
+        raise busy(place, before)
     mine = ClaimRecord(
         token=before.token + 1 if before else 1,
         purpose=purpose,
         nonce=uuid.uuid4().hex,
-        owner=identify_this().to_dict(),
+        owner=identify_this(),
         began=to_iso(clock.now()),
     )
     if not mine.put_if_absent(place, _name(mine.token)):
-        raise _busy(place, last_claim(place) or mine)
+        raise busy(place, last_claim(place) or mine)
     return mine
 
 
+def check_claimable(place: Storage, names: Collection[str]) -> None:
+    """Refuse a folder in which anything lies but what a dead claimant has left.
+
+    Args:
+        place: the folder.
+        names: what lies there; no savepoint.
+
+    Raises:
+        ConfigError: the message says what is there.
+    """
+    claims = claim_names(names)
+    if claims and not set(names) - {*claims, "queries"}:
+        before = last_claim(place)
+        was_removed = before is not None and before.purpose == REMOVE and "queries" in names
+        if not was_removed or local_path_of(place.url) is not None:
+            return
+        msg = (
+            f"{place.url}: a savepoint of this name was disposed of, and others may need its "
+            "files; choose another name"
+        )
+        raise ConfigError(msg)
+    if names:
+        msg = f"{place.url}: the folder is not empty; choose another one"
+        raise ConfigError(msg)
+
+
+def is_held(place: Storage, mine: ClaimRecord) -> bool:
+    """Tell whether a claim is still the one that counts; asked by name, not by a listing."""
+    there = ClaimRecord.read(place, _name(mine.token))
+    if there is None or there.nonce != mine.nonce:
+        return False
+    return not place.exists(_name(mine.token + 1))
+
+
+def withdraw(place: Storage, mine: ClaimRecord) -> None:
+    """Give a claim back, with nothing changed. Idempotent."""
+    if is_held(place, mine):
+        place.delete(_name(mine.token))
+
+
+def end(place: Storage, mine: ClaimRecord) -> None:
+    """Leave a claim as the mark of garbage, for whoever collects it. Idempotent."""
+    dataclasses.replace(mine, ended=True).put(place, _name(mine.token))
+
+
 def release(place: Storage) -> None:
-    """Remove all claims, the oldest first. Idempotent."""
-    for name in sorted(claim_names(place), key=lambda name: int(name.split(".")[1])):
+    """Remove all claims, the oldest first; the caller holds the last one. Idempotent."""
+    for name in sorted(claim_names(place.list("")), key=lambda name: int(name.split(".")[1])):
         place.delete(name)
+
+
+def put_reader(place: Storage, clock: Clock) -> str:
+    """Say that this process reads the savepoint; return the name of the document."""
+    mine = ReaderRecord(nonce=uuid.uuid4().hex, owner=identify_this(), began=to_iso(clock.now()))
+    name = f"reading.{mine.nonce}.json"
+    mine.put(place, name)
+    return name
+
+
+def readers(place: Storage) -> Iterator[ReaderRecord]:
+    """Yield all that read the savepoint, or died at it."""
+    for name in reader_names(place.list("")):
+        record = ReaderRecord.read(place, name)
+        if record is not None:
+            yield record
+
+
+def forget_readers(place: Storage) -> None:
+    """Remove what dead readers have left; the caller has seen that none is alive. Idempotent."""
+    for name in reader_names(place.list("")):
+        place.delete(name)
+
+
+def busy(place: Storage, held: ReaderRecord) -> SavepointBusyError:
+    """Return the error that says who is at it."""
+    purpose = held.purpose if isinstance(held, ClaimRecord) else "read"
+    doing = {TAKE: "being taken", REMOVE: "being removed", "read": "being restored"}
+    msg = (
+        f"{place.url}: this savepoint is {doing.get(purpose, 'in use')} since {held.began} by "
+        f"another process on {held.owner.host}; wait for it, or choose another name"
+    )
+    return SavepointBusyError(msg)
 
 
 def _name(token: int) -> str:
     return f"taking.{token}.json"
-
-
-def _busy(place: Storage, held: ClaimRecord) -> SavepointBusyError:
-    doing = {"take": "being taken", "remove": "being removed"}.get(held.purpose, "in use")
-    msg = (
-        f"{place.url}: this savepoint is {doing} since {held.began} by another process on "
-        f"{held.owner['host']}; wait for it, or choose another name"
-    )
-    return SavepointBusyError(msg)

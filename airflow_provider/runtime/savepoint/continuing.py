@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from airflow_provider.runtime.checkpoint import CheckpointLogs
 from airflow_provider.runtime.drains import drain_intent
 from airflow_provider.runtime.errors import ConfigError
+from airflow_provider.runtime.runs import recent_runs
 from airflow_provider.runtime.savepoint.fitting import Declared, Kept, find_misfits
 from airflow_provider.runtime.savepoint.restores import Restores, check_no_open_restore
 from airflow_provider.runtime.savepoint.restoring import begin_restore, finish_restore
@@ -22,9 +23,9 @@ if TYPE_CHECKING:
 
     from airflow_provider.runtime.clock import Clock
     from airflow_provider.runtime.jobdir import JobDirectory
+    from airflow_provider.runtime.places import RestoreRecord
     from airflow_provider.runtime.queries import QueryDefinition
     from airflow_provider.runtime.savepoint.catalog import Savepoint
-    from airflow_provider.runtime.savepoint.restores import RestoreRecord
     from airflow_provider.runtime.sinks.protocol import Fence
 
 log = logging.getLogger(__name__)
@@ -104,6 +105,7 @@ class Continuation:
             None,
             names=dict.fromkeys(misfits, ""),
             outputs_stay=True,
+            fence=fence,
             clock=clock,
         )
         finish_restore(self._directory, record, fence, clock)
@@ -136,8 +138,7 @@ class Continuation:
         }
         if writers <= set(kept):
             return ()
-        records = [self._directory.run(run_id).record() for run_id in self._directory.run_ids()]
-        had = {name for record in records if record is not None for name in record.starting}
+        had = {name for record in recent_runs(self._directory) for name in record.starting}
         return had | set(self._directory.query_names())
 
 

@@ -1,23 +1,55 @@
-"""Keeping savepoints: which may go, removing one, and removing what broken attempts have left."""
+"""Keeping savepoints: which may go, removing one, and removing what broken attempts have left.
+
+Only what has the mark of a savepoint is removed: ``savepoint.json``, or a claim. One of them is
+there from before the first file until after the last one, so that what a crash leaves can be told
+from what somebody else has put beside the savepoints.
+
+=====================================  =============================================================
+a crash                                leaves
+=====================================  =============================================================
+after the claim                        a savepoint
+after ``savepoint.json`` is removed    a claim that has ended: garbage, which the next call collects
+while files are removed                the same
+while claims are removed               the same, or an empty folder
+=====================================  =============================================================
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import logging
 from typing import TYPE_CHECKING, Protocol
 
 from airflow_provider.runtime import failpoints
-from airflow_provider.runtime.clock import Clock, SystemClock, from_iso, to_iso
-from airflow_provider.runtime.errors import ConfigError, SavepointBusyError
+from airflow_provider.runtime.clock import Clock, SystemClock, from_iso
+from airflow_provider.runtime.errors import CheckpointError, ConfigError, SavepointBusyError
 from airflow_provider.runtime.savepoint.catalog import (
     Leftover,
     Savepoint,
+    check_no_job,
     find_savepoints,
+    is_job,
+    look_at,
     open_savepoint,
 )
-from airflow_provider.runtime.savepoint.claims import claim, last_claim, release
-from airflow_provider.runtime.savepoint.records import COLLECTING, MANIFEST, check_origin
-from airflow_provider.runtime.storage import Document, local_path_of, open_storage
+from airflow_provider.runtime.savepoint.claims import (
+    REMOVE,
+    TAKE,
+    ClaimRecord,
+    busy,
+    claim,
+    end,
+    forget_readers,
+    is_held,
+    last_claim,
+    readers,
+    release,
+    withdraw,
+)
+from airflow_provider.runtime.savepoint.records import MANIFEST, check_origin
+from airflow_provider.runtime.savepoint.refusing import refusing
+from airflow_provider.runtime.storage import local_path_of, open_storage
 from airflow_provider.runtime.storage.trees import files_under, remove_if_empty, remove_tree
 
 if TYPE_CHECKING:
@@ -33,15 +65,22 @@ log = logging.getLogger(__name__)
 class Retention:
     """Which savepoints may go: those that are too many and those that are too old.
 
+    Each series (a job, and a task that saves it) is counted by itself, and its newest one always
+    stays. Which one is the newer is said by the job's history and never by a clock; see
+    :func:`in_order`.
+
     Attributes:
-        keep: how many of the newest ones stay; None for any number.
-        max_age_s: how old one may get, seconds; None for any age.
+        keep: how many of the newest ones of each series stay; None for any number.
+        max_age_s: how old one may get, seconds, as the clocks of its taker and of this machine
+            have it; None for any age.
         origins: only savepoints of these origins are looked at.
+        just_taken: only its series is looked at, of which it is the newest; None for all.
     """
 
     keep: int | None = None
     max_age_s: float | None = None
     origins: tuple[str, ...] = ("periodic",)
+    just_taken: Savepoint | None = None
 
     def __post_init__(self) -> None:
         """Refuse what makes no sense.
@@ -59,17 +98,24 @@ class Retention:
             check_origin(origin)
 
     def expired(self, savepoints: Sequence[Savepoint], now: dt.datetime) -> list[Savepoint]:
-        """Return those that may go, oldest first; never the newest of all.
+        """Return those that may go, of each series the oldest first; never its newest.
 
         Args:
-            savepoints: all there are, oldest first.
+            savepoints: all there are.
             now: the time.
         """
         ours = [s for s in savepoints if s.record.origin in self.origins]
-        many = ours[: -self.keep] if self.keep is not None else []
-        old = [s for s in ours if self._is_old(s, now)]
-        gone = {s.url for s in (*many, *old)} - {s.url for s in savepoints[-1:]}
-        return [s for s in ours if s.url in gone]
+        if self.just_taken is not None:
+            ours = [s for s in ours if s.record.series == self.just_taken.record.series]
+        return [s for ordered in in_order(ours) for s in self._expired(ordered, now)]
+
+    def _expired(self, ordered: list[Savepoint], now: dt.datetime) -> list[Savepoint]:
+        """Choose from one series, oldest first."""
+        mine = self.just_taken.folder if self.just_taken is not None else None
+        ordered = sorted(ordered, key=lambda s: s.folder == mine)  # the last one, if it is there
+        too_many = 0 if self.keep is None else len(ordered) - self.keep
+        older = ordered[:-1]
+        return [s for n, s in enumerate(older) if n < too_many or self._is_old(s, now)]
 
     def _is_old(self, savepoint: Savepoint, now: dt.datetime) -> bool:
         if self.max_age_s is None:
@@ -82,18 +128,36 @@ class Rule(Protocol):
     """What says which savepoints may go; :class:`Retention` is one."""
 
     def expired(self, savepoints: Sequence[Savepoint], now: dt.datetime) -> list[Savepoint]:
-        """Return those that may go, of all there are, oldest first."""
+        """Return those that may go, of all there are."""
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class CollectingRecord(Document):
-    """``collecting.json``: garbage is being collected, so nothing must be shared meanwhile."""
+def in_order(savepoints: Iterable[Savepoint]) -> list[list[Savepoint]]:
+    """Return the savepoints by their series, each in the order in which they were taken.
 
-    began: str
+    The order is that of :attr:`~.records.SavepointRecord.history`: how often the job had been set
+    back, its lease, its batches. While the job stands still that is the same for several. Then
+    whoever was taken later has seen more of those that are there now.
+    """
+    there = list(savepoints)
+    folders = {s.folder for s in there}
+
+    def place(savepoint: Savepoint) -> tuple[object, ...]:
+        record = savepoint.record
+        return *record.history, len(folders & set(record.beside)), savepoint.folder
+
+    def series(savepoint: Savepoint) -> str:
+        *named, ids = savepoint.record.series
+        return repr((*named, sorted(ids)))
+
+    grouped = itertools.groupby(sorted(there, key=series), key=series)
+    return [sorted(group, key=place) for _, group in grouped]
 
 
 def retain(root_url: str, retention: Rule, *, clock: Clock | None = None) -> list[str]:
     """Dispose of the savepoints that may go, and remove what broken attempts have left.
+
+    Whatever else lies in the folder stays: job directories, files, folders of others, savepoints
+    that are damaged, and those that somebody is restoring.
 
     Args:
         root_url: the folder whose children are savepoints.
@@ -103,17 +167,21 @@ def retain(root_url: str, retention: Rule, *, clock: Clock | None = None) -> lis
     Returns:
         The names of the savepoints that are gone.
 
+    Raises:
+        ConfigError: the folder cannot be read.
+
     Crash safety: calling it again completes it.
     """
     clock = clock or SystemClock()
     root = open_storage(root_url)
-    savepoints, _ = find_savepoints(root)
+    with refusing(root.url, "read"):
+        savepoints, _ = find_savepoints(root)
     gone = []
     for savepoint in retention.expired(savepoints, clock.now()):
         try:
-            _unmake(root.at(savepoint.folder), clock)
-        except SavepointBusyError as error:
-            log.warning("%s", error)
+            _unmake(savepoint, clock)
+        except (ConfigError, CheckpointError, PermissionError) as error:
+            log.warning("%s: not disposed of: %s", savepoint.url, error)
             continue
         gone.append(savepoint.folder)
     collect_garbage(root_url, clock=clock)
@@ -125,91 +193,140 @@ def dispose(url: str, *, clock: Clock | None = None) -> None:
 
     Raises:
         UnknownJobError: there is none.
+        ConfigError: it is a job directory, or may not be removed.
         SavepointBusyError: somebody is restoring or removing it.
 
     Crash safety: it is complete, or garbage; calling it again completes it.
     """
     clock = clock or SystemClock()
     place = open_storage(url)
-    root_url, _, folder = place.url.rpartition("/")
-    before = last_claim(place)
-    half_removed = before is not None and before.purpose == "remove" and not place.exists(MANIFEST)
-    if not half_removed:
-        open_savepoint(url)
-        _unmake(place, clock)
-    elif before is not None and not before.has_ended(clock):
-        claim(place, "remove", clock)  # which says who is at it
-    collect_garbage(root_url, only=folder, clock=clock)
+    with refusing(place.url, "read"):
+        check_no_job(place)
+        before = last_claim(place)
+        half_removed = before is not None and before.purpose == REMOVE
+        half_removed = half_removed and not place.exists(MANIFEST)
+    with refusing(place.url, "removed"):
+        if not half_removed:
+            _unmake(open_savepoint(url), clock)
+        elif before is not None and not before.has_ended(clock):
+            raise busy(place, before)
+        collect_leftover(url, clock=clock)
 
 
-def _unmake(place: Storage, clock: Clock) -> None:
-    """Make a savepoint garbage: from here on there is none."""
-    claim(place, "remove", clock)
-    failpoints.hit("savepoint.removing")
+def _unmake(savepoint: Savepoint, clock: Clock) -> None:
+    """Make a savepoint garbage: from here on there is none, and its claim is the folder's mark."""
+    place = open_storage(savepoint.url)
+    mine = claim(place, REMOVE, clock)
+    try:
+        _check_unread(place, clock)
+        _check_only_ours(savepoint)
+        failpoints.hit("savepoint.removing")
+        _check_same(savepoint, mine)
+    except BaseException:
+        withdraw(place, mine)
+        raise
     place.delete(MANIFEST)
     failpoints.hit("savepoint.removed")
-    release(place)
+    end(place, mine)
 
 
-def collect_garbage(
-    root_url: str, *, only: str | None = None, clock: Clock | None = None
-) -> list[str]:
-    """Remove the folders that are no savepoint and at which nobody is, but for shared files.
+def _check_unread(place: Storage, clock: Clock) -> None:
+    for reader in readers(place):
+        if not reader.has_ended(clock):
+            raise busy(place, reader)
+
+
+def _check_only_ours(savepoint: Savepoint) -> None:
+    """Refuse to remove files that were put among the savepoint's.
+
+    Raises:
+        ConfigError: the message names one.
+    """
+    place, record = open_storage(savepoint.url), savepoint.record
+    ours = {path for path, file in record.files() if file.holder is None}
+    found = (f"queries/{path}" for path, _ in files_under(f"{place.url}/queries"))
+    strange = next((path for path in found if path not in ours), None)
+    if strange is not None:
+        msg = (
+            f"{place.url}/{strange}: was put there by somebody else, so the savepoint is not "
+            "removed; move it away first"
+        )
+        raise ConfigError(msg)
+
+
+def _check_same(savepoint: Savepoint, mine: ClaimRecord) -> None:
+    """Look once more at what is about to be removed, and whether this is still to do it."""
+    place = open_storage(savepoint.url)
+    if open_savepoint(savepoint.url) != savepoint or not is_held(place, mine):
+        raise busy(place, last_claim(place) or mine)
+
+
+def collect_garbage(root_url: str, *, clock: Clock | None = None) -> list[str]:
+    """Remove what is claimed and no savepoint, and at which nobody is, but for shared files.
 
     Args:
         root_url: the folder whose children are savepoints.
-        only: the one folder to look at; None for all.
         clock: time; None for the machine's.
 
     Returns:
         The names of the folders of which something was removed.
     """
     clock = clock or SystemClock()
-    root = open_storage(root_url)
-    leftovers = [
-        leftover
-        for leftover in find_savepoints(root)[1]
-        if only in {None, _name_of(leftover)}
-        and (leftover.claim is None or leftover.claim.has_ended(clock))
-    ]
-    if not leftovers:
-        return []
-    CollectingRecord(began=to_iso(clock.now())).put(root, COLLECTING)
-    try:
-        return [_name_of(leftover) for leftover in leftovers if _collect(root, leftover, clock)]
-    finally:
-        root.delete(COLLECTING)
+    leftovers = find_savepoints(open_storage(root_url))[1]
+    return [each.folder for each in leftovers if _collect(each, clock)]
 
 
-def _collect(root: Storage, leftover: Leftover, clock: Clock) -> bool:
+def collect_leftover(url: str, *, clock: Clock | None = None) -> None:
+    """Do for one folder what :func:`collect_garbage` does for all; the others are not looked at."""
+    found = look_at(open_storage(url))
+    if isinstance(found, Leftover):
+        _collect(found, clock or SystemClock())
+
+
+def _collect(leftover: Leftover, clock: Clock) -> bool:
     """Remove one folder's garbage; False when somebody is at it, or all of it is shared."""
-    place = leftover.place
+    place, before = leftover.place, leftover.claim
+    if leftover.damage is not None or before is None or not before.has_ended(clock):
+        return False
     try:
-        claim(place, "remove", clock)
+        mine = claim(place, REMOVE, clock)
     except SavepointBusyError:
         return False
     failpoints.hit("savepoint.collecting")
-    savepoints, others = find_savepoints(root)
-    completed = place.exists(MANIFEST)
-    is_local = local_path_of(place.url) is not None
-    if completed or (not is_local and _is_being_taken(others, clock)):
-        release(place)
+    names = place.list("")
+    if MANIFEST in names or is_job(names):  # it was completed, or given to somebody else
+        withdraw(place, mine)
         return False
-    removed = _remove_unshared(place, _shared_in(_name_of(leftover), savepoints))
+    shared: set[str] | None = set()
+    if local_path_of(place.url) is None:
+        shared = _shared_in(leftover, clock)
+    if shared is None:
+        end(place, mine)
+        return False
+    removed = _remove_unshared(place, shared)
     failpoints.hit("savepoint.collected")
+    if shared:
+        end(place, mine)
+        return removed
+    forget_readers(place)
     release(place)
     remove_if_empty(place.url)
     return removed
 
 
-def _is_being_taken(others: Iterable[Leftover], clock: Clock) -> bool:
-    """Tell whether somebody may be about to name files that nobody has named before."""
-    claims = (other.claim for other in others if other.claim is not None)
-    return any(held.purpose == "take" and not held.has_ended(clock) for held in claims)
+def _shared_in(leftover: Leftover, clock: Clock) -> set[str] | None:
+    """Return the paths in a folder that savepoints beside it name; None when that is not known.
 
-
-def _shared_in(folder: str, savepoints: Iterable[Savepoint]) -> set[str]:
-    """Return the paths in a folder that savepoints elsewhere name."""
+    A taker that is at it puts its claim before it looks whether anybody removes; see sharing.py.
+    """
+    root_url, _, folder = leftover.place.url.rpartition("/")
+    savepoints, others = find_savepoints(open_storage(root_url))
+    for other in others:
+        held = other.claim
+        is_taken = held is not None and held.purpose == TAKE and not held.has_ended(clock)
+        if is_taken or other.damage is not None:
+            log.info("%s: stays while %s may need it", leftover.place.url, other.place.url)
+            return None
     return {
         path
         for savepoint in savepoints
@@ -227,7 +344,3 @@ def _remove_unshared(place: Storage, shared: Collection[str]) -> bool:
     for path in doomed:
         place.delete(path)
     return bool(doomed)
-
-
-def _name_of(leftover: Leftover) -> str:
-    return leftover.place.url.rpartition("/")[2]

@@ -8,7 +8,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from airflow_provider.runtime.checkpoint import OffsetEntry
+from airflow_provider.runtime.errors import CheckpointError
 from airflow_provider.runtime.storage import open_storage
+from airflow_provider.runtime.storage.trees import link_on_way
 
 if TYPE_CHECKING:
     from airflow_provider.runtime.savepoint.catalog import Savepoint
@@ -23,10 +25,17 @@ def folder_of(place: Storage, name: str, holder: str | None) -> Storage:
         place: the savepoint.
         name: the query.
         holder: the older savepoint that holds them, None for this one.
+
+    Raises:
+        CheckpointError: a symbolic link leads there, perhaps out of the savepoint.
     """
-    beside, _, _ = place.url.rpartition("/")
-    root = place.url if holder is None else f"{beside}/{holder}"
-    return open_storage(f"{root}/queries/{name}")
+    root, path = place.url, f"queries/{name}"
+    if holder is not None:
+        root, path = place.url.rpartition("/")[0], f"{holder}/{path}"
+    if (link := link_on_way(root, [path])) is not None:
+        msg = f"{root}/{link}: is a symbolic link, and a savepoint has none; use another one"
+        raise CheckpointError(msg)
+    return open_storage(f"{root}/{path}")
 
 
 def read_saved(place: Storage, name: str, file: SavedFile) -> bytes:

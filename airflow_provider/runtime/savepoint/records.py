@@ -3,32 +3,38 @@
 ::
 
     <savepoint>/taking.<token>.json      who is at it (claims.py); put first, removed at the end
+    <savepoint>/reading.<nonce>.json     who restores it (claims.py); removed at the end
     <savepoint>/queries/<query>/…        each an ordinary Spark checkpoint directory
     <savepoint>/savepoint.json           SavepointRecord
 
-A folder without ``savepoint.json`` is no savepoint: it is being taken, or garbage. Nothing in the
-record is an absolute address that a restore would need, so that a savepoint can be moved. On an
-object store, which has no hard links, a file that an older savepoint beside it holds is named and
-not stored twice; the folder of both is then what can be moved.
+A folder without ``savepoint.json`` is no savepoint: with a claim it is being taken, or garbage, and
+without one it is somebody else's. Nothing in the record is an absolute address that a restore would
+need, so that a savepoint can be moved. On an object store, which has no hard links, a file that an
+older savepoint beside it holds is named and not stored twice; the folder of both is then what can
+be moved.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import json
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypedDict
 
 from airflow_provider.runtime.checkpoint import Mark, OperatorShape, Topology
-from airflow_provider.runtime.errors import ConfigError, CorruptDocumentError
+from airflow_provider.runtime.checkpoint.marks import AnyMark, SourceMark  # noqa: TC001 - what it is read by
+from airflow_provider.runtime.errors import ConfigError
+from airflow_provider.runtime.readplaces import ReadPlaceValues  # noqa: TC001 - the same
 from airflow_provider.runtime.storage import Document
+from airflow_provider.runtime.storage.documents import MIB
+from airflow_provider.runtime.typed import Batch, IsoTime, Name, NonNegative, RelativePath
 
 if TYPE_CHECKING:
     import builtins
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator
 
 MANIFEST: Final = "savepoint.json"
-COLLECTING: Final = "collecting.json"
-"""Beside the savepoints while garbage is collected: meanwhile nothing is shared."""
+SERIES: Final = "series"
+"""The label by which whoever takes savepoints of a job tells those of one purpose from others."""
 REWIND_PREFIX: Final = "rewind-"
 """How the folders of those savepoints begin that runs begin with; the run's id follows."""
 ORIGINS: Final = ("manual", "periodic", "upgrade", "stop", "rewind", "bootstrap", "rewrite")
@@ -45,10 +51,26 @@ class SavedFile(NamedTuple):
         holder: the savepoint beside this one in which the bytes lie; None for this one.
     """
 
-    path: str
-    size: int
+    path: RelativePath
+    size: NonNegative
     tag: str | None = None
-    holder: str | None = None
+    holder: Name | None = None
+
+
+class _Operator(TypedDict):
+    id: NonNegative
+    name: str
+    partitions: int
+    provider: str | None
+
+
+class SavedOperator(_Operator, total=False):
+    """A stateful operator of a query in a savepoint; some members are not in older ones."""
+
+    job_name: str | None
+    mark: AnyMark
+    sources: tuple[str | None, ...] | None
+    keys: tuple[tuple[str, ...], ...] | None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -81,20 +103,20 @@ class QuerySavepoint:
     """
 
     query_id: str
-    batch: int
+    batch: Batch
     planned: bool
     watermark: str
     drained: bool
     sources: list[Any]
-    operators: list[dict[str, Any]]
-    addressed: list[str]
+    operators: list[SavedOperator]
+    addressed: list[RelativePath]
     files: tuple[SavedFile, ...]
     finished: bool = False
     ended: list[str] = dataclasses.field(default_factory=list)
     reached: dict[str, int] = dataclasses.field(default_factory=dict)
-    source_marks: list[dict[str, Any]] = dataclasses.field(default_factory=list)
-    administrative: int = 0
-    history: list[dict[str, Any]] = dataclasses.field(default_factory=list)
+    source_marks: list[SourceMark] = dataclasses.field(default_factory=list)
+    administrative: NonNegative = 0
+    history: list[ReadPlaceValues] = dataclasses.field(default_factory=list)
 
     @property
     def epoch(self) -> int:
@@ -124,13 +146,6 @@ class QuerySavepoint:
             provider=self.operators[0]["provider"] if self.operators else None,
         )
 
-    @classmethod
-    def from_dict(cls, raw: Mapping[str, Any]) -> QuerySavepoint:
-        """Build it from plain JSON values; members that are not known are ignored."""
-        known = {field.name for field in dataclasses.fields(cls)}
-        values = {key: value for key, value in raw.items() if key in known}
-        return cls(**{**values, "files": tuple(SavedFile(*file) for file in raw["files"])})
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SavepointRecord(Document):
@@ -142,18 +157,46 @@ class SavepointRecord(Document):
         labels: free words of whoever took it.
         job: the job's name; None for a checkpoint that no job directory holds.
         run_id: the run that was going on or had ended last; None when there was none.
-        source: where it was taken, for people.
+        source: where it was taken: the job directory, or the checkpoint.
         queries: by name, in the order of the job.
+        restores: the number of the job's last restore, or rewind; 0 for none, and for a checkpoint
+            that no job directory holds.
+        token: the number of the job's newest lease; 0 for the same.
+        beside: the folders of the savepoints that lay beside it: all of them are older.
     """
 
+    MOST_BYTES = 256 * MIB  # of a million files 150
+
     name: str
-    taken: str
+    taken: IsoTime
     origin: str
     labels: dict[str, str]
     job: str | None
-    run_id: str | None
+    run_id: Name | None
     source: str
-    queries: dict[str, QuerySavepoint]
+    queries: dict[Name, QuerySavepoint]
+    restores: NonNegative = 0
+    token: NonNegative = 0
+    beside: list[Name] = dataclasses.field(default_factory=list)
+
+    @property
+    def series(self) -> tuple[str | None, str, str, frozenset[str]]:
+        """Return whose it is: retention counts the savepoints of each series by themselves.
+
+        A job directory is one job's, whatever ids its queries get. Of a checkpoint that no job
+        directory holds, another id is another history.
+        """
+        ids = () if self.job is not None else (q.query_id for q in self.queries.values())
+        return self.job, self.source, self.labels.get(SERIES, ""), frozenset(ids)
+
+    @property
+    def history(self) -> tuple[int, int, int]:
+        """Return how far its job had come: of two of one series, the greater one is the newer.
+
+        A job that is set back begins a new history, in which its batches count from where it was
+        set to; within one history they only grow. No clock is asked.
+        """
+        return self.restores, self.token, sum(query.batch for query in self.queries.values())
 
     @property
     def aligned(self) -> bool:
@@ -176,10 +219,13 @@ class SavepointRecord(Document):
             for file in query.files:
                 yield f"queries/{name}/{file.path}", file
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain JSON values; a file is a list, its last members left out when empty."""
-        plain = {"version": self.VERSION, **vars(self)}
-        return {**plain, "queries": {n: _plain(q) for n, q in self.queries.items()}}
+    def problem(self) -> str | None:
+        """Return which file is to be rewritten, and is not there."""
+        for name, query in self.queries.items():
+            strange = sorted(set(query.addressed) - {file.path for file in query.files})
+            if strange:
+                return f"queries.{name}.addressed: expected paths of files, found {strange[0]!r}"
+        return None
 
     def to_bytes(self) -> builtins.bytes:  # `bytes` is a property here
         """Return the document as it is stored: one line.
@@ -187,17 +233,6 @@ class SavepointRecord(Document):
         Indenting is done in Python, and takes as long for thousands of files as linking them.
         """
         return json.dumps(self.to_dict()).encode() + b"\n"
-
-    @classmethod
-    def from_dict(cls, raw: Any, *, where: str) -> SavepointRecord:
-        """Build it from plain JSON values; see :meth:`Document.from_dict`."""
-        record = super().from_dict(raw, where=where)
-        try:
-            queries = {str(n): QuerySavepoint.from_dict(q) for n, q in record.queries.items()}  # type: ignore[arg-type]
-        except (AttributeError, KeyError, TypeError) as error:
-            msg = f"{where}: not a savepoint: {type(error).__name__}: {error}"
-            raise CorruptDocumentError(msg) from error
-        return dataclasses.replace(record, queries=queries)
 
 
 def without_checksums(paths: Iterable[str]) -> set[str]:
@@ -222,8 +257,3 @@ def check_origin(origin: str) -> str:
         msg = f"origin {origin!r}: use one of {', '.join(ORIGINS)}"
         raise ConfigError(msg)
     return origin
-
-
-def _plain(query: QuerySavepoint) -> dict[str, Any]:
-    files = [list(file[: 4 if file.holder else 3 if file.tag else 2]) for file in query.files]
-    return {**vars(query), "files": files}

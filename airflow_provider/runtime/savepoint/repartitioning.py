@@ -8,7 +8,7 @@ id that makes it a checkpoint; so one that was cut short is copied again.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from airflow_provider.runtime.checkpoint import CheckpointLogs, has_one_partition
 from airflow_provider.runtime.errors import ConfigError
@@ -19,11 +19,15 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from airflow_provider.runtime.savepoint.catalog import Savepoint
+    from airflow_provider.runtime.savepoint.records import SavedOperator
 
 Repartition = Callable[[str, CheckpointLogs, int], None]
 """Appends the batch to a checkpoint: its address as Spark writes it, its logs, how many."""
 
 PROVIDER: Final = "rocksdb"
+MAX_PARTITIONS: Final = 32_768
+"""As in Flink. Each is a task of every batch and a folder of every stateful operator; far above it
+Spark fails only when everything is copied, or its driver has no memory left to plan a batch."""
 KINDS: Final = frozenset(
     {
         "applyInPandasWithState",
@@ -45,10 +49,10 @@ def check_partitions(partitions: int | None) -> None:
     """Refuse a number that cannot be one of partitions.
 
     Raises:
-        ConfigError: it is less than 1.
+        ConfigError: it is less than 1, or more than :data:`MAX_PARTITIONS`.
     """
-    if partitions is not None and partitions < 1:
-        msg = f"partitions {partitions}: state has at least 1 partition"
+    if partitions is not None and not 1 <= partitions <= MAX_PARTITIONS:
+        msg = f"partitions {partitions}: state has from 1 to {MAX_PARTITIONS} partitions"
         raise ConfigError(msg)
 
 
@@ -107,7 +111,7 @@ def _find_obstacle(savepoint: Savepoint, name: str, *, skip_in_flight: bool) -> 
     return None
 
 
-def _has_one_partition(savepoint: Savepoint, name: str, operator: dict[str, Any]) -> bool:
+def _has_one_partition(savepoint: Savepoint, name: str, operator: SavedOperator) -> bool:
     files = savepoint.record.queries[name].files
     folder, place = f"state/{operator['id']}/", open_storage(savepoint.url)
     schemas = [f for f in files if f.path.startswith(folder) and f.path.endswith("/schema")]

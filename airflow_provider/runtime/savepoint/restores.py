@@ -3,49 +3,34 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Any
+import logging
+from typing import TYPE_CHECKING
 
 from airflow_provider.runtime.checkpoint import CheckpointLogs
-from airflow_provider.runtime.errors import CheckpointError
+from airflow_provider.runtime.clock import Clock, to_iso
+from airflow_provider.runtime.errors import CheckpointError, LeaseLostError
+from airflow_provider.runtime.jobdir import RewoundRecord
+from airflow_provider.runtime.places import (
+    RestoreRecord,
+    left_places,
+    newest_record,
+    next_number,
+    places,
+    record_path,
+    restore_records,
+)
 from airflow_provider.runtime.savepoint.records import REWIND_PREFIX
 from airflow_provider.runtime.sinks.records import EpochRecords
-from airflow_provider.runtime.storage import Document
+from airflow_provider.runtime.storage.trees import remove_tree
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from airflow_provider.runtime.jobdir import JobDirectory
+    from airflow_provider.runtime.lease import Lease
+    from airflow_provider.runtime.sinks.protocol import Fence
 
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class RestoreRecord(Document):
-    """``restores/<n>.json``: what the job's queries were set to.
-
-    Attributes:
-        savepoint: its address when it was restored; None for the job's very beginning.
-        taken: when it was taken, which tells it from another one at the same address.
-        claim_mode: ``claim`` when the savepoint went over to the job.
-        queries: per query its new ``query_id`` (None when it begins anew), the savepoint's query
-            that it goes on with (``from``), the ``batch`` it goes on after (-1 when it begins
-            anew), and ``replaces``, the id it had before, if any; its epochs up to ``stays`` are
-            not touched.
-        skipped: per query the batch in flight that was not run again, with its sources' offsets
-            before and after: these rows are lost.
-        partitions: how many the state is spread over; None for as many as it has.
-        outputs_stay: that what the queries have written stays, though they begin anew.
-        done: None until every query is restored.
-    """
-
-    number: int
-    savepoint: str | None
-    taken: str | None
-    claim_mode: str
-    queries: dict[str, dict[str, Any]]
-    skipped: dict[str, dict[str, Any]]
-    began: str
-    partitions: int | None = None
-    outputs_stay: bool = False
-    done: str | None = None
+log = logging.getLogger(__name__)
 
 
 class Restores:
@@ -56,6 +41,7 @@ class Restores:
     """
 
     def __init__(self, directory: JobDirectory) -> None:
+        self._directory = directory
         self._storage = directory.storage
         self._rewinds = f"{directory.url}/savepoints/{REWIND_PREFIX}"
 
@@ -73,23 +59,125 @@ class Restores:
 
     def newest_first(self) -> Iterator[RestoreRecord]:
         """Yield them all."""
-        numbers = [int(name.removesuffix(".json")) for name in self._storage.list("restores")]
-        for number in sorted(numbers, reverse=True):
-            record = RestoreRecord.read(self._storage, _path(number))
-            if record is not None:
-                yield record
+        return restore_records(self._storage)
 
-    def begin(self, record: RestoreRecord) -> RestoreRecord:
-        """Store the intent, or return the one that was faster."""
-        if record.put_if_absent(self._storage, _path(record.number)):
-            return record
-        return self.last() or record
+    def begin(self, record: RestoreRecord, fence: Fence) -> RestoreRecord:
+        """Store the intent under the next number, and return it as it was stored.
+
+        Args:
+            record: what to do; its number, places and token are chosen here.
+            fence: the lease of whoever restores.
+
+        Raises:
+            LeaseLostError: another driver has taken over. Nothing was stored.
+
+        Crash safety: the intent is there or not.
+        """
+        number = next_number(self._storage)
+        made = dict.fromkeys(record.queries, number)
+        kept = {name: at for name, at in record.places.items() if name in record.queries}
+        record = dataclasses.replace(
+            record,
+            number=number,
+            places={**places(self._storage), **made, **kept},
+            before=_last_number(self._directory),
+            token=fence.token,
+        )
+        # In this order: who takes over after this look puts a guard under the number chosen above.
+        fence.check()
+        if not record.put_if_absent(self._storage, record_path(number)):
+            msg = (
+                f"{self._storage.url}/{record_path(number)}: another driver has taken over and has "
+                "put it; nothing was restored"
+            )
+            raise LeaseLostError(msg)
+        return record
+
+    def undo(self, run_id: str, fence: Fence, at: str) -> None:
+        """Store that a run no longer counts which has written nothing: no query is restored.
+
+        Raises:
+            LeaseLostError: another driver has taken over. Nothing was stored.
+        """
+        nothing = dataclasses.replace(_empty(self._directory, at), undoes=[run_id])
+        self.begin(nothing, fence)
 
     def end(self, record: RestoreRecord, at: str) -> RestoreRecord:
         """Record that every query is restored."""
         done = dataclasses.replace(record, done=at)
-        done.put(self._storage, _path(record.number))
+        done.put(self._storage, record_path(record.number))
         return done
+
+    def remove_left(self) -> None:
+        """Remove the checkpoints that the queries have left. Idempotent.
+
+        Nobody reads them any more; who still writes there was taken for dead.
+        """
+        newest = self.last()
+        if newest is None or newest.done is None:
+            return
+        for path in left_places(self._storage, newest):
+            log.info("%s/%s: removed, the query was restored", self._storage.url, path)
+            remove_tree(self._storage.at(path).url)
+
+
+def guard_restores(directory: JobDirectory, lease: Lease, clock: Clock) -> None:
+    """Let no restore begin any more that a driver before this one was about to begin.
+
+    It may have looked at its lease, and be paused: what it would put then has the number that this
+    takes. And what it has begun to undo is undone before this one looks at any run. Where the
+    driver before has certainly ended there is nothing to do.
+
+    Args:
+        directory: the job directory.
+        lease: held by this driver, which has restored nothing yet.
+        clock: for the record's time.
+
+    Crash safety: one small record, or none.
+    """
+    if lease.token == 1 or lease.outlived(lease.token - 1):
+        return
+    _mark_undone(directory)
+    at = to_iso(clock.now())
+    number = next_number(directory.storage)
+    guard = dataclasses.replace(_empty(directory, at), number=number, token=lease.token)
+    if not guard.put_if_absent(directory.storage, record_path(number)):
+        _mark_undone(directory)
+
+
+def _mark_undone(directory: JobDirectory) -> None:
+    """Record of the runs that the newest restore undoes that they do not count. Idempotent.
+
+    Whoever was to do it may be paused, and come when a run of that name has gone on.
+    """
+    newest = newest_record(directory.storage)
+    if newest is None:
+        return
+    for run_id in newest.undoes:
+        directory.run(run_id).put_rewound(
+            RewoundRecord(run_id=run_id, savepoint=newest.savepoint, at=newest.began)
+        )
+
+
+def _last_number(directory: JobDirectory) -> int:
+    last = Restores(directory).last()
+    return last.number if last is not None else 0
+
+
+def _empty(directory: JobDirectory, at: str) -> RestoreRecord:
+    """Return a record that restores nothing."""
+    return RestoreRecord(
+        number=1,
+        savepoint=None,
+        taken=None,
+        claim_mode="no_claim",
+        queries={},
+        skipped={},
+        places=places(directory.storage),
+        before=_last_number(directory),
+        began=at,
+        done=at,
+    )
 
 
 def check_no_open_restore(directory: JobDirectory) -> None:
@@ -118,7 +206,3 @@ def open_restore(directory: JobDirectory, record: RestoreRecord) -> CheckpointEr
         f"again{how} to end it"
     )
     return CheckpointError(msg)
-
-
-def _path(number: int) -> str:
-    return f"restores/{number}.json"

@@ -2,16 +2,21 @@
 
 A restored query gets an id of its own, so that two jobs that come from one savepoint are two to
 every sink, and so that nothing that a driver of the time before may still do can reach the outputs:
-for the old id, the epochs after the savepoint count as taken back.
+for the old id, the epochs after the savepoint count as taken back. Its checkpoint gets a place of
+its own, so that nothing that such a driver's Spark may still write is ever read (places.py).
+
+Only one driver writes to a place before it counts. One that goes on with a restore that another one
+has begun takes a new number, and with it new ids and places for the queries that are not restored
+yet: the other one may wake up, and would go on copying and removing.
 
 =================================  =================================================================
 a crash                            the next call
 =================================  =================================================================
 before ``restores/<n>.json``       begins anew
-after it                           goes on: copies again, under the ids that the record has chosen
+after it                           copies again, to the places of ``restores/<n+1>.json``
 while state is repartitioned       copies again, and repartitions the copy
 after ``metadata`` of a query      finds the query restored
-after the record says done         does nothing
+after the record says done         removes the places that were left
 =================================  =================================================================
 
 Until it is done no driver runs the job. The savepoint itself is only read.
@@ -39,6 +44,7 @@ from airflow_provider.runtime.errors import (
     JobDrainedError,
     RefusedCheckpointError,
 )
+from airflow_provider.runtime.places import RestoreRecord, place
 from airflow_provider.runtime.savepoint.anew import plan_anew
 from airflow_provider.runtime.savepoint.catalog import open_savepoint
 from airflow_provider.runtime.savepoint.reading import saved_offsets
@@ -49,7 +55,7 @@ from airflow_provider.runtime.savepoint.repartitioning import (
     check_repartitionable,
     partitions_of,
 )
-from airflow_provider.runtime.savepoint.restores import RestoreRecord, Restores, open_restore
+from airflow_provider.runtime.savepoint.restores import Restores, open_restore
 from airflow_provider.runtime.savepoint.verifying import find_damage
 from airflow_provider.runtime.sinks.records import EpochRecords, TakeBackRecord, query_ids
 from airflow_provider.runtime.storage import Storage, open_storage
@@ -59,7 +65,7 @@ from airflow_provider.runtime.storage.trees import remove_tree
 from airflow_provider.runtime.topologies import put_topology
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from airflow_provider.runtime.jobdir import JobDirectory
     from airflow_provider.runtime.savepoint.catalog import Savepoint
@@ -105,6 +111,9 @@ def begin_restore(
     skip_in_flight: bool = False,
     partitions: int | None = None,
     outputs_stay: bool = False,
+    undoes: Sequence[str] = (),
+    supersedes: bool = False,
+    fence: Fence,
     clock: Clock,
 ) -> RestoreRecord:
     """Store the intent to set the job's queries to a savepoint, or find the one that was stored.
@@ -121,20 +130,27 @@ def begin_restore(
         partitions: spread the state over so many; None to leave it as it is. An open restore that
             asked otherwise is replaced, under new ids.
         outputs_stay: leave what the queries have written where it is; they begin anew beside it.
+        undoes: the runs that no longer count.
+        supersedes: take the place of an open restore of another savepoint, which may be gone.
+        fence: the lease.
         clock: for the record's time.
 
     Raises:
         ConfigError: an open restore is of another savepoint, the outputs hold epochs from after
             this one, or its state cannot be repartitioned.
         JobDrainedError, CheckpointError: see :func:`check_restorable`.
+        LeaseLostError: another driver has taken over.
 
     Crash safety: the intent is there or not.
     """
     restores = Restores(directory)
     last = restores.last()
-    taken = None if savepoint is None else savepoint.record.taken
-    if last is not None and last.done is None:
-        return _same_restore(directory, last, taken, partitions, clock)
+    which = (None, None) if savepoint is None else (savepoint.url, savepoint.record.taken)
+    before = last if last is not None and last.done is None else None
+    if before is not None and not (supersedes and (before.savepoint, before.taken) != which):
+        return _same_restore(
+            directory, before, which=which, partitions=partitions, fence=fence, clock=clock
+        )
     if savepoint is not None:
         check_restorable(savepoint)
     if savepoint is not None and partitions is not None:
@@ -142,22 +158,23 @@ def begin_restore(
     saved = {} if savepoint is None else savepoint.record.queries
     chosen = {name: saved.get(theirs) for name, theirs in names.items()}
     record = RestoreRecord(
-        number=last.number + 1 if last else 1,
-        savepoint=savepoint.url if savepoint else None,
-        taken=taken,
+        number=0,  # chosen when it is stored
+        savepoint=which[0],
+        taken=which[1],
         claim_mode=claim_mode,
         queries={
             name: plan_anew(directory, name)
             if outputs_stay
-            else _plan(directory, name, names[name], query)
+            else _plan(directory, name, names[name], query, before)
             for name, query in chosen.items()
         },
         skipped=_skipped(savepoint, names) if savepoint and skip_in_flight else {},
         partitions=partitions,
         outputs_stay=outputs_stay,
+        undoes=list(dict.fromkeys([*(before.undoes if before else ()), *undoes])),
         began=to_iso(clock.now()),
     )
-    return restores.begin(record)
+    return restores.begin(record, fence)
 
 
 def finish_restore(
@@ -171,7 +188,7 @@ def finish_restore(
 
     Args:
         directory: the job directory; the caller holds its lease.
-        record: what to do.
+        record: what to do; one that another driver has begun goes on under a number of its own.
         fence: the lease.
         clock: for the records' times.
         repartition: needed for a record that asks for partitions.
@@ -183,33 +200,78 @@ def finish_restore(
 
     Crash safety: calling it again completes it.
     """
-    if record.done is not None:
-        return record
+    restores = Restores(directory)
+    if record.done is None:
+        record = _restore(
+            directory, record, restores, fence=fence, clock=clock, repartition=repartition
+        )
+        failpoints.hit("restore.done")
+    restores.remove_left()
+    failpoints.hit("restore.removed")
+    return record
+
+
+def _restore(
+    directory: JobDirectory,
+    record: RestoreRecord,
+    restores: Restores,
+    *,
+    fence: Fence,
+    clock: Clock,
+    repartition: Repartition | None,
+) -> RestoreRecord:
     savepoint = open_savepoint(record.savepoint) if record.savepoint else None
     if record.partitions is not None and repartition is None:
         raise open_restore(directory, record)
+    if record.token != fence.token:
+        record = _taken_over(directory, record, restores, fence, clock)
     for name in record.queries:
         fence.check()
         _retire(directory, name, record, clock)
         _restore_query(directory, name, record, savepoint, repartition)
         failpoints.hit("restore.restored_one")
     fence.check()
-    done = Restores(directory).end(record, to_iso(clock.now()))
-    failpoints.hit("restore.done")
-    return done
+    return restores.end(record, to_iso(clock.now()))
+
+
+def _taken_over(
+    directory: JobDirectory,
+    record: RestoreRecord,
+    restores: Restores,
+    fence: Fence,
+    clock: Clock,
+) -> RestoreRecord:
+    """Return the same restore as this driver's own; what is restored of it stays."""
+    restored = {
+        name
+        for name, plan in record.queries.items()
+        if plan["query_id"] is not None
+        and CheckpointLogs(_place_of(directory, name, record)).query_id() == plan["query_id"]
+    }
+    queries = {
+        name: plan if name in restored else {**plan, "query_id": _new_id(plan)}
+        for name, plan in record.queries.items()
+    }
+    places = {name: at for name, at in record.places.items() if name in restored}
+    began = to_iso(clock.now())
+    mine = dataclasses.replace(record, queries=queries, places=places, began=began)
+    return restores.begin(mine, fence)
 
 
 def _same_restore(
     directory: JobDirectory,
     last: RestoreRecord,
-    taken: str | None,
+    *,
+    which: tuple[str | None, str | None],
     partitions: int | None,
+    fence: Fence,
     clock: Clock,
 ) -> RestoreRecord:
-    if last.taken != taken:
+    if (last.savepoint, last.taken) != which:
         msg = (
             f"{directory.url}: a restore of {last.savepoint or 'the beginning'} began at "
-            f"{last.began} and did not end; end that one first"
+            f"{last.began} and did not end; give that command again, or set the job to another "
+            "savepoint with 'spark-stream savepoint restore'"
         )
         raise ConfigError(msg)
     if last.partitions == partitions:
@@ -220,13 +282,9 @@ def _same_restore(
         check_repartitionable(savepoint, theirs, skip_in_flight=bool(last.skipped))
     queries = {name: {**plan, "query_id": _new_id(plan)} for name, plan in last.queries.items()}
     anew = dataclasses.replace(
-        last,
-        number=last.number + 1,
-        partitions=partitions,
-        queries=queries,
-        began=to_iso(clock.now()),
+        last, partitions=partitions, queries=queries, places={}, began=to_iso(clock.now())
     )
-    return Restores(directory).begin(anew)
+    return Restores(directory).begin(anew, fence)
 
 
 def _new_id(plan: Mapping[str, Any]) -> str | None:
@@ -234,10 +292,24 @@ def _new_id(plan: Mapping[str, Any]) -> str | None:
 
 
 def _plan(
-    directory: JobDirectory, name: str, theirs: str, query: QuerySavepoint | None
+    directory: JobDirectory,
+    name: str,
+    theirs: str,
+    query: QuerySavepoint | None,
+    before: RestoreRecord | None,
 ) -> dict[str, Any]:
-    """Choose what becomes of one query, and see that its outputs hold nothing that would repeat."""
+    """Choose what becomes of one query, and see that its outputs hold nothing that would repeat.
+
+    Args:
+        directory: the job directory.
+        name: the query.
+        theirs: the savepoint's query that it goes on with.
+        query: what is saved of that; None to begin anew.
+        before: the open restore whose place this takes; it may not have retired the query's id.
+    """
     replaces = CheckpointLogs(directory.checkpoint(name)).query_id()
+    if replaces is None and before is not None:
+        replaces = before.queries.get(name, {}).get("replaces")
     batch = query.epoch if query is not None else -1
     _check_nothing_after(directory, name, batch)
     return {
@@ -298,12 +370,17 @@ def _retire(directory: JobDirectory, name: str, record: RestoreRecord, clock: Cl
             TakeBackRecord(
                 query_id=plan["replaces"],
                 run_id="",
-                first_epoch=plan.get("stays", plan["batch"]) + 1,
+                first_epoch=(plan["stays"] if "stays" in plan else plan["batch"]) + 1,
                 outputs_stay=record.outputs_stay,
                 began=now,
                 done=now,
             )
         )
+
+
+def _place_of(directory: JobDirectory, name: str, record: RestoreRecord) -> Storage:
+    """Return where this restore puts a query's checkpoint, whatever counts by now."""
+    return directory.storage.at(place(name, record.places.get(name, 0)))
 
 
 def _restore_query(
@@ -313,17 +390,16 @@ def _restore_query(
     savepoint: Savepoint | None,
     repartition: Repartition | None,
 ) -> None:
-    checkpoint = directory.checkpoint(name)
+    checkpoint = _place_of(directory, name, record)
     logs = CheckpointLogs(checkpoint)
     plan, is_skipped = record.queries[name], name in record.skipped
     query_id, theirs = plan["query_id"], plan["from"]
     if query_id is not None and logs.query_id() == query_id:
         return
-    checkpoint.delete(_METADATA)
-    remove_tree(checkpoint.url)
-    failpoints.hit("restore.removed")
     if query_id is None or savepoint is None:
         return
+    checkpoint.delete(_METADATA)
+    remove_tree(checkpoint.url)  # what an earlier call of this driver's has left
     _copy(checkpoint, savepoint, theirs, is_skipped=is_skipped)
     failpoints.hit("restore.copied")
     batch = savepoint.record.queries[theirs].batch

@@ -12,11 +12,15 @@ from airflow_provider.runtime.drains import (
     ended_sources,
     sources_end,
 )
-from airflow_provider.runtime.errors import UnknownJobError
-from airflow_provider.runtime.jobdir import JobDirectory, check_name, known_job
+from airflow_provider.runtime.errors import SavepointError, UnknownJobError
+from airflow_provider.runtime.jobdir import JobDirectory, known_job
 from airflow_provider.runtime.lease import TAKEABLE, LeaseObserver
+from airflow_provider.runtime.names import check_name
+from airflow_provider.runtime.places import place, places
+from airflow_provider.runtime.runs import newest_run
 from airflow_provider.runtime.savepoint.choosing import Seen
 from airflow_provider.runtime.savepoint.refusing import refusing
+from airflow_provider.runtime.savepoint.restores import Restores
 from airflow_provider.runtime.sinks.records import EpochRecords, query_ids
 from airflow_provider.runtime.storage import open_storage
 from airflow_provider.runtime.topologies import kept_topology
@@ -26,6 +30,7 @@ if TYPE_CHECKING:
 
     from airflow_provider.runtime.checkpoint import Marks
     from airflow_provider.runtime.clock import Clock
+    from airflow_provider.runtime.jobdir import RunRecord
     from airflow_provider.runtime.storage import Storage
 
 
@@ -67,7 +72,7 @@ class SourceQuery:
         records.check_standing()
         if not records.has_own():
             return None  # Spark's own sink, or nothing was written since the restore
-        return max((records.history().last_epoch, *records.find().published))
+        return records.find().newest
 
     def ended_by(self, batch: int) -> EndedSources | None:
         """Return which of its sources had ended by a batch, while others went on."""
@@ -119,6 +124,10 @@ class Source:
         run_id: the last run; None when there was none.
         queries: in the order of the job: upstream before downstream.
         is_driven: tells whether a driver may be alive.
+        check_current: refuses a source that is not the job's any more, because the job was set
+            back; raises SavepointError.
+        restores: see :class:`~.records.SavepointRecord`.
+        token: the same.
     """
 
     url: str
@@ -126,6 +135,9 @@ class Source:
     run_id: str | None
     queries: tuple[SourceQuery, ...]
     is_driven: Callable[[], bool]
+    check_current: Callable[[], None] = lambda: None
+    restores: int = 0
+    token: int = 0
 
     def look(self, query: SourceQuery) -> Seen:
         """Look at a query once."""
@@ -137,6 +149,7 @@ def job_source(job_dir: str, clock: Clock) -> Source:
 
     Raises:
         UnknownJobError: no job there, or it has never started a query.
+        SavepointError: it is being set back.
         ConfigError: it cannot be read.
     """
     with refusing(job_dir, "read"):
@@ -144,13 +157,13 @@ def job_source(job_dir: str, clock: Clock) -> Source:
 
 
 def _job_source(directory: JobDirectory, clock: Clock) -> Source:
-    runs = directory.run_ids()
-    names = _in_job_order(directory, runs)
-    queries = [
-        SourceQuery(name, directory.checkpoint(name), directory)
-        for name in names
-        if CheckpointLogs(directory.checkpoint(name)).exists()
+    counting = _Counting(directory)
+    last = newest_run(directory)
+    found = [
+        SourceQuery(name, directory.storage.at(counting.place(name)), directory)
+        for name in _in_job_order(directory, last)
     ]
+    queries = tuple(query for query in found if query.logs.exists())
     if not queries:
         msg = (
             f"{directory.url}: no query of the job has a checkpoint (none was started yet, or it "
@@ -158,19 +171,59 @@ def _job_source(directory: JobDirectory, clock: Clock) -> Source:
         )
         raise UnknownJobError(msg)
     observer = LeaseObserver(directory.storage, clock)
+    lease = observer.current()
     return Source(
         url=directory.url,
         job=directory.name(),
-        run_id=runs[-1] if runs else None,
-        queries=tuple(queries),
+        run_id=last.run_id if last is not None else None,
+        queries=queries,
         is_driven=lambda: observer.look()[1] not in TAKEABLE,
+        check_current=counting.check,
+        restores=counting.restores,
+        token=lease.token if lease is not None else 0,
     )
 
 
-def _in_job_order(directory: JobDirectory, runs: list[str]) -> list[str]:
+class _Counting:
+    """Which checkpoints of a job counted at one moment, all of them of one history.
+
+    Raises:
+        SavepointError: the job is being set back.
+    """
+
+    def __init__(self, directory: JobDirectory) -> None:
+        self._directory = directory
+        last = Restores(directory).last()
+        if last is not None and last.done is None:
+            msg = (
+                f"{directory.url}: the job is being set to {last.savepoint or 'its beginning'}; "
+                "give this command again when that has ended"
+            )
+            raise SavepointError(msg)
+        self._places = last.places if last is not None else {}
+        self.restores = last.number if last is not None else 0
+
+    def place(self, query: str) -> str:
+        """Return where the checkpoint of a query lies."""
+        return place(query, self._places.get(query, 0))
+
+    def check(self) -> None:
+        """Refuse to go on when others count now.
+
+        Raises:
+            SavepointError: the job was set back.
+        """
+        if places(self._directory.storage) != self._places:
+            msg = (
+                f"{self._directory.url}: the job was set back meanwhile, so what was read of it "
+                "does not count any more; give this command again"
+            )
+            raise SavepointError(msg)
+
+
+def _in_job_order(directory: JobDirectory, last: RunRecord | None) -> list[str]:
     """Return the queries as the last run declared them; the others after them."""
-    record = directory.run(runs[-1]).record() if runs else None
-    declared = [*record.starting] if record is not None else []
+    declared = [*last.starting] if last is not None else []
     return [*declared, *(n for n in directory.query_names() if n not in declared)]
 
 

@@ -10,6 +10,7 @@ from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.readplaces import ReadPlace
 from airflow_provider.runtime.savepoint.catalog import open_savepoint
 from airflow_provider.runtime.savepoint.continuing import Continuation
+from airflow_provider.runtime.savepoint.holding import held_savepoint
 from airflow_provider.runtime.savepoint.repartitioning import (
     check_repartitionable,
 )
@@ -111,19 +112,21 @@ class StartingPoint:
 
         Crash safety: calling it again completes it.
         """
+        Restores(self._directory).remove_left()
         if self._url is None or self._has_begun():
             self._continuation.restore(fence, clock)
             return
-        savepoint = self._open()
-        record = begin_restore(
-            self._directory,
-            savepoint,
-            names=self._names(savepoint),
-            partitions=self._partitions,
-            clock=clock,
-        )
-        repartition = self._make_repartition() if self._partitions is not None else None
-        finish_restore(self._directory, record, fence, clock, repartition)
+        with held_savepoint(self._url, clock) as savepoint:
+            record = begin_restore(
+                self._directory,
+                savepoint,
+                names=self._names(savepoint),
+                partitions=self._partitions,
+                fence=fence,
+                clock=clock,
+            )
+            repartition = self._make_repartition() if self._partitions is not None else None
+            finish_restore(self._directory, record, fence, clock, repartition)
 
     def _has_begun(self) -> bool:
         """Tell whether the job has begun from this savepoint already."""

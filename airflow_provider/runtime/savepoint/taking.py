@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from airflow_provider.runtime import failpoints
 from airflow_provider.runtime.checkpoint import (
-    MAX_WATERMARK_MS,
     Inventory,
+    is_of_drain,
     readdress,
     take_inventory,
 )
@@ -26,10 +26,18 @@ from airflow_provider.runtime.errors import (
     MissingStateError,
     SavepointError,
 )
-from airflow_provider.runtime.jobdir import check_name
+from airflow_provider.runtime.names import check_name
 from airflow_provider.runtime.savepoint.catalog import Savepoint
 from airflow_provider.runtime.savepoint.choosing import NothingYet, Take, choose
-from airflow_provider.runtime.savepoint.claims import claim, claim_names, release
+from airflow_provider.runtime.savepoint.claims import (
+    TAKE,
+    ClaimRecord,
+    check_claimable,
+    claim,
+    is_held,
+    release,
+    withdraw,
+)
 from airflow_provider.runtime.savepoint.records import (
     MANIFEST,
     QuerySavepoint,
@@ -94,7 +102,10 @@ def take_savepoint(
         RefusedCheckpointError: the checkpoint lacks files, or they are damaged; the message names
             them.
         CheckpointError: the same, found in the copy; nothing is left of it.
-        SavepointError: Spark was faster at removing files than this at copying them, each time.
+        SavepointError: Spark was faster at removing files than this at copying them, each time;
+            the job was set back meanwhile; or somebody took this process for dead, and has
+            removed what was copied.
+        SavepointBusyError: somebody else is taking one there, or removing one.
 
     Crash safety: without ``savepoint.json``, which is put last, there is no savepoint; what was
     copied is removed by the next retention, or the next taker of the same name.
@@ -107,8 +118,9 @@ def take_savepoint(
     with refusing(source.url, "read"):
         taker.check()
     with refusing(target.url, "written"):
-        _claim_empty(target, clock)
+        mine = _claim_empty(target, clock)
     try:
+        queries = taker.take()
         record = SavepointRecord(
             name=name,
             origin=origin,
@@ -116,37 +128,83 @@ def take_savepoint(
             job=source.job,
             run_id=source.run_id,
             source=source.url,
-            queries=taker.take(),
+            queries=queries,
+            restores=source.restores,
+            token=source.token,
+            beside=taker.beside,
             taken=to_iso(clock.now()),
         )
         failpoints.hit("savepoint.copied")
-        record.put(target, MANIFEST)
+        _complete(target, mine, record)
     except BaseException:
-        _give_up(target)
+        _give_up(target, mine)
         raise
     failpoints.hit("savepoint.put")
     release(target)
     return Savepoint(target.url, record)
 
 
-def _claim_empty(target: Storage, clock: Clock) -> None:
+def _claim_empty(target: Storage, clock: Clock) -> ClaimRecord:
     """Claim the folder for a new savepoint; what a dead taker has left there is removed."""
-    claims = set(claim_names(target))
-    if target.exists(MANIFEST):
-        msg = f"{target.url}: there is a savepoint of this name; choose another one"
-        raise ConfigError(msg)
-    if not claims and target.list(""):
-        msg = f"{target.url}: the folder is not empty; choose another one"
-        raise ConfigError(msg)
-    claim(target, "take", clock)
+    names = target.list("")
+    if MANIFEST in names:
+        raise _taken(target)
+    check_claimable(target, names)
+    mine = claim(target, TAKE, clock)
+    if target.exists(MANIFEST):  # it was completed since the look
+        withdraw(target, mine)
+        raise _taken(target)
     failpoints.hit("savepoint.claimed")
-    if target.exists("queries"):
+    if "queries" in names:
         remove_tree(f"{target.url}/queries")
+    return mine
 
 
-def _give_up(target: Storage) -> None:
+def _taken(target: Storage) -> ConfigError:
+    msg = f"{target.url}: there is a savepoint of this name; choose another one"
+    return ConfigError(msg)
+
+
+def _complete(target: Storage, mine: ClaimRecord, record: SavepointRecord) -> None:
+    """Put the record, if what it names is there before it and after it.
+
+    Raises:
+        SavepointError: somebody took this process for dead. The record is not there.
+        CheckpointError: a file is gone. The same.
+    """
+    if not is_held(target, mine) or not record.put_if_absent(target, MANIFEST):
+        raise _overtaken(target)
+    try:
+        _check_complete(target, mine, record)
+    except BaseException:
+        # While it is there nobody else completes one here, so it is this one's.
+        target.delete(MANIFEST)
+        raise
+
+
+def _check_complete(target: Storage, mine: ClaimRecord, record: SavepointRecord) -> None:
+    for name, query in record.queries.items():
+        if damage := find_damage(target, name, query, verified_bytes=0):
+            raise CheckpointError(damage[0])
+    if not is_held(target, mine):
+        raise _overtaken(target)
+
+
+def _overtaken(target: Storage) -> SavepointError:
+    msg = (
+        f"{target.url}: somebody has claimed the folder meanwhile, and may have removed what was "
+        "copied; take the savepoint again"
+    )
+    return SavepointError(msg)
+
+
+def _give_up(target: Storage, mine: ClaimRecord) -> None:
     """Remove what was copied; what cannot be removed now is garbage that retention removes."""
     try:
+        if not is_held(target, mine):
+            log.warning("%s: left to whoever has claimed it meanwhile", target.url)
+            return
+        target.delete(MANIFEST)  # put, and the answer lost
         remove_tree(f"{target.url}/queries")
         release(target)
         remove_if_empty(target.url)
@@ -157,6 +215,7 @@ def _give_up(target: Storage) -> None:
 class _Listed(NamedTuple):
     """What is needed for one choice, and all that its checkpoint had when it was listed."""
 
+    query_id: str
     choice: Take
     inventory: Inventory
     found: Mapping[str, FileFacts]
@@ -179,6 +238,7 @@ class _Taker:
         self._aligned_timeout_s = aligned_timeout_s
         self._verified_bytes = verified_bytes
         self._held = Held({})
+        self.beside: list[str] = []
         self._checked: dict[str, _Listed] = {}
 
     def check(self) -> None:
@@ -191,31 +251,44 @@ class _Taker:
 
         Downstream ones are taken first: so none has read what its upstream's copy lacks.
         """
-        self._held = held_beside(self._target)
+        self._held = held_beside(self._target, self._clock)
+        self.beside = self._held.savepoints
         taken = {
             query.name: self._until_complete(query, self._copy, self._aligned_timeout_s)
             for query in reversed(self._source.queries)
         }
+        self._source.check_current()
         return {query.name: taken[query.name] for query in self._source.queries}
 
     def _until_complete(
         self,
         query: SourceQuery,
-        act: Callable[[SourceQuery, Take], T],
+        act: Callable[[SourceQuery, Take, str], T],
         aligned_timeout_s: float,
     ) -> T:
-        """Call *act* on a batch, and on a newer one when Spark has removed files meanwhile."""
+        """Call *act* on a batch, and on a newer one when Spark has removed files meanwhile.
+
+        What was read of two histories, because the checkpoint was replaced meanwhile, is read anew:
+        in both the files have the same names. Its id goes first, and comes last.
+        """
         lost: MissingStateError | None = None
         before = -1
         for _ in range(_TRIES):
+            self._source.check_current()
+            query_id = str(query.logs.query_id())
             choice = self._choose(query, aligned_timeout_s)
             if lost is not None and choice.batch <= before:
                 raise lost
             try:
-                return act(query, choice)
+                made = act(query, choice, query_id)
             except MissingStateError as error:
                 log.info("%s: batch %s: %s", query.checkpoint.url, choice.batch, error)
                 lost, before = error, choice.batch
+                continue
+            if str(query.logs.query_id()) == query_id:
+                return made
+            log.info("%s: was replaced while it was read", query.checkpoint.url)
+            lost, before = None, -1
         msg = (
             f"{query.checkpoint.url}: Spark removed files {_TRIES} times while they were copied "
             f"(last: {lost}); let it keep more batches: spark.sql.streaming.minBatchesToRetain"
@@ -240,9 +313,12 @@ class _Taker:
             self._clock.sleep(_POLL_S)
             now = self._source.look(query)
 
-    def _inventory(self, query: SourceQuery, choice: Take) -> _Listed:
+    def _inventory(self, query: SourceQuery, choice: Take, query_id: str) -> _Listed:
         """List what is needed, and all there is."""
-        found = facts_under(query.checkpoint.url)
+        try:
+            found = facts_under(query.checkpoint.url)
+        except FileNotFoundError as error:  # all of it
+            raise MissingStateError(query.checkpoint.url, choice.batch, ("metadata",)) from error
         sizes = {path: facts.size for path, facts in found.items()}
         inventory = take_inventory(
             sizes,
@@ -251,20 +327,19 @@ class _Taker:
             planned=choice.planned,
             where=query.checkpoint.url,
         )
-        return _Listed(choice, inventory, found)
+        return _Listed(query_id, choice, inventory, found)
 
-    def _copy(self, query: SourceQuery, choice: Take) -> QuerySavepoint:
+    def _copy(self, query: SourceQuery, choice: Take, query_id: str) -> QuerySavepoint:
         """Copy the state after a batch; from the list that the check has made, if it is of that."""
         checked = self._checked.pop(query.name, None)
-        if checked is not None and checked.choice == choice:
+        if checked is not None and (checked.choice, checked.query_id) == (choice, query_id):
             with suppress(MissingStateError):  # another list may do without what is gone
                 return self._copy_listed(query, checked)
-        return self._copy_listed(query, self._inventory(query, choice))
+        return self._copy_listed(query, self._inventory(query, choice, query_id))
 
     def _copy_listed(self, query: SourceQuery, listed: _Listed) -> QuerySavepoint:
         remove_tree(self._folder_of(query))  # what a lost race has left
-        choice, inventory, found = listed
-        query_id = str(query.logs.query_id())
+        query_id, choice, inventory, found = listed
         shared = self._held.where(query_id, inventory.files, found)
         anew = self._rewritten(query, inventory)
         left_out = without_checksums(inventory.addressed)
@@ -308,7 +383,7 @@ def _describe(
     entry = query.logs.offsets(choice.batch)
     before = query.ended_by(choice.batch)
     topology = query.topology(len(entry.sources))
-    drained = entry.watermark_ms == MAX_WATERMARK_MS
+    drained = is_of_drain(entry.watermark_ms)
     ended = query.has_ended(choice.batch + choice.planned)
     finished = ended and not choice.planned and (drained or not inventory.operators)
     marks = query.marks(topology, choice.batch, ended=ended, drained=drained, finished=finished)

@@ -1,0 +1,384 @@
+"""Who is at a savepoint: takers that were taken for dead, removers, and any number of readers."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from airflow_provider.runtime import failpoints
+from airflow_provider.runtime.clock import to_iso
+from airflow_provider.runtime.errors import (
+    CheckpointError,
+    ConfigError,
+    SavepointBusyError,
+    SavepointError,
+    UnknownJobError,
+)
+from airflow_provider.runtime.process import ProcessIdentity
+from airflow_provider.runtime.restore import restore_job
+from airflow_provider.runtime.savepoint import (
+    Retention,
+    Savepoint,
+    collect_garbage,
+    dispose,
+    find_savepoints,
+    held_savepoint,
+    job_source,
+    open_savepoint,
+    retain,
+    take_savepoint,
+    verify_savepoint,
+)
+from airflow_provider.runtime.savepoint.claims import ReaderRecord, claim, is_held
+from tests.unit.savepoint_refusals import rights
+from tests.unit.support import EpochBench, FakeClock, FakeSink
+
+ELSEWHERE = ProcessIdentity(host="elsewhere", space="other-boot/pid:[1]", processes=((7, 7),))
+TWO_DAYS = dt.timedelta(days=2)
+
+
+@pytest.fixture
+def job(tmp_path) -> EpochBench:
+    return EpochBench(tmp_path / "job", FakeSink()).begun().published(2)
+
+
+@pytest.fixture
+def root(job):
+    return job.storage.at("savepoints")
+
+
+def take(job: EpochBench, name: str = "s1") -> Savepoint:
+    source = job_source(job.storage.url, job.clock)
+    url = f"{job.storage.url}/savepoints/{name}"
+    return take_savepoint(source, url, origin="periodic", aligned_timeout_s=0, clock=job.clock)
+
+
+def at_failpoint(monkeypatch, name: str, act) -> None:
+    """Let somebody else act while a process stands at a failpoint."""
+    real = failpoints.hit
+
+    def hit(point: str) -> None:
+        if point == name:
+            act()
+        real(point)
+
+    monkeypatch.setattr(failpoints, "hit", hit)
+
+
+def overtake(place) -> None:
+    """Claim a folder that is claimed, as somebody who has taken its owner for dead."""
+    raw = json.loads(place.read("taking.1.json"))
+    place.put("taking.2.json", json.dumps({**raw, "token": 2, "nonce": "another"}).encode())
+
+
+def from_elsewhere(place, name: str) -> None:
+    """Let a document of this process say that another machine has put it."""
+    raw = json.loads(place.read(name))
+    place.put(name, json.dumps({**raw, "owner": ELSEWHERE.to_dict()}).encode())
+
+
+# --- takers -------------------------------------------------------------------------------------
+
+
+def test_no_clock_ends_the_claim_of_a_living_process(job, root, monkeypatch):
+    """
+    A collector on this machine sees that the taker lives, however old its clock makes the claim.
+    """
+    later = FakeClock(job.clock.now() + TWO_DAYS)
+    at_failpoint(
+        monkeypatch, "savepoint.copied", lambda: retain(root.url, Retention(keep=1), clock=later)
+    )
+
+    assert [] == verify_savepoint(take(job))
+
+
+def test_a_taker_that_was_taken_for_dead_gives_up(job, root, monkeypatch):
+    """
+    Before it puts savepoint.json it looks for its claim, and finds it overtaken.
+    """
+    later = FakeClock(job.clock.now() + TWO_DAYS)
+
+    def collect() -> None:
+        from_elsewhere(root.at("s1"), "taking.1.json")
+        assert ["s1"] == collect_garbage(root.url, clock=later)
+
+    at_failpoint(monkeypatch, "savepoint.copied", collect)
+
+    with pytest.raises(SavepointError, match="s1: somebody has claimed the folder meanwhile"):
+        take(job)
+    assert [] == root.list("")
+
+
+def test_a_taker_that_was_overtaken_leaves_the_folder_to_its_new_owner(job, root, monkeypatch):
+    """
+    Neither its files nor its claim are touched by who comes late.
+    """
+    at_failpoint(monkeypatch, "savepoint.copied", lambda: overtake(root.at("s1")))
+
+    with pytest.raises(SavepointError, match="claimed the folder meanwhile"):
+        take(job)
+    assert ["queries", "taking.1.json", "taking.2.json"] == root.list("s1")
+    assert root.exists("s1/queries/q/metadata")
+
+
+def test_files_that_go_while_the_record_is_put_make_no_savepoint(job, root, monkeypatch):
+    """
+    The sizes are looked at after savepoint.json as well: what lacks a file does not stay.
+    """
+    put = type(root).put_if_absent
+
+    def put_late(storage, path: str, data: bytes) -> bool:
+        if path == "savepoint.json":
+            (Path(root.url) / "s1/queries/q/commits/1").unlink()
+        return put(storage, path, data)
+
+    monkeypatch.setattr(type(root), "put_if_absent", put_late)
+
+    with pytest.raises(CheckpointError, match="commits/1: is missing"):
+        take(job)
+    assert [] == root.list("")
+
+
+def test_a_taker_that_is_overtaken_at_the_last_moment_takes_its_record_back(job, root, monkeypatch):
+    """
+    The claim is looked at after savepoint.json as well: who has claimed it may be removing files.
+    """
+    put = type(root).put_if_absent
+
+    def put_and_lose(storage, path: str, data: bytes) -> bool:
+        was_put = put(storage, path, data)
+        if path == "savepoint.json":
+            overtake(root.at("s1"))
+        return was_put
+
+    monkeypatch.setattr(type(root), "put_if_absent", put_and_lose)
+
+    with pytest.raises(SavepointError, match="claimed the folder meanwhile"):
+        take(job)
+    assert ["queries", "taking.1.json", "taking.2.json"] == root.list("s1")
+
+
+@pytest.mark.parametrize("arrives", ["savepoint.json", "job.json"])
+def test_garbage_that_is_none_any_more_is_left(job, root, monkeypatch, arrives):
+    """
+    It was completed, or a job has begun there, between the look and the collector's claim.
+    """
+    root.put("s1/queries/q/metadata", b"{}")
+    claim(root.at("s1"), "take", job.clock)
+    from_elsewhere(root.at("s1"), "taking.1.json")
+    at_failpoint(monkeypatch, "savepoint.collecting", lambda: root.put(f"s1/{arrives}", b"{}"))
+
+    assert [] == collect_garbage(root.url, clock=FakeClock(job.clock.now() + TWO_DAYS))
+    assert b"{}" == root.read("s1/queries/q/metadata")
+
+
+def test_a_savepoint_that_was_completed_since_the_look_stays(job, root, monkeypatch):
+    """
+    Two takers of one name: the slower one finds the other's savepoint after its own claim.
+    """
+    first = take(job)
+    saved = Path(first.url) / "savepoint.json"
+    hidden = saved.rename(saved.with_name("taking.9.json"))  # as it looked before
+    listed = type(root).list
+
+    def list_early(storage, path: str) -> list[str]:
+        found = listed(storage, path)
+        if hidden.exists():
+            hidden.rename(saved)
+            return ["queries", "taking.1.json"]
+        return found
+
+    monkeypatch.setattr(type(root), "list", list_early)
+
+    with pytest.raises(ConfigError, match="there is a savepoint of this name"):
+        take(job)
+    assert [] == verify_savepoint(open_savepoint(first.url))
+    assert ["queries", "savepoint.json"] == root.list("s1")
+
+
+def test_a_folder_with_a_claim_and_something_else_is_not_taken(job, root):
+    """
+    A claim alone gives no right to what somebody else has put there.
+    """
+    claim(root.at("s1"), "remove", FakeClock(job.clock.now() - TWO_DAYS))
+    from_elsewhere(root.at("s1"), "taking.1.json")
+    root.put("s1/notes.txt", b"mine")
+
+    with pytest.raises(ConfigError, match="s1: the folder is not empty"):
+        take(job)
+    assert b"mine" == root.read("s1/notes.txt")
+
+
+# --- readers ------------------------------------------------------------------------------------
+
+
+def test_many_readers_hold_a_savepoint(job, root):
+    """
+    While one of them is left nobody removes it; then anybody may.
+    """
+    saved = take(job)
+    with held_savepoint(saved.url, job.clock) as one:
+        with held_savepoint(saved.url, job.clock) as two:
+            assert saved == one == two
+        for _ in range(2):
+            with pytest.raises(SavepointBusyError, match="s1: this savepoint is being restored"):
+                dispose(saved.url, clock=job.clock)
+        assert ["s1"] == [s.folder for s in find_savepoints(root)[0]]
+        assert [] == [name for name in root.list("s1") if "taking" in name]
+
+    dispose(saved.url, clock=job.clock)
+    assert [] == root.list("")
+
+
+def test_retention_leaves_what_is_being_restored(job, root):
+    """
+    It goes on with the others, and says what stays.
+    """
+    first, second = take(job, "s1"), take(job, "s2")
+    third = take(job, "s3")
+
+    with held_savepoint(first.url, job.clock):
+        assert ["s2"] == retain(root.url, Retention(keep=1), clock=job.clock)
+
+    assert second.url not in {s.url for s in find_savepoints(root)[0]}
+    assert ["s1"] == retain(root.url, Retention(keep=1, just_taken=third), clock=job.clock)
+
+
+def test_nothing_is_removed_while_a_restore_copies(job, root, tmp_path, monkeypatch):
+    """
+    A retention that comes in the middle leaves the savepoint, and the restore ends.
+    """
+    saved = take(job)
+    take(job, "s2")
+    seen: list[list[str]] = []
+    at_failpoint(
+        monkeypatch,
+        "restore.copied",
+        lambda: seen.append(retain(root.url, Retention(keep=1), clock=job.clock)),
+    )
+
+    restore_job(str(tmp_path / "new"), saved.url, clock=job.clock)
+
+    assert [[]] == seen
+    assert ["queries", "savepoint.json"] == root.list("s1")
+
+
+def test_a_reader_gives_way_to_a_remover(job, root, monkeypatch):
+    """
+    It looks for one after it has put its own document, so that one of the two sees the other.
+    """
+    saved = take(job)
+
+    def read() -> None:
+        with (
+            pytest.raises(SavepointBusyError, match="being removed"),
+            held_savepoint(saved.url, job.clock),
+        ):
+            pass
+
+    at_failpoint(monkeypatch, "savepoint.removing", read)
+
+    dispose(saved.url, clock=job.clock)
+    assert [] == root.list("")
+
+
+def test_a_dead_reader_holds_nothing(job, root):
+    """
+    A process that was killed in a restore does not keep the savepoint for ever.
+    """
+    saved = take(job)
+    program = (
+        "import os, sys; from airflow_provider.runtime.clock import SystemClock\n"
+        "from airflow_provider.runtime.savepoint import held_savepoint\n"
+        "with held_savepoint(sys.argv[1], SystemClock()): os._exit(0)"
+    )
+    subprocess.run([sys.executable, "-c", program, saved.url], check=True)
+    assert 1 == len([name for name in root.list("s1") if name.startswith("reading.")])
+
+    dispose(saved.url, clock=job.clock)
+    assert [] == root.list("")
+
+
+def test_a_reader_on_another_machine_is_believed_for_a_day(job, root):
+    """
+    Nobody here can know whether it lives; age counts there, and only there.
+    """
+    saved = take(job)
+    began = to_iso(job.clock.now())
+    reader = ReaderRecord(nonce="0", owner=ELSEWHERE, began=began)
+    reader.put(root.at("s1"), "reading.0.json")
+    with pytest.raises(SavepointBusyError, match="by another process on elsewhere"):
+        dispose(saved.url, clock=job.clock)
+
+    dispose(saved.url, clock=FakeClock(job.clock.now() + TWO_DAYS))
+    assert [] == root.list("")
+
+
+def test_a_savepoint_that_may_only_be_read_is_restored():
+    """
+    On a mount or an account without the right to write nothing is put, and nothing is missed.
+    """
+    place = Path(tempfile.mkdtemp(prefix="read-only-"))  # pytest's own is root's alone
+    job = EpochBench(place / "job", FakeSink()).begun().published(2)
+    saved = take(job)
+    with rights(place, ("job/savepoints/s1", 0o555)):
+        restore_job(str(place / "new"), saved.url, clock=job.clock)
+
+        with pytest.raises(ConfigError, match="cannot be removed: Permission denied"):
+            dispose(saved.url, clock=job.clock)
+    assert [] == verify_savepoint(open_savepoint(saved.url))
+    shutil.rmtree(place)
+
+
+def test_where_there_is_no_savepoint_nothing_is_put(job, root):
+    """
+    A wrong address leaves no folder behind.
+    """
+    with (
+        pytest.raises(UnknownJobError, match="check the path"),
+        held_savepoint(f"{root.url}/nowhere", job.clock),
+    ):
+        pass
+    assert [] == root.list("")
+
+
+# --- removers -----------------------------------------------------------------------------------
+
+
+def test_a_savepoint_that_was_taken_anew_is_not_removed_for_the_old_one(job, root, monkeypatch):
+    """
+    Whoever decided on the old one looks again before it removes.
+    """
+    take(job)
+    other = json.dumps({**json.loads(root.read("s1/savepoint.json")), "run_id": "another"})
+    at_failpoint(
+        monkeypatch,
+        "savepoint.removing",
+        lambda: root.put("s1/savepoint.json", other.encode()),
+    )
+
+    with pytest.raises(SavepointBusyError):
+        dispose(f"{root.url}/s1", clock=job.clock)
+    assert ["queries", "savepoint.json"] == root.list("s1")
+
+
+def test_a_claim_is_looked_for_by_its_name(job, root):
+    """
+    Neither one of the same number by somebody else, nor one that was overtaken, is held.
+    """
+    place = root.at("s1")
+    mine = claim(place, "take", job.clock)
+    assert is_held(place, mine)
+
+    overtake(place)
+    assert not is_held(place, mine)
+    place.delete("taking.2.json")
+    place.put("taking.1.json", place.read("taking.1.json").replace(mine.nonce.encode(), b"0"))
+    assert not is_held(place, mine)
