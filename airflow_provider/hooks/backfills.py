@@ -124,13 +124,12 @@ def check_backfill(
 
 def _objections(directory: JobDirectory, asker: Asker) -> Iterator[str]:
     """Yield what speaks against it, from what has run there."""
-    known = [
-        run_id
-        for run_id in directory.storage.list("runs")
-        if directory.run(run_id).record() is not None or directory.run(run_id).submissions()
-    ]
-    for run_id in known:
+    known = []
+    for run_id in directory.storage.list("runs"):
         run = directory.run(run_id)
+        if run.record() is None and not run.submissions():
+            continue
+        known.append(run_id)
         asked_by = AskerRecord.read(run.storage, _DOCUMENT)
         if asker.owns(run_id, asked_by):
             yield from _endless(run, asked_by)

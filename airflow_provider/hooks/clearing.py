@@ -11,6 +11,7 @@ import dataclasses
 from typing import TYPE_CHECKING
 
 from airflow_provider.runtime.clock import Clock, to_iso
+from airflow_provider.runtime.errors import CorruptDocumentError
 from airflow_provider.runtime.jobdir import JobDirectory, ReplayRecord
 from airflow_provider.runtime.storage import Document, open_storage
 
@@ -39,11 +40,22 @@ class Execution:
 
 
 def current_execution(job_dir: str, run_id: str) -> Execution:
-    """Return the run that stands for the task now; nothing is decided or written."""
+    """Return the run that stands for the task now; nothing is decided or written.
+
+    Raises:
+        CorruptDocumentError: runs take each other's place.
+    """
     directory = JobDirectory(open_storage(job_dir))
-    replays = None
+    replays, seen = None, {run_id}
     while (replay := directory.run(run_id).replay()) is not None:
         replays, run_id = run_id, replay.next_run_id
+        if run_id in seen:
+            msg = (
+                f"{directory.run(replays).storage.url}/replay.json: run {run_id!r} takes the place "
+                "of itself; put back what was there"
+            )
+            raise CorruptDocumentError(msg)
+        seen.add(run_id)
     return Execution(run_id, replays)
 
 

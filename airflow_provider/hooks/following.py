@@ -1,14 +1,59 @@
-"""Following a driver's log file from the task's log."""
+"""Following a driver's log file from the task's log.
+
+How far it was followed is put down in the job directory, beside the driver's submission, so that
+the next trigger, or the next task that watches the same driver, goes on there. What is read is a
+plain file in the folder of the run's logs and nothing else: the document that names it is written
+by whoever may write to the job directory, and the one who reads may see more than they may.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import os
+import stat
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
+
+from airflow_provider.runtime.clock import Due, SystemClock
+from airflow_provider.runtime.errors import SparkStreamError
+from airflow_provider.runtime.storage import Document, local_path_of
+from airflow_provider.runtime.typed import NonNegative
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from airflow_provider.runtime.clock import Clock
+    from airflow_provider.runtime.storage import Storage
 
 _CHUNK_BYTES: Final = (
     1 << 16
 )  # its lines are logged in a few milliseconds: a triggerer may not stall
+_KEEP_S: Final = 10.0  # lines of so long come twice when a triggerer dies
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FollowedRecord(Document):
+    """``submissions/<driver id>.followed.json``: how much of a driver's log tasks' logs have.
+
+    Attributes:
+        offset: in bytes.
+    """
+
+    offset: NonNegative
+
+
+def log_folders(job_dir: str, run_id: str, log_folder: Path) -> list[Path]:
+    """Return where the logs of a run's drivers may lie, the one for new ones first.
+
+    Args:
+        job_dir: URL of the job directory.
+        run_id: the run.
+        log_folder: Airflow's own, for a job directory that is not a folder.
+    """
+    elsewhere = log_folder.resolve() / "spark_streaming" / run_id
+    local = local_path_of(job_dir)
+    return [elsewhere] if local is None else [Path(local).resolve() / "runs" / run_id / "logs"]
 
 
 class LogFollower:
@@ -16,26 +61,47 @@ class LogFollower:
 
     Args:
         path: the file; None, or one on another machine, has nothing to say.
-        offset: where to begin, in bytes.
+        folders: it is read only when it lies in one of these, and no link below them leads to it;
+            without any nothing is.
+        kept: where it is put down how far the file was followed; None for nowhere.
+        driver_id: whose log it is.
+        offset: where to begin, in bytes, unless more was followed before.
+        clock: says when it is time to put it down.
     """
 
-    def __init__(self, path: str | None, offset: int = 0) -> None:
+    def __init__(
+        self,
+        path: str | None,
+        folders: Sequence[Path] = (),
+        *,
+        kept: Storage | None = None,
+        driver_id: str | None = None,
+        offset: int = 0,
+        clock: Clock | None = None,
+    ) -> None:
         self._path = Path(path) if path is not None else None
-        self.offset = offset
+        self._folders = folders
+        self._kept = kept
+        self._name = f"submissions/{driver_id}.followed.json"
+        self._due = Due(clock or SystemClock(), _KEEP_S)
+        self._due()
+        self.offset = max(offset, self._read_kept())
+        self._put = self.offset
 
     def new_lines(self) -> list[str]:
         """Return the next whole lines, as many as fit into one read; empty when there are no more.
 
-        A line still being written waits, unless it is too long for one read.
+        A line still being written waits, unless it is too long for one read. Whoever asks again has
+        logged what was returned before.
         """
         if self._path is None:
             return []
+        if self.offset != self._put and self._due():
+            self.keep()
         try:
             if os.stat(self._path).st_size <= self.offset:  # mostly, and a quarter of the price
                 return []
-            with self._path.open("rb") as file:
-                file.seek(self.offset)
-                data = file.read(_CHUNK_BYTES)
+            data = self._read(self._path)
         except OSError:
             return []
         end = data.rfind(b"\n") + 1
@@ -43,3 +109,30 @@ class LogFollower:
             end = len(data)
         self.offset += end
         return data[:end].decode(errors="replace").splitlines()
+
+    def keep(self) -> None:
+        """Put down how far the log was followed. Where that cannot be, lines come twice later."""
+        if self._kept is None or self.offset == self._put:
+            return
+        with contextlib.suppress(OSError):
+            FollowedRecord(offset=self.offset).put(self._kept, self._name)
+            self._put = self.offset
+
+    def _read_kept(self) -> int:
+        if self._kept is None or self._path is None:
+            return 0
+        with contextlib.suppress(OSError, SparkStreamError):
+            record = FollowedRecord.read(self._kept, self._name)
+            return record.offset if record is not None else 0
+        return 0
+
+    def _read(self, path: Path) -> bytes:
+        if path.resolve().parent not in self._folders:
+            return b""
+        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        descriptor = os.open(path, flags)  # a pipe without a writer would block
+        with os.fdopen(descriptor, "rb") as file:
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                return b""
+            file.seek(self.offset)
+            return file.read(_CHUNK_BYTES)

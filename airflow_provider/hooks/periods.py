@@ -35,6 +35,7 @@ from typing import TYPE_CHECKING
 from airflow_provider.runtime.clock import Clock, from_iso, to_iso
 from airflow_provider.runtime.jobdir import FINISHED
 from airflow_provider.runtime.storage import Document
+from airflow_provider.runtime.typed import IsoTime, Name
 
 if TYPE_CHECKING:
     from airflow_provider.runtime.jobdir import JobDirectory, RunDirectory
@@ -49,8 +50,8 @@ class PeriodRecord(Document):
         began: by the clock of the machine that began it. Only the time's length depends on clocks.
     """
 
-    run_id: str
-    began: str
+    run_id: Name
+    began: IsoTime
 
 
 class Period:
@@ -90,11 +91,21 @@ class Period:
         return began + dt.timedelta(seconds=length_s)
 
     def _newest(self) -> str:
-        run_id, number = self._first, 1
-        while _has_successor(self._directory.run(run_id)):
-            number += 1
-            run_id = f"{self._first}.{number}"
-        return run_id
+        """Return the last successor; each has begun when the one before it had ended."""
+        past = 1
+        while self._is_past(past):
+            past *= 2
+        before = past // 2  # that one has ended, or there is none
+        while past - before > 1:
+            middle = (before + past) // 2
+            before, past = (middle, past) if self._is_past(middle) else (before, middle)
+        return self._name(past)
+
+    def _is_past(self, number: int) -> bool:
+        return _has_successor(self._directory.run(self._name(number)))
+
+    def _name(self, number: int) -> str:
+        return self._first if number == 1 else f"{self._first}.{number}"
 
 
 def _has_successor(run: RunDirectory) -> bool:

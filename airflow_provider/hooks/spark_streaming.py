@@ -15,26 +15,24 @@ from airflow.sdk import BaseHook
 from airflow.sdk.configuration import conf as airflow_conf
 from airflow.sdk.exceptions import AirflowNotFoundException
 
-from airflow_provider.hooks.packaging import application_path, runtime_zip, token_conf
+from airflow_provider.hooks.following import LogFollower, log_folders
+from airflow_provider.hooks.packaging import application_path, token_conf
 from airflow_provider.runtime.bootstraps import BootstrapWatcher
 from airflow_provider.runtime.clock import Clock, SystemClock, to_iso
 from airflow_provider.runtime.entry import check_entry_file, split_entry
 from airflow_provider.runtime.errors import ConfigError, UnsupportedStorageError
 from airflow_provider.runtime.java import check_java
 from airflow_provider.runtime.jobdir import JobDirectory
+from airflow_provider.runtime.masters import check_classic
+from airflow_provider.runtime.packaging import runtime_zip
 from airflow_provider.runtime.requests import STOP, put_cancel, put_request
 from airflow_provider.runtime.stopping import savepoint_address
-from airflow_provider.runtime.storage import local_path_of, open_storage
+from airflow_provider.runtime.storage import open_storage
 from airflow_provider.runtime.submissions import SubmissionRecord
 from airflow_provider.runtime.submitting import submit_driver
 from airflow_provider.runtime.supervising import SupervisingWatcher, Supervision
-from airflow_provider.runtime.watching import (
-    ClaimRecord,
-    RunWatcher,
-    Verdict,
-    WatchRecord,
-    driver_at_work,
-)
+from airflow_provider.runtime.watches import WatchRecord, claim, is_newest
+from airflow_provider.runtime.watching import RunWatcher, Verdict, driver_at_work
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -132,8 +130,13 @@ class SparkStreamingHook(BaseHook):
             driver_id=driver_id,
         )
 
-    def check(self, job_dir: str, entry: str) -> None:
+    def check(self, job_dir: str, entry: str, *, has_secrets: bool = False) -> None:
         """Refuse what can be refused before anything is written.
+
+        Args:
+            job_dir: URL of the job directory.
+            entry: ``FILE.py:FUNC`` or ``pkg.mod:FUNC``.
+            has_secrets: whether the driver needs what only its environment may have.
 
         Raises:
             ConfigError: Java, the entry file, the Spark connection or the storage is not as it must
@@ -145,7 +148,13 @@ class SparkStreamingHook(BaseHook):
             raise UnsupportedStorageError(msg)
         JobDirectory(storage).job()  # refuses a newer format
         check_entry_file(entry)
-        self._spark_connection()
+        if _deploys_to_cluster(self._spark_connection()) and has_secrets:
+            msg = (
+                f"conn_id {self._conn_id!r}: in deploy mode cluster the environment of the driver "
+                "is the cluster's, so secret_params cannot reach it; let the cluster set a "
+                "variable from its own secrets, and read that in the job"
+            )
+            raise ConfigError(msg)
         check_java()  # spark-submit needs one in every deploy mode
 
     def submit(
@@ -156,6 +165,7 @@ class SparkStreamingHook(BaseHook):
         entry: str,
         arguments: Sequence[str],
         command: Sequence[str] = RUN,
+        secrets: Mapping[str, str] | None = None,
     ) -> SubmissionRecord:
         """Start a driver and return at once.
 
@@ -165,6 +175,7 @@ class SparkStreamingHook(BaseHook):
             entry: ``FILE.py:FUNC`` or ``pkg.mod:FUNC``.
             arguments: further arguments of the command.
             command: what ``spark-stream`` is to do, :data:`RUN` or :data:`BOOTSTRAP`.
+            secrets: environment variables for the driver alone; stored nowhere.
 
         Raises:
             ConfigError: see :meth:`check`; nothing was written.
@@ -172,10 +183,10 @@ class SparkStreamingHook(BaseHook):
         Crash safety: the intent is stored first; :mod:`~airflow_provider.runtime.submitting` has
         the table of what follows a crash after it.
         """
-        self.check(job_dir, entry)
+        self.check(job_dir, entry, has_secrets=bool(secrets))
         storage = open_storage(job_dir)
         driver_id = uuid.uuid4().hex
-        log = self._log_path(job_dir, run_id, driver_id)
+        log = log_folders(job_dir, run_id, _airflow_logs())[0] / f"{driver_id}.log"
         told = [*arguments, "--driver-id", driver_id]
         spark = self._spark_submit(job_dir, run_id, entry, told, command, driver_id=driver_id)
         program = spark._build_spark_submit_command(str(application_path()))
@@ -188,12 +199,32 @@ class SparkStreamingHook(BaseHook):
             number=run.submission_count() + 1,
             is_remote=self._is_cluster(),
         )
-        environment = _driver_environment(os.environ)
+        environment = {**_driver_environment(os.environ), **(secrets or {})}
         submit_driver(
             run, record, job_dir=job_dir, log=log, command=program, environment=environment
         )
         self.log.info("Driver %s submitted; its log is %s", driver_id, log)
         return record
+
+    def follow(
+        self, job_dir: str, run_id: str, driver_id: str | None, log: str | None, offset: int = 0
+    ) -> LogFollower:
+        """Return what follows the log of a driver, from where other tasks and triggers have ended.
+
+        Args:
+            job_dir: URL of the job directory.
+            run_id: the run.
+            driver_id: the driver; None for nobody.
+            log: what its submission says where its log is.
+            offset: where to begin at the earliest, in bytes.
+        """
+        return LogFollower(
+            log if driver_id is not None else None,
+            log_folders(job_dir, run_id, _airflow_logs()),
+            kept=JobDirectory(open_storage(job_dir)).run(run_id).storage,
+            driver_id=driver_id,
+            offset=offset,
+        )
 
     def claim(self, job_dir: str, run_id: str) -> int:
         """Say that a new task try watches the run from now on.
@@ -202,11 +233,7 @@ class SparkStreamingHook(BaseHook):
             The claim's generation. :meth:`end` on behalf of an older one does nothing: Airflow
             may tell a trigger of the last try that it was killed when the next try already runs.
         """
-        storage = JobDirectory(open_storage(job_dir)).run(run_id).storage
-        last = ClaimRecord.read(storage, "claim.json")
-        claim = ClaimRecord(generation=(last.generation if last else 0) + 1)
-        claim.put(storage, "claim.json")
-        return claim.generation
+        return claim(JobDirectory(open_storage(job_dir)).run(run_id).storage)
 
     def watch(self, job_dir: str, run_id: str, generation: int) -> str:
         """Say that a trigger waits for a claim from now on, and none that began before.
@@ -260,7 +287,7 @@ class SparkStreamingHook(BaseHook):
         if policy == "detach":
             return False
         storage = open_storage(job_dir)
-        if not _is_newest(JobDirectory(storage).run(run_id).storage, generation, trigger):
+        if not _is_watching(JobDirectory(storage).run(run_id).storage, generation, trigger):
             return False
         watcher = self.watcher(job_dir, run_id, bootstrap=bootstrap)
         view = watcher.look()
@@ -278,7 +305,7 @@ class SparkStreamingHook(BaseHook):
                 driver_id,
                 self._clock,
                 run_id=run_id,
-                token=view.lease.token,
+                token=view.lease.since,
                 savepoint=savepoint_address(job_dir, f"on-kill-{driver_id[:12]}"),
                 aligned_timeout_s=_KILL_ALIGNED_S,
                 keeps_run=True,
@@ -335,6 +362,8 @@ class SparkStreamingHook(BaseHook):
                 "apache-airflow-providers-cncf-kubernetes"
             )
             raise ConfigError(msg)
+        named = f"conn_id {self._conn_id!r}:"
+        check_classic(connection.host, self._conf, _driver_environment(os.environ), named=named)
         if _deploys_to_cluster(connection) and str(connection.host).startswith("spark://"):
             msg = (
                 f"conn_id {self._conn_id!r}: Spark has no deploy mode cluster for Python on a "
@@ -343,22 +372,14 @@ class SparkStreamingHook(BaseHook):
             raise ConfigError(msg)
         return connection
 
-    def _log_path(self, job_dir: str, run_id: str, driver_id: str) -> Path:
-        local = local_path_of(job_dir)
-        if local is not None:
-            return Path(local) / "runs" / run_id / "logs" / f"{driver_id}.log"
-        base = Path(airflow_conf.get("logging", "base_log_folder", fallback=str(_home() / "logs")))
-        return base / "spark_streaming" / run_id / f"{driver_id}.log"
-
 
 def _deploys_to_cluster(connection: Connection) -> bool:
     return bool(connection.extra_dejson.get("deploy-mode") == "cluster")
 
 
-def _is_newest(run: Storage, generation: int, trigger: str | None) -> bool:
+def _is_watching(run: Storage, generation: int, trigger: str | None) -> bool:
     """Tell whether nobody watches the run who began later."""
-    claim = ClaimRecord.read(run, "claim.json")
-    if claim is None or claim.generation != generation:
+    if not is_newest(run, generation):
         return False
     watch = WatchRecord.read(run, "watch.json") if trigger is not None else None
     return watch is None or watch.generation != generation or watch.trigger in {trigger, _NOBODY}
@@ -371,6 +392,10 @@ def _driver_environment(environ: Mapping[str, str]) -> dict[str, str]:
     kept["PATH"] = os.pathsep.join([scripts, kept.get("PATH", os.defpath)])
     kept.setdefault("PYSPARK_PYTHON", sys.executable)
     return kept
+
+
+def _airflow_logs() -> Path:
+    return Path(airflow_conf.get("logging", "base_log_folder", fallback=str(_home() / "logs")))
 
 
 def _home() -> Path:

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple, TypeVar
 from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_provider.hooks.backfills import Asker
-from airflow_provider.hooks.following import LogFollower
 from airflow_provider.hooks.spark_streaming import SparkStreamingHook
 from airflow_provider.operators.retrying import task_error
 from airflow_provider.operators.slicing import SlicedOperator
 from airflow_provider.runtime.clock import SystemClock
 from airflow_provider.runtime.entry import split_entry
 from airflow_provider.runtime.errors import CheckpointError, ConfigError
-from airflow_provider.runtime.jobdir import JobDirectory, check_name, derive_run_id
+from airflow_provider.runtime.jobdir import JobDirectory
+from airflow_provider.runtime.names import check_name, derive_run_id
 from airflow_provider.runtime.patience import WORKER_TIMEOUT_S, Patience
 from airflow_provider.runtime.reconciling import ON_EXISTING, Action, Decision, reconcile
 from airflow_provider.runtime.requests import is_leaving
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
     from airflow.sdk.exceptions import AirflowException
 
+    from airflow_provider.hooks.following import LogFollower
     from airflow_provider.runtime.submissions import SubmissionRecord
 
 T = TypeVar("T")
@@ -64,6 +65,7 @@ class DriverOperator(SlicedOperator):
         job: the job's function, ``FILE.py:FUNC`` or ``pkg.mod:FUNC``.
         job_dir: the job's home, a path or URL that the worker, the triggerer and Spark all reach.
         run_id: None to derive it from DAG, task and DAG run, the same for every try.
+        secret_params: further parameters of the job, which are neither stored nor shown.
         conn_id: a Spark connection.
         conf: Spark configuration.
         py_files: further files for the job, comma-separated.
@@ -89,6 +91,7 @@ class DriverOperator(SlicedOperator):
         job: str,
         job_dir: str,
         run_id: str | None,
+        secret_params: Mapping[str, str] | None,
         conn_id: str,
         conf: Mapping[str, str] | None,
         py_files: str | None,
@@ -110,6 +113,7 @@ class DriverOperator(SlicedOperator):
         self.job = job
         self.job_dir = job_dir
         self.run_id = run_id
+        self.secret_params = dict(secret_params or {})
         self.conn_id = conn_id
         self.conf = dict(conf or {})
         self.py_files = py_files
@@ -172,7 +176,14 @@ class DriverOperator(SlicedOperator):
         Raises:
             ConfigError: nothing was written.
         """
-        hook.check(self.job_dir, self.job)
+        hook.check(self.job_dir, self.job, has_secrets=bool(self.secret_params))
+
+    def _check_ended(self, run_id: str, context: Context) -> None:
+        """Refuse to answer from a run that has ended, and was asked for something else.
+
+        Raises:
+            ConfigError: the message names what differs.
+        """
 
     def _submit(self, hook: SparkStreamingHook, run_id: str, context: Context) -> SubmissionRecord:
         """Submit a driver."""
@@ -211,6 +222,7 @@ class DriverOperator(SlicedOperator):
         view, judgement = self._patiently(watcher.settle)
         decision = self._decision(watcher, view, judgement)
         if decision.action is Action.FINISH:
+            self._check_ended(run_id, context)
             self.log.info("Run %s has what it is for; nothing is left to do", run_id)
             return self._shown(watcher, context) or {}
         if decision.action is Action.REFUSE:
@@ -276,6 +288,7 @@ class DriverOperator(SlicedOperator):
             on_kill_policy=self.on_kill_policy,
             poll_interval=self.poll_interval,
             log_path=waited.log,
+            log_offset=self._follow(run_id, waited).offset,
             bootstrap=self._bootstrap(),
             supervision=supervision,
         )
@@ -289,12 +302,13 @@ class DriverOperator(SlicedOperator):
     ) -> dict[str, Any] | None:
         clock = SystemClock()
         patience = Patience(clock)
-        follower = LogFollower(waited.log)
+        follower = self._follow(watcher.run_id, waited)
         while True:
             judgement = patience.insist(watcher.judge, every_s=self.poll_interval)
             while lines := follower.new_lines():
                 for line in lines:
                     self.log.info("driver: %s", line)
+            follower.keep()
             shown = self._patiently(lambda: self._shown(watcher, context))
             if shown is not None:
                 return shown
@@ -303,6 +317,18 @@ class DriverOperator(SlicedOperator):
                 event = {**dataclasses.asdict(judgement), **told}
                 return self._conclude(watcher.run_id, event, context)
             clock.sleep(self.poll_interval)
+
+    def _follow(self, run_id: str, waited: Waited) -> LogFollower:
+        """Return what follows the driver's log, and say where it goes on."""
+        follower = self._hook().follow(self.job_dir, run_id, waited.driver_id, waited.log)
+        if follower.offset:
+            self.log.info(
+                "The driver's log, %s, is followed from byte %d: what comes before stands in the "
+                "log of the task that watched it last",
+                waited.log,
+                follower.offset,
+            )
+        return follower
 
     def _conclude(
         self, run_id: str, event: Mapping[str, Any], context: Context

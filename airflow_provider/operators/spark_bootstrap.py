@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from airflow_provider.hooks.spark_streaming import BOOTSTRAP
 from airflow_provider.operators.driving import DriverOperator, check_choice, check_interval
+from airflow_provider.operators.secret_params import SecretParams
 from airflow_provider.operators.spark_savepoint import describe
 from airflow_provider.runtime.asking import OUTPUTS, parse_interval
 from airflow_provider.runtime.bootstraps import (
@@ -47,6 +48,7 @@ class SparkBootstrapOperator(DriverOperator):
         history_params: parameters with which the function reads the history; templated.
         live_params: those that the live job will be given, to compare both before anything is read;
             None not to. Templated.
+        secret_params: further ones of both, as of ``SparkStreamingOperator``.
         savepoint: the savepoint's own folder; None for ``JOB_DIR/savepoints/bootstrap``.
         output: of the history: ``discard``, or ``keep`` to let the sinks have it.
         keep_positions: names of sources that go on where history ended, because they read the same
@@ -71,6 +73,7 @@ class SparkBootstrapOperator(DriverOperator):
         "job_dir",
         "history_params",
         "live_params",
+        "secret_params",
         "savepoint",
         "interval",
         "run_id",
@@ -94,6 +97,7 @@ class SparkBootstrapOperator(DriverOperator):
         job_dir: str,
         history_params: Mapping[str, str],
         live_params: Mapping[str, str] | None = None,
+        secret_params: Mapping[str, str] | None = None,
         savepoint: str | None = None,
         output: str = "discard",
         keep_positions: Sequence[str] = (),
@@ -112,6 +116,7 @@ class SparkBootstrapOperator(DriverOperator):
             job=job,
             job_dir=job_dir,
             run_id=run_id,
+            secret_params=secret_params,
             conn_id=conn_id,
             conf=conf,
             py_files=py_files,
@@ -157,12 +162,14 @@ class SparkBootstrapOperator(DriverOperator):
         check_same(scratch_of(directory, ask.target), ask)
 
     def _submit(self, hook: SparkStreamingHook, run_id: str, context: Context) -> SubmissionRecord:
+        secrets = SecretParams(self.secret_params)
         return hook.submit(
             job_dir=self.job_dir,
             run_id=run_id,
             entry=self.job,
-            arguments=self._arguments(),
+            arguments=[*self._arguments(), *secrets.arguments],
             command=BOOTSTRAP,
+            secrets=secrets.environment,
         )
 
     def _arguments(self) -> list[str]:

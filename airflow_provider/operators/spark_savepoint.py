@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk.exceptions import AirflowFailException
@@ -10,8 +11,9 @@ from airflow_provider.operators.slicing import SlicedOperator
 from airflow_provider.runtime.clock import SystemClock
 from airflow_provider.runtime.durations import parse_duration
 from airflow_provider.runtime.errors import CheckpointError, ConfigError, SavepointBusyError
-from airflow_provider.runtime.jobdir import derive_run_id
+from airflow_provider.runtime.names import derive_run_id
 from airflow_provider.runtime.savepoint import (
+    SERIES,
     Retention,
     Savepoint,
     checkpoint_source,
@@ -45,9 +47,11 @@ class SparkSavepointOperator(SlicedOperator):
         name: the savepoint's name; by default made of the DAG run's id.
         aligned_timeout: how long a batch in flight is waited for; 0 for not at all.
         origin: what retention looks at: ``periodic``, ``manual``, ``upgrade`` ….
-        labels: free words to find it by.
-        retain: how many to keep (``keep``) and how old one may get (``max_age``) of this origin;
-            None to dispose of none.
+        labels: free words to find it by; ``series``, by default the task's id with its DAG's,
+            says which savepoints of the job are counted together.
+        retain: how many to keep (``keep``) and how old one may get (``max_age``) of this job,
+            series and origin; never the one that this task has just taken, nor savepoints of
+            others in the same folder. None to dispose of none.
 
     Raises:
         ConfigError: an argument is not what it must be; when the DAG is parsed.
@@ -111,7 +115,8 @@ class SparkSavepointOperator(SlicedOperator):
             context["outlet_events"][asset].extra = told
         retention = _retention(self.retain, self.origin)
         if retention is not None:
-            gone = retain(savepoint.url.rpartition("/")[0], retention)
+            mine = dataclasses.replace(retention, just_taken=savepoint)
+            gone = retain(savepoint.url.rpartition("/")[0], mine)
             self.log.info("Disposed of %d savepoints: %s", len(gone), ", ".join(gone) or "-")
         return told
 
@@ -135,7 +140,7 @@ class SparkSavepointOperator(SlicedOperator):
             source,
             url,
             origin=self.origin,
-            labels={**self.labels, _LABEL: mine},
+            labels={SERIES: f"{ti.dag_id}.{ti.task_id}", **self.labels, _LABEL: mine},
             aligned_timeout_s=parse_duration(self.aligned_timeout, name="aligned_timeout"),
             clock=clock,
         )

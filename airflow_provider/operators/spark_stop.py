@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from airflow.sdk.exceptions import AirflowFailException
+from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from airflow_provider.operators.slicing import SlicedOperator
 from airflow_provider.runtime.clock import SystemClock
 from airflow_provider.runtime.durations import parse_duration
-from airflow_provider.runtime.errors import ConfigError, StopError
-from airflow_provider.runtime.jobdir import derive_run_id
+from airflow_provider.runtime.errors import ConfigError, StopError, StopNotYetError
+from airflow_provider.runtime.names import derive_run_id
 from airflow_provider.runtime.stopping import StopCall, request_stop, savepoint_address
 from airflow_provider.runtime.storage import local_path_of
 from airflow_provider.triggers.spark_stop import SparkStopTrigger
@@ -27,8 +27,9 @@ class SparkStopOperator(SlicedOperator):
     The batch in flight ends, its output is published, the savepoint is taken, and the run is
     SUSPENDED; with *drain* all windows and timers are flushed, ``finish()`` is called, and it is
     FINISHED. The task that runs the stream turns green. It needs the storage alone: no Spark, no
-    connection. A retry waits for the same stop; a clear asks anew. XCom, and the ``extra`` of each
-    outlet asset's event: ``run_id``, ``outcome`` and ``savepoint``.
+    connection. A retry waits for the same stop, or asks again where the driver could not do it,
+    such as for a full disk; a clear asks anew. XCom, and the ``extra`` of each outlet asset's
+    event: ``run_id``, ``outcome`` and ``savepoint``.
 
     Args:
         job_dir: the job's home.
@@ -86,6 +87,7 @@ class SparkStopOperator(SlicedOperator):
         Raises:
             AirflowFailException: there is no such job, it is not running, or it was not stopped as
                 asked; the message says how it stands.
+            AirflowException: it was not stopped as asked, and a retry may help.
         """
         timeout_s = parse_duration(self.timeout, name="timeout")
         here_s = min(timeout_s, parse_duration(self.defer_after, name="defer_after"))
@@ -99,6 +101,8 @@ class SparkStopOperator(SlicedOperator):
                 answer = soon if soon is not None else self._defer(call, timeout_s - here_s)
         except (ConfigError, StopError) as error:
             raise AirflowFailException(str(error)) from error
+        except StopNotYetError as error:
+            raise AirflowException(str(error)) from error
         return self._told(context, call.run_id, answer.to_dict())
 
     def _defer(self, call: StopCall, timeout_s: float) -> NoReturn:
@@ -121,7 +125,8 @@ class SparkStopOperator(SlicedOperator):
     def resume(self, context: Context, event: dict[str, Any], run_id: str) -> dict[str, Any]:
         """Continue when the driver has answered."""
         if "error" in event:
-            raise AirflowFailException(event["error"])
+            kind = AirflowException if event.get("may_retry") else AirflowFailException
+            raise kind(event["error"])
         return self._told(context, run_id, event["answer"])
 
     def _ask(self, context: Context) -> StopCall:

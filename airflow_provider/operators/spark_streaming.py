@@ -13,6 +13,7 @@ from airflow_provider.operators.driving import (
     check_interval,
     instance_id,
 )
+from airflow_provider.operators.secret_params import SecretParams
 from airflow_provider.operators.supervising import (
     MAX_LAG_TIME,
     parse_limits,
@@ -21,8 +22,13 @@ from airflow_provider.operators.supervising import (
 )
 from airflow_provider.runtime.asking import (
     REPLAYABLE_RUNS,
+    Ask,
+    as_begun,
     check_asked_words,
     check_begins_from,
+    check_same_as_ended,
+    check_secret_params,
+    parse_interval,
     parse_target_batch_time,
 )
 from airflow_provider.runtime.clock import SystemClock
@@ -65,6 +71,9 @@ class SparkStreamingOperator(DriverOperator):
         job: the job's function, ``FILE.py:FUNC`` or ``pkg.mod:FUNC``.
         job_dir: the job's home, a path or URL that the worker, the triggerer and Spark all reach.
         params: parameters of the job, text to text; templated.
+        secret_params: further ones, such as ``{"password": "{{ conn.warehouse.password }}"}``: they
+            reach the driver through its environment, and are stored and shown nowhere. A resumed
+            run takes the new values. Not in deploy mode cluster.
         mode: ``automatic``, ``streaming`` or ``batch``; see docs/modes.md.
         until: ``end``, ``available`` or ``stopped``; None lets the job's sources decide.
         at_end: ``drain`` or ``suspend``; None for what goes with *until*.
@@ -125,6 +134,7 @@ class SparkStreamingOperator(DriverOperator):
         "job",
         "job_dir",
         "job_params",
+        "secret_params",
         "run_id",
         "interval",
         "conf",
@@ -142,6 +152,7 @@ class SparkStreamingOperator(DriverOperator):
         job: str,
         job_dir: str,
         params: Mapping[str, str] | None = None,
+        secret_params: Mapping[str, str] | None = None,
         mode: str = "automatic",
         until: str | None = None,
         at_end: str | None = None,
@@ -175,6 +186,7 @@ class SparkStreamingOperator(DriverOperator):
             job=job,
             job_dir=job_dir,
             run_id=run_id,
+            secret_params=secret_params,
             conn_id=conn_id,
             conf=conf,
             py_files=py_files,
@@ -195,6 +207,7 @@ class SparkStreamingOperator(DriverOperator):
         check_begins_from(from_savepoint, partitions)
         _check_numbers(replayable_runs, target_batch_time)
         self.job_params = _own_params(params)
+        check_secret_params(self.job_params, self.secret_params)
         self.mode = mode
         self.until = until
         self.at_end = at_end
@@ -253,12 +266,30 @@ class SparkStreamingOperator(DriverOperator):
         self._interval(context)  # its configuration may contradict itself
         super()._check(hook, context)
 
+    def _check_ended(self, run_id: str, context: Context) -> None:
+        ask = Ask(
+            job_dir=self.job_dir,
+            entry=self.job,
+            run_id=run_id,
+            params=self.job_params,
+            secret_params=SecretParams(self.secret_params).variables,
+            mode=self.mode,
+            until=self.until,
+            at_end=self.at_end,
+            interval=parse_interval(self._interval(context)),
+            from_savepoint=self.from_savepoint or None,
+        )
+        stored = JobDirectory(open_storage(self.job_dir)).run(run_id).record()
+        check_same_as_ended(as_begun(ask, stored), stored)  # as the driver does
+
     def _submit(self, hook: SparkStreamingHook, run_id: str, context: Context) -> SubmissionRecord:
+        secrets = SecretParams(self.secret_params)
         return hook.submit(
             job_dir=self.job_dir,
             run_id=run_id,
             entry=self.job,
-            arguments=self._arguments(context),
+            arguments=[*self._arguments(context), *secrets.arguments],
+            secrets=secrets.environment,
         )
 
     def _decide(self, context: Context) -> str:

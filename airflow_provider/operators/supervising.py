@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider.runtime.durations import parse_duration
 from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.health import Limits
+from airflow_provider.runtime.late import describe_late_rows
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from airflow.sdk import Context
+
+log = logging.getLogger(__name__)
 
 MAX_LAG_TIME: Final = "5 minutes"
 LOOKS: Final = 4  # rarer ones are taken for those of somebody who was away
@@ -91,6 +95,8 @@ def tell(document: dict[str, Any], outlets: Iterable[Any], context: Context) -> 
         "outcome": document["outcome"],
         "queries": {name: _position(query) for name, query in document["queries"].items()},
     }
+    if (late := describe_late_rows(document)) is not None:
+        log.warning("run %s: %s", document["run_id"], late)
     for asset in outlets:
         context["outlet_events"][asset].extra = extra
     return document

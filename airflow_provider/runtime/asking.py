@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import uuid
 from typing import TYPE_CHECKING, Final
 
 from airflow_provider.runtime.batchlog import committed_batch_run
-from airflow_provider.runtime.clock import from_iso
-from airflow_provider.runtime.drains import draining_run
+from airflow_provider.runtime.clock import from_iso, to_iso
+from airflow_provider.runtime.drains import check_drains_intended, draining_run
 from airflow_provider.runtime.durations import parse_duration
 from airflow_provider.runtime.errors import ConfigError, JobDrainedError
 from airflow_provider.runtime.failures import Marks
-from airflow_provider.runtime.jobdir import (
-    FINISHED,
-    STREAMING,
-    JobDirectory,
-    RunRecord,
-    check_name,
-)
+from airflow_provider.runtime.jobdir import FINISHED, STREAMING, JobDirectory, RunRecord
 from airflow_provider.runtime.lifecycle import AtEnd
+from airflow_provider.runtime.names import check_name
+from airflow_provider.runtime.requests import has_agreed_to_leave
 from airflow_provider.runtime.restarting import Failover
+from airflow_provider.runtime.runs import recent_runs
+from airflow_provider.runtime.savepoint.repartitioning import check_partitions
 
 if TYPE_CHECKING:
     import datetime as dt
@@ -45,6 +44,8 @@ class Ask:
         job_dir: URL of the job directory.
         entry: ``FILE.py:FUNC`` or ``pkg.mod:FUNC``.
         run_id: None for the job's unfinished run, or a new one.
+        secret_params: further parameters, by the environment variable of the driver that holds
+            each: their values are never stored, nor compared when a run is resumed.
         mode: ``automatic``, ``streaming`` or ``batch``.
         until: ``end``, ``available`` or ``stopped``.
         at_end: ``drain`` or ``suspend``.
@@ -74,6 +75,7 @@ class Ask:
     entry: str
     run_id: str | None = None
     params: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    secret_params: Mapping[str, str] = dataclasses.field(default_factory=dict)
     mode: str = "automatic"
     until: str | None = None
     at_end: str | None = None
@@ -121,6 +123,15 @@ class Ask:
             )
             raise ConfigError(msg)
         check_begins_from(self.from_savepoint, self.partitions)
+        check_secret_params(self.params, self.secret_params)
+
+    def all_params(self) -> dict[str, str]:
+        """Return the parameters with the secret ones, read from this process's environment.
+
+        Raises:
+            ConfigError: a variable is not there.
+        """
+        return {**self.params, **_secrets_of(self.secret_params, os.environ)}
 
     def pacing_s(self, until: str) -> float:
         """Return how long the batches of a run should take, 0 for as long as they do."""
@@ -143,6 +154,28 @@ def parse_pairs(values: Sequence[str], option: str) -> dict[str, str]:
             raise ConfigError(msg)
         pairs[key] = text
     return pairs
+
+
+def check_secret_params(params: Mapping[str, str], secret_params: Mapping[str, str]) -> None:
+    """Refuse a parameter that is given in the clear and as a secret.
+
+    Raises:
+        ConfigError: there is one.
+    """
+    if twice := sorted({*params} & {*secret_params}):
+        msg = f"parameter {twice[0]!r} is given in the clear and as a secret; give it once"
+        raise ConfigError(msg)
+
+
+def _secrets_of(variables: Mapping[str, str], environ: Mapping[str, str]) -> dict[str, str]:
+    for name, variable in variables.items():
+        if variable not in environ:
+            msg = (
+                f"parameter {name!r} is a secret that is read from the environment variable "
+                f"{variable}, which is not set; set it for this command"
+            )
+            raise ConfigError(msg)
+    return {name: environ[variable] for name, variable in variables.items()}
 
 
 def parse_interval(values: Sequence[str] | None) -> tuple[dt.datetime, dt.datetime] | None:
@@ -199,13 +232,11 @@ def check_begins_from(savepoint: str | None, partitions: int | None) -> None:
     """Refuse partitions that cannot be had; the operator asks at DAG parse.
 
     Raises:
-        ConfigError: there is no savepoint, or less than one partition.
+        ConfigError: there is no savepoint, or there cannot be so many.
     """
     if partitions is None:
         return
-    if partitions < 1:
-        msg = f"partitions {partitions}: state has at least 1 partition"
-        raise ConfigError(msg)
+    check_partitions(partitions)
     if savepoint is None:
         msg = (
             "partitions goes with a savepoint to begin from; a job that has begun goes on with "
@@ -272,19 +303,18 @@ def choose_run(directory: JobDirectory, ask: Ask, now: dt.datetime) -> str:
     """Return the run that the ask is about.
 
     Without an id of its own an ask means the job's unfinished run, so that the same command
-    resumes; else its drained run, which is done; else a new one. One that replays means a run that
-    began after the replayed one.
+    resumes; else its drained run, which is done; else a new one. Only the newest runs are looked at
+    (:data:`~.runs.RECENT`). One that replays means a run that began after the replayed one.
     """
     if ask.run_id is not None:
         return ask.run_id
-    for run_id in reversed(directory.run_ids()):
-        if run_id == ask.replays:
+    for record in recent_runs(directory):
+        run = directory.run(record.run_id)
+        if run.run_id == ask.replays:
             break
-        if directory.run(run_id).rewound() is not None:
-            continue
-        final = directory.run(run_id).final()
-        if final is None or final.outcome == FINISHED:
-            return run_id
+        final = run.final()
+        if (final is None or final.outcome == FINISHED) and run.rewound() is None:
+            return run.run_id
     return f"manual-{now:%Y%m%dT%H%M%S}-{uuid.uuid4().hex[:6]}"
 
 
@@ -298,7 +328,10 @@ def check_not_drained(directory: JobDirectory, run_id: str, *, replays: str | No
 
     Raises:
         JobDrainedError: it has.
+        CheckpointError: something else has, and no run knows of it.
     """
+    if replays is None:  # else the query is set back before anything is read
+        check_drains_intended(directory)
     drained_by = draining_run(directory) or committed_batch_run(directory)
     if drained_by is None or drained_by in {run_id, replays}:
         return
@@ -310,6 +343,39 @@ def check_not_drained(directory: JobDirectory, run_id: str, *, replays: str | No
         f"state is gone, so going on would repeat them; {way_out}use a new job directory"
     )
     raise JobDrainedError(msg)
+
+
+def check_not_over(directory: JobDirectory, run_id: str, driver_id: str | None) -> None:
+    """Refuse a driver that has ended already, and that a cluster has started once more.
+
+    A cluster knows neither that it was cancelled nor that its failure is for good. One that was
+    killed, and has put down no end, goes on.
+
+    Args:
+        directory: the job directory.
+        run_id: the run.
+        driver_id: the submission; None for a person's command, which is always a new driver.
+
+    Raises:
+        ConfigError: its attempt has an outcome, or it has answered that it ends.
+    """
+    if driver_id is None:
+        return
+    mine = [each for each in directory.run(run_id).attempts() if each.driver_id == driver_id]
+    ended = next((each for each in mine if each.outcome is not None), None)
+    if ended is not None:
+        how = f"attempt {ended.attempt}, {ended.outcome}"
+    elif has_agreed_to_leave(directory.storage, driver_id):
+        how = "it was cancelled"
+    else:
+        return
+    msg = (
+        f"{directory.url}: driver {driver_id} of run {run_id!r} has ended before ({how}), and was "
+        "started once more by its cluster; whoever wants the run to go on submits another driver. "
+        "Let clusters start a driver once (spark.yarn.maxAppAttempts=1, no retries of the "
+        "application)"
+    )
+    raise ConfigError(msg)
 
 
 def check_not_rewound(directory: JobDirectory, run_id: str) -> None:
@@ -325,6 +391,20 @@ def check_not_rewound(directory: JobDirectory, run_id: str) -> None:
             f"{rewound.savepoint or 'before it'} at {rewound.at}; use another run id"
         )
         raise ConfigError(msg)
+
+
+def as_begun(ask: Ask, stored: RunRecord | None) -> Ask:
+    """Return the ask with the moment of the run that it goes on with.
+
+    An interval without length is the moment of a DAG run without data of its own, such as one that
+    was triggered by hand. The next DAG run has another, and goes on with the same run all the same.
+    """
+    if stored is None or stored.interval is None or ask.interval is None:
+        return ask
+    start, end = (from_iso(text) for text in stored.interval)
+    if start != end or ask.interval[0] != ask.interval[1]:
+        return ask
+    return dataclasses.replace(ask, interval=(start, end))
 
 
 def check_same_ask(asked: RunRecord, stored: RunRecord | None) -> None:
@@ -343,3 +423,30 @@ def check_same_ask(asked: RunRecord, stored: RunRecord | None) -> None:
                 f"with {key}={value!r}; ask as before, or use another run id or job directory"
             )
             raise ConfigError(msg)
+
+
+def check_same_as_ended(ask: Ask, stored: RunRecord | None) -> None:
+    """Refuse as :func:`check_same_ask` does, of a run that has ended, without the job's function.
+
+    What the function would settle is taken to be as it was, where it could have been that.
+
+    Raises:
+        ConfigError: the message names what differs.
+    """
+    if stored is None:
+        return
+    # Left to the job, it ends with its sources' data, or when it is stopped.
+    is_open = ask.until is None and stored.until in {"end", "stopped"}
+    until = stored.until if is_open else ask.until
+    at_end = ask.at_end or (AtEnd.DRAIN.value if until == "end" else AtEnd.SUSPEND.value)
+    asked = dataclasses.replace(
+        stored,
+        params=dict(ask.params),
+        secret_params=dict(ask.secret_params),
+        mode=stored.mode if ask.mode == "automatic" else ask.mode.upper(),
+        until=until or "end or stopped",
+        at_end=stored.at_end if until is None else at_end,
+        interval=(to_iso(ask.interval[0]), to_iso(ask.interval[1])) if ask.interval else None,
+        from_savepoint=ask.from_savepoint,
+    )
+    check_same_ask(asked, stored)

@@ -16,11 +16,11 @@ from airflow_provider.runtime import failpoints, lifecycle
 from airflow_provider.runtime.asking import (
     Ask,
     check_not_drained,
+    check_not_over,
     check_not_rewound,
     check_same_ask,
 )
 from airflow_provider.runtime.binding import bind
-from airflow_provider.runtime.checkpoint import CheckpointLogs, next_drain_step, plan_drain_batch
 from airflow_provider.runtime.clock import Clock, Due, to_iso
 from airflow_provider.runtime.closing import close_quietly
 from airflow_provider.runtime.drains import drain_intent
@@ -30,7 +30,7 @@ from airflow_provider.runtime.errors import (
     RunFailedError,
     SparkStreamError,
 )
-from airflow_provider.runtime.final import verify_final
+from airflow_provider.runtime.final import check_agrees, verify_final
 from airflow_provider.runtime.jobdir import (
     BATCH,
     CANCELLED,
@@ -43,13 +43,14 @@ from airflow_provider.runtime.jobdir import (
     RunRecord,
 )
 from airflow_provider.runtime.lease import LeaseObserver, acquire_lease
-from airflow_provider.runtime.opening import Opener, starting_point
+from airflow_provider.runtime.opening import Opener, save_start, starting_point
 from airflow_provider.runtime.process import identify_this
 from airflow_provider.runtime.progress import ProgressMeter
 from airflow_provider.runtime.queries import (
     BatchQuery,
     RunningQuery,
     ending_alone,
+    next_step_of,
     upstream_of,
 )
 from airflow_provider.runtime.recording import (
@@ -57,6 +58,7 @@ from airflow_provider.runtime.recording import (
     begin_attempt,
     end_attempt,
     failure_of,
+    plan_drain,
     record_batch_commit,
     record_end_of_data,
     record_end_of_sources,
@@ -64,11 +66,10 @@ from airflow_provider.runtime.recording import (
 from airflow_provider.runtime.restarting import Restarter
 from airflow_provider.runtime.rewinding import (
     Rewind,
-    begin_rewindable,
     check_start,
-    forget_older,
     replayable_runs,
 )
+from airflow_provider.runtime.savepoint import guard_restores, open_savepoint
 from airflow_provider.runtime.sealing import final_of
 from airflow_provider.runtime.session import check_spark, jvm_pid
 from airflow_provider.runtime.sinks.protocol import Fence, OpenFence
@@ -85,7 +86,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 POLL_S: Final = 0.05  # a drained job is noticed this late, twice
-_REQUEST_POLL_S: Final = 0.25  # costs two listings
+_REQUEST_POLL_S: Final = 0.5  # costs one read
 _SLOW_POLL_S: Final = 1.0  # lease and progress: each costs a look at the storage
 OnProgress = Callable[[ProgressRecord], None]
 
@@ -173,16 +174,16 @@ class Attempt:
             clock=self._clock,
             observer=self._observer,
         )
-        try:
+        with self._lease:
             return self._run_with_lease()
-        finally:
-            self._lease.release()
 
     def _run_with_lease(self) -> FinalCheckpoint:
+        guard_restores(self._directory, self._lease, self._clock)
         # Looked at again: another driver may have come and gone while Spark started.
         done = self._run.final()
         if done is not None:
             return verify_final(self._directory, done)
+        check_not_over(self._directory, self._run.run_id, self._ask.driver_id)
         check_not_rewound(self._directory, self._run.run_id)
         if self._ask.replays is not None:
             self._rewind(self._ask.replays, self._lease).rewind()
@@ -249,7 +250,7 @@ class Attempt:
         try:
             act(*args)
         except LeaseLostError:
-            close_quietly(self._queries.values(), self._job.context)
+            close_quietly(self._queries.values(), self._job.context, self._lease)
             raise
         except Exception as error:
             log.info("run=%s fails", self._run.run_id, exc_info=True)
@@ -303,6 +304,7 @@ class Attempt:
 
     def _how_it_ended(self, query: RunningQuery | BatchQuery) -> lifecycle.Event:
         error = query.error()
+        has_more = error is None and query.has_more()
         self._report_progress()
         query.settle()
         if isinstance(error, LeaseLostError):
@@ -311,7 +313,7 @@ class Attempt:
             return self._failed(error, query)
         if not self._is_batch:  # whose only epoch waits for the run's commit
             query.epochs.give_up_open()
-        return lifecycle.QueryEnded(query.name, self._next_step(query))
+        return lifecycle.QueryEnded(query.name, self._next_step(query), has_more)
 
     def _failed(self, error: BaseException, query: RunningQuery | BatchQuery) -> lifecycle.Event:
         failure = failure_of(error, self._ask.marks, query)
@@ -320,7 +322,7 @@ class Attempt:
         return self._restarter.after(failure, self._life)
 
     def _next_step(self, query: RunningQuery | BatchQuery) -> DrainStep:
-        return next_drain_step(query.logs.position(), stateful=query.logs.is_stateful())
+        return next_step_of(query, self._directory.checkpoint(query.name))
 
     def _steps_of(self, names: Iterable[str]) -> dict[str, DrainStep]:
         return {name: self._next_step(self._queries[name]) for name in names}
@@ -355,9 +357,8 @@ class Attempt:
         self._queries = opener.open(self._intents)
 
     def _save_start(self, run: RunRecord) -> None:
-        if self._ask.replayable_runs:
-            begin_rewindable(self._directory, run, self._clock)
-            forget_older(self._directory, self._replayable, self._clock)
+        kept = self._replayable if self._ask.replayable_runs else None
+        save_start(self._directory, run, kept, token=self._lease.token, clock=self._clock)
 
     def _begin(self) -> None:
         committed = self._run.batch_commit() is not None
@@ -378,7 +379,7 @@ class Attempt:
         query = self._queries[instruction.query]
         try:
             self._lease.check()
-            query.epochs.give_up_open()
+            query.epochs.begin_again()
             if self._life.publishes:
                 query.epochs.commit_through(query.logs.position().last_commit)
             query.start(instruction.how)
@@ -414,14 +415,14 @@ class Attempt:
         query = self._queries[instruction.query]
         if not self._is_batch:  # which has no state to drain, and a commit of its own
             now = self._clock.now()
-            record_end_of_data(self._directory, self._run.run_id, query, now)
+            record_end_of_data(
+                self._directory, self._run.run_id, query, token=self._lease.token, now=now
+            )
         self._events.append(lifecycle.IntentStored(query.name, self._next_step(query)))
 
     def _plan_drain(self, instruction: lifecycle.PlanDrain) -> None:
         self._lease.check()
-        batch = plan_drain_batch(CheckpointLogs(self._directory.checkpoint(instruction.query)))
-        log.info("query=%s batch=%s planned to drain", instruction.query, batch)
-        failpoints.hit("drain.planned")
+        plan_drain(self._directory, instruction.query)
 
     def _take_savepoint(self, _: lifecycle.TakeSavepoint) -> None:
         if self._desk.take_savepoint():
@@ -459,15 +460,16 @@ class Attempt:
             now=self._clock.now(),
         )
         verify_final(self._directory, final)
+        if final.savepoint is not None:
+            check_agrees(final, open_savepoint(final.savepoint).record)
         for query in self._queries.values():
             query.epochs.remove_leftovers()
-        self._lease.check()
+        self._lease.seal(final)
         self._final = self._run.put_final(final)
-        failpoints.hit("final.put")
         self._events.append(lifecycle.FinalPut())
 
     def _close(self, _: lifecycle.Close) -> None:
-        close_quietly(self._queries.values(), self._job.context)
+        close_quietly(self._queries.values(), self._job.context, self._lease)
         self._events.clear()
         self._events.append(lifecycle.Closed())
 

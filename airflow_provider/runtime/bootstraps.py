@@ -13,18 +13,20 @@ from typing import TYPE_CHECKING, Final
 
 from airflow_provider.runtime.asking import OUTPUTS
 from airflow_provider.runtime.checkpoint import CheckpointLogs
-from airflow_provider.runtime.errors import ConfigError
-from airflow_provider.runtime.jobdir import JobDirectory, check_name
+from airflow_provider.runtime.errors import CheckpointError, ConfigError
+from airflow_provider.runtime.jobdir import JobDirectory
 from airflow_provider.runtime.lease import TAKEABLE, LeaseObserver, settle_free
-from airflow_provider.runtime.process import ProcessIdentity
+from airflow_provider.runtime.names import check_name
+from airflow_provider.runtime.runs import newest_run
 from airflow_provider.runtime.savepoint import MANIFEST, Savepoint, open_savepoint, refusing
 from airflow_provider.runtime.storage import Document, open_storage
 from airflow_provider.runtime.storage.trees import remove_if_empty, remove_tree
+from airflow_provider.runtime.typed import Address
 from airflow_provider.runtime.watching import Judgement, RunWatcher, Verdict, View, judge
 
 if TYPE_CHECKING:
     import datetime as dt
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from airflow_provider.runtime.clock import Clock
 
@@ -44,6 +46,7 @@ class BootstrapAsk:
         job_dir: the live job's directory, in which nothing has begun yet.
         entry: ``FILE.py:FUNC`` or ``pkg.mod:FUNC``: the live job's own.
         params: of the history.
+        secret_params: of the history and of the live job, as in :class:`~.asking.Ask`.
         to: the savepoint's own folder; None for ``JOB_DIR/savepoints/bootstrap``.
         output: ``discard``, or ``keep`` to let the sinks have it.
         kept: names of sources that go on where history ended, because they read the same later on.
@@ -57,6 +60,7 @@ class BootstrapAsk:
     job_dir: str
     entry: str
     params: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    secret_params: Mapping[str, str] = dataclasses.field(default_factory=dict)
     to: str | None = None
     output: str = "discard"
     kept: tuple[str, ...] = ()
@@ -101,7 +105,7 @@ class BootstrapAsk:
 class BootstrapRecord(Document):
     """``bootstraps/<name>/bootstrap.json``: what the scratch job directory beside it is for."""
 
-    savepoint: str
+    savepoint: Address
     digest: str
     began: str
 
@@ -146,7 +150,8 @@ def check_not_begun(directory: JobDirectory, clock: Clock) -> None:
             for name in directory.query_names()
             if CheckpointLogs(directory.checkpoint(name)).exists()
         ]
-        begun += [f"run {run_id!r} is recorded" for run_id in directory.run_ids()]
+        last = newest_run(directory)
+        begun += [f"run {last.run_id!r} is recorded"] if last is not None else []
         begun += ["it was set to a savepoint"] if directory.storage.list("restores") else []
     if begun:
         msg = (
@@ -174,8 +179,39 @@ def check_same(scratch: JobDirectory, ask: BootstrapAsk) -> None:
         raise ConfigError(msg)
 
 
+def check_has_rows(scratch: JobDirectory, queries: Iterable[str], *, output: str) -> None:
+    """Refuse history that has no row for a query, once it is read.
+
+    Args:
+        scratch: where it was read; its driver has given the lease up.
+        queries: those of the job.
+        output: see :class:`BootstrapAsk`.
+
+    Raises:
+        ConfigError: the message names the query; what was read is removed, so that a command with
+            other parameters finds nothing in its way.
+        CheckpointError: the same, but other queries have written what they had to. That is known
+            in the scratch directory alone, which stays.
+    """
+    batches = {name: CheckpointLogs(scratch.checkpoint(name)).position() for name in queries}
+    empty = [name for name, position in batches.items() if position.last_commit < 0]
+    if not empty:
+        return
+    what = f"query {empty[0]!r}: history has no row for it, so there is nothing to begin from"
+    written = sorted(set(batches) - set(empty)) if output == "keep" else []
+    if written:
+        msg = (
+            f"{what}. The output of {', '.join(written)} is written, as --output keep asks for; "
+            f"take it back by hand, and remove {scratch.url}, before you give another command"
+        )
+        raise CheckpointError(msg)
+    remove_scratch(scratch)
+    msg = f"{what}; check the parameters"
+    raise ConfigError(msg)
+
+
 def remove_scratch(scratch: JobDirectory) -> None:
-    """Remove what a bootstrap that has made its savepoint leaves. Idempotent."""
+    """Remove what a bootstrap leaves that has made its savepoint, or cannot. Idempotent."""
     remove_tree(scratch.url)
     remove_if_empty(scratch.url.rpartition("/")[0])
 
@@ -267,7 +303,7 @@ class BootstrapWatcher(RunWatcher):
         facts = {f.name: getattr(seen, f.name) for f in dataclasses.fields(seen)}
         facts["attempt"] = self._scratch.run(RUN_ID).last_attempt()
         facts["has_read"] = has_read
-        facts["reader_gone"] = lease is None or ProcessIdentity.from_dict(lease.owner).is_gone()
+        facts["reader_gone"] = lease is None or lease.owner.is_gone()
         return BootstrapView(**facts, made=self.made() is not None)
 
     def decide(self, view: View) -> Judgement:

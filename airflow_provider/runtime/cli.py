@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import argparse
+import io
 import json
 import logging
+import os
+import select
 import signal
 import sys
 import threading
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider.runtime import cli_savepoint, cli_state, cli_stop
+from airflow_provider.runtime import cli_savepoint, cli_state, cli_status, cli_stop
 from airflow_provider.runtime.asking import (
     MODES,
     UNTIL,
@@ -24,27 +27,25 @@ from airflow_provider.runtime.checkpoint import (
     describe_checkpoint,
     plan_drain_batch,
 )
-from airflow_provider.runtime.clock import SystemClock
+from airflow_provider.runtime.cli_options import add_secret_param
 from airflow_provider.runtime.console import live_progress
+from airflow_provider.runtime.drains import check_of_no_job
 from airflow_provider.runtime.durations import parse_duration
 from airflow_provider.runtime.errors import (
     EXIT_OK,
     RunFailedError,
     SparkStreamError,
-    UnknownJobError,
 )
-from airflow_provider.runtime.failures import Failure, Marks, classify
+from airflow_provider.runtime.failures import Marks, classify, of_the_system
 from airflow_provider.runtime.jobdir import known_job
-from airflow_provider.runtime.lease import LeaseObserver
+from airflow_provider.runtime.late import describe_late_rows
 from airflow_provider.runtime.restarting import FAILOVERS, Failover, parse_restart
 from airflow_provider.runtime.storage import open_storage
-from airflow_provider.runtime.watching import RunWatcher
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
     from types import FrameType
 
-    from airflow_provider.runtime.jobdir import JobDirectory
 
 log = logging.getLogger(__name__)
 
@@ -60,13 +61,35 @@ def main(argv: Sequence[str] | None = None) -> int:
         level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(message)s"
     )
     logging.getLogger("py4j").setLevel(logging.WARNING)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # names in job directories may be of any bytes
+            stream.reconfigure(errors="backslashreplace")
     try:
-        return int(arguments.command(arguments))
+        code = int(arguments.command(arguments))
+        sys.stdout.flush()
     except SparkStreamError as error:
         return _report(error, as_json=getattr(arguments, "json", False))
     except Exception as error:
-        log.exception("unexpected")
-        return _report(RunFailedError(classify(error)), as_json=getattr(arguments, "json", False))
+        if isinstance(error, BrokenPipeError) and _nobody_reads():
+            return EXIT_OK  # results are printed when all is done
+        if isinstance(error, OSError):
+            log.debug("the operating system", exc_info=True)
+            failure = of_the_system(error)
+        else:
+            log.exception("unexpected")
+            failure = classify(error)
+        return _report(RunFailedError(failure), as_json=getattr(arguments, "json", False))
+    return code
+
+
+def _nobody_reads() -> bool:
+    """Tell whether the reader of stdout has gone, as ``head`` does; let nothing more be written."""
+    poll = select.poll()
+    poll.register(sys.stdout.fileno(), 0)
+    has_gone = any(event & select.POLLERR for _, event in poll.poll(0))
+    if has_gone:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return has_gone
 
 
 def script() -> None:
@@ -101,6 +124,8 @@ def _run(arguments: argparse.Namespace) -> int:
     else:
         rows = "" if final.rows_read is None else f", {final.rows_read:,} rows read"
         print(f"{final.outcome}: run {final.run_id}{rows}, attempt {final.attempts}")
+        if (told := describe_late_rows(final.to_dict())) is not None:
+            print(told)
     return EXIT_OK
 
 
@@ -111,6 +136,7 @@ def _ask_of(arguments: argparse.Namespace) -> Ask:
         entry=arguments.entry,
         run_id=arguments.run_id,
         params=parse_pairs(arguments.param, "--param"),
+        secret_params=parse_pairs(arguments.secret_param, "--secret-param"),
         mode=arguments.mode,
         until=arguments.until,
         at_end=arguments.at_end,
@@ -142,104 +168,6 @@ def _stop_on_signals(stop: threading.Event) -> None:
         signal.signal(number, handle)
 
 
-def _status(arguments: argparse.Namespace) -> int:
-    directory = known_job(arguments.job_dir)
-    runs = directory.run_ids()
-    if arguments.run_id is not None and arguments.run_id not in runs:
-        msg = f"{directory.url}: no run {arguments.run_id!r}; its runs: {', '.join(runs) or 'none'}"
-        raise UnknownJobError(msg)
-    shown = [arguments.run_id] if arguments.run_id is not None else runs
-    document = _status_document(directory, shown)
-    if arguments.json:
-        _print_json(document)
-    else:
-        _print_status(document)
-    return EXIT_OK
-
-
-def _status_document(directory: JobDirectory, runs: Sequence[str]) -> dict[str, Any]:
-    lease, liveness = LeaseObserver(directory.storage, SystemClock()).settle()
-    return {
-        "version": 1,
-        "job": directory.name(),
-        "job_dir": directory.url,
-        "lease": {"token": lease.token, "run_id": lease.run_id, "holder": liveness.value}
-        if lease
-        else None,
-        "runs": [_run_document(directory, run_id) for run_id in runs],
-    }
-
-
-def _run_document(directory: JobDirectory, run_id: str) -> dict[str, Any]:
-    watcher = RunWatcher(directory.storage, run_id, SystemClock())
-    view, judgement = watcher.settle()
-    attempt = view.attempt
-    return {
-        "run_id": run_id,
-        "state": view.final.outcome if view.final else judgement.verdict.value,
-        "attempts": attempt.attempt if attempt else 0,
-        "failure": attempt.failure if attempt and not view.final else None,
-        "restarts": attempt.restarts if attempt and not view.final else None,
-        "progress": view.progress.to_dict() if view.progress else None,
-        "final": view.final.to_dict() if view.final else None,
-    }
-
-
-def _print_status(document: dict[str, Any]) -> None:
-    lease = document["lease"]
-    holder = (
-        f"lease {lease['token']} ({lease['holder']}, run {lease['run_id']})"
-        if lease
-        else "no lease"
-    )
-    print(f"job {document['job']} in {document['job_dir']}: {holder}")
-    for run in document["runs"]:
-        rows = (run["final"] or run["progress"] or {}).get("rows_read")
-        print(
-            f"  run {run['run_id']}: {run['state']}, {run['attempts']} attempt(s)"
-            + (f", {rows:,} rows read" if rows is not None else "")
-        )
-        shown = run["final"] or run["progress"] or {}
-        for line in (*_mark_lines(shown), *(() if run["final"] else _pacing_lines(shown))):
-            print(f"    {line}")
-        if run["restarts"]:
-            print(f"    {_describe_restarts(run['restarts'])}")
-        if run["failure"]:
-            print(f"    {Failure.from_dict(run['failure']).describe()}")
-
-
-def _describe_restarts(restarts: dict[str, Any]) -> str:
-    last = Failure.from_dict(restarts["failure"]).describe()
-    return f"{restarts['count']} restart(s) in the driver, the last one after {last}"
-
-
-def _mark_lines(document: dict[str, Any]) -> Iterator[str]:
-    """Yield for each query how far its sources and stateful operators have come."""
-    for name, query in document.get("queries", {}).items():
-        parts = [
-            f"{what} {part['name']} {part['mark'].replace('_', ' ')}"
-            for what, key in (("source", "sources"), ("operator", "operators"))
-            for part in query.get(key, ())
-            if "mark" in part  # older versions of this package put none
-        ]
-        if parts:
-            yield f"{name}: {', '.join(parts)}"
-
-
-def _pacing_lines(progress: dict[str, Any]) -> Iterator[str]:
-    for name, query in progress.get("queries", {}).items():
-        pacing = query.get("pacing")
-        if pacing is None:
-            continue
-        limits = [f"{s['limit']:,} {s['unit']} of {n}" for n, s in pacing["sources"].items()]
-        took = pacing["last_batch_s"]
-        took_text = "" if took is None else f"the last batch took {took:.1f} s, "
-        yield (
-            f"{name}: {took_text}target {pacing['target_s']:g} s, {pacing['decision']}: "
-            f"{pacing['reason']}" + (f"; a batch reads {', '.join(limits)}" if limits else "")
-        )
-
-
 def _cleanup(arguments: argparse.Namespace) -> int:
     from airflow_provider.runtime.cleanup import clean_up
 
@@ -260,7 +188,8 @@ def _rewind(arguments: argparse.Namespace) -> int:
         entry=arguments.entry,
         conf=parse_pairs(arguments.conf, "--conf"),
     )
-    print(f"{arguments.job_dir}: undone, in this order: {', '.join(undone)}")
+    for run in undone:
+        print(f"{arguments.job_dir}: {run}")
     return EXIT_OK
 
 
@@ -270,8 +199,9 @@ def _checkpoint_show(arguments: argparse.Namespace) -> int:
 
 
 def _checkpoint_plan_drain(arguments: argparse.Namespace) -> int:
+    check_of_no_job(arguments.url)
     logs = CheckpointLogs(open_storage(arguments.url))
-    batch = plan_drain_batch(logs)
+    batch = plan_drain_batch(logs, further=arguments.further)
     print(f"{logs.url}: batch {batch} is planned; start the query once with trigger(once=True)")
     return EXIT_OK
 
@@ -286,10 +216,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     _add_run(commands)
-    status = _add(commands, "status", _status, "say how a job's runs stand")
-    status.add_argument("job_dir", metavar="JOB_DIR")
-    status.add_argument("--run-id", metavar="ID")
-    status.add_argument("--json", action="store_true")
+    cli_status.add_command(commands, _add)
     cli_stop.add_commands(commands, _add)
     text = "publish what Spark has committed, and remove staged data that nothing references"
     cleanup = _add(commands, "cleanup", _cleanup, text)
@@ -305,6 +232,8 @@ def _parser() -> argparse.ArgumentParser:
     show.add_argument("url", metavar="URL")
     drain = _add(actions, "plan-drain", _checkpoint_plan_drain, "plan the drain of a stopped query")
     drain.add_argument("url", metavar="URL")
+    text = "drain it once more, for rows that are later than the year 9999"
+    drain.add_argument("--further", action="store_true", help=text)
     return parser
 
 
@@ -331,8 +260,10 @@ def _add_run(commands: Any) -> None:
     run = _add(commands, "run", _run, "run a job until its final checkpoint has committed")
     run.add_argument("job_dir", metavar="JOB_DIR", help="the job's home on a shared filesystem")
     run.add_argument("--entry", required=True, metavar="FILE.py:FUNC", help="or pkg.mod:FUNC")
-    run.add_argument("--run-id", metavar="ID", help="default: the unfinished run, or a new one")
+    text = "default: the unfinished run among the newest ten, or a new one"
+    run.add_argument("--run-id", metavar="ID", help=text)
     run.add_argument("--param", action="append", default=[], metavar="K=V", help="for the job")
+    add_secret_param(run)
     text = "default: automatic, which is batch for bounded jobs whose result is the same"
     run.add_argument("--mode", choices=MODES, default="automatic", help=text)
     run.add_argument("--until", choices=UNTIL, help="default: end if all sources are bounded")

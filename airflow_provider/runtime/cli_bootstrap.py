@@ -8,6 +8,7 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider.runtime.asking import OUTPUTS, parse_interval, parse_pairs
+from airflow_provider.runtime.cli_options import add_secret_param
 from airflow_provider.runtime.console import live_progress
 from airflow_provider.runtime.errors import EXIT_OK
 
@@ -36,6 +37,7 @@ def add_actions(
     bootstrap.add_argument("--entry", required=True, metavar="FILE.py:FUNC", help="the live job's")
     text = "for the job, to read the history"
     bootstrap.add_argument("--param", action="append", default=[], metavar="K=V", help=text)
+    add_secret_param(bootstrap)
     text = "what the live job will be given: both are compared before anything is read"
     bootstrap.add_argument("--live-param", action="append", metavar="K=V", help=text)
     text = "the savepoint's own folder; default: JOB_DIR/savepoints/bootstrap"
@@ -62,6 +64,7 @@ def _bootstrap(arguments: argparse.Namespace) -> int:
         job_dir=arguments.job_dir,
         entry=arguments.entry,
         params=parse_pairs(arguments.param, "--param"),
+        secret_params=parse_pairs(arguments.secret_param, "--secret-param"),
         to=arguments.to,
         output=arguments.output,
         kept=tuple(arguments.keep_position),

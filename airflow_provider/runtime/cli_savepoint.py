@@ -13,6 +13,7 @@ from airflow_provider.runtime.jobdir import JobDirectory
 from airflow_provider.runtime.savepoint import (
     ALIGNED_TIMEOUT_S,
     ORIGINS,
+    Leftover,
     Restores,
     Retention,
     Savepoint,
@@ -21,6 +22,7 @@ from airflow_provider.runtime.savepoint import (
     find_savepoints,
     job_source,
     open_savepoint,
+    refusing,
     retain,
     take_savepoint,
     verify_savepoint,
@@ -56,7 +58,9 @@ def add_commands(commands: Any, add: Callable[..., argparse.ArgumentParser]) -> 
     _add_partitions(fork)
     kept = add(actions, "retain", _retain, "dispose of savepoints that are too many or too old")
     kept.add_argument("place", metavar="JOB_DIR|URL")
-    kept.add_argument("--keep", type=int, metavar="N", help="how many of the newest stay")
+    kept.add_argument(
+        "--keep", type=int, metavar="N", help="how many of the newest of each series stay"
+    )
     kept.add_argument("--max-age", metavar="DURATION", help="how old one may get")
     kept.add_argument("--origin", action="append", choices=ORIGINS, help="default: periodic")
     gone = add(actions, "dispose", _dispose, "remove one savepoint")
@@ -153,19 +157,31 @@ def _pair(text: str, option: str) -> tuple[str, str]:
 
 
 def _list(arguments: argparse.Namespace) -> int:
-    savepoints, leftovers = find_savepoints(open_storage(savepoints_of(arguments.place)))
+    with refusing(arguments.place, "read"):
+        savepoints, leftovers = find_savepoints(open_storage(savepoints_of(arguments.place)))
     if arguments.json:
         found = [{**_without_files(s), "url": s.url} for s in savepoints]
-        _print_json({"version": 1, "savepoints": found})
+        damaged = [
+            {"url": each.place.url, "damage": each.damage} for each in leftovers if each.damage
+        ]
+        _print_json({"version": 1, "savepoints": found, "damaged": damaged})
         return EXIT_OK
     for savepoint in savepoints:
         print(_line(savepoint))
     for leftover in leftovers:
-        doing = (
-            f"{leftover.claim.purpose} since {leftover.claim.began}" if leftover.claim else "left"
-        )
-        print(f"{leftover.place.url}: no savepoint ({doing})")
+        print(f"{leftover.place.url}: {_why_none(leftover)}")
     return EXIT_OK
+
+
+def _why_none(leftover: Leftover) -> str:
+    if leftover.damage is not None:
+        return f"damaged: {leftover.damage}"
+    held = leftover.claim
+    if held is None:
+        return "no savepoint"
+    if held.ended:
+        return "no savepoint (removed but for files that others beside it need)"
+    return f"no savepoint ({held.purpose} since {held.began})"
 
 
 def savepoints_of(place: str) -> str:

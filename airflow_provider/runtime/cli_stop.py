@@ -85,7 +85,7 @@ def _cancel(arguments: argparse.Namespace) -> int:
             return EXIT_OK
         clock.sleep(0.2)
     msg = (
-        f"{directory.url}: the driver of run {lease.run_id!r} on {lease.owner['host']} has not "
+        f"{directory.url}: the driver of run {lease.run_id!r} on {lease.owner.host} has not "
         f"stopped in {_CANCEL_TIMEOUT_S:.0f} seconds; look at its log, or kill it: a run resumes "
         "from any point"
     )

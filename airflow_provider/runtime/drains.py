@@ -9,16 +9,21 @@ holds for the sources of a query that have ended while others of it go on.
 from __future__ import annotations
 
 import dataclasses
+import os
+from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from airflow_provider.runtime.checkpoint import CheckpointLogs
+from airflow_provider.runtime.checkpoint import MAX_WATERMARK_MS, CheckpointLogs
+from airflow_provider.runtime.errors import CheckpointError, ConfigError
 from airflow_provider.runtime.jobdir import FINISHED
 from airflow_provider.runtime.markers import marker_name
+from airflow_provider.runtime.runs import recent_runs
 from airflow_provider.runtime.sinks.records import EpochRecords, query_ids
-from airflow_provider.runtime.storage import Document
+from airflow_provider.runtime.storage import Document, local_path_of, open_storage
+from airflow_provider.runtime.typed import Batch, Name, NameOrNone
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable
+    from collections.abc import Callable, Collection, Iterable, Iterator
 
     from airflow_provider.runtime.jobdir import JobDirectory
 
@@ -30,12 +35,16 @@ class DrainIntent(Document):
     Attributes:
         run_id: the run that has read its last row; empty when it came with a savepoint.
         batch: the last batch that read input, -1 for none.
+        token: the lease under which it was put; 0 when it came with a savepoint.
     """
 
-    query_id: str
-    run_id: str
-    batch: int
+    PLACES = ("drains/{query_id}.json",)
+
+    query_id: Name
+    run_id: NameOrNone
+    batch: Batch
     at: str
+    token: int = 0
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -50,10 +59,12 @@ class EndedSources(Document):
             known.
     """
 
-    query_id: str
-    run_id: str
+    PLACES = ("ended/{query_id}.json",)
+
+    query_id: Name
+    run_id: NameOrNone
     sources: list[str]
-    batch: int
+    batch: Batch
     at: str
     reached: dict[str, int] = dataclasses.field(default_factory=dict)
 
@@ -121,8 +132,75 @@ def draining_run(directory: JobDirectory) -> str | None:
     known = [intent for intent in intents if intent is not None]
     if not known or len(known) < len(intents):
         return None
-    last = max(known, key=lambda intent: intent.at).run_id
+    last = max(known, key=lambda intent: _order(directory, intent)).run_id
     return last or _finished_run(directory)
+
+
+def _order(directory: JobDirectory, intent: DrainIntent) -> int:
+    """Return what puts intents in the order in which they were put, whatever their clocks said."""
+    if intent.token or not intent.run_id:
+        return intent.token
+    record = directory.run(intent.run_id).record()  # of a driver that named no lease
+    return record.token if record is not None else 0
+
+
+def check_drains_intended(directory: JobDirectory) -> None:
+    """Refuse a job with a drain that no run of it has put down, such as one planned by hand.
+
+    Raises:
+        CheckpointError: a query's log ends at MAX_WATERMARK. Whatever it read from here on would
+            be late, and dropped.
+    """
+    for query in directory.query_names():
+        logs = CheckpointLogs(directory.checkpoint(query))
+        planned = logs.batches("offsets")
+        if not planned or logs.offsets(planned[-1]).watermark_ms != MAX_WATERMARK_MS:
+            continue
+        if drain_intent(directory, query) is None and not _is_left(directory, query):
+            msg = (
+                f"{logs.url}: batch {planned[-1]} drains query {query!r}, and no run of the job "
+                "has put down that it does, so the drain was planned by hand or the intent is "
+                "lost; what the query read from here on would be late and dropped. Set the job "
+                "back with 'spark-stream savepoint restore' or 'spark-stream rewind', or, while "
+                f"there is no commits/{planned[-1]}, remove offsets/{planned[-1]}"
+            )
+            raise CheckpointError(msg)
+
+
+def check_of_no_job(url: str) -> None:
+    """Refuse a folder that lies in a job directory, where only the job's own drivers drain.
+
+    Raises:
+        ConfigError: it does.
+    """
+    for folder in _folders_above(url):
+        if _is_job(folder):
+            msg = (
+                f"{url}: this lies in the job directory {folder}, whose next run would know "
+                "nothing of the drain; end that job for good, while it runs, with "
+                f"'spark-stream stop {folder} --drain'"
+            )
+            raise ConfigError(msg)
+
+
+def _is_job(folder: str) -> bool:
+    storage = open_storage(folder)
+    try:
+        return storage.exists("job.json") or bool(storage.list("leases"))
+    except PermissionError:  # above what whoever asks may see
+        return False
+
+
+def _folders_above(url: str) -> Iterator[str]:
+    """Yield the folder itself and those above it, as far as they can be named."""
+    local = local_path_of(url)
+    if local is not None:
+        path = Path(os.path.realpath(local))  # a symbolic link into a job directory leads there
+        yield from (str(folder) for folder in (path, *path.parents))
+        return
+    scheme, _, rest = url.partition("://")
+    parts = [part for part in rest.split("/") if part]
+    yield from (f"{scheme}://{'/'.join(parts[:end])}" for end in range(len(parts), 0, -1))
 
 
 def _is_left(directory: JobDirectory, query: str) -> bool:
@@ -135,11 +213,11 @@ def _is_left(directory: JobDirectory, query: str) -> bool:
 
 def _finished_run(directory: JobDirectory) -> str | None:
     """Return the run that has ended the job for good; None if none has."""
-    for run_id in directory.run_ids():
-        run = directory.run(run_id)
+    for record in recent_runs(directory):  # no other run begins after one that has
+        run = directory.run(record.run_id)
         final = run.final()
         if final is not None and final.outcome == FINISHED and run.rewound() is None:
-            return run_id
+            return run.run_id
     return None
 
 

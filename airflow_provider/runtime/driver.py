@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING
 
 from airflow_provider.runtime.asking import (
     Ask,
+    as_begun,
     check_not_rewound,
+    check_same_as_ended,
     choose_run,
 )
 from airflow_provider.runtime.attempt import Attempt, OnProgress
@@ -63,8 +65,10 @@ def run_job(
     directory = open_job_directory(ask.job_dir)
     run_id = choose_run(directory, ask, clock.now())
     check_not_rewound(directory, run_id)
+    ask = as_begun(ask, directory.run(run_id).record())
     done = directory.run(run_id).final()
     if done is not None:
+        check_same_as_ended(ask, directory.run(run_id).record())
         return verify_final(directory, done)
     observer = check_before_spark(ask, directory, run_id, clock)
     app_name = f"spark-stream {ask.job_dir} {run_id}"

@@ -18,7 +18,7 @@ from typing import Final
 from airflow_provider.runtime.storage import open_storage
 
 END_MS: Final = 253402300799999
-"""The event time that no row is later than: 9999-12-31, the last that Spark can count with."""
+"""The event time at which a finished source stands: 9999-12-31, as after a drain's first batch."""
 
 _SUFFIX: Final = ":marker"  # a colon is in no source's own name
 MARKER_COLUMN: Final = "at"

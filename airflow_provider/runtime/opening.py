@@ -19,6 +19,8 @@ from airflow_provider.runtime.queries import (
     spark_repartition,
     upstream_of,
 )
+from airflow_provider.runtime.retiring import retire_old
+from airflow_provider.runtime.rewinding import begin_rewindable, forget_older
 from airflow_provider.runtime.savepoint import StartingPoint
 from airflow_provider.runtime.sinks import EpochCommitter, NativeEpochs
 from airflow_provider.runtime.storage import spark_url
@@ -30,7 +32,7 @@ if TYPE_CHECKING:
     from airflow_provider.runtime.checkpoint import CommitLog
     from airflow_provider.runtime.clock import Clock
     from airflow_provider.runtime.drains import DrainIntent
-    from airflow_provider.runtime.jobdir import JobDirectory, RunDirectory
+    from airflow_provider.runtime.jobdir import JobDirectory, RunDirectory, RunRecord
     from airflow_provider.runtime.lease import Lease
     from airflow_provider.runtime.preparing import DeclaredJob
     from airflow_provider.runtime.queries import QueryDefinition
@@ -49,6 +51,32 @@ def starting_point(ask: Ask, directory: JobDirectory, job: DeclaredJob) -> Start
         make_repartition=lambda: spark_repartition(job.spark),
         upstream=upstream_of(job.queries),
     )
+
+
+def save_start(
+    directory: JobDirectory,
+    run: RunRecord,
+    replayable: Sequence[str] | None,
+    *,
+    token: int,
+    clock: Clock,
+) -> None:
+    """Keep where a run begins, if it can be replayed, and let go of what is old.
+
+    Args:
+        directory: the job directory; the caller holds its lease, and has started no query.
+        run: the run.
+        replayable: the runs that stay replayable; None for a run that is not.
+        token: the caller's lease.
+        clock: time.
+
+    Crash safety: calling it again completes it.
+    Idempotent: by run and lease.
+    """
+    retire_old(directory, token)
+    if replayable is not None:
+        begin_rewindable(directory, run, clock)
+        forget_older(directory, replayable, clock)
 
 
 @dataclasses.dataclass(frozen=True)

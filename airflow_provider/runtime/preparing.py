@@ -8,7 +8,13 @@ import sys
 from typing import TYPE_CHECKING
 
 from airflow_provider.runtime.api import JobContext
-from airflow_provider.runtime.asking import Ask, Plan, check_not_drained, resolve
+from airflow_provider.runtime.asking import (
+    Ask,
+    Plan,
+    check_not_drained,
+    check_not_over,
+    resolve,
+)
 from airflow_provider.runtime.binding import Declare, bind, check_sources
 from airflow_provider.runtime.checkpoint import CheckpointLogs
 from airflow_provider.runtime.drains import sources_end
@@ -19,10 +25,12 @@ from airflow_provider.runtime.errors import (
     UnknownJobError,
     UnsupportedStorageError,
 )
+from airflow_provider.runtime.failures import refusal_of
 from airflow_provider.runtime.jobdir import BATCH, STREAMING, JobDirectory
 from airflow_provider.runtime.lease import settle_free
 from airflow_provider.runtime.modes import check_batch, find_objections, wanted_mode
 from airflow_provider.runtime.rewinding import check_start
+from airflow_provider.runtime.runs import newest_run
 from airflow_provider.runtime.session import job_session
 from airflow_provider.runtime.storage import open_storage
 
@@ -62,8 +70,7 @@ def last_run(directory: JobDirectory) -> RunRecord:
     Raises:
         UnknownJobError: no run of a job was ever recorded there.
     """
-    runs = directory.run_ids()
-    record = directory.run(runs[-1]).record() if runs else None
+    record = newest_run(directory)
     if record is None:
         msg = f"{directory.url}: no run of a job is recorded here, so its function is not known"
         raise UnknownJobError(msg)
@@ -83,6 +90,7 @@ def check_before_spark(
         LeaseHeldError: another driver is running the job.
         TakeBackError: the run to be replayed cannot be rewound.
     """
+    check_not_over(directory, run_id, ask.driver_id)
     if ask.replays is not None:
         check_start(directory, ask.replays)
     check_not_drained(directory, run_id, replays=ask.replays)
@@ -164,7 +172,7 @@ def declare_in(mode: str, ask: Ask, run_id: str, spark: SparkSession) -> Declare
     def declare(bindings: Mapping[str, SourceBinding]) -> JobContext:
         context = JobContext(
             session,
-            params=ask.params,
+            params=ask.all_params(),
             run_id=run_id,
             mode=mode,
             interval=ask.interval,
@@ -193,7 +201,7 @@ def _call(function: Callable[[JobContext], None], context: JobContext, entry: st
         raise
     except (Exception, SystemExit) as error:
         msg = f"entry {entry!r}: the job's function failed: {type(error).__name__}: {error}"
-        raise ConfigError(msg) from error
+        raise refusal_of(error, msg) from error
 
 
 def _check_same_queries(job: DeclaredJob, stored: RunRecord | None) -> None:

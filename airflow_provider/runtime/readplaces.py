@@ -9,14 +9,25 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypedDict
 
 from airflow_provider.runtime.storage import local_path_of
+from airflow_provider.runtime.typed import shaped
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from airflow_provider.runtime.sources import SourceDefinition
+
+
+class _ReadPlace(TypedDict):
+    name: str
+    format: str
+    path: str | None
+    options: str
+
+
+ReadPlaceValues = Annotated[dict[str, Any], shaped(_ReadPlace)]
 
 FILE_FORMATS: Final = frozenset({"avro", "csv", "json", "orc", "parquet", "text", "xml"})
 _FILTER: Final = "pathglobfilter"

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import logging
 import os
+import shutil
 import sys
+import tempfile
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from airflow_provider.runtime.errors import ConfigError, SparkStreamError
 from airflow_provider.runtime.java import check_java
+from airflow_provider.runtime.masters import check_classic
+from airflow_provider.runtime.packaging import is_packed, runtime_zip
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -24,6 +30,9 @@ _LOCAL_DEFAULTS = {
     "spark.driver.host": "127.0.0.1",
     "spark.ui.enabled": "false",
 }
+
+# Spark's short form of a worker's traceback leaves out what an error was raised from.
+_SIMPLIFIED = "spark.sql.execution.pyspark.udf.simplifiedTraceback.enabled"
 
 
 def start_spark(app_name: str, master: str | None, conf: Mapping[str, str]) -> SparkSession:
@@ -61,7 +70,21 @@ def start_spark(app_name: str, master: str | None, conf: Mapping[str, str]) -> S
         raise (ConfigError if "Master URL" in msg else SparkStreamError)(msg) from error
     spark.sparkContext.setLogLevel("WARN")
     _warn_of_mixture(spark)
+    ship_runtime(spark)
     return spark
+
+
+def ship_runtime(spark: SparkSession) -> None:
+    """Give executors on other machines the runtime, which need not be installed there.
+
+    A driver that was submitted with it has given it to them already.
+    """
+    if str(spark.sparkContext.master).startswith("local") or is_packed():
+        return
+    # Spark's executors fetch it from here for as long as the application lives.
+    folder = Path(tempfile.mkdtemp(prefix="spark-stream-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    spark.sparkContext.addPyFile(str(runtime_zip(folder)))
 
 
 @contextlib.contextmanager
@@ -80,12 +103,14 @@ def using_spark(
         conf: further configuration.
 
     Raises:
-        ConfigError: there is no Java that can run Spark, or the master URL is none.
+        ConfigError: there is no Java that can run Spark, the master URL is none, or that of Spark
+            Connect.
         SparkStreamError: Spark did not start.
     """
     if borrowed is not None:
         yield borrowed
         return
+    check_classic(master, conf or {})
     if not is_submitted():
         check_java()
     owned = start_spark(app_name, master, conf or {})
@@ -99,11 +124,14 @@ def using_spark(
 def job_session(spark: SparkSession, conf: Mapping[str, str]) -> SparkSession:
     """Return a session of the job's own: jobs in one JVM do not see each other's settings.
 
-    What only a new JVM could be given is left as it is in this one.
+    What only a new JVM could be given is left as it is in this one. Errors of Python workers come
+    with all their causes, unless Spark is told otherwise.
     """
     from pyspark.errors import AnalysisException
 
     session = spark.newSession()
+    if not session._jsparkSession.sessionState().conf().contains(_SIMPLIFIED):
+        session.conf.set(_SIMPLIFIED, "false")
     for key, value in conf.items():
         # Not `isModifiable`: it denies what Spark does not list, such as RocksDB's settings.
         with contextlib.suppress(AnalysisException):

@@ -83,7 +83,7 @@ def enter(run: RunDirectory, driver_id: str) -> bool:
     Returns:
         False when the submission was revoked: nothing may be started for it any more.
     """
-    record = ProcessRecord(identity=identify_this().to_dict())
+    record = ProcessRecord(identity=identify_this())
     if not record.put_if_absent(run.storage, f"submissions/{driver_id}.process.json"):
         return False
     failpoints.hit("submission.entered")
@@ -94,7 +94,7 @@ def entered_with(run: RunDirectory, driver_id: str, pid: int) -> None:
     """Add the process that was started; it lives on when this one dies."""
     identity = identify_this(pid)
     if identity.space is not None:  # else it has ended already, which its exit code tells
-        record = ProcessRecord(identity=identity.to_dict())
+        record = ProcessRecord(identity=identity)
         record.put(run.storage, f"submissions/{driver_id}.process.json")
     failpoints.hit("submission.started")
 
@@ -107,7 +107,7 @@ def revoke_unstarted(run: RunDirectory) -> bool:
 
     Idempotent: an intent is revoked once.
     """
-    nobody = ProcessRecord(identity=identify([]).to_dict(), is_revoked=True)
+    nobody = ProcessRecord(identity=identify([]), is_revoked=True)
     return all(
         nobody.put_if_absent(run.storage, f"submissions/{driver_id}.process.json")
         for driver_id in run.unstarted()

@@ -14,7 +14,7 @@ from airflow_provider.runtime.checkpoint import CheckpointLogs
 from airflow_provider.runtime.clock import Due
 from airflow_provider.runtime.health import Ailment, DriverLook, Health, Limits, QueryLook
 from airflow_provider.runtime.lease import Liveness
-from airflow_provider.runtime.requests import is_leaving, pending_requests
+from airflow_provider.runtime.requests import is_asked, is_leaving
 from airflow_provider.runtime.watching import Judgement, RunWatcher, Verdict, View
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from airflow_provider.runtime.clock import Clock
     from airflow_provider.runtime.jobdir import JobDirectory, ProgressRecord
-    from airflow_provider.runtime.lease import LeaseRecord
+    from airflow_provider.runtime.leaserecords import LeaseRecord
     from airflow_provider.runtime.storage import Storage
 
 _LOOK_S: Final = 5.0  # each look lists two folders of each query
@@ -117,18 +117,18 @@ class SupervisingWatcher(RunWatcher):
         return ailment
 
     def _look_at(self, view: View, lease: LeaseRecord) -> DriverLook:
-        host = str(lease.owner.get("host", ""))
+        host = lease.owner.host
         if self._driver_id is None and is_leaving(self.requests, lease.driver_id):
-            return DriverLook(lease.token, host, is_leaving=True)
+            return DriverLook(lease.since, host, is_leaving=True)
         progress = progress_of_driver(view)
-        is_asked = bool(pending_requests(self.requests, lease.driver_id))
+        asked = is_asked(self.requests, lease.driver_id)
         if progress is None:
-            return DriverLook(lease.token, host, is_asked=is_asked)
+            return DriverLook(lease.since, host, is_asked=asked)
         queries = {
             name: look_at_query(self._directory, name, told.get("backlog"))
             for name, told in progress.queries.items()
         }
-        return DriverLook(lease.token, host, progress.at, queries, is_asked)
+        return DriverLook(lease.since, host, progress.at, queries, asked)
 
     def _is_over(self) -> bool:
         ends = self._supervision.ends
@@ -138,7 +138,7 @@ class SupervisingWatcher(RunWatcher):
         return (
             view.liveness is Liveness.LIVE
             and progress_of_driver(view) is not None
-            and not pending_requests(self.requests, lease.driver_id)
+            and not is_asked(self.requests, lease.driver_id)
         )
 
 
@@ -147,7 +147,7 @@ def progress_of_driver(view: View) -> ProgressRecord | None:
     lease, attempt, progress = view.lease, view.attempt, view.progress
     if lease is None or attempt is None or progress is None:
         return None
-    is_its_own = attempt.token == lease.token and progress.attempt == attempt.attempt
+    is_its_own = attempt.token == lease.since and progress.attempt == attempt.attempt
     return progress if is_its_own else None
 
 

@@ -28,7 +28,12 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 import pytest
 
 from airflow_provider.runtime import failpoints
-from airflow_provider.runtime.errors import ConfigError, LeaseLostError, SinkError
+from airflow_provider.runtime.errors import (
+    CheckpointError,
+    ConfigError,
+    LeaseLostError,
+    SinkError,
+)
 from airflow_provider.runtime.sinks.protocol import Committable, EpochId, Fence, OpenFence, Sink
 
 if TYPE_CHECKING:
@@ -62,9 +67,7 @@ class LosingFence:
     """
 
     def __init__(self, lost_at: int, token: int = 1) -> None:
-        self.token = token
-        self.checks = 0
-        self._lost_at = lost_at
+        self.token, self.checks, self._lost_at = token, 0, lost_at
 
     def check(self) -> None:
         """Count, and raise when it is time."""
@@ -206,13 +209,25 @@ class SinkContract:
         assert bench.rows(0, "a") == bench.visible()
 
     def test_a_commit_twice_is_a_commit(self, bench: SinkBench) -> None:
-        """A second commit changes nothing: by the same object, another one, another process."""
+        """A second commit, by whom and when ever, changes nothing; nor after a later epoch's."""
         committable = bench.stage(0, "a")
         for sink in (bench.sink, bench.sink, bench.case.open()):
             sink.commit(committable, OpenFence())
         assert 0 == bench.child("commit", [committable]).wait()[0]
-
         assert bench.rows(0, "a") == bench.visible()
+
+        for again in (bench.stage(1, "b"), committable):
+            bench.commit(again)
+        assert bench.all_rows() == bench.visible()
+
+    def test_an_epoch_left_out_is_never_taken_for_published(self, bench: SinkBench) -> None:
+        """After a later epoch an earlier one is published or refused, each time it is tried."""
+        late, later = bench.stage(0, "a"), bench.stage(1, "b")
+        bench.commit(later)
+        with contextlib.suppress(CheckpointError):
+            bench.commit(late)  # files may still be put beside others
+            assert bench.all_rows() == bench.visible()
+        assert bench.visible() in (bench.rows(1, "b"), bench.all_rows())
 
     def test_two_at_once_publish_once(self, bench: SinkBench) -> None:
         """Two drivers that commit one epoch at the same moment publish its rows once."""
@@ -355,7 +370,8 @@ class SinkContract:
         points = bench.points("take_back", [trial])
         assert points
         for epoch, point in enumerate(points, start=2):
-            taken = [bench.stage(epoch, "b", "c")]
+            # A query's id ends with a take-back.
+            taken = [bench.stage(epoch, "b", "c", query_id=f"{epoch}{QUERY_ID[1:]}")]
             bench.commit(taken[0])
             died, stderr = bench.child("take_back", taken, fails_at=point).wait()
             assert failpoints.CRASH_EXIT == died, stderr

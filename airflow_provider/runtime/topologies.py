@@ -7,7 +7,7 @@ record is of one query id, as an intent to drain is: a query that begins anew ha
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from airflow_provider.runtime.checkpoint import (
     CheckpointLogs,
@@ -16,7 +16,10 @@ from airflow_provider.runtime.checkpoint import (
     describe_operator,
 )
 from airflow_provider.runtime.errors import CheckpointError
+from airflow_provider.runtime.numbers import numbers_in
+from airflow_provider.runtime.shapes import OperatorValues
 from airflow_provider.runtime.storage import Document
+from airflow_provider.runtime.typed import Name
 
 if TYPE_CHECKING:
     from airflow_provider.runtime.jobdir import JobDirectory
@@ -35,9 +38,11 @@ class TopologyRecord(Document):
             called in the streams; None when they were not known.
     """
 
-    query_id: str
+    PLACES = ("topologies/{query_id}.json",)
+
+    query_id: Name
     sources: list[str | None]
-    operators: list[dict[str, Any]] | None
+    operators: list[OperatorValues] | None
 
     @property
     def topology(self) -> Topology:
@@ -111,11 +116,9 @@ def kept_topology(directory: JobDirectory, query: str) -> Topology | None:
 def _operators_in(checkpoint: Storage) -> tuple[OperatorShape, ...] | None:
     """Return the stateful operators as Spark describes them; None where it does not."""
     found = []
-    for number in checkpoint.list("state"):
-        if not number.isdigit():
-            continue
+    for number in numbers_in(checkpoint.list("state")):
         try:
-            metadata = describe_operator(checkpoint, int(number))
+            metadata = describe_operator(checkpoint, number)
         except (FileNotFoundError, CheckpointError):
             return None  # Spark itself compares them when the query starts
         found.append(OperatorShape(metadata.id, metadata.name))

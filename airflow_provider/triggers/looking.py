@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from airflow_provider.hooks.following import LogFollower
 from airflow_provider.hooks.spark_streaming import SparkStreamingHook
 from airflow_provider.runtime.clock import SystemClock
 from airflow_provider.runtime.errors import SparkStreamError
@@ -47,7 +46,13 @@ class Look:
         self._trigger = trigger
         self._watcher: RunWatcher | None = None  # made in the thread, too: it may load a library
         self._patience = Patience(SystemClock(), STORAGE_TIMEOUT_S)
-        self.follower = LogFollower(trigger.log_path, trigger.log_offset)
+        self.follower = SparkStreamingHook().follow(
+            trigger.job_dir,
+            trigger.run_id,
+            trigger.driver_id,
+            trigger.log_path,
+            trigger.log_offset,
+        )
 
     def __call__(self) -> News | None:
         """Return what there is to tell; None for nothing."""

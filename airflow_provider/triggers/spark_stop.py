@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from airflow_provider.runtime.clock import SystemClock
-from airflow_provider.runtime.errors import SparkStreamError
+from airflow_provider.runtime.errors import SparkStreamError, StopNotYetError
 from airflow_provider.runtime.lease import LeaseObserver
 from airflow_provider.runtime.stopping import StopCall
 from airflow_provider.runtime.storage import open_storage
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 class SparkStopTrigger(BaseTrigger):
     """Fires once: when the driver has answered, has ended without an answer, or time is up.
 
-    Its event holds ``answer``, or ``error``. Nothing is undone when the task is killed: a request
-    that was put stands.
+    Its event holds ``answer``, or ``error`` and ``may_retry``. Nothing is undone when the task is
+    killed: a request that was put stands.
 
     Args:
         job_dir: URL of the job directory.
@@ -85,11 +85,15 @@ class SparkStopTrigger(BaseTrigger):
             try:
                 answer = await asyncio.to_thread(call.look, observer)
             except SparkStreamError as error:
-                return {"error": str(error)}
+                return _told(error)
             except OSError as error:  # the storage may be away for a while
                 self.log.warning("%s cannot be read: %s", self.job_dir, error)
                 answer = None
             if answer is not None:
                 return {"answer": answer.to_dict()}
             await asyncio.sleep(self.poll_interval)
-        return {"error": str(call.timed_out(self.timeout_s))}
+        return _told(call.timed_out(self.timeout_s))
+
+
+def _told(error: SparkStreamError) -> dict[str, Any]:
+    return {"error": str(error), "may_retry": isinstance(error, StopNotYetError)}

@@ -46,7 +46,8 @@ class SparkStreamingTrigger(BaseTrigger):
         on_kill_policy: ``stop``, ``cancel`` or ``detach``.
         poll_interval: seconds between looks.
         log_path: the driver's log file, followed when this machine has it.
-        log_offset: where to begin in it, in bytes.
+        log_offset: where to begin in it at the earliest, in bytes; how far it was followed is put
+            down beside the driver's submission.
         bootstrap: None, or what :meth:`SparkStreamingHook.watcher` is told of a bootstrap.
         supervision: None, or what it is told of a run to be supervised; then the trigger fires also
             when the driver is not well, and when its time is over.
@@ -81,6 +82,7 @@ class SparkStreamingTrigger(BaseTrigger):
         self.bootstrap = bootstrap
         self.supervision = supervision
         self._id: str | None = None  # this one, in this triggerer; not serialised
+        self._look: Look | None = None
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         """Return the class path and arguments from which another triggerer goes on."""
@@ -140,7 +142,8 @@ class SparkStreamingTrigger(BaseTrigger):
     def _make_look(self) -> Look:
         from airflow_provider.triggers.looking import Look  # which takes a second, the first time
 
-        return Look(self)
+        self._look = Look(self)
+        return self._look
 
     def take_over(self) -> None:
         """Take over from whichever triggerer has waited until now; it must not end the driver.
@@ -158,6 +161,8 @@ class SparkStreamingTrigger(BaseTrigger):
 
         It goes on with it, without starting it again, if this triggerer ends before it wakes.
         """
+        if self._look is not None:
+            await asyncio.to_thread(self._look.follower.keep)
         if self._id is not None:
             await asyncio.to_thread(self._let_go, self._id)
 

@@ -29,15 +29,19 @@ from airflow_provider.runtime.checkpoint.stateschemas import (
     type_text,
 )
 from airflow_provider.runtime.checkpoint.steps import (
+    END_OF_TIME_MS,
     MAX_WATERMARK_MS,
     DrainStep,
     LogPosition,
+    is_of_drain,
     next_drain_step,
+    next_watermark,
 )
 from airflow_provider.runtime.checkpoint.topology import OperatorShape, Topology, mismatches
 
 __all__ = [
     "DEFAULT_FAMILY",
+    "END_OF_TIME_MS",
     "MAX_WATERMARK_MS",
     "CheckpointLogs",
     "CommitEntry",
@@ -62,9 +66,11 @@ __all__ = [
     "has_hadoop_checksum",
     "has_one_partition",
     "has_spark_checksum",
+    "is_of_drain",
     "marks_of",
     "mismatches",
     "next_drain_step",
+    "next_watermark",
     "plan_drain_batch",
     "provider_name",
     "read_schemas",

@@ -13,10 +13,10 @@ enough to be read here, as far as the head goes; zstd is left to whoever has it.
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING
 
 from airflow_provider.runtime.errors import CorruptDocumentError, UnknownFormatError
+from airflow_provider.runtime.typed import read_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -52,7 +52,7 @@ def read_lineage(data: bytes, *, where: str) -> dict[int, str]:
         if version not in _VERSIONS:
             msg = f"{where}: {version[:20]!r} is not a version of changelogs with a lineage"
             raise UnknownFormatError(msg)
-        items = json.loads(head.string())
+        items = read_json(head.string())
         return {int(item["version"]): str(item["checkpointUniqueId"]) for item in items}
     except (IndexError, ValueError, KeyError, TypeError, StopIteration) as error:
         msg = f"{where}: not a changelog with a lineage"

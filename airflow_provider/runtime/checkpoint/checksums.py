@@ -11,11 +11,11 @@ chunk, then one CRC-32 for each chunk of the file, all big-endian.
 from __future__ import annotations
 
 import functools
-import json
 import zlib
 from typing import TYPE_CHECKING
 
 from airflow_provider.runtime.errors import CorruptDocumentError, UnknownFormatError
+from airflow_provider.runtime.typed import read_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -40,7 +40,7 @@ def has_spark_checksum(data: bytes, checksum: bytes, *, where: str) -> bool:
         CorruptDocumentError: it is not one of Spark's checksum files.
     """
     try:
-        document = json.loads(checksum)
+        document = read_json(checksum)
         algorithm, size, value = (document[k] for k in ("algorithm", "mainFileSize", "value"))
     except (ValueError, KeyError, TypeError) as error:
         msg = f"{where}: not one of Spark's checksum files"

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from airflow_provider.runtime.checkpoint.logs import CheckpointLogs, with_state_ids
 from airflow_provider.runtime.checkpoint.operators import renumber
 from airflow_provider.runtime.checkpoint.topology import Topology
+from airflow_provider.runtime.numbers import numbers_in
 from airflow_provider.runtime.storage.copies import copy_files
 from airflow_provider.runtime.storage.trees import files_under
 
@@ -44,7 +45,7 @@ def drop_operators(checkpoint: Storage, dropped: Collection[int]) -> None:
 
     Crash safety: none; a checkpoint in which this was cut short is of no use.
     """
-    numbers = [int(name) for name in checkpoint.list("state") if name.isdigit()]
+    numbers = numbers_in(checkpoint.list("state"))
     new = numbers_after(numbers, dropped)
     for number in dropped:
         checkpoint.delete(f"state/{number}")

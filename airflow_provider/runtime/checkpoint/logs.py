@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from airflow_provider.runtime.checkpoint.steps import LogPosition
 from airflow_provider.runtime.errors import (
@@ -26,6 +26,8 @@ from airflow_provider.runtime.errors import (
     CorruptDocumentError,
     UnknownFormatError,
 )
+from airflow_provider.runtime.numbers import numbers_in
+from airflow_provider.runtime.typed import Mismatch, decode, read_json
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -44,6 +46,15 @@ StateIds = dict[int, list[list[str]]]
 _COMMIT_VERSIONS = frozenset({"v1", "v2", "v3"})
 _NO_OFFSET = "-"
 _LOGS = ("offsets", "commits")
+
+
+class _Metadata(TypedDict, total=False):
+    batchWatermarkMs: int
+    conf: dict[str, str] | None
+
+
+class _Commit(TypedDict, total=False):
+    stateUniqueIds: dict[str, list[list[str]]] | None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,13 +83,15 @@ class OffsetEntry:
             msg = f"{where}: {lines[0][:20]!r} is not a known version of Spark's offset log"
             raise CorruptDocumentError(msg)
         try:
-            metadata = json.loads(lines[1])
+            metadata = read_json(lines[1])
         except (IndexError, ValueError) as error:
             msg = f"{where}: the offset log entry has no metadata line"
             raise CorruptDocumentError(msg) from error
-        if not isinstance(metadata, dict):
-            msg = f"{where}: the metadata of the offset log entry is not an object"
-            raise CorruptDocumentError(msg)
+        try:
+            decode(_Metadata, metadata)
+        except Mismatch as error:
+            msg = f"{where}: the metadata of the offset log entry is damaged: {error}"
+            raise CorruptDocumentError(msg) from None
         return cls(version=lines[0], metadata=metadata, sources=tuple(lines[2:]))
 
     @property
@@ -95,7 +108,7 @@ class OffsetEntry:
     def partitions(self) -> int | None:
         """Return how many partitions Spark gives state; None when the entry does not tell."""
         told = next((self.conf[key] for key in _PARTITIONS if key in self.conf), None)
-        return int(told) if told else None
+        return int(told) if told and told.isdecimal() else None
 
     def with_watermark(self, watermark_ms: int) -> OffsetEntry:
         """Return the same offsets with another watermark."""
@@ -121,7 +134,7 @@ def _parse_offset(line: str) -> Any:
     if line == _NO_OFFSET:
         return None
     try:
-        return json.loads(line)
+        return read_json(line)
     except ValueError:
         return line
 
@@ -151,10 +164,10 @@ class CommitEntry:
             msg = f"{where}: {version[:20]!r} is not a known version of Spark's commit log"
             raise UnknownFormatError(msg)
         try:
-            found = json.loads(text or "{}").get("stateUniqueIds") or {}
+            found = decode(_Commit, read_json(text or "{}")).get("stateUniqueIds") or {}
             ids = {int(operator): partitions for operator, partitions in found.items()}
-        except (ValueError, AttributeError) as error:
-            msg = f"{where}: the commit log entry is not an object"
+        except (ValueError, Mismatch) as error:
+            msg = f"{where}: the commit log entry is damaged: {error}"
             raise CorruptDocumentError(msg) from error
         return cls(version, ids)
 
@@ -162,7 +175,7 @@ class CommitEntry:
 def with_state_ids(commit: bytes, ids: StateIds) -> bytes:
     """Return a commit log entry with the ids of other states; all else stays."""
     version, _, text = commit.decode().rstrip("\n").partition("\n")
-    entry = {**json.loads(text), "stateUniqueIds": {str(key): ids[key] for key in sorted(ids)}}
+    entry = {**read_json(text), "stateUniqueIds": {str(key): ids[key] for key in sorted(ids)}}
     return f"{version}\n{json.dumps(entry, separators=(',', ':'))}".encode()
 
 
@@ -189,7 +202,7 @@ class CheckpointLogs:
     def query_id(self) -> str | None:
         """Return the id that Spark gave the query with this checkpoint; None before it started."""
         try:
-            return str(json.loads(self._storage.read("metadata").decode().split("\n")[-1])["id"])
+            return str(read_json(self._storage.read("metadata").decode().split("\n")[-1])["id"])
         except FileNotFoundError:
             return None
         except (ValueError, KeyError, TypeError) as error:
@@ -198,7 +211,7 @@ class CheckpointLogs:
 
     def batches(self, log: str) -> list[int]:
         """Return the batches with an entry in *log* (``offsets`` or ``commits``), ascending."""
-        return sorted(int(name) for name in self._storage.list(log) if name.isdigit())
+        return numbers_in(self._storage.list(log))
 
     def position(self) -> LogPosition:
         """Return how far the logs reach, also while the query runs.
@@ -277,4 +290,4 @@ class CheckpointLogs:
 
     def is_stateful(self) -> bool:
         """Tell whether any batch has written state."""
-        return any(name.isdigit() for name in self._storage.list("state"))
+        return bool(numbers_in(self._storage.list("state")))

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, TypedDict
+
+from airflow_provider.runtime.typed import among
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -22,6 +24,16 @@ class Mark(str, enum.Enum):
     RUNNING = "running"
     PARTLY_FINISHED = "partly_finished"  # of operators: it gets less input, or none, and has state
     FINISHED = "finished"
+
+
+AnyMark = Annotated[str, among(*(mark.value for mark in Mark))]
+
+
+class SourceMark(TypedDict):
+    """How far a source has come to its end; its name is None when it is not known."""
+
+    name: str | None
+    mark: AnyMark
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,7 +54,7 @@ class Marks:
         """Return the mark of a stateful operator, by its id."""
         return self.operators.get(number, self.others)
 
-    def described_sources(self) -> list[dict[str, Any]]:
+    def described_sources(self) -> list[SourceMark]:
         """Return the sources as documents show them."""
         return [{"name": name, "mark": mark.value} for name, mark in self.sources]
 

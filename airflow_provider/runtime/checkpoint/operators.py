@@ -20,6 +20,8 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider.runtime.errors import CorruptDocumentError, UnknownFormatError
+from airflow_provider.runtime.numbers import numbers_in
+from airflow_provider.runtime.typed import read_json
 
 if TYPE_CHECKING:
     from airflow_provider.runtime.storage import Storage
@@ -103,7 +105,7 @@ def _variables(properties: str | None) -> tuple[StateVariable, ...]:
             kind=str(each["stateVariableType"]),
             has_ttl=bool(each.get("ttlEnabled")),
         )
-        for each in json.loads(properties or "{}").get("stateVariables", ())
+        for each in read_json(properties or "{}").get("stateVariables", ())
     )
 
 
@@ -115,7 +117,7 @@ def describe_operator(checkpoint: Storage, number: int) -> OperatorMetadata:
         UnknownFormatError, CorruptDocumentError: see :meth:`OperatorMetadata.parse`.
     """
     folder = f"state/{number}/_metadata"
-    entries = [int(name) for name in checkpoint.list(f"{folder}/v2") if name.isdigit()]
+    entries = numbers_in(checkpoint.list(f"{folder}/v2"))
     path = f"{folder}/v2/{max(entries)}" if entries else f"{folder}/metadata"
     return OperatorMetadata.parse(checkpoint.read(path), where=f"{checkpoint.url}/{path}")
 
@@ -193,7 +195,7 @@ def _read(data: bytes, *, where: str) -> dict[str, Any]:
         msg = f"{where}: {version[:20]!r} is not a known version of an operator's metadata"
         raise UnknownFormatError(msg)
     try:
-        document = json.loads(text)
+        document = read_json(text)
     except ValueError as error:
         msg = f"{where}: not the metadata of a stateful operator"
         raise CorruptDocumentError(msg) from error

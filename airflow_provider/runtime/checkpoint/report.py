@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider.runtime.checkpoint.logs import CheckpointLogs
-from airflow_provider.runtime.checkpoint.steps import MAX_WATERMARK_MS
+from airflow_provider.runtime.checkpoint.steps import is_of_drain
 from airflow_provider.runtime.clock import millis_to_iso
 from airflow_provider.runtime.errors import UnknownJobError
+from airflow_provider.runtime.numbers import numbers_in
 
 if TYPE_CHECKING:
     from airflow_provider.runtime.storage import Storage
@@ -41,9 +42,7 @@ def describe_checkpoint(storage: Storage) -> dict[str, Any]:
         "last_committed_batch": position.last_commit if position.last_commit >= 0 else None,
         "open_batch": position.open_batch,
         "watermark": millis_to_iso(last.watermark_ms) if last else None,
-        "drained": bool(last)
-        and position.watermark_ms == MAX_WATERMARK_MS
-        and position.open_batch is None,
+        "drained": is_of_drain(position.watermark_ms) and position.open_batch is None,
         "sources": last.source_offsets() if last else [],
         "operators": _operators(storage),
         "batches": [_batch(logs, batch) for batch in batches[-_SHOWN_BATCHES:]],
@@ -51,10 +50,8 @@ def describe_checkpoint(storage: Storage) -> dict[str, Any]:
 
 
 def _operators(storage: Storage) -> list[dict[str, Any]]:
-    ids = sorted(int(name) for name in storage.list("state") if name.isdigit())
-    return [
-        {"id": i, "partitions": sum(n.isdigit() for n in storage.list(f"state/{i}"))} for i in ids
-    ]
+    ids = numbers_in(storage.list("state"))
+    return [{"id": i, "partitions": len(numbers_in(storage.list(f"state/{i}")))} for i in ids]
 
 
 def _batch(logs: CheckpointLogs, batch: int) -> dict[str, Any]:

@@ -19,12 +19,13 @@ from __future__ import annotations
 
 import dataclasses
 import io
-import json
 import re
 import zipfile
 from typing import TYPE_CHECKING
 
 from airflow_provider.runtime.errors import CorruptDocumentError, UnknownFormatError
+from airflow_provider.runtime.numbers import number_in
+from airflow_provider.runtime.typed import read_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -114,12 +115,15 @@ def sort_files(paths: Iterable[str]) -> tuple[list[str], dict[int, OperatorFiles
         parts = path.split("/")
         if parts[0] in {"offsets", "commits"} or _is_temporary(parts[-1]):
             continue
-        if parts[0] != "state" or len(parts) < 4 or not parts[1].isdigit():  # noqa: PLR2004
+        is_state = parts[0] == "state" and len(parts) > 3  # noqa: PLR2004
+        number = number_in(parts[1]) if is_state else None
+        if number is None:
             plain.append(path)
             continue
-        operator = operators.setdefault(int(parts[1]), OperatorFiles())
-        if parts[2].isdigit():
-            _add(operator, int(parts[2]), parts[3:], path)
+        operator = operators.setdefault(number, OperatorFiles())
+        partition = number_in(parts[2])
+        if partition is not None:
+            _add(operator, partition, parts[3:], path)
         else:
             operator.own.append(path)
     return plain, operators
@@ -169,7 +173,7 @@ def shared_files(snapshot: bytes, *, where: str) -> Iterator[tuple[str, int]]:
     try:
         with zipfile.ZipFile(io.BytesIO(snapshot)) as archive:
             version, _, text = archive.read(_ZIP_METADATA).decode().partition("\n")
-        document = json.loads(text) if version == _ZIP_VERSION else None
+        document = read_json(text) if version == _ZIP_VERSION else None
     except (zipfile.BadZipFile, KeyError, ValueError) as error:
         msg = f"{where}: not a snapshot of RocksDB"
         raise CorruptDocumentError(msg) from error

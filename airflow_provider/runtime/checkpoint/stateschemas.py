@@ -13,11 +13,11 @@ where ``<chunks>`` counts the strings that a longer one was cut into.
 from __future__ import annotations
 
 import dataclasses
-import json
 import struct
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider.runtime.errors import CorruptDocumentError, UnknownFormatError
+from airflow_provider.runtime.typed import read_json
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -80,7 +80,7 @@ def _family(reader: _Reader) -> tuple[str, StateSchema]:
 
 
 def _fields(text: str) -> tuple[Field, ...]:
-    return tuple(json.loads(text).get("fields", ()))  # of a map's own keys, when there are none
+    return tuple(read_json(text).get("fields", ()))  # of a map's own keys, when there are none
 
 
 def type_text(plain: str | Mapping[str, Any]) -> str:

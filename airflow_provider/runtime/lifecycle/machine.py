@@ -229,6 +229,8 @@ class Lifecycle:
             life, told = self._drain_on(event.query, event.next_step)
         elif phase is QueryPhase.HALTING:
             life, told = self._with({event.query: QueryPhase.HALTED}), ()
+        elif event.has_more:
+            return self, (StartQuery(event.query, self.hows[event.query]),)
         elif phase is QueryPhase.CATCHING_UP:
             life, told = self._end_sources(event.query)
         else:

@@ -93,10 +93,15 @@ class Started:
 
 @dataclasses.dataclass(frozen=True)
 class QueryEnded:
-    """A query stopped without an error; *next_step* is what its logs ask for."""
+    """A query stopped without an error; *next_step* is what its logs ask for.
+
+    Attributes:
+        has_more: whether another start may read what this one has not asked its sources for.
+    """
 
     query: str
     next_step: DrainStep
+    has_more: bool = False
 
 
 @dataclasses.dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from airflow_provider.runtime.queries.batch import BatchQuery
 from airflow_provider.runtime.queries.definition import QueryDefinition, ending_alone, upstream_of
 from airflow_provider.runtime.queries.eventtimes import event_times_of
+from airflow_provider.runtime.queries.flushing import next_step_of
 from airflow_provider.runtime.queries.pacemaker import Pacemaker, pacemaker_for
 from airflow_provider.runtime.queries.repartition import spark_repartition
 from airflow_provider.runtime.queries.running import RunningQuery
@@ -20,6 +21,7 @@ __all__ = [
     "StateOperator",
     "ending_alone",
     "event_times_of",
+    "next_step_of",
     "pacemaker_for",
     "read_state_operators",
     "reported_state",

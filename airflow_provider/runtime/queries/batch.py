@@ -66,6 +66,10 @@ class BatchQuery:
         """Tell whether a job that was started no longer runs."""
         return self._thread is not None and not self._thread.is_alive()
 
+    def has_more(self) -> bool:
+        """Tell that nothing is left to read: a batch job reads all of its sources."""
+        return False
+
     def error(self) -> BaseException | None:
         """Return why the job ended; None when it ended by itself."""
         return self._error
@@ -85,7 +89,11 @@ class BatchQuery:
         self._thread = None
 
     def stop(self) -> None:
-        """Cancel the job. Idempotent."""
+        """Cancel the job. Idempotent.
+
+        Raises:
+            TimeoutError: it goes on.
+        """
         thread = self._thread
         if thread is None or not thread.is_alive():
             return
@@ -93,7 +101,8 @@ class BatchQuery:
         context._jsc.sc().cancelJobGroupAndFutureJobs(self._group)
         thread.join(_STOP_TIMEOUT_S)
         if thread.is_alive():
-            log.warning("query=%s has not stopped in %.0f s", self.name, _STOP_TIMEOUT_S)
+            msg = f"its batch job has not stopped in {_STOP_TIMEOUT_S:.0f} s"
+            raise TimeoutError(msg)
 
     def last_progress(self) -> dict[str, Any] | None:
         """Return None: Spark reports none of a batch job."""

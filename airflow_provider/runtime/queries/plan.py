@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from airflow_provider.runtime.checkpoint import OperatorShape
 from airflow_provider.runtime.markers import is_marker
@@ -26,6 +26,7 @@ _FILE_SCAN: Final = "FileSourceScanExec"
 _REUSED: Final = "ReusedExchangeExec"
 _STREAM: Final = "StreamingRelationExec"
 _JOIN: Final = "StreamingSymmetricHashJoinExec"
+_DROPPED: Final = "numRowsDroppedByWatermark"
 _WITH_TIMEOUT: Final = frozenset({"FlatMapGroupsWithState", "FlatMapGroupsInPandasWithState"})
 
 
@@ -78,6 +79,69 @@ def stateful_operators(
     except (Py4JError, PySparkException) as error:
         log.warning("stateful operators are not known before the query starts: %s", error)
         return None
+
+
+class Keeper(NamedTuple):
+    """What a stateful operator keeps rows for, besides its kind.
+
+    Attributes:
+        join: Spark's name of a join's type, such as ``LeftOuter``; None for all others.
+        timing: Spark's name of what sets off its timers or timeouts, such as ``EventTime``; None
+            for what has none.
+    """
+
+    join: str | None
+    timing: str | None
+
+
+def state_keepers(df: DataFrame, output_mode: str) -> dict[int, Keeper]:
+    """Return what the stateful operators of *df* as a query keep rows for, by id.
+
+    Empty where Spark does not plan it without starting it (another version of Spark).
+    """
+    from py4j.protocol import Py4JError
+
+    try:
+        plan = _plan_batch(df, output_mode).executedPlan()
+        writer = df.sparkSession._jvm.java.lang.Class.forName(_STATE_WRITER)  # type: ignore[union-attr]
+        return {_operator_id(node): _keeper(node) for node in _nodes(plan, writer)}
+    except Py4JError as error:
+        log.warning("it is not known what stateful operators keep rows for: %s", error)
+        return {}
+
+
+def _nodes(plan: Any, kind: Any) -> Iterator[Any]:
+    """Yield the nodes of a physical plan that are of a class of the JVM's."""
+    if kind.isInstance(plan):
+        yield plan
+    for child in _under(plan):
+        yield from _nodes(child, kind)
+
+
+def _under(node: Any) -> Iterator[Any]:
+    """Yield the nodes under one of a physical plan, also of those that hide them."""
+    kind = node.getClass().getSimpleName()
+    if kind == ADAPTIVE:
+        yield node.inputPlan()
+    elif kind == _REUSED:
+        yield node.child()
+    else:
+        yield from items(node.children())
+
+
+def _operator_id(node: Any) -> int:
+    return int(node.getStateInfo().operatorId())
+
+
+def _keeper(node: Any) -> Keeper:
+    kind = str(node.getClass().getSimpleName())
+    join = str(node.joinType()) if kind == _JOIN else None
+    timing = None
+    if kind.startswith("TransformWithState"):
+        timing = str(node.timeMode())
+    elif kind.startswith("FlatMapGroups"):
+        timing = str(node.timeoutConf())
+    return Keeper(join, timing)
 
 
 def asked_state_provider(df: DataFrame) -> str | None:
@@ -173,6 +237,45 @@ def count_input_rows(stream_execution: Any) -> int | None:
         return None
 
 
+def count_late_rows(stream_execution: Any) -> dict[str, int] | None:
+    """Count the rows that each stateful operator has dropped as late in the batch just run.
+
+    An aggregation combines rows of the same group before it looks at their time: those of one task
+    count as one.
+
+    Args:
+        stream_execution: the JVM's ``StreamExecution``.
+
+    Returns:
+        Rows by the operator's id; None where the plan cannot be read (another version of Spark).
+    """
+    from py4j.protocol import Py4JError
+
+    try:
+        nodes = _executed(stream_execution.lastExecution().executedPlan())
+        return {
+            str(_operator_id(node)): int(node.metrics().apply(_DROPPED).value())
+            for node in nodes
+            if node.metrics().contains(_DROPPED)
+        }
+    except Py4JError as error:
+        log.warning("late rows of this batch are not known: %s", error)
+        return None
+
+
+def _executed(plan: Any) -> Iterator[Any]:
+    """Yield the nodes of a plan that was executed."""
+    yield plan
+    kind = plan.getClass().getSimpleName()
+    if kind == ADAPTIVE:
+        yield from _executed(plan.executedPlan())
+    elif kind.endswith("QueryStageExec"):
+        yield from _executed(plan.plan())
+    else:
+        for child in items(plan.children()):
+            yield from _executed(child)
+
+
 def missing_files(stream_execution: Any) -> list[str]:
     """Return the files that the current batch was planned with and Spark has not found.
 
@@ -263,17 +366,13 @@ class _Walk:
     def sources_under(self, plan: Any) -> dict[str | None, None]:
         """Return the sources under a node, None for one that is not known; note what writes."""
         kind = plan.getClass().getSimpleName()
-        if kind == ADAPTIVE:
-            return self.sources_under(plan.inputPlan())
-        if kind == _REUSED:
-            return self.sources_under(plan.child())
         if kind == _STREAM:
             return {self._names.get(_first_column(plan)): None}
         under: dict[str | None, None] = {}
-        for child in items(plan.children()):
+        for child in _under(plan):
             under |= self.sources_under(child)
         if self._writer.isInstance(plan):
-            number, known = int(plan.getStateInfo().operatorId()), None not in under
+            number, known = _operator_id(plan), None not in under
             sources = tuple(under) if known else None
             keys = _join_keys(plan) if kind == _JOIN else None
             shape = OperatorShape(number, str(plan.shortName()), sources, keys=keys)

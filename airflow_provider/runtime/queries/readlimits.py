@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import logging
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider.runtime.queries.pacing import Limit, Load
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from airflow_provider.runtime.sources import SourceDefinition
+
+log = logging.getLogger(__name__)
 
 _LIMITS: Final = {  # Spark's limit: our unit, its reader and the name of its factory
     "ReadMaxRows": ("rows", "maxRows"),
@@ -29,6 +32,7 @@ _FACTORIES: Final = dict(_LIMITS.values())
 _PYTHON_LIMIT: Final = "PythonStreamingSourceReadLimit"
 _PYTHON_TYPE: Final = "ReadMaxRows"
 _PYTHON_FIELD: Final = "max_rows"
+_ABLE: Final = "org.apache.spark.sql.connector.read.streaming.SupportsTriggerAvailableNow"
 _MOST_FILES: Final = 2**31 - 1  # the only one of Spark's limits that is an int
 
 
@@ -91,6 +95,28 @@ def find_limits(execution: Any, sources: tuple[SourceDefinition, ...]) -> FoundL
             paced.append(PacedSource(source.name, stream, default.get()))
             limits[source.name] = dataclasses.replace(limit, ceiling=ceiling)
     return FoundLimits(tuple(paced), limits, left)
+
+
+def asked_once(execution: Any, jvm: Any, sources: tuple[SourceDefinition, ...]) -> set[str]:
+    """Return the sources that Spark asks once, at the start, how far they reach.
+
+    Under ``availableNow`` those are the ones that do not support it; all of them where that cannot
+    be told.
+
+    Args:
+        execution: the JVM's ``MicroBatchExecution``; may have ended.
+        jvm: the JVM.
+        sources: in the order of Spark's offsets.
+    """
+    from py4j.protocol import Py4JError
+
+    try:
+        able = jvm.java.lang.Class.forName(_ABLE)
+        pairs = zip(items(execution.sources()), sources, strict=True)
+        return {source.name for stream, source in pairs if not able.isInstance(stream)}
+    except (Py4JError, ValueError) as error:
+        log.debug("it is not known which sources support availableNow: %s", error)
+        return {source.name for source in sources}
 
 
 def set_limits(

@@ -6,6 +6,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from airflow_provider.runtime.errors import CheckpointError, ConfigError
+from airflow_provider.runtime.queries.state import prepare_state
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -41,6 +42,7 @@ def spark_repartition(spark: SparkSession) -> Callable[[str, CheckpointLogs, int
         from pyspark.errors import PySparkException
 
         session = spark.newSession()
+        prepare_state(session)
         for key, value in state_settings(logs).items():
             if session.conf.isModifiable(key):
                 session.conf.set(key, value)

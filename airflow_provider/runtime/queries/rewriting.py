@@ -16,7 +16,7 @@ from airflow_provider.runtime.checkpoint.logs import with_state_ids
 from airflow_provider.runtime.errors import CheckpointError, ConfigError, SparkStreamError
 from airflow_provider.runtime.queries.plan import read_store
 from airflow_provider.runtime.queries.repartition import first_line, state_settings
-from airflow_provider.runtime.queries.state import as_stored_option
+from airflow_provider.runtime.queries.state import as_stored_option, prepare_state
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -53,6 +53,7 @@ def check_rewriter(spark: SparkSession) -> None:
 def state_session(spark: SparkSession, logs: CheckpointLogs) -> SparkSession:
     """Return a session that reads and writes state as the query of the checkpoint does."""
     session = spark.newSession()
+    prepare_state(session)
     for key, value in {**state_settings(logs), _ADAPTIVE: "false"}.items():
         if session.conf.isModifiable(key):
             session.conf.set(key, value)

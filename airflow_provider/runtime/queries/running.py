@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider.runtime.errors import MissingInputError
 from airflow_provider.runtime.lifecycle import Run
-from airflow_provider.runtime.queries.plan import count_input_rows, missing_files
+from airflow_provider.runtime.queries.plan import count_input_rows, count_late_rows, missing_files
+from airflow_provider.runtime.queries.readlimits import asked_once
 from airflow_provider.runtime.sinks import NativeEpochs
 
 if TYPE_CHECKING:
@@ -90,6 +91,8 @@ class RunningQuery:
         self._halt: Halt | None = None
         self._pacemaker = pacemaker
         self._is_paced = False
+        self._reads_available = False
+        self._committed_before = -1
         self._event_times = event_times
         self._query: StreamingQuery | None = None
         self._group = ""  # of its Spark jobs
@@ -111,6 +114,8 @@ class RunningQuery:
             Run.AVAILABLE: {"availableNow": True},
             Run.ONE_BATCH: {"once": True},
         }[how]
+        self._reads_available = "availableNow" in trigger
+        self._committed_before = self.logs.position().last_commit
         self._is_paced = how is not Run.ONE_BATCH  # what is planned cannot be made smaller
         if self._pacemaker is not None:
             self._pacemaker.starts()
@@ -170,6 +175,23 @@ class RunningQuery:
         if self._callback_error is not None:
             return self._callback_error
         return self._query.exception() if self._query is not None else None
+
+    def has_more(self) -> bool:
+        """Tell whether another start may read what this one has not asked its sources for.
+
+        With ``availableNow`` Spark asks a source that cannot tell its end (one in Python with a
+        simple reader, for example) once for the latest offset, which may be that of its next rows
+        only. Such a source has ended when a start commits no batch.
+        """
+        if self._query is None or not self._reads_available:
+            return False
+        if self.logs.position().last_commit <= self._committed_before:
+            return False
+        bounded = {source.name for source in self.definition.sources if source.bounded}
+        execution = self._query._jsq.streamingQuery()
+        return not bounded.isdisjoint(
+            asked_once(execution, self.definition.df.sparkSession._jvm, self.definition.sources)
+        )
 
     def settle(self) -> None:
         """Forget a query that has ended, but for its last progress."""
@@ -245,7 +267,7 @@ class RunningQuery:
         try:
             self._refuse_after_halt(batch)
             self._check_input(batch)
-            epochs.pre_commit(df, batch, self._count_input)
+            epochs.pre_commit(df, batch, self._count_input, self._count_late)
         except BaseException as error:
             # Spark wraps it twice and keeps only its text; the driver wants to know its type.
             self._callback_error = error
@@ -275,6 +297,10 @@ class RunningQuery:
             return None  # a stream that the job opened by itself cannot be told from a table
         execution = self._execution()
         return count_input_rows(execution) if execution is not None else None
+
+    def _count_late(self) -> dict[str, int] | None:
+        execution = self._execution()
+        return count_late_rows(execution) if execution is not None else None
 
     def _execution(self) -> Any | None:
         """Return the JVM's ``StreamExecution`` to a callback; None if the start has failed."""

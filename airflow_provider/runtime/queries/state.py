@@ -31,6 +31,15 @@ class StateOperator:
     state_rows: int | None
 
 
+def prepare_state(spark: SparkSession) -> None:
+    """Let a session read and rewrite state, also in a JVM in which no stream has run.
+
+    Spark's tasks ask a coordinator for state stores, which its manager of streams registers when it
+    is made, and before 4.3 nothing else makes one.
+    """
+    spark._jsparkSession.sessionState().streamingQueryManager()
+
+
 def reported_state(progress: Mapping[str, Any] | None, batch: int) -> list[StateOperator]:
     """Return the operators as Spark has reported them with a batch; empty when it has not.
 
@@ -52,6 +61,7 @@ def read_state_operators(spark: SparkSession, checkpoint: str) -> list[StateOper
     Their rows are those that Spark itself reports with a batch: what a job or an operator keeps,
     without what Spark adds to find it again, such as indexes, timers and numbers of values.
     """
+    prepare_state(spark)
     rows = spark.read.format("state-metadata").load(checkpoint).collect()
     found: dict[int, list[Row]] = {}
     for row in rows:
@@ -61,7 +71,7 @@ def read_state_operators(spark: SparkSession, checkpoint: str) -> list[StateOper
             id=operator,
             kind=stores[0]["operatorName"],
             state_rows=_sum(
-                _count(spark, checkpoint, {"operatorId": str(operator), **reading})
+                count_state(spark, checkpoint, {"operatorId": str(operator), **reading})
                 for reading in _readings(stores)
             ),
         )
@@ -85,7 +95,17 @@ def _readings(stores: Sequence[Row]) -> Iterator[dict[str, str]]:
         yield from ({"storeName": store["stateStoreName"]} for store in stores)
 
 
-def _count(spark: SparkSession, checkpoint: str, options: Mapping[str, str]) -> int | None:
+def count_state(
+    spark: SparkSession, checkpoint: str, options: Mapping[str, str], where: str | None = None
+) -> int | None:
+    """Return how many rows a part of a checkpoint's state has; None where it cannot be read.
+
+    Args:
+        spark: reads it.
+        checkpoint: the checkpoint, as Spark names it.
+        options: of Spark's state reader.
+        where: the rows that count, in SQL; None for all.
+    """
     from py4j.protocol import Py4JJavaError
     from pyspark.errors import PySparkException
 
@@ -93,7 +113,7 @@ def _count(spark: SparkSession, checkpoint: str, options: Mapping[str, str]) -> 
         rows = spark.read.format("statestore").options(**options).load(checkpoint)
         if "joinSide" in options and _BY_TIME in rows.select("key.*").columns:
             rows = _rows_by_time(spark, checkpoint, options)
-        return rows.count()
+        return (rows if where is None else rows.where(where)).count()
     except (PySparkException, Py4JJavaError) as error:
         log.warning("state with %s is not readable: %s", dict(options), error)
         return None

@@ -30,17 +30,16 @@ from airflow_provider.runtime.bootstraps import (
     RUN_ID,
     BootstrapAsk,
     BootstrapRecord,
+    check_has_rows,
     check_not_begun,
     check_same,
     find_made,
     remove_scratch,
     scratch_of,
 )
-from airflow_provider.runtime.checkpoint import CheckpointLogs
 from airflow_provider.runtime.checkpoint.positions import reset_positions
 from airflow_provider.runtime.clock import Clock, SystemClock, to_iso
 from airflow_provider.runtime.driver import run_job
-from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.jobdir import STREAMING, JobDirectory
 from airflow_provider.runtime.preparing import (
     check_before_cleanup,
@@ -93,6 +92,7 @@ def bootstrap_job(
     Raises:
         ConfigError: the job has begun, the ask cannot be met, history and the live job do not fit
             each other, or history has no row for a query.
+        CheckpointError: it has none, and other queries have written their output.
         LeaseHeldError: a driver is running the live job, or this bootstrap.
         RunFailedError, RunCancelledError: reading ended early; the same ask goes on.
 
@@ -119,6 +119,7 @@ def bootstrap_job(
                 "on_spark_started": on_spark_started,
             },
         )
+        check_has_rows(scratch, seam.history, output=ask.output)
         _leave_offsets(scratch, seam)
         done = _take(scratch, ask, seam, clock)
     remove_scratch(scratch)
@@ -162,6 +163,7 @@ def _ask_of(ask: BootstrapAsk, scratch: JobDirectory) -> Ask:
         entry=ask.entry,
         run_id=RUN_ID,
         params=ask.params,
+        secret_params=ask.secret_params,
         mode="streaming",
         until="available",
         at_end="suspend",
@@ -175,18 +177,7 @@ def _ask_of(ask: BootstrapAsk, scratch: JobDirectory) -> Ask:
 
 
 def _leave_offsets(scratch: JobDirectory, seam: Seam) -> None:
-    """Let the sources begin anew; but those that go on where history ended. Idempotent.
-
-    Raises:
-        ConfigError: history has no row for a query.
-    """
-    for name in seam.history:
-        if CheckpointLogs(scratch.checkpoint(name)).position().last_commit < 0:
-            msg = (
-                f"query {name!r}: history has no row for it, so there is nothing to begin from; "
-                f"check the parameters, and remove {scratch.url}"
-            )
-            raise ConfigError(msg)
+    """Let the sources begin anew; but those that go on where history ended. Idempotent."""
     for name in seam.history:
         topology = kept_topology(scratch, name)
         names = topology.sources if topology is not None else ()

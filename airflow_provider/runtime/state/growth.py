@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider.runtime.errors import ConfigError
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from airflow_provider.runtime.savepoint import Savepoint
+
+log = logging.getLogger(__name__)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,7 +63,10 @@ def state_growth(job_dir: str, spark: SparkSession | None = None) -> list[Measur
     """
     directory = known_job(job_dir)
     with refusing(directory.url, "read"):
-        savepoints, _ = find_savepoints(directory.storage.at("savepoints"))
+        savepoints, others = find_savepoints(directory.storage.at("savepoints"))
+    for other in others:
+        if other.damage is not None:
+            log.warning("%s: not measured: %s", other.place.url, other.damage)
     if not savepoints:
         msg = (
             f"{directory.url}: the job has no savepoint; take some with "

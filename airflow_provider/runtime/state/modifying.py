@@ -26,7 +26,8 @@ from airflow_provider.runtime.checkpoint.dropping import drop_operators, topolog
 from airflow_provider.runtime.checkpoint.positions import ANEW, reset_positions, set_positions
 from airflow_provider.runtime.clock import Clock, SystemClock
 from airflow_provider.runtime.errors import ConfigError
-from airflow_provider.runtime.jobdir import JobDirectory, check_name
+from airflow_provider.runtime.jobdir import JobDirectory
+from airflow_provider.runtime.names import check_name
 from airflow_provider.runtime.queries import spark_repartition
 from airflow_provider.runtime.queries.rewriting import check_rewriter
 from airflow_provider.runtime.savepoint import (
@@ -36,11 +37,18 @@ from airflow_provider.runtime.savepoint import (
     check_repartitionable,
     check_restorable,
     finish_restore,
+    held_savepoint,
     open_savepoint,
     refusing,
     take_savepoint,
 )
-from airflow_provider.runtime.savepoint.claims import claim
+from airflow_provider.runtime.savepoint.claims import (
+    TAKE,
+    check_claimable,
+    claim,
+    is_held,
+    release,
+)
 from airflow_provider.runtime.savepoint.repartitioning import partitions_of
 from airflow_provider.runtime.savepoint.sources import Source, SourceQuery
 from airflow_provider.runtime.session import using_spark
@@ -48,7 +56,7 @@ from airflow_provider.runtime.sinks.protocol import OpenFence
 from airflow_provider.runtime.state.modifying_plan import Changes, Plan, QueryPlan, plan_changes
 from airflow_provider.runtime.state.modifying_rows import Chooser, Deleted, QueryRows
 from airflow_provider.runtime.storage import has_escapes, open_storage
-from airflow_provider.runtime.storage.trees import remove_tree
+from airflow_provider.runtime.storage.trees import remove_if_empty, remove_tree
 from airflow_provider.runtime.topologies import kept_topology, put_topology
 
 if TYPE_CHECKING:
@@ -191,14 +199,18 @@ def _scratch(url: str, clock: Clock) -> Iterator[str]:
     """Claim a folder for the time of the block; what a dead owner has left there is removed."""
     place = open_storage(url)
     with refusing(url, "written"):
-        claim(place, "take", clock)
+        check_claimable(place, place.list(""))
+        mine = claim(place, TAKE, clock)
         place.delete(_WORK)
     failpoints.hit("rewrite.claimed")
     try:
         yield f"{place.url}/{_WORK}"
     finally:
         with contextlib.suppress(OSError):  # it is garbage that retention collects
-            remove_tree(place.url)
+            if is_held(place, mine):
+                remove_tree(f"{place.url}/{_WORK}")
+                release(place)
+                remove_if_empty(place.url)
 
 
 @contextlib.contextmanager
@@ -255,6 +267,12 @@ class _Work:
         Args:
             spread: over another number of partitions, if that is planned.
         """
+        with contextlib.ExitStack() as holding:
+            for url in (self._savepoint.url, *self._theirs):
+                holding.enter_context(held_savepoint(url, self._clock))
+            self._unfold(spread=spread)
+
+    def _unfold(self, *, spread: bool) -> None:
         names = {query.name: query.source for query in self._plan.queries}
         asked = (q.partitions for q in self._plan.queries if q.partitions)
         partitions = next(asked, None) if spread else None
@@ -270,13 +288,14 @@ class _Work:
         names: Mapping[str, str],
         partitions: int | None,
     ) -> None:
+        fence, clock = OpenFence(), self._clock  # a scratch folder, which nobody else knows
         record = begin_restore(
-            directory, savepoint, names=names, partitions=partitions, clock=self._clock
+            directory, savepoint, names=names, partitions=partitions, fence=fence, clock=clock
         )
         spread = None
         if partitions is not None and self._spark is not None:
             spread = spark_repartition(self._spark)
-        finish_restore(directory, record, OpenFence(), self._clock, spread)
+        finish_restore(directory, record, fence, clock, spread)
 
     def check_rows(self, changes: Changes) -> dict[str, list[Deleted]]:
         """Return what is deleted, and refuse what cannot be done with the rows; writes nothing.

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider.runtime.checkpoint.positions import ANEW, can_reset
 from airflow_provider.runtime.errors import ConfigError
-from airflow_provider.runtime.jobdir import check_name
+from airflow_provider.runtime.names import check_name
 from airflow_provider.runtime.savepoint.repartitioning import KINDS, PROVIDER, check_partitions
+from airflow_provider.runtime.typed import read_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -403,7 +404,7 @@ class _Planner:
                 raise self._nothing(why)
             return ANEW
         try:
-            wanted = json.loads(line)
+            wanted = read_json(line)
         except ValueError as error:
             msg = f"source {source!r}: its offset is not JSON: {line}"
             raise ConfigError(msg) from error

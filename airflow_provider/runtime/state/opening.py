@@ -10,12 +10,12 @@ import re
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider.runtime.checkpoint import (
-    MAX_WATERMARK_MS,
     CheckpointLogs,
     Inventory,
     OffsetEntry,
     OperatorMetadata,
     StateSchema,
+    is_of_drain,
     marks_of,
     read_schemas,
     take_inventory,
@@ -200,7 +200,7 @@ def _query_after(query: SourceQuery, batch: int) -> QueryState:
     inventory = take_inventory(listing, query.checkpoint.read, batch=batch, where=where)
     entry = query.logs.offsets(batch)
     topology = query.topology(len(entry.sources))
-    drained = entry.watermark_ms == MAX_WATERMARK_MS
+    drained = is_of_drain(entry.watermark_ms)
     ended = query.has_ended(batch)
     finished = ended and (drained or not inventory.operators)
     marks = query.marks(topology, batch, ended=ended, drained=drained, finished=finished)

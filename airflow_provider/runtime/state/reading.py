@@ -9,6 +9,7 @@ import weakref
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider.runtime.errors import ConfigError, RefusedCheckpointError
+from airflow_provider.runtime.queries.state import prepare_state
 from airflow_provider.runtime.state.contents import SOURCE_COLUMNS, SOURCE_KEYS
 from airflow_provider.runtime.state.layouts import lay_out
 from airflow_provider.runtime.state.readdressing import is_at_home, link_view
@@ -64,6 +65,7 @@ class StateReader:
     """
 
     def __init__(self, spark: SparkSession, state: State) -> None:
+        prepare_state(spark)
         self.spark = spark
         self.state = state
         self._places = _Places()

@@ -1,0 +1,45 @@
+"""Parameters of a job that are neither stored nor shown: how they travel to its driver.
+
+They go through the environment of the process that is started for it, which only the same user can
+read; the command line has the names of the variables.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from airflow.sdk.log import mask_secret
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_VARIABLE: Final = "SPARK_STREAM_SECRET_{}"
+
+
+class SecretParams:
+    """The secret parameters of one task.
+
+    Args:
+        values: by name; each is masked in the task's log from here on.
+    """
+
+    def __init__(self, values: Mapping[str, Any]) -> None:
+        self._values = {name: str(value) for name, value in sorted(values.items())}
+        for value in self._values.values():
+            mask_secret(value)
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """Return the environment variable of each parameter."""
+        return {name: _VARIABLE.format(n) for n, name in enumerate(self._values, start=1)}
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """Return what the driver's environment must have."""
+        return {variable: self._values[name] for name, variable in self.variables.items()}
+
+    @property
+    def arguments(self) -> list[str]:
+        """Return the arguments of the command."""
+        pairs = [f"{name}={variable}" for name, variable in self.variables.items()]
+        return [part for pair in pairs for part in ("--secret-param", pair)]

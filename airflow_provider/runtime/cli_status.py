@@ -1,0 +1,205 @@
+"""``spark-stream status``: how a job's runs stand."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any, Final
+
+from airflow_provider.runtime.clock import SystemClock
+from airflow_provider.runtime.errors import (
+    EXIT_FATAL,
+    EXIT_OK,
+    CheckpointError,
+    ConfigError,
+    UnknownJobError,
+)
+from airflow_provider.runtime.failures import Failure
+from airflow_provider.runtime.final import contradiction
+from airflow_provider.runtime.jobdir import known_job
+from airflow_provider.runtime.late import describe_late_rows
+from airflow_provider.runtime.lease import LeaseObserver
+from airflow_provider.runtime.names import check_name
+from airflow_provider.runtime.runs import RECENT, recent_runs
+from airflow_provider.runtime.typed import is_name
+from airflow_provider.runtime.watching import RunWatcher, state_of
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Callable, Iterator, Sequence
+
+    from airflow_provider.runtime.jobdir import JobDirectory
+
+DAMAGED: Final = "DAMAGED"
+"""The state of a run of which a document cannot be read."""
+
+
+def add_command(commands: Any, add: Callable[..., argparse.ArgumentParser]) -> None:
+    """Add the command.
+
+    Args:
+        commands: ``spark-stream``'s own.
+        add: makes one command: where, its name, what it calls, what it does.
+    """
+    status = add(commands, "status", _status, "say how a job's runs stand")
+    status.add_argument("job_dir", metavar="JOB_DIR")
+    which = status.add_mutually_exclusive_group()
+    which.add_argument("--run-id", metavar="ID")
+    which.add_argument(
+        "--last",
+        metavar="N",
+        type=int,
+        default=RECENT,
+        help="so many of the newest runs, among those of the last hundred drivers (default: "
+        "%(default)s)",
+    )
+    which.add_argument("--all", action="store_true", help="every run; reads each of them")
+    status.add_argument("--json", action="store_true")
+
+
+def _status(arguments: argparse.Namespace) -> int:
+    directory = known_job(arguments.job_dir)
+    document = _status_document(directory, _shown_runs(directory, arguments))
+    if arguments.json:
+        print(json.dumps(document, indent=1))
+    else:
+        _print_status(document)
+    return EXIT_FATAL if any(run["state"] == DAMAGED for run in document["runs"]) else EXIT_OK
+
+
+def _shown_runs(directory: JobDirectory, arguments: argparse.Namespace) -> list[str]:
+    """Return the runs that are asked for, oldest first."""
+    run_id = arguments.run_id
+    if arguments.last < 1:
+        msg = f"--last {arguments.last}: a number of runs, 1 or more"
+        raise ConfigError(msg)
+    if run_id is not None:
+        return [_checked(directory, run_id)]
+    try:
+        newest = recent_runs(directory, arguments.last) if not arguments.all else []
+        return directory.run_ids() if arguments.all else [r.run_id for r in reversed(newest)]
+    except CheckpointError:  # one of them is damaged: those that are not are shown as well
+        return _readable_and_damaged(directory, None if arguments.all else arguments.last)
+
+
+def _checked(directory: JobDirectory, run_id: str) -> str:
+    if directory.run(check_name(run_id, what="run id")).record() is None:
+        newest = ", ".join(record.run_id for record in recent_runs(directory)) or "none"
+        msg = f"{directory.url}: no run {run_id!r}; its newest runs: {newest}"
+        raise UnknownJobError(msg)
+    return run_id
+
+
+def _readable_and_damaged(directory: JobDirectory, last: int | None) -> list[str]:
+    """Return the damaged runs, and after them the newest of those that can be read."""
+    damaged, readable = [], []
+    for run_id in filter(is_name, directory.storage.list("runs")):
+        try:
+            record = directory.run(run_id).record()
+        except CheckpointError:
+            damaged.append(run_id)
+        else:
+            readable += [(record.token, run_id)] if record is not None else []
+    newest = sorted(readable)[-last:] if last is not None else sorted(readable)
+    return [*damaged, *(run_id for _, run_id in newest)]
+
+
+def _status_document(directory: JobDirectory, runs: Sequence[str]) -> dict[str, Any]:
+    observer = LeaseObserver(directory.storage, SystemClock())
+    lease, liveness = observer.settle()
+    return {
+        "version": 1,
+        "job": directory.name(),
+        "job_dir": directory.url,
+        "lease": {"token": lease.token, "run_id": lease.run_id, "holder": liveness.value}
+        if lease
+        else None,
+        "runs": [_run_document(directory, run_id, observer) for run_id in runs],
+    }
+
+
+def _run_document(directory: JobDirectory, run_id: str, observer: LeaseObserver) -> dict[str, Any]:
+    try:
+        directory.run(run_id).record()
+        return _readable_run(directory, run_id, observer)
+    except CheckpointError as error:
+        nothing = dict.fromkeys(("failure", "restarts", "progress", "final"))
+        told = {"run_id": run_id, "state": DAMAGED, "problem": str(error), "attempts": 0}
+        return {**told, **nothing}
+
+
+def _readable_run(directory: JobDirectory, run_id: str, observer: LeaseObserver) -> dict[str, Any]:
+    watcher = RunWatcher(directory.storage, run_id, SystemClock(), observer=observer)
+    view, judgement = watcher.settle()
+    attempt, final = view.attempt, view.final
+    is_undone = watcher.is_undone()  # what its final checkpoint says does not count any more
+    problem = contradiction(directory, final) if final is not None and not is_undone else None
+    state = state_of(view, judgement.verdict, is_undone=is_undone)
+    return {
+        "run_id": run_id,
+        "state": state if problem is None else "UNVERIFIED",
+        "problem": problem,
+        "attempts": attempt.attempt if attempt else 0,
+        "failure": attempt.failure if attempt and not view.final else None,
+        "restarts": attempt.restarts if attempt and not view.final else None,
+        "progress": view.progress.to_dict() if view.progress else None,
+        "final": view.final.to_dict() if view.final else None,
+    }
+
+
+def _print_status(document: dict[str, Any]) -> None:
+    lease = document["lease"]
+    holder = (
+        f"lease {lease['token']} ({lease['holder']}, run {lease['run_id']})"
+        if lease
+        else "no lease"
+    )
+    print(f"job {document['job']} in {document['job_dir']}: {holder}")
+    for run in document["runs"]:
+        rows = (run["final"] or run["progress"] or {}).get("rows_read")
+        print(
+            f"  run {run['run_id']}: {run['state']}, {run['attempts']} attempt(s)"
+            + (f", {rows:,} rows read" if rows is not None else "")
+        )
+        shown = run["final"] or run["progress"] or {}
+        if (told := describe_late_rows(shown)) is not None:
+            print(f"    {told}")
+        for line in (*_mark_lines(shown), *(() if run["final"] else _pacing_lines(shown))):
+            print(f"    {line}")
+        if run["restarts"]:
+            print(f"    {_describe_restarts(run['restarts'])}")
+        if run["problem"]:
+            print(f"    {run['problem']}")
+        if run["failure"]:
+            print(f"    {Failure.from_dict(run['failure']).describe()}")
+
+
+def _describe_restarts(restarts: dict[str, Any]) -> str:
+    last = Failure.from_dict(restarts["failure"]).describe()
+    return f"{restarts['count']} restart(s) in the driver, the last one after {last}"
+
+
+def _mark_lines(document: dict[str, Any]) -> Iterator[str]:
+    """Yield for each query how far its sources and stateful operators have come."""
+    for name, query in document.get("queries", {}).items():
+        parts = [
+            f"{what} {part['name']} {part['mark'].replace('_', ' ')}"
+            for what, key in (("source", "sources"), ("operator", "operators"))
+            for part in query.get(key, ())
+            if "mark" in part  # older versions of this package put none
+        ]
+        if parts:
+            yield f"{name}: {', '.join(parts)}"
+
+
+def _pacing_lines(progress: dict[str, Any]) -> Iterator[str]:
+    for name, query in progress.get("queries", {}).items():
+        pacing = query.get("pacing")
+        if pacing is None:
+            continue
+        limits = [f"{s['limit']:,} {s['unit']} of {n}" for n, s in pacing["sources"].items()]
+        took = pacing["last_batch_s"]
+        took_text = "" if took is None else f"the last batch took {took:.1f} s, "
+        yield (
+            f"{name}: {took_text}target {pacing['target_s']:g} s, {pacing['decision']}: "
+            f"{pacing['reason']}" + (f"; a batch reads {', '.join(limits)}" if limits else "")
+        )

@@ -1,0 +1,162 @@
+"""Which rows of a drained query's state still wait for a watermark to be written.
+
+Not all that a drain leaves does: an aggregation in update mode has written what it keeps, and what
+drops duplicates wrote each row when it came. What waits is told from the plan, and how many rows of
+it are left from what Spark has reported with the drain's batch, or from its own state readers.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from typing import TYPE_CHECKING, Final
+
+from airflow_provider.runtime.checkpoint.steps import DrainStep, next_drain_step, next_watermark
+from airflow_provider.runtime.clock import millis_to_iso
+from airflow_provider.runtime.errors import CheckpointError
+from airflow_provider.runtime.queries.plan import Keeper, state_keepers
+from airflow_provider.runtime.queries.state import (
+    count_state,
+    read_state_operators,
+    reported_state,
+)
+from airflow_provider.runtime.storage import spark_url
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from airflow_provider.runtime.queries.batch import BatchQuery
+    from airflow_provider.runtime.queries.definition import QueryDefinition
+    from airflow_provider.runtime.queries.running import RunningQuery
+    from airflow_provider.runtime.queries.state import StateOperator
+    from airflow_provider.runtime.storage import Storage
+
+log = logging.getLogger(__name__)
+
+_AGGREGATIONS: Final = frozenset({"stateStoreSave", "sessionWindowStateStoreSaveExec"})
+_UNMATCHED: Final[Mapping[str, tuple[str, ...]]] = {
+    "LeftOuter": ("left",),
+    "RightOuter": ("right",),
+    "FullOuter": ("left", "right"),
+}
+"""The sides of a join whose rows it writes by themselves, when no other can match them any more."""
+
+_BY_EVENT_TIME: Final = frozenset({"EventTime", "EventTimeTimeout"})
+_TIMEOUT: Final = "value.timeoutTimestamp >= 0"
+
+
+@dataclasses.dataclass(frozen=True)
+class Unflushed:
+    """What a stateful operator still keeps, although a drain has passed it.
+
+    Attributes:
+        rows: how many; None where they cannot be counted.
+        what: what they are.
+    """
+
+    id: int
+    kind: str
+    rows: int | None
+    what: str
+
+    def describe(self) -> str:
+        """Return it in words."""
+        rows = "an unknown number of" if self.rows is None else str(self.rows)
+        return f"stateful operator {self.id} ({self.kind}) keeps {rows} {self.what}"
+
+
+@dataclasses.dataclass(frozen=True)
+class _Part:
+    """A part of an operator's state that waits for a watermark.
+
+    Attributes:
+        options: of Spark's state reader; None for all of it, which Spark reports with a batch.
+        where: the rows of it that wait; None for all.
+    """
+
+    what: str
+    options: Mapping[str, str] | None = None
+    where: str | None = None
+
+
+def next_step_of(query: RunningQuery | BatchQuery, checkpoint: Storage) -> DrainStep:
+    """Return what a query that does not run needs next to be drained.
+
+    It is not DONE while rows wait for a watermark: then the next drain batch has a later one.
+
+    Args:
+        query: the query.
+        checkpoint: where Spark keeps its checkpoint.
+
+    Raises:
+        CheckpointError: rows wait for a later watermark than any that Spark can count with.
+    """
+    position = query.logs.position()
+    step = next_drain_step(position, stateful=query.logs.is_stateful())
+    if step is not DrainStep.DONE or position.watermark_ms is None:
+        return step
+    left = unflushed(query, spark_url(checkpoint.url))
+    if not left:
+        return step
+    passed, told = millis_to_iso(position.watermark_ms), "; ".join(e.describe() for e in left)
+    if next_watermark(position.watermark_ms) is not None:
+        log.info("query=%s is drained up to %s: %s", query.name, passed, told)
+        return DrainStep.PLAN
+    if all(each.rows is None for each in left):
+        log.warning("query=%s is drained as far as is known: %s", query.name, told)
+        return step
+    msg = (
+        f"query {query.name!r}: rows are left that no watermark flushes. The drain has passed "
+        f"{passed}, the last moment that Spark counts with, and {told}. They have a later event "
+        "time or none, or are kept anew whenever a timer fires. Leave such rows out and run the "
+        "job anew, or run it in mode BATCH"
+    )
+    raise CheckpointError(msg)
+
+
+def unflushed(query: RunningQuery | BatchQuery, checkpoint: str) -> list[Unflushed]:
+    """Return what the drain of a query that has ended has left unwritten; empty when all is.
+
+    Args:
+        query: does not run.
+        checkpoint: where Spark keeps its checkpoint, as Spark names it.
+    """
+    definition = query.definition
+    spark = definition.df.sparkSession
+    batch = query.logs.position().last_commit
+    operators = reported_state(query.last_progress(), batch) or read_state_operators(
+        spark, checkpoint
+    )
+    if not any(_may_wait(operator, definition) for operator in operators):
+        return []
+    keepers = state_keepers(definition.df, definition.output_mode)
+    found = []
+    for operator in operators:
+        keeper = keepers.get(operator.id)
+        for part in _parts(operator, keeper, definition.output_mode):
+            rows = operator.state_rows
+            if part.options is not None:
+                options = {"operatorId": str(operator.id), **part.options}
+                rows = count_state(spark, checkpoint, options, where=part.where)
+            if rows != 0:
+                found.append(Unflushed(operator.id, operator.kind, rows, part.what))
+    return found
+
+
+def _may_wait(operator: StateOperator, definition: QueryDefinition) -> bool:
+    has_timers = any(each.endswith(":EventTime") for each in definition.operations)
+    return operator.state_rows != 0 or has_timers  # which Spark does not count
+
+
+def _parts(operator: StateOperator, keeper: Keeper | None, output_mode: str) -> Iterable[_Part]:
+    kind = operator.kind
+    if kind in _AGGREGATIONS:
+        return [_Part("groups whose rows are to come")] if output_mode == "append" else []
+    if keeper is None:
+        return []
+    if keeper.timing in _BY_EVENT_TIME:
+        if kind.startswith("transformWithState"):
+            return [_Part("timers", {"readRegisteredTimers": "true"})]
+        return [_Part("timeouts", {}, where=_TIMEOUT)]
+    sides = _UNMATCHED.get(keeper.join or "", ())
+    return [_Part(f"rows of its {side} side", {"joinSide": side}) for side in sides]
