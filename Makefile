@@ -62,7 +62,7 @@ soak: $(INSTALLED) ## The tests that run for long
 	$(BIN)/python -m pytest -m soak --timeout=0 $(ARGS)
 
 .PHONY: bench
-bench: $(INSTALLED) ## Compare with plain PySpark, savepoints with copies, state with Parquet; how jobs end, and are waited for
+bench: $(INSTALLED) ## Compare with plain PySpark, savepoints with copies, state with Parquet; how jobs end, are waited for, and grow
 	@missed=0; \
 	$(BIN)/python scripts/bench.py --batches 2 || missed=1; \
 	$(BIN)/python scripts/bench.py --batches 20 --sinks all || missed=1; \
@@ -72,6 +72,7 @@ bench: $(INSTALLED) ## Compare with plain PySpark, savepoints with copies, state
 	$(BIN)/python scripts/benchmarks/ends.py || missed=1; \
 	$(BIN)/python scripts/benchmarks/state.py || missed=1; \
 	$(BIN)/python scripts/benchmarks/waits.py || missed=1; \
+	$(BIN)/python scripts/benchmarks/growth.py || missed=1; \
 	exit $$missed
 
 .PHONY: clean

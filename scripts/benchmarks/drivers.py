@@ -72,7 +72,7 @@ class Driver:
         self._run.put_submission(
             SubmissionRecord(driver_id=self._id, run_id=RUN_ID, submitted=self._began, log=str(log))
         )
-        process = ProcessRecord(identity=self._identity.to_dict())
+        process = ProcessRecord(identity=self._identity)
         process.put(self._run.storage, f"submissions/{self._id}.process.json")
         self._directory.put_job(JobRecord(name="job", created=self._began))
         self._run.put_record(
@@ -114,7 +114,7 @@ class Driver:
             run_id=RUN_ID,
             driver_id=self._id,
             nonce="0",
-            owner=self._identity.to_dict(),
+            owner=self._identity,
             heartbeat_s=HEARTBEAT_S,
             timeout_s=TIMEOUT_S,
             acquired=self._began,

@@ -167,7 +167,7 @@ class Chaos:
         return self.airflow.task(one.dag_id, one.run_id, TASK)["state"]
 
     def _is_running(self, one: Round) -> bool:
-        return one.count("queries/*/checkpoint/commits/[0-9]*") > 3
+        return one.count("queries/*/checkpoint*/commits/[0-9]*") > 3
 
     # --- what people do -------------------------------------------------------------------------
 

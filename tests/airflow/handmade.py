@@ -15,13 +15,15 @@ from airflow_provider.runtime.jobdir import (
     AttemptRecord,
     FinalCheckpoint,
     JobDirectory,
+    JobRecord,
     RequestRecord,
 )
 from airflow_provider.runtime.lease import Lease, acquire_lease
 from airflow_provider.runtime.process import ProcessIdentity, identify
-from airflow_provider.runtime.requests import CANCEL
+from airflow_provider.runtime.requests import CANCEL, requests_of
 from airflow_provider.runtime.storage import open_storage
 from airflow_provider.runtime.submissions import ExitRecord, ProcessRecord, SubmissionRecord
+from tests.unit.jobs import a_run
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -60,7 +62,17 @@ class Job:
         return str(self.root)
 
     def finish(self, outcome: str = "FINISHED") -> FinalCheckpoint:
-        """Put the final checkpoint of a job without queries, which is trivially true."""
+        """Put the final checkpoint of a run whose queries had nothing to read, which is true."""
+        directory = JobDirectory(self.storage)
+        directory.put_job(JobRecord(name="daily", created=AT))
+        run = self.run.put_record(a_run(self.run_id, starting={}, params={}))
+        nothing = {
+            "query_id": "none",
+            "batch_id": None,
+            "watermark": None,
+            "sources": [],
+            "sinks": [],
+        }
         final = FinalCheckpoint(
             job="daily",
             run_id=self.run_id,
@@ -71,7 +83,7 @@ class Job:
             committed=AT,
             rows_read=3,
             savepoint=None,
-            queries={},
+            queries=dict.fromkeys(run.starting, nothing),
         )
         return self.run.put_final(final)
 
@@ -94,7 +106,7 @@ class Job:
         self.run.put_submission(record)
         if process is not None:
             name = f"submissions/{driver_id}.process.json"
-            ProcessRecord(identity=process.to_dict()).put(self.run.storage, name)
+            ProcessRecord(identity=process).put(self.run.storage, name)
         return driver_id
 
     def end(self, driver_id: str, exit_code: int, *lines: str) -> None:
@@ -148,11 +160,8 @@ class Job:
 
     def asked(self) -> list[RequestRecord]:
         """Return what drivers were asked for."""
-        found = [
-            RequestRecord.read(self.storage, f"requests/{name}")
-            for name in self.storage.list("requests")
-        ]
-        return [request for request in found if request is not None]
+        drivers = self.storage.list("requests")
+        return [request for driver in drivers for request in requests_of(self.storage, driver)]
 
     def cancels(self) -> list[str]:
         """Return the drivers that were asked to end at once."""

@@ -40,7 +40,7 @@ class Stream(Job):
         """Put down what a driver has put down when its queries have begun."""
         self.submit(process=ELSEWHERE)
         self.directory.put_job(JobRecord(name="daily", created=AT))
-        self.run.put_record(a_run(self.run_id, until="stopped", at_end="suspend"))
+        self.run.put_record(a_run(self.run_id, params={}, until="stopped", at_end="suspend"))
         self.spark.begin()
         path = f"queries/q/topologies/{QUERY_ID}.json"
         sources = ["flights", "flights:marker"]
@@ -68,7 +68,7 @@ class Stream(Job):
         """Live as a driver: beat, and report every moment."""
         with self.lease(driver_id) as lease:
             number = self.run.attempt_count() + 1
-            restarts = {"count": 2}
+            restarts = {"count": 2, "worked_s": 9.5, "state": {}, "failure": {}}
             attempt = an_attempt(number, driver_id=driver_id, token=lease.token, restarts=restarts)
             self.run.put_attempt(attempt)
             ended = threading.Event()

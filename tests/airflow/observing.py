@@ -13,9 +13,9 @@ from typing import Any
 import psutil
 import psycopg2
 
-from airflow_provider.runtime.jobdir import AttemptRecord, derive_run_id
+from airflow_provider.runtime.jobdir import AttemptRecord
 from airflow_provider.runtime.lease import HeartbeatRecord, LeaseRecord
-from airflow_provider.runtime.process import ProcessIdentity
+from airflow_provider.runtime.names import derive_run_id
 from airflow_provider.runtime.storage import Storage, open_storage
 
 TASK = "job"
@@ -208,7 +208,7 @@ class Observer(threading.Thread):
         beat = HeartbeatRecord.read(storage, f"heartbeats/{token}.json")
         if lease is None or (beat is not None and beat.released and not self._is_open(one, token)):
             return False
-        return not ProcessIdentity.from_dict(lease.owner).is_gone()
+        return not lease.owner.is_gone()
 
     def _is_open(self, one: Round, token: int) -> bool:
         """Tell whether the lease's driver has begun an attempt and not ended it."""

@@ -268,11 +268,12 @@ def end_process(process: subprocess.Popen[bytes], first: int, *, within: float) 
 def end_drivers(folder: Path) -> None:
     """Kill the drivers of the jobs under *folder* that still live, and what looks after them."""
     from airflow_provider.runtime.process import ProcessIdentity
+    from airflow_provider.runtime.typed import decode
 
     documents = [*folder.rglob("submissions/*.process.json"), *folder.rglob("leases/*.json")]
     for document in documents:
         raw = json.loads(document.read_text())
-        identity = ProcessIdentity.from_dict(raw.get("identity") or raw["owner"])
+        identity = decode(ProcessIdentity, raw.get("identity") or raw["owner"])
         if not identity.is_gone():
             for pid, _ in identity.processes:
                 with contextlib.suppress(psutil.NoSuchProcess):

@@ -50,7 +50,7 @@ class Case:
         return self.airflow.follow(self.dag_id, self.run_id, TASK, until=until, within=within)
 
     def is_asked(self) -> bool:
-        return bool(self.gated.documents("requests/*.json"))
+        return bool(self.gated.documents("requests/*/*.json"))
 
     def ending(self) -> tuple[str, bool]:
         """Return how the driver has ended, and whether there is a savepoint."""

@@ -16,6 +16,7 @@ from services import HERE, ROOT, Airflow, demo, run_dag, wait_for
 
 from airflow_provider.runtime.clock import SystemClock
 from airflow_provider.runtime.savepoint import find_savepoints, job_source, take_savepoint
+from airflow_provider.runtime.savepoint.records import SERIES
 from airflow_provider.runtime.storage import open_storage
 
 FLIGHTS = "flights_daily_delays"
@@ -116,7 +117,7 @@ def test_a_stream_is_saved_again_and_again_and_goes_on(airflow_services: Airflow
 
     def committed() -> int:
         """Return how many batches of the query there are, those without input included."""
-        return len(list(job.glob("queries/daily/checkpoint/commits/[0-9]*")))
+        return len(list(job.glob("queries/daily/checkpoint*/commits/[0-9]*")))
 
     def attempt() -> dict[str, Any]:
         (path,) = job.glob("runs/*/attempts/*.json")
@@ -140,9 +141,10 @@ def test_a_stream_is_saved_again_and_again_and_goes_on(airflow_services: Airflow
     put_month(data / "input", 1)
     run_id = airflow.trigger(STREAM)
     wait_for("the first month is committed", committed, within=120)
+    source = job_source(str(job), SystemClock())
     for number in range(6):
         url = f"{savepoints.url}/earlier-{number}"
-        take_savepoint(job_source(str(job), SystemClock()), url, origin="periodic")
+        take_savepoint(source, url, origin="periodic", labels={SERIES: f"{SAVEPOINTS}.savepoint"})
     airflow.call("PATCH", f"/dags/{CHECK}", is_paused=False)
     first = save()
     saved = first["queries"]["daily"]["batch"]

@@ -18,9 +18,11 @@ from handmade import RUN, Job
 from services import wait_for
 
 import airflow_provider
-from airflow_provider.hooks.packaging import application_path, runtime_zip, token_conf
+from airflow_provider.hooks.packaging import application_path, token_conf
 from airflow_provider.hooks.spark_streaming import SparkStreamingHook
+from airflow_provider.operators.secret_params import SecretParams
 from airflow_provider.runtime.errors import ConfigError, UnsupportedStorageError
+from airflow_provider.runtime.packaging import runtime_zip
 
 APPLICATION = str(application_path())
 TOKEN = "7f" * 16
@@ -195,6 +197,20 @@ def test_a_standalone_cluster_runs_no_python_driver(
     assert not (tmp_path / "job").exists()
 
 
+def test_spark_connect_is_refused_before_anything_is_written(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, entry: str
+) -> None:
+    """
+    A connection to Spark Connect is named at once, instead of failing in each try.
+    """
+    connect(monkeypatch, "sc://spark:15002")
+
+    with pytest.raises(ConfigError, match=r"conn_id 'spark_test': sc://spark.* asks for Spark Co"):
+        submit(hook_of(), Job(tmp_path / "job"), entry)
+
+    assert not (tmp_path / "job").exists()
+
+
 def test_a_submission_is_named_where_a_cluster_shows_it(
     monkeypatch: pytest.MonkeyPatch, entry: str
 ) -> None:
@@ -211,6 +227,11 @@ def test_a_submission_is_named_where_a_cluster_shows_it(
     assert [f"spark.yarn.tags=team-a,spark-stream-{TOKEN}"] == [
         conf for conf in options(yarn, "--conf") if "tags" in conf
     ]
+    assert ["spark.yarn.maxAppAttempts=1"] == [
+        conf for conf in options(yarn, "--conf") if "maxAppAttempts" in conf
+    ]
+    chosen = token_conf("yarn", TOKEN, {"spark.yarn.maxAppAttempts": "2"})
+    assert "2" == chosen["spark.yarn.maxAppAttempts"]
     assert {
         f"spark.kubernetes.{p}.label.spark-stream-driver-id" for p in ("driver", "executor")
     } == {
@@ -403,6 +424,50 @@ def test_the_drivers_environment_has_none_of_airflows_secrets(
     ]
     assert "streams" == environ["AWS_PROFILE"]
     assert sys.executable == environ["PYSPARK_PYTHON"]
+
+
+def test_a_secret_parameter_is_in_the_drivers_environment_and_nowhere_else(
+    monkeypatch: pytest.MonkeyPatch, heard: Path, tmp_path: Path, entry: str
+) -> None:
+    """
+    Whoever lists processes, reads the job directory or the log finds a variable's name.
+    """
+    secrets = SecretParams({"password": "s3cr3t", "token": "t0ps3cr3t"})
+    job = Job(tmp_path / "job")
+
+    record = hook_of().submit(
+        job_dir=job.url,
+        run_id=RUN,
+        entry=entry,
+        arguments=secrets.arguments,
+        secrets=secrets.environment,
+    )
+    wait_for("the exit is recorded", lambda: job.run.exit_of(record.driver_id), within=30)
+    told = json.loads(heard.read_text())
+    written = [file.read_text() for file in Path(job.url).rglob("*") if file.is_file()]
+
+    assert {"SPARK_STREAM_SECRET_1": "s3cr3t", "SPARK_STREAM_SECRET_2": "t0ps3cr3t"} == {
+        name: value for name, value in told["environ"].items() if name.startswith("SPARK_STREAM")
+    }
+    assert "password=SPARK_STREAM_SECRET_1" in told["argv"]
+    assert [] == [text for text in (*told["argv"], *written) if "s3cr3t" in text]
+
+
+def test_a_cluster_that_runs_the_driver_cannot_be_told_a_secret(
+    monkeypatch: pytest.MonkeyPatch, entry: str, tmp_path: Path
+) -> None:
+    """
+    It would have to stand on the command line: refused, with another way, before anything is put.
+    """
+    connect(monkeypatch, "yarn", **{"deploy-mode": "cluster"})
+    hook = hook_of()
+
+    with pytest.raises(ConfigError, match="secret_params cannot reach it; let the cluster set"):
+        hook.submit(
+            job_dir=str(tmp_path / "job"), run_id=RUN, entry=entry, arguments=[], secrets={"A": "b"}
+        )
+
+    assert not (tmp_path / "job").exists()
 
 
 def test_a_program_that_cannot_be_started_is_a_usage_error(

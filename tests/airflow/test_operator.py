@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from airflow.sdk import DAG, RetryAction
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, TaskDeferred
+from airflow.sdk.log import redact
 from airflow.serialization.serialized_objects import DagSerialization
 from handmade import ELSEWHERE, RUN, TI, Job, ended_process
 from services import wait_for
@@ -20,7 +21,8 @@ from airflow_provider.operators.retrying import FailureRetryPolicy, SparkRunFail
 from airflow_provider.operators.spark_streaming import SparkStreamingOperator
 from airflow_provider.runtime.clock import SystemClock
 from airflow_provider.runtime.errors import ConfigError
-from airflow_provider.runtime.jobdir import RewoundRecord, check_name, derive_run_id
+from airflow_provider.runtime.jobdir import RewoundRecord
+from airflow_provider.runtime.names import check_name, derive_run_id
 from airflow_provider.runtime.requests import put_cancel
 from tests.unit.jobs import a_run
 
@@ -86,7 +88,7 @@ def in_dag(dag: DAG | None = None, **arguments: Any) -> SparkStreamingOperator:
         ({"interval": "2026-01-01"}, "interval '2026-01-01': give a start and an end"),
         ({"interval": ["2026-01-01"]}, "interval ['2026-01-01']: give a start and an end"),
         ({"partitions": 5}, "partitions goes with a savepoint"),
-        ({"partitions": 0, "from_savepoint": "/s"}, "partitions 0: state has at least 1"),
+        ({"partitions": 0, "from_savepoint": "/s"}, "partitions 0: state has from 1 to"),
     ],
 )
 def test_a_bad_argument_is_refused_when_the_dag_is_parsed(wrong: dict[str, Any], said: str) -> None:
@@ -140,6 +142,7 @@ def test_every_templated_field_is_an_attribute_and_is_rendered() -> None:
         job="jobs.py:f_{{ ds_nodash }}",
         job_dir=f"/jobs/{template}",
         params={"input": f"/in/{template}"},
+        secret_params={"password": f"s3cr3t-{template}"},
         run_id=f"run-{template}",
         interval=[template, "{{ tomorrow }}"],
         conf={"spark.app": template},
@@ -157,6 +160,7 @@ def test_every_templated_field_is_an_attribute_and_is_rendered() -> None:
         "job": "jobs.py:f_20260101",
         "job_dir": "/jobs/2026-01-01",
         "job_params": {"input": "/in/2026-01-01"},
+        "secret_params": {"password": "s3cr3t-2026-01-01"},
         "run_id": "run-2026-01-01",
         "interval": ["2026-01-01", "2026-01-02"],
         "conf": {"spark.app": "2026-01-01"},
@@ -165,6 +169,17 @@ def test_every_templated_field_is_an_attribute_and_is_rendered() -> None:
         "conn_id": "spark_2026-01-01",
         "from_savepoint": "/savepoints/2026-01-01",
     } == rendered
+
+
+def test_a_secret_parameter_is_masked_where_airflow_shows_arguments() -> None:
+    """
+    The page of rendered templates, which is stored, has stars in the place of its value.
+    """
+    shown = redact({"password": "s3cr3t"}, "secret_params")
+
+    assert {"password": "***"} == shown
+    with pytest.raises(ConfigError, match="'a' is given in the clear and as a secret"):
+        in_dag(params={"a": "1"}, secret_params={"a": "2"})
 
 
 def test_a_dag_with_the_operator_is_serialised() -> None:
@@ -239,6 +254,38 @@ def test_a_plain_text_is_its_own_run_id() -> None:
 # --- execute() decides from the job directory alone ---------------------------------------------
 
 
+@pytest.mark.parametrize(
+    ("asked", "says"),
+    [
+        ({"params": {"input": "/another"}}, "params={}.*'input': '/another'"),
+        ({"mode": "batch"}, "mode='STREAMING' and is now asked for with mode='BATCH'"),
+        ({"from_savepoint": "/saved/s1"}, "from_savepoint=None.*'/saved/s1'"),
+        ({"secret_params": {"password": "x"}}, r"secret_params=\[\].*\['password'\]"),
+    ],
+)
+def test_a_finished_run_does_not_stand_for_another_one(
+    job: Job, asked: dict[str, Any], says: str
+) -> None:
+    """
+    A task that was cleared after its arguments had changed is told what differs, and is not green.
+    """
+    job.finish()
+
+    with pytest.raises(AirflowFailException, match=says):
+        operator_of(job, **asked).execute(context())
+
+
+def test_a_finished_run_stands_for_another_dag_run_by_hand(job: Job) -> None:
+    """
+    The moment of a DAG run without data of its own is no other ask, as for a driver.
+    """
+    moments = [(f"2026-01-0{day}T00:00:00.000Z",) * 2 for day in (1, 2)]
+    job.run.put_record(a_run(job.run_id, starting={}, params={}, interval=moments[0]))
+    job.finish()
+
+    assert "FINISHED" == operator_of(job, interval=moments[1]).execute(context())["outcome"]
+
+
 def test_a_finished_run_is_done_at_once(job: Job) -> None:
     """
     Asked again, the task returns the final checkpoint and writes nothing.
@@ -256,8 +303,9 @@ def test_a_final_checkpoint_that_is_not_true_fails_for_good(job: Job) -> None:
     """
     A final checkpoint whose batch is not in Spark's commit log makes no task green.
     """
+    job.run.put_record(a_run(job.run_id, starting={"daily": -1}, params={}))
     final = job.finish().to_dict()
-    final["queries"] = {"daily": {"batch_id": 3, "sinks": []}}
+    final["queries"]["daily"]["batch_id"] = 3
     job.run.storage.put("final.json", json.dumps(final).encode())
 
     with pytest.raises(AirflowFailException) as raised:
@@ -561,7 +609,9 @@ def test_a_job_directory_that_is_away_for_a_moment_costs_no_try(job: Job) -> Non
     operator = operator_of(job, deferrable=False)
 
     def disturb() -> None:
-        wait_for("the task waits", (job.root / "runs" / RUN / "claim.json").exists, within=10)
+        wait_for(
+            "the task waits", (job.root / "runs" / RUN / "claims" / "1.json").exists, within=10
+        )
         job.root.rename(away)
         with pytest.raises(FileNotFoundError):
             operator._watcher(RUN, "driver").judge()

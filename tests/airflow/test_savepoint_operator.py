@@ -108,6 +108,23 @@ def test_retention_keeps_the_newest(job_dir: str) -> None:
     assert ["by_hand", "run_2", "run_3"] == names(job_dir)
 
 
+def test_retention_is_of_what_the_task_takes(job_dir: str, tmp_path: Path) -> None:
+    """
+    Beside its savepoints lie those of another task, and the job itself: they stay as they are.
+    """
+    to = str(tmp_path)
+    files = {path: path.read_bytes() for path in Path(job_dir).rglob("*") if path.is_file()}
+    save(job_dir, "daily", to=to, labels={"series": "daily"})
+    for run in range(3):
+        save(job_dir, f"run_{2 - run}", to=to, retain={"keep": 1, "max_age": "0 seconds"})
+
+    assert ["daily", "run_0"] == [s.folder for s in find_savepoints(LocalStorage(to))[0]]
+    assert {"daily", "flights.save"} == {
+        s.record.labels["series"] for s in find_savepoints(LocalStorage(to))[0]
+    }
+    assert files == {path: path.read_bytes() for path in files}
+
+
 def test_a_checkpoint_of_other_origin(job_dir: str, tmp_path: Path) -> None:
     """
     Any Spark query's will do; its savepoints lie where they are told to.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import sys
 import threading
 from typing import TYPE_CHECKING, Any
@@ -17,8 +16,10 @@ from airflow_provider.hooks.following import LogFollower
 from airflow_provider.hooks.spark_streaming import SparkStreamingHook
 from airflow_provider.runtime import watching
 from airflow_provider.runtime.clock import SystemClock
+from airflow_provider.runtime.jobdir import RunDirectory
 from airflow_provider.runtime.lease import acquire_lease
 from airflow_provider.runtime.process import identify_this
+from airflow_provider.runtime.storage.local import LocalStorage
 from airflow_provider.triggers import holding, looking
 from airflow_provider.triggers.spark_streaming import SparkStreamingTrigger
 
@@ -125,22 +126,24 @@ def test_it_waits_while_the_driver_lives(job: Job) -> None:
     assert ["done"] == [event["verdict"] for event in events]
 
 
-def test_it_leaves_the_event_loop_free(job: Job, tmp_path: Path) -> None:
+def test_it_leaves_the_event_loop_free(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
     """
     Storage that takes its time to answer does not stall the triggerer's other triggers.
     """
-    final = Job(tmp_path / "other").finish().to_bytes()
     job.submit(process=ELSEWHERE)
-    slow = job.root / "runs" / RUN / "final.json"
-    os.mkfifo(slow)  # whoever opens it waits until somebody writes
+    job.finish()
     ticks: list[int] = []
     enough = threading.Event()
     ticks_while_waiting: list[int] = []
+    read = LocalStorage.read
 
-    def answer() -> None:
-        enough.wait(5)
-        ticks_while_waiting.append(len(ticks))
-        slow.write_bytes(final)
+    def read_slowly(storage: LocalStorage, path: str) -> bytes:
+        if path == "final.json":
+            enough.wait(5)
+            ticks_while_waiting.append(len(ticks))
+        return read(storage, path)
+
+    monkeypatch.setattr(LocalStorage, "read", read_slowly)
 
     async def tick() -> None:
         while True:
@@ -155,10 +158,7 @@ def test_it_leaves_the_event_loop_free(job: Job, tmp_path: Path) -> None:
         ticking.cancel()
         return events
 
-    writer = threading.Thread(target=answer)
-    writer.start()
     events = asyncio.run(asyncio.wait_for(watch(), 20))
-    writer.join()
 
     assert ["done"] == [event["verdict"] for event in events]
     assert 10 < ticks_while_waiting[0]
@@ -497,7 +497,7 @@ def test_a_log_is_followed_by_whole_lines(tmp_path: Path) -> None:
     """
     path = tmp_path / "driver.log"
     path.write_text("one\ntwo\nthr")
-    follower = LogFollower(str(path))
+    follower = LogFollower(str(path), [tmp_path])
 
     first = follower.new_lines()
     with path.open("a") as file:
@@ -514,8 +514,8 @@ def test_a_log_of_another_machine_has_nothing_to_say(tmp_path: Path) -> None:
     """
     A missing log file is not an error: the driver may run elsewhere.
     """
-    assert [] == LogFollower(None).new_lines()
-    assert [] == LogFollower(str(tmp_path / "missing.log")).new_lines()
+    assert [] == LogFollower(None, [tmp_path]).new_lines()
+    assert [] == LogFollower(str(tmp_path / "missing.log"), [tmp_path]).new_lines()
 
 
 def test_an_endless_line_does_not_stop_the_following(tmp_path: Path) -> None:
@@ -524,7 +524,7 @@ def test_an_endless_line_does_not_stop_the_following(tmp_path: Path) -> None:
     """
     path = tmp_path / "driver.log"
     path.write_text("x" * (3 << 20) + "\nend\n")
-    follower = LogFollower(str(path))
+    follower = LogFollower(str(path), [tmp_path])
 
     lines = [line for lines in iter(follower.new_lines, []) for line in lines]
 
@@ -533,21 +533,44 @@ def test_an_endless_line_does_not_stop_the_following(tmp_path: Path) -> None:
 
 
 def test_the_drivers_log_is_read_to_its_end_before_the_event(
-    job: Job, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    job: Job, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """
     What the driver has written last stands in the task's log, however long its log is.
     """
-    log = tmp_path / "driver.log"
+    log = job.root / "runs" / RUN / "logs" / "driver.log"
+    log.parent.mkdir(parents=True)
     log.write_text("a line\n" * 40_000 + "the last words\n")
     job.submit(process=ELSEWHERE)
     job.end("driver", 1)
 
-    fire(trigger_of(job, log_path=str(log)))
+    trigger = trigger_of(job, log_path=str(log))
+    fire(trigger)
     said = capsys.readouterr().out
 
     assert 40_000 == said.count("driver: a line")
     assert 1 == said.count("driver: the last words")
+
+    asyncio.run(trigger.cleanup())
+    log.write_text(log.read_text() + "one more\n")
+    fire(trigger_of(job, log_path=str(log)))
+    assert 1 == capsys.readouterr().out.count("driver: "), "the next one goes on there"
+
+
+def test_no_other_file_is_read_for_a_log(
+    job: Job, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """
+    Whoever can write a submission cannot have Airflow show its own files in a task's log.
+    """
+    secret = tmp_path / "airflow.cfg"
+    secret.write_text("fernet_key = secret\n")
+    job.submit(process=ELSEWHERE, log=secret)
+    job.end("driver", 1)
+
+    fire(trigger_of(job, log_path=str(secret)))
+
+    assert "secret" not in capsys.readouterr().out
 
 
 # --- many waits -----------------------------------------------------------------------------------
@@ -609,7 +632,9 @@ async def opened_by_waits(jobs: list[Job], opened: Opened) -> list[tuple[str, in
     return seen
 
 
-def test_two_hundred_waits_read_little_and_nothing_in_the_event_loop(tmp_path: Path) -> None:
+def test_two_hundred_waits_read_little_and_nothing_in_the_event_loop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """
     A look at a driver at work opens one or two files, in a thread, however many are waited for.
     """
@@ -617,11 +642,19 @@ def test_two_hundred_waits_read_little_and_nothing_in_the_event_loop(tmp_path: P
     for job in jobs:
         job.submit(process=ELSEWHERE)
     opened = Opened(tmp_path)
+    asked: list[int] = []  # what is not there is not opened
+    final = RunDirectory.final
+
+    def counted(run: RunDirectory) -> Any:
+        asked.append(threading.get_ident())
+        return final(run)
+
+    monkeypatch.setattr(RunDirectory, "final", counted)
     with beating(jobs) as beater:
         seen = asyncio.run(asyncio.wait_for(opened_by_waits(jobs, opened), 30))
     others = [(path, thread) for path, thread in seen if thread != beater]
-    looks = sum(path.endswith("final.json") for path, _ in others)
+    looks = len(asked)
 
-    assert threading.get_ident() not in {thread for _, thread in others}
+    assert threading.get_ident() not in {*asked, *(thread for _, thread in others)}
     assert len(jobs) * 2 < looks  # of five
     assert len(others) < 2 * looks

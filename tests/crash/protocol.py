@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from airflow_provider.runtime.sinks import EpochRecords, TakeBack, epochs
+from airflow_provider.runtime.sinks import EpochRecords, TakeBack, folding
 from tests.unit.support import QUERY_ID, EpochBench, FakeFrame, HandStagedFiles, counted
 
 KEPT = 2  # records of earlier runs, so that folding happens
@@ -55,7 +55,7 @@ def take_back(root: Path, run_id: str) -> None:
 
 
 if __name__ == "__main__":
-    epochs.KEEP_EPOCHS = KEPT
+    folding.KEEP_EPOCHS = KEPT
     place, action, run, *more = sys.argv[1:]
     if action == "drive":
         drive(Path(place), run, int(more[0]))

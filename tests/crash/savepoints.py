@@ -15,8 +15,8 @@ from airflow_provider.runtime.savepoint import (
     begin_restore,
     dispose,
     finish_restore,
+    held_savepoint,
     job_source,
-    open_savepoint,
     retain,
     take_savepoint,
 )
@@ -54,14 +54,17 @@ def act(action: str, root: Path) -> None:
 def spread(root: Path) -> None:
     """Restore with other partitions; Spark's part is written by hand: a batch without input."""
     directory = JobDirectory(open_storage(str(root / "restored")))
-    savepoint, clock = open_savepoint(str(root / "job/savepoints/old")), SystemClock()
-    record = begin_restore(directory, savepoint, names={"q": "q"}, partitions=5, clock=clock)
+    clock = SystemClock()
 
     def repartition(_: str, logs: CheckpointLogs, __: int) -> None:
         batch = logs.position().last_commit + 1
         EpochBench(root / "restored").spark.plan(batch).commit(batch)
 
-    finish_restore(directory, record, OpenFence(), clock, repartition)
+    with held_savepoint(str(root / "job/savepoints/old"), clock) as savepoint:
+        record = begin_restore(
+            directory, savepoint, names={"q": "q"}, partitions=5, fence=OpenFence(), clock=clock
+        )
+        finish_restore(directory, record, OpenFence(), clock, repartition)
 
 
 if __name__ == "__main__":

@@ -37,11 +37,11 @@ DEATHS = (
     "rewind.taken_back",
     "rewind.intended",
     "rewind.recorded",
-    "restore.removed",
     "restore.copied",
     "restore.numbered",
     "restore.restored_one",
     "restore.done",
+    "restore.removed",
 )
 BEGINNING = ("savepoint.claimed", "savepoint.copied_one", "savepoint.copied", "savepoint.put")
 FORGETTING = (

@@ -41,11 +41,12 @@ REMOVING = (
     "savepoint.collected",
 )
 RESTORING = (
-    "restore.removed",
+    "savepoint.held",
     "restore.copied",
     "restore.numbered",
     "restore.restored_one",
     "restore.done",
+    "restore.removed",
 )
 CHANGING = ("rewrite.claimed", "rewrite.changed")
 DEATHS = [

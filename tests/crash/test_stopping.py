@@ -11,7 +11,7 @@ from streams import Place, read_with_pandas, windows_of, write_events
 
 from airflow_provider.runtime import failpoints
 from airflow_provider.runtime.checkpoint import CheckpointLogs
-from airflow_provider.runtime.errors import EXIT_FATAL, EXIT_OK, EXIT_USAGE
+from airflow_provider.runtime.errors import EXIT_FATAL, EXIT_OK, EXIT_RETRY, EXIT_USAGE
 from airflow_provider.runtime.savepoint import open_savepoint, verify_savepoint
 from airflow_provider.runtime.storage import open_storage
 
@@ -82,7 +82,8 @@ def test_a_driver_that_dies_while_it_is_stopped(place, drivers):
     caller = story.stop("--savepoint=kept")
     assert_dead(driver)
     assert EXIT_FATAL == caller.wait(), caller.log
-    assert "ended without an answer; its next attempt goes on, so stop that one" in caller.log
+    assert "ended without an answer. The savepoint" in caller.log
+    assert "is complete" in caller.log
     assert_whole(kept)
 
     nobody = story.stop()
@@ -92,7 +93,7 @@ def test_a_driver_that_dies_while_it_is_stopped(place, drivers):
     driver = story.attempt("stop.promised", files=4)
     caller = story.stop("--drain", "--savepoint=last")
     assert_dead(driver)
-    assert EXIT_FATAL == caller.wait(), caller.log
+    assert EXIT_RETRY == caller.wait(), caller.log
     assert "it had begun to drain the job, and its next attempt goes on with that" in caller.log
     assert not last.exists()
     write_events(place.input, [(500, "late", 1)], first=len(FILES))

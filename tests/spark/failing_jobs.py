@@ -30,6 +30,20 @@ def _marked(v):  # type hints would tell Spark another kind of function
     raise NoRateError(f"no rate for {v}")
 
 
+def _caused(v):
+    try:
+        _marked(v)
+    except NoRateError as error:
+        raise ServiceError(f"no answer for {v}") from error
+
+
+def _met(v):
+    try:
+        _marked(v)
+    except NoRateError:
+        raise ServiceError(f"no answer for {v}")  # noqa: B904 - the cause is what was being handled
+
+
 def _service(v):
     raise ServiceError(f"no answer for {v}")
 
@@ -84,7 +98,14 @@ def _held(folder):
     return passes
 
 
-KINDS = {"marked": _marked, "service": _service, "row": _row, "killed": _killed}
+KINDS = {
+    "marked": _marked,
+    "caused": _caused,
+    "met": _met,
+    "service": _service,
+    "row": _row,
+    "killed": _killed,
+}
 
 
 def lingering(ctx: JobContext) -> None:

@@ -18,7 +18,12 @@ from typing import Any
 import pandas as pd
 from pyspark.sql import DataFrame, Row
 from pyspark.sql import functions as F  # noqa: N812 - the name everybody knows
-from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceStreamReader,
+    InputPartition,
+    SimpleDataSourceStreamReader,
+)
 from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle
 from pyspark.sql.streaming.datasource import ReadMaxRows
 from pyspark.sql.streaming.state import GroupState, GroupStateTimeout
@@ -114,6 +119,47 @@ class CountingReader(DataSourceStreamReader):
 
     def commit(self, end: dict[str, int]) -> None:
         pass
+
+
+class Paging(DataSource):
+    """Numbers up to a total from a simple reader, which hands out so many at a time."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "paging"
+
+    def schema(self) -> str:
+        return "n int"
+
+    def simpleStreamReader(self, schema: Any) -> SimpleDataSourceStreamReader:
+        return PagingReader(int(self.options["rows"]), int(self.options["total"]))
+
+
+class PagingReader(SimpleDataSourceStreamReader):
+    def __init__(self, rows: int, total: int) -> None:
+        self.rows, self.total = rows, total
+
+    def initialOffset(self) -> dict[str, int]:
+        return {"n": 0}
+
+    def read(self, start: dict[str, int]) -> tuple[Iterator[tuple[int]], dict[str, int]]:
+        end = {"n": min(start["n"] + self.rows, self.total)}
+        return self.readBetweenOffsets(start, end), end
+
+    def readBetweenOffsets(
+        self, start: dict[str, int], end: dict[str, int]
+    ) -> Iterator[tuple[int]]:
+        return iter([(n,) for n in range(start["n"], end["n"])])
+
+    def commit(self, end: dict[str, int]) -> None:
+        pass
+
+
+def paging(ctx: JobContext) -> None:
+    """Copy the numbers of a source that says with each read only how far that goes."""
+    ctx.spark.dataSource.register(Paging)
+    options = {"rows": "700", "total": "3000"}
+    write(ctx, ctx.read("numbers", format="paging", options=options, bounded=True))
 
 
 def counting(ctx: JobContext) -> None:
@@ -326,18 +372,65 @@ def count_until_timeout(
 
 
 def timeouts_in_pandas(ctx: JobContext) -> None:
-    counted = (
-        bucketed(ctx)
-        .groupBy("k", "bucket")
-        .applyInPandasWithState(
-            count_until_timeout,
-            "k string, start long, n long",
-            "n long",
-            "append",
-            GroupStateTimeout.EventTimeTimeout,
-        )
+    write(ctx, counted_until_timeout(bucketed(ctx)))
+
+
+def timeouts_in_the_year_10000(ctx: JobContext) -> None:
+    """Set them for ordinary rows: pandas has no times as late as Spark's."""
+    write(ctx, counted_until_timeout(bucketed(ctx).withColumn("bucket", F.lit(253_402_300_790))))
+
+
+def counted_until_timeout(df: DataFrame) -> DataFrame:
+    return df.groupBy("k", "bucket").applyInPandasWithState(
+        count_until_timeout,
+        "k string, start long, n long",
+        "n long",
+        "append",
+        GroupStateTimeout.EventTimeTimeout,
     )
-    write(ctx, counted)
+
+
+def counted_moments(ctx: JobContext) -> None:
+    """Count by event time, which a row may not have."""
+    counted = events(ctx).groupBy("time").agg(F.count("*").alias("n"))
+    write(ctx, counted.select(seconds("time").alias("second"), "n"))
+
+
+def late_seconds(ctx: JobContext) -> None:
+    """Count each key in each second, so that each row is a group."""
+    counted = events(ctx).groupBy(F.window("time", "1 second"), "k").agg(F.count("*").alias("n"))
+    write(ctx, counted.select(seconds("window.start").alias("start"), "k", "n"))
+
+
+def known_for_ever(ctx: JobContext) -> None:
+    """Write each key once, and forget none."""
+    write(ctx, events(ctx, watermark=None).select("k").dropDuplicates())
+
+
+class EndlessAlarm(StatefulProcessor):
+    """Sets its timer anew whenever it fires."""
+
+    def init(self, handle: StatefulProcessorHandle) -> None:
+        self._handle = handle
+
+    def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:
+        if key[0] == "b":
+            self._handle.registerTimer(0)
+        return iter(())
+
+    def handleExpiredTimer(
+        self, key: Any, timerValues: Any, expiredTimerInfo: Any
+    ) -> Iterator[Row]:
+        self._handle.registerTimer(timerValues.getCurrentWatermarkInMs() + 1)
+        yield Row(k=key[0])
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+def endless_alarm(ctx: JobContext) -> None:
+    rows = events(ctx).groupBy("k")
+    write(ctx, rows.transformWithState(EndlessAlarm(), "k string", "append", "eventTime"))
 
 
 # --- edges --------------------------------------------------------------------------------------

@@ -19,8 +19,9 @@ from airflow_provider.runtime import failpoints
 from airflow_provider.runtime.asking import Ask
 from airflow_provider.runtime.clock import SystemClock
 from airflow_provider.runtime.driver import run_job
-from airflow_provider.runtime.jobdir import FinalCheckpoint
+from airflow_provider.runtime.jobdir import FinalCheckpoint, JobDirectory
 from airflow_provider.runtime.savepoint import Savepoint, job_source, take_savepoint
+from airflow_provider.runtime.storage import open_storage
 
 JOBS = Path(__file__).with_name("jobs.py")
 START = int(dt.datetime(2026, 1, 1, tzinfo=dt.timezone.utc).timestamp())
@@ -104,7 +105,8 @@ class Place:
         return self.root / "trace"
 
     def checkpoint(self, query: str = "out") -> Path:
-        return self.job_dir / "queries" / query / "checkpoint"
+        """Return the checkpoint that counts now."""
+        return Path(JobDirectory(open_storage(str(self.job_dir))).checkpoint(query).url)
 
     def ask(self, job: str, **asked: Any) -> Ask:
         """Ask for *job* of ``jobs.py``; ``params`` and ``conf`` are added to what it needs anyway.

@@ -83,6 +83,7 @@ class DeathError(BaseException):
 
 DEATHS = (
     "bootstrap.recorded",
+    "final.sealed",
     "final.put",
     "bootstrap.read",
     "bootstrap.reset_one",
@@ -124,6 +125,19 @@ def test_output_is_discarded_and_a_death_at_any_step_is_made_good(
     assert made.record == bootstrap(spark, place, "tumbling_window", params).record
     with pytest.raises(ConfigError, match="the job has begun already"):
         bootstrap(spark, place, "tumbling_window", params, to=str(place.root / "second"))
+
+
+def test_an_empty_history_is_corrected_by_the_next_command(spark, place, parted):
+    """
+    It has left nothing, so nothing has to be removed by hand.
+    """
+    (place.root / "empty").mkdir()
+    with pytest.raises(ConfigError, match="history has no row for it"):
+        bootstrap(spark, place, "tumbling_window", {"input": str(place.root / "empty")})
+    assert not (place.job_dir / "bootstraps").exists()
+
+    made = bootstrap(spark, place, "tumbling_window", {"input": parted["past"]["input"]})
+    assert [] == verify_savepoint(made)
 
 
 def test_timers_of_the_clock_wait_for_the_live_job(spark, place):

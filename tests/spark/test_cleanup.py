@@ -5,11 +5,13 @@ from __future__ import annotations
 import pytest
 from streams import failing_at, read_with_pandas, windows_of, write_events
 
-from airflow_provider.runtime import cli
+from airflow_provider.runtime import cleanup, cli
 from airflow_provider.runtime.cleanup import clean_up
+from airflow_provider.runtime.clock import SystemClock
 from airflow_provider.runtime.errors import UnknownJobError
 from airflow_provider.runtime.jobdir import JobDirectory
 from airflow_provider.runtime.storage import open_storage
+from airflow_provider.runtime.watching import RunWatcher, Verdict
 
 pytestmark = pytest.mark.spark
 
@@ -53,6 +55,27 @@ def test_what_spark_has_committed_is_published(spark, place):
     run = JobDirectory(open_storage(str(place.job_dir))).run_ids()
     assert 1 == len(run)
     assert JobDirectory(open_storage(str(place.job_dir))).run(run[0]).final() is None
+
+
+def test_no_task_takes_it_for_its_driver(spark, place, monkeypatch):
+    """
+    A task whose run is put in order meanwhile sees that somebody else is at it, and waits for no
+    driver of its own.
+    """
+    write_events(place.input, EVENTS)
+    with failing_at("files.published_one"), pytest.raises(Exception, match="files.published_one"):
+        place.run(spark, "no_state")
+    directory = JobDirectory(open_storage(str(place.job_dir)))
+    (run_id,) = directory.run_ids()
+    seen = []
+
+    def look(*_) -> None:
+        seen.append(RunWatcher(directory.storage, run_id, SystemClock()).judge().verdict)
+
+    monkeypatch.setattr(cleanup, "_recover", look)
+    clean_up(str(place.job_dir), spark=spark)
+
+    assert [Verdict.FOREIGN] == seen
 
 
 def test_a_place_without_a_job_is_refused(tmp_path, capsys):

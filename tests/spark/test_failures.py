@@ -24,6 +24,9 @@ LISTED = {"failing_jobs.ServiceError": "NON_RECOVERABLE"}
     ("kind", "listed", "expected"),
     [
         ("marked", {}, (FailureClass.DATA_MISSING, "NoRateError", "no rate for 7")),
+        ("caused", {}, (FailureClass.DATA_MISSING, "NoRateError", "no rate for 7")),
+        ("met", {}, (FailureClass.DATA_MISSING, "NoRateError", "no rate for 7")),
+        ("caused", LISTED, (FailureClass.NON_RECOVERABLE, "ServiceError", "no answer for 7")),
         ("service", {}, (FailureClass.RECOVERABLE, "ServiceError", "no answer for 7")),
         ("service", LISTED, (FailureClass.NON_RECOVERABLE, "ServiceError", "no answer for 7")),
         ("row", {}, (FailureClass.NON_RECOVERABLE, "KeyError", "7")),

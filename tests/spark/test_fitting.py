@@ -13,6 +13,7 @@ from airflow_provider.runtime.checkpoint import CheckpointLogs
 from airflow_provider.runtime.clock import SystemClock
 from airflow_provider.runtime.driver import run_job
 from airflow_provider.runtime.errors import CheckpointError, ConfigError
+from airflow_provider.runtime.jobdir import JobDirectory
 from airflow_provider.runtime.queries.plan import source_names, stateful_operators
 from airflow_provider.runtime.restore import restore_job
 from airflow_provider.runtime.savepoint import job_source, take_savepoint, verify_savepoint
@@ -59,7 +60,7 @@ def run_in(spark, place, folder, job="tumbling_window", **asked):
 
 
 def logs_in(place, folder):
-    return CheckpointLogs(open_storage(in_place(place, f"{folder}/queries/out/checkpoint")))
+    return CheckpointLogs(JobDirectory(open_storage(in_place(place, folder))).checkpoint("out"))
 
 
 # --- another number of partitions -----------------------------------------------------------------
@@ -129,7 +130,7 @@ def test_what_spark_cannot_repartition_is_refused_before_anything_is_written(spa
     ):
         with pytest.raises(ConfigError, match=r"0 \(stateStoreSave\) keeps it in hdfs, and Spark"):
             begin()
-    with pytest.raises(ConfigError, match="partitions 0: state has at least 1"):
+    with pytest.raises(ConfigError, match="partitions 0: state has from 1 to"):
         restore_job(str(new), savepoint.url, partitions=0, spark=spark)
     with pytest.raises(ConfigError, match="partitions goes with a savepoint"):
         place.ask("tumbling_window", partitions=5)

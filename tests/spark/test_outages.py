@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from streams import write_events
 
+from airflow_provider.runtime import attempt
 from airflow_provider.runtime.errors import EXIT_FATAL, RunFailedError
 from airflow_provider.runtime.failures import FailureClass
 
@@ -15,11 +16,13 @@ pytestmark = pytest.mark.spark
 JOBS = Path(__file__).with_name("outage_jobs.py")
 
 
-def test_a_failure_that_cannot_be_recorded_keeps_its_class_and_its_words(spark, place):
+def test_a_failure_that_cannot_be_recorded_keeps_its_class_and_its_words(spark, place, monkeypatch):
     """
     A batch fails for good while the job directory is away: the attempt ends with that failure's exit
     code, and its error says both what has failed and that nobody could be told.
     """
+    # Else a slow machine finds that the lease has gone before Spark has told why.
+    monkeypatch.setattr(attempt, "_SLOW_POLL_S", 60.0)
     write_events(place.input, [(1, "a", 7)])
     asked = {"entry": f"{JOBS}:taking_its_place", "params": {"job_dir": str(place.job_dir)}}
 

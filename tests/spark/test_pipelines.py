@@ -25,6 +25,7 @@ from airflow_provider.runtime.errors import (
     RunFailedError,
     SavepointError,
     StopError,
+    StopNotYetError,
 )
 from airflow_provider.runtime.jobdir import AttemptRecord, JobDirectory
 from airflow_provider.runtime.restarting import FixedDelay
@@ -198,7 +199,7 @@ def test_a_query_that_fails_is_started_again_by_its_driver(spark, place, attempt
 ANSWER_S = 30.0
 EVENTS = [(i, "abc"[i % 3], i) for i in range(0, 60, 3)]
 FILES = (EVENTS[:8], EVENTS[8:14], EVENTS[14:])
-REFUSALS = (StopError, ConfigError, SavepointError)
+REFUSALS = (StopError, StopNotYetError, ConfigError, SavepointError)
 NO_REFUSALS = ("has not stopped in", "ended without an answer", RefusedCheckpointError.__name__)
 
 

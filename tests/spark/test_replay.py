@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+
 import pytest
 from streams import Place, Rows, plain, read_with_pandas, windows_of, write_events
 
@@ -64,7 +66,7 @@ def test_drivers_die_while_they_undo_a_run(spark, place, drivers):
         rewind_job(str(place.job_dir), "one", spark=spark)
 
     undone = rewind_job(str(place.job_dir), "one", with_later=True, spark=spark)
-    assert ["two.r2", "two", "one"] == undone
+    assert ["two.r2", "two", "one"] == [run.run_id for run in undone]
     assert [] == list(place.output.rglob("*.parquet"))
     place.run(spark, "two_queries", run_id="one.r2", replays="one")
     assert truth(*FIRST, *CORRECTED) == written(place)
@@ -91,3 +93,27 @@ def test_what_sparks_own_sinks_have_written_is_not_written_again(spark, place):
     final = place.run(spark, "native_windows", run_id="three")
     assert "FINISHED" == final.outcome
     assert windows_of([*FIRST, *LATER]) == read_with_pandas(place.output)
+
+
+def test_what_an_undone_driver_uploads_late_counts_nowhere(spark, place):
+    """
+    State and commits of the same numbers, put where the query was when they were made: by an
+    executor on a machine that was cut off, or a JVM that was paused.
+    """
+    write_events(place.input, FIRST)
+    place.run(spark, "tumbling_window", run_id="one", **SUSPEND)
+    before, left = str(place.job_dir / "savepoints/before"), place.checkpoint()
+    take_savepoint(job_source(str(place.job_dir), SystemClock()), before)
+    write_events(place.input, LATER, first=1)
+    place.run(spark, "tumbling_window", run_id="two", **SUSPEND)
+    shutil.copytree(left, place.root / "late")
+
+    restore_job(str(place.job_dir), before, take_back=True, spark=spark)
+    write_events(place.input, CORRECTED, first=1)
+    place.run(spark, "tumbling_window", run_id="three", **SUSPEND)
+    shutil.copytree(place.root / "late", left)
+
+    final = place.run(spark, "tumbling_window", run_id="four")
+    assert "FINISHED" == final.outcome
+    assert windows_of([*FIRST, *CORRECTED]) == read_with_pandas(place.output)
+    assert not left.exists()

@@ -30,7 +30,7 @@ class LateJob:
         self.in_batch = threading.Event()
         self.may_go_on = threading.Event()
 
-    def pre_commit(self, df, batch, count_input):
+    def pre_commit(self, df, batch, *counters):
         self.in_batch.set()
         assert self.may_go_on.wait(60)
         # The stop's interrupt ends here, as it may in any code on the way that does not pass it on.

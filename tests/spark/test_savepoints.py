@@ -248,7 +248,7 @@ def test_a_restored_copy_runs_beside_the_original(spark, running, tmp_path):
     session = spark.newSession()
     for key, value in {**FORMATS["changelogs"], "spark.sql.shuffle.partitions": "2"}.items():
         session.conf.set(key, value)
-    query = start(session, tmp_path / "fork/queries/query/checkpoint", sink)
+    query = start(session, tmp_path / "fork/queries/query/checkpoint-1", sink)
     assert seen.wait(60), query.exception()
     query.stop()
 

@@ -16,7 +16,9 @@ from airflow_provider.runtime.errors import (
     JobDrainedError,
     RunCancelledError,
     RunFailedError,
+    SparkStreamError,
     StopError,
+    StopRefusedError,
     UnknownJobError,
 )
 from airflow_provider.runtime.failures import FailureClass
@@ -195,7 +197,7 @@ def test_a_savepoint_that_fails_does_not_end_the_job(spark, place):
     write_events(place.input, *FILES[:3])
     with driving(spark, place) as driver:
         driver.read(3)
-        with pytest.raises(StopError, match="no savepoint: .*; the job goes on running"):
+        with pytest.raises(SparkStreamError, match="no savepoint: .*; the job goes on running"):
             driver.stop(savepoint="/proc/savepoints/s1")  # where nobody can write, nor root
 
         write_events(place.input, *FILES[3:], first=3)
@@ -245,7 +247,9 @@ def test_what_cannot_be_stopped_is_said_at_once(spark, place):
     (taken / "letter").touch()
     with driving(spark, place) as driver:
         driver.read(2)
-        with pytest.raises(StopError, match=r"not empty; choose another name.*goes on running"):
+        with pytest.raises(
+            StopRefusedError, match=r"not empty; choose another name.*goes on running"
+        ):
             driver.stop(savepoint=str(taken))
         driver.stop()
     with pytest.raises(UnknownJobError, match=r"nothing to stop; its last run .* is SUSPENDED"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider.runtime.drains import DrainIntent, put_drain_intent
@@ -22,8 +23,6 @@ from airflow_provider.runtime.submissions import ExitRecord, SubmissionRecord
 from tests.unit.support import QUERY_ID, SparkCheckpoint
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from airflow_provider.runtime.storage import Storage
 
 NOW = "2026-01-01T00:00:00.000Z"
@@ -143,7 +142,11 @@ class HandMadeJob:
         self.root = root
         self.storage: Storage = LocalStorage(str(root))
         self.directory = JobDirectory(self.storage)
-        self.spark = SparkCheckpoint(root / "queries" / "q" / "checkpoint")
+
+    @property
+    def spark(self) -> SparkCheckpoint:
+        """Return the checkpoint of the query that counts now."""
+        return SparkCheckpoint(Path(self.directory.checkpoint("q").url))
 
     def begin(self, name: str = "daily_delays") -> HandMadeJob:
         self.directory.put_job(JobRecord(name=name, created=NOW))

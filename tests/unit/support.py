@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import datetime as dt
 import json
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider.runtime.checkpoint import CheckpointLogs
@@ -24,7 +25,6 @@ from airflow_provider.runtime.storage.local import LocalStorage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
-    from pathlib import Path
 
     from airflow_provider.runtime.lease import Lease
     from airflow_provider.runtime.process import ProcessIdentity
@@ -254,15 +254,19 @@ class EpochBench:
 
     def __init__(self, root: Path, *sinks: Sink) -> None:
         self.storage = LocalStorage(str(root))
-        self.spark = SparkCheckpoint(root / "queries" / "q" / "checkpoint")
         self.committables = self.storage.at("queries/q/committables")
         self.clock = FakeClock()
         self.sinks = sinks
         self._leases: list[Lease] = []
 
-    def begun(self) -> EpochBench:
+    @property
+    def spark(self) -> SparkCheckpoint:
+        """Return the checkpoint of the query that counts now."""
+        return SparkCheckpoint(Path(JobDirectory(self.storage).checkpoint("q").url))
+
+    def begun(self, query_id: str = QUERY_ID) -> EpochBench:
         """Put down what a job has as soon as it has begun: its record, an id, a source's log."""
-        self.spark.begin()
+        self.spark.begin(query_id)
         self.spark.storage.put("sources/0/0", b"v1")
         JobDirectory(self.storage).put_job(JobRecord(name="job", created="now"))
         return self

@@ -11,14 +11,29 @@ import pytest
 from airflow_provider.runtime.asking import (
     Ask,
     Plan,
+    as_begun,
     check_not_drained,
+    check_not_over,
+    check_same_as_ended,
     check_same_ask,
     choose_run,
     resolve,
 )
-from airflow_provider.runtime.errors import EXIT_USAGE, ConfigError, JobDrainedError
+from airflow_provider.runtime.checkpoint import MAX_WATERMARK_MS
+from airflow_provider.runtime.clock import to_iso
+from airflow_provider.runtime.driver import run_job
+from airflow_provider.runtime.errors import (
+    EXIT_USAGE,
+    CheckpointError,
+    ConfigError,
+    JobDrainedError,
+)
+from airflow_provider.runtime.jobdir import CANCELLED, FAILED
 from airflow_provider.runtime.lifecycle import AtEnd
-from tests.unit.jobs import HandMadeJob, a_run
+from airflow_provider.runtime.requests import put_cancel, reply
+from tests.unit.jobs import NOW as NOW_TEXT
+from tests.unit.jobs import HandMadeJob, a_run, an_attempt
+from tests.unit.support import FakeClock
 
 NOW = dt.datetime(2026, 1, 2, 3, 4, 5, tzinfo=dt.timezone.utc)
 
@@ -138,6 +153,34 @@ def test_the_plan_chooses_sparks_trigger(until, every_s, trigger):
     assert trigger == Plan(until, AtEnd.SUSPEND).trigger(every_s)
 
 
+def begun(interval):
+    return a_run(interval=tuple(map(to_iso, interval)) if interval else None)
+
+
+def test_a_moment_of_another_dag_run_goes_on_with_the_run():
+    """
+    A run that was begun by hand keeps its moment, whichever DAG run by hand goes on with it.
+    """
+    later = NOW + dt.timedelta(hours=1)
+
+    assert (NOW, NOW) == as_begun(ask(interval=(later, later)), begun((NOW, NOW))).interval
+
+
+@pytest.mark.parametrize("hours", [(0, 1), (1, 2)])
+def test_an_interval_of_data_is_asked_for_as_it_is(hours):
+    """
+    Another interval than the run's, one with data, is another ask; a moment is none with data.
+    """
+    moments = tuple(NOW + dt.timedelta(hours=h) for h in hours)
+    data = ask(interval=moments)
+
+    assert data == as_begun(data, begun((NOW, NOW)))
+    moment = ask(interval=(NOW, NOW))
+    assert moment == as_begun(moment, begun(moments))
+    assert moment == as_begun(moment, begun(None))
+    assert moment == as_begun(moment, None)
+
+
 # --- which run ----------------------------------------------------------------------------------
 
 
@@ -164,8 +207,8 @@ def test_the_unfinished_run_goes_on(job):
     """
     The same command again resumes the run that has no final checkpoint.
     """
-    job.asked("r1", started="2026-01-01T00:00:00.000Z").suspended("r1")
-    job.asked("r2", started="2026-01-02T00:00:00.000Z")
+    job.asked("r1", token=1).suspended("r1")
+    job.asked("r2", token=2)
 
     assert "r2" == choose_run(job.directory, ask(), NOW)
 
@@ -174,8 +217,8 @@ def test_of_two_unfinished_runs_the_younger_goes_on(job):
     """
     Where several runs have no final checkpoint, the same command means the last one begun.
     """
-    job.asked("younger", started="2026-01-02T00:00:00.000Z")
-    job.asked("older", started="2026-01-01T00:00:00.000Z")
+    job.asked("younger", token=2)
+    job.asked("older", token=1)
 
     assert "younger" == choose_run(job.directory, ask(), NOW)
 
@@ -202,11 +245,11 @@ def test_a_replay_without_an_id_is_a_run_of_its_own(job):
     """
     It is not the run that it replays, nor an older one; given again, it is the one it has begun.
     """
-    job.asked("older", started="2026-01-01T00:00:00.000Z")
-    job.asked("r1", started="2026-01-02T00:00:00.000Z").finished("r1")
+    job.asked("older", token=1)
+    job.asked("r1", token=2).finished("r1")
     assert choose_run(job.directory, ask(replays="r1"), NOW).startswith("manual-")
 
-    job.asked("manual-1", started="2026-01-03T00:00:00.000Z")
+    job.asked("manual-1", token=3)
     assert "manual-1" == choose_run(job.directory, ask(replays="r1"), NOW)
 
 
@@ -228,7 +271,7 @@ def test_the_same_ask_is_accepted():
         ("mode", "BATCH", "mode='STREAMING'.*mode='BATCH'"),
         ("until", "available", "until='end'.*until='available'"),
         ("at_end", "suspend", "at_end='drain'.*at_end='suspend'"),
-        ("interval", ["a", "b"], "interval=None.*interval="),
+        ("interval", ("a", "b"), "interval=None.*interval="),
     ],
 )
 def test_another_ask_is_refused(name, value, shown):
@@ -238,6 +281,109 @@ def test_another_ask_is_refused(name, value, shown):
     with pytest.raises(ConfigError, match=shown) as raised:
         check_same_ask(a_run(**{name: value}), a_run())
     assert "ask as before, or use another run id or job directory" in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("stored", "values"),
+    [
+        ({}, {}),
+        ({}, {"mode": "streaming", "until": "end", "at_end": "drain"}),
+        ({"mode": "BATCH"}, {}),
+        ({"mode": "BATCH"}, {"mode": "batch"}),
+        ({"until": "stopped", "at_end": "suspend"}, {}),
+        ({"until": "available", "at_end": "suspend"}, {"until": "available"}),
+        ({"until": "available"}, {"until": "available", "at_end": "drain"}),
+        ({"from_savepoint": "/s"}, {"from_savepoint": "/s"}),
+        ({"interval": ("2026-01-02T03:04:05.000Z",) * 2}, {"interval": (NOW, NOW)}),
+    ],
+)
+def test_a_run_that_has_ended_may_be_asked_for_again(stored, values):
+    """
+    As it was asked for, also where the job's function has settled what was left to it.
+    """
+    check_same_as_ended(ask(params={"input": "/in"}, **values), a_run(**stored))
+
+
+@pytest.mark.parametrize(
+    ("values", "stored", "shown"),
+    [
+        ({"params": {}}, {}, "params={'input': '/in'}.*params={}"),
+        ({"mode": "batch"}, {}, "mode='STREAMING'.*mode='BATCH'"),
+        ({"until": "available"}, {}, "until='end'.*until='available'"),
+        ({}, {"until": "available"}, "until='available'.*until='end or stopped'"),
+        ({"at_end": "suspend"}, {}, "at_end='drain'.*at_end='suspend'"),
+        ({"until": "available"}, {"until": "available"}, "at_end='drain'.*at_end='suspend'"),
+        ({"interval": (NOW, NOW)}, {}, "interval=None.*interval=.'2026-01-02T03:04:05.000Z'"),
+        ({"from_savepoint": "/nowhere"}, {}, "from_savepoint=None.*from_savepoint='/nowhere'"),
+        ({"secret_params": {"key": "KEY"}}, {}, "secret_params=.*secret_params=.'key'"),
+    ],
+)
+def test_a_run_that_has_ended_is_not_asked_for_something_else(values, stored, shown):
+    """
+    What it has done is not what is wanted now: refused as it would be while it goes on.
+    """
+    with pytest.raises(ConfigError, match=shown) as raised:
+        check_same_as_ended(ask(**{"params": {"input": "/in"}, **values}), a_run(**stored))
+    assert "ask as before, or use another run id or job directory" in str(raised.value)
+
+
+# --- a driver that a cluster starts again -------------------------------------------------------
+
+
+@pytest.mark.parametrize("outcome", [FAILED, CANCELLED])
+def test_a_driver_that_has_ended_does_not_run_on(job, outcome):
+    """
+    A cluster that starts a driver once more does not know that it was cancelled, or failed for good:
+    the driver refuses, whatever other drivers have done since.
+    """
+    run = job.asked("r1").directory.run("r1")
+    run.put_attempt(an_attempt(1, driver_id="d1", ended=NOW_TEXT, outcome=outcome))
+    run.put_attempt(an_attempt(2, driver_id="d2"))
+
+    with pytest.raises(ConfigError, match=f"driver d1 .* ended before .attempt 1, {outcome}"):
+        check_not_over(job.directory, "r1", "d1")
+
+
+def test_a_driver_that_has_agreed_to_leave_does_not_run_on(job):
+    """
+    One that has answered a cancel, and died before it could put down its end, has ended as well; one
+    that has yet to answer comes up, and answers.
+    """
+    job.asked("r1").directory.run("r1").put_attempt(an_attempt(1, driver_id="d1"))
+    request_id = put_cancel(job.storage, "d1", FakeClock())
+    check_not_over(job.directory, "r1", "d1")
+    reply(job.storage, request_id, ok=True, message="", clock=FakeClock())
+
+    with pytest.raises(ConfigError, match="driver d1 .*it was cancelled"):
+        check_not_over(job.directory, "r1", "d1")
+
+
+@pytest.mark.parametrize("driver_id", ["d1", "d2", None])
+def test_drivers_without_an_end_go_on(job, driver_id):
+    """
+    A driver that was killed, or is new, and a person's command, run.
+    """
+    run = job.asked("r1").directory.run("r1")
+    run.put_attempt(an_attempt(1, driver_id="d0", ended=NOW_TEXT, outcome=FAILED))
+    run.put_attempt(an_attempt(2, driver_id="d1"))
+
+    check_not_over(job.directory, "r1", driver_id)
+
+
+def test_a_driver_that_has_ended_writes_nothing(job, tmp_path):
+    """
+    It is refused before Spark starts and before the lease is asked for.
+    """
+    entry = tmp_path / "job.py"
+    entry.write_text("def job(ctx): ...")
+    run = job.begin().asked("r1").directory.run("r1")
+    run.put_attempt(an_attempt(1, driver_id="d1", ended=NOW_TEXT, outcome=CANCELLED))
+    again = Ask(job_dir=str(job.root), entry=f"{entry}:job", run_id="r1", driver_id="d1")
+    before = sorted(job.root.rglob("*"))
+
+    with pytest.raises(ConfigError, match="started once more by its cluster"):
+        run_job(again)
+    assert before == sorted(job.root.rglob("*"))
 
 
 # --- a drained job ------------------------------------------------------------------------------
@@ -266,6 +412,26 @@ def test_the_draining_run_itself_goes_on(job, ended):
     check_not_drained(job.directory, "r1")
 
 
+@pytest.mark.parametrize("committed", [False, True])
+def test_a_job_that_was_drained_by_hand_is_not_read_on(job, committed):
+    """
+    A log that ends at the greatest watermark, of which no run has put down that it drains, is refused
+    with its place and the ways out: rows that are read behind it would be dropped as late.
+    """
+    job.asked("r1").ran(0).suspended("r1")
+    job.spark.plan(1, watermark_ms=MAX_WATERMARK_MS)
+    if committed:
+        job.spark.commit(1)
+
+    with pytest.raises(CheckpointError, match="batch 1 drains query 'q', and no run") as raised:
+        check_not_drained(job.directory, "r2")
+    assert "spark-stream savepoint restore" in str(raised.value)
+    check_not_drained(job.directory, "r2", replays="r1")  # which sets it back
+
+    job.drains("r1")
+    check_not_drained(job.directory, "r1")
+
+
 def test_a_drained_job_does_not_resume(job):
     """
     Another run on a drained job is refused, with why and what to do.
@@ -288,3 +454,40 @@ def test_a_job_in_the_middle_of_its_drain_does_not_resume(job):
 
     with pytest.raises(JobDrainedError, match=r"is being drained by run 'r1'.*--run-id r1"):
         check_not_drained(job.directory, "r2")
+
+
+# --- secret parameters --------------------------------------------------------------------------
+
+
+def test_secret_parameters_come_from_the_environment(monkeypatch):
+    """
+    The job gets the value; what is asked, shown and stored has the variable's name.
+    """
+    monkeypatch.setenv("DB_PASSWORD", "s3cr3t")
+    asked = ask(params={"input": "/in"}, secret_params={"password": "DB_PASSWORD"})
+
+    assert {"input": "/in", "password": "s3cr3t"} == asked.all_params()
+    assert "s3cr3t" not in repr(asked)
+
+
+def test_a_secret_that_is_not_there_is_named(monkeypatch):
+    """
+    The error says which variable to set.
+    """
+    monkeypatch.delenv("DB_PASSWORD", raising=False)
+
+    with pytest.raises(ConfigError, match="'password' is a secret.*DB_PASSWORD, which is not set"):
+        ask(secret_params={"password": "DB_PASSWORD"}).all_params()
+    with pytest.raises(ConfigError, match="'password' is given in the clear and as a secret"):
+        ask(params={"password": "x"}, secret_params={"password": "DB_PASSWORD"})
+
+
+def test_a_rotated_secret_resumes_the_run(job):
+    """
+    A run is compared by which parameters are secret, never by what they are or where they are kept.
+    """
+    stored = a_run(secret_params={"password": "OLD_VARIABLE"})
+
+    check_same_ask(a_run(secret_params={"password": "NEW_VARIABLE"}), stored)
+    with pytest.raises(ConfigError, match=r"secret_params=\['password'\] and is now asked.*\[\]"):
+        check_same_ask(a_run(), stored)

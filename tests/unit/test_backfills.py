@@ -13,6 +13,7 @@ from airflow_provider.runtime.clock import SystemClock
 from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.jobdir import JobDirectory
 from airflow_provider.runtime.lease import LeaseRecord
+from airflow_provider.runtime.process import ProcessIdentity
 from airflow_provider.runtime.storage import open_storage
 from tests.unit.jobs import a_final, a_run, a_submission
 from tests.unit.support import EpochBench, FakeSink
@@ -189,7 +190,7 @@ def test_a_lease_of_nobody_who_is_known(job):
         run_id="restore",
         driver_id="d",
         nonce="n",
-        owner={},
+        owner=ProcessIdentity(host="worker-7", space=None, processes=()),
         heartbeat_s=1.0,
         timeout_s=1.0,
         acquired=SystemClock().now().isoformat(),

@@ -10,8 +10,16 @@ import pytest
 
 from airflow_provider.runtime import cli
 from airflow_provider.runtime.api import JobContext
+from airflow_provider.runtime.bootstraps import check_has_rows, check_same
 from airflow_provider.runtime.checkpoint import Topology
-from airflow_provider.runtime.errors import EXIT_OK, EXIT_USAGE, ConfigError
+from airflow_provider.runtime.errors import (
+    EXIT_FATAL,
+    EXIT_OK,
+    EXIT_USAGE,
+    CheckpointError,
+    ConfigError,
+)
+from airflow_provider.runtime.jobdir import JobDirectory
 from airflow_provider.runtime.savepoint import open_savepoint, verify_savepoint
 from airflow_provider.runtime.sources import SourceDefinition
 from airflow_provider.runtime.state.bootstrapping import (
@@ -21,7 +29,7 @@ from airflow_provider.runtime.state.bootstrapping import (
 )
 from airflow_provider.runtime.state.bootstrapping_seam import check_seam, plan_seam
 from airflow_provider.runtime.storage import open_storage
-from tests.unit.support import EpochBench, FakeSink
+from tests.unit.support import EpochBench, FakeSink, SparkCheckpoint
 
 
 @pytest.fixture
@@ -74,6 +82,47 @@ def test_a_savepoint_in_the_way(job, tmp_path):
 
     with pytest.raises(ConfigError, match="made of something else; choose another one"):
         bootstrap_job(BootstrapAsk(job_dir=str(tmp_path / "new"), entry="job.py:f", to=saved))
+
+
+# --- history without rows -----------------------------------------------------------------------
+
+
+@pytest.fixture
+def scratch(tmp_path):
+    """Return where history is read: query q has a batch, query p has none."""
+    made = EpochBench(tmp_path / "new/bootstraps/bootstrap", FakeSink()).begun().published(1)
+    SparkCheckpoint(tmp_path / "new/bootstraps/bootstrap/queries/p/checkpoint").begin()
+    digest = BootstrapAsk(job_dir=str(tmp_path / "new"), entry="e", params={"day": "1"}).digest
+    record = BootstrapRecord(savepoint=f"{tmp_path}/new/savepoints/s", digest=digest, began="then")
+    record.put(made.storage, "bootstrap.json")
+    return JobDirectory(made.storage)
+
+
+def test_history_without_a_row_leaves_nothing(scratch, tmp_path):
+    """
+    A command with other parameters is not told that another bootstrap began.
+    """
+    check_has_rows(scratch, ["q"], output="discard")
+
+    with pytest.raises(ConfigError, match="query 'p': history has no row .*check the parameters"):
+        check_has_rows(scratch, ["q", "p"], output="discard")
+    assert {} == content_of(tmp_path / "new")
+    check_same(scratch, BootstrapAsk(job_dir=str(tmp_path / "new"), entry="e"))
+
+
+def test_output_that_was_kept_is_not_forgotten(scratch, tmp_path):
+    """
+    What has been written into the sinks is known in that folder alone: it stays, and is named.
+    """
+    before = content_of(tmp_path / "new")
+
+    with pytest.raises(CheckpointError, match="The output of q is written.* remove ") as raised:
+        check_has_rows(scratch, ["q", "p"], output="keep")
+    assert EXIT_FATAL == raised.value.exit_code
+    assert before == content_of(tmp_path / "new")
+    with pytest.raises(ConfigError, match="query 'p': history has no row"):
+        check_has_rows(scratch, ["p"], output="keep")
+    assert {} == content_of(tmp_path / "new")
 
 
 # --- the seam -----------------------------------------------------------------------------------

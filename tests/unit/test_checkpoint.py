@@ -9,12 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_provider.runtime.checkpoint import (
+    END_OF_TIME_MS,
     MAX_WATERMARK_MS,
     CheckpointLogs,
     DrainStep,
     LogPosition,
     OffsetEntry,
     describe_checkpoint,
+    is_of_drain,
     next_drain_step,
     plan_drain_batch,
 )
@@ -100,7 +102,7 @@ def test_an_entry_without_a_watermark_has_the_first_one():
         (b"\xff\xfe\x00", "not a known version"),
         (b"v1", "no metadata line"),
         (b"v1\nnot json\n-", "no metadata line"),
-        (b"v1\n[1]\n-", "not an object"),
+        (b"v1\n[1]\n-", "expected an object"),
     ],
 )
 def test_what_is_not_an_entry_is_refused_by_name(data, complaint):
@@ -285,10 +287,41 @@ def test_whether_a_query_keeps_state(spark):
 
 def test_the_greatest_watermark_survives_sparks_arithmetic():
     """
-    The drain's watermark is the last moment of 9999, and as microseconds still fits in a long.
+    A drain passes the end of 9999, then, if it must, the last millisecond that fits into a long.
     """
     assert "9999-12-31T23:59:59.999Z" == millis_to_iso(MAX_WATERMARK_MS)
-    assert MAX_WATERMARK_MS * 1000 < 2**63
+    assert "+294247-01-10T04:00:54.775Z" == millis_to_iso(END_OF_TIME_MS)
+    assert END_OF_TIME_MS * 1000 < 2**63 <= (END_OF_TIME_MS + 1) * 1000
+
+
+def test_a_drain_goes_as_far_as_rows_wait(spark):
+    """
+    Each further batch has a later watermark; the last one is followed by none.
+    """
+    spark.begin().run(0)
+    passed = []
+    for batch in (1, 2, 3):
+        assert batch == plan_drain_batch(spark.logs, further=True)
+        assert batch == plan_drain_batch(spark.logs, further=True)  # planned, and not run
+        spark.commit(batch)
+        passed.append(spark.logs.offsets(batch).watermark_ms)
+
+    with pytest.raises(JobDrainedError, match="drained already, by batch 3"):
+        plan_drain_batch(spark.logs, further=True)
+    assert [MAX_WATERMARK_MS, END_OF_TIME_MS] == [passed[0], passed[-1]]
+    assert sorted(passed) == passed
+    assert all(is_of_drain(watermark_ms) for watermark_ms in passed)
+
+
+def test_a_drain_never_goes_back_in_event_time(spark):
+    """
+    Rows of the far future have moved the watermark beyond 9999 already; the drain goes further.
+    """
+    spark.begin().run(0, watermark_ms=MAX_WATERMARK_MS + 7)
+
+    plan_drain_batch(spark.logs)
+
+    assert spark.logs.offsets(1).watermark_ms > MAX_WATERMARK_MS + 7
 
 
 @pytest.mark.parametrize(
@@ -306,6 +339,8 @@ def test_the_greatest_watermark_survives_sparks_arithmetic():
         (LogPosition(5, 4, MAX_WATERMARK_MS), False, DrainStep.RUN_PLANNED),
         (LogPosition(5, 5, MAX_WATERMARK_MS), True, DrainStep.DONE),
         (LogPosition(5, 5, MAX_WATERMARK_MS), False, DrainStep.DONE),
+        (LogPosition(6, 5, END_OF_TIME_MS), True, DrainStep.RUN_PLANNED),
+        (LogPosition(6, 6, END_OF_TIME_MS), True, DrainStep.DONE),
     ],
 )
 def test_the_next_step_of_a_drain_follows_from_the_logs(position, stateful, step):

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import json
+import os
 import subprocess
 import sys
 import threading
@@ -15,12 +17,13 @@ from airflow_provider.runtime.checkpoint import MAX_WATERMARK_MS
 from airflow_provider.runtime.cli import main
 from airflow_provider.runtime.clock import SystemClock
 from airflow_provider.runtime.errors import EXIT_FATAL, EXIT_OK, EXIT_RETRY, EXIT_USAGE
-from airflow_provider.runtime.jobdir import FAILED
+from airflow_provider.runtime.jobdir import FAILED, RewoundRecord
 from airflow_provider.runtime.process import identify
 from airflow_provider.runtime.requests import pending_requests, reply
 from airflow_provider.runtime.sinks import EpochRecords
+from airflow_provider.runtime.storage.local import LocalStorage
 from tests.unit.jobs import NOW, HandMadeJob, a_final, a_progress, an_attempt, an_epoch
-from tests.unit.support import QUERY_ID, FakeClock, take_lease
+from tests.unit.support import QUERY_ID, FakeClock, HandStagedFiles, bench, take_lease
 
 
 @pytest.fixture
@@ -164,12 +167,35 @@ def test_a_finished_run_returns_at_once(job, capsys):
     Asked again, a FINISHED run prints its final checkpoint, and Spark is never started.
     """
     job.begin().asked().ran(0).finished()
-    argv = ["run", str(job.root), "--entry", "gone.py:f", "--run-id", "r1"]
+    argv = ["run", str(job.root), "--entry", "gone.py:f", "--param", "input=/in"]
 
-    assert EXIT_OK == main([*argv, "--json"])
+    assert EXIT_OK == main([*argv, "--run-id", "r1", "--json"])
     assert a_final().to_dict() == printed(capsys)
     assert EXIT_OK == main(argv)
     assert "FINISHED: run r1, 10 rows read, attempt 1\n" == capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (["--param", "input=/other"], "params={'input': '/in'}"),
+        (["--param", "input=/in", "--from-savepoint", "/nowhere"], "from_savepoint='/nowhere'"),
+        (["--param", "input=/in", "--at-end", "suspend"], "at_end='suspend'"),
+    ],
+)
+def test_a_finished_run_does_not_stand_for_another_one(job, capsys, options, told):
+    """
+    With or without its id: what was asked for is not what it has done, so nothing is called done.
+    """
+    job.begin().asked().ran(0).finished()
+    argv = ["run", str(job.root), "--entry", "gone.py:f", *options]
+
+    for command in (argv, [*argv, "--run-id", "r1"]):
+        assert EXIT_USAGE == main(command)
+        output = capsys.readouterr()
+        assert "" == output.out
+        assert told in output.err
+        assert 1 == len(output.err.splitlines())
 
 
 def test_a_final_checkpoint_that_does_not_hold_is_fatal(job, capsys):
@@ -178,7 +204,8 @@ def test_a_final_checkpoint_that_does_not_hold_is_fatal(job, capsys):
     """
     job.begin().asked().ran(0, published=False).finished()
 
-    assert EXIT_FATAL == main(["run", str(job.root), "--entry", "a.py:f", "--run-id", "r1"])
+    argv = ["run", str(job.root), "--entry", "a.py:f", "--run-id", "r1", "--param", "input=/in"]
+    assert EXIT_FATAL == main(argv)
     assert "its record says otherwise" in capsys.readouterr().err
 
 
@@ -236,6 +263,19 @@ def test_status_of_a_finished_run(job, capsys):
     assert "  run r1: FINISHED, 1 attempt(s), 10 rows read\n" in capsys.readouterr().out
 
 
+def test_status_believes_no_final_checkpoint_that_the_logs_contradict(job, capsys):
+    """
+    A run is not called finished when Spark's log or the records say otherwise; the reason is shown.
+    """
+    job.begin().asked().ran(0, published=False).finished()
+
+    assert EXIT_OK == main(["status", str(job.root)])
+    shown = capsys.readouterr().out
+    assert "  run r1: UNVERIFIED, 1 attempt(s), 10 rows read\n" in shown
+    assert "published epoch 0 to files:/out, but its record says otherwise" in shown
+    assert "FINISHED" not in shown
+
+
 def test_status_says_what_has_ended(job, capsys):
     """
     Each source and each stateful operator is shown with its mark; those of old records are not.
@@ -255,6 +295,78 @@ def test_status_says_what_has_ended(job, capsys):
         "    joined: source a finished, source b running, operator pairs partly finished" in shown
     )
     assert "old:" not in shown
+
+
+@pytest.mark.parametrize("name", ["run.json", "final.json", "progress.json", "attempts/1.json"])
+@pytest.mark.parametrize("options", [[], ["--all"], ["--run-id", "r2"]], ids=str)
+def test_status_shows_a_damaged_run_beside_the_others(job, capsys, name, options):
+    """
+    One line says what is damaged, the other runs are shown as ever, and the exit code is that of damage.
+    """
+    job.begin().asked("r1").ran(0).suspended("r1")
+    job.asked("r2", token=2).ran(1)
+    job.directory.run("r2").storage.put(name, b'{"version": 1}')
+
+    code = main(["status", str(job.root), *options])
+    shown = capsys.readouterr()
+
+    assert EXIT_FATAL == code
+    assert f"{job.root}/runs/r2/{name}: not a" in shown.out + shown.err
+    assert ("run r1: SUSPENDED" in shown.out) == (not options or options == ["--all"])
+    assert "Traceback" not in shown.err
+
+
+def test_strange_names_are_passed_over(job, capsys):
+    """
+    What people, editors and network filesystems leave in a job directory is none of its documents.
+    """
+    job.begin().asked("r1").ran(0).suspended("r1")
+    run = job.directory.run("r1")
+    run.put_attempt(an_attempt(1, ended=NOW, outcome="SUSPENDED"))
+    for folder in (
+        "leases",
+        "restores",
+        "requests",
+        "runs",
+        "savepoints",
+        "runs/r1/attempts",
+        "queries",
+    ):
+        for name in (".DS_Store", "README", ".nfs0001", "1.json~", "\u00b2.json", "001.json"):
+            job.directory.storage.put(f"{folder}/{name}", b"?")
+
+    assert EXIT_OK == main(["status", str(job.root), "--all"])
+    assert "run r1: SUSPENDED, 1 attempt(s)" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("number", "code"),
+    [
+        (errno.EACCES, EXIT_FATAL),
+        (errno.ENOTDIR, EXIT_FATAL),
+        (errno.EISDIR, EXIT_FATAL),
+        (errno.ELOOP, EXIT_FATAL),
+        (errno.ENAMETOOLONG, EXIT_FATAL),
+        (errno.ENOSPC, EXIT_RETRY),
+        (errno.EIO, EXIT_RETRY),
+        (errno.EMFILE, EXIT_RETRY),
+    ],
+    ids=errno.errorcode.get,
+)
+def test_what_the_system_refuses_is_one_line(job, capsys, monkeypatch, number, code):
+    """
+    The path, what the system says and the way out; no traceback, and the exit code that fits.
+    """
+    job.begin()
+
+    def refuse(storage, path):
+        raise OSError(number, os.strerror(number), f"{storage.url}/{path}")
+
+    monkeypatch.setattr(LocalStorage, "read", refuse)
+
+    assert code == main(["status", str(job.root)])
+    (line,) = capsys.readouterr().err.splitlines()
+    assert f"{job.root}/job.json: {os.strerror(number)}" in line
 
 
 def test_status_as_json(job, capsys):
@@ -277,7 +389,7 @@ def test_status_as_json(job, capsys):
         document["lease"],
     )
     assert ["r1", "r2"] == [run["run_id"] for run in document["runs"]]
-    assert ["SUSPENDED", "absent"] == [run["state"] for run in document["runs"]]
+    assert ["SUSPENDED", "failed"] == [run["state"] for run in document["runs"]]
     assert [None, failure] == [run["failure"] for run in document["runs"]]
     assert document["runs"][0]["final"]["outcome"] == "SUSPENDED"
     assert 1234567 == document["runs"][1]["progress"]["rows_read"]
@@ -293,7 +405,19 @@ def test_status_of_one_run(job, capsys):
     assert ["r2"] == [run["run_id"] for run in printed(capsys)["runs"]]
 
     assert EXIT_USAGE == main(["status", str(job.root), "--run-id", "r9"])
-    assert "no run 'r9'; its runs: r1, r2" in capsys.readouterr().err
+    assert "no run 'r9'; its newest runs: r2, r1" in capsys.readouterr().err
+
+
+def test_status_tells_undone_runs_from_others(job, capsys):
+    """
+    Also one whose final checkpoint says that it has finished: it does not count any more.
+    """
+    job.begin().asked("r1").ran(0).finished()
+    job.directory.run("r1").put_rewound(RewoundRecord(run_id="r1", savepoint=None, at=NOW))
+    job.asked("r2").directory.run("r2").put_attempt(an_attempt())
+
+    assert EXIT_OK == main(["status", str(job.root), "--all", "--json"])
+    assert ["undone", "killed"] == [run["state"] for run in printed(capsys)["runs"]]
 
 
 def test_status_shows_a_failure(job, capsys):
@@ -302,13 +426,18 @@ def test_status_shows_a_failure(job, capsys):
     """
     job.begin().asked()
     failure = {"failure_class": "ENVIRONMENT", "reason": "No space left on device"}
-    restarts = {"count": 3, "failure": {**failure, "query": "daily", "batch": 7}}
+    restarts = {
+        "count": 3,
+        "worked_s": 1.0,
+        "state": {},
+        "failure": {**failure, "query": "daily", "batch": 7},
+    }
     attempt = an_attempt(2, ended=NOW, outcome=FAILED, failure=failure, restarts=restarts)
     job.directory.run("r1").put_attempt(attempt)
 
     assert EXIT_OK == main(["status", str(job.root)])
     shown = capsys.readouterr().out
-    assert "run r1: absent, 2 attempt(s)" in shown
+    assert "run r1: failed, 2 attempt(s)" in shown
     assert "  ENVIRONMENT: No space left on device" in shown
     assert (
         "3 restart(s) in the driver, the last one after ENVIRONMENT: query 'daily', batch 7: "
@@ -452,6 +581,14 @@ def test_checkpoint_plan_drain(spark, capsys):
         assert "batch 1 is planned" in capsys.readouterr().out
     assert MAX_WATERMARK_MS == spark.logs.offsets(1).watermark_ms
 
+    spark.commit(1)
+    assert EXIT_OK == main(["checkpoint", "plan-drain", str(spark.root), "--further"])
+    assert "batch 2 is planned" in capsys.readouterr().out
+    spark.commit(2)
+    assert EXIT_OK == main(["checkpoint", "show", str(spark.root)])
+    shown = json.loads(capsys.readouterr().out)
+    assert (True, "+294147-02-03T04:00:54.775Z") == (shown["drained"], shown["watermark"])
+
 
 @pytest.mark.parametrize(
     ("state", "exit_code", "complaint"),
@@ -482,6 +619,29 @@ def test_a_checkpoint_that_cannot_be_drained(spark, capsys, state, exit_code, co
     assert before == sorted(spark.root.rglob("*"))
 
 
+@pytest.mark.parametrize("has_record", [True, False])
+@pytest.mark.parametrize("linked", [True, False])
+def test_a_checkpoint_of_a_job_is_not_drained_by_hand(tmp_path, capsys, has_record, linked):
+    """
+    Below a job directory, also of a job that runs now, only the job's drivers plan a drain: its next
+    run would read on behind the greatest watermark.
+    """
+    with bench(tmp_path / "job", HandStagedFiles(tmp_path / "out")) as job:
+        job.begun().published(2)
+        job.lease()
+        if not has_record:
+            job.storage.delete("job.json")
+        place = tmp_path / "job" / "queries" / "q" / "checkpoint"
+        if linked:
+            (tmp_path / "link").symlink_to(place)
+            place = tmp_path / "link"
+
+        assert EXIT_USAGE == main(["checkpoint", "plan-drain", str(place)])
+        assert 1 == job.spark.logs.position().last_offsets
+    said = capsys.readouterr().err
+    assert f"spark-stream stop {tmp_path / 'job'} --drain" in " ".join(said.split())
+
+
 def test_the_command_runs_as_a_module():
     """
     ``python -m airflow_provider.runtime.cli`` is the command.
@@ -491,6 +651,26 @@ def test_the_command_runs_as_a_module():
 
     assert 0 == run.returncode
     assert run.stdout.startswith("usage: spark-stream")
+
+
+@pytest.mark.parametrize("reads_a_line", [True, False])
+def test_a_reader_that_has_seen_enough_is_no_error(job, reads_a_line):
+    """
+    As ``head -1``, or a pager that was left: no traceback, and the exit code of the command.
+    """
+    job.begin().asked()
+    for number in range(300):  # more than a pipe holds
+        job.asked(f"run-{number}")
+    command = [sys.executable, "-m", "airflow_provider.runtime.cli", "status", str(job.root)]
+    process = subprocess.Popen(
+        [*command, "--json"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    first = process.stdout.readline() if reads_a_line else "{\n"
+    process.stdout.close()
+    told = process.stderr.read()
+    process.stderr.close()
+
+    assert ("{\n", EXIT_OK, "") == (first, process.wait(), told)
 
 
 def nothing(ctx: object) -> None:

@@ -15,6 +15,7 @@ from airflow_provider.runtime.jobdir import ProgressRecord
 from airflow_provider.runtime.lifecycle import AtEnd, Lifecycle, QueryPhase
 from airflow_provider.runtime.progress import ProgressMeter
 from airflow_provider.runtime.storage.local import LocalStorage
+from tests.unit.counting import CountingStorage
 from tests.unit.jobs import a_progress
 
 
@@ -85,7 +86,9 @@ def a_query(rows, spark=None, name="daily"):
     return types.SimpleNamespace(
         name=name,
         definition=types.SimpleNamespace(topology=COUNTED, operators=("counts",), ended=()),
-        epochs=types.SimpleNamespace(rows_read=lambda: rows),
+        epochs=types.SimpleNamespace(
+            rows_read=lambda: rows, late_rows=lambda: {"0": (rows or 0) // 5}
+        ),
         last_progress=lambda: spark,
         pacing=lambda: None,
         idle_sources=list,
@@ -123,7 +126,7 @@ def test_progress_before_the_first_batch(clock):
         "pacing": None,
         "idle": [],
         "sources": [{"name": "flights", "mark": "running"}],
-        "operators": [{"id": 0, "name": "counts", "mark": "running"}],
+        "operators": [{"id": 0, "name": "counts", "mark": "running", "late_rows": 0}],
     } == record.queries["daily"]
 
 
@@ -143,7 +146,7 @@ def test_progress_is_what_spark_reports(clock):
         "pacing": None,
         "idle": [],
         "sources": [{"name": "flights", "mark": "running"}],
-        "operators": [{"id": 0, "name": "counts", "mark": "running"}],
+        "operators": [{"id": 0, "name": "counts", "mark": "running", "late_rows": 2}],
     } == record.queries["daily"]
 
 
@@ -195,6 +198,22 @@ def test_rows_that_are_not_known_are_not_counted(clock, rows):
     assert 5 == record.rows_read
 
 
+def test_progress_is_put_when_it_is_news(clock, storage):
+    """
+    Of a query that stands still it is said every ten seconds that the driver goes on.
+    """
+    counted = CountingStorage(storage)
+    meter = ProgressMeter(clock, attempt=1)
+    for clock.time in range(31):
+        assert 7 == meter.report(counted, LIFE, [a_query(7)]).rows_read
+    assert {"put": 4} == counted.taken()
+
+    clock.time += 1
+    meter.report(counted, LIFE, [a_query(8)])
+    assert {"put": 1} == counted.taken()
+    assert 8 == ProgressRecord.read(counted, "progress.json").rows_read
+
+
 def test_progress_that_cannot_be_put_is_told_once_and_stops_nothing(clock, tmp_path, caplog):
     """
     On a full disk, say: nothing is decided by it, so that the job goes on.
@@ -205,8 +224,8 @@ def test_progress_that_cannot_be_put_is_told_once_and_stops_nothing(clock, tmp_p
 
     reported = [meter.report(storage, LIFE, [a_query(rows)]).rows_read for rows in (1, 2)]
     (tmp_path / "run").unlink()
-    meter.report(storage, LIFE, [a_query(3)])
+    meter.report(storage, LIFE, [a_query(2)])
 
     assert [1, 2] == reported
     assert 1 == len(caplog.records)
-    assert 3 == ProgressRecord.read(storage, "progress.json").rows_read
+    assert 2 == ProgressRecord.read(storage, "progress.json").rows_read

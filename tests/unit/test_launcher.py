@@ -8,7 +8,6 @@ import pytest
 
 from airflow_provider.runtime.errors import EXIT_LEASE
 from airflow_provider.runtime.launcher import main
-from airflow_provider.runtime.process import ProcessIdentity
 from airflow_provider.runtime.submissions import ProcessRecord
 from airflow_provider.runtime.submitting import revoke_unstarted
 from tests.unit.jobs import HandMadeJob, a_submission
@@ -75,7 +74,7 @@ def test_the_launcher_can_be_seen(job, tmp_path):
     launch(job, tmp_path, "true")
     record = ProcessRecord.read(job.storage, "runs/r1/submissions/d1.process.json")
 
-    assert not ProcessIdentity.from_dict(record.identity).is_gone()
+    assert not record.identity.is_gone()
 
 
 def test_an_exit_code_waits_for_the_storage(job, tmp_path):

@@ -108,6 +108,38 @@ STORIES = {
             *FINISH,
         ],
     ),
+    "a query is started until it finds no more, then drains": (
+        a_job(),
+        [
+            (Started(), start("q1")),
+            (QueryEnded("q1", PLAN, has_more=True), start("q1")),
+            (QueryEnded("q1", PLAN, has_more=True), start("q1")),
+            (QueryEnded("q1", PLAN), end_of("q1")),
+            (IntentStored("q1", PLAN), planned("q1")),
+            (QueryEnded("q1", DONE), [CallFinish()]),
+            *FINISH,
+        ],
+    ),
+    "a query that may find more is stopped": (
+        a_job(ONE, **A_STREAM),
+        [
+            (Started(), start("q1")),
+            (StopRequested(KEEP), [HaltQuery("q1")]),
+            (QueryEnded("q1", PLAN, has_more=True), [CommitEpochs()]),
+            *sealed(AtEnd.SUSPEND),
+        ],
+    ),
+    "rows wait for a later watermark than the first of the drain": (
+        a_job(),
+        [
+            (Started(), start("q1")),
+            (QueryEnded("q1", PLAN), end_of("q1")),
+            (IntentStored("q1", PLAN), planned("q1")),
+            (QueryEnded("q1", PLAN), planned("q1")),
+            (QueryEnded("q1", DONE), [CallFinish()]),
+            *FINISH,
+        ],
+    ),
     "some sources of a stream end, others go on": (
         a_job(ONE, **A_STREAM),
         [

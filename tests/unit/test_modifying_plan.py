@@ -127,7 +127,7 @@ LIMIT = {**COUNT, "name": "globalLimit"}
         (TWO, {}, "nothing is to be changed"),
         (TWO, {"operator": "0", "reset": ("events",)}, "say which keys"),
         (TWO, {"reset": ("events",), "offsets": {"events": "1"}}, "reset it, or set its offset"),
-        (TWO, {"partitions": 0}, "at least 1 partition"),
+        (TWO, {"partitions": 0}, "partitions 0: state has from 1 to 32768 partitions"),
         (TWO, {"query": "x", "reset": ("events",)}, "no query 'x'; it has daily, rows"),
         (TWO, {"rename": {"x": "y"}}, "no query 'x'"),
         (TWO, {"rename": {"daily": "daily"}}, "nothing would change: query 'daily' has this name"),

@@ -13,7 +13,7 @@ from airflow_provider.runtime.storage import local_path_of, open_storage, suppor
 from airflow_provider.runtime.storage.local import LocalStorage
 from airflow_provider.runtime.storage.memory import MemoryStorage
 from airflow_provider.runtime.storage.objects import ObjectStorage
-from airflow_provider.runtime.storage.opening import has_escapes, spark_url
+from airflow_provider.runtime.storage.opening import has_escapes, open_objects, spark_url
 from tests.contract.conftest import forget_clients
 
 AZURE = "container@account.dfs.core.windows.net"
@@ -73,6 +73,51 @@ def test_a_filesystem_that_cannot_decide_between_two_writers_is_refused(url):
     assert str(raised.value).startswith(f"{url}: the scheme {url.partition(':')[0]!r} has no")
     assert "abfs, abfss, az, file, gcs, gs, local, memory, s3, s3a" in str(raised.value)
     assert EXIT_USAGE == raised.value.exit_code
+
+
+@pytest.mark.parametrize(
+    "url", ["dbfs:/x", "hdfs:/x", "s3:/bucket/x", "S3:/x", "gs:/x", "abfss:/x", "memory:/x"]
+)
+def test_a_scheme_with_one_slash_is_no_folder(url, tmp_path, monkeypatch):
+    """
+    What Hadoop takes for another filesystem is not made as a folder beside the driver.
+    """
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError) as raised:
+        open_storage(url)
+
+    scheme = url.partition(":")[0].lower()
+    assert str(raised.value).startswith(f"{url}: one slash after the scheme {scheme!r}; write ")
+    assert "\n" not in str(raised.value)
+    assert None is local_path_of(url)
+
+
+@pytest.mark.parametrize(
+    ("url", "folder"),
+    [
+        ("file:/srv/job", "/srv/job"),
+        ("./dbfs:/x", "{}/dbfs:/x"),
+        ("jobs:daily", "{}/jobs:daily"),
+        ("jobs/a:/b", "{}/jobs/a:/b"),
+        ("2026-01-01T00:00", "{}/2026-01-01T00:00"),
+        ("c:/jobs", "{}/c:/jobs"),
+    ],
+)
+def test_a_colon_alone_makes_no_scheme(url, folder, tmp_path, monkeypatch):
+    """
+    A folder's name may have a colon; a letter before one is a drive where there are drives.
+    """
+    monkeypatch.chdir(tmp_path)
+
+    assert folder.format(tmp_path) == open_storage(url).url == local_path_of(url)
+
+
+def test_a_bucket_with_one_slash_is_refused_everywhere():
+    """
+    A sink's or a savepoint's address is looked at as the job directory's is.
+    """
+    with pytest.raises(ConfigError, match="s3:/bucket/x: "):
+        open_objects("s3:/bucket/x")
 
 
 def test_supported_schemes_can_be_listed():

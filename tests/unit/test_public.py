@@ -76,6 +76,25 @@ def test_the_runtime_loads_neither_airflow_nor_spark_by_itself(module):
     assert loaded_by(module) <= {"fsspec"}
 
 
+def test_a_cluster_without_what_airflow_brings_reads_durations():
+    """
+    A job that says after how long a source is idle runs where only PySpark and fsspec are.
+    """
+    code = """
+import sys
+from unittest.mock import MagicMock
+sys.modules.update(dict.fromkeys(("airflow", "pendulum", "rich")))  # None: it cannot be imported
+from airflow_provider.runtime.api import JobContext
+ctx = JobContext(MagicMock(), params={}, run_id="r", mode="STREAMING")
+for name, idle in (("words", "3 seconds"), ("iso", "PT1M30S"), ("number", 5)):
+    ctx.read(name, format="rate", watermark=("timestamp", "1 second"), idle_after=idle)
+print(*(source.idle_after_s for source in ctx._sources))
+"""
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+
+    assert ("3.0 90.0 5.0\n", "") == (run.stdout, run.stderr)
+
+
 def test_the_lifecycle_loads_nothing():
     """
     The pure state machine needs no filesystem and no Spark.

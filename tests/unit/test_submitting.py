@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 import signal
 import subprocess
@@ -102,7 +103,7 @@ class Tries:
 
     def identity(self, driver_id: str) -> ProcessIdentity | None:
         record = self.run.process_of(driver_id)
-        return ProcessIdentity.from_dict(record.identity) if record else None
+        return record.identity if record else None
 
     def workers(self) -> set[str]:
         """Return the drivers that have ever done anything."""
@@ -182,9 +183,8 @@ def test_a_launcher_that_dies_has_started_a_driver_or_not(tries, point):
     first, process = tries.submit(point)
     assert 0 == process.wait(30)
     tries.await_that(lambda: tries.identity(first) is not None)
-    launcher = ProcessIdentity.from_dict(
-        {**tries.identity(first).to_dict(), "processes": [tries.identity(first).processes[0]]}
-    )
+    identity = tries.identity(first)
+    launcher = dataclasses.replace(identity, processes=identity.processes[:1])
     tries.await_that(launcher.is_gone)
 
     action, driver_id = tries.next_try()

@@ -11,6 +11,7 @@ from airflow_provider.runtime.errors import CheckpointError
 from airflow_provider.runtime.handover import describe_running
 from airflow_provider.runtime.health import Limits
 from airflow_provider.runtime.lease import LeaseRecord, Liveness
+from airflow_provider.runtime.process import ProcessIdentity
 from airflow_provider.runtime.supervising import Supervision, look_at_query, progress_of_driver
 from airflow_provider.runtime.watching import View
 from tests.unit.jobs import NOW, HandMadeJob, a_progress, an_attempt
@@ -27,7 +28,7 @@ def a_view(*, token: int = 2, progress: ProgressRecord | None = None) -> View:
         run_id="r1",
         driver_id="d2",
         nonce="n",
-        owner={"host": "worker-7"},
+        owner=ProcessIdentity(host="worker-7", space=None, processes=()),
         heartbeat_s=2.0,
         timeout_s=20.0,
         acquired=NOW,

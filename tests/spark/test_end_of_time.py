@@ -1,0 +1,95 @@
+"""Rows at the end of event time are flushed as all others, or the run says which it cannot flush."""
+
+from __future__ import annotations
+
+import pytest
+from streams import START, read_with_pandas, state_of, windows_of, write_events
+
+from airflow_provider.runtime.errors import RunFailedError
+from airflow_provider.runtime.failures import FailureClass
+from airflow_provider.runtime.jobdir import JobDirectory
+from airflow_provider.runtime.storage import open_storage
+
+pytestmark = pytest.mark.spark
+
+LAST = 253_402_300_797 - START  # 9999-12-31T23:59:57Z: its window of ten seconds ends in 10000
+EVENTS = [(1, "a", 1), (12, "b", 2), (LAST, "a", 3), (LAST, "c", 4)]
+ROCKSDB = {
+    "spark.sql.streaming.stateStore.providerClass": (
+        "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+    )
+}
+BUCKETS = [(k, start, n) for start, k, n, _ in windows_of(EVENTS)]
+TRUTHS = {
+    "tumbling_window": windows_of(EVENTS),
+    "session_window": [(START + t, START + t + 4, k, 1) for t, k, _ in EVENTS],
+    "outer_join": [(k, START + t, -1) for t, k, _ in EVENTS],
+    "timers": BUCKETS,
+    "timeouts_in_the_year_10000": [(k, 253_402_300_790, 1) for k in "ab"],
+}
+
+
+@pytest.mark.parametrize("job", TRUTHS)
+def test_rows_at_the_end_of_time_are_flushed(spark, place, job):
+    """
+    What ends after the year 9999 is written, for every kind of operator, and no state is left.
+    """
+    write_events(place.input, EVENTS[:2] if job.startswith("timeouts") else EVENTS)
+    params = {}
+    if job == "outer_join":
+        clicked = write_events(place.root / "clicked", [(2, "z", 0)])
+        params = {"shown": str(place.input), "clicked": str(clicked)}
+
+    final = place.run(spark, job, params=params, conf=ROCKSDB)
+
+    assert sorted(TRUTHS[job]) == read_with_pandas(place.output)
+    assert "FINISHED" == final.outcome
+    assert "+294147-02-03T04:00:54.775Z" == final.queries["out"]["watermark"]
+    assert {0} == set(state_of(spark, place.checkpoint()).values())
+
+
+def test_a_batch_run_writes_the_same_rows(spark, place):
+    """
+    BATCH and STREAMING agree about windows that end after the year 9999.
+    """
+    write_events(place.input, EVENTS)
+
+    place.run(spark, "tumbling_window", mode="batch")
+
+    assert sorted(TRUTHS["tumbling_window"]) == read_with_pandas(place.output)
+
+
+@pytest.mark.parametrize(
+    ("job", "complaint"),
+    [
+        ("counted_moments", r"operator 0 \(stateStoreSave\) keeps 1 groups whose rows are to come"),
+        ("endless_alarm", r"operator 0 \(transformWithState\w*\) keeps 1 timers"),
+    ],
+)
+def test_what_no_watermark_flushes_is_no_end(spark, place, job, complaint):
+    """
+    Rows without event time, and timers that are always set anew, fail the run by their operator.
+    """
+    write_events(place.input, [(1, "a", 1), (12, "b", 2)])
+    (place.input / "001.csv").write_text(",a,3\n", encoding="utf-8")
+
+    for _ in range(2):  # the second finds a query that is drained
+        with pytest.raises(RunFailedError, match=complaint) as caught:
+            place.run(spark, job, run_id="r", conf=ROCKSDB)
+        assert FailureClass.NON_RECOVERABLE is caught.value.failure.failure_class
+
+    assert JobDirectory(open_storage(str(place.job_dir))).run("r").final() is None
+
+
+def test_state_that_waits_for_nothing_is_an_end(spark, place):
+    """
+    What is known for ever, without a watermark, stays in state when the run is FINISHED.
+    """
+    write_events(place.input, EVENTS)
+
+    final = place.run(spark, "known_for_ever", conf=ROCKSDB)
+
+    assert ("FINISHED", [3]) == (
+        final.outcome,
+        [operator["state_rows"] for operator in final.queries["out"]["operators"]],
+    )

@@ -1,0 +1,71 @@
+"""State is read where no stream has run before: in a new driver, or a new application of Spark's."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from pyspark.sql import functions as F  # noqa: N812 - the name everybody knows
+
+from tests.jvm import jvm_options
+
+pytestmark = pytest.mark.spark
+
+ROOT = Path(__file__).resolve().parents[2]
+PROGRAM = """
+import sys
+from airflow_provider.runtime.checkpoint import CheckpointLogs
+from airflow_provider.runtime.queries.rewriting import read_state, state_session
+from airflow_provider.runtime.queries.state import read_state_operators
+from airflow_provider.runtime.session import start_spark
+from airflow_provider.runtime.state import StateReader, open_state
+from airflow_provider.runtime.storage import open_storage
+
+url, options = sys.argv[1:]
+
+def operators(spark):
+    return [each.state_rows for each in read_state_operators(spark, url)]
+
+def table(spark):
+    (name,) = open_state(url).queries
+    return StateReader(spark, open_state(url)).table(name, "keyed_state").count()
+
+def stored(spark):
+    logs = CheckpointLogs(open_storage(url))
+    return read_state(state_session(spark, logs), url, 0, 0, "default").count()
+
+for read in (operators, table, stored):
+    # A new application has registered nothing yet, as a new JVM's first.
+    spark = start_spark("fresh", "local[1]", {"spark.driver.extraJavaOptions": options})
+    print(read(spark))
+    spark.stop()
+"""
+
+
+def test_state_is_read_where_no_stream_has_run(spark, tmp_path):
+    """
+    What a new application of Spark's reads first may be state: its rows, a table, a store.
+    """
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "0.csv").write_text("a\nb\na\n")
+    checkpoint = tmp_path / "checkpoint"
+    provider = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+    spark.conf.set("spark.sql.streaming.stateStore.providerClass", provider)
+    counts = spark.readStream.csv(str(tmp_path / "in"), schema="k string").groupBy("k")
+    query = counts.agg(F.count("*").alias("n")).writeStream.format("noop").outputMode("update")
+    query = query.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True).start()
+    query.awaitTermination()
+    spark.conf.unset("spark.sql.streaming.stateStore.providerClass")
+
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, str(checkpoint), jvm_options()],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+    assert ["[2]", "2", "2"] == done.stdout.split(), done.stderr
