@@ -19,8 +19,8 @@ from typing import Annotated, Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from airflow_provider.runtime.storage import Document  # noqa: E402
-from airflow_provider.runtime.typed import DEEPEST, Check  # noqa: E402
+from airflow_provider.runtime.storage.documents import Document  # noqa: E402
+from airflow_provider.runtime.typed_json import DEEPEST, Check  # noqa: E402
 
 _PLAIN: dict[Any, dict[str, Any]] = {
     Any: {},
@@ -89,7 +89,7 @@ def schema_of_document(kind: type[Document]) -> dict[str, Any]:
 
 
 def schema_of(kind: Any) -> dict[str, Any]:
-    """Return the JSON Schema of a type that :mod:`airflow_provider.runtime.typed` reads."""
+    """Return the JSON Schema of a type that :mod:`airflow_provider.runtime.typed_json` reads."""
     if kind in _PLAIN:
         return dict(_PLAIN[kind])
     origin, args = typing.get_origin(kind), typing.get_args(kind)

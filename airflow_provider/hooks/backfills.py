@@ -9,12 +9,13 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Any, Final
 
-from airflow_provider.runtime.checkpoint import CheckpointLogs
+from airflow_provider.runtime.checkpoint.logs import CheckpointLogs
 from airflow_provider.runtime.clock import SystemClock
 from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.jobdir import JobDirectory
 from airflow_provider.runtime.lease import LeaseObserver
-from airflow_provider.runtime.storage import Document, open_storage
+from airflow_provider.runtime.storage.documents import Document
+from airflow_provider.runtime.storage.opening import open_storage
 from airflow_provider.slices import NoSliceError, find_slice
 
 if TYPE_CHECKING:

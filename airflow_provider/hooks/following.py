@@ -17,14 +17,15 @@ from typing import TYPE_CHECKING, Final
 
 from airflow_provider.runtime.clock import Due, SystemClock
 from airflow_provider.runtime.errors import SparkStreamError
-from airflow_provider.runtime.storage import Document, local_path_of
-from airflow_provider.runtime.typed import NonNegative
+from airflow_provider.runtime.storage.documents import Document
+from airflow_provider.runtime.storage.opening import local_path_of
+from airflow_provider.runtime.typed_json import NonNegative
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from airflow_provider.runtime.clock import Clock
-    from airflow_provider.runtime.storage import Storage
+    from airflow_provider.runtime.storage.base import Storage
 
 _CHUNK_BYTES: Final = (
     1 << 16

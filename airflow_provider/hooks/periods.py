@@ -34,8 +34,8 @@ from typing import TYPE_CHECKING
 
 from airflow_provider.runtime.clock import Clock, from_iso, to_iso
 from airflow_provider.runtime.jobdir import FINISHED
-from airflow_provider.runtime.storage import Document
-from airflow_provider.runtime.typed import IsoTime, Name
+from airflow_provider.runtime.storage.documents import Document
+from airflow_provider.runtime.typed_json import IsoTime, Name
 
 if TYPE_CHECKING:
     from airflow_provider.runtime.jobdir import JobDirectory, RunDirectory

@@ -19,15 +19,14 @@ from airflow_provider.hooks.following import LogFollower, log_folders
 from airflow_provider.hooks.packaging import application_path, token_conf
 from airflow_provider.runtime.bootstraps import BootstrapWatcher
 from airflow_provider.runtime.clock import Clock, SystemClock, to_iso
-from airflow_provider.runtime.entry import check_entry_file, split_entry
+from airflow_provider.runtime.entry_point import check_entry_file, split_entry
 from airflow_provider.runtime.errors import ConfigError, UnsupportedStorageError
-from airflow_provider.runtime.java import check_java
+from airflow_provider.runtime.host import check_classic, check_java
 from airflow_provider.runtime.jobdir import JobDirectory
-from airflow_provider.runtime.masters import check_classic
 from airflow_provider.runtime.packaging import runtime_zip
 from airflow_provider.runtime.requests import STOP, put_cancel, put_request
-from airflow_provider.runtime.stopping import savepoint_address
-from airflow_provider.runtime.storage import open_storage
+from airflow_provider.runtime.stopping.calling import savepoint_address
+from airflow_provider.runtime.storage.opening import open_storage
 from airflow_provider.runtime.submissions import SubmissionRecord
 from airflow_provider.runtime.submitting import submit_driver
 from airflow_provider.runtime.supervising import SupervisingWatcher, Supervision
@@ -39,7 +38,7 @@ if TYPE_CHECKING:
 
     from airflow.sdk import Connection
 
-    from airflow_provider.runtime.storage import Storage
+    from airflow_provider.runtime.storage.base import Storage
 
 RUN: Final = ("run",)
 BOOTSTRAP: Final = ("state", "bootstrap")

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Final
 from airflow.sdk import RetryDecision, RetryPolicy
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
-from airflow_provider.runtime.durations import parse_duration
-from airflow_provider.runtime.failures import Failure, FailureClass
+from airflow_provider.runtime.clock import parse_duration
+from airflow_provider.runtime.errors import Failure, FailureClass
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -8,21 +8,14 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_provider.operators.slicing import SlicedOperator
-from airflow_provider.runtime.clock import SystemClock
-from airflow_provider.runtime.durations import parse_duration
+from airflow_provider.runtime.clock import SystemClock, parse_duration
 from airflow_provider.runtime.errors import CheckpointError, ConfigError, SavepointBusyError
 from airflow_provider.runtime.names import derive_run_id
-from airflow_provider.runtime.savepoint import (
-    SERIES,
-    Retention,
-    Savepoint,
-    checkpoint_source,
-    job_source,
-    open_savepoint,
-    retain,
-    take_savepoint,
-)
-from airflow_provider.runtime.savepoint.records import check_origin
+from airflow_provider.runtime.savepoint.catalog import Savepoint, open_savepoint
+from airflow_provider.runtime.savepoint.keeping import Retention, retain
+from airflow_provider.runtime.savepoint.records import SERIES, check_origin
+from airflow_provider.runtime.savepoint.sources import checkpoint_source, job_source
+from airflow_provider.runtime.savepoint.taking import take_savepoint
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -31,14 +31,14 @@ from airflow_provider.runtime.asking import (
     parse_interval,
     parse_target_batch_time,
 )
-from airflow_provider.runtime.clock import SystemClock
-from airflow_provider.runtime.durations import parse_duration
+from airflow_provider.runtime.clock import SystemClock, parse_duration
 from airflow_provider.runtime.errors import ConfigError
-from airflow_provider.runtime.failures import Marks
+from airflow_provider.runtime.failures.marks import Marks
 from airflow_provider.runtime.handover import describe_running
 from airflow_provider.runtime.jobdir import JobDirectory
-from airflow_provider.runtime.restarting import FAILOVERS, Failover, parse_restart
-from airflow_provider.runtime.storage import open_storage
+from airflow_provider.runtime.restarting.parsing import parse_restart
+from airflow_provider.runtime.restarting.regions import FAILOVERS, Failover
+from airflow_provider.runtime.storage.opening import open_storage
 from airflow_provider.runtime.supervising import Supervision, progress_of_driver
 from airflow_provider.runtime.watching import Verdict
 from airflow_provider.slices import choose_slice, facts_of

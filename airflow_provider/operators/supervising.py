@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any, Final
 
-from airflow_provider.runtime.durations import parse_duration
+from airflow_provider.runtime.clock import parse_duration
 from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.health import Limits
 from airflow_provider.runtime.late import describe_late_rows

@@ -5,20 +5,24 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider.runtime.durations import parse_duration
+from airflow_provider.runtime.clock import parse_duration
 from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.jobdir import BATCH
 from airflow_provider.runtime.names import check_name
 from airflow_provider.runtime.queries.definition import QueryDefinition, place_of, sources_of
 from airflow_provider.runtime.queries.plan import check_supported, is_streaming, operations
-from airflow_provider.runtime.sinks import DiscardSink, FilesSink, NativeSink, Sink
-from airflow_provider.runtime.sources import SourceBinding, SourceDefinition, load_table
+from airflow_provider.runtime.sinks.discarding import DiscardSink
+from airflow_provider.runtime.sinks.files import FilesSink
+from airflow_provider.runtime.sinks.native import NativeSink
+from airflow_provider.runtime.sources.definition import SourceBinding, SourceDefinition, load_table
 
 if TYPE_CHECKING:
     import datetime as dt
 
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
+
+    from airflow_provider.runtime.sinks.protocol import Sink
 
 OUTPUT_MODES = ("append", "update", "complete")
 Callback = Callable[[], None]

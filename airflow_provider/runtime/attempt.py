@@ -31,6 +31,7 @@ from airflow_provider.runtime.errors import (
     SparkStreamError,
 )
 from airflow_provider.runtime.final import check_agrees, verify_final
+from airflow_provider.runtime.host import identify_this
 from airflow_provider.runtime.jobdir import (
     BATCH,
     CANCELLED,
@@ -44,15 +45,9 @@ from airflow_provider.runtime.jobdir import (
 )
 from airflow_provider.runtime.lease import LeaseObserver, acquire_lease
 from airflow_provider.runtime.opening import Opener, save_start, starting_point
-from airflow_provider.runtime.process import identify_this
 from airflow_provider.runtime.progress import ProgressMeter
-from airflow_provider.runtime.queries import (
-    BatchQuery,
-    RunningQuery,
-    ending_alone,
-    next_step_of,
-    upstream_of,
-)
+from airflow_provider.runtime.queries.definition import ending_alone, upstream_of
+from airflow_provider.runtime.queries.flushing import next_step_of
 from airflow_provider.runtime.recording import (
     asked_record,
     begin_attempt,
@@ -63,25 +58,28 @@ from airflow_provider.runtime.recording import (
     record_end_of_data,
     record_end_of_sources,
 )
-from airflow_provider.runtime.restarting import Restarter
+from airflow_provider.runtime.restarting.restarter import Restarter
 from airflow_provider.runtime.rewinding import (
     Rewind,
     check_start,
     replayable_runs,
 )
-from airflow_provider.runtime.savepoint import guard_restores, open_savepoint
+from airflow_provider.runtime.savepoint.catalog import open_savepoint
+from airflow_provider.runtime.savepoint.restores import guard_restores
 from airflow_provider.runtime.sealing import final_of
 from airflow_provider.runtime.session import check_spark, jvm_pid
 from airflow_provider.runtime.sinks.protocol import Fence, OpenFence
-from airflow_provider.runtime.stopping import StopDesk
+from airflow_provider.runtime.stopping.desk import StopDesk
 from airflow_provider.runtime.topologies import keep_topology
 
 if TYPE_CHECKING:
     import threading
 
-    from airflow_provider.runtime.checkpoint import DrainStep
-    from airflow_provider.runtime.failures import Failure
+    from airflow_provider.runtime.checkpoint.steps import DrainStep
+    from airflow_provider.runtime.errors import Failure
     from airflow_provider.runtime.preparing import DeclaredJob
+    from airflow_provider.runtime.queries.batch import BatchQuery
+    from airflow_provider.runtime.queries.running import RunningQuery
 
 log = logging.getLogger(__name__)
 

@@ -12,16 +12,18 @@ import json
 from typing import TYPE_CHECKING, Final
 
 from airflow_provider.runtime.asking import OUTPUTS
-from airflow_provider.runtime.checkpoint import CheckpointLogs
-from airflow_provider.runtime.errors import CheckpointError, ConfigError
+from airflow_provider.runtime.checkpoint.logs import CheckpointLogs
+from airflow_provider.runtime.errors import CheckpointError, ConfigError, refusing
 from airflow_provider.runtime.jobdir import JobDirectory
 from airflow_provider.runtime.lease import TAKEABLE, LeaseObserver, settle_free
 from airflow_provider.runtime.names import check_name
 from airflow_provider.runtime.runs import newest_run
-from airflow_provider.runtime.savepoint import MANIFEST, Savepoint, open_savepoint, refusing
-from airflow_provider.runtime.storage import Document, open_storage
+from airflow_provider.runtime.savepoint.catalog import Savepoint, open_savepoint
+from airflow_provider.runtime.savepoint.records import MANIFEST
+from airflow_provider.runtime.storage.documents import Document
+from airflow_provider.runtime.storage.opening import open_storage
 from airflow_provider.runtime.storage.trees import remove_if_empty, remove_tree
-from airflow_provider.runtime.typed import Address
+from airflow_provider.runtime.typed_json import Address
 from airflow_provider.runtime.watching import Judgement, RunWatcher, Verdict, View, judge
 
 if TYPE_CHECKING:

@@ -9,6 +9,7 @@ from airflow_provider.runtime.asking import Ask
 from airflow_provider.runtime.batchlog import commit_log_of
 from airflow_provider.runtime.clock import Clock, SystemClock
 from airflow_provider.runtime.drains import drain_intent, draining_run
+from airflow_provider.runtime.host import identify_this
 from airflow_provider.runtime.jobdir import BATCH
 from airflow_provider.runtime.lease import Lease, acquire_lease
 from airflow_provider.runtime.preparing import (
@@ -17,10 +18,9 @@ from airflow_provider.runtime.preparing import (
     last_run,
     open_job_directory,
 )
-from airflow_provider.runtime.process import identify_this
-from airflow_provider.runtime.savepoint import guard_restores
+from airflow_provider.runtime.savepoint.restores import guard_restores
 from airflow_provider.runtime.session import jvm_pid, using_spark
-from airflow_provider.runtime.sinks import EpochCommitter
+from airflow_provider.runtime.sinks.epochs import EpochCommitter
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

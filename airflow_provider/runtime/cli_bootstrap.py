@@ -15,7 +15,7 @@ from airflow_provider.runtime.errors import EXIT_OK
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from airflow_provider.runtime.savepoint import Savepoint
+    from airflow_provider.runtime.savepoint.catalog import Savepoint
 
 
 def add_actions(

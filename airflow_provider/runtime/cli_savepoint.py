@@ -6,34 +6,28 @@ import json
 import secrets
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider.runtime.clock import SystemClock
-from airflow_provider.runtime.durations import parse_duration
-from airflow_provider.runtime.errors import EXIT_FATAL, EXIT_OK, ConfigError
+from airflow_provider.runtime.clock import SystemClock, parse_duration
+from airflow_provider.runtime.errors import EXIT_FATAL, EXIT_OK, ConfigError, refusing
 from airflow_provider.runtime.jobdir import JobDirectory
-from airflow_provider.runtime.savepoint import (
-    ALIGNED_TIMEOUT_S,
-    ORIGINS,
+from airflow_provider.runtime.savepoint.catalog import (
     Leftover,
-    Restores,
-    Retention,
     Savepoint,
-    checkpoint_source,
-    dispose,
     find_savepoints,
-    job_source,
     open_savepoint,
-    refusing,
-    retain,
-    take_savepoint,
-    verify_savepoint,
 )
-from airflow_provider.runtime.storage import open_storage
+from airflow_provider.runtime.savepoint.keeping import Retention, dispose, retain
+from airflow_provider.runtime.savepoint.records import ORIGINS
+from airflow_provider.runtime.savepoint.restores import Restores
+from airflow_provider.runtime.savepoint.sources import checkpoint_source, job_source
+from airflow_provider.runtime.savepoint.taking import ALIGNED_TIMEOUT_S, take_savepoint
+from airflow_provider.runtime.savepoint.verifying import verify_savepoint
+from airflow_provider.runtime.storage.opening import open_storage
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable
 
-    from airflow_provider.runtime.savepoint import RestoreRecord
+    from airflow_provider.runtime.places import RestoreRecord
 
 
 def add_commands(commands: Any, add: Callable[..., argparse.ArgumentParser]) -> None:

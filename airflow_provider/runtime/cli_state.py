@@ -12,17 +12,13 @@ from airflow_provider.runtime.asking import parse_pairs
 from airflow_provider.runtime.console import text_table
 from airflow_provider.runtime.errors import EXIT_OK, ConfigError
 from airflow_provider.runtime.session import job_session, start_spark, using_spark
-from airflow_provider.runtime.state import (
-    StateReader,
-    describe_state,
-    diff_states,
-    open_state,
-    query_state,
-    spark_errors,
-    sql_errors,
-    state_growth,
-)
-from airflow_provider.runtime.storage import open_storage, spark_url
+from airflow_provider.runtime.state.contents import describe_state
+from airflow_provider.runtime.state.diffing import diff_states
+from airflow_provider.runtime.state.growth import state_growth
+from airflow_provider.runtime.state.opening import open_state
+from airflow_provider.runtime.state.querying import query_state, sql_errors
+from airflow_provider.runtime.state.reading import StateReader, spark_errors
+from airflow_provider.runtime.storage.opening import open_storage, spark_url
 
 if TYPE_CHECKING:
     import argparse
@@ -31,7 +27,8 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from airflow_provider.runtime.state import State, TableDiff
+    from airflow_provider.runtime.state.contents import State
+    from airflow_provider.runtime.state.diffing import TableDiff
 
 FORMATS: Final = ("table", "json", "parquet")
 _SHOWN_ROWS: Final = 1000  # of a table for people, which is held in memory

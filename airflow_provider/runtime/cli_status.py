@@ -11,16 +11,16 @@ from airflow_provider.runtime.errors import (
     EXIT_OK,
     CheckpointError,
     ConfigError,
+    Failure,
     UnknownJobError,
 )
-from airflow_provider.runtime.failures import Failure
 from airflow_provider.runtime.final import contradiction
 from airflow_provider.runtime.jobdir import known_job
 from airflow_provider.runtime.late import describe_late_rows
 from airflow_provider.runtime.lease import LeaseObserver
 from airflow_provider.runtime.names import check_name
 from airflow_provider.runtime.runs import RECENT, recent_runs
-from airflow_provider.runtime.typed import is_name
+from airflow_provider.runtime.typed_json import is_name
 from airflow_provider.runtime.watching import RunWatcher, state_of
 
 if TYPE_CHECKING:

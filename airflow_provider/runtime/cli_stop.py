@@ -5,13 +5,12 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, Final
 
-from airflow_provider.runtime.clock import SystemClock
-from airflow_provider.runtime.durations import parse_duration
+from airflow_provider.runtime.clock import SystemClock, parse_duration
 from airflow_provider.runtime.errors import EXIT_OK, SparkStreamError, UnknownJobError
 from airflow_provider.runtime.jobdir import known_job
 from airflow_provider.runtime.lease import TAKEABLE, LeaseObserver
 from airflow_provider.runtime.requests import put_cancel, read_reply
-from airflow_provider.runtime.stopping import request_stop, savepoint_address
+from airflow_provider.runtime.stopping.calling import request_stop, savepoint_address
 
 if TYPE_CHECKING:
     import argparse

@@ -10,7 +10,8 @@ if TYPE_CHECKING:
 
     from airflow_provider.runtime.api import JobContext
     from airflow_provider.runtime.lease import Lease
-    from airflow_provider.runtime.queries import BatchQuery, RunningQuery
+    from airflow_provider.runtime.queries.batch import BatchQuery
+    from airflow_provider.runtime.queries.running import RunningQuery
 
 log = logging.getLogger(__name__)
 

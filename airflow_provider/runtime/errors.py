@@ -33,10 +33,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar, Final
+import contextlib
+import dataclasses
+import enum
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 if TYPE_CHECKING:
-    from airflow_provider.runtime.failures import Failure
+    from collections.abc import Iterator, Mapping
+
 
 EXIT_OK = 0
 EXIT_USAGE = 2
@@ -45,9 +49,7 @@ EXIT_FATAL = 4
 EXIT_LEASE = 5
 
 # All that `str.splitlines` takes for the end of a line.
-_LINE_ENDS: Final = {
-    ord(end): repr(end)[1:-1] for end in "\n\r\v\f\x1c\x1d\x1e\x85\u2028\u2029"
-}
+_LINE_ENDS: Final = {ord(end): repr(end)[1:-1] for end in "\n\r\v\f\x1c\x1d\x1e\x85\u2028\u2029"}
 
 
 class SparkStreamError(Exception):
@@ -252,3 +254,118 @@ class IllegalTransitionError(SparkStreamError):
     """An event reached the lifecycle in a phase that has no place for it."""
 
     exit_code = EXIT_FATAL
+
+
+_REASON_CHARS: Final = 500  # a record and a task's error are read by people, the log has the rest
+
+
+class FailureClass(str, enum.Enum):
+    """What can be done about a failure; the four of Flink's ``ThrowableType``."""
+
+    NON_RECOVERABLE = "NON_RECOVERABLE"  # the same again will fail again
+    DATA_MISSING = "DATA_MISSING"  # input or state is gone; its producer is needed
+    ENVIRONMENT = "ENVIRONMENT"  # the machine's fault: another one, or later
+    RECOVERABLE = "RECOVERABLE"  # anything else: try again
+
+
+@dataclasses.dataclass(frozen=True)
+class Failure:
+    """Why an attempt ended; ``failure`` in ``attempts/<n>.json``.
+
+    ::
+
+        {"failure_class": "ENVIRONMENT", "reason": "No space left on device",
+         "condition": "IOException", "query": "daily", "host": "worker-7", "executor": "3",
+         "batch": 41, "root_cause": "java.io.IOException: No space left on device",
+         "rule": "the disk is full", "restartable": true}
+
+    Attributes:
+        failure_class: what can be done about it.
+        reason: one line for people: what the error that decides the class says.
+        condition: its Spark error condition, or its type.
+        query: the query it ended, None when it was none.
+        host: the machine where it happened, if Spark says; else that of the driver.
+        executor: Spark's name of the executor where it happened; None when that is not known.
+        batch: the batch that it ended; None when it was none.
+        root_cause: the innermost error, with its type.
+        rule: what the row of the table of failures is about that gave the class; empty when the
+            error is of no known kind.
+        restartable: whether it may heal when the query is started again in the same driver.
+    """
+
+    failure_class: FailureClass
+    reason: str
+    condition: str
+    query: str | None
+    host: str
+    executor: str | None = None
+    batch: int | None = None
+    root_cause: str = ""
+    rule: str = ""
+    restartable: bool = True
+
+    @property
+    def exit_code(self) -> int:
+        """Return the command line's exit code for it."""
+        fatal = self.failure_class is FailureClass.NON_RECOVERABLE
+        return EXIT_FATAL if fatal else EXIT_RETRY
+
+    def describe(self) -> str:
+        """Return one line: class, query, batch, condition, reason, and a cause that adds to it."""
+        batch = "" if self.batch is None else f", batch {self.batch}"
+        where = f"query {self.query!r}{batch}: " if self.query else ""
+        beneath = self.root_cause if self.reason not in self.root_cause else ""
+        cause = f" (caused by {beneath})" if beneath and beneath not in self.reason else ""
+        condition = f"{self.condition}: " if self.condition else ""  # older documents have none
+        return f"{self.failure_class.value}: {where}{condition}{self.reason}{cause}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain JSON values."""
+        return {**dataclasses.asdict(self), "failure_class": self.failure_class.value}
+
+    @classmethod
+    def from_dict(cls, raw: Mapping[str, Any]) -> Failure:
+        """Return what :meth:`to_dict` has written, also in an older version.
+
+        A class that is not known, of a newer version, is RECOVERABLE: that promises the least.
+        """
+        known = {field.name for field in dataclasses.fields(cls)}
+        values: dict[str, Any] = {"reason": "", "condition": "", "query": None, "host": ""}
+        values |= {name: value for name, value in raw.items() if name in known}
+        try:
+            values["failure_class"] = FailureClass(raw.get("failure_class"))
+        except ValueError:
+            values["failure_class"] = FailureClass.RECOVERABLE
+        return cls(**values)
+
+
+def first_line(text: str) -> str:
+    """Return the first line that says something, at a length that a person reads."""
+    return next((line.strip() for line in text.splitlines() if line.strip()), "")[:_REASON_CHARS]
+
+
+@contextlib.contextmanager
+def refusing(where: str, doing: str) -> Iterator[None]:
+    """Turn errors into those of a caller who has asked for what cannot be had.
+
+    Args:
+        where: the place that is asked for, named when the error names none.
+        doing: ``read`` or ``written``.
+
+    Raises:
+        RefusedCheckpointError: a checkpoint, a savepoint or a document there is damaged, or of a
+            form that is not known.
+        ConfigError: this process has not the right.
+    """
+    try:
+        yield
+    except ConfigError:
+        raise
+    except CheckpointError as error:
+        raise RefusedCheckpointError(str(error)) from error
+    except PermissionError as error:
+        msg = (
+            f"{error.filename or where}: cannot be {doing}: {error.strerror or error}; use an "
+            "account that may, or another place"
+        )
+        raise ConfigError(msg) from error

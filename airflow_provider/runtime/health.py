@@ -24,7 +24,7 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from airflow_provider.runtime.failures import Failure, FailureClass
+from airflow_provider.runtime.errors import Failure, FailureClass
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -36,11 +36,11 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from airflow_provider.runtime import failpoints
 from airflow_provider.runtime.errors import EXIT_FATAL, UnknownJobError
-from airflow_provider.runtime.numbers import numbers_in
+from airflow_provider.runtime.names import numbers_in
 from airflow_provider.runtime.places import place, places
 from airflow_provider.runtime.shapes import (
     FailureValues,
@@ -48,14 +48,15 @@ from airflow_provider.runtime.shapes import (
     ProgressQueryValues,
     RestartsValues,
 )
-from airflow_provider.runtime.storage import Document, Storage, open_storage
+from airflow_provider.runtime.storage.documents import Document
+from airflow_provider.runtime.storage.opening import open_storage
 from airflow_provider.runtime.submissions import (
     ExitRecord,
     LostRecord,
     ProcessRecord,
     SubmissionRecord,
 )
-from airflow_provider.runtime.typed import (
+from airflow_provider.runtime.typed_json import (
     Address,
     Batch,
     Name,
@@ -64,6 +65,9 @@ from airflow_provider.runtime.typed import (
     Seconds,
     among,
 )
+
+if TYPE_CHECKING:
+    from airflow_provider.runtime.storage.base import Storage
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -44,8 +44,8 @@ from airflow_provider.runtime.leaserecords import (
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from airflow_provider.runtime.process import ProcessIdentity
-    from airflow_provider.runtime.storage import Storage
+    from airflow_provider.runtime.host import ProcessIdentity
+    from airflow_provider.runtime.storage.base import Storage
 
 log = logging.getLogger(__name__)
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING
 
+from airflow_provider.runtime.host import ProcessIdentity
 from airflow_provider.runtime.jobdir import FinalCheckpoint
-from airflow_provider.runtime.numbers import numbers_in
-from airflow_provider.runtime.process import ProcessIdentity
-from airflow_provider.runtime.storage import Document
-from airflow_provider.runtime.typed import Name, NonNegative, PathPart, Positive, Seconds
+from airflow_provider.runtime.names import numbers_in
+from airflow_provider.runtime.storage.documents import Document
+from airflow_provider.runtime.typed_json import Name, NonNegative, PathPart, Positive, Seconds
 
 if TYPE_CHECKING:
-    from airflow_provider.runtime.storage import Storage
+    from airflow_provider.runtime.storage.base import Storage
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -11,15 +11,15 @@ import dataclasses
 from typing import TYPE_CHECKING, Final
 
 from airflow_provider.runtime.errors import ConfigError
-from airflow_provider.runtime.lifecycle import AtEnd
-from airflow_provider.runtime.queries import upstream_of
+from airflow_provider.runtime.lifecycle.words import AtEnd
+from airflow_provider.runtime.queries.definition import upstream_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from airflow_provider.runtime.asking import Plan
-    from airflow_provider.runtime.queries import QueryDefinition
-    from airflow_provider.runtime.sources import SourceDefinition
+    from airflow_provider.runtime.queries.definition import QueryDefinition
+    from airflow_provider.runtime.sources.definition import SourceDefinition
 
 AUTOMATIC: Final = "automatic"
 

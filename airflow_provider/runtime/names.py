@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import re
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from airflow_provider.runtime.errors import ConfigError
-from airflow_provider.runtime.typed import is_name
+from airflow_provider.runtime.typed_json import is_name
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
 
 _RUN_ID_CHARS: Final = 150  # leaves room for the hash, and for file systems' 255
 _UNSAFE = re.compile(r"[^A-Za-z0-9_.+=-]+")
@@ -34,3 +38,26 @@ def derive_run_id(text: str) -> str:
     if safe == text and len(safe) <= _RUN_ID_CHARS:
         return safe
     return f"{safe[:_RUN_ID_CHARS]}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
+
+
+NUMBER: Final = r"(?:0|[1-9][0-9]{0,18})"
+"""A number in a name, as a part of a pattern."""
+_NUMBER: Final = re.compile(NUMBER)
+
+
+def number_in(name: str, suffix: str = "") -> int | None:
+    """Return the number that *name* is, before *suffix*; None for any other name.
+
+    One number has one name: ``007``, ``+7`` and digits of other scripts are no numbers, since
+    whoever looks for 7 by its name would not find them.
+    """
+    if not name.endswith(suffix):
+        return None
+    digits = name[: len(name) - len(suffix)]
+    return int(digits) if _NUMBER.fullmatch(digits) else None
+
+
+def numbers_in(names: Iterable[str], suffix: str = "") -> list[int]:
+    """Return the numbers among *names*, sorted; names that are none are passed over."""
+    found = (number_in(name, suffix) for name in names)
+    return sorted(number for number in found if number is not None)

@@ -15,13 +15,13 @@ import re
 from typing import TYPE_CHECKING, ClassVar, Final
 
 from airflow_provider.runtime.shapes import RestoredQueryValues, SkippedBatchValues
-from airflow_provider.runtime.storage import Document
-from airflow_provider.runtime.typed import Address, Name, NonNegative, Positive
+from airflow_provider.runtime.storage.documents import Document
+from airflow_provider.runtime.typed_json import Address, Name, NonNegative, Positive
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from airflow_provider.runtime.storage import Storage
+    from airflow_provider.runtime.storage.base import Storage
 
 _RECORD: Final = re.compile(r"([1-9][0-9]{0,17})\.json")
 _PLACE: Final = re.compile(r"checkpoint(?:-([1-9][0-9]{0,17}))?")

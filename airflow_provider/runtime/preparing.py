@@ -16,23 +16,23 @@ from airflow_provider.runtime.asking import (
     resolve,
 )
 from airflow_provider.runtime.binding import Declare, bind, check_sources
-from airflow_provider.runtime.checkpoint import CheckpointLogs
+from airflow_provider.runtime.checkpoint.logs import CheckpointLogs
 from airflow_provider.runtime.drains import sources_end
-from airflow_provider.runtime.entry import check_entry_file, is_entry_file, load_entry
+from airflow_provider.runtime.entry_point import check_entry_file, is_entry_file, load_entry
 from airflow_provider.runtime.errors import (
     ConfigError,
     SparkStreamError,
     UnknownJobError,
     UnsupportedStorageError,
 )
-from airflow_provider.runtime.failures import refusal_of
+from airflow_provider.runtime.failures.classify import refusal_of
 from airflow_provider.runtime.jobdir import BATCH, STREAMING, JobDirectory
 from airflow_provider.runtime.lease import settle_free
 from airflow_provider.runtime.modes import check_batch, find_objections, wanted_mode
 from airflow_provider.runtime.rewinding import check_start
 from airflow_provider.runtime.runs import newest_run
 from airflow_provider.runtime.session import job_session
-from airflow_provider.runtime.storage import open_storage
+from airflow_provider.runtime.storage.opening import open_storage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -42,8 +42,8 @@ if TYPE_CHECKING:
     from airflow_provider.runtime.clock import Clock
     from airflow_provider.runtime.jobdir import RunRecord
     from airflow_provider.runtime.lease import LeaseObserver
-    from airflow_provider.runtime.queries import QueryDefinition
-    from airflow_provider.runtime.sources import SourceBinding
+    from airflow_provider.runtime.queries.definition import QueryDefinition
+    from airflow_provider.runtime.sources.definition import SourceBinding
 
 log = logging.getLogger(__name__)
 

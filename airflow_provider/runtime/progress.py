@@ -6,23 +6,25 @@ import dataclasses
 import logging
 from typing import TYPE_CHECKING, Any, Final
 
-from airflow_provider.runtime.checkpoint import marks_of
+from airflow_provider.runtime.checkpoint.marks import marks_of
 from airflow_provider.runtime.clock import Clock, Due, to_iso
 from airflow_provider.runtime.drains import ended_sources
 from airflow_provider.runtime.final import operator_name
 from airflow_provider.runtime.health import REPORT_S
 from airflow_provider.runtime.jobdir import ProgressRecord
 from airflow_provider.runtime.late import LateWarnings, late_rows_of, total_of
-from airflow_provider.runtime.lifecycle import QueryPhase
+from airflow_provider.runtime.lifecycle.words import QueryPhase
 from airflow_provider.runtime.markers import is_marker
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from airflow_provider.runtime.checkpoint import Marks
-    from airflow_provider.runtime.lifecycle import Lifecycle
-    from airflow_provider.runtime.queries import BatchQuery, QueryDefinition, RunningQuery
-    from airflow_provider.runtime.storage import Storage
+    from airflow_provider.runtime.checkpoint.marks import Marks
+    from airflow_provider.runtime.lifecycle.machine import Lifecycle
+    from airflow_provider.runtime.queries.batch import BatchQuery
+    from airflow_provider.runtime.queries.definition import QueryDefinition
+    from airflow_provider.runtime.queries.running import RunningQuery
+    from airflow_provider.runtime.storage.base import Storage
 
 log = logging.getLogger(__name__)
 

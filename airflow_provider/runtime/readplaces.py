@@ -11,13 +11,13 @@ import hashlib
 import json
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypedDict
 
-from airflow_provider.runtime.storage import local_path_of
-from airflow_provider.runtime.typed import shaped
+from airflow_provider.runtime.storage.opening import local_path_of
+from airflow_provider.runtime.typed_json import shaped
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from airflow_provider.runtime.sources import SourceDefinition
+    from airflow_provider.runtime.sources.definition import SourceDefinition
 
 
 class _ReadPlace(TypedDict):

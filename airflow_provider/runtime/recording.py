@@ -10,7 +10,8 @@ import uuid
 from typing import TYPE_CHECKING
 
 from airflow_provider.runtime import failpoints
-from airflow_provider.runtime.checkpoint import CheckpointLogs, plan_drain_batch
+from airflow_provider.runtime.checkpoint.drain import plan_drain_batch
+from airflow_provider.runtime.checkpoint.logs import CheckpointLogs
 from airflow_provider.runtime.clock import to_iso
 from airflow_provider.runtime.drains import (
     DrainIntent,
@@ -18,17 +19,19 @@ from airflow_provider.runtime.drains import (
     put_drain_intent,
     put_ended_sources,
 )
-from airflow_provider.runtime.failures import classify
+from airflow_provider.runtime.failures.classify import classify
 from airflow_provider.runtime.jobdir import BATCH, AttemptRecord, BatchCommit, RunRecord
 
 if TYPE_CHECKING:
     import datetime as dt
 
     from airflow_provider.runtime.asking import Ask
-    from airflow_provider.runtime.failures import Failure, Marks
+    from airflow_provider.runtime.errors import Failure
+    from airflow_provider.runtime.failures.marks import Marks
     from airflow_provider.runtime.jobdir import JobDirectory, RunDirectory
     from airflow_provider.runtime.preparing import DeclaredJob
-    from airflow_provider.runtime.queries import BatchQuery, RunningQuery
+    from airflow_provider.runtime.queries.batch import BatchQuery
+    from airflow_provider.runtime.queries.running import RunningQuery
 
 log = logging.getLogger(__name__)
 

@@ -17,10 +17,10 @@ from airflow_provider.runtime.clock import Clock, Due, to_iso
 from airflow_provider.runtime.errors import EXIT_FATAL, EXIT_OK, CorruptDocumentError
 from airflow_provider.runtime.jobdir import ReplyRecord, RequestRecord
 from airflow_provider.runtime.names import check_name
-from airflow_provider.runtime.storage import Document
+from airflow_provider.runtime.storage.documents import Document
 
 if TYPE_CHECKING:
-    from airflow_provider.runtime.storage import Storage
+    from airflow_provider.runtime.storage.base import Storage
 
 log = logging.getLogger(__name__)
 

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 
 from airflow_provider.runtime.asking import Ask
 from airflow_provider.runtime.clock import Clock, SystemClock, to_iso
-from airflow_provider.runtime.errors import ConfigError, TakeBackError
+from airflow_provider.runtime.errors import ConfigError, TakeBackError, refusing
+from airflow_provider.runtime.host import identify_this
 from airflow_provider.runtime.jobdir import JobRecord, RewoundRecord
 from airflow_provider.runtime.lease import acquire_lease, settle_free
 from airflow_provider.runtime.names import derive_run_id
 from airflow_provider.runtime.preparing import declare_in, last_run, open_job_directory
-from airflow_provider.runtime.process import identify_this
-from airflow_provider.runtime.queries import spark_repartition
+from airflow_provider.runtime.queries.repartition import spark_repartition
 from airflow_provider.runtime.rewinding import (
     Rewind,
     check_own_sink,
@@ -23,27 +23,26 @@ from airflow_provider.runtime.rewinding import (
     runs_since,
     take_backs_of,
 )
-from airflow_provider.runtime.savepoint import (
-    CLAIM_MODES,
-    MANIFEST,
-    Restores,
-    begin_restore,
-    check_not_parted,
+from airflow_provider.runtime.savepoint.anew import check_not_parted
+from airflow_provider.runtime.savepoint.catalog import open_savepoint
+from airflow_provider.runtime.savepoint.holding import held_savepoint
+from airflow_provider.runtime.savepoint.keeping import collect_leftover, dispose
+from airflow_provider.runtime.savepoint.records import MANIFEST
+from airflow_provider.runtime.savepoint.repartitioning import (
     check_partitions,
     check_repartitionable,
-    check_restorable,
-    collect_leftover,
-    dispose,
-    finish_restore,
-    guard_restores,
-    held_savepoint,
-    match_queries,
-    open_savepoint,
-    refusing,
 )
+from airflow_provider.runtime.savepoint.restores import Restores, guard_restores
+from airflow_provider.runtime.savepoint.restoring import (
+    CLAIM_MODES,
+    begin_restore,
+    check_restorable,
+    finish_restore,
+)
+from airflow_provider.runtime.savepoint.starting import match_queries
 from airflow_provider.runtime.session import jvm_pid, using_spark
 from airflow_provider.runtime.sinks.written import Output, Written, output_of
-from airflow_provider.runtime.storage import open_storage
+from airflow_provider.runtime.storage.opening import open_storage
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -52,8 +51,9 @@ if TYPE_CHECKING:
 
     from airflow_provider.runtime.jobdir import JobDirectory
     from airflow_provider.runtime.lease import LeaseObserver
-    from airflow_provider.runtime.queries import QueryDefinition
-    from airflow_provider.runtime.savepoint import RestoreRecord, Savepoint
+    from airflow_provider.runtime.places import RestoreRecord
+    from airflow_provider.runtime.queries.definition import QueryDefinition
+    from airflow_provider.runtime.savepoint.catalog import Savepoint
     from airflow_provider.runtime.sinks.protocol import Fence
 
 

@@ -25,7 +25,7 @@ import re
 from typing import TYPE_CHECKING, Final
 
 from airflow_provider.runtime import failpoints
-from airflow_provider.runtime.checkpoint import CheckpointLogs
+from airflow_provider.runtime.checkpoint.logs import CheckpointLogs
 from airflow_provider.runtime.clock import Clock, to_iso
 from airflow_provider.runtime.errors import (
     ConfigError,
@@ -35,34 +35,32 @@ from airflow_provider.runtime.errors import (
 )
 from airflow_provider.runtime.jobdir import RewoundRecord
 from airflow_provider.runtime.runs import runs_newest_first
-from airflow_provider.runtime.savepoint import (
-    REWIND_PREFIX,
-    Restores,
-    Savepoint,
-    begin_restore,
-    check_not_parted,
-    check_not_parted_in,
-    collect_leftover,
-    dispose,
-    finish_restore,
-    held_savepoint,
-    job_source,
-    open_savepoint,
-    retain,
-    take_savepoint,
-)
-from airflow_provider.runtime.sinks import check_native, has_written, runs_after, take_back_after
+from airflow_provider.runtime.savepoint.anew import check_not_parted, check_not_parted_in
+from airflow_provider.runtime.savepoint.catalog import Savepoint, open_savepoint
+from airflow_provider.runtime.savepoint.holding import held_savepoint
+from airflow_provider.runtime.savepoint.keeping import collect_leftover, dispose, retain
+from airflow_provider.runtime.savepoint.records import REWIND_PREFIX
+from airflow_provider.runtime.savepoint.restores import Restores
+from airflow_provider.runtime.savepoint.restoring import begin_restore, finish_restore
+from airflow_provider.runtime.savepoint.sources import job_source
+from airflow_provider.runtime.savepoint.taking import take_savepoint
 from airflow_provider.runtime.sinks.records import EpochRecords
+from airflow_provider.runtime.sinks.takeback import (
+    check_native,
+    has_written,
+    runs_after,
+    take_back_after,
+)
 
 if TYPE_CHECKING:
     import datetime as dt
     from collections.abc import Collection, Sequence
 
     from airflow_provider.runtime.jobdir import JobDirectory, RunRecord
-    from airflow_provider.runtime.queries import QueryDefinition
+    from airflow_provider.runtime.queries.definition import QueryDefinition
     from airflow_provider.runtime.savepoint.sources import Source
-    from airflow_provider.runtime.sinks import TakeBack
     from airflow_provider.runtime.sinks.protocol import Fence
+    from airflow_provider.runtime.sinks.takeback import TakeBack
 
 
 log = logging.getLogger(__name__)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from airflow_provider.runtime.jobdir import JobDirectory, RunRecord
     from airflow_provider.runtime.leaserecords import LeaseRecord
-    from airflow_provider.runtime.storage import Storage
+    from airflow_provider.runtime.storage.base import Storage
 
 RECENT: Final = 10
 """How many runs a start and ``status`` look at; any older one is asked for by its id."""

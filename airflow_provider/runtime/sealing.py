@@ -9,19 +9,24 @@ from airflow_provider.runtime.clock import to_iso
 from airflow_provider.runtime.final import describe_query
 from airflow_provider.runtime.jobdir import FINISHED, SUSPENDED, FinalCheckpoint
 from airflow_provider.runtime.late import describe_late_rows, total_of
-from airflow_provider.runtime.lifecycle import AtEnd, QueryPhase
+from airflow_provider.runtime.lifecycle.words import AtEnd, QueryPhase
 from airflow_provider.runtime.progress import marks_now
-from airflow_provider.runtime.queries import StateOperator, read_state_operators, reported_state
-from airflow_provider.runtime.storage import spark_url
+from airflow_provider.runtime.queries.state import (
+    StateOperator,
+    read_state_operators,
+    reported_state,
+)
+from airflow_provider.runtime.storage.opening import spark_url
 
 if TYPE_CHECKING:
     import datetime as dt
     from collections.abc import Mapping
 
     from airflow_provider.runtime.jobdir import AttemptRecord, JobDirectory, RunRecord
-    from airflow_provider.runtime.lifecycle import Lifecycle
+    from airflow_provider.runtime.lifecycle.machine import Lifecycle
     from airflow_provider.runtime.preparing import DeclaredJob
-    from airflow_provider.runtime.queries import BatchQuery, RunningQuery
+    from airflow_provider.runtime.queries.batch import BatchQuery
+    from airflow_provider.runtime.queries.running import RunningQuery
 
 log = logging.getLogger(__name__)
 

@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from airflow_provider.runtime.errors import ConfigError, SparkStreamError
-from airflow_provider.runtime.java import check_java
-from airflow_provider.runtime.masters import check_classic
+from airflow_provider.runtime.host import check_classic, check_java
 from airflow_provider.runtime.packaging import is_packed, runtime_zip
 
 if TYPE_CHECKING:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 
-from airflow_provider.runtime.process import ProcessIdentity
-from airflow_provider.runtime.storage import Document
-from airflow_provider.runtime.typed import Address, Name, NonNegative, Seconds
+from airflow_provider.runtime.host import ProcessIdentity
+from airflow_provider.runtime.storage.documents import Document
+from airflow_provider.runtime.typed_json import Address, Name, NonNegative, Seconds
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

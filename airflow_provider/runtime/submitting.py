@@ -27,7 +27,7 @@ import threading
 from typing import TYPE_CHECKING
 
 from airflow_provider.runtime import failpoints
-from airflow_provider.runtime.process import identify, identify_this
+from airflow_provider.runtime.host import identify, identify_this
 from airflow_provider.runtime.submissions import ProcessRecord
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ import dataclasses
 import datetime as dt
 from typing import TYPE_CHECKING, Any, Final
 
-from airflow_provider.runtime.checkpoint import CheckpointLogs
+from airflow_provider.runtime.checkpoint.logs import CheckpointLogs
 from airflow_provider.runtime.clock import Due
 from airflow_provider.runtime.health import Ailment, DriverLook, Health, Limits, QueryLook
 from airflow_provider.runtime.lease import Liveness
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from airflow_provider.runtime.clock import Clock
     from airflow_provider.runtime.jobdir import JobDirectory, ProgressRecord
     from airflow_provider.runtime.leaserecords import LeaseRecord
-    from airflow_provider.runtime.storage import Storage
+    from airflow_provider.runtime.storage.base import Storage
 
 _LOOK_S: Final = 5.0  # each look lists two folders of each query
 _LOOKS_PER_LIMIT: Final = 10

@@ -9,22 +9,19 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING
 
-from airflow_provider.runtime.checkpoint import (
-    CheckpointLogs,
-    OperatorShape,
-    Topology,
-    describe_operator,
-)
+from airflow_provider.runtime.checkpoint.logs import CheckpointLogs
+from airflow_provider.runtime.checkpoint.operators import describe_operator
+from airflow_provider.runtime.checkpoint.topology import OperatorShape, Topology
 from airflow_provider.runtime.errors import CheckpointError
-from airflow_provider.runtime.numbers import numbers_in
+from airflow_provider.runtime.names import numbers_in
 from airflow_provider.runtime.shapes import OperatorValues
-from airflow_provider.runtime.storage import Document
-from airflow_provider.runtime.typed import Name
+from airflow_provider.runtime.storage.documents import Document
+from airflow_provider.runtime.typed_json import Name
 
 if TYPE_CHECKING:
     from airflow_provider.runtime.jobdir import JobDirectory
-    from airflow_provider.runtime.queries import QueryDefinition
-    from airflow_provider.runtime.storage import Storage
+    from airflow_provider.runtime.queries.definition import QueryDefinition
+    from airflow_provider.runtime.storage.base import Storage
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

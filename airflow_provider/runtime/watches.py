@@ -10,12 +10,12 @@ import dataclasses
 import uuid
 from typing import TYPE_CHECKING
 
-from airflow_provider.runtime.numbers import numbers_in
-from airflow_provider.runtime.storage import Document
-from airflow_provider.runtime.typed import NonNegative
+from airflow_provider.runtime.names import numbers_in
+from airflow_provider.runtime.storage.documents import Document
+from airflow_provider.runtime.typed_json import NonNegative
 
 if TYPE_CHECKING:
-    from airflow_provider.runtime.storage import Storage
+    from airflow_provider.runtime.storage.base import Storage
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -13,8 +13,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider.runtime.asking import check_not_rewound
 from airflow_provider.runtime.clock import Due
-from airflow_provider.runtime.errors import EXIT_FATAL, EXIT_LEASE, EXIT_USAGE
-from airflow_provider.runtime.failures import Failure, FailureClass
+from airflow_provider.runtime.errors import (
+    EXIT_FATAL,
+    EXIT_LEASE,
+    EXIT_USAGE,
+    Failure,
+    FailureClass,
+)
 from airflow_provider.runtime.final import verify_final
 from airflow_provider.runtime.jobdir import (
     CANCELLED,
@@ -29,7 +34,7 @@ from airflow_provider.runtime.submissions import ExitRecord, ProcessRecord, Subm
 if TYPE_CHECKING:
     from airflow_provider.runtime.clock import Clock
     from airflow_provider.runtime.leaserecords import LeaseRecord
-    from airflow_provider.runtime.storage import Storage
+    from airflow_provider.runtime.storage.base import Storage
 
 START_TIMEOUT_S: Final = 600.0  # a cluster may queue a driver for long; silence must end some time
 _PROCESS_TIMEOUT_S: Final = (

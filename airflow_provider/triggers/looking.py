@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from airflow_provider.hooks.spark_streaming import SparkStreamingHook
 from airflow_provider.runtime.clock import SystemClock
 from airflow_provider.runtime.errors import SparkStreamError
-from airflow_provider.runtime.patience import STORAGE_TIMEOUT_S, Patience
+from airflow_provider.runtime.retry import STORAGE_TIMEOUT_S, Patience
 from airflow_provider.runtime.watching import Judgement, Verdict
 
 if TYPE_CHECKING:

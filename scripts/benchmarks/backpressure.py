@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from airflow_provider.runtime.checkpoint import CheckpointLogs
+    from airflow_provider.runtime.checkpoint.logs import CheckpointLogs
     from airflow_provider.runtime.clock import Clock
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -162,8 +162,8 @@ class Job:
         sys.exit("backpressure: no batch has begun in five minutes")
 
     def _logs(self) -> CheckpointLogs:
-        from airflow_provider.runtime.checkpoint import CheckpointLogs
-        from airflow_provider.runtime.storage import open_storage
+        from airflow_provider.runtime.checkpoint.logs import CheckpointLogs
+        from airflow_provider.runtime.storage.opening import open_storage
 
         return CheckpointLogs(open_storage(str(self._place / "job/queries/slow/checkpoint")))
 
@@ -172,7 +172,7 @@ class Job:
 
         The latter is None when that batch was cut short.
         """
-        from airflow_provider.runtime.stopping import request_stop
+        from airflow_provider.runtime.stopping.calling import request_stop
 
         batch, path = self._seen, str(self._place / "job")
         begun = time.time()

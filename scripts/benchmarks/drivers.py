@@ -18,6 +18,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
 from airflow_provider.runtime.clock import SystemClock, to_iso  # noqa: E402 - the path is set above
+from airflow_provider.runtime.host import ProcessIdentity, identify_this  # noqa: E402
 from airflow_provider.runtime.jobdir import (  # noqa: E402
     FINISHED,
     STREAMING,
@@ -28,14 +29,9 @@ from airflow_provider.runtime.jobdir import (  # noqa: E402
     ProgressRecord,
     RunRecord,
 )
-from airflow_provider.runtime.lease import (  # noqa: E402
-    HEARTBEAT_S,
-    TIMEOUT_S,
-    Lease,
-    LeaseRecord,
-)
-from airflow_provider.runtime.process import ProcessIdentity, identify_this  # noqa: E402
-from airflow_provider.runtime.storage import open_storage  # noqa: E402
+from airflow_provider.runtime.lease import HEARTBEAT_S, TIMEOUT_S, Lease  # noqa: E402
+from airflow_provider.runtime.leaserecords import LeaseRecord  # noqa: E402
+from airflow_provider.runtime.storage.opening import open_storage  # noqa: E402
 from airflow_provider.runtime.submissions import (  # noqa: E402
     ExitRecord,
     ProcessRecord,

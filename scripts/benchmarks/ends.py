@@ -89,7 +89,7 @@ def measure_end(spark: SparkSession, job: str, place: Path) -> float:
     from airflow_provider.runtime.drains import drain_intent
     from airflow_provider.runtime.driver import run_job
     from airflow_provider.runtime.jobdir import JobDirectory
-    from airflow_provider.runtime.storage import open_storage
+    from airflow_provider.runtime.storage.opening import open_storage
 
     final = run_job(ask_for(job, place), spark=spark)
     intent = drain_intent(JobDirectory(open_storage(str(place / "job"))), "fine")
@@ -103,7 +103,7 @@ def measure_stop(spark: SparkSession, job: str, place: Path) -> float:
     """Run a job that has no end; return the seconds from a stop with drain to its answer."""
     from airflow_provider.runtime.clock import SystemClock
     from airflow_provider.runtime.driver import run_job
-    from airflow_provider.runtime.stopping import request_stop
+    from airflow_provider.runtime.stopping.calling import request_stop
 
     ask = ask_for(job, place, until="stopped")
     thread = threading.Thread(target=run_job, args=(ask,), kwargs={"spark": spark})
@@ -121,8 +121,8 @@ def measure_stop(spark: SparkSession, job: str, place: Path) -> float:
 
 def await_idle(place: Path, job: str) -> None:
     """Wait until all queries have read what is there."""
-    from airflow_provider.runtime.checkpoint import CheckpointLogs
-    from airflow_provider.runtime.storage import open_storage
+    from airflow_provider.runtime.checkpoint.logs import CheckpointLogs
+    from airflow_provider.runtime.storage.opening import open_storage
 
     names = ("fine",) if job == "one" else ("fine", "coarse", "top")
     logs = [CheckpointLogs(open_storage(f"{place}/job/queries/{n}/checkpoint")) for n in names]

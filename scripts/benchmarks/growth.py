@@ -34,7 +34,7 @@ from airflow_provider.runtime.preparing import check_before_spark  # noqa: E402 
 from airflow_provider.runtime.retiring import KEEP_LEASES, retire_old  # noqa: E402 - as above
 from airflow_provider.runtime.rewinding import replayable_runs  # noqa: E402 - as above
 from airflow_provider.runtime.savepoint import job_source, take_savepoint  # noqa: E402 - as above
-from airflow_provider.runtime.sinks import EpochCommitter  # noqa: E402 - as above
+from airflow_provider.runtime.sinks.epochs import EpochCommitter  # noqa: E402 - as above
 from airflow_provider.runtime.sinks.records import HistoryRecord  # noqa: E402 - as above
 from airflow_provider.runtime.storage.local import LocalStorage  # noqa: E402 - as above
 from airflow_provider.runtime.watching import RunWatcher  # noqa: E402 - as above

@@ -11,6 +11,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider.runtime.clock import SystemClock, to_iso
+from airflow_provider.runtime.host import ProcessIdentity, identify
 from airflow_provider.runtime.jobdir import (
     AttemptRecord,
     FinalCheckpoint,
@@ -19,9 +20,8 @@ from airflow_provider.runtime.jobdir import (
     RequestRecord,
 )
 from airflow_provider.runtime.lease import Lease, acquire_lease
-from airflow_provider.runtime.process import ProcessIdentity, identify
 from airflow_provider.runtime.requests import CANCEL, requests_of
-from airflow_provider.runtime.storage import open_storage
+from airflow_provider.runtime.storage.opening import open_storage
 from airflow_provider.runtime.submissions import ExitRecord, ProcessRecord, SubmissionRecord
 from tests.unit.jobs import a_run
 

@@ -29,9 +29,9 @@ from airflow_provider.runtime.bootstraps import (
 )
 from airflow_provider.runtime.clock import SystemClock
 from airflow_provider.runtime.errors import ConfigError
+from airflow_provider.runtime.host import identify_this
 from airflow_provider.runtime.jobdir import JobDirectory
 from airflow_provider.runtime.lease import Liveness
-from airflow_provider.runtime.process import identify_this
 from airflow_provider.runtime.requests import is_leaving
 from airflow_provider.runtime.savepoint import Savepoint, job_source, take_savepoint
 from airflow_provider.runtime.watching import Verdict

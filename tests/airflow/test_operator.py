@@ -29,7 +29,7 @@ from tests.unit.jobs import a_run
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from airflow_provider.runtime.jobdir import SubmissionRecord
+    from airflow_provider.runtime.submissions import SubmissionRecord
 
 pytestmark = pytest.mark.usefixtures("callable_outside_of_a_task")
 

@@ -24,7 +24,7 @@ from airflow_provider.operators.spark_bootstrap import SparkBootstrapOperator
 from airflow_provider.operators.spark_savepoint import SparkSavepointOperator
 from airflow_provider.operators.spark_stop import SparkStopOperator
 from airflow_provider.operators.spark_streaming import SparkStreamingOperator
-from airflow_provider.runtime.process import identify_this
+from airflow_provider.runtime.host import identify_this
 from airflow_provider.slices import Slice, find_slice
 
 if TYPE_CHECKING:

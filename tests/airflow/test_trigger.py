@@ -16,9 +16,9 @@ from airflow_provider.hooks.following import LogFollower
 from airflow_provider.hooks.spark_streaming import SparkStreamingHook
 from airflow_provider.runtime import watching
 from airflow_provider.runtime.clock import SystemClock
+from airflow_provider.runtime.host import identify_this
 from airflow_provider.runtime.jobdir import RunDirectory
 from airflow_provider.runtime.lease import acquire_lease
-from airflow_provider.runtime.process import identify_this
 from airflow_provider.runtime.storage.local import LocalStorage
 from airflow_provider.triggers import holding, looking
 from airflow_provider.triggers.spark_streaming import SparkStreamingTrigger
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from airflow_provider.runtime.process import ProcessIdentity
+    from airflow_provider.runtime.host import ProcessIdentity
 
 FIRST, SECOND = 1, 2
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from airflow_provider.runtime.checkpoint import CheckpointLogs
+from airflow_provider.runtime.checkpoint.logs import CheckpointLogs
 from airflow_provider.runtime.errors import ConfigError, SavepointBusyError
 from airflow_provider.runtime.jobdir import JobDirectory
 from airflow_provider.runtime.restore import restore_job
@@ -22,15 +22,15 @@ from airflow_provider.runtime.savepoint import (
     take_savepoint,
     verify_savepoint,
 )
-from airflow_provider.runtime.storage import open_storage
 from airflow_provider.runtime.storage.copies import copy_files
+from airflow_provider.runtime.storage.opening import open_storage
 from airflow_provider.runtime.storage.trees import files_under
 from tests.unit.support import FakeClock
 
 pytestmark = pytest.mark.slow
 
 if TYPE_CHECKING:
-    from airflow_provider.runtime.storage import Storage
+    from airflow_provider.runtime.storage.base import Storage
     from tests.contract.conftest import StoreServer
 
 BIG = 100_000

@@ -19,12 +19,12 @@ from airflow_provider.runtime.storage.local import LocalStorage
 from airflow_provider.runtime.storage.memory import MemoryStorage
 
 if TYPE_CHECKING:
-    from airflow_provider.runtime.storage import Storage
+    from airflow_provider.runtime.storage.base import Storage
 
 RACERS = 8
 RACING_PROCESS = """
 import sys
-from airflow_provider.runtime.storage import open_storage
+from airflow_provider.runtime.storage.opening import open_storage
 
 storage, racer = open_storage(sys.argv[1]), sys.argv[2]
 storage.exists("anything")  # whatever is connected at the first use is connected now

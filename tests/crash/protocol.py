@@ -9,7 +9,9 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from airflow_provider.runtime.sinks import EpochRecords, TakeBack, folding
+from airflow_provider.runtime.sinks import folding
+from airflow_provider.runtime.sinks.records import EpochRecords
+from airflow_provider.runtime.sinks.takeback import TakeBack
 from tests.unit.support import QUERY_ID, EpochBench, FakeFrame, HandStagedFiles, counted
 
 KEPT = 2  # records of earlier runs, so that folding happens

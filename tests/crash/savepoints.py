@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from airflow_provider.runtime.checkpoint import CheckpointLogs
+from airflow_provider.runtime.checkpoint.logs import CheckpointLogs
 from airflow_provider.runtime.clock import SystemClock
 from airflow_provider.runtime.jobdir import JobDirectory
 from airflow_provider.runtime.restore import restore_job
@@ -23,7 +23,7 @@ from airflow_provider.runtime.savepoint import (
 from airflow_provider.runtime.sinks.protocol import OpenFence
 from airflow_provider.runtime.state.modifying import rewrite_savepoint
 from airflow_provider.runtime.state.modifying_plan import Changes
-from airflow_provider.runtime.storage import open_storage
+from airflow_provider.runtime.storage.opening import open_storage
 from tests.unit.support import EpochBench
 
 

@@ -10,10 +10,10 @@ from drivers import Driver, Drivers, await_that
 from streams import Place, read_with_pandas, windows_of, write_events
 
 from airflow_provider.runtime import failpoints
-from airflow_provider.runtime.checkpoint import CheckpointLogs
+from airflow_provider.runtime.checkpoint.logs import CheckpointLogs
 from airflow_provider.runtime.errors import EXIT_FATAL, EXIT_OK, EXIT_RETRY, EXIT_USAGE
 from airflow_provider.runtime.savepoint import open_savepoint, verify_savepoint
-from airflow_provider.runtime.storage import open_storage
+from airflow_provider.runtime.storage.opening import open_storage
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 

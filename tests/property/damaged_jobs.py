@@ -16,13 +16,14 @@ from typing import Any
 from airflow_provider.hooks.backfills import AskerRecord
 from airflow_provider.hooks.clearing import TriesRecord
 from airflow_provider.hooks.periods import PeriodRecord
-from airflow_provider.runtime.checkpoint import MAX_WATERMARK_MS
+from airflow_provider.runtime.checkpoint.steps import MAX_WATERMARK_MS
 from airflow_provider.runtime.drains import (
     DrainIntent,
     EndedSources,
     put_drain_intent,
     put_ended_sources,
 )
+from airflow_provider.runtime.host import identify
 from airflow_provider.runtime.jobdir import (
     FINISHED,
     SUSPENDED,
@@ -30,7 +31,6 @@ from airflow_provider.runtime.jobdir import (
     ReplayRecord,
     RewoundRecord,
 )
-from airflow_provider.runtime.process import identify
 from airflow_provider.runtime.requests import put_request, reply
 from airflow_provider.runtime.savepoint import checkpoint_source, job_source, take_savepoint
 from airflow_provider.runtime.sinks.records import EpochRecords

@@ -26,7 +26,9 @@ from airflow_provider.runtime.final import verify_final
 from airflow_provider.runtime.jobdir import FINISHED, JobDirectory
 from airflow_provider.runtime.places import RestoreRecord
 from airflow_provider.runtime.savepoint.restores import Restores
-from airflow_provider.runtime.sinks import EpochRecords, TakeBack, epochs, folding
+from airflow_provider.runtime.sinks import epochs, folding
+from airflow_provider.runtime.sinks.records import EpochRecords
+from airflow_provider.runtime.sinks.takeback import TakeBack
 from airflow_provider.runtime.storage.local import LocalStorage
 from tests.unit.jobs import NOW, a_final, a_run
 from tests.unit.support import (

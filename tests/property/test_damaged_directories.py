@@ -24,7 +24,6 @@ from airflow_provider.hooks.clearing import current_execution, execution_of
 from airflow_provider.hooks.periods import Period
 from airflow_provider.runtime import cli, cli_state, clock, session
 from airflow_provider.runtime.asking import Ask, check_not_drained, check_not_rewound, choose_run
-from airflow_provider.runtime.cleanup import check_before_cleanup
 from airflow_provider.runtime.drains import draining_run, sources_end
 from airflow_provider.runtime.driver import run_job
 from airflow_provider.runtime.errors import (
@@ -39,7 +38,7 @@ from airflow_provider.runtime.handover import describe_running
 from airflow_provider.runtime.health import Limits
 from airflow_provider.runtime.jobdir import FINISHED, FinalCheckpoint, JobDirectory
 from airflow_provider.runtime.lease import LeaseObserver
-from airflow_provider.runtime.preparing import check_before_spark
+from airflow_provider.runtime.preparing import check_before_cleanup, check_before_spark
 from airflow_provider.runtime.reconciling import reconcile
 from airflow_provider.runtime.requests import is_leaving, pending_requests
 from airflow_provider.runtime.restore import restore_job

@@ -10,11 +10,11 @@ from typing import Any
 
 from streams import Place
 
-from airflow_provider.runtime.checkpoint import CheckpointLogs
+from airflow_provider.runtime.checkpoint.logs import CheckpointLogs
 from airflow_provider.runtime.clock import SystemClock
 from airflow_provider.runtime.driver import run_job
-from airflow_provider.runtime.stopping import request_stop
-from airflow_provider.runtime.storage import open_storage
+from airflow_provider.runtime.stopping.calling import request_stop
+from airflow_provider.runtime.storage.opening import open_storage
 
 CLOCK = SystemClock()
 # A run that goes on until it is stopped, one file a batch.

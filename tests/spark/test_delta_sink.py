@@ -9,9 +9,9 @@ import pytest
 from deltalake import DeltaTable
 
 from airflow_provider.runtime.errors import ConfigError
-from airflow_provider.runtime.sinks.delta import delta
-from airflow_provider.runtime.sinks.protocol import Committable, EpochId
-from airflow_provider.runtime.testing import QUERY_ID, OpenFence, SinkContract
+from airflow_provider.runtime.sinks.delta.sink import delta
+from airflow_provider.runtime.sinks.protocol import Committable, EpochId, OpenFence
+from airflow_provider.runtime.testing import QUERY_ID, SinkContract
 
 pytestmark = pytest.mark.spark
 

@@ -14,10 +14,9 @@ from streams import (
 from truths import ALL, CLICKED, JOINS, NEEDS_ROCKSDB, TRUTHS, prepare
 
 from airflow_provider.runtime.api import JobContext
-from airflow_provider.runtime.checkpoint import mismatches
-from airflow_provider.runtime.entry import load_entry
-from airflow_provider.runtime.errors import RunFailedError
-from airflow_provider.runtime.failures import FailureClass
+from airflow_provider.runtime.checkpoint.topology import mismatches
+from airflow_provider.runtime.entry_point import load_entry
+from airflow_provider.runtime.errors import FailureClass, RunFailedError
 from airflow_provider.runtime.savepoint import checkpoint_source, take_savepoint
 
 pytestmark = pytest.mark.spark

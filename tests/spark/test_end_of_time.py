@@ -5,10 +5,9 @@ from __future__ import annotations
 import pytest
 from streams import START, read_with_pandas, state_of, windows_of, write_events
 
-from airflow_provider.runtime.errors import RunFailedError
-from airflow_provider.runtime.failures import FailureClass
+from airflow_provider.runtime.errors import FailureClass, RunFailedError
 from airflow_provider.runtime.jobdir import JobDirectory
-from airflow_provider.runtime.storage import open_storage
+from airflow_provider.runtime.storage.opening import open_storage
 
 pytestmark = pytest.mark.spark
 

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from streams import failing_at, read_with_pandas, windows_of, write_events
 
-from airflow_provider.runtime.errors import RunFailedError
-from airflow_provider.runtime.failures import FailureClass, Marks
+from airflow_provider.runtime.errors import FailureClass, RunFailedError
+from airflow_provider.runtime.failures.marks import Marks
 from airflow_provider.runtime.jobdir import JobDirectory
-from airflow_provider.runtime.restarting import FixedDelay
-from airflow_provider.runtime.storage import open_storage
+from airflow_provider.runtime.restarting.strategies import FixedDelay
+from airflow_provider.runtime.storage.opening import open_storage
 
 pytestmark = pytest.mark.spark
 

@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql import functions as F  # noqa: N812 - the name everybody knows
 from streams import read_with_pandas, windows_of, write_events
 
-from airflow_provider.runtime.checkpoint import CheckpointLogs
+from airflow_provider.runtime.checkpoint.logs import CheckpointLogs
 from airflow_provider.runtime.clock import SystemClock
 from airflow_provider.runtime.driver import run_job
 from airflow_provider.runtime.errors import CheckpointError, ConfigError
@@ -17,7 +17,7 @@ from airflow_provider.runtime.jobdir import JobDirectory
 from airflow_provider.runtime.queries.plan import source_names, stateful_operators
 from airflow_provider.runtime.restore import restore_job
 from airflow_provider.runtime.savepoint import job_source, take_savepoint, verify_savepoint
-from airflow_provider.runtime.storage import open_storage
+from airflow_provider.runtime.storage.opening import open_storage
 
 pytestmark = pytest.mark.spark
 

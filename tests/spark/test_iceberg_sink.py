@@ -20,9 +20,9 @@ from pyiceberg.transforms import (
 from pyiceberg.types import LongType, NestedField, StringType, TimestampType, TimestamptzType
 
 from airflow_provider.runtime.errors import ConfigError
-from airflow_provider.runtime.sinks import Committable, EpochId
-from airflow_provider.runtime.sinks.iceberg import iceberg
-from airflow_provider.runtime.testing import OpenFence, SinkContract
+from airflow_provider.runtime.sinks.iceberg.sink import iceberg
+from airflow_provider.runtime.sinks.protocol import Committable, EpochId, OpenFence
+from airflow_provider.runtime.testing import SinkContract
 
 pytestmark = pytest.mark.spark
 

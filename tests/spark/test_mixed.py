@@ -13,11 +13,11 @@ from streams import CONF, START, Event, Place, Rows, read_with_pandas, windows_o
 
 from airflow_provider.runtime.api import JobContext
 from airflow_provider.runtime.drains import sources_end
-from airflow_provider.runtime.entry import load_entry
+from airflow_provider.runtime.entry_point import load_entry
 from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.jobdir import JobDirectory
 from airflow_provider.runtime.savepoint import job_source, take_savepoint
-from airflow_provider.runtime.storage import open_storage
+from airflow_provider.runtime.storage.opening import open_storage
 
 pytestmark = pytest.mark.spark
 

@@ -8,8 +8,7 @@ import pytest
 from streams import write_events
 
 from airflow_provider.runtime import attempt
-from airflow_provider.runtime.errors import EXIT_FATAL, RunFailedError
-from airflow_provider.runtime.failures import FailureClass
+from airflow_provider.runtime.errors import EXIT_FATAL, FailureClass, RunFailedError
 
 pytestmark = pytest.mark.spark
 

@@ -28,7 +28,7 @@ from airflow_provider.runtime.errors import (
     StopNotYetError,
 )
 from airflow_provider.runtime.jobdir import AttemptRecord, JobDirectory
-from airflow_provider.runtime.restarting import FixedDelay
+from airflow_provider.runtime.restarting.strategies import FixedDelay
 from airflow_provider.runtime.restore import restore_job
 from airflow_provider.runtime.savepoint import (
     Savepoint,
@@ -36,8 +36,8 @@ from airflow_provider.runtime.savepoint import (
     job_source,
     take_savepoint,
 )
-from airflow_provider.runtime.stopping import request_stop
-from airflow_provider.runtime.storage import open_storage
+from airflow_provider.runtime.stopping.calling import request_stop
+from airflow_provider.runtime.storage.opening import open_storage
 
 pytestmark = pytest.mark.spark
 

@@ -24,11 +24,13 @@ from airflow_provider.runtime.errors import (
     EXIT_FATAL,
     EXIT_OK,
     EXIT_RETRY,
+    Failure,
+    FailureClass,
     RunFailedError,
     SparkStreamError,
 )
-from airflow_provider.runtime.failures import Failure, FailureClass, classify
-from airflow_provider.runtime.restarting import FixedDelay
+from airflow_provider.runtime.failures.classify import classify
+from airflow_provider.runtime.restarting.strategies import FixedDelay
 
 pytestmark = pytest.mark.spark
 

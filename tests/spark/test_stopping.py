@@ -11,8 +11,9 @@ from driving import CLOCK, STREAM, driving, savepoint_url
 from streams import Place, read_with_pandas, windows_of, write_events
 
 from airflow_provider.hooks.spark_streaming import SparkStreamingHook
-from airflow_provider.runtime.checkpoint import CheckpointLogs
+from airflow_provider.runtime.checkpoint.logs import CheckpointLogs
 from airflow_provider.runtime.errors import (
+    FailureClass,
     JobDrainedError,
     RunCancelledError,
     RunFailedError,
@@ -21,11 +22,10 @@ from airflow_provider.runtime.errors import (
     StopRefusedError,
     UnknownJobError,
 )
-from airflow_provider.runtime.failures import FailureClass
-from airflow_provider.runtime.queries import RunningQuery
+from airflow_provider.runtime.queries.running import RunningQuery
 from airflow_provider.runtime.savepoint import open_savepoint
-from airflow_provider.runtime.stopping import request_stop
-from airflow_provider.runtime.storage import open_storage
+from airflow_provider.runtime.stopping.calling import request_stop
+from airflow_provider.runtime.storage.opening import open_storage
 
 pytestmark = pytest.mark.spark
 

@@ -13,8 +13,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from deltalake import DeltaTable, Schema
 
-from airflow_provider.runtime.sinks.delta import DeltaSink
 from airflow_provider.runtime.sinks.delta.epochs import folder_of
+from airflow_provider.runtime.sinks.delta.sink import DeltaSink
 from airflow_provider.runtime.sinks.protocol import Committable, EpochId, Staged
 
 QUERY_ID = "0b9f6c1e-3a55-4d43-8f2b-2f6a51c3d9aa"

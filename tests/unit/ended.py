@@ -5,15 +5,15 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING
 
+from airflow_provider.runtime.host import identify_this
 from airflow_provider.runtime.jobdir import SUSPENDED, JobDirectory
 from airflow_provider.runtime.leaserecords import HeartbeatRecord, LeaseRecord
-from airflow_provider.runtime.process import identify_this
 from airflow_provider.runtime.submissions import ProcessRecord
 from tests.unit.counting import CountingStorage
 from tests.unit.jobs import NOW, HandMadeJob, a_final, a_run, a_submission, an_attempt, an_exit
 
 if TYPE_CHECKING:
-    from airflow_provider.runtime.storage import Document
+    from airflow_provider.runtime.storage.documents import Document
 
 
 class Ended:

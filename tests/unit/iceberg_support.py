@@ -12,8 +12,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from airflow_provider.runtime.sinks.iceberg import IcebergSink
 from airflow_provider.runtime.sinks.iceberg.schema import as_staged
+from airflow_provider.runtime.sinks.iceberg.sink import IcebergSink
 from airflow_provider.runtime.sinks.iceberg.tables import folder_of
 from airflow_provider.runtime.sinks.protocol import Committable, EpochId, Staged
 

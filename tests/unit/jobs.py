@@ -17,13 +17,13 @@ from airflow_provider.runtime.jobdir import (
     RunRecord,
     StopRecord,
 )
-from airflow_provider.runtime.sinks import EpochRecord, EpochRecords
+from airflow_provider.runtime.sinks.records import EpochRecord, EpochRecords
 from airflow_provider.runtime.storage.local import LocalStorage
 from airflow_provider.runtime.submissions import ExitRecord, SubmissionRecord
 from tests.unit.support import QUERY_ID, SparkCheckpoint
 
 if TYPE_CHECKING:
-    from airflow_provider.runtime.storage import Storage
+    from airflow_provider.runtime.storage.base import Storage
 
 NOW = "2026-01-01T00:00:00.000Z"
 

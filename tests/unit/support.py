@@ -8,28 +8,23 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider.runtime.checkpoint import CheckpointLogs
+from airflow_provider.runtime.checkpoint.logs import CheckpointLogs
+from airflow_provider.runtime.host import identify_this
 from airflow_provider.runtime.jobdir import JobDirectory, JobRecord
 from airflow_provider.runtime.lease import acquire_lease
-from airflow_provider.runtime.process import identify_this
-from airflow_provider.runtime.sinks import (
-    Committable,
-    EpochCommitter,
-    EpochId,
-    EpochRecord,
-    EpochRecords,
-    FilesSink,
-    Staged,
-)
+from airflow_provider.runtime.sinks.epochs import EpochCommitter
+from airflow_provider.runtime.sinks.files import FilesSink
+from airflow_provider.runtime.sinks.protocol import Committable, EpochId, Staged
+from airflow_provider.runtime.sinks.records import EpochRecord, EpochRecords
 from airflow_provider.runtime.storage.local import LocalStorage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    from airflow_provider.runtime.host import ProcessIdentity
     from airflow_provider.runtime.lease import Lease
-    from airflow_provider.runtime.process import ProcessIdentity
-    from airflow_provider.runtime.sinks import Fence, Sink
-    from airflow_provider.runtime.storage import Storage
+    from airflow_provider.runtime.sinks.protocol import Fence, Sink
+    from airflow_provider.runtime.storage.base import Storage
 
 QUERY_ID = "0b9f6c1e-3a55-4d43-8f2b-2f6a51c3d9aa"
 NEVER_S = 3600.0  # a heartbeat that does not beat by itself during a test

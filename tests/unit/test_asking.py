@@ -19,7 +19,7 @@ from airflow_provider.runtime.asking import (
     choose_run,
     resolve,
 )
-from airflow_provider.runtime.checkpoint import MAX_WATERMARK_MS
+from airflow_provider.runtime.checkpoint.steps import MAX_WATERMARK_MS
 from airflow_provider.runtime.clock import to_iso
 from airflow_provider.runtime.driver import run_job
 from airflow_provider.runtime.errors import (
@@ -29,7 +29,7 @@ from airflow_provider.runtime.errors import (
     JobDrainedError,
 )
 from airflow_provider.runtime.jobdir import CANCELLED, FAILED
-from airflow_provider.runtime.lifecycle import AtEnd
+from airflow_provider.runtime.lifecycle.words import AtEnd
 from airflow_provider.runtime.requests import put_cancel, reply
 from tests.unit.jobs import NOW as NOW_TEXT
 from tests.unit.jobs import HandMadeJob, a_run, an_attempt

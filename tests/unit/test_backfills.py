@@ -11,10 +11,10 @@ import pytest
 from airflow_provider.hooks.backfills import Asker, check_backfill, is_backfill
 from airflow_provider.runtime.clock import SystemClock
 from airflow_provider.runtime.errors import ConfigError
+from airflow_provider.runtime.host import ProcessIdentity
 from airflow_provider.runtime.jobdir import JobDirectory
-from airflow_provider.runtime.lease import LeaseRecord
-from airflow_provider.runtime.process import ProcessIdentity
-from airflow_provider.runtime.storage import open_storage
+from airflow_provider.runtime.leaserecords import LeaseRecord
+from airflow_provider.runtime.storage.opening import open_storage
 from tests.unit.jobs import a_final, a_run, a_submission
 from tests.unit.support import EpochBench, FakeSink
 

@@ -10,8 +10,13 @@ import pytest
 
 from airflow_provider.runtime import cli
 from airflow_provider.runtime.api import JobContext
-from airflow_provider.runtime.bootstraps import check_has_rows, check_same
-from airflow_provider.runtime.checkpoint import Topology
+from airflow_provider.runtime.bootstraps import (
+    BootstrapAsk,
+    BootstrapRecord,
+    check_has_rows,
+    check_same,
+)
+from airflow_provider.runtime.checkpoint.topology import Topology
 from airflow_provider.runtime.errors import (
     EXIT_FATAL,
     EXIT_OK,
@@ -21,14 +26,10 @@ from airflow_provider.runtime.errors import (
 )
 from airflow_provider.runtime.jobdir import JobDirectory
 from airflow_provider.runtime.savepoint import open_savepoint, verify_savepoint
-from airflow_provider.runtime.sources import SourceDefinition
-from airflow_provider.runtime.state.bootstrapping import (
-    BootstrapAsk,
-    BootstrapRecord,
-    bootstrap_job,
-)
+from airflow_provider.runtime.sources.definition import SourceDefinition
+from airflow_provider.runtime.state.bootstrapping import bootstrap_job
 from airflow_provider.runtime.state.bootstrapping_seam import check_seam, plan_seam
-from airflow_provider.runtime.storage import open_storage
+from airflow_provider.runtime.storage.opening import open_storage
 from tests.unit.support import EpochBench, FakeSink, SparkCheckpoint
 
 

@@ -8,17 +8,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_provider.runtime.checkpoint import (
+from airflow_provider.runtime.checkpoint.drain import plan_drain_batch
+from airflow_provider.runtime.checkpoint.logs import CheckpointLogs, OffsetEntry
+from airflow_provider.runtime.checkpoint.report import describe_checkpoint
+from airflow_provider.runtime.checkpoint.steps import (
     END_OF_TIME_MS,
     MAX_WATERMARK_MS,
-    CheckpointLogs,
     DrainStep,
     LogPosition,
-    OffsetEntry,
-    describe_checkpoint,
     is_of_drain,
     next_drain_step,
-    plan_drain_batch,
 )
 from airflow_provider.runtime.clock import millis_to_iso
 from airflow_provider.runtime.errors import (

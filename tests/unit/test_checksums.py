@@ -11,8 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_provider.runtime.checkpoint import checksums, has_hadoop_checksum, has_spark_checksum
-from airflow_provider.runtime.checkpoint.checksums import crc32c, crc32c_in_python
+from airflow_provider.runtime.checkpoint import checksums
+from airflow_provider.runtime.checkpoint.checksums import (
+    crc32c,
+    crc32c_in_python,
+    has_hadoop_checksum,
+    has_spark_checksum,
+)
 from airflow_provider.runtime.errors import CorruptDocumentError, UnknownFormatError
 
 # As Spark 4.3 wrote it for nine bytes.

@@ -12,12 +12,13 @@ from airflow_provider.runtime.errors import (
     EXIT_RETRY,
     CheckpointError,
     ConfigError,
+    FailureClass,
     JobDrainedError,
     OutageError,
     RunFailedError,
     SinkError,
 )
-from airflow_provider.runtime.failures import FailureClass, classify, refusal_of
+from airflow_provider.runtime.failures.classify import classify, refusal_of
 
 NON_RECOVERABLE, DATA_MISSING, ENVIRONMENT, RECOVERABLE = (
     FailureClass.NON_RECOVERABLE,

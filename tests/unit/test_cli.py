@@ -13,14 +13,14 @@ import threading
 import pytest
 
 from airflow_provider.runtime import cli, cli_stop
-from airflow_provider.runtime.checkpoint import MAX_WATERMARK_MS
+from airflow_provider.runtime.checkpoint.steps import MAX_WATERMARK_MS
 from airflow_provider.runtime.cli import main
 from airflow_provider.runtime.clock import SystemClock
 from airflow_provider.runtime.errors import EXIT_FATAL, EXIT_OK, EXIT_RETRY, EXIT_USAGE
+from airflow_provider.runtime.host import identify
 from airflow_provider.runtime.jobdir import FAILED, RewoundRecord
-from airflow_provider.runtime.process import identify
 from airflow_provider.runtime.requests import pending_requests, reply
-from airflow_provider.runtime.sinks import EpochRecords
+from airflow_provider.runtime.sinks.records import EpochRecords
 from airflow_provider.runtime.storage.local import LocalStorage
 from tests.unit.jobs import NOW, HandMadeJob, a_final, a_progress, an_attempt, an_epoch
 from tests.unit.support import QUERY_ID, FakeClock, HandStagedFiles, bench, take_lease

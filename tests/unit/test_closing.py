@@ -9,10 +9,10 @@ import pytest
 
 from airflow_provider.runtime.api import JobContext
 from airflow_provider.runtime.closing import close_quietly
+from airflow_provider.runtime.host import identify
 from airflow_provider.runtime.lease import LeaseObserver, Liveness
 from airflow_provider.runtime.leaserecords import has_ended
-from airflow_provider.runtime.process import identify
-from airflow_provider.runtime.sinks import EpochId
+from airflow_provider.runtime.sinks.protocol import EpochId
 from tests.unit.support import (
     QUERY_ID,
     FakeClock,

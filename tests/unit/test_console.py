@@ -9,10 +9,11 @@ import types
 import pytest
 from rich.console import Console
 
-from airflow_provider.runtime.checkpoint import OperatorShape, Topology
+from airflow_provider.runtime.checkpoint.topology import OperatorShape, Topology
 from airflow_provider.runtime.console import _table, live_progress
 from airflow_provider.runtime.jobdir import ProgressRecord
-from airflow_provider.runtime.lifecycle import AtEnd, Lifecycle, QueryPhase
+from airflow_provider.runtime.lifecycle.machine import Lifecycle
+from airflow_provider.runtime.lifecycle.words import AtEnd, QueryPhase
 from airflow_provider.runtime.progress import ProgressMeter
 from airflow_provider.runtime.storage.local import LocalStorage
 from tests.unit.counting import CountingStorage

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from airflow_provider.runtime.checkpoint import OperatorShape, Topology
+from airflow_provider.runtime.checkpoint.topology import OperatorShape, Topology
 from airflow_provider.runtime.drains import (
     DrainIntent,
     drain_intent,

@@ -34,12 +34,12 @@ from airflow_provider.runtime.jobdir import (
     StopRecord,
 )
 from airflow_provider.runtime.leaserecords import HeartbeatRecord, LeaseRecord
-from airflow_provider.runtime.sinks import EpochRecord
-from airflow_provider.runtime.storage import Document
+from airflow_provider.runtime.sinks.records import EpochRecord
+from airflow_provider.runtime.storage.documents import Document
 from airflow_provider.runtime.storage.local import LocalStorage
 from airflow_provider.runtime.storage.memory import MemoryStorage
 from airflow_provider.runtime.submissions import ExitRecord, SubmissionRecord
-from airflow_provider.runtime.typed import (
+from airflow_provider.runtime.typed_json import (
     DEEPEST,
     Address,
     IsoTime,

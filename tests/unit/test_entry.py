@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from airflow_provider.runtime.entry import check_entry_file, load_entry, split_entry
+from airflow_provider.runtime.entry_point import check_entry_file, load_entry, split_entry
 from airflow_provider.runtime.errors import EXIT_USAGE, ConfigError
 
 

@@ -8,7 +8,8 @@ import shutil
 import pytest
 
 from airflow_provider.runtime.errors import CheckpointError, LeaseLostError, SinkError
-from airflow_provider.runtime.sinks import EpochRecord, EpochRecords, folding
+from airflow_provider.runtime.sinks import folding
+from airflow_provider.runtime.sinks.records import EpochRecord, EpochRecords
 from tests.unit.support import (
     QUERY_ID,
     EpochBench,

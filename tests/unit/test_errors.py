@@ -10,7 +10,7 @@ import pytest
 
 from airflow_provider.runtime import errors
 from airflow_provider.runtime.errors import RunFailedError, SparkStreamError
-from airflow_provider.runtime.failures import classify
+from airflow_provider.runtime.failures.classify import classify
 
 CLASSES = [
     value

@@ -8,7 +8,12 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_provider.runtime.restarting import Edge, Failover, FailoverScope, failover_scope
+from airflow_provider.runtime.restarting.regions import (
+    Edge,
+    Failover,
+    FailoverScope,
+    failover_scope,
+)
 
 SIX = tuple("123456")
 

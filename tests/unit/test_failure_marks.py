@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_provider.runtime.errors import ConfigError
-from airflow_provider.runtime.failures import FailureClass, Marks, classify, fails_as
+from airflow_provider.runtime.errors import ConfigError, FailureClass
+from airflow_provider.runtime.failures.classify import classify
+from airflow_provider.runtime.failures.marks import Marks, fails_as
 
 
 @fails_as(FailureClass.NON_RECOVERABLE)

@@ -17,13 +17,15 @@ from py4j.protocol import Py4JError, get_return_value
 from airflow_provider.runtime.errors import (
     ConfigError,
     CorruptDocumentError,
+    Failure,
+    FailureClass,
     LeaseLostError,
     MissingStateError,
     RunFailedError,
     SinkError,
     TakeBackError,
 )
-from airflow_provider.runtime.failures import Failure, FailureClass, classify
+from airflow_provider.runtime.failures.classify import classify
 from airflow_provider.runtime.failures.rules import (
     RULES,
     WRAPPING_CONDITIONS,

@@ -16,10 +16,10 @@ from airflow_provider.runtime.errors import (
     LeaseLostError,
     SinkError,
 )
-from airflow_provider.runtime.sinks import Committable, EpochId
 from airflow_provider.runtime.sinks.files import _final_name
+from airflow_provider.runtime.sinks.protocol import Committable, EpochId, OpenFence
 from airflow_provider.runtime.sinks.staging import stage_files
-from airflow_provider.runtime.testing import LosingFence, OpenFence
+from airflow_provider.runtime.testing import LosingFence
 from tests.unit.support import QUERY_ID, HandStagedFiles, stage_by_hand, staging_of
 
 

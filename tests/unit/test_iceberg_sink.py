@@ -26,10 +26,10 @@ from airflow_provider.runtime.errors import (
     SinkError,
     TakeBackError,
 )
-from airflow_provider.runtime.sinks.iceberg import IcebergSink, iceberg
 from airflow_provider.runtime.sinks.iceberg.ledger import Ledger
-from airflow_provider.runtime.sinks.protocol import Committable
-from airflow_provider.runtime.testing import Child, LosingFence, OpenFence
+from airflow_provider.runtime.sinks.iceberg.sink import IcebergSink, iceberg
+from airflow_provider.runtime.sinks.protocol import Committable, OpenFence
+from airflow_provider.runtime.testing import Child, LosingFence
 from tests.unit.iceberg_support import (
     QUERY_ID,
     SCHEMA,
@@ -832,7 +832,7 @@ def test_recovery_without_a_table(sink, catalog):
 
 
 def stage_files(sink, schema, *files, epoch: int = 0):
-    from airflow_provider.runtime.sinks import Committable, EpochId
+    from airflow_provider.runtime.sinks.protocol import Committable, EpochId
 
     made = EpochId("q", QUERY_ID, epoch, 1)
     return Committable(made, sink.stage(Frame(schema, *files), made).data)

@@ -13,14 +13,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_provider.runtime.checkpoint import (
+from airflow_provider.runtime.checkpoint.inventory import (
     Inventory,
     NeededFile,
     StateOperator,
     StateProvider,
-    readdress,
     take_inventory,
 )
+from airflow_provider.runtime.checkpoint.operators import readdress
 from airflow_provider.runtime.errors import (
     CorruptDocumentError,
     MissingStateError,

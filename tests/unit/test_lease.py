@@ -18,6 +18,7 @@ from airflow_provider.runtime.errors import (
     LeaseHeldError,
     LeaseLostError,
 )
+from airflow_provider.runtime.host import ProcessIdentity, identify
 from airflow_provider.runtime.jobdir import JobDirectory
 from airflow_provider.runtime.lease import Lease, LeaseObserver, Liveness, settle_free
 from airflow_provider.runtime.leaserecords import (
@@ -26,7 +27,6 @@ from airflow_provider.runtime.leaserecords import (
     has_ended,
     last_token,
 )
-from airflow_provider.runtime.process import ProcessIdentity, identify
 from tests.unit.jobs import a_final
 from tests.unit.support import FakeClock, take_lease
 

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from airflow_provider.runtime.checkpoint import DrainStep
-from airflow_provider.runtime.errors import IllegalTransitionError
-from airflow_provider.runtime.failures import Failure, FailureClass
-from airflow_provider.runtime.lifecycle import (
+from airflow_provider.runtime.checkpoint.steps import DrainStep
+from airflow_provider.runtime.errors import Failure, FailureClass, IllegalTransitionError
+from airflow_provider.runtime.lifecycle.machine import Lifecycle
+from airflow_provider.runtime.lifecycle.words import (
     AtEnd,
     CallFinish,
     CancelRequested,
@@ -24,7 +24,6 @@ from airflow_provider.runtime.lifecycle import (
     HaltQuery,
     IntentStored,
     JobPhase,
-    Lifecycle,
     PlanDrain,
     PublishEpochs,
     PutFinal,

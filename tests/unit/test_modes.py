@@ -8,11 +8,12 @@ import pytest
 
 from airflow_provider.runtime.asking import Plan
 from airflow_provider.runtime.errors import EXIT_USAGE, ConfigError
-from airflow_provider.runtime.lifecycle import AtEnd
+from airflow_provider.runtime.lifecycle.words import AtEnd
 from airflow_provider.runtime.modes import check_batch, find_objections, wanted_mode
-from airflow_provider.runtime.queries import QueryDefinition
-from airflow_provider.runtime.sinks import files, native
-from airflow_provider.runtime.sources import SourceDefinition
+from airflow_provider.runtime.queries.definition import QueryDefinition
+from airflow_provider.runtime.sinks.files import files
+from airflow_provider.runtime.sinks.native import native
+from airflow_provider.runtime.sources.definition import SourceDefinition
 from tests.unit.support import FakeSink
 
 TO_THE_END = Plan("end", AtEnd.DRAIN)

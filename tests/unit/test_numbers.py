@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_provider.runtime.checkpoint import describe_checkpoint
-from airflow_provider.runtime.numbers import number_in, numbers_in
-from airflow_provider.runtime.sinks import EpochRecords
+from airflow_provider.runtime.checkpoint.report import describe_checkpoint
+from airflow_provider.runtime.names import number_in, numbers_in
+from airflow_provider.runtime.sinks.records import EpochRecords
 from airflow_provider.runtime.topologies import kept_topology
 from tests.unit.jobs import HandMadeJob, an_attempt
 from tests.unit.support import QUERY_ID

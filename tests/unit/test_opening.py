@@ -9,11 +9,17 @@ import fsspec
 import pytest
 
 from airflow_provider.runtime.errors import EXIT_USAGE, ConfigError, UnsupportedStorageError
-from airflow_provider.runtime.storage import local_path_of, open_storage, supported_schemes
 from airflow_provider.runtime.storage.local import LocalStorage
 from airflow_provider.runtime.storage.memory import MemoryStorage
 from airflow_provider.runtime.storage.objects import ObjectStorage
-from airflow_provider.runtime.storage.opening import has_escapes, open_objects, spark_url
+from airflow_provider.runtime.storage.opening import (
+    has_escapes,
+    local_path_of,
+    open_objects,
+    open_storage,
+    spark_url,
+    supported_schemes,
+)
 from tests.contract.conftest import forget_clients
 
 AZURE = "container@account.dfs.core.windows.net"

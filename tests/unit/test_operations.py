@@ -6,9 +6,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from airflow_provider.runtime.checkpoint import CheckpointLogs
+from airflow_provider.runtime.checkpoint.logs import CheckpointLogs
 from airflow_provider.runtime.requests import Inbox
-from airflow_provider.runtime.sinks import EpochCommitter, EpochRecords, FilesSink, Staged
+from airflow_provider.runtime.sinks.epochs import EpochCommitter
+from airflow_provider.runtime.sinks.files import FilesSink
+from airflow_provider.runtime.sinks.protocol import Staged
+from airflow_provider.runtime.sinks.records import EpochRecords
 from tests.unit.counting import CountingStorage
 from tests.unit.support import (
     QUERY_ID,
@@ -23,7 +26,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from airflow_provider.runtime.lease import Lease
-    from airflow_provider.runtime.sinks import EpochId
+    from airflow_provider.runtime.sinks.protocol import EpochId
 
 
 class WrittenFiles(FilesSink):

@@ -7,7 +7,8 @@ from py4j.protocol import Py4JError
 
 from airflow_provider.runtime.asking import Ask, parse_target_batch_time
 from airflow_provider.runtime.errors import ConfigError
-from airflow_provider.runtime.queries import Pacemaker, QueryDefinition
+from airflow_provider.runtime.queries.definition import QueryDefinition
+from airflow_provider.runtime.queries.pacemaker import Pacemaker
 from airflow_provider.runtime.queries.pacing import (
     Limit,
     Load,
@@ -15,7 +16,7 @@ from airflow_provider.runtime.queries.pacing import (
     Verdict,
     next_pace,
 )
-from airflow_provider.runtime.sources import SourceDefinition
+from airflow_provider.runtime.sources.definition import SourceDefinition
 
 TARGET_S = 10.0
 ROWS = Limit(1000, "rows")

@@ -10,7 +10,7 @@ import pytest
 
 from airflow_provider.runtime import restore as restore_module
 from airflow_provider.runtime.asking import check_not_rewound
-from airflow_provider.runtime.checkpoint import Topology
+from airflow_provider.runtime.checkpoint.topology import Topology
 from airflow_provider.runtime.errors import (
     CheckpointError,
     ConfigError,

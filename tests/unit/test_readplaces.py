@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from airflow_provider.runtime.readplaces import ReadPlace
-from airflow_provider.runtime.sources import SourceDefinition
+from airflow_provider.runtime.sources.definition import SourceDefinition
 
 
 def read(file_format="csv", path="/data/a", name="events", **options):

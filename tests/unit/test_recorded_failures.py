@@ -8,7 +8,9 @@ import types
 
 import pytest
 
-from airflow_provider.runtime.failures import FailureClass, Marks, classify, fails_as
+from airflow_provider.runtime.errors import FailureClass
+from airflow_provider.runtime.failures.classify import classify
+from airflow_provider.runtime.failures.marks import Marks, fails_as
 from tests.unit.recorded_failures import RECORDED, JavaThrowable, recorded
 
 NON_RECOVERABLE, DATA_MISSING, ENVIRONMENT = (

@@ -6,7 +6,7 @@ import datetime as dt
 
 import pytest
 
-from airflow_provider.runtime.failures import Failure, FailureClass
+from airflow_provider.runtime.errors import Failure, FailureClass
 from airflow_provider.runtime.jobdir import FAILED, FINISHED, JobDirectory
 from airflow_provider.runtime.recording import end_attempt
 from airflow_provider.runtime.storage.local import LocalStorage

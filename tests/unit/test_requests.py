@@ -8,7 +8,7 @@ import pytest
 
 from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.jobdir import JobDirectory, RequestRecord
-from airflow_provider.runtime.lifecycle import CancelRequested, JobPhase
+from airflow_provider.runtime.lifecycle.words import CancelRequested, JobPhase
 from airflow_provider.runtime.requests import (
     STOP,
     Inbox,
@@ -19,7 +19,7 @@ from airflow_provider.runtime.requests import (
     put_request,
     reply,
 )
-from airflow_provider.runtime.stopping import StopDesk
+from airflow_provider.runtime.stopping.desk import StopDesk
 from tests.unit.counting import CountingStorage
 
 

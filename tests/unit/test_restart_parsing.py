@@ -7,13 +7,12 @@ import re
 import pytest
 
 from airflow_provider.runtime.errors import ConfigError
-from airflow_provider.runtime.restarting import (
+from airflow_provider.runtime.restarting.parsing import default_restart, parse_restart
+from airflow_provider.runtime.restarting.strategies import (
     ExponentialDelay,
     FailureRate,
     FixedDelay,
     NoRestart,
-    default_restart,
-    parse_restart,
 )
 
 

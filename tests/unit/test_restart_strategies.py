@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from airflow_provider.runtime.restarting import (
+from airflow_provider.runtime.restarting.strategies import (
     ExponentialDelay,
     FailureRate,
     FixedDelay,

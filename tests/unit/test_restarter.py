@@ -10,27 +10,22 @@ from types import SimpleNamespace
 import pytest
 
 from airflow_provider.runtime.asking import Ask
-from airflow_provider.runtime.errors import ConfigError
-from airflow_provider.runtime.failures import Failure, FailureClass, classify
+from airflow_provider.runtime.errors import ConfigError, Failure, FailureClass
+from airflow_provider.runtime.failures.classify import classify
 from airflow_provider.runtime.jobdir import JobDirectory
-from airflow_provider.runtime.lifecycle import (
+from airflow_provider.runtime.lifecycle.machine import Lifecycle
+from airflow_provider.runtime.lifecycle.words import (
     AtEnd,
     Failed,
-    Lifecycle,
     QueryEnded,
     QueryFailed,
     Started,
     Stop,
     StopRequested,
 )
-from airflow_provider.runtime.restarting import (
-    Edge,
-    ExponentialDelay,
-    Failover,
-    FixedDelay,
-    Restarter,
-    edges_of,
-)
+from airflow_provider.runtime.restarting.regions import Edge, Failover
+from airflow_provider.runtime.restarting.restarter import Restarter, edges_of
+from airflow_provider.runtime.restarting.strategies import ExponentialDelay, FixedDelay
 from airflow_provider.runtime.storage.local import LocalStorage
 from tests.unit.jobs import an_attempt
 from tests.unit.recorded_failures import recorded

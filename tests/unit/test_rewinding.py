@@ -18,8 +18,8 @@ from airflow_provider.runtime.errors import (
     TakeBackError,
     UnknownJobError,
 )
+from airflow_provider.runtime.host import ProcessIdentity
 from airflow_provider.runtime.jobdir import JobDirectory
-from airflow_provider.runtime.process import ProcessIdentity
 from airflow_provider.runtime.restore import restore_job, rewind_job
 from airflow_provider.runtime.rewinding import (
     Rewind,
@@ -37,9 +37,11 @@ from airflow_provider.runtime.savepoint import (
     take_savepoint,
 )
 from airflow_provider.runtime.savepoint.claims import ClaimRecord
-from airflow_provider.runtime.sinks import EpochCommitter, EpochRecords, folding, native
+from airflow_provider.runtime.sinks import folding
+from airflow_provider.runtime.sinks.epochs import EpochCommitter
+from airflow_provider.runtime.sinks.native import native
 from airflow_provider.runtime.sinks.protocol import OpenFence
-from airflow_provider.runtime.sinks.records import HistoryRecord
+from airflow_provider.runtime.sinks.records import EpochRecords, HistoryRecord
 from airflow_provider.runtime.sinks.written import output_of
 from tests.unit.jobs import a_run
 from tests.unit.support import QUERY_ID, EpochBench, FakeFrame, FakeSink, SparkCheckpoint, counted

@@ -21,7 +21,7 @@ from airflow_provider.runtime.errors import (
     SavepointError,
     UnknownJobError,
 )
-from airflow_provider.runtime.process import ProcessIdentity
+from airflow_provider.runtime.host import ProcessIdentity
 from airflow_provider.runtime.restore import restore_job
 from airflow_provider.runtime.savepoint import (
     Retention,

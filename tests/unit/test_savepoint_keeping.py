@@ -11,7 +11,7 @@ import pytest
 
 from airflow_provider.runtime.clock import to_iso
 from airflow_provider.runtime.errors import ConfigError, SavepointBusyError, UnknownJobError
-from airflow_provider.runtime.process import ProcessIdentity
+from airflow_provider.runtime.host import ProcessIdentity
 from airflow_provider.runtime.savepoint import (
     Retention,
     collect_garbage,

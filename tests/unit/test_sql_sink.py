@@ -29,13 +29,13 @@ from airflow_provider.runtime.errors import (
 )
 from airflow_provider.runtime.sinks import folding
 from airflow_provider.runtime.sinks.protocol import Committable, EpochId
-from airflow_provider.runtime.sinks.sql import SqlSink, sql
 from airflow_provider.runtime.sinks.sql.columns import (
     TargetColumn,
     columns_for,
     is_compatible,
     is_own_type,
 )
+from airflow_provider.runtime.sinks.sql.sink import SqlSink, sql
 from tests.unit.sql_support import (
     QUERY_ID,
     SCHEMA,

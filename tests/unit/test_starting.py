@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from airflow_provider.runtime import cli
-from airflow_provider.runtime.checkpoint import OperatorShape, Topology
+from airflow_provider.runtime.checkpoint.topology import OperatorShape, Topology
 from airflow_provider.runtime.errors import EXIT_OK, EXIT_USAGE, CheckpointError, ConfigError
 from airflow_provider.runtime.jobdir import JobDirectory
 from airflow_provider.runtime.savepoint import (

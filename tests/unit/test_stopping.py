@@ -16,11 +16,12 @@ from airflow_provider.runtime.errors import (
 )
 from airflow_provider.runtime.jobdir import JobDirectory, JobRecord
 from airflow_provider.runtime.lease import LeaseObserver
-from airflow_provider.runtime.lifecycle import AtEnd, JobPhase, Stop
+from airflow_provider.runtime.lifecycle.words import AtEnd, JobPhase, Stop
 from airflow_provider.runtime.requests import STOP, pending_requests, put_request, read_reply, reply
 from airflow_provider.runtime.savepoint import open_savepoint
-from airflow_provider.runtime.stopping import StopDesk, request_stop, savepoint_address
 from airflow_provider.runtime.stopping import desk as desk_module
+from airflow_provider.runtime.stopping.calling import request_stop, savepoint_address
+from airflow_provider.runtime.stopping.desk import StopDesk
 from tests.unit.support import EpochBench, FakeFrame, FakeSink, counted, take_lease
 
 KEEP = Stop(AtEnd.SUSPEND, savepoint=False)

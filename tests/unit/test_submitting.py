@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 
 from airflow_provider.runtime.clock import SystemClock
+from airflow_provider.runtime.host import ProcessIdentity
 from airflow_provider.runtime.jobdir import JobDirectory
-from airflow_provider.runtime.process import ProcessIdentity
 from airflow_provider.runtime.reconciling import Action, reconcile
 from airflow_provider.runtime.storage.local import LocalStorage
 from airflow_provider.runtime.submissions import SubmissionRecord

@@ -10,8 +10,9 @@ import pytest
 from airflow_provider.runtime.errors import CheckpointError
 from airflow_provider.runtime.handover import describe_running
 from airflow_provider.runtime.health import Limits
-from airflow_provider.runtime.lease import LeaseRecord, Liveness
-from airflow_provider.runtime.process import ProcessIdentity
+from airflow_provider.runtime.host import ProcessIdentity
+from airflow_provider.runtime.lease import Liveness
+from airflow_provider.runtime.leaserecords import LeaseRecord
 from airflow_provider.runtime.supervising import Supervision, look_at_query, progress_of_driver
 from airflow_provider.runtime.watching import View
 from tests.unit.jobs import NOW, HandMadeJob, a_progress, an_attempt

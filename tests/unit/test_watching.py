@@ -12,9 +12,10 @@ from types import SimpleNamespace
 import pytest
 
 from airflow_provider.runtime.errors import CheckpointError
+from airflow_provider.runtime.host import ProcessIdentity, identify, identify_this
 from airflow_provider.runtime.jobdir import CANCELLED, FAILED, RunDirectory
-from airflow_provider.runtime.lease import LeaseRecord, Liveness
-from airflow_provider.runtime.process import ProcessIdentity, identify, identify_this
+from airflow_provider.runtime.lease import Liveness
+from airflow_provider.runtime.leaserecords import LeaseRecord
 from airflow_provider.runtime.submissions import ProcessRecord
 from airflow_provider.runtime.watching import (
     LIFE_S,

@@ -16,7 +16,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from airflow_provider.runtime.errors import CorruptDocumentError, UnknownFormatError
-from airflow_provider.runtime.typed import read_json
+from airflow_provider.runtime.typed_json import read_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

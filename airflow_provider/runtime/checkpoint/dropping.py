@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING
 from airflow_provider.runtime.checkpoint.logs import CheckpointLogs, with_state_ids
 from airflow_provider.runtime.checkpoint.operators import renumber
 from airflow_provider.runtime.checkpoint.topology import Topology
-from airflow_provider.runtime.numbers import numbers_in
+from airflow_provider.runtime.names import numbers_in
 from airflow_provider.runtime.storage.copies import copy_files
 from airflow_provider.runtime.storage.trees import files_under
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
-    from airflow_provider.runtime.storage import Storage
+    from airflow_provider.runtime.storage.base import Storage
 
 
 def numbers_after(numbers: Collection[int], dropped: Collection[int]) -> dict[int, int]:

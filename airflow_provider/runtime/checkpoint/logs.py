@@ -26,13 +26,13 @@ from airflow_provider.runtime.errors import (
     CorruptDocumentError,
     UnknownFormatError,
 )
-from airflow_provider.runtime.numbers import numbers_in
-from airflow_provider.runtime.typed import Mismatch, decode, read_json
+from airflow_provider.runtime.names import numbers_in
+from airflow_provider.runtime.typed_json import Mismatch, decode, read_json
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from airflow_provider.runtime.storage import Storage
+    from airflow_provider.runtime.storage.base import Storage
 
 _VERSIONS = frozenset({"v1", "v2"})
 # Spark plans a restart with the first of these that the offset log has.

@@ -20,11 +20,11 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider.runtime.errors import CorruptDocumentError, UnknownFormatError
-from airflow_provider.runtime.numbers import numbers_in
-from airflow_provider.runtime.typed import read_json
+from airflow_provider.runtime.names import numbers_in
+from airflow_provider.runtime.typed_json import read_json
 
 if TYPE_CHECKING:
-    from airflow_provider.runtime.storage import Storage
+    from airflow_provider.runtime.storage.base import Storage
 
 _VERSIONS = frozenset({"v1", "v2"})
 _PROPERTIES = "operatorPropertiesJson"

@@ -8,10 +8,10 @@ from airflow_provider.runtime.checkpoint.logs import CheckpointLogs
 from airflow_provider.runtime.checkpoint.steps import is_of_drain
 from airflow_provider.runtime.clock import millis_to_iso
 from airflow_provider.runtime.errors import UnknownJobError
-from airflow_provider.runtime.numbers import numbers_in
+from airflow_provider.runtime.names import numbers_in
 
 if TYPE_CHECKING:
-    from airflow_provider.runtime.storage import Storage
+    from airflow_provider.runtime.storage.base import Storage
 
 _SHOWN_BATCHES = 10
 

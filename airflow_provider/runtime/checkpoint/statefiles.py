@@ -24,8 +24,8 @@ import zipfile
 from typing import TYPE_CHECKING
 
 from airflow_provider.runtime.errors import CorruptDocumentError, UnknownFormatError
-from airflow_provider.runtime.numbers import number_in
-from airflow_provider.runtime.typed import read_json
+from airflow_provider.runtime.names import number_in
+from airflow_provider.runtime.typed_json import read_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

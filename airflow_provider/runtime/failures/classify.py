@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from airflow_provider.runtime.errors import (
     ConfigError,
+    Failure,
+    FailureClass,
     OutageError,
     RunFailedError,
     SparkStreamError,
+    first_line,
 )
 from airflow_provider.runtime.failures.causes import causes_of, text_of
-from airflow_provider.runtime.failures.failure import Failure, FailureClass, first_line
 from airflow_provider.runtime.failures.marks import Marks
 from airflow_provider.runtime.failures.rules import (
     JVM_GONE,

@@ -6,8 +6,7 @@ import dataclasses
 import re
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from airflow_provider.runtime.errors import ConfigError
-from airflow_provider.runtime.failures.failure import FailureClass
+from airflow_provider.runtime.errors import ConfigError, FailureClass
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping

@@ -71,7 +71,7 @@ from airflow_provider.runtime.lifecycle.words import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
 
-    from airflow_provider.runtime.failures import Failure
+    from airflow_provider.runtime.errors import Failure
 
 # The one table of moves; anything else is a bug of ours.
 _MOVES: Final[Mapping[JobPhase, frozenset[JobPhase]]] = {

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
     from airflow_provider.runtime.checkpoint.steps import DrainStep
-    from airflow_provider.runtime.failures import Failure
+    from airflow_provider.runtime.errors import Failure
 
 
 class JobPhase(str, enum.Enum):

@@ -7,15 +7,15 @@ import uuid
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider.runtime.queries.batchplan import BatchExecution
-from airflow_provider.runtime.sinks import NativeEpochs
+from airflow_provider.runtime.sinks.native import NativeEpochs
 
 if TYPE_CHECKING:
     import threading
 
-    from airflow_provider.runtime.checkpoint import CommitLog
-    from airflow_provider.runtime.lifecycle import Run
+    from airflow_provider.runtime.checkpoint.commitlog import CommitLog
+    from airflow_provider.runtime.lifecycle.words import Run
     from airflow_provider.runtime.queries.definition import QueryDefinition
-    from airflow_provider.runtime.sinks import EpochCommitter
+    from airflow_provider.runtime.sinks.epochs import EpochCommitter
 
 log = logging.getLogger(__name__)
 

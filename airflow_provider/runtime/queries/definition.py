@@ -6,7 +6,8 @@ import dataclasses
 import functools
 from typing import TYPE_CHECKING, Final
 
-from airflow_provider.runtime.checkpoint import Topology, provider_name
+from airflow_provider.runtime.checkpoint.inventory import provider_name
+from airflow_provider.runtime.checkpoint.topology import Topology
 from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.markers import is_marker, marker_name
 from airflow_provider.runtime.queries.plan import (
@@ -15,16 +16,17 @@ from airflow_provider.runtime.queries.plan import (
     source_names,
     stateful_operators,
 )
-from airflow_provider.runtime.sources import UNKNOWN_FORMAT, SourceDefinition
-from airflow_provider.runtime.storage import local_path_of
+from airflow_provider.runtime.sources.definition import UNKNOWN_FORMAT, SourceDefinition
+from airflow_provider.runtime.storage.opening import local_path_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from pyspark.sql import DataFrame
 
-    from airflow_provider.runtime.checkpoint import OperatorShape
-    from airflow_provider.runtime.sinks import NativeSink, Sink
+    from airflow_provider.runtime.checkpoint.topology import OperatorShape
+    from airflow_provider.runtime.sinks.native import NativeSink
+    from airflow_provider.runtime.sinks.protocol import Sink
 
 _BY_CLOCK: Final = frozenset(
     {

@@ -16,7 +16,7 @@ import dataclasses
 import logging
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider.runtime.durations import parse_duration
+from airflow_provider.runtime.clock import parse_duration
 from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.markers import END_MS, is_marker, put_marker
 from airflow_provider.runtime.queries.plan import ADAPTIVE, items, leaves, rows_of
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from airflow_provider.runtime.clock import Clock
     from airflow_provider.runtime.queries.definition import QueryDefinition
-    from airflow_provider.runtime.sources import SourceDefinition
+    from airflow_provider.runtime.sources.definition import SourceDefinition
 
 log = logging.getLogger(__name__)
 

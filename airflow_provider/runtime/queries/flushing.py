@@ -20,7 +20,7 @@ from airflow_provider.runtime.queries.state import (
     read_state_operators,
     reported_state,
 )
-from airflow_provider.runtime.storage import spark_url
+from airflow_provider.runtime.storage.opening import spark_url
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from airflow_provider.runtime.queries.definition import QueryDefinition
     from airflow_provider.runtime.queries.running import RunningQuery
     from airflow_provider.runtime.queries.state import StateOperator
-    from airflow_provider.runtime.storage import Storage
+    from airflow_provider.runtime.storage.base import Storage
 
 log = logging.getLogger(__name__)
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from airflow_provider.runtime.checkpoint import OperatorShape
+from airflow_provider.runtime.checkpoint.topology import OperatorShape
 from airflow_provider.runtime.markers import is_marker
-from airflow_provider.runtime.sources import SOURCE_OPTION
+from airflow_provider.runtime.sources.definition import SOURCE_OPTION
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

@@ -18,7 +18,7 @@ from airflow_provider.runtime.queries.plan import items, rows_of, source_scans
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from airflow_provider.runtime.sources import SourceDefinition
+    from airflow_provider.runtime.sources.definition import SourceDefinition
 
 log = logging.getLogger(__name__)
 

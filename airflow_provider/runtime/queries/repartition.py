@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from airflow_provider.runtime.checkpoint import CheckpointLogs
+    from airflow_provider.runtime.checkpoint.logs import CheckpointLogs
 
 log = logging.getLogger(__name__)
 

@@ -21,9 +21,8 @@ from airflow_provider.runtime.queries.state import as_stored_option, prepare_sta
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from airflow_provider.runtime.checkpoint import CheckpointLogs
-    from airflow_provider.runtime.checkpoint.logs import StateIds
-    from airflow_provider.runtime.storage import Storage
+    from airflow_provider.runtime.checkpoint.logs import CheckpointLogs, StateIds
+    from airflow_provider.runtime.storage.base import Storage
 
 log = logging.getLogger(__name__)
 

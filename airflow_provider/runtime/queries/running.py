@@ -10,10 +10,10 @@ import threading
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider.runtime.errors import MissingInputError
-from airflow_provider.runtime.lifecycle import Run
+from airflow_provider.runtime.lifecycle.words import Run
 from airflow_provider.runtime.queries.plan import count_input_rows, count_late_rows, missing_files
 from airflow_provider.runtime.queries.readlimits import asked_once
-from airflow_provider.runtime.sinks import NativeEpochs
+from airflow_provider.runtime.sinks.native import NativeEpochs
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-    from airflow_provider.runtime.checkpoint import CheckpointLogs
+    from airflow_provider.runtime.checkpoint.logs import CheckpointLogs
     from airflow_provider.runtime.clock import Clock
     from airflow_provider.runtime.queries.definition import QueryDefinition
     from airflow_provider.runtime.queries.eventtimes import EventTimes
     from airflow_provider.runtime.queries.pacemaker import Pacemaker
-    from airflow_provider.runtime.sinks import EpochCommitter
+    from airflow_provider.runtime.sinks.epochs import EpochCommitter
 
 log = logging.getLogger(__name__)
 

@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from airflow_provider.runtime.durations import parse_duration
+from airflow_provider.runtime.clock import parse_duration
 from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.restarting.strategies import (
     INFINITE,

@@ -7,7 +7,7 @@ import logging
 import random
 from typing import TYPE_CHECKING, Final
 
-from airflow_provider.runtime.lifecycle import Failed, JobPhase, QueryFailed, QueryPhase
+from airflow_provider.runtime.lifecycle.words import Failed, JobPhase, QueryFailed, QueryPhase
 from airflow_provider.runtime.restarting.parsing import default_restart
 from airflow_provider.runtime.restarting.regions import Edge, failover_scope
 from airflow_provider.runtime.restarting.strategies import RestartState
@@ -17,11 +17,13 @@ if TYPE_CHECKING:
 
     from airflow_provider.runtime.asking import Ask
     from airflow_provider.runtime.clock import Clock
-    from airflow_provider.runtime.failures import Failure
+    from airflow_provider.runtime.errors import Failure
     from airflow_provider.runtime.jobdir import AttemptRecord, RunDirectory
-    from airflow_provider.runtime.lifecycle import Lifecycle
+    from airflow_provider.runtime.lifecycle.machine import Lifecycle
     from airflow_provider.runtime.preparing import DeclaredJob
-    from airflow_provider.runtime.queries import BatchQuery, QueryDefinition, RunningQuery
+    from airflow_provider.runtime.queries.batch import BatchQuery
+    from airflow_provider.runtime.queries.definition import QueryDefinition
+    from airflow_provider.runtime.queries.running import RunningQuery
     from airflow_provider.runtime.restarting.regions import FailoverScope
 
 log = logging.getLogger(__name__)

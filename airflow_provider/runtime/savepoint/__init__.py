@@ -1,5 +1,6 @@
 """Savepoints: taken from outside without a pause, restored anywhere, kept and disposed of."""
 
+from airflow_provider.runtime.errors import refusing
 from airflow_provider.runtime.places import RestoreRecord
 from airflow_provider.runtime.savepoint.anew import check_not_parted, check_not_parted_in
 from airflow_provider.runtime.savepoint.catalog import (
@@ -23,7 +24,6 @@ from airflow_provider.runtime.savepoint.records import (
     SERIES,
     SavepointRecord,
 )
-from airflow_provider.runtime.savepoint.refusing import refusing
 from airflow_provider.runtime.savepoint.repartitioning import (
     Repartition,
     check_partitions,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider.runtime.checkpoint import CheckpointLogs
+from airflow_provider.runtime.checkpoint.logs import CheckpointLogs
 from airflow_provider.runtime.errors import ConfigError, TakeBackError
 from airflow_provider.runtime.savepoint.restores import Restores
 from airflow_provider.runtime.sinks.records import EpochRecords, query_ids

@@ -12,17 +12,17 @@ from airflow_provider.runtime.errors import (
     ConfigError,
     UnknownJobError,
     UnsupportedVersionError,
+    refusing,
 )
 from airflow_provider.runtime.savepoint.claims import ClaimRecord, claim_names, last_claim
 from airflow_provider.runtime.savepoint.records import MANIFEST, SavepointRecord
-from airflow_provider.runtime.savepoint.refusing import refusing
-from airflow_provider.runtime.storage import local_path_of, open_storage
+from airflow_provider.runtime.storage.opening import local_path_of, open_storage
 from airflow_provider.runtime.storage.trees import folders_in
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from airflow_provider.runtime.storage import Storage
+    from airflow_provider.runtime.storage.base import Storage
 
 _JOBS: Final = frozenset({"job.json", "leases", "runs"})
 """One of these makes a folder a job directory, in which no savepoint is looked for or removed."""

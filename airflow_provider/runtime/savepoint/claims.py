@@ -21,15 +21,16 @@ from typing import TYPE_CHECKING, Final
 
 from airflow_provider.runtime.clock import from_iso, to_iso
 from airflow_provider.runtime.errors import ConfigError, SavepointBusyError
-from airflow_provider.runtime.process import ProcessIdentity, identify_this
-from airflow_provider.runtime.storage import Document, local_path_of
-from airflow_provider.runtime.typed import IsoTime, Positive
+from airflow_provider.runtime.host import ProcessIdentity, identify_this
+from airflow_provider.runtime.storage.documents import Document
+from airflow_provider.runtime.storage.opening import local_path_of
+from airflow_provider.runtime.typed_json import IsoTime, Positive
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator
 
     from airflow_provider.runtime.clock import Clock
-    from airflow_provider.runtime.storage import Storage
+    from airflow_provider.runtime.storage.base import Storage
 
 TAKE: Final = "take"
 REMOVE: Final = "remove"

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from airflow_provider.runtime.checkpoint import CheckpointLogs
+from airflow_provider.runtime.checkpoint.logs import CheckpointLogs
 from airflow_provider.runtime.drains import drain_intent
 from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.runs import recent_runs
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from airflow_provider.runtime.clock import Clock
     from airflow_provider.runtime.jobdir import JobDirectory
     from airflow_provider.runtime.places import RestoreRecord
-    from airflow_provider.runtime.queries import QueryDefinition
+    from airflow_provider.runtime.queries.definition import QueryDefinition
     from airflow_provider.runtime.savepoint.catalog import Savepoint
     from airflow_provider.runtime.sinks.protocol import Fence
 

@@ -6,12 +6,12 @@ import dataclasses
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from airflow_provider.runtime.checkpoint import mismatches
+from airflow_provider.runtime.checkpoint.topology import mismatches
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
 
-    from airflow_provider.runtime.checkpoint import Topology
+    from airflow_provider.runtime.checkpoint.topology import Topology
 
 
 @dataclasses.dataclass(frozen=True)

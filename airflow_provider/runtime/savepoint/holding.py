@@ -8,17 +8,17 @@ import logging
 from typing import TYPE_CHECKING
 
 from airflow_provider.runtime import failpoints
+from airflow_provider.runtime.errors import refusing
 from airflow_provider.runtime.savepoint.catalog import Savepoint, open_savepoint
 from airflow_provider.runtime.savepoint.claims import REMOVE, busy, last_claim, put_reader
-from airflow_provider.runtime.savepoint.refusing import refusing
-from airflow_provider.runtime.storage import open_storage
+from airflow_provider.runtime.storage.opening import open_storage
 from airflow_provider.runtime.storage.trees import remove_if_empty
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from airflow_provider.runtime.clock import Clock
-    from airflow_provider.runtime.storage import Storage
+    from airflow_provider.runtime.storage.base import Storage
 
 log = logging.getLogger(__name__)
 

@@ -23,7 +23,12 @@ from typing import TYPE_CHECKING, Protocol
 
 from airflow_provider.runtime import failpoints
 from airflow_provider.runtime.clock import Clock, SystemClock, from_iso
-from airflow_provider.runtime.errors import CheckpointError, ConfigError, SavepointBusyError
+from airflow_provider.runtime.errors import (
+    CheckpointError,
+    ConfigError,
+    SavepointBusyError,
+    refusing,
+)
 from airflow_provider.runtime.savepoint.catalog import (
     Leftover,
     Savepoint,
@@ -48,15 +53,14 @@ from airflow_provider.runtime.savepoint.claims import (
     withdraw,
 )
 from airflow_provider.runtime.savepoint.records import MANIFEST, check_origin
-from airflow_provider.runtime.savepoint.refusing import refusing
-from airflow_provider.runtime.storage import local_path_of, open_storage
+from airflow_provider.runtime.storage.opening import local_path_of, open_storage
 from airflow_provider.runtime.storage.trees import files_under, remove_if_empty, remove_tree
 
 if TYPE_CHECKING:
     import datetime as dt
     from collections.abc import Collection, Iterable, Sequence
 
-    from airflow_provider.runtime.storage import Storage
+    from airflow_provider.runtime.storage.base import Storage
 
 log = logging.getLogger(__name__)
 

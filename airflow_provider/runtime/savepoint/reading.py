@@ -7,15 +7,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from airflow_provider.runtime.checkpoint import OffsetEntry
+from airflow_provider.runtime.checkpoint.logs import OffsetEntry
 from airflow_provider.runtime.errors import CheckpointError
-from airflow_provider.runtime.storage import open_storage
+from airflow_provider.runtime.storage.opening import open_storage
 from airflow_provider.runtime.storage.trees import link_on_way
 
 if TYPE_CHECKING:
     from airflow_provider.runtime.savepoint.catalog import Savepoint
     from airflow_provider.runtime.savepoint.records import SavedFile
-    from airflow_provider.runtime.storage import Storage
+    from airflow_provider.runtime.storage.base import Storage
 
 
 def folder_of(place: Storage, name: str, holder: str | None) -> Storage:

@@ -20,13 +20,12 @@ import dataclasses
 import json
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypedDict
 
-from airflow_provider.runtime.checkpoint import Mark, OperatorShape, Topology
-from airflow_provider.runtime.checkpoint.marks import AnyMark, SourceMark  # noqa: TC001 - what it is read by
+from airflow_provider.runtime.checkpoint.marks import AnyMark, Mark, SourceMark
+from airflow_provider.runtime.checkpoint.topology import OperatorShape, Topology
 from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.readplaces import ReadPlaceValues  # noqa: TC001 - the same
-from airflow_provider.runtime.storage import Document
-from airflow_provider.runtime.storage.documents import MIB
-from airflow_provider.runtime.typed import Batch, IsoTime, Name, NonNegative, RelativePath
+from airflow_provider.runtime.storage.documents import MIB, Document
+from airflow_provider.runtime.typed_json import Batch, IsoTime, Name, NonNegative, RelativePath
 
 if TYPE_CHECKING:
     import builtins

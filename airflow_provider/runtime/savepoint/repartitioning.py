@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from airflow_provider.runtime.checkpoint import CheckpointLogs, has_one_partition
+from airflow_provider.runtime.checkpoint.logs import CheckpointLogs
+from airflow_provider.runtime.checkpoint.operators import has_one_partition
 from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.savepoint.reading import read_saved, saved_offsets
-from airflow_provider.runtime.storage import open_storage
+from airflow_provider.runtime.storage.opening import open_storage
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -6,7 +6,7 @@ import dataclasses
 import logging
 from typing import TYPE_CHECKING
 
-from airflow_provider.runtime.checkpoint import CheckpointLogs
+from airflow_provider.runtime.checkpoint.logs import CheckpointLogs
 from airflow_provider.runtime.clock import Clock, to_iso
 from airflow_provider.runtime.errors import CheckpointError, LeaseLostError
 from airflow_provider.runtime.jobdir import RewoundRecord

@@ -31,7 +31,8 @@ import uuid
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider.runtime import failpoints
-from airflow_provider.runtime.checkpoint import CheckpointLogs, readdress
+from airflow_provider.runtime.checkpoint.logs import CheckpointLogs
+from airflow_provider.runtime.checkpoint.operators import readdress
 from airflow_provider.runtime.clock import Clock, to_iso
 from airflow_provider.runtime.drains import (
     DrainIntent,
@@ -43,13 +44,13 @@ from airflow_provider.runtime.errors import (
     ConfigError,
     JobDrainedError,
     RefusedCheckpointError,
+    refusing,
 )
 from airflow_provider.runtime.places import RestoreRecord, place
 from airflow_provider.runtime.savepoint.anew import plan_anew
 from airflow_provider.runtime.savepoint.catalog import open_savepoint
 from airflow_provider.runtime.savepoint.reading import saved_offsets
 from airflow_provider.runtime.savepoint.records import without_checksums
-from airflow_provider.runtime.savepoint.refusing import refusing
 from airflow_provider.runtime.savepoint.repartitioning import (
     Repartition,
     check_repartitionable,
@@ -58,9 +59,8 @@ from airflow_provider.runtime.savepoint.repartitioning import (
 from airflow_provider.runtime.savepoint.restores import Restores, open_restore
 from airflow_provider.runtime.savepoint.verifying import find_damage
 from airflow_provider.runtime.sinks.records import EpochRecords, TakeBackRecord, query_ids
-from airflow_provider.runtime.storage import Storage, open_storage
 from airflow_provider.runtime.storage.copies import copy_files
-from airflow_provider.runtime.storage.opening import spark_url
+from airflow_provider.runtime.storage.opening import open_storage, spark_url
 from airflow_provider.runtime.storage.trees import remove_tree
 from airflow_provider.runtime.topologies import put_topology
 
@@ -71,6 +71,7 @@ if TYPE_CHECKING:
     from airflow_provider.runtime.savepoint.catalog import Savepoint
     from airflow_provider.runtime.savepoint.records import QuerySavepoint, SavedFile
     from airflow_provider.runtime.sinks.protocol import Fence
+    from airflow_provider.runtime.storage.base import Storage
 
 log = logging.getLogger(__name__)
 

@@ -5,33 +5,34 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider.runtime.checkpoint import CheckpointLogs, Topology, marks_of
+from airflow_provider.runtime.checkpoint.logs import CheckpointLogs
+from airflow_provider.runtime.checkpoint.marks import marks_of
+from airflow_provider.runtime.checkpoint.topology import Topology
 from airflow_provider.runtime.drains import (
     EndedSources,
     drain_intent,
     ended_sources,
     sources_end,
 )
-from airflow_provider.runtime.errors import SavepointError, UnknownJobError
+from airflow_provider.runtime.errors import SavepointError, UnknownJobError, refusing
 from airflow_provider.runtime.jobdir import JobDirectory, known_job
 from airflow_provider.runtime.lease import TAKEABLE, LeaseObserver
 from airflow_provider.runtime.names import check_name
 from airflow_provider.runtime.places import place, places
 from airflow_provider.runtime.runs import newest_run
 from airflow_provider.runtime.savepoint.choosing import Seen
-from airflow_provider.runtime.savepoint.refusing import refusing
 from airflow_provider.runtime.savepoint.restores import Restores
 from airflow_provider.runtime.sinks.records import EpochRecords, query_ids
-from airflow_provider.runtime.storage import open_storage
+from airflow_provider.runtime.storage.opening import open_storage
 from airflow_provider.runtime.topologies import kept_topology
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from airflow_provider.runtime.checkpoint import Marks
+    from airflow_provider.runtime.checkpoint.marks import Marks
     from airflow_provider.runtime.clock import Clock
     from airflow_provider.runtime.jobdir import RunRecord
-    from airflow_provider.runtime.storage import Storage
+    from airflow_provider.runtime.storage.base import Storage
 
 
 @dataclasses.dataclass(frozen=True)

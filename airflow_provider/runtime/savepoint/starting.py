@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from airflow_provider.runtime.checkpoint import CheckpointLogs, mismatches
+from airflow_provider.runtime.checkpoint.logs import CheckpointLogs
+from airflow_provider.runtime.checkpoint.topology import mismatches
 from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.readplaces import ReadPlace
 from airflow_provider.runtime.savepoint.catalog import open_savepoint
@@ -20,14 +21,14 @@ from airflow_provider.runtime.savepoint.restoring import (
     check_restorable,
     finish_restore,
 )
-from airflow_provider.runtime.storage import open_storage
+from airflow_provider.runtime.storage.opening import open_storage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from airflow_provider.runtime.clock import Clock
     from airflow_provider.runtime.jobdir import JobDirectory
-    from airflow_provider.runtime.queries import QueryDefinition
+    from airflow_provider.runtime.queries.definition import QueryDefinition
     from airflow_provider.runtime.savepoint.catalog import Savepoint
     from airflow_provider.runtime.savepoint.records import QuerySavepoint
     from airflow_provider.runtime.savepoint.repartitioning import Repartition

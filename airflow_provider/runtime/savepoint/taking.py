@@ -13,18 +13,16 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from airflow_provider.runtime import failpoints
-from airflow_provider.runtime.checkpoint import (
-    Inventory,
-    is_of_drain,
-    readdress,
-    take_inventory,
-)
+from airflow_provider.runtime.checkpoint.inventory import Inventory, take_inventory
+from airflow_provider.runtime.checkpoint.operators import readdress
+from airflow_provider.runtime.checkpoint.steps import is_of_drain
 from airflow_provider.runtime.clock import Clock, SystemClock, millis_to_iso, to_iso
 from airflow_provider.runtime.errors import (
     CheckpointError,
     ConfigError,
     MissingStateError,
     SavepointError,
+    refusing,
 )
 from airflow_provider.runtime.names import check_name
 from airflow_provider.runtime.savepoint.catalog import Savepoint
@@ -46,20 +44,18 @@ from airflow_provider.runtime.savepoint.records import (
     check_origin,
     without_checksums,
 )
-from airflow_provider.runtime.savepoint.refusing import refusing
 from airflow_provider.runtime.savepoint.sharing import Held, held_beside
 from airflow_provider.runtime.savepoint.verifying import VERIFIED_BYTES, find_damage
-from airflow_provider.runtime.storage import open_storage
 from airflow_provider.runtime.storage.copies import copy_files
 from airflow_provider.runtime.storage.folders import WrongSizeError
-from airflow_provider.runtime.storage.opening import spark_url
+from airflow_provider.runtime.storage.opening import open_storage, spark_url
 from airflow_provider.runtime.storage.trees import facts_under, remove_if_empty, remove_tree
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from airflow_provider.runtime.savepoint.sources import Source, SourceQuery
-    from airflow_provider.runtime.storage import Storage
+    from airflow_provider.runtime.storage.base import Storage
     from airflow_provider.runtime.storage.trees import FileFacts
 
 log = logging.getLogger(__name__)

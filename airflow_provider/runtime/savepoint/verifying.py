@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from airflow_provider.runtime.checkpoint import has_hadoop_checksum, has_spark_checksum
+from airflow_provider.runtime.checkpoint.checksums import has_hadoop_checksum, has_spark_checksum
 from airflow_provider.runtime.savepoint.reading import folder_of
-from airflow_provider.runtime.storage import open_storage
+from airflow_provider.runtime.storage.opening import open_storage
 from airflow_provider.runtime.storage.trees import files_under
 
 if TYPE_CHECKING:
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from airflow_provider.runtime.savepoint.catalog import Savepoint
     from airflow_provider.runtime.savepoint.records import QuerySavepoint, SavedFile
-    from airflow_provider.runtime.storage import Storage
+    from airflow_provider.runtime.storage.base import Storage
 
 VERIFIED_BYTES: Final = 4 * 1024 * 1024
 """How much a taker reads again by default: enough for logs, not so much that state shows."""

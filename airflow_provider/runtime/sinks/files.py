@@ -32,8 +32,8 @@ from airflow_provider.runtime.sinks.staging import (
     stage_files,
     staged_epochs,
 )
-from airflow_provider.runtime.storage import local_path_of
 from airflow_provider.runtime.storage.local import make_folder, sync_folder
+from airflow_provider.runtime.storage.opening import local_path_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

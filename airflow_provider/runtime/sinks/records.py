@@ -17,13 +17,15 @@ import re
 from typing import TYPE_CHECKING, TypeVar
 
 from airflow_provider.runtime.errors import CheckpointError, SinkError
-from airflow_provider.runtime.numbers import NUMBER
+from airflow_provider.runtime.names import NUMBER
 from airflow_provider.runtime.shapes import SinkPartValues
-from airflow_provider.runtime.storage import Document, Storage
-from airflow_provider.runtime.typed import Name, NameOrNone, NonNegative
+from airflow_provider.runtime.storage.documents import Document
+from airflow_provider.runtime.typed_json import Name, NameOrNone, NonNegative
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
+
+    from airflow_provider.runtime.storage.base import Storage
 
 Span = tuple[int, int]
 """First and last epoch of a folded document."""

@@ -8,9 +8,9 @@ import uuid
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
-from airflow_provider.runtime.numbers import NUMBER
+from airflow_provider.runtime.names import NUMBER
 from airflow_provider.runtime.sinks.protocol import EpochId
-from airflow_provider.runtime.storage import local_path_of
+from airflow_provider.runtime.storage.opening import local_path_of
 from airflow_provider.runtime.storage.trees import files_under, flush, folders_in, remove_tree
 
 if TYPE_CHECKING:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import random
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
@@ -12,7 +11,6 @@ from airflow_provider.runtime.errors import ConfigError, SinkError, SparkStreamE
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from airflow_provider.runtime.clock import Clock
 
 PARQUET: Final[Mapping[str, str]] = {
     # Table formats know neither INT96, nor the lists and decimals of Spark 1, nor the Julian
@@ -22,34 +20,6 @@ PARQUET: Final[Mapping[str, str]] = {
     "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED",
     "spark.sql.parquet.fieldId.write.enabled": "false",
 }
-_SETTLED_WITHIN_S: Final = 300.0  # other writers may win for this long before a start is failed
-
-
-class Pauses:
-    """The pauses of a writer that lost against another one, and when it gives up.
-
-    Args:
-        clock: time.
-        first_s: the first pause, drawn from its upper half; each next one is twice as long.
-        longest_s: as long as they get.
-    """
-
-    def __init__(self, clock: Clock, *, first_s: float, longest_s: float) -> None:
-        self._clock = clock
-        self._deadline = clock.monotonic() + _SETTLED_WITHIN_S
-        self._next_s = first_s
-        self._longest_s = longest_s
-
-    @property
-    def is_over(self) -> bool:
-        """Return whether others have won for so long that it is time to give up."""
-        return self._clock.monotonic() > self._deadline
-
-    def pause(self) -> None:
-        """Let the others go first."""
-        # Drawn by lot, so that writers that met do not meet again.
-        self._clock.sleep(random.uniform(self._next_s / 2, self._next_s))  # noqa: S311
-        self._next_s = min(2 * self._next_s, self._longest_s)
 
 
 def check_append_only(name: str, output_mode: str) -> None:

@@ -40,13 +40,15 @@ from airflow_provider.runtime.bootstraps import (
 from airflow_provider.runtime.checkpoint.positions import reset_positions
 from airflow_provider.runtime.clock import Clock, SystemClock, to_iso
 from airflow_provider.runtime.driver import run_job
+from airflow_provider.runtime.errors import refusing
 from airflow_provider.runtime.jobdir import STREAMING, JobDirectory
 from airflow_provider.runtime.preparing import (
     check_before_cleanup,
     declare_in,
     open_job_directory,
 )
-from airflow_provider.runtime.savepoint import Savepoint, job_source, refusing, take_savepoint
+from airflow_provider.runtime.savepoint.sources import job_source
+from airflow_provider.runtime.savepoint.taking import take_savepoint
 from airflow_provider.runtime.session import using_spark
 from airflow_provider.runtime.state.bootstrapping_seam import (
     Seam,
@@ -62,6 +64,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from airflow_provider.runtime.attempt import OnProgress
+    from airflow_provider.runtime.savepoint.catalog import Savepoint
 
 log = logging.getLogger(__name__)
 

@@ -19,8 +19,8 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING
 
-from airflow_provider.runtime.checkpoint import mismatches
 from airflow_provider.runtime.checkpoint.positions import can_reset
+from airflow_provider.runtime.checkpoint.topology import mismatches
 from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.markers import is_marker
 from airflow_provider.runtime.readplaces import ReadPlace
@@ -28,8 +28,8 @@ from airflow_provider.runtime.readplaces import ReadPlace
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
-    from airflow_provider.runtime.queries import QueryDefinition
-    from airflow_provider.runtime.sources import SourceDefinition
+    from airflow_provider.runtime.queries.definition import QueryDefinition
+    from airflow_provider.runtime.sources.definition import SourceDefinition
 
 
 @dataclasses.dataclass(frozen=True)

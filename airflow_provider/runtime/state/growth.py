@@ -6,9 +6,9 @@ import dataclasses
 import logging
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider.runtime.errors import ConfigError
+from airflow_provider.runtime.errors import ConfigError, refusing
 from airflow_provider.runtime.jobdir import known_job
-from airflow_provider.runtime.savepoint import find_savepoints, refusing
+from airflow_provider.runtime.savepoint.catalog import find_savepoints
 from airflow_provider.runtime.state.opening import open_state
 from airflow_provider.runtime.state.reading import StateReader, spark_errors
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from airflow_provider.runtime.savepoint import Savepoint
+    from airflow_provider.runtime.savepoint.catalog import Savepoint
 
 log = logging.getLogger(__name__)
 

@@ -21,27 +21,16 @@ import logging
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider.runtime import failpoints
-from airflow_provider.runtime.checkpoint import CheckpointLogs
 from airflow_provider.runtime.checkpoint.dropping import drop_operators, topology_without
+from airflow_provider.runtime.checkpoint.logs import CheckpointLogs
 from airflow_provider.runtime.checkpoint.positions import ANEW, reset_positions, set_positions
 from airflow_provider.runtime.clock import Clock, SystemClock
-from airflow_provider.runtime.errors import ConfigError
+from airflow_provider.runtime.errors import ConfigError, refusing
 from airflow_provider.runtime.jobdir import JobDirectory
 from airflow_provider.runtime.names import check_name
-from airflow_provider.runtime.queries import spark_repartition
+from airflow_provider.runtime.queries.repartition import spark_repartition
 from airflow_provider.runtime.queries.rewriting import check_rewriter
-from airflow_provider.runtime.savepoint import (
-    MANIFEST,
-    Savepoint,
-    begin_restore,
-    check_repartitionable,
-    check_restorable,
-    finish_restore,
-    held_savepoint,
-    open_savepoint,
-    refusing,
-    take_savepoint,
-)
+from airflow_provider.runtime.savepoint.catalog import Savepoint, open_savepoint
 from airflow_provider.runtime.savepoint.claims import (
     TAKE,
     check_claimable,
@@ -49,13 +38,21 @@ from airflow_provider.runtime.savepoint.claims import (
     is_held,
     release,
 )
-from airflow_provider.runtime.savepoint.repartitioning import partitions_of
+from airflow_provider.runtime.savepoint.holding import held_savepoint
+from airflow_provider.runtime.savepoint.records import MANIFEST
+from airflow_provider.runtime.savepoint.repartitioning import check_repartitionable, partitions_of
+from airflow_provider.runtime.savepoint.restoring import (
+    begin_restore,
+    check_restorable,
+    finish_restore,
+)
 from airflow_provider.runtime.savepoint.sources import Source, SourceQuery
+from airflow_provider.runtime.savepoint.taking import take_savepoint
 from airflow_provider.runtime.session import using_spark
 from airflow_provider.runtime.sinks.protocol import OpenFence
 from airflow_provider.runtime.state.modifying_plan import Changes, Plan, QueryPlan, plan_changes
 from airflow_provider.runtime.state.modifying_rows import Chooser, Deleted, QueryRows
-from airflow_provider.runtime.storage import has_escapes, open_storage
+from airflow_provider.runtime.storage.opening import has_escapes, open_storage
 from airflow_provider.runtime.storage.trees import remove_if_empty, remove_tree
 from airflow_provider.runtime.topologies import kept_topology, put_topology
 
@@ -64,7 +61,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from airflow_provider.runtime.storage import Storage
+    from airflow_provider.runtime.storage.base import Storage
 
 log = logging.getLogger(__name__)
 

@@ -15,12 +15,12 @@ from airflow_provider.runtime.checkpoint.positions import ANEW, can_reset
 from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.names import check_name
 from airflow_provider.runtime.savepoint.repartitioning import KINDS, PROVIDER, check_partitions
-from airflow_provider.runtime.typed import read_json
+from airflow_provider.runtime.typed_json import read_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from airflow_provider.runtime.savepoint import Savepoint
+    from airflow_provider.runtime.savepoint.catalog import Savepoint
     from airflow_provider.runtime.savepoint.records import QuerySavepoint
 
 _KEY_FILES: Final = (".csv", ".json", ".jsonl", ".parquet")

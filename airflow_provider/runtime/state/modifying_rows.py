@@ -14,11 +14,12 @@ import functools
 import json
 from typing import TYPE_CHECKING, Final, cast
 
-from airflow_provider.runtime.checkpoint import CheckpointLogs, describe_operator
+from airflow_provider.runtime.checkpoint.logs import CheckpointLogs
+from airflow_provider.runtime.checkpoint.operators import describe_operator
 from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.queries.repartition import first_line
 from airflow_provider.runtime.queries.rewriting import read_state, rewrite_state, state_session
-from airflow_provider.runtime.storage import spark_url
+from airflow_provider.runtime.storage.opening import spark_url
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from airflow_provider.runtime.state.modifying_plan import QueryPlan
-    from airflow_provider.runtime.storage import Storage
+    from airflow_provider.runtime.storage.base import Storage
 
 Names = dict[str, str]
 """By what a column of the key may be called, its name in the state."""

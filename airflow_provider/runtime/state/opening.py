@@ -9,34 +9,26 @@ import dataclasses
 import re
 from typing import TYPE_CHECKING, Any, Final
 
-from airflow_provider.runtime.checkpoint import (
-    CheckpointLogs,
-    Inventory,
-    OffsetEntry,
-    OperatorMetadata,
-    StateSchema,
-    is_of_drain,
-    marks_of,
-    read_schemas,
-    take_inventory,
-)
+from airflow_provider.runtime.checkpoint.inventory import Inventory, take_inventory
+from airflow_provider.runtime.checkpoint.logs import CheckpointLogs, OffsetEntry
+from airflow_provider.runtime.checkpoint.marks import marks_of
+from airflow_provider.runtime.checkpoint.operators import OperatorMetadata
+from airflow_provider.runtime.checkpoint.stateschemas import StateSchema, read_schemas
+from airflow_provider.runtime.checkpoint.steps import is_of_drain
 from airflow_provider.runtime.clock import Clock, SystemClock, millis_to_iso
 from airflow_provider.runtime.errors import (
     CheckpointError,
     ConfigError,
     MissingStateError,
     UnknownJobError,
+    refusing,
 )
 from airflow_provider.runtime.jobdir import JobDirectory
 from airflow_provider.runtime.markers import is_marker
-from airflow_provider.runtime.savepoint import (
-    MANIFEST,
-    checkpoint_source,
-    job_source,
-    open_savepoint,
-    refusing,
-)
+from airflow_provider.runtime.savepoint.catalog import open_savepoint
 from airflow_provider.runtime.savepoint.reading import folder_of
+from airflow_provider.runtime.savepoint.records import MANIFEST
+from airflow_provider.runtime.savepoint.sources import checkpoint_source, job_source
 from airflow_provider.runtime.state.contents import (
     OperatorState,
     QueryState,
@@ -44,13 +36,15 @@ from airflow_provider.runtime.state.contents import (
     State,
 )
 from airflow_provider.runtime.state.layouts import tables_of
-from airflow_provider.runtime.storage import open_storage
+from airflow_provider.runtime.storage.opening import open_storage
 from airflow_provider.runtime.storage.trees import files_under
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from airflow_provider.runtime.checkpoint import Marks, StateOperator, Topology
+    from airflow_provider.runtime.checkpoint.inventory import StateOperator
+    from airflow_provider.runtime.checkpoint.marks import Marks
+    from airflow_provider.runtime.checkpoint.topology import Topology
     from airflow_provider.runtime.savepoint.catalog import Savepoint
     from airflow_provider.runtime.savepoint.records import QuerySavepoint
     from airflow_provider.runtime.savepoint.sources import SourceQuery

@@ -3,8 +3,3 @@
 The caller puts a request into the job directory, the driver answers there: see :mod:`.calling` and
 :mod:`.desk`.
 """
-
-from airflow_provider.runtime.stopping.calling import StopCall, request_stop, savepoint_address
-from airflow_provider.runtime.stopping.desk import StopDesk
-
-__all__ = ["StopCall", "StopDesk", "request_stop", "savepoint_address"]

@@ -26,8 +26,8 @@ from airflow_provider.runtime.requests import (
     read_reply,
 )
 from airflow_provider.runtime.runs import newest_run
-from airflow_provider.runtime.savepoint import open_savepoint
-from airflow_provider.runtime.storage import open_storage
+from airflow_provider.runtime.savepoint.catalog import open_savepoint
+from airflow_provider.runtime.storage.opening import open_storage
 
 if TYPE_CHECKING:
     from airflow_provider.runtime.clock import Clock

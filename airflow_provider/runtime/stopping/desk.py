@@ -25,13 +25,15 @@ from airflow_provider.runtime.errors import (
     EXIT_RETRY,
     EXIT_USAGE,
     ConfigError,
+    Failure,
+    FailureClass,
     LeaseLostError,
     SparkStreamError,
     UnknownJobError,
 )
-from airflow_provider.runtime.failures import Failure, FailureClass, classify
+from airflow_provider.runtime.failures.classify import classify
 from airflow_provider.runtime.jobdir import FINISHED, RequestRecord, StopRecord
-from airflow_provider.runtime.lifecycle import (
+from airflow_provider.runtime.lifecycle.words import (
     AtEnd,
     CancelRequested,
     JobPhase,
@@ -46,14 +48,16 @@ from airflow_provider.runtime.requests import (
     pending_requests,
     reply,
 )
-from airflow_provider.runtime.savepoint import job_source, open_savepoint, take_savepoint
+from airflow_provider.runtime.savepoint.catalog import open_savepoint
 from airflow_provider.runtime.savepoint.records import MANIFEST
+from airflow_provider.runtime.savepoint.sources import job_source
+from airflow_provider.runtime.savepoint.taking import take_savepoint
 from airflow_provider.runtime.stopping.calling import savepoint_is_complete
-from airflow_provider.runtime.storage import open_storage
+from airflow_provider.runtime.storage.opening import open_storage
 
 if TYPE_CHECKING:
     from airflow_provider.runtime.jobdir import JobDirectory, RunDirectory
-    from airflow_provider.runtime.savepoint import Savepoint
+    from airflow_provider.runtime.savepoint.catalog import Savepoint
 
 log = logging.getLogger(__name__)
 

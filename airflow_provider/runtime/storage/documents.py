@@ -9,7 +9,7 @@ import re
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol, TypeVar, runtime_checkable
 
 from airflow_provider.runtime.errors import CorruptDocumentError, UnsupportedVersionError
-from airflow_provider.runtime.typed import Mismatch, decode, encode, read_json, shown
+from airflow_provider.runtime.typed_json import Mismatch, decode, encode, read_json, shown
 
 if TYPE_CHECKING:
     from airflow_provider.runtime.storage.base import Storage
@@ -31,8 +31,8 @@ class _Weighing(Protocol):
 class Document:
     """Base of every document: a JSON object whose first member is ``version``.
 
-    Its members are what its annotations say (:mod:`airflow_provider.runtime.typed`). Readers refuse
-    anything else, and versions newer than their own, and ignore members that they do not know.
+    Its members are what its annotations say (:mod:`~airflow_provider.runtime.typed_json`). Readers
+    refuse anything else and versions newer than their own; they ignore members they do not know.
 
     Attributes:
         PLACES: ends of its path, with members in braces. Where it lies at such a path they must

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 from airflow_provider.runtime.sinks.delta.datafiles import partition_of
-from airflow_provider.runtime.storage import local_path_of
+from airflow_provider.runtime.storage.opening import local_path_of
 from airflow_provider.runtime.storage.trees import flush
 
 if TYPE_CHECKING:

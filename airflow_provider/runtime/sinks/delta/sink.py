@@ -23,7 +23,8 @@ from airflow_provider.runtime.errors import (
     SparkStreamError,
     TakeBackError,
 )
-from airflow_provider.runtime.failures import refusal_of
+from airflow_provider.runtime.failures.classify import refusal_of
+from airflow_provider.runtime.retry import Pauses
 from airflow_provider.runtime.sinks.delta.datafiles import DataFile, has_rows, read_data_file
 from airflow_provider.runtime.sinks.delta.epochs import (
     epochs_after,
@@ -60,13 +61,16 @@ from airflow_provider.runtime.sinks.protocol import (
 from airflow_provider.runtime.sinks.staging import settings, stage_files, staged_epochs
 from airflow_provider.runtime.sinks.tableformats import (
     PARQUET,
-    Pauses,
     check_append_only,
     own_errors,
     require_extra,
 )
-from airflow_provider.runtime.storage import local_path_of
-from airflow_provider.runtime.storage.opening import open_objects, scheme_of, spark_url
+from airflow_provider.runtime.storage.opening import (
+    local_path_of,
+    open_objects,
+    scheme_of,
+    spark_url,
+)
 from airflow_provider.runtime.storage.trees import remove_tree
 
 if TYPE_CHECKING:

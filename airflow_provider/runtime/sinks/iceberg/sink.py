@@ -21,7 +21,8 @@ from airflow_provider.runtime.errors import (
     SparkStreamError,
     TakeBackError,
 )
-from airflow_provider.runtime.failures import refusal_of
+from airflow_provider.runtime.failures.classify import refusal_of
+from airflow_provider.runtime.retry import Pauses
 from airflow_provider.runtime.sinks.iceberg.ledger import Ledger, facts_of_epoch, published_token
 from airflow_provider.runtime.sinks.iceberg.schema import (
     as_staged,
@@ -60,7 +61,6 @@ from airflow_provider.runtime.sinks.staging import (
 )
 from airflow_provider.runtime.sinks.tableformats import (
     PARQUET,
-    Pauses,
     check_append_only,
     own_errors,
     require_extra,

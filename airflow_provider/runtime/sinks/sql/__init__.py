@@ -5,7 +5,3 @@ one transaction moves the rows to where they belong and records the epoch beside
 reader sees all of an epoch or nothing, and nobody publishes it twice. A row of the sink's own table
 ``fences`` is locked in every such transaction, and shuts older drivers out at the database itself.
 """
-
-from airflow_provider.runtime.sinks.sql.sink import SqlSink, sql
-
-__all__ = ["SqlSink", "sql"]

@@ -5,14 +5,19 @@ from __future__ import annotations
 import dataclasses
 import functools
 import os
+import re
+import shutil
 import socket
+import subprocess
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
-from airflow_provider.runtime.typed import NonNegative, between, decode, encode
+from airflow_provider.runtime.errors import ConfigError
+from airflow_provider.runtime.typed_json import NonNegative, between, decode, encode
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
+
 
 Pid = Annotated[int, between(1, 2**31 - 1)]
 
@@ -126,3 +131,94 @@ def _start_of(pid: int) -> int | None:
     stat = Path(f"/proc/{pid}/stat").read_text()
     state, *fields = stat[stat.rindex(")") + 2 :].split()
     return None if state in {"Z", "X"} else int(fields[18])
+
+
+MINIMUM: Final = 17
+_REMEDY: Final = (
+    f"install a Java runtime {MINIMUM} or newer (Debian, Ubuntu: openjdk-17-jre-headless) "
+    "or set JAVA_HOME to one"
+)
+
+
+def find_java(environ: Mapping[str, str] = os.environ) -> str:
+    """Return the ``java`` that Spark will start: ``$JAVA_HOME/bin/java``, else the one on ``PATH``.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    home = environ.get("JAVA_HOME")
+    if home:
+        java = Path(home) / "bin" / "java"
+        if not os.access(java, os.X_OK):
+            msg = f"JAVA_HOME is {home}, which has no bin/java; {_REMEDY}"
+            raise ConfigError(msg)
+        return str(java)
+    found = shutil.which("java", path=environ.get("PATH", ""))
+    if found is None:
+        msg = f"Spark needs Java and there is none on PATH; {_REMEDY}"
+        raise ConfigError(msg)
+    return found
+
+
+def check_java(environ: Mapping[str, str] = os.environ) -> None:
+    """Refuse a machine whose Java is missing or too old.
+
+    Raises:
+        ConfigError: it is; the message names what was found and what to do.
+    """
+    java = find_java(environ)
+    run = subprocess.run(
+        [java, "-version"], capture_output=True, text=True, check=False, timeout=60
+    )
+    text = run.stderr + run.stdout
+    major = java_major(text)
+    if run.returncode != 0 or major is None:
+        msg = f"{java} -version did not answer with a version ({text.strip()[:200]!r}); {_REMEDY}"
+        raise ConfigError(msg)
+    if major < MINIMUM:
+        msg = f"{java} is Java {major}, Spark needs {MINIMUM} or newer; {_REMEDY}"
+        raise ConfigError(msg)
+
+
+def java_major(text: str) -> int | None:
+    """Return the major version in what ``java -version`` prints, None when there is none."""
+    match = re.search(r'version "(?:1\.)?(\d+)', text)
+    return int(match[1]) if match else None
+
+
+_CONNECT: Final = "sc://"
+
+
+def check_classic(
+    master: str | None,
+    conf: Mapping[str, str],
+    environ: Mapping[str, str] = os.environ,
+    *,
+    named: str = "--master",
+) -> None:
+    """Refuse Spark Connect, whose client sees neither plans nor logs of the queries it starts.
+
+    Args:
+        master: Spark's master URL, if one is given.
+        conf: Spark's configuration, as far as it is given.
+        environ: the driver's environment.
+        named: what the master is called where it was given.
+
+    Raises:
+        ConfigError: the message says what asks for it.
+    """
+    asks = {
+        f"{named} {master}": (master or "").startswith(_CONNECT),
+        f"spark.remote={conf.get('spark.remote')}": "spark.remote" in conf,
+        "spark.api.mode=connect": conf.get("spark.api.mode") == "connect",
+        f"the variable SPARK_REMOTE={environ.get('SPARK_REMOTE')}": bool(
+            environ.get("SPARK_REMOTE")
+        ),
+    }
+    found = next((what for what, is_asked in asks.items() if is_asked), None)
+    if found is not None:
+        msg = (
+            f"{found} asks for Spark Connect, and a driver needs a JVM of its own; use local[*], "
+            "spark://, yarn or k8s:// as the master, and nothing of Spark Connect beside it"
+        )
+        raise ConfigError(msg)
