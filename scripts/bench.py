@@ -150,7 +150,7 @@ def run_runtime(
     from airflow_provider.runtime.drains import drain_intent
     from airflow_provider.runtime.driver import run_job
     from airflow_provider.runtime.jobdir import JobDirectory
-    from airflow_provider.runtime.storage.opening import open_storage
+    from airflow_provider.runtime.storage.open import open_storage
 
     params = {**params, "input": str(folder), "files_per_batch": str(files_per_batch)}
     entry = f"{ROOT}/scripts/benchmarks/windows.py:windows"

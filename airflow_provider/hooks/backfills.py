@@ -15,7 +15,7 @@ from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.jobdir import JobDirectory
 from airflow_provider.runtime.lease import LeaseObserver
 from airflow_provider.runtime.storage.documents import Document
-from airflow_provider.runtime.storage.opening import open_storage
+from airflow_provider.runtime.storage.open import open_storage
 from airflow_provider.slices import NoSliceError, find_slice
 
 if TYPE_CHECKING:

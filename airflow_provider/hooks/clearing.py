@@ -14,7 +14,7 @@ from airflow_provider.runtime.clock import Clock, to_iso
 from airflow_provider.runtime.errors import CorruptDocumentError
 from airflow_provider.runtime.jobdir import JobDirectory, ReplayRecord
 from airflow_provider.runtime.storage.documents import Document
-from airflow_provider.runtime.storage.opening import open_storage
+from airflow_provider.runtime.storage.open import open_storage
 
 if TYPE_CHECKING:
     from airflow_provider.runtime.jobdir import RunDirectory

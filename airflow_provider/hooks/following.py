@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 from airflow_provider.runtime.clock import Due, SystemClock
 from airflow_provider.runtime.errors import SparkStreamError
 from airflow_provider.runtime.storage.documents import Document
-from airflow_provider.runtime.storage.opening import local_path_of
+from airflow_provider.runtime.storage.open import local_path_of
 from airflow_provider.runtime.typed_json import NonNegative
 
 if TYPE_CHECKING:

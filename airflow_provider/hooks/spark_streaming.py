@@ -26,7 +26,7 @@ from airflow_provider.runtime.jobdir import JobDirectory
 from airflow_provider.runtime.packaging import runtime_zip
 from airflow_provider.runtime.requests import STOP, put_cancel, put_request
 from airflow_provider.runtime.stopping.calling import savepoint_address
-from airflow_provider.runtime.storage.opening import open_storage
+from airflow_provider.runtime.storage.open import open_storage
 from airflow_provider.runtime.submissions import SubmissionRecord
 from airflow_provider.runtime.submitting import submit_driver
 from airflow_provider.runtime.supervising import SupervisingWatcher, Supervision

@@ -19,7 +19,7 @@ from airflow_provider.runtime.names import check_name, derive_run_id
 from airflow_provider.runtime.reconciling import ON_EXISTING, Action, Decision, reconcile
 from airflow_provider.runtime.requests import is_leaving
 from airflow_provider.runtime.retry import WORKER_TIMEOUT_S, Patience
-from airflow_provider.runtime.storage.opening import local_path_of, open_storage
+from airflow_provider.runtime.storage.open import local_path_of, open_storage
 from airflow_provider.runtime.submitting import revoke_unstarted
 from airflow_provider.runtime.watching import (
     Judgement,

@@ -33,12 +33,12 @@ from airflow_provider.runtime.asking import (
 )
 from airflow_provider.runtime.clock import SystemClock, parse_duration
 from airflow_provider.runtime.errors import ConfigError
-from airflow_provider.runtime.failures.marks import Marks
+from airflow_provider.runtime.failures.failover_region import FAILOVERS, Failover
+from airflow_provider.runtime.failures.overrides import Marks
+from airflow_provider.runtime.failures.restart_strategy import parse_restart
 from airflow_provider.runtime.handover import describe_running
 from airflow_provider.runtime.jobdir import JobDirectory
-from airflow_provider.runtime.restarting.parsing import parse_restart
-from airflow_provider.runtime.restarting.regions import FAILOVERS, Failover
-from airflow_provider.runtime.storage.opening import open_storage
+from airflow_provider.runtime.storage.open import open_storage
 from airflow_provider.runtime.supervising import Supervision, progress_of_driver
 from airflow_provider.runtime.watching import Verdict
 from airflow_provider.slices import choose_slice, facts_of

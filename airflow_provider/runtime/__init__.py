@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from airflow_provider.runtime.api import JobContext as JobContext
     from airflow_provider.runtime.errors import FailureClass as FailureClass
-    from airflow_provider.runtime.failures.marks import fails_as as fails_as
+    from airflow_provider.runtime.failures.overrides import fails_as as fails_as
     from airflow_provider.runtime.sinks.delta.sink import delta as delta
     from airflow_provider.runtime.sinks.files import files as files
     from airflow_provider.runtime.sinks.iceberg.sink import iceberg as iceberg

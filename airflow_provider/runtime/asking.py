@@ -11,12 +11,12 @@ from airflow_provider.runtime.batchlog import committed_batch_run
 from airflow_provider.runtime.clock import from_iso, parse_duration, to_iso
 from airflow_provider.runtime.drains import check_drains_intended, draining_run
 from airflow_provider.runtime.errors import ConfigError, JobDrainedError
-from airflow_provider.runtime.failures.marks import Marks
+from airflow_provider.runtime.failures.failover_region import Failover
+from airflow_provider.runtime.failures.overrides import Marks
 from airflow_provider.runtime.jobdir import FINISHED, STREAMING, JobDirectory, RunRecord
 from airflow_provider.runtime.lifecycle.words import AtEnd
 from airflow_provider.runtime.names import check_name
 from airflow_provider.runtime.requests import has_agreed_to_leave
-from airflow_provider.runtime.restarting.regions import Failover
 from airflow_provider.runtime.runs import recent_runs
 from airflow_provider.runtime.savepoint.repartitioning import check_partitions
 
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     import datetime as dt
     from collections.abc import Mapping, Sequence
 
+    from airflow_provider.runtime.failures.restart_strategy import RestartStrategy
     from airflow_provider.runtime.queries.definition import QueryDefinition
-    from airflow_provider.runtime.restarting.strategies import RestartStrategy
 
 MODES: Final = ("automatic", "streaming", "batch")
 OUTPUTS: Final = ("discard", "keep")

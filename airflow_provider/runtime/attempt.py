@@ -75,7 +75,7 @@ from airflow_provider.runtime.topologies import keep_topology
 if TYPE_CHECKING:
     import threading
 
-    from airflow_provider.runtime.checkpoint.steps import DrainStep
+    from airflow_provider.runtime.checkpoint.drain_step import DrainStep
     from airflow_provider.runtime.errors import Failure
     from airflow_provider.runtime.preparing import DeclaredJob
     from airflow_provider.runtime.queries.batch import BatchQuery

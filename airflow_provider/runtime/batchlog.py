@@ -19,14 +19,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from airflow_provider.runtime.checkpoint.drain_step import LogPosition
 from airflow_provider.runtime.checkpoint.logs import CheckpointLogs, OffsetEntry
-from airflow_provider.runtime.checkpoint.steps import LogPosition
 from airflow_provider.runtime.errors import CheckpointError
 from airflow_provider.runtime.jobdir import BATCH
 from airflow_provider.runtime.runs import recent_runs
 
 if TYPE_CHECKING:
-    from airflow_provider.runtime.checkpoint.commitlog import CommitLog
+    from airflow_provider.runtime.checkpoint.logs import CommitLog
     from airflow_provider.runtime.jobdir import JobDirectory, RunDirectory
 
 BATCH_EPOCH: Final = 0

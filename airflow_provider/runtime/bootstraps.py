@@ -21,8 +21,8 @@ from airflow_provider.runtime.runs import newest_run
 from airflow_provider.runtime.savepoint.catalog import Savepoint, open_savepoint
 from airflow_provider.runtime.savepoint.records import MANIFEST
 from airflow_provider.runtime.storage.documents import Document
-from airflow_provider.runtime.storage.opening import open_storage
-from airflow_provider.runtime.storage.trees import remove_if_empty, remove_tree
+from airflow_provider.runtime.storage.file_tree import remove_if_empty, remove_tree
+from airflow_provider.runtime.storage.open import open_storage
 from airflow_provider.runtime.typed_json import Address
 from airflow_provider.runtime.watching import Judgement, RunWatcher, Verdict, View, judge
 

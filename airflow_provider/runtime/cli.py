@@ -22,9 +22,9 @@ from airflow_provider.runtime.asking import (
     parse_pairs,
     parse_target_batch_time,
 )
+from airflow_provider.runtime.checkpoint.describe import describe_checkpoint
 from airflow_provider.runtime.checkpoint.drain import plan_drain_batch
 from airflow_provider.runtime.checkpoint.logs import CheckpointLogs
-from airflow_provider.runtime.checkpoint.report import describe_checkpoint
 from airflow_provider.runtime.cli_options import add_secret_param
 from airflow_provider.runtime.clock import parse_duration
 from airflow_provider.runtime.console import live_progress
@@ -35,13 +35,13 @@ from airflow_provider.runtime.errors import (
     SparkStreamError,
 )
 from airflow_provider.runtime.failures.classify import classify
-from airflow_provider.runtime.failures.marks import Marks
-from airflow_provider.runtime.failures.system import of_the_system
+from airflow_provider.runtime.failures.failover_region import FAILOVERS, Failover
+from airflow_provider.runtime.failures.os_errors import of_the_system
+from airflow_provider.runtime.failures.overrides import Marks
+from airflow_provider.runtime.failures.restart_strategy import parse_restart
 from airflow_provider.runtime.jobdir import known_job
 from airflow_provider.runtime.late import describe_late_rows
-from airflow_provider.runtime.restarting.parsing import parse_restart
-from airflow_provider.runtime.restarting.regions import FAILOVERS, Failover
-from airflow_provider.runtime.storage.opening import open_storage
+from airflow_provider.runtime.storage.open import open_storage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

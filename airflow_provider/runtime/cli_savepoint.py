@@ -21,7 +21,7 @@ from airflow_provider.runtime.savepoint.restores import Restores
 from airflow_provider.runtime.savepoint.sources import checkpoint_source, job_source
 from airflow_provider.runtime.savepoint.taking import ALIGNED_TIMEOUT_S, take_savepoint
 from airflow_provider.runtime.savepoint.verifying import verify_savepoint
-from airflow_provider.runtime.storage.opening import open_storage
+from airflow_provider.runtime.storage.open import open_storage
 
 if TYPE_CHECKING:
     import argparse

@@ -18,7 +18,7 @@ from airflow_provider.runtime.state.growth import state_growth
 from airflow_provider.runtime.state.opening import open_state
 from airflow_provider.runtime.state.querying import query_state, sql_errors
 from airflow_provider.runtime.state.reading import StateReader, spark_errors
-from airflow_provider.runtime.storage.opening import open_storage, spark_url
+from airflow_provider.runtime.storage.open import open_storage, spark_url
 
 if TYPE_CHECKING:
     import argparse

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider.runtime.batchlog import commit_log_of
-from airflow_provider.runtime.checkpoint.marks import Mark
+from airflow_provider.runtime.checkpoint.finished import Mark
 from airflow_provider.runtime.clock import millis_to_iso
 from airflow_provider.runtime.errors import CheckpointError
 from airflow_provider.runtime.jobdir import BATCH, FINISHED, FinalCheckpoint, JobDirectory
@@ -17,9 +17,9 @@ from airflow_provider.runtime.sinks.records import EpochRecords
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from airflow_provider.runtime.checkpoint.commitlog import CommitLog
-    from airflow_provider.runtime.checkpoint.marks import Marks
-    from airflow_provider.runtime.checkpoint.steps import LogPosition
+    from airflow_provider.runtime.checkpoint.drain_step import LogPosition
+    from airflow_provider.runtime.checkpoint.finished import Marks
+    from airflow_provider.runtime.checkpoint.logs import CommitLog
     from airflow_provider.runtime.queries.definition import QueryDefinition
     from airflow_provider.runtime.queries.state import StateOperator
     from airflow_provider.runtime.savepoint.records import SavepointRecord

@@ -49,7 +49,7 @@ from airflow_provider.runtime.shapes import (
     RestartsValues,
 )
 from airflow_provider.runtime.storage.documents import Document
-from airflow_provider.runtime.storage.opening import open_storage
+from airflow_provider.runtime.storage.open import open_storage
 from airflow_provider.runtime.submissions import (
     ExitRecord,
     LostRecord,

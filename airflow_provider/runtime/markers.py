@@ -15,7 +15,7 @@ import json
 import uuid
 from typing import Final
 
-from airflow_provider.runtime.storage.opening import open_storage
+from airflow_provider.runtime.storage.open import open_storage
 
 END_MS: Final = 253402300799999
 """The event time at which a finished source stands: 9999-12-31, as after a drain's first batch."""

@@ -22,13 +22,13 @@ from airflow_provider.runtime.rewinding import begin_rewindable, forget_older
 from airflow_provider.runtime.savepoint.starting import StartingPoint
 from airflow_provider.runtime.sinks.epochs import EpochCommitter
 from airflow_provider.runtime.sinks.native import NativeEpochs
-from airflow_provider.runtime.storage.opening import spark_url
+from airflow_provider.runtime.storage.open import spark_url
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from airflow_provider.runtime.asking import Ask
-    from airflow_provider.runtime.checkpoint.commitlog import CommitLog
+    from airflow_provider.runtime.checkpoint.logs import CommitLog
     from airflow_provider.runtime.clock import Clock
     from airflow_provider.runtime.drains import DrainIntent
     from airflow_provider.runtime.jobdir import JobDirectory, RunDirectory, RunRecord

@@ -32,7 +32,7 @@ from airflow_provider.runtime.modes import check_batch, find_objections, wanted_
 from airflow_provider.runtime.rewinding import check_start
 from airflow_provider.runtime.runs import newest_run
 from airflow_provider.runtime.session import job_session
-from airflow_provider.runtime.storage.opening import open_storage
+from airflow_provider.runtime.storage.open import open_storage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -6,7 +6,7 @@ import dataclasses
 import logging
 from typing import TYPE_CHECKING, Any, Final
 
-from airflow_provider.runtime.checkpoint.marks import marks_of
+from airflow_provider.runtime.checkpoint.finished import marks_of
 from airflow_provider.runtime.clock import Clock, Due, to_iso
 from airflow_provider.runtime.drains import ended_sources
 from airflow_provider.runtime.final import operator_name
@@ -19,7 +19,7 @@ from airflow_provider.runtime.markers import is_marker
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from airflow_provider.runtime.checkpoint.marks import Marks
+    from airflow_provider.runtime.checkpoint.finished import Marks
     from airflow_provider.runtime.lifecycle.machine import Lifecycle
     from airflow_provider.runtime.queries.batch import BatchQuery
     from airflow_provider.runtime.queries.definition import QueryDefinition

@@ -11,7 +11,7 @@ import hashlib
 import json
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypedDict
 
-from airflow_provider.runtime.storage.opening import local_path_of
+from airflow_provider.runtime.storage.open import local_path_of
 from airflow_provider.runtime.typed_json import shaped
 
 if TYPE_CHECKING:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from airflow_provider.runtime.asking import Ask
     from airflow_provider.runtime.errors import Failure
-    from airflow_provider.runtime.failures.marks import Marks
+    from airflow_provider.runtime.failures.overrides import Marks
     from airflow_provider.runtime.jobdir import JobDirectory, RunDirectory
     from airflow_provider.runtime.preparing import DeclaredJob
     from airflow_provider.runtime.queries.batch import BatchQuery

@@ -16,7 +16,7 @@ from airflow_provider.runtime.queries.state import (
     read_state_operators,
     reported_state,
 )
-from airflow_provider.runtime.storage.opening import spark_url
+from airflow_provider.runtime.storage.open import spark_url
 
 if TYPE_CHECKING:
     import datetime as dt

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, TypedDict
 
-from airflow_provider.runtime.checkpoint.marks import AnyMark  # noqa: TC001 - what they are read by
+from airflow_provider.runtime.checkpoint.finished import AnyMark  # noqa: TC001 - what they are read by
 from airflow_provider.runtime.typed_json import Batch, Check, Name, NonNegative, Seconds, shaped
 
 

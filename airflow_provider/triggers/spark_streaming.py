@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from airflow_provider.runtime.clock import SystemClock
-from airflow_provider.runtime.storage.opening import local_path_of
+from airflow_provider.runtime.storage.open import local_path_of
 from airflow_provider.triggers.holding import hold_back
 from airflow_provider.triggers.rounds import look_until
 

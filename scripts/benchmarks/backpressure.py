@@ -163,7 +163,7 @@ class Job:
 
     def _logs(self) -> CheckpointLogs:
         from airflow_provider.runtime.checkpoint.logs import CheckpointLogs
-        from airflow_provider.runtime.storage.opening import open_storage
+        from airflow_provider.runtime.storage.open import open_storage
 
         return CheckpointLogs(open_storage(str(self._place / "job/queries/slow/checkpoint")))
 

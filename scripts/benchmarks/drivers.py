@@ -31,7 +31,7 @@ from airflow_provider.runtime.jobdir import (  # noqa: E402
 )
 from airflow_provider.runtime.lease import HEARTBEAT_S, TIMEOUT_S, Lease  # noqa: E402
 from airflow_provider.runtime.leaserecords import LeaseRecord  # noqa: E402
-from airflow_provider.runtime.storage.opening import open_storage  # noqa: E402
+from airflow_provider.runtime.storage.open import open_storage  # noqa: E402
 from airflow_provider.runtime.submissions import (  # noqa: E402
     ExitRecord,
     ProcessRecord,

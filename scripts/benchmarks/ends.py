@@ -89,7 +89,7 @@ def measure_end(spark: SparkSession, job: str, place: Path) -> float:
     from airflow_provider.runtime.drains import drain_intent
     from airflow_provider.runtime.driver import run_job
     from airflow_provider.runtime.jobdir import JobDirectory
-    from airflow_provider.runtime.storage.opening import open_storage
+    from airflow_provider.runtime.storage.open import open_storage
 
     final = run_job(ask_for(job, place), spark=spark)
     intent = drain_intent(JobDirectory(open_storage(str(place / "job"))), "fine")
@@ -122,7 +122,7 @@ def measure_stop(spark: SparkSession, job: str, place: Path) -> float:
 def await_idle(place: Path, job: str) -> None:
     """Wait until all queries have read what is there."""
     from airflow_provider.runtime.checkpoint.logs import CheckpointLogs
-    from airflow_provider.runtime.storage.opening import open_storage
+    from airflow_provider.runtime.storage.open import open_storage
 
     names = ("fine",) if job == "one" else ("fine", "coarse", "top")
     logs = [CheckpointLogs(open_storage(f"{place}/job/queries/{n}/checkpoint")) for n in names]

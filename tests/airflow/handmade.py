@@ -21,7 +21,7 @@ from airflow_provider.runtime.jobdir import (
 )
 from airflow_provider.runtime.lease import Lease, acquire_lease
 from airflow_provider.runtime.requests import CANCEL, requests_of
-from airflow_provider.runtime.storage.opening import open_storage
+from airflow_provider.runtime.storage.open import open_storage
 from airflow_provider.runtime.submissions import ExitRecord, ProcessRecord, SubmissionRecord
 from tests.unit.jobs import a_run
 

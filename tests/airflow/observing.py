@@ -17,7 +17,7 @@ from airflow_provider.runtime.jobdir import AttemptRecord
 from airflow_provider.runtime.leaserecords import HeartbeatRecord, LeaseRecord
 from airflow_provider.runtime.names import derive_run_id
 from airflow_provider.runtime.storage.base import Storage
-from airflow_provider.runtime.storage.opening import open_storage
+from airflow_provider.runtime.storage.open import open_storage
 
 TASK = "job"
 LAUNCHER = "airflow_provider.runtime.launcher"

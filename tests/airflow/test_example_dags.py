@@ -17,7 +17,7 @@ from services import HERE, ROOT, Airflow, demo, run_dag, wait_for
 from airflow_provider.runtime.clock import SystemClock
 from airflow_provider.runtime.savepoint import find_savepoints, job_source, take_savepoint
 from airflow_provider.runtime.savepoint.records import SERIES
-from airflow_provider.runtime.storage.opening import open_storage
+from airflow_provider.runtime.storage.open import open_storage
 
 FLIGHTS = "flights_daily_delays"
 STREAM = "flights_stream"

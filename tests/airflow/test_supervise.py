@@ -20,7 +20,7 @@ from airflow_provider.operators.retrying import SparkRunFailedError
 from airflow_provider.operators.spark_streaming import SparkStreamingOperator
 from airflow_provider.runtime.clock import SystemClock
 from airflow_provider.runtime.lease import LeaseObserver, Liveness
-from airflow_provider.runtime.storage.opening import open_storage
+from airflow_provider.runtime.storage.open import open_storage
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

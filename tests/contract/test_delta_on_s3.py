@@ -14,8 +14,8 @@ from deltalake import DeltaTable
 from airflow_provider.runtime.sinks.delta.epochs import folder_of
 from airflow_provider.runtime.sinks.delta.sink import delta
 from airflow_provider.runtime.sinks.protocol import Committable, EpochId
-from airflow_provider.runtime.storage.opening import open_storage
-from airflow_provider.runtime.storage.trees import folders_in
+from airflow_provider.runtime.storage.file_tree import folders_in
+from airflow_provider.runtime.storage.open import open_storage
 from tests.contract.conftest import BUCKET, StoreServer
 from tests.unit.delta_support import QUERY_ID, Frame, SparkSchema, rows_of_epoch
 

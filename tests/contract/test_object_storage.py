@@ -19,16 +19,16 @@ from airflow_provider.runtime.lease import LeaseObserver, Liveness
 from airflow_provider.runtime.leaserecords import last_token
 from airflow_provider.runtime.storage.base import Storage
 from airflow_provider.runtime.storage.buckets import S3Bucket, open_s3
+from airflow_provider.runtime.storage.file_tree import files_under, folders_in, remove_tree
 from airflow_provider.runtime.storage.objects import ObjectStorage
-from airflow_provider.runtime.storage.opening import open_storage
-from airflow_provider.runtime.storage.trees import files_under, folders_in, remove_tree
+from airflow_provider.runtime.storage.open import open_storage
 from tests.contract.conftest import BUCKET, StoreServer
 from tests.contract.test_storage import SharedStorageContract
 from tests.unit.support import FakeClock, take_lease
 
 FORKING_PROCESS = """
 import os, sys, warnings
-from airflow_provider.runtime.storage.opening import open_storage
+from airflow_provider.runtime.storage.open import open_storage
 
 warnings.simplefilter("ignore")
 storage = open_storage(sys.argv[1])
@@ -45,7 +45,7 @@ from airflow_provider.runtime.clock import SystemClock
 from airflow_provider.runtime.errors import LeaseHeldError
 from airflow_provider.runtime.lease import acquire_lease
 from airflow_provider.runtime.host import identify_this
-from airflow_provider.runtime.storage.opening import open_storage
+from airflow_provider.runtime.storage.open import open_storage
 
 storage = open_storage(sys.argv[1])
 storage.exists("anything")

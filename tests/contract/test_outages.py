@@ -15,7 +15,7 @@ import pytest
 
 from airflow_provider.runtime.clock import SystemClock
 from airflow_provider.runtime.lease import LeaseObserver, Liveness
-from airflow_provider.runtime.storage.opening import open_storage
+from airflow_provider.runtime.storage.open import open_storage
 from tests.unit.small_driver import TIMEOUT_S
 
 ROOT = Path(__file__).parents[2]

@@ -22,9 +22,9 @@ from airflow_provider.runtime.savepoint import (
     take_savepoint,
     verify_savepoint,
 )
-from airflow_provider.runtime.storage.copies import copy_files
-from airflow_provider.runtime.storage.opening import open_storage
-from airflow_provider.runtime.storage.trees import files_under
+from airflow_provider.runtime.storage.copy_files import copy_files
+from airflow_provider.runtime.storage.file_tree import files_under
+from airflow_provider.runtime.storage.open import open_storage
 from tests.unit.support import FakeClock
 
 pytestmark = pytest.mark.slow

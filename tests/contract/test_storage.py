@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 RACERS = 8
 RACING_PROCESS = """
 import sys
-from airflow_provider.runtime.storage.opening import open_storage
+from airflow_provider.runtime.storage.open import open_storage
 
 storage, racer = open_storage(sys.argv[1]), sys.argv[2]
 storage.exists("anything")  # whatever is connected at the first use is connected now

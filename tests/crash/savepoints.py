@@ -23,7 +23,7 @@ from airflow_provider.runtime.savepoint import (
 from airflow_provider.runtime.sinks.protocol import OpenFence
 from airflow_provider.runtime.state.modifying import rewrite_savepoint
 from airflow_provider.runtime.state.modifying_plan import Changes
-from airflow_provider.runtime.storage.opening import open_storage
+from airflow_provider.runtime.storage.open import open_storage
 from tests.unit.support import EpochBench
 
 

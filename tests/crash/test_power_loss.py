@@ -14,7 +14,7 @@ import pytest
 
 from airflow_provider.runtime.errors import SparkStreamError
 from airflow_provider.runtime.sinks.protocol import Staged
-from airflow_provider.runtime.storage.trees import flush
+from airflow_provider.runtime.storage.file_tree import flush
 from tests.crash.power import NoDiskError, PowerDisk
 from tests.unit.support import (
     EpochBench,

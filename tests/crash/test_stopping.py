@@ -13,7 +13,7 @@ from airflow_provider.runtime import failpoints
 from airflow_provider.runtime.checkpoint.logs import CheckpointLogs
 from airflow_provider.runtime.errors import EXIT_FATAL, EXIT_OK, EXIT_RETRY, EXIT_USAGE
 from airflow_provider.runtime.savepoint import open_savepoint, verify_savepoint
-from airflow_provider.runtime.storage.opening import open_storage
+from airflow_provider.runtime.storage.open import open_storage
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 

@@ -16,7 +16,7 @@ from typing import Any
 from airflow_provider.hooks.backfills import AskerRecord
 from airflow_provider.hooks.clearing import TriesRecord
 from airflow_provider.hooks.periods import PeriodRecord
-from airflow_provider.runtime.checkpoint.steps import MAX_WATERMARK_MS
+from airflow_provider.runtime.checkpoint.drain_step import MAX_WATERMARK_MS
 from airflow_provider.runtime.drains import (
     DrainIntent,
     EndedSources,

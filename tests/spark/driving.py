@@ -14,7 +14,7 @@ from airflow_provider.runtime.checkpoint.logs import CheckpointLogs
 from airflow_provider.runtime.clock import SystemClock
 from airflow_provider.runtime.driver import run_job
 from airflow_provider.runtime.stopping.calling import request_stop
-from airflow_provider.runtime.storage.opening import open_storage
+from airflow_provider.runtime.storage.open import open_storage
 
 CLOCK = SystemClock()
 # A run that goes on until it is stopped, one file a batch.

@@ -21,7 +21,7 @@ from airflow_provider.runtime.clock import SystemClock
 from airflow_provider.runtime.driver import run_job
 from airflow_provider.runtime.jobdir import FinalCheckpoint, JobDirectory
 from airflow_provider.runtime.savepoint import Savepoint, job_source, take_savepoint
-from airflow_provider.runtime.storage.opening import open_storage
+from airflow_provider.runtime.storage.open import open_storage
 
 JOBS = Path(__file__).with_name("jobs.py")
 START = int(dt.datetime(2026, 1, 1, tzinfo=dt.timezone.utc).timestamp())

@@ -26,7 +26,7 @@ from airflow_provider.runtime.errors import (
 )
 from airflow_provider.runtime.jobdir import JobDirectory
 from airflow_provider.runtime.savepoint import job_source
-from airflow_provider.runtime.storage.opening import open_storage
+from airflow_provider.runtime.storage.open import open_storage
 from tests.unit.sql_support import postgres
 
 pytestmark = pytest.mark.spark

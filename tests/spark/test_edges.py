@@ -28,7 +28,7 @@ from airflow_provider.runtime.errors import (
 )
 from airflow_provider.runtime.jobdir import JobDirectory
 from airflow_provider.runtime.session import job_session
-from airflow_provider.runtime.storage.opening import open_storage
+from airflow_provider.runtime.storage.open import open_storage
 
 pytestmark = pytest.mark.spark
 

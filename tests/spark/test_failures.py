@@ -9,10 +9,10 @@ import pytest
 from streams import failing_at, read_with_pandas, windows_of, write_events
 
 from airflow_provider.runtime.errors import FailureClass, RunFailedError
-from airflow_provider.runtime.failures.marks import Marks
+from airflow_provider.runtime.failures.overrides import Marks
+from airflow_provider.runtime.failures.restart_strategy import FixedDelay
 from airflow_provider.runtime.jobdir import JobDirectory
-from airflow_provider.runtime.restarting.strategies import FixedDelay
-from airflow_provider.runtime.storage.opening import open_storage
+from airflow_provider.runtime.storage.open import open_storage
 
 pytestmark = pytest.mark.spark
 

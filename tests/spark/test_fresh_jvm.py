@@ -21,7 +21,7 @@ from airflow_provider.runtime.queries.rewriting import read_state, state_session
 from airflow_provider.runtime.queries.state import read_state_operators
 from airflow_provider.runtime.session import start_spark
 from airflow_provider.runtime.state import StateReader, open_state
-from airflow_provider.runtime.storage.opening import open_storage
+from airflow_provider.runtime.storage.open import open_storage
 
 url, options = sys.argv[1:]
 

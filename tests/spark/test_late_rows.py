@@ -11,7 +11,7 @@ from streams import failing_at, read_with_pandas, write_events
 from airflow_provider.runtime.cli import main
 from airflow_provider.runtime.errors import RunFailedError
 from airflow_provider.runtime.jobdir import JobDirectory
-from airflow_provider.runtime.storage.opening import open_storage
+from airflow_provider.runtime.storage.open import open_storage
 
 pytestmark = pytest.mark.spark
 

@@ -17,7 +17,7 @@ from airflow_provider.runtime.entry_point import load_entry
 from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.jobdir import JobDirectory
 from airflow_provider.runtime.savepoint import job_source, take_savepoint
-from airflow_provider.runtime.storage.opening import open_storage
+from airflow_provider.runtime.storage.open import open_storage
 
 pytestmark = pytest.mark.spark
 

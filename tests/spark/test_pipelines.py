@@ -27,8 +27,8 @@ from airflow_provider.runtime.errors import (
     StopError,
     StopNotYetError,
 )
+from airflow_provider.runtime.failures.restart_strategy import FixedDelay
 from airflow_provider.runtime.jobdir import AttemptRecord, JobDirectory
-from airflow_provider.runtime.restarting.strategies import FixedDelay
 from airflow_provider.runtime.restore import restore_job
 from airflow_provider.runtime.savepoint import (
     Savepoint,
@@ -37,7 +37,7 @@ from airflow_provider.runtime.savepoint import (
     take_savepoint,
 )
 from airflow_provider.runtime.stopping.calling import request_stop
-from airflow_provider.runtime.storage.opening import open_storage
+from airflow_provider.runtime.storage.open import open_storage
 
 pytestmark = pytest.mark.spark
 

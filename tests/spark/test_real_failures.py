@@ -30,7 +30,7 @@ from airflow_provider.runtime.errors import (
     SparkStreamError,
 )
 from airflow_provider.runtime.failures.classify import classify
-from airflow_provider.runtime.restarting.strategies import FixedDelay
+from airflow_provider.runtime.failures.restart_strategy import FixedDelay
 
 pytestmark = pytest.mark.spark
 

@@ -21,7 +21,7 @@ from airflow_provider.runtime.jobdir import JobDirectory
 from airflow_provider.runtime.queries.definition import QueryDefinition
 from airflow_provider.runtime.restore import restore_job
 from airflow_provider.runtime.savepoint import job_source, take_savepoint
-from airflow_provider.runtime.storage.opening import open_storage
+from airflow_provider.runtime.storage.open import open_storage
 
 pytestmark = pytest.mark.spark
 

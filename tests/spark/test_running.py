@@ -15,7 +15,7 @@ from airflow_provider.runtime.clock import SystemClock
 from airflow_provider.runtime.lifecycle.words import Run
 from airflow_provider.runtime.queries.definition import QueryDefinition
 from airflow_provider.runtime.queries.running import RunningQuery
-from airflow_provider.runtime.storage.opening import open_storage
+from airflow_provider.runtime.storage.open import open_storage
 
 pytestmark = pytest.mark.spark
 

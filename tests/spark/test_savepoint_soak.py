@@ -19,8 +19,8 @@ from typing import Any
 import pytest
 from streams import START, Event, Place, Rows, plain, read_with_duckdb, windows_of, write_events
 
+from airflow_provider.runtime.checkpoint.drain_step import LogPosition
 from airflow_provider.runtime.checkpoint.logs import CheckpointLogs
-from airflow_provider.runtime.checkpoint.steps import LogPosition
 from airflow_provider.runtime.clock import SystemClock
 from airflow_provider.runtime.driver import run_job
 from airflow_provider.runtime.errors import RunCancelledError
@@ -30,7 +30,7 @@ from airflow_provider.runtime.savepoint import (
     take_savepoint,
     verify_savepoint,
 )
-from airflow_provider.runtime.storage.opening import open_storage
+from airflow_provider.runtime.storage.open import open_storage
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("fresh_maintenance")]
 

@@ -25,7 +25,7 @@ from airflow_provider.runtime.errors import (
 from airflow_provider.runtime.queries.running import RunningQuery
 from airflow_provider.runtime.savepoint import open_savepoint
 from airflow_provider.runtime.stopping.calling import request_stop
-from airflow_provider.runtime.storage.opening import open_storage
+from airflow_provider.runtime.storage.open import open_storage
 
 pytestmark = pytest.mark.spark
 

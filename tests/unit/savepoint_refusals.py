@@ -9,7 +9,7 @@ import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from airflow_provider.runtime.checkpoint.steps import MAX_WATERMARK_MS
+from airflow_provider.runtime.checkpoint.drain_step import MAX_WATERMARK_MS
 from airflow_provider.runtime.jobdir import JobDirectory, JobRecord
 from airflow_provider.runtime.savepoint import checkpoint_source, take_savepoint
 from tests.unit.support import EpochBench, FakeClock, FakeSink

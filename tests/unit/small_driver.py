@@ -15,7 +15,7 @@ from airflow_provider.runtime.clock import SystemClock
 from airflow_provider.runtime.errors import LeaseHeldError, LeaseLostError
 from airflow_provider.runtime.host import identify_this
 from airflow_provider.runtime.lease import acquire_lease
-from airflow_provider.runtime.storage.opening import open_storage
+from airflow_provider.runtime.storage.open import open_storage
 
 TIMEOUT_S = 1.0
 BEAT_S = 0.1

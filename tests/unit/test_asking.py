@@ -19,7 +19,7 @@ from airflow_provider.runtime.asking import (
     choose_run,
     resolve,
 )
-from airflow_provider.runtime.checkpoint.steps import MAX_WATERMARK_MS
+from airflow_provider.runtime.checkpoint.drain_step import MAX_WATERMARK_MS
 from airflow_provider.runtime.clock import to_iso
 from airflow_provider.runtime.driver import run_job
 from airflow_provider.runtime.errors import (

@@ -9,7 +9,7 @@ import pytest
 
 from airflow_provider.runtime.asking import check_not_drained
 from airflow_provider.runtime.batchlog import commit_log_of
-from airflow_provider.runtime.checkpoint.steps import DrainStep, LogPosition, next_drain_step
+from airflow_provider.runtime.checkpoint.drain_step import DrainStep, LogPosition, next_drain_step
 from airflow_provider.runtime.errors import CheckpointError, JobDrainedError
 from airflow_provider.runtime.final import verify_final
 from airflow_provider.runtime.jobdir import BatchCommit, JobDirectory, RewoundRecord

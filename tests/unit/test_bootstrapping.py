@@ -29,7 +29,7 @@ from airflow_provider.runtime.savepoint import open_savepoint, verify_savepoint
 from airflow_provider.runtime.sources.definition import SourceDefinition
 from airflow_provider.runtime.state.bootstrapping import bootstrap_job
 from airflow_provider.runtime.state.bootstrapping_seam import check_seam, plan_seam
-from airflow_provider.runtime.storage.opening import open_storage
+from airflow_provider.runtime.storage.open import open_storage
 from tests.unit.support import EpochBench, FakeSink, SparkCheckpoint
 
 

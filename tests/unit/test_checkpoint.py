@@ -8,10 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from airflow_provider.runtime.checkpoint.describe import describe_checkpoint
 from airflow_provider.runtime.checkpoint.drain import plan_drain_batch
-from airflow_provider.runtime.checkpoint.logs import CheckpointLogs, OffsetEntry
-from airflow_provider.runtime.checkpoint.report import describe_checkpoint
-from airflow_provider.runtime.checkpoint.steps import (
+from airflow_provider.runtime.checkpoint.drain_step import (
     END_OF_TIME_MS,
     MAX_WATERMARK_MS,
     DrainStep,
@@ -19,6 +18,7 @@ from airflow_provider.runtime.checkpoint.steps import (
     is_of_drain,
     next_drain_step,
 )
+from airflow_provider.runtime.checkpoint.logs import CheckpointLogs, OffsetEntry
 from airflow_provider.runtime.clock import millis_to_iso
 from airflow_provider.runtime.errors import (
     CheckpointError,

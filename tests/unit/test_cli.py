@@ -13,7 +13,7 @@ import threading
 import pytest
 
 from airflow_provider.runtime import cli, cli_stop
-from airflow_provider.runtime.checkpoint.steps import MAX_WATERMARK_MS
+from airflow_provider.runtime.checkpoint.drain_step import MAX_WATERMARK_MS
 from airflow_provider.runtime.cli import main
 from airflow_provider.runtime.clock import SystemClock
 from airflow_provider.runtime.errors import EXIT_FATAL, EXIT_OK, EXIT_RETRY, EXIT_USAGE

@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from airflow_provider.runtime.errors import ConfigError
-from airflow_provider.runtime.storage.copies import Copied, copy_files
-from airflow_provider.runtime.storage.folders import WrongSizeError
-from airflow_provider.runtime.storage.trees import files_under
+from airflow_provider.runtime.storage.copy_files import Copied, copy_files
+from airflow_provider.runtime.storage.file_tree import files_under
+from airflow_provider.runtime.storage.local_copy import WrongSizeError
 
 DIED = 137
 SEVERAL = ("1.delta", "state/0/1/2.delta", "state/0/1/_metadata/schema", "offsets/7")
@@ -24,8 +24,8 @@ SEVERAL = ("1.delta", "state/0/1/2.delta", "state/0/1/_metadata/schema", "offset
 DYING_PROCESS = """
 import errno, os, sys
 from airflow_provider.runtime.storage import folders
-from airflow_provider.runtime.storage.copies import copy_files
-from airflow_provider.runtime.storage.trees import files_under
+from airflow_provider.runtime.storage.copy_files import copy_files
+from airflow_provider.runtime.storage.file_tree import files_under
 
 source, target, what, times = sys.argv[1:5]
 left = int(times)
@@ -49,7 +49,7 @@ copy_files(source, target, files_under(source))
 """
 UNPRIVILEGED_PROCESS = """
 import os, sys
-from airflow_provider.runtime.storage.copies import copy_files
+from airflow_provider.runtime.storage.copy_files import copy_files
 
 os.setgroups([])
 os.setgid(65534)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_provider.runtime.restarting.regions import (
+from airflow_provider.runtime.failures.failover_region import (
     Edge,
     Failover,
     FailoverScope,

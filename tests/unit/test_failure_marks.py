@@ -6,7 +6,7 @@ import pytest
 
 from airflow_provider.runtime.errors import ConfigError, FailureClass
 from airflow_provider.runtime.failures.classify import classify
-from airflow_provider.runtime.failures.marks import Marks, fails_as
+from airflow_provider.runtime.failures.overrides import Marks, fails_as
 
 
 @fails_as(FailureClass.NON_RECOVERABLE)

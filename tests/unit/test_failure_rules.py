@@ -32,7 +32,7 @@ from airflow_provider.runtime.failures.rules import (
     describe_rules,
     find_rule,
 )
-from airflow_provider.runtime.failures.traces import errors_in, place_in
+from airflow_provider.runtime.failures.stack_traces import errors_in, place_in
 from tests.unit.recorded_failures import recorded
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from airflow_provider.runtime.checkpoint.steps import DrainStep
+from airflow_provider.runtime.checkpoint.drain_step import DrainStep
 from airflow_provider.runtime.errors import Failure, FailureClass, IllegalTransitionError
 from airflow_provider.runtime.lifecycle.machine import Lifecycle
 from airflow_provider.runtime.lifecycle.words import (

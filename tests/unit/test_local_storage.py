@@ -12,8 +12,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from airflow_provider.runtime.sinks.staging import stage_files
+from airflow_provider.runtime.storage.file_tree import flush
 from airflow_provider.runtime.storage.local import LocalStorage, sync_folder
-from airflow_provider.runtime.storage.trees import flush
 from tests.unit.support import FakeClock, HandStagedFiles, stage_by_hand, take_lease
 
 AN_ERROR = OSError(errno.EIO, "Input/output error")

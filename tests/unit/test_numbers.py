@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_provider.runtime.checkpoint.report import describe_checkpoint
+from airflow_provider.runtime.checkpoint.describe import describe_checkpoint
 from airflow_provider.runtime.names import number_in, numbers_in
 from airflow_provider.runtime.sinks.records import EpochRecords
 from airflow_provider.runtime.topologies import kept_topology

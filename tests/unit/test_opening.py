@@ -12,7 +12,7 @@ from airflow_provider.runtime.errors import EXIT_USAGE, ConfigError, Unsupported
 from airflow_provider.runtime.storage.local import LocalStorage
 from airflow_provider.runtime.storage.memory import MemoryStorage
 from airflow_provider.runtime.storage.objects import ObjectStorage
-from airflow_provider.runtime.storage.opening import (
+from airflow_provider.runtime.storage.open import (
     has_escapes,
     local_path_of,
     open_objects,

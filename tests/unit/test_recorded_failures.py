@@ -10,7 +10,7 @@ import pytest
 
 from airflow_provider.runtime.errors import FailureClass
 from airflow_provider.runtime.failures.classify import classify
-from airflow_provider.runtime.failures.marks import Marks, fails_as
+from airflow_provider.runtime.failures.overrides import Marks, fails_as
 from tests.unit.recorded_failures import RECORDED, JavaThrowable, recorded
 
 NON_RECOVERABLE, DATA_MISSING, ENVIRONMENT = (

@@ -7,12 +7,13 @@ import re
 import pytest
 
 from airflow_provider.runtime.errors import ConfigError
-from airflow_provider.runtime.restarting.parsing import default_restart, parse_restart
-from airflow_provider.runtime.restarting.strategies import (
+from airflow_provider.runtime.failures.restart_strategy import (
     ExponentialDelay,
     FailureRate,
     FixedDelay,
     NoRestart,
+    default_restart,
+    parse_restart,
 )
 
 

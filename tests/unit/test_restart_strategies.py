@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from airflow_provider.runtime.restarting.strategies import (
+from airflow_provider.runtime.failures.restart_strategy import (
     ExponentialDelay,
     FailureRate,
     FixedDelay,

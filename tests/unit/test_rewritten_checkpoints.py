@@ -6,9 +6,12 @@ import json
 
 import pytest
 
-from airflow_provider.runtime.checkpoint.dropping import drop_operators, topology_without
-from airflow_provider.runtime.checkpoint.operators import describe_operator
-from airflow_provider.runtime.checkpoint.positions import reset_positions, set_positions
+from airflow_provider.runtime.checkpoint.offsets import reset_positions, set_positions
+from airflow_provider.runtime.checkpoint.operators import (
+    describe_operator,
+    drop_operators,
+    topology_without,
+)
 from airflow_provider.runtime.checkpoint.topology import OperatorShape, Topology
 from airflow_provider.runtime.errors import OpenBatchError, UnknownFormatError
 from tests.unit.support import SparkCheckpoint

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_provider.runtime.checkpoint.steps import LogPosition
+from airflow_provider.runtime.checkpoint.drain_step import LogPosition
 from airflow_provider.runtime.savepoint.choosing import (
     PUBLISHING_S,
     NothingYet,

@@ -7,7 +7,7 @@ import shutil
 
 import pytest
 
-from airflow_provider.runtime.checkpoint.steps import MAX_WATERMARK_MS
+from airflow_provider.runtime.checkpoint.drain_step import MAX_WATERMARK_MS
 from airflow_provider.runtime.errors import (
     CheckpointError,
     ConfigError,

@@ -13,7 +13,7 @@ import pytest
 from airflow_provider.runtime import cli
 from airflow_provider.runtime.checkpoint.logs import CheckpointLogs
 from airflow_provider.runtime.checkpoint.operators import StateVariable, describe_operator
-from airflow_provider.runtime.checkpoint.stateschemas import StateSchema, read_schemas, type_text
+from airflow_provider.runtime.checkpoint.state_schema import StateSchema, read_schemas, type_text
 from airflow_provider.runtime.checkpoint.topology import OperatorShape, Topology
 from airflow_provider.runtime.cli import main
 from airflow_provider.runtime.console import text_table
@@ -29,7 +29,7 @@ from airflow_provider.runtime.savepoint import checkpoint_source, job_source, ta
 from airflow_provider.runtime.state import describe_state, open_state, state_growth
 from airflow_provider.runtime.state.layouts import tables_of
 from airflow_provider.runtime.state.readdressing import is_at_home, link_view
-from airflow_provider.runtime.storage.opening import open_storage
+from airflow_provider.runtime.storage.open import open_storage
 from airflow_provider.runtime.topologies import put_topology
 from tests.unit.support import QUERY_ID, EpochBench, FakeClock, FakeSink
 from tests.unit.test_inventory import Tree

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from airflow_provider.runtime.checkpoint.finished import Mark, marks_of
 from airflow_provider.runtime.checkpoint.inventory import provider_name
-from airflow_provider.runtime.checkpoint.marks import Mark, marks_of
 from airflow_provider.runtime.checkpoint.topology import OperatorShape, Topology, mismatches
 
 COUNT, JOIN = OperatorShape(0, "stateStoreSave"), OperatorShape(1, "symmetricHashJoin")

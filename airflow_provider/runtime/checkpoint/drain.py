@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from airflow_provider.runtime.checkpoint.steps import (
+from airflow_provider.runtime.checkpoint.drain_step import (
     DrainStep,
     next_drain_step,
     next_watermark,

@@ -29,16 +29,15 @@ import re
 from typing import TYPE_CHECKING, Final
 
 from airflow_provider.runtime.checkpoint.logs import OffsetEntry
-from airflow_provider.runtime.checkpoint.needs import Needs
+from airflow_provider.runtime.checkpoint.needed_files import Needs, Store, take_store
 from airflow_provider.runtime.checkpoint.operators import OperatorMetadata, has_one_partition
-from airflow_provider.runtime.checkpoint.statefiles import sort_files
-from airflow_provider.runtime.checkpoint.stores import Store, take_store
+from airflow_provider.runtime.checkpoint.state_files import sort_files
 from airflow_provider.runtime.errors import UnknownFormatError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from airflow_provider.runtime.checkpoint.statefiles import OperatorFiles
+    from airflow_provider.runtime.checkpoint.state_files import OperatorFiles
 
 _PROVIDER: Final = "spark.sql.streaming.stateStore.providerClass"
 _PROVIDER_NAMES: Final = {

@@ -18,9 +18,9 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any, Protocol, TypedDict
 
-from airflow_provider.runtime.checkpoint.steps import LogPosition
+from airflow_provider.runtime.checkpoint.drain_step import LogPosition
 from airflow_provider.runtime.errors import (
     CheckpointError,
     CorruptDocumentError,
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from airflow_provider.runtime.storage.base import Storage
+
 
 _VERSIONS = frozenset({"v1", "v2"})
 # Spark plans a restart with the first of these that the offset log has.
@@ -291,3 +292,24 @@ class CheckpointLogs:
     def is_stateful(self) -> bool:
         """Tell whether any batch has written state."""
         return bool(numbers_in(self._storage.list("state")))
+
+
+class CommitLog(Protocol):
+    """Spark's own logs in STREAMING, the record of the run's commit in BATCH."""
+
+    url: str
+
+    def query_id(self) -> str | None:
+        """Return the id under which the query's epochs are recorded; None before it has one."""
+
+    def position(self) -> LogPosition:
+        """Return how far the query has come."""
+
+    def is_committed(self, batch: int) -> bool:
+        """Tell whether the batch has a commit."""
+
+    def is_stateful(self) -> bool:
+        """Tell whether any batch has written state."""
+
+    def offsets(self, batch: int) -> OffsetEntry:
+        """Return where the sources stood at the end of a planned batch."""

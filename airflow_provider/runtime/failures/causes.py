@@ -8,7 +8,7 @@ import re
 import sys
 from typing import TYPE_CHECKING, Any, Final
 
-from airflow_provider.runtime.failures.traces import (
+from airflow_provider.runtime.failures.stack_traces import (
     conditions_in,
     errors_in,
     essence_of,

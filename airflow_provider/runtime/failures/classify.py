@@ -15,7 +15,7 @@ from airflow_provider.runtime.errors import (
     first_line,
 )
 from airflow_provider.runtime.failures.causes import causes_of, text_of
-from airflow_provider.runtime.failures.marks import Marks
+from airflow_provider.runtime.failures.overrides import Marks
 from airflow_provider.runtime.failures.rules import (
     JVM_GONE,
     WRAPPERS,
@@ -23,7 +23,7 @@ from airflow_provider.runtime.failures.rules import (
     find_rule,
     heals_by_restart,
 )
-from airflow_provider.runtime.failures.traces import place_in
+from airflow_provider.runtime.failures.stack_traces import place_in
 
 if TYPE_CHECKING:
     from airflow_provider.runtime.failures.causes import Cause

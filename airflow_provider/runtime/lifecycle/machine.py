@@ -29,7 +29,7 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Final
 
-from airflow_provider.runtime.checkpoint.steps import DrainStep
+from airflow_provider.runtime.checkpoint.drain_step import DrainStep
 from airflow_provider.runtime.errors import IllegalTransitionError
 from airflow_provider.runtime.lifecycle.words import (
     AtEnd,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
-    from airflow_provider.runtime.checkpoint.steps import DrainStep
+    from airflow_provider.runtime.checkpoint.drain_step import DrainStep
     from airflow_provider.runtime.errors import Failure
 
 

@@ -12,7 +12,7 @@ from airflow_provider.runtime.sinks.native import NativeEpochs
 if TYPE_CHECKING:
     import threading
 
-    from airflow_provider.runtime.checkpoint.commitlog import CommitLog
+    from airflow_provider.runtime.checkpoint.logs import CommitLog
     from airflow_provider.runtime.lifecycle.words import Run
     from airflow_provider.runtime.queries.definition import QueryDefinition
     from airflow_provider.runtime.sinks.epochs import EpochCommitter

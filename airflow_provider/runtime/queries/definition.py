@@ -17,7 +17,7 @@ from airflow_provider.runtime.queries.plan import (
     stateful_operators,
 )
 from airflow_provider.runtime.sources.definition import UNKNOWN_FORMAT, SourceDefinition
-from airflow_provider.runtime.storage.opening import local_path_of
+from airflow_provider.runtime.storage.open import local_path_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

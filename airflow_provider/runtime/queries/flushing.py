@@ -11,7 +11,11 @@ import dataclasses
 import logging
 from typing import TYPE_CHECKING, Final
 
-from airflow_provider.runtime.checkpoint.steps import DrainStep, next_drain_step, next_watermark
+from airflow_provider.runtime.checkpoint.drain_step import (
+    DrainStep,
+    next_drain_step,
+    next_watermark,
+)
 from airflow_provider.runtime.clock import millis_to_iso
 from airflow_provider.runtime.errors import CheckpointError
 from airflow_provider.runtime.queries.plan import Keeper, state_keepers
@@ -20,7 +24,7 @@ from airflow_provider.runtime.queries.state import (
     read_state_operators,
     reported_state,
 )
-from airflow_provider.runtime.storage.opening import spark_url
+from airflow_provider.runtime.storage.open import spark_url
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

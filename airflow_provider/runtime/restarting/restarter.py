@@ -7,10 +7,9 @@ import logging
 import random
 from typing import TYPE_CHECKING, Final
 
+from airflow_provider.runtime.failures.failover_region import Edge, failover_scope
+from airflow_provider.runtime.failures.restart_strategy import RestartState, default_restart
 from airflow_provider.runtime.lifecycle.words import Failed, JobPhase, QueryFailed, QueryPhase
-from airflow_provider.runtime.restarting.parsing import default_restart
-from airflow_provider.runtime.restarting.regions import Edge, failover_scope
-from airflow_provider.runtime.restarting.strategies import RestartState
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
@@ -18,13 +17,13 @@ if TYPE_CHECKING:
     from airflow_provider.runtime.asking import Ask
     from airflow_provider.runtime.clock import Clock
     from airflow_provider.runtime.errors import Failure
+    from airflow_provider.runtime.failures.failover_region import FailoverScope
     from airflow_provider.runtime.jobdir import AttemptRecord, RunDirectory
     from airflow_provider.runtime.lifecycle.machine import Lifecycle
     from airflow_provider.runtime.preparing import DeclaredJob
     from airflow_provider.runtime.queries.batch import BatchQuery
     from airflow_provider.runtime.queries.definition import QueryDefinition
     from airflow_provider.runtime.queries.running import RunningQuery
-    from airflow_provider.runtime.restarting.regions import FailoverScope
 
 log = logging.getLogger(__name__)
 

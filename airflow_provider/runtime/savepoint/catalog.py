@@ -16,8 +16,8 @@ from airflow_provider.runtime.errors import (
 )
 from airflow_provider.runtime.savepoint.claims import ClaimRecord, claim_names, last_claim
 from airflow_provider.runtime.savepoint.records import MANIFEST, SavepointRecord
-from airflow_provider.runtime.storage.opening import local_path_of, open_storage
-from airflow_provider.runtime.storage.trees import folders_in
+from airflow_provider.runtime.storage.file_tree import folders_in
+from airflow_provider.runtime.storage.open import local_path_of, open_storage
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

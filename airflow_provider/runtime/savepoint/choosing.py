@@ -12,7 +12,7 @@ import dataclasses
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from airflow_provider.runtime.checkpoint.steps import LogPosition
+    from airflow_provider.runtime.checkpoint.drain_step import LogPosition
 
 PUBLISHING_S: Final = 10.0
 """How long a driver may take to publish an epoch that Spark has committed."""

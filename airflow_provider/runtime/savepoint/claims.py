@@ -23,7 +23,7 @@ from airflow_provider.runtime.clock import from_iso, to_iso
 from airflow_provider.runtime.errors import ConfigError, SavepointBusyError
 from airflow_provider.runtime.host import ProcessIdentity, identify_this
 from airflow_provider.runtime.storage.documents import Document
-from airflow_provider.runtime.storage.opening import local_path_of
+from airflow_provider.runtime.storage.open import local_path_of
 from airflow_provider.runtime.typed_json import IsoTime, Positive
 
 if TYPE_CHECKING:

@@ -11,8 +11,8 @@ from airflow_provider.runtime import failpoints
 from airflow_provider.runtime.errors import refusing
 from airflow_provider.runtime.savepoint.catalog import Savepoint, open_savepoint
 from airflow_provider.runtime.savepoint.claims import REMOVE, busy, last_claim, put_reader
-from airflow_provider.runtime.storage.opening import open_storage
-from airflow_provider.runtime.storage.trees import remove_if_empty
+from airflow_provider.runtime.storage.file_tree import remove_if_empty
+from airflow_provider.runtime.storage.open import open_storage
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

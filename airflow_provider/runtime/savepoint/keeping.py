@@ -53,8 +53,8 @@ from airflow_provider.runtime.savepoint.claims import (
     withdraw,
 )
 from airflow_provider.runtime.savepoint.records import MANIFEST, check_origin
-from airflow_provider.runtime.storage.opening import local_path_of, open_storage
-from airflow_provider.runtime.storage.trees import files_under, remove_if_empty, remove_tree
+from airflow_provider.runtime.storage.file_tree import files_under, remove_if_empty, remove_tree
+from airflow_provider.runtime.storage.open import local_path_of, open_storage
 
 if TYPE_CHECKING:
     import datetime as dt

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from airflow_provider.runtime.checkpoint.logs import OffsetEntry
 from airflow_provider.runtime.errors import CheckpointError
-from airflow_provider.runtime.storage.opening import open_storage
-from airflow_provider.runtime.storage.trees import link_on_way
+from airflow_provider.runtime.storage.file_tree import link_on_way
+from airflow_provider.runtime.storage.open import open_storage
 
 if TYPE_CHECKING:
     from airflow_provider.runtime.savepoint.catalog import Savepoint

@@ -20,7 +20,7 @@ import dataclasses
 import json
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypedDict
 
-from airflow_provider.runtime.checkpoint.marks import AnyMark, Mark, SourceMark
+from airflow_provider.runtime.checkpoint.finished import AnyMark, Mark, SourceMark
 from airflow_provider.runtime.checkpoint.topology import OperatorShape, Topology
 from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.readplaces import ReadPlaceValues  # noqa: TC001 - the same

@@ -14,7 +14,7 @@ from airflow_provider.runtime.checkpoint.logs import CheckpointLogs
 from airflow_provider.runtime.checkpoint.operators import has_one_partition
 from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.savepoint.reading import read_saved, saved_offsets
-from airflow_provider.runtime.storage.opening import open_storage
+from airflow_provider.runtime.storage.open import open_storage
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

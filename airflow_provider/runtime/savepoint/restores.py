@@ -21,7 +21,7 @@ from airflow_provider.runtime.places import (
 )
 from airflow_provider.runtime.savepoint.records import REWIND_PREFIX
 from airflow_provider.runtime.sinks.records import EpochRecords
-from airflow_provider.runtime.storage.trees import remove_tree
+from airflow_provider.runtime.storage.file_tree import remove_tree
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -59,9 +59,9 @@ from airflow_provider.runtime.savepoint.repartitioning import (
 from airflow_provider.runtime.savepoint.restores import Restores, open_restore
 from airflow_provider.runtime.savepoint.verifying import find_damage
 from airflow_provider.runtime.sinks.records import EpochRecords, TakeBackRecord, query_ids
-from airflow_provider.runtime.storage.copies import copy_files
-from airflow_provider.runtime.storage.opening import open_storage, spark_url
-from airflow_provider.runtime.storage.trees import remove_tree
+from airflow_provider.runtime.storage.copy_files import copy_files
+from airflow_provider.runtime.storage.file_tree import remove_tree
+from airflow_provider.runtime.storage.open import open_storage, spark_url
 from airflow_provider.runtime.topologies import put_topology
 
 if TYPE_CHECKING:

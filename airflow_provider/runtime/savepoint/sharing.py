@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 from airflow_provider.runtime.savepoint.catalog import find_savepoints
 from airflow_provider.runtime.savepoint.claims import REMOVE
 from airflow_provider.runtime.savepoint.records import MANIFEST, SavedFile
-from airflow_provider.runtime.storage.opening import local_path_of, open_storage
-from airflow_provider.runtime.storage.trees import folders_in
+from airflow_provider.runtime.storage.file_tree import folders_in
+from airflow_provider.runtime.storage.open import local_path_of, open_storage
 from airflow_provider.runtime.typed_json import is_name
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from airflow_provider.runtime.checkpoint.inventory import NeededFile
     from airflow_provider.runtime.clock import Clock
     from airflow_provider.runtime.storage.base import Storage
-    from airflow_provider.runtime.storage.trees import FileFacts
+    from airflow_provider.runtime.storage.file_tree import FileFacts
 
 _Key = tuple[str, str, int, str]  # query id, path, size, tag
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Any
 
+from airflow_provider.runtime.checkpoint.finished import marks_of
 from airflow_provider.runtime.checkpoint.logs import CheckpointLogs
-from airflow_provider.runtime.checkpoint.marks import marks_of
 from airflow_provider.runtime.checkpoint.topology import Topology
 from airflow_provider.runtime.drains import (
     EndedSources,
@@ -23,13 +23,13 @@ from airflow_provider.runtime.runs import newest_run
 from airflow_provider.runtime.savepoint.choosing import Seen
 from airflow_provider.runtime.savepoint.restores import Restores
 from airflow_provider.runtime.sinks.records import EpochRecords, query_ids
-from airflow_provider.runtime.storage.opening import open_storage
+from airflow_provider.runtime.storage.open import open_storage
 from airflow_provider.runtime.topologies import kept_topology
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from airflow_provider.runtime.checkpoint.marks import Marks
+    from airflow_provider.runtime.checkpoint.finished import Marks
     from airflow_provider.runtime.clock import Clock
     from airflow_provider.runtime.jobdir import RunRecord
     from airflow_provider.runtime.storage.base import Storage

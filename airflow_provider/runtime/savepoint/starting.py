@@ -21,7 +21,7 @@ from airflow_provider.runtime.savepoint.restoring import (
     check_restorable,
     finish_restore,
 )
-from airflow_provider.runtime.storage.opening import open_storage
+from airflow_provider.runtime.storage.open import open_storage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -13,9 +13,9 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from airflow_provider.runtime import failpoints
+from airflow_provider.runtime.checkpoint.drain_step import is_of_drain
 from airflow_provider.runtime.checkpoint.inventory import Inventory, take_inventory
 from airflow_provider.runtime.checkpoint.operators import readdress
-from airflow_provider.runtime.checkpoint.steps import is_of_drain
 from airflow_provider.runtime.clock import Clock, SystemClock, millis_to_iso, to_iso
 from airflow_provider.runtime.errors import (
     CheckpointError,
@@ -46,17 +46,17 @@ from airflow_provider.runtime.savepoint.records import (
 )
 from airflow_provider.runtime.savepoint.sharing import Held, held_beside
 from airflow_provider.runtime.savepoint.verifying import VERIFIED_BYTES, find_damage
-from airflow_provider.runtime.storage.copies import copy_files
-from airflow_provider.runtime.storage.folders import WrongSizeError
-from airflow_provider.runtime.storage.opening import open_storage, spark_url
-from airflow_provider.runtime.storage.trees import facts_under, remove_if_empty, remove_tree
+from airflow_provider.runtime.storage.copy_files import copy_files
+from airflow_provider.runtime.storage.file_tree import facts_under, remove_if_empty, remove_tree
+from airflow_provider.runtime.storage.local_copy import WrongSizeError
+from airflow_provider.runtime.storage.open import open_storage, spark_url
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from airflow_provider.runtime.savepoint.sources import Source, SourceQuery
     from airflow_provider.runtime.storage.base import Storage
-    from airflow_provider.runtime.storage.trees import FileFacts
+    from airflow_provider.runtime.storage.file_tree import FileFacts
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Final
 
 from airflow_provider.runtime.checkpoint.checksums import has_hadoop_checksum, has_spark_checksum
 from airflow_provider.runtime.savepoint.reading import folder_of
-from airflow_provider.runtime.storage.opening import open_storage
-from airflow_provider.runtime.storage.trees import files_under
+from airflow_provider.runtime.storage.file_tree import files_under
+from airflow_provider.runtime.storage.open import open_storage
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

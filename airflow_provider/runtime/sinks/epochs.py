@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame
 
-    from airflow_provider.runtime.checkpoint.commitlog import CommitLog
+    from airflow_provider.runtime.checkpoint.logs import CommitLog
     from airflow_provider.runtime.lease import Lease
     from airflow_provider.runtime.sinks.counting import CountInput, CountLate, LateRows
     from airflow_provider.runtime.storage.base import Storage

@@ -33,7 +33,7 @@ from airflow_provider.runtime.sinks.staging import (
     staged_epochs,
 )
 from airflow_provider.runtime.storage.local import make_folder, sync_folder
-from airflow_provider.runtime.storage.opening import local_path_of
+from airflow_provider.runtime.storage.open import local_path_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Final
 
 from airflow_provider.runtime.names import NUMBER
 from airflow_provider.runtime.sinks.protocol import EpochId
-from airflow_provider.runtime.storage.opening import local_path_of
-from airflow_provider.runtime.storage.trees import files_under, flush, folders_in, remove_tree
+from airflow_provider.runtime.storage.file_tree import files_under, flush, folders_in, remove_tree
+from airflow_provider.runtime.storage.open import local_path_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence

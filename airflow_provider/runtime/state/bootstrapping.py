@@ -37,7 +37,7 @@ from airflow_provider.runtime.bootstraps import (
     remove_scratch,
     scratch_of,
 )
-from airflow_provider.runtime.checkpoint.positions import reset_positions
+from airflow_provider.runtime.checkpoint.offsets import reset_positions
 from airflow_provider.runtime.clock import Clock, SystemClock, to_iso
 from airflow_provider.runtime.driver import run_job
 from airflow_provider.runtime.errors import refusing

@@ -19,7 +19,7 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING
 
-from airflow_provider.runtime.checkpoint.positions import can_reset
+from airflow_provider.runtime.checkpoint.offsets import can_reset
 from airflow_provider.runtime.checkpoint.topology import mismatches
 from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.markers import is_marker

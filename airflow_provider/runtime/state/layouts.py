@@ -19,13 +19,13 @@ import dataclasses
 import enum
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from airflow_provider.runtime.checkpoint.stateschemas import DEFAULT_FAMILY, StateSchema, type_text
+from airflow_provider.runtime.checkpoint.state_schema import DEFAULT_FAMILY, StateSchema, type_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from airflow_provider.runtime.checkpoint.operators import StateVariable
-    from airflow_provider.runtime.checkpoint.stateschemas import Field
+    from airflow_provider.runtime.checkpoint.state_schema import Field
 
 KEYED_STATE: Final = "keyed_state"
 TIMERS: Final = "timers"

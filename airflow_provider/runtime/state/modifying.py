@@ -21,9 +21,9 @@ import logging
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider.runtime import failpoints
-from airflow_provider.runtime.checkpoint.dropping import drop_operators, topology_without
 from airflow_provider.runtime.checkpoint.logs import CheckpointLogs
-from airflow_provider.runtime.checkpoint.positions import ANEW, reset_positions, set_positions
+from airflow_provider.runtime.checkpoint.offsets import ANEW, reset_positions, set_positions
+from airflow_provider.runtime.checkpoint.operators import drop_operators, topology_without
 from airflow_provider.runtime.clock import Clock, SystemClock
 from airflow_provider.runtime.errors import ConfigError, refusing
 from airflow_provider.runtime.jobdir import JobDirectory
@@ -52,8 +52,8 @@ from airflow_provider.runtime.session import using_spark
 from airflow_provider.runtime.sinks.protocol import OpenFence
 from airflow_provider.runtime.state.modifying_plan import Changes, Plan, QueryPlan, plan_changes
 from airflow_provider.runtime.state.modifying_rows import Chooser, Deleted, QueryRows
-from airflow_provider.runtime.storage.opening import has_escapes, open_storage
-from airflow_provider.runtime.storage.trees import remove_if_empty, remove_tree
+from airflow_provider.runtime.storage.file_tree import remove_if_empty, remove_tree
+from airflow_provider.runtime.storage.open import has_escapes, open_storage
 from airflow_provider.runtime.topologies import kept_topology, put_topology
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ import json
 import re
 from typing import TYPE_CHECKING, Any, Final
 
-from airflow_provider.runtime.checkpoint.positions import ANEW, can_reset
+from airflow_provider.runtime.checkpoint.offsets import ANEW, can_reset
 from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.names import check_name
 from airflow_provider.runtime.savepoint.repartitioning import KINDS, PROVIDER, check_partitions

@@ -19,7 +19,7 @@ from airflow_provider.runtime.checkpoint.operators import describe_operator
 from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.queries.repartition import first_line
 from airflow_provider.runtime.queries.rewriting import read_state, rewrite_state, state_session
-from airflow_provider.runtime.storage.opening import spark_url
+from airflow_provider.runtime.storage.open import spark_url
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping

@@ -9,12 +9,12 @@ import dataclasses
 import re
 from typing import TYPE_CHECKING, Any, Final
 
+from airflow_provider.runtime.checkpoint.drain_step import is_of_drain
+from airflow_provider.runtime.checkpoint.finished import marks_of
 from airflow_provider.runtime.checkpoint.inventory import Inventory, take_inventory
 from airflow_provider.runtime.checkpoint.logs import CheckpointLogs, OffsetEntry
-from airflow_provider.runtime.checkpoint.marks import marks_of
 from airflow_provider.runtime.checkpoint.operators import OperatorMetadata
-from airflow_provider.runtime.checkpoint.stateschemas import StateSchema, read_schemas
-from airflow_provider.runtime.checkpoint.steps import is_of_drain
+from airflow_provider.runtime.checkpoint.state_schema import StateSchema, read_schemas
 from airflow_provider.runtime.clock import Clock, SystemClock, millis_to_iso
 from airflow_provider.runtime.errors import (
     CheckpointError,
@@ -36,14 +36,14 @@ from airflow_provider.runtime.state.contents import (
     State,
 )
 from airflow_provider.runtime.state.layouts import tables_of
-from airflow_provider.runtime.storage.opening import open_storage
-from airflow_provider.runtime.storage.trees import files_under
+from airflow_provider.runtime.storage.file_tree import files_under
+from airflow_provider.runtime.storage.open import open_storage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from airflow_provider.runtime.checkpoint.finished import Marks
     from airflow_provider.runtime.checkpoint.inventory import StateOperator
-    from airflow_provider.runtime.checkpoint.marks import Marks
     from airflow_provider.runtime.checkpoint.topology import Topology
     from airflow_provider.runtime.savepoint.catalog import Savepoint
     from airflow_provider.runtime.savepoint.records import QuerySavepoint

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from airflow_provider.runtime.checkpoint.operators import readdress
 from airflow_provider.runtime.errors import ConfigError
-from airflow_provider.runtime.storage.opening import local_path_of, spark_url
+from airflow_provider.runtime.storage.open import local_path_of, spark_url
 
 if TYPE_CHECKING:
     from airflow_provider.runtime.state.contents import OperatorState, QueryState

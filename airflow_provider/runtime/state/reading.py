@@ -13,7 +13,7 @@ from airflow_provider.runtime.queries.state import prepare_state
 from airflow_provider.runtime.state.contents import SOURCE_COLUMNS, SOURCE_KEYS
 from airflow_provider.runtime.state.layouts import lay_out
 from airflow_provider.runtime.state.readdressing import is_at_home, link_view
-from airflow_provider.runtime.storage.opening import has_escapes, spark_url
+from airflow_provider.runtime.storage.open import has_escapes, spark_url
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, DataFrameReader, SparkSession
     from pyspark.sql.types import StructType
 
-    from airflow_provider.runtime.checkpoint.stateschemas import Field
+    from airflow_provider.runtime.checkpoint.state_schema import Field
     from airflow_provider.runtime.state.contents import QueryState, State, TableAddress
     from airflow_provider.runtime.state.layouts import Column
 

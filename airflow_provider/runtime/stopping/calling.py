@@ -27,7 +27,7 @@ from airflow_provider.runtime.requests import (
 )
 from airflow_provider.runtime.runs import newest_run
 from airflow_provider.runtime.savepoint.catalog import open_savepoint
-from airflow_provider.runtime.storage.opening import open_storage
+from airflow_provider.runtime.storage.open import open_storage
 
 if TYPE_CHECKING:
     from airflow_provider.runtime.clock import Clock

@@ -53,7 +53,7 @@ from airflow_provider.runtime.savepoint.records import MANIFEST
 from airflow_provider.runtime.savepoint.sources import job_source
 from airflow_provider.runtime.savepoint.taking import take_savepoint
 from airflow_provider.runtime.stopping.calling import savepoint_is_complete
-from airflow_provider.runtime.storage.opening import open_storage
+from airflow_provider.runtime.storage.open import open_storage
 
 if TYPE_CHECKING:
     from airflow_provider.runtime.jobdir import JobDirectory, RunDirectory

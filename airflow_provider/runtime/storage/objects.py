@@ -8,7 +8,11 @@ from typing import TYPE_CHECKING
 from airflow_provider.runtime.clock import Clock, SystemClock
 from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.storage.buckets import Entry
-from airflow_provider.runtime.storage.refusals import ConflictError, explained, without_conditions
+from airflow_provider.runtime.storage.store_errors import (
+    ConflictError,
+    explained,
+    without_conditions,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 from airflow_provider.runtime.sinks.delta.datafiles import partition_of
-from airflow_provider.runtime.storage.opening import local_path_of
-from airflow_provider.runtime.storage.trees import flush
+from airflow_provider.runtime.storage.file_tree import flush
+from airflow_provider.runtime.storage.open import local_path_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

@@ -65,13 +65,8 @@ from airflow_provider.runtime.sinks.tableformats import (
     own_errors,
     require_extra,
 )
-from airflow_provider.runtime.storage.opening import (
-    local_path_of,
-    open_objects,
-    scheme_of,
-    spark_url,
-)
-from airflow_provider.runtime.storage.trees import remove_tree
+from airflow_provider.runtime.storage.file_tree import remove_tree
+from airflow_provider.runtime.storage.open import local_path_of, open_objects, scheme_of, spark_url
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

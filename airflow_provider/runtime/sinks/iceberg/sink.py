@@ -65,8 +65,8 @@ from airflow_provider.runtime.sinks.tableformats import (
     own_errors,
     require_extra,
 )
-from airflow_provider.runtime.storage.opening import spark_url
-from airflow_provider.runtime.storage.trees import remove_tree
+from airflow_provider.runtime.storage.file_tree import remove_tree
+from airflow_provider.runtime.storage.open import spark_url
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence

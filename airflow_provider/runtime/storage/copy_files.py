@@ -21,16 +21,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from airflow_provider.runtime.errors import ConfigError
-from airflow_provider.runtime.storage.folders import (
+from airflow_provider.runtime.storage.file_tree import link_on_way
+from airflow_provider.runtime.storage.local_copy import (
     ArrivalFolder,
     WrongSizeError,
     check_size,
     copy_file,
     link_file,
 )
-from airflow_provider.runtime.storage.opening import local_path_of, open_objects
+from airflow_provider.runtime.storage.open import local_path_of, open_objects
 from airflow_provider.runtime.storage.parallel import for_each
-from airflow_provider.runtime.storage.trees import link_on_way
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

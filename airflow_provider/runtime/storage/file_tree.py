@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from fsspec.core import url_to_fs
 
 from airflow_provider.runtime.storage.local import sync_folder
-from airflow_provider.runtime.storage.opening import local_path_of, open_objects
+from airflow_provider.runtime.storage.open import local_path_of, open_objects
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
