@@ -146,10 +146,10 @@ def run_runtime(
         When all input was read and its output published; what follows is the drain, which plain
         Spark does not have.
     """
-    from airflow_provider.runtime.asking import Ask
-    from airflow_provider.runtime.drains import drain_intent
     from airflow_provider.runtime.driver import run_job
-    from airflow_provider.runtime.jobdir import JobDirectory
+    from airflow_provider.runtime.jobdir.end_of_input import drain_intent
+    from airflow_provider.runtime.jobdir.layout import JobDirectory
+    from airflow_provider.runtime.jobdir.run_spec import Ask
     from airflow_provider.runtime.storage.open import open_storage
 
     params = {**params, "input": str(folder), "files_per_batch": str(files_per_batch)}

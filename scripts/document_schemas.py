@@ -19,8 +19,8 @@ from typing import Annotated, Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from airflow_provider.runtime.storage.documents import Document  # noqa: E402
-from airflow_provider.runtime.typed_json import DEEPEST, Check  # noqa: E402
+from airflow_provider.runtime.storage.documents import Document
+from airflow_provider.runtime.typed_json import DEEPEST, Check
 
 _PLAIN: dict[Any, dict[str, Any]] = {
     Any: {},

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Final
 from airflow_provider.runtime.checkpoint.logs import CheckpointLogs
 from airflow_provider.runtime.clock import SystemClock
 from airflow_provider.runtime.errors import ConfigError
-from airflow_provider.runtime.jobdir import JobDirectory
-from airflow_provider.runtime.lease import LeaseObserver
+from airflow_provider.runtime.jobdir.layout import JobDirectory
+from airflow_provider.runtime.jobdir.lease import LeaseObserver
 from airflow_provider.runtime.storage.documents import Document
 from airflow_provider.runtime.storage.open import open_storage
 from airflow_provider.slices import NoSliceError, find_slice
@@ -21,7 +21,7 @@ from airflow_provider.slices import NoSliceError, find_slice
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from airflow_provider.runtime.jobdir import RunDirectory
+    from airflow_provider.runtime.jobdir.layout import RunDirectory
 
 BACKFILL: Final = "backfill"
 _DOCUMENT: Final = "asked_by.json"

@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING
 
 from airflow_provider.runtime.clock import Clock, to_iso
 from airflow_provider.runtime.errors import CorruptDocumentError
-from airflow_provider.runtime.jobdir import JobDirectory, ReplayRecord
+from airflow_provider.runtime.jobdir.layout import JobDirectory
+from airflow_provider.runtime.jobdir.run_records import ReplayRecord
 from airflow_provider.runtime.storage.documents import Document
 from airflow_provider.runtime.storage.open import open_storage
 
 if TYPE_CHECKING:
-    from airflow_provider.runtime.jobdir import RunDirectory
+    from airflow_provider.runtime.jobdir.layout import RunDirectory
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -33,12 +33,12 @@ import datetime as dt
 from typing import TYPE_CHECKING
 
 from airflow_provider.runtime.clock import Clock, from_iso, to_iso
-from airflow_provider.runtime.jobdir import FINISHED
+from airflow_provider.runtime.jobdir.run_records import FINISHED
 from airflow_provider.runtime.storage.documents import Document
 from airflow_provider.runtime.typed_json import IsoTime, Name
 
 if TYPE_CHECKING:
-    from airflow_provider.runtime.jobdir import JobDirectory, RunDirectory
+    from airflow_provider.runtime.jobdir.layout import JobDirectory, RunDirectory
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -22,15 +22,15 @@ from airflow_provider.runtime.clock import Clock, SystemClock, to_iso
 from airflow_provider.runtime.entry_point import check_entry_file, split_entry
 from airflow_provider.runtime.errors import ConfigError, UnsupportedStorageError
 from airflow_provider.runtime.host import check_classic, check_java
-from airflow_provider.runtime.jobdir import JobDirectory
+from airflow_provider.runtime.jobdir.layout import JobDirectory
+from airflow_provider.runtime.jobdir.requests import STOP, put_cancel, put_request
+from airflow_provider.runtime.jobdir.submissions import SubmissionRecord
+from airflow_provider.runtime.jobdir.watches import WatchRecord, claim, is_newest
 from airflow_provider.runtime.packaging import runtime_zip
-from airflow_provider.runtime.requests import STOP, put_cancel, put_request
 from airflow_provider.runtime.stopping.calling import savepoint_address
 from airflow_provider.runtime.storage.open import open_storage
-from airflow_provider.runtime.submissions import SubmissionRecord
 from airflow_provider.runtime.submitting import submit_driver
 from airflow_provider.runtime.supervising import SupervisingWatcher, Supervision
-from airflow_provider.runtime.watches import WatchRecord, claim, is_newest
 from airflow_provider.runtime.watching import RunWatcher, Verdict, driver_at_work
 
 if TYPE_CHECKING:

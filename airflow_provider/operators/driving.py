@@ -14,10 +14,10 @@ from airflow_provider.operators.slicing import SlicedOperator
 from airflow_provider.runtime.clock import SystemClock
 from airflow_provider.runtime.entry_point import split_entry
 from airflow_provider.runtime.errors import CheckpointError, ConfigError
-from airflow_provider.runtime.jobdir import JobDirectory
+from airflow_provider.runtime.jobdir.layout import JobDirectory
+from airflow_provider.runtime.jobdir.requests import is_leaving
 from airflow_provider.runtime.names import check_name, derive_run_id
 from airflow_provider.runtime.reconciling import ON_EXISTING, Action, Decision, reconcile
-from airflow_provider.runtime.requests import is_leaving
 from airflow_provider.runtime.retry import WORKER_TIMEOUT_S, Patience
 from airflow_provider.runtime.storage.open import local_path_of, open_storage
 from airflow_provider.runtime.submitting import revoke_unstarted
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from airflow.sdk.exceptions import AirflowException
 
     from airflow_provider.hooks.following import LogFollower
-    from airflow_provider.runtime.submissions import SubmissionRecord
+    from airflow_provider.runtime.jobdir.submissions import SubmissionRecord
 
 T = TypeVar("T")
 ON_KILL: Final = ("stop", "cancel", "detach")

@@ -8,7 +8,6 @@ from airflow_provider.hooks.spark_streaming import BOOTSTRAP
 from airflow_provider.operators.driving import DriverOperator, check_choice, check_interval
 from airflow_provider.operators.secret_params import SecretParams
 from airflow_provider.operators.spark_savepoint import describe
-from airflow_provider.runtime.asking import OUTPUTS, parse_interval
 from airflow_provider.runtime.bootstraps import (
     BootstrapAsk,
     BootstrapWatcher,
@@ -18,7 +17,8 @@ from airflow_provider.runtime.bootstraps import (
 )
 from airflow_provider.runtime.clock import SystemClock
 from airflow_provider.runtime.errors import ConfigError
-from airflow_provider.runtime.jobdir import JobDirectory
+from airflow_provider.runtime.jobdir.layout import JobDirectory
+from airflow_provider.runtime.jobdir.run_spec import OUTPUTS, parse_interval
 from airflow_provider.runtime.storage.open import open_storage
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from airflow_provider.hooks.spark_streaming import SparkStreamingHook
-    from airflow_provider.runtime.submissions import SubmissionRecord
+    from airflow_provider.runtime.jobdir.submissions import SubmissionRecord
     from airflow_provider.runtime.watching import RunWatcher
 
 

@@ -20,24 +20,23 @@ from airflow_provider.operators.supervising import (
     parse_max_runtime,
     tell,
 )
-from airflow_provider.runtime.asking import (
-    REPLAYABLE_RUNS,
-    Ask,
-    as_begun,
-    check_asked_words,
-    check_begins_from,
-    check_same_as_ended,
-    check_secret_params,
-    parse_interval,
-    parse_target_batch_time,
-)
 from airflow_provider.runtime.clock import SystemClock, parse_duration
 from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.failures.failover_region import FAILOVERS, Failover
 from airflow_provider.runtime.failures.overrides import Marks
 from airflow_provider.runtime.failures.restart_strategy import parse_restart
 from airflow_provider.runtime.handover import describe_running
-from airflow_provider.runtime.jobdir import JobDirectory
+from airflow_provider.runtime.jobdir.layout import JobDirectory
+from airflow_provider.runtime.jobdir.resolve_run import as_begun, check_same_as_ended
+from airflow_provider.runtime.jobdir.run_spec import (
+    REPLAYABLE_RUNS,
+    Ask,
+    check_asked_words,
+    check_begins_from,
+    check_secret_params,
+    parse_interval,
+    parse_target_batch_time,
+)
 from airflow_provider.runtime.storage.open import open_storage
 from airflow_provider.runtime.supervising import Supervision, progress_of_driver
 from airflow_provider.runtime.watching import Verdict
@@ -49,7 +48,7 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from airflow_provider.hooks.spark_streaming import SparkStreamingHook
-    from airflow_provider.runtime.submissions import SubmissionRecord
+    from airflow_provider.runtime.jobdir.submissions import SubmissionRecord
     from airflow_provider.runtime.watching import RunWatcher
 
 ON_CLEAR: Final = ("resume", "replay")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from airflow_provider.runtime.clock import parse_duration
 from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.health import Limits
-from airflow_provider.runtime.late import describe_late_rows
+from airflow_provider.runtime.jobdir.late_rows import describe_late_rows
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_provider.runtime.clock import parse_duration
 from airflow_provider.runtime.errors import ConfigError
-from airflow_provider.runtime.jobdir import BATCH
+from airflow_provider.runtime.jobdir.run_records import BATCH
 from airflow_provider.runtime.names import check_name
 from airflow_provider.runtime.queries.definition import QueryDefinition, place_of, sources_of
 from airflow_provider.runtime.queries.plan import check_supported, is_streaming, operations

@@ -13,37 +13,36 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Final
 
 from airflow_provider.runtime import failpoints, lifecycle
-from airflow_provider.runtime.asking import (
-    Ask,
-    check_not_drained,
-    check_not_over,
-    check_not_rewound,
-    check_same_ask,
-)
 from airflow_provider.runtime.binding import bind
 from airflow_provider.runtime.clock import Clock, Due, to_iso
 from airflow_provider.runtime.closing import close_quietly
-from airflow_provider.runtime.drains import drain_intent
 from airflow_provider.runtime.errors import (
     LeaseLostError,
     RunCancelledError,
     RunFailedError,
     SparkStreamError,
 )
-from airflow_provider.runtime.final import check_agrees, verify_final
+from airflow_provider.runtime.final import check_agrees
 from airflow_provider.runtime.host import identify_this
-from airflow_provider.runtime.jobdir import (
+from airflow_provider.runtime.jobdir.end_of_input import drain_intent
+from airflow_provider.runtime.jobdir.lease import LeaseObserver, acquire_lease
+from airflow_provider.runtime.jobdir.resolve_run import (
+    check_not_drained,
+    check_not_over,
+    check_not_rewound,
+    check_same_ask,
+)
+from airflow_provider.runtime.jobdir.run_records import (
     BATCH,
     CANCELLED,
     FAILED,
     FinalCheckpoint,
-    JobDirectory,
     JobRecord,
     ProgressRecord,
-    RunDirectory,
     RunRecord,
 )
-from airflow_provider.runtime.lease import LeaseObserver, acquire_lease
+from airflow_provider.runtime.jobdir.topology_record import keep_topology
+from airflow_provider.runtime.jobdir.verify_final import verify_final
 from airflow_provider.runtime.opening import Opener, save_start, starting_point
 from airflow_provider.runtime.progress import ProgressMeter
 from airflow_provider.runtime.queries.definition import ending_alone, upstream_of
@@ -70,13 +69,14 @@ from airflow_provider.runtime.sealing import final_of
 from airflow_provider.runtime.session import check_spark, jvm_pid
 from airflow_provider.runtime.sinks.protocol import Fence, OpenFence
 from airflow_provider.runtime.stopping.desk import StopDesk
-from airflow_provider.runtime.topologies import keep_topology
 
 if TYPE_CHECKING:
     import threading
 
     from airflow_provider.runtime.checkpoint.drain_step import DrainStep
     from airflow_provider.runtime.errors import Failure
+    from airflow_provider.runtime.jobdir.layout import JobDirectory, RunDirectory
+    from airflow_provider.runtime.jobdir.run_spec import Ask
     from airflow_provider.runtime.preparing import DeclaredJob
     from airflow_provider.runtime.queries.batch import BatchQuery
     from airflow_provider.runtime.queries.running import RunningQuery

@@ -11,13 +11,13 @@ import hashlib
 import json
 from typing import TYPE_CHECKING, Final
 
-from airflow_provider.runtime.asking import OUTPUTS
 from airflow_provider.runtime.checkpoint.logs import CheckpointLogs
 from airflow_provider.runtime.errors import CheckpointError, ConfigError, refusing
-from airflow_provider.runtime.jobdir import JobDirectory
-from airflow_provider.runtime.lease import TAKEABLE, LeaseObserver, settle_free
+from airflow_provider.runtime.jobdir.layout import JobDirectory
+from airflow_provider.runtime.jobdir.lease import TAKEABLE, LeaseObserver, settle_free
+from airflow_provider.runtime.jobdir.run_spec import OUTPUTS
+from airflow_provider.runtime.jobdir.runs import newest_run
 from airflow_provider.runtime.names import check_name
-from airflow_provider.runtime.runs import newest_run
 from airflow_provider.runtime.savepoint.catalog import Savepoint, open_savepoint
 from airflow_provider.runtime.savepoint.records import MANIFEST
 from airflow_provider.runtime.storage.documents import Document

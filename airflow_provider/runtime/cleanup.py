@@ -5,19 +5,16 @@ from __future__ import annotations
 import uuid
 from typing import TYPE_CHECKING
 
-from airflow_provider.runtime.asking import Ask
-from airflow_provider.runtime.batchlog import commit_log_of
 from airflow_provider.runtime.clock import Clock, SystemClock
-from airflow_provider.runtime.drains import drain_intent, draining_run
 from airflow_provider.runtime.host import identify_this
-from airflow_provider.runtime.jobdir import BATCH
-from airflow_provider.runtime.lease import Lease, acquire_lease
-from airflow_provider.runtime.preparing import (
-    check_before_cleanup,
-    declare_in,
-    last_run,
-    open_job_directory,
-)
+from airflow_provider.runtime.jobdir.batch_commit import commit_log_of
+from airflow_provider.runtime.jobdir.end_of_input import drain_intent, draining_run
+from airflow_provider.runtime.jobdir.layout import open_job_directory
+from airflow_provider.runtime.jobdir.lease import Lease, acquire_lease
+from airflow_provider.runtime.jobdir.run_records import BATCH
+from airflow_provider.runtime.jobdir.run_spec import Ask
+from airflow_provider.runtime.jobdir.runs import last_run
+from airflow_provider.runtime.preparing import check_before_cleanup, declare_in
 from airflow_provider.runtime.savepoint.restores import guard_restores
 from airflow_provider.runtime.session import jvm_pid, using_spark
 from airflow_provider.runtime.sinks.epochs import EpochCommitter
@@ -27,7 +24,8 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from airflow_provider.runtime.jobdir import JobDirectory, RunRecord
+    from airflow_provider.runtime.jobdir.layout import JobDirectory
+    from airflow_provider.runtime.jobdir.run_records import RunRecord
     from airflow_provider.runtime.preparing import DeclaredJob
 
 

@@ -14,21 +14,12 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider.runtime import cli_savepoint, cli_state, cli_status, cli_stop
-from airflow_provider.runtime.asking import (
-    MODES,
-    UNTIL,
-    Ask,
-    parse_interval,
-    parse_pairs,
-    parse_target_batch_time,
-)
 from airflow_provider.runtime.checkpoint.describe import describe_checkpoint
 from airflow_provider.runtime.checkpoint.drain import plan_drain_batch
 from airflow_provider.runtime.checkpoint.logs import CheckpointLogs
 from airflow_provider.runtime.cli_options import add_secret_param
 from airflow_provider.runtime.clock import parse_duration
 from airflow_provider.runtime.console import live_progress
-from airflow_provider.runtime.drains import check_of_no_job
 from airflow_provider.runtime.errors import (
     EXIT_OK,
     RunFailedError,
@@ -39,8 +30,17 @@ from airflow_provider.runtime.failures.failover_region import FAILOVERS, Failove
 from airflow_provider.runtime.failures.os_errors import of_the_system
 from airflow_provider.runtime.failures.overrides import Marks
 from airflow_provider.runtime.failures.restart_strategy import parse_restart
-from airflow_provider.runtime.jobdir import known_job
-from airflow_provider.runtime.late import describe_late_rows
+from airflow_provider.runtime.jobdir.end_of_input import check_of_no_job
+from airflow_provider.runtime.jobdir.late_rows import describe_late_rows
+from airflow_provider.runtime.jobdir.layout import known_job
+from airflow_provider.runtime.jobdir.run_spec import (
+    MODES,
+    UNTIL,
+    Ask,
+    parse_interval,
+    parse_pairs,
+    parse_target_batch_time,
+)
 from airflow_provider.runtime.storage.open import open_storage
 
 if TYPE_CHECKING:

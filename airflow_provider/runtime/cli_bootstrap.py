@@ -7,10 +7,10 @@ import json
 import threading
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider.runtime.asking import OUTPUTS, parse_interval, parse_pairs
 from airflow_provider.runtime.cli_options import add_secret_param
 from airflow_provider.runtime.console import live_progress
 from airflow_provider.runtime.errors import EXIT_OK
+from airflow_provider.runtime.jobdir.run_spec import OUTPUTS, parse_interval, parse_pairs
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider.runtime.asking import parse_pairs
 from airflow_provider.runtime.errors import EXIT_OK
+from airflow_provider.runtime.jobdir.run_spec import parse_pairs
 
 if TYPE_CHECKING:
     import argparse

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_provider.runtime.clock import SystemClock, parse_duration
 from airflow_provider.runtime.errors import EXIT_FATAL, EXIT_OK, ConfigError, refusing
-from airflow_provider.runtime.jobdir import JobDirectory
+from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.savepoint.catalog import (
     Leftover,
     Savepoint,
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable
 
-    from airflow_provider.runtime.places import RestoreRecord
+    from airflow_provider.runtime.jobdir.checkpoint_places import RestoreRecord
 
 
 def add_commands(commands: Any, add: Callable[..., argparse.ArgumentParser]) -> None:

@@ -14,12 +14,12 @@ from airflow_provider.runtime.errors import (
     Failure,
     UnknownJobError,
 )
-from airflow_provider.runtime.final import contradiction
-from airflow_provider.runtime.jobdir import known_job
-from airflow_provider.runtime.late import describe_late_rows
-from airflow_provider.runtime.lease import LeaseObserver
+from airflow_provider.runtime.jobdir.late_rows import describe_late_rows
+from airflow_provider.runtime.jobdir.layout import known_job
+from airflow_provider.runtime.jobdir.lease import LeaseObserver
+from airflow_provider.runtime.jobdir.runs import RECENT, recent_runs
+from airflow_provider.runtime.jobdir.verify_final import contradiction
 from airflow_provider.runtime.names import check_name
-from airflow_provider.runtime.runs import RECENT, recent_runs
 from airflow_provider.runtime.typed_json import is_name
 from airflow_provider.runtime.watching import RunWatcher, state_of
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable, Iterator, Sequence
 
-    from airflow_provider.runtime.jobdir import JobDirectory
+    from airflow_provider.runtime.jobdir.layout import JobDirectory
 
 DAMAGED: Final = "DAMAGED"
 """The state of a run of which a document cannot be read."""

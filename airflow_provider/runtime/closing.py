@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from airflow_provider.runtime.api import JobContext
-    from airflow_provider.runtime.lease import Lease
+    from airflow_provider.runtime.jobdir.lease import Lease
     from airflow_provider.runtime.queries.batch import BatchQuery
     from airflow_provider.runtime.queries.running import RunningQuery
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from airflow_provider.runtime.jobdir import ProgressRecord
+    from airflow_provider.runtime.jobdir.run_records import ProgressRecord
 
 
 @contextlib.contextmanager

@@ -5,21 +5,17 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING
 
-from airflow_provider.runtime.asking import (
-    Ask,
+from airflow_provider.runtime.attempt import Attempt, OnProgress
+from airflow_provider.runtime.clock import Clock, SystemClock
+from airflow_provider.runtime.jobdir.layout import open_job_directory
+from airflow_provider.runtime.jobdir.resolve_run import (
     as_begun,
     check_not_rewound,
     check_same_as_ended,
     choose_run,
 )
-from airflow_provider.runtime.attempt import Attempt, OnProgress
-from airflow_provider.runtime.clock import Clock, SystemClock
-from airflow_provider.runtime.final import verify_final
-from airflow_provider.runtime.preparing import (
-    check_before_spark,
-    declare_job,
-    open_job_directory,
-)
+from airflow_provider.runtime.jobdir.verify_final import verify_final
+from airflow_provider.runtime.preparing import check_before_spark, declare_job
 from airflow_provider.runtime.session import using_spark
 
 if TYPE_CHECKING:
@@ -27,7 +23,8 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from airflow_provider.runtime.jobdir import FinalCheckpoint
+    from airflow_provider.runtime.jobdir.run_records import FinalCheckpoint
+    from airflow_provider.runtime.jobdir.run_spec import Ask
 
 
 def run_job(

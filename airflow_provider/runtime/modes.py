@@ -11,15 +11,17 @@ import dataclasses
 from typing import TYPE_CHECKING, Final
 
 from airflow_provider.runtime.errors import ConfigError
+from airflow_provider.runtime.jobdir.run_records import STREAMING
 from airflow_provider.runtime.lifecycle.words import AtEnd
 from airflow_provider.runtime.queries.definition import upstream_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from airflow_provider.runtime.asking import Plan
+    from airflow_provider.runtime.jobdir.run_spec import Ask
     from airflow_provider.runtime.queries.definition import QueryDefinition
     from airflow_provider.runtime.sources.definition import SourceDefinition
+
 
 AUTOMATIC: Final = "automatic"
 
@@ -165,3 +167,50 @@ def _of_chains(queries: Sequence[QueryDefinition]) -> Iterator[Objection]:
     for reader, writers in upstream_of(queries).items():
         for writer in writers:
             yield Objection(f"query {reader!r} reads what {writer!r} writes")
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """What the ask comes to for this job."""
+
+    until: str
+    at_end: AtEnd
+    mode: str = STREAMING
+
+    def trigger(self, every_s: float | None) -> dict[str, bool | str]:
+        """Return the arguments of ``DataStreamWriter.trigger`` for reading input."""
+        if self.until == "stopped":
+            return {"processingTime": f"{round((every_s or 0.0) * 1000)} milliseconds"}
+        return {"availableNow": True}
+
+
+def resolve(ask: Ask, queries: Sequence[QueryDefinition]) -> Plan:
+    """Fill in what the ask leaves to the job.
+
+    Raises:
+        ConfigError: the job has no query, or the end is asked of a source that has none.
+    """
+    if not queries:
+        msg = f"entry {ask.entry!r}: the function wrote no query; call ctx.write(name, df, to=…)"
+        raise ConfigError(msg)
+    until = ask.until or ("end" if all(query.bounded for query in queries) else "stopped")
+    if until == "end":
+        _check_bounded(queries)
+    if until != "stopped":
+        at_end = AtEnd(ask.at_end or ("drain" if until == "end" else "suspend"))
+        return Plan(until, at_end)
+    if ask.at_end == AtEnd.DRAIN.value:
+        msg = "at_end='drain' has no meaning with until='stopped'; such a run has no end of its own"
+        raise ConfigError(msg)
+    return Plan(until, AtEnd.SUSPEND)
+
+
+def _check_bounded(queries: Sequence[QueryDefinition]) -> None:
+    for query in queries:
+        for source in query.sources:
+            if not source.bounded:
+                msg = (
+                    f"query {query.name!r}: source {source.name!r} is not bounded, so it has no "
+                    "end; read it with bounded=True, or run with until='available' or 'stopped'"
+                )
+                raise ConfigError(msg)

@@ -6,18 +6,18 @@ import dataclasses
 import logging
 from typing import TYPE_CHECKING
 
-from airflow_provider.runtime.batchlog import commit_log_of
 from airflow_provider.runtime.binding import bind
 from airflow_provider.runtime.checkpoint.logs import CheckpointLogs
-from airflow_provider.runtime.drains import sources_end
-from airflow_provider.runtime.jobdir import BATCH
+from airflow_provider.runtime.jobdir.batch_commit import commit_log_of
+from airflow_provider.runtime.jobdir.end_of_input import sources_end
+from airflow_provider.runtime.jobdir.expiry import retire_old
+from airflow_provider.runtime.jobdir.run_records import BATCH
 from airflow_provider.runtime.queries.batch import BatchQuery
 from airflow_provider.runtime.queries.definition import upstream_of
 from airflow_provider.runtime.queries.eventtimes import event_times_of
 from airflow_provider.runtime.queries.pacemaker import pacemaker_for
 from airflow_provider.runtime.queries.repartition import spark_repartition
 from airflow_provider.runtime.queries.running import RunningQuery
-from airflow_provider.runtime.retiring import retire_old
 from airflow_provider.runtime.rewinding import begin_rewindable, forget_older
 from airflow_provider.runtime.savepoint.starting import StartingPoint
 from airflow_provider.runtime.sinks.epochs import EpochCommitter
@@ -27,12 +27,13 @@ from airflow_provider.runtime.storage.open import spark_url
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from airflow_provider.runtime.asking import Ask
     from airflow_provider.runtime.checkpoint.logs import CommitLog
     from airflow_provider.runtime.clock import Clock
-    from airflow_provider.runtime.drains import DrainIntent
-    from airflow_provider.runtime.jobdir import JobDirectory, RunDirectory, RunRecord
-    from airflow_provider.runtime.lease import Lease
+    from airflow_provider.runtime.jobdir.end_of_input import DrainIntent
+    from airflow_provider.runtime.jobdir.layout import JobDirectory, RunDirectory
+    from airflow_provider.runtime.jobdir.lease import Lease
+    from airflow_provider.runtime.jobdir.run_records import RunRecord
+    from airflow_provider.runtime.jobdir.run_spec import Ask
     from airflow_provider.runtime.preparing import DeclaredJob
     from airflow_provider.runtime.queries.definition import QueryDefinition
 

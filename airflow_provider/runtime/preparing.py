@@ -8,31 +8,21 @@ import sys
 from typing import TYPE_CHECKING
 
 from airflow_provider.runtime.api import JobContext
-from airflow_provider.runtime.asking import (
-    Ask,
-    Plan,
-    check_not_drained,
-    check_not_over,
-    resolve,
-)
 from airflow_provider.runtime.binding import Declare, bind, check_sources
 from airflow_provider.runtime.checkpoint.logs import CheckpointLogs
-from airflow_provider.runtime.drains import sources_end
 from airflow_provider.runtime.entry_point import check_entry_file, is_entry_file, load_entry
 from airflow_provider.runtime.errors import (
     ConfigError,
     SparkStreamError,
-    UnknownJobError,
-    UnsupportedStorageError,
 )
 from airflow_provider.runtime.failures.classify import refusal_of
-from airflow_provider.runtime.jobdir import BATCH, STREAMING, JobDirectory
-from airflow_provider.runtime.lease import settle_free
-from airflow_provider.runtime.modes import check_batch, find_objections, wanted_mode
+from airflow_provider.runtime.jobdir.end_of_input import sources_end
+from airflow_provider.runtime.jobdir.lease import settle_free
+from airflow_provider.runtime.jobdir.resolve_run import check_not_drained, check_not_over
+from airflow_provider.runtime.jobdir.run_records import BATCH, STREAMING
+from airflow_provider.runtime.modes import Plan, check_batch, find_objections, resolve, wanted_mode
 from airflow_provider.runtime.rewinding import check_start
-from airflow_provider.runtime.runs import newest_run
 from airflow_provider.runtime.session import job_session
-from airflow_provider.runtime.storage.open import open_storage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -40,41 +30,14 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from airflow_provider.runtime.clock import Clock
-    from airflow_provider.runtime.jobdir import RunRecord
-    from airflow_provider.runtime.lease import LeaseObserver
+    from airflow_provider.runtime.jobdir.layout import JobDirectory
+    from airflow_provider.runtime.jobdir.lease import LeaseObserver
+    from airflow_provider.runtime.jobdir.run_records import RunRecord
+    from airflow_provider.runtime.jobdir.run_spec import Ask
     from airflow_provider.runtime.queries.definition import QueryDefinition
     from airflow_provider.runtime.sources.definition import SourceBinding
 
 log = logging.getLogger(__name__)
-
-
-def open_job_directory(job_dir: str) -> JobDirectory:
-    """Return the job directory; nothing is written.
-
-    Raises:
-        UnsupportedStorageError: two drivers could own a job there, or Spark cannot reach it.
-        UnsupportedVersionError: it is of a newer format.
-    """
-    storage = open_storage(job_dir)
-    if not storage.shared:
-        msg = f"{job_dir}: Spark cannot reach this process's memory; use another filesystem"
-        raise UnsupportedStorageError(msg)
-    directory = JobDirectory(storage)
-    directory.job()  # refuses a newer format
-    return directory
-
-
-def last_run(directory: JobDirectory) -> RunRecord:
-    """Return what the job's last run asked.
-
-    Raises:
-        UnknownJobError: no run of a job was ever recorded there.
-    """
-    record = newest_run(directory)
-    if record is None:
-        msg = f"{directory.url}: no run of a job is recorded here, so its function is not known"
-        raise UnknownJobError(msg)
-    return record
 
 
 def check_before_spark(

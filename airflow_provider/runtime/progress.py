@@ -8,16 +8,17 @@ from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider.runtime.checkpoint.finished import marks_of
 from airflow_provider.runtime.clock import Clock, Due, to_iso
-from airflow_provider.runtime.drains import ended_sources
-from airflow_provider.runtime.final import operator_name
 from airflow_provider.runtime.health import REPORT_S
-from airflow_provider.runtime.jobdir import ProgressRecord
-from airflow_provider.runtime.late import LateWarnings, late_rows_of, total_of
+from airflow_provider.runtime.jobdir.end_of_input import ended_sources
+from airflow_provider.runtime.jobdir.late_rows import LateWarnings, late_rows_of, total_of
+from airflow_provider.runtime.jobdir.run_records import (
+    ProgressRecord,
+)
+from airflow_provider.runtime.jobdir.watermark_markers import is_marker
 from airflow_provider.runtime.lifecycle.words import QueryPhase
-from airflow_provider.runtime.markers import is_marker
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from airflow_provider.runtime.checkpoint.finished import Marks
     from airflow_provider.runtime.lifecycle.machine import Lifecycle
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from airflow_provider.runtime.queries.definition import QueryDefinition
     from airflow_provider.runtime.queries.running import RunningQuery
     from airflow_provider.runtime.storage.base import Storage
+
 
 log = logging.getLogger(__name__)
 
@@ -143,3 +145,8 @@ def _backlog(sources: list[dict[str, Any]]) -> dict[str, int] | None:
             if outstanding and str(value).lstrip("-").isdigit():
                 found[key] = found.get(key, 0) + int(value)
     return found or None
+
+
+def operator_name(names: Sequence[str], index: int) -> str:
+    """Return what the job calls a query's stateful operator, by its place in the plan."""
+    return names[index] if index < len(names) else str(index)

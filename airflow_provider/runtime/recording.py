@@ -13,22 +13,22 @@ from airflow_provider.runtime import failpoints
 from airflow_provider.runtime.checkpoint.drain import plan_drain_batch
 from airflow_provider.runtime.checkpoint.logs import CheckpointLogs
 from airflow_provider.runtime.clock import to_iso
-from airflow_provider.runtime.drains import (
+from airflow_provider.runtime.failures.classify import classify
+from airflow_provider.runtime.jobdir.end_of_input import (
     DrainIntent,
     EndedSources,
     put_drain_intent,
     put_ended_sources,
 )
-from airflow_provider.runtime.failures.classify import classify
-from airflow_provider.runtime.jobdir import BATCH, AttemptRecord, BatchCommit, RunRecord
+from airflow_provider.runtime.jobdir.run_records import BATCH, AttemptRecord, BatchCommit, RunRecord
 
 if TYPE_CHECKING:
     import datetime as dt
 
-    from airflow_provider.runtime.asking import Ask
     from airflow_provider.runtime.errors import Failure
     from airflow_provider.runtime.failures.overrides import Marks
-    from airflow_provider.runtime.jobdir import JobDirectory, RunDirectory
+    from airflow_provider.runtime.jobdir.layout import JobDirectory, RunDirectory
+    from airflow_provider.runtime.jobdir.run_spec import Ask
     from airflow_provider.runtime.preparing import DeclaredJob
     from airflow_provider.runtime.queries.batch import BatchQuery
     from airflow_provider.runtime.queries.running import RunningQuery

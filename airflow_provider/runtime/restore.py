@@ -7,14 +7,16 @@ import dataclasses
 import uuid
 from typing import TYPE_CHECKING
 
-from airflow_provider.runtime.asking import Ask
 from airflow_provider.runtime.clock import Clock, SystemClock, to_iso
 from airflow_provider.runtime.errors import ConfigError, TakeBackError, refusing
 from airflow_provider.runtime.host import identify_this
-from airflow_provider.runtime.jobdir import JobRecord, RewoundRecord
-from airflow_provider.runtime.lease import acquire_lease, settle_free
+from airflow_provider.runtime.jobdir.layout import open_job_directory
+from airflow_provider.runtime.jobdir.lease import acquire_lease, settle_free
+from airflow_provider.runtime.jobdir.run_records import JobRecord, RewoundRecord
+from airflow_provider.runtime.jobdir.run_spec import Ask, check_partitions
+from airflow_provider.runtime.jobdir.runs import last_run
 from airflow_provider.runtime.names import derive_run_id
-from airflow_provider.runtime.preparing import declare_in, last_run, open_job_directory
+from airflow_provider.runtime.preparing import declare_in
 from airflow_provider.runtime.queries.repartition import spark_repartition
 from airflow_provider.runtime.rewinding import (
     Rewind,
@@ -28,10 +30,7 @@ from airflow_provider.runtime.savepoint.catalog import open_savepoint
 from airflow_provider.runtime.savepoint.holding import held_savepoint
 from airflow_provider.runtime.savepoint.keeping import collect_leftover, dispose
 from airflow_provider.runtime.savepoint.records import MANIFEST
-from airflow_provider.runtime.savepoint.repartitioning import (
-    check_partitions,
-    check_repartitionable,
-)
+from airflow_provider.runtime.savepoint.repartitioning import check_repartitionable
 from airflow_provider.runtime.savepoint.restores import Restores, guard_restores
 from airflow_provider.runtime.savepoint.restoring import (
     CLAIM_MODES,
@@ -49,9 +48,9 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from airflow_provider.runtime.jobdir import JobDirectory
-    from airflow_provider.runtime.lease import LeaseObserver
-    from airflow_provider.runtime.places import RestoreRecord
+    from airflow_provider.runtime.jobdir.checkpoint_places import RestoreRecord
+    from airflow_provider.runtime.jobdir.layout import JobDirectory
+    from airflow_provider.runtime.jobdir.lease import LeaseObserver
     from airflow_provider.runtime.queries.definition import QueryDefinition
     from airflow_provider.runtime.savepoint.catalog import Savepoint
     from airflow_provider.runtime.sinks.protocol import Fence

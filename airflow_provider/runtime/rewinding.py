@@ -33,8 +33,9 @@ from airflow_provider.runtime.errors import (
     TakeBackError,
     UnknownJobError,
 )
-from airflow_provider.runtime.jobdir import RewoundRecord
-from airflow_provider.runtime.runs import runs_newest_first
+from airflow_provider.runtime.jobdir.epochs import EpochRecords
+from airflow_provider.runtime.jobdir.run_records import RewoundRecord
+from airflow_provider.runtime.jobdir.runs import runs_newest_first
 from airflow_provider.runtime.savepoint.anew import check_not_parted, check_not_parted_in
 from airflow_provider.runtime.savepoint.catalog import Savepoint, open_savepoint
 from airflow_provider.runtime.savepoint.holding import held_savepoint
@@ -44,7 +45,6 @@ from airflow_provider.runtime.savepoint.restores import Restores
 from airflow_provider.runtime.savepoint.restoring import begin_restore, finish_restore
 from airflow_provider.runtime.savepoint.sources import job_source
 from airflow_provider.runtime.savepoint.taking import take_savepoint
-from airflow_provider.runtime.sinks.records import EpochRecords
 from airflow_provider.runtime.sinks.takeback import (
     check_native,
     has_written,
@@ -56,7 +56,8 @@ if TYPE_CHECKING:
     import datetime as dt
     from collections.abc import Collection, Sequence
 
-    from airflow_provider.runtime.jobdir import JobDirectory, RunRecord
+    from airflow_provider.runtime.jobdir.layout import JobDirectory
+    from airflow_provider.runtime.jobdir.run_records import RunRecord
     from airflow_provider.runtime.queries.definition import QueryDefinition
     from airflow_provider.runtime.savepoint.sources import Source
     from airflow_provider.runtime.sinks.protocol import Fence

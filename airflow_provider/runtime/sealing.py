@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from airflow_provider.runtime.clock import to_iso
 from airflow_provider.runtime.final import describe_query
-from airflow_provider.runtime.jobdir import FINISHED, SUSPENDED, FinalCheckpoint
-from airflow_provider.runtime.late import describe_late_rows, total_of
+from airflow_provider.runtime.jobdir.late_rows import describe_late_rows, total_of
+from airflow_provider.runtime.jobdir.run_records import FINISHED, SUSPENDED, FinalCheckpoint
 from airflow_provider.runtime.lifecycle.words import AtEnd, QueryPhase
 from airflow_provider.runtime.progress import marks_now
 from airflow_provider.runtime.queries.state import (
@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     import datetime as dt
     from collections.abc import Mapping
 
-    from airflow_provider.runtime.jobdir import AttemptRecord, JobDirectory, RunRecord
+    from airflow_provider.runtime.jobdir.layout import JobDirectory
+    from airflow_provider.runtime.jobdir.run_records import AttemptRecord, RunRecord
     from airflow_provider.runtime.lifecycle.machine import Lifecycle
     from airflow_provider.runtime.preparing import DeclaredJob
     from airflow_provider.runtime.queries.batch import BatchQuery

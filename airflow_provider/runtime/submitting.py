@@ -28,14 +28,14 @@ from typing import TYPE_CHECKING
 
 from airflow_provider.runtime import failpoints
 from airflow_provider.runtime.host import identify, identify_this
-from airflow_provider.runtime.submissions import ProcessRecord
+from airflow_provider.runtime.jobdir.submissions import ProcessRecord
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from airflow_provider.runtime.jobdir import RunDirectory
-    from airflow_provider.runtime.submissions import SubmissionRecord
+    from airflow_provider.runtime.jobdir.layout import RunDirectory
+    from airflow_provider.runtime.jobdir.submissions import SubmissionRecord
 
 
 def submit_driver(

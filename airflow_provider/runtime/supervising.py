@@ -13,16 +13,17 @@ from typing import TYPE_CHECKING, Any, Final
 from airflow_provider.runtime.checkpoint.logs import CheckpointLogs
 from airflow_provider.runtime.clock import Due
 from airflow_provider.runtime.health import Ailment, DriverLook, Health, Limits, QueryLook
-from airflow_provider.runtime.lease import Liveness
-from airflow_provider.runtime.requests import is_asked, is_leaving
+from airflow_provider.runtime.jobdir.lease import Liveness
+from airflow_provider.runtime.jobdir.requests import is_asked, is_leaving
 from airflow_provider.runtime.watching import Judgement, RunWatcher, Verdict, View
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from airflow_provider.runtime.clock import Clock
-    from airflow_provider.runtime.jobdir import JobDirectory, ProgressRecord
-    from airflow_provider.runtime.leaserecords import LeaseRecord
+    from airflow_provider.runtime.jobdir.layout import JobDirectory
+    from airflow_provider.runtime.jobdir.lease_records import LeaseRecord
+    from airflow_provider.runtime.jobdir.run_records import ProgressRecord
     from airflow_provider.runtime.storage.base import Storage
 
 _LOOK_S: Final = 5.0  # each look lists two folders of each query

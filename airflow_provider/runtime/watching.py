@@ -11,7 +11,6 @@ import enum
 import errno
 from typing import TYPE_CHECKING, Any, Final
 
-from airflow_provider.runtime.asking import check_not_rewound
 from airflow_provider.runtime.clock import Due
 from airflow_provider.runtime.errors import (
     EXIT_FATAL,
@@ -20,20 +19,21 @@ from airflow_provider.runtime.errors import (
     Failure,
     FailureClass,
 )
-from airflow_provider.runtime.final import verify_final
-from airflow_provider.runtime.jobdir import (
+from airflow_provider.runtime.jobdir.layout import JobDirectory
+from airflow_provider.runtime.jobdir.lease import LeaseObserver, Liveness
+from airflow_provider.runtime.jobdir.resolve_run import check_not_rewound
+from airflow_provider.runtime.jobdir.run_records import (
     CANCELLED,
     AttemptRecord,
     FinalCheckpoint,
-    JobDirectory,
     ProgressRecord,
 )
-from airflow_provider.runtime.lease import LeaseObserver, Liveness
-from airflow_provider.runtime.submissions import ExitRecord, ProcessRecord, SubmissionRecord
+from airflow_provider.runtime.jobdir.submissions import ExitRecord, ProcessRecord, SubmissionRecord
+from airflow_provider.runtime.jobdir.verify_final import verify_final
 
 if TYPE_CHECKING:
     from airflow_provider.runtime.clock import Clock
-    from airflow_provider.runtime.leaserecords import LeaseRecord
+    from airflow_provider.runtime.jobdir.lease_records import LeaseRecord
     from airflow_provider.runtime.storage.base import Storage
 
 START_TIMEOUT_S: Final = 600.0  # a cluster may queue a driver for long; silence must end some time

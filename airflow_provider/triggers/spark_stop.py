@@ -9,7 +9,7 @@ from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from airflow_provider.runtime.clock import SystemClock
 from airflow_provider.runtime.errors import SparkStreamError, StopNotYetError
-from airflow_provider.runtime.lease import LeaseObserver
+from airflow_provider.runtime.jobdir.lease import LeaseObserver
 from airflow_provider.runtime.stopping.calling import StopCall
 from airflow_provider.runtime.storage.open import open_storage
 from airflow_provider.triggers.holding import hold_back

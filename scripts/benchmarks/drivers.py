@@ -17,26 +17,22 @@ from typing import TYPE_CHECKING
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-from airflow_provider.runtime.clock import SystemClock, to_iso  # noqa: E402 - the path is set above
-from airflow_provider.runtime.host import ProcessIdentity, identify_this  # noqa: E402
-from airflow_provider.runtime.jobdir import (  # noqa: E402
+from airflow_provider.runtime.clock import SystemClock, to_iso
+from airflow_provider.runtime.host import ProcessIdentity, identify_this
+from airflow_provider.runtime.jobdir.layout import JobDirectory
+from airflow_provider.runtime.jobdir.lease import HEARTBEAT_S, TIMEOUT_S, Lease
+from airflow_provider.runtime.jobdir.lease_records import LeaseRecord
+from airflow_provider.runtime.jobdir.run_records import (
     FINISHED,
     STREAMING,
     AttemptRecord,
     FinalCheckpoint,
-    JobDirectory,
     JobRecord,
     ProgressRecord,
     RunRecord,
 )
-from airflow_provider.runtime.lease import HEARTBEAT_S, TIMEOUT_S, Lease  # noqa: E402
-from airflow_provider.runtime.leaserecords import LeaseRecord  # noqa: E402
-from airflow_provider.runtime.storage.open import open_storage  # noqa: E402
-from airflow_provider.runtime.submissions import (  # noqa: E402
-    ExitRecord,
-    ProcessRecord,
-    SubmissionRecord,
-)
+from airflow_provider.runtime.jobdir.submissions import ExitRecord, ProcessRecord, SubmissionRecord
+from airflow_provider.runtime.storage.open import open_storage
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -24,7 +24,7 @@ from sessions import QUIET
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from airflow_provider.runtime.asking import Ask
+    from airflow_provider.runtime.jobdir.run_spec import Ask
 
 ROOT = Path(__file__).resolve().parents[2]
 WORK = ROOT / ".work" / "ends"
@@ -75,7 +75,7 @@ def make_input(folder: Path) -> None:
 
 def ask_for(job: str, place: Path, **more: Any) -> Ask:
     """Ask for a job as streams, in a place of its own."""
-    from airflow_provider.runtime.asking import Ask
+    from airflow_provider.runtime.jobdir.run_spec import Ask
 
     bounded = "no" if more.get("until") == "stopped" else "yes"
     params = {"input": str(WORK / "input"), "output": str(place / "output"), "bounded": bounded}
@@ -86,9 +86,9 @@ def ask_for(job: str, place: Path, **more: Any) -> Ask:
 
 def measure_end(spark: SparkSession, job: str, place: Path) -> float:
     """Run a bounded job; return the seconds from the end of data to its final checkpoint."""
-    from airflow_provider.runtime.drains import drain_intent
     from airflow_provider.runtime.driver import run_job
-    from airflow_provider.runtime.jobdir import JobDirectory
+    from airflow_provider.runtime.jobdir.end_of_input import drain_intent
+    from airflow_provider.runtime.jobdir.layout import JobDirectory
     from airflow_provider.runtime.storage.open import open_storage
 
     final = run_job(ask_for(job, place), spark=spark)

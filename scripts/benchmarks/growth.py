@@ -27,20 +27,21 @@ ROOT = Path(__file__).resolve().parents[2]
 WORK = ROOT / ".work" / "growth"
 sys.path.insert(0, str(ROOT))
 
-from airflow_provider.runtime import cli  # noqa: E402 - found by the path above
-from airflow_provider.runtime.asking import Ask, choose_run  # noqa: E402 - as above
-from airflow_provider.runtime.clock import SystemClock  # noqa: E402 - as above
-from airflow_provider.runtime.preparing import check_before_spark  # noqa: E402 - as above
-from airflow_provider.runtime.retiring import KEEP_LEASES, retire_old  # noqa: E402 - as above
-from airflow_provider.runtime.rewinding import replayable_runs  # noqa: E402 - as above
-from airflow_provider.runtime.savepoint import job_source, take_savepoint  # noqa: E402 - as above
-from airflow_provider.runtime.sinks.epochs import EpochCommitter  # noqa: E402 - as above
-from airflow_provider.runtime.sinks.records import HistoryRecord  # noqa: E402 - as above
-from airflow_provider.runtime.storage.local import LocalStorage  # noqa: E402 - as above
-from airflow_provider.runtime.watching import RunWatcher  # noqa: E402 - as above
-from tests.unit.ended import Ended  # noqa: E402 - as above
-from tests.unit.jobs import HandMadeJob  # noqa: E402 - as above
-from tests.unit.support import (  # noqa: E402 - as above
+from airflow_provider.runtime import cli
+from airflow_provider.runtime.clock import SystemClock
+from airflow_provider.runtime.jobdir.epochs import HistoryRecord
+from airflow_provider.runtime.jobdir.expiry import KEEP_LEASES, retire_old
+from airflow_provider.runtime.jobdir.resolve_run import choose_run
+from airflow_provider.runtime.jobdir.run_spec import Ask
+from airflow_provider.runtime.preparing import check_before_spark
+from airflow_provider.runtime.rewinding import replayable_runs
+from airflow_provider.runtime.savepoint import job_source, take_savepoint
+from airflow_provider.runtime.sinks.epochs import EpochCommitter
+from airflow_provider.runtime.storage.local import LocalStorage
+from airflow_provider.runtime.watching import RunWatcher
+from tests.unit.ended import Ended
+from tests.unit.jobs import HandMadeJob
+from tests.unit.support import (
     EpochBench,
     FakeFrame,
     FakeSink,

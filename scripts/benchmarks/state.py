@@ -215,9 +215,9 @@ class Bench:
 
     def change(self) -> None:
         """Let the live job begin from savepoint A, and take savepoint B."""
-        from airflow_provider.runtime.asking import Ask
         from airflow_provider.runtime.clock import SystemClock
         from airflow_provider.runtime.driver import run_job
+        from airflow_provider.runtime.jobdir.run_spec import Ask
         from airflow_provider.runtime.savepoint import job_source, take_savepoint
 
         ask = Ask(

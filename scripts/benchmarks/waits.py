@@ -33,8 +33,8 @@ ROOT = Path(__file__).resolve().parents[2]
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(ROOT))
 
-from tests.airflow.services import AIRFLOW, Airflow, end_process, postgres  # noqa: E402
-from tests.airflow.services import wait_for as wait_until  # noqa: E402
+from tests.airflow.services import AIRFLOW, Airflow, end_process, postgres
+from tests.airflow.services import wait_for as wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

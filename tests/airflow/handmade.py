@@ -12,17 +12,17 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_provider.runtime.clock import SystemClock, to_iso
 from airflow_provider.runtime.host import ProcessIdentity, identify
-from airflow_provider.runtime.jobdir import (
+from airflow_provider.runtime.jobdir.layout import JobDirectory
+from airflow_provider.runtime.jobdir.lease import Lease, acquire_lease
+from airflow_provider.runtime.jobdir.requests import CANCEL, requests_of
+from airflow_provider.runtime.jobdir.run_records import (
     AttemptRecord,
     FinalCheckpoint,
-    JobDirectory,
     JobRecord,
     RequestRecord,
 )
-from airflow_provider.runtime.lease import Lease, acquire_lease
-from airflow_provider.runtime.requests import CANCEL, requests_of
+from airflow_provider.runtime.jobdir.submissions import ExitRecord, ProcessRecord, SubmissionRecord
 from airflow_provider.runtime.storage.open import open_storage
-from airflow_provider.runtime.submissions import ExitRecord, ProcessRecord, SubmissionRecord
 from tests.unit.jobs import a_run
 
 if TYPE_CHECKING:

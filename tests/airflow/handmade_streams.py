@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from handmade import AT, ELSEWHERE, Job
 
-from airflow_provider.runtime.jobdir import JobDirectory, JobRecord
-from airflow_provider.runtime.sinks.records import EpochRecords
-from airflow_provider.runtime.topologies import TopologyRecord
+from airflow_provider.runtime.jobdir.epochs import EpochRecords
+from airflow_provider.runtime.jobdir.layout import JobDirectory
+from airflow_provider.runtime.jobdir.run_records import JobRecord
+from airflow_provider.runtime.jobdir.topology_record import TopologyRecord
 from tests.unit.jobs import a_progress, a_run, an_attempt, an_epoch
 from tests.unit.support import QUERY_ID, SparkCheckpoint
 

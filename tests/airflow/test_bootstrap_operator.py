@@ -30,9 +30,9 @@ from airflow_provider.runtime.bootstraps import (
 from airflow_provider.runtime.clock import SystemClock
 from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.host import identify_this
-from airflow_provider.runtime.jobdir import JobDirectory
-from airflow_provider.runtime.lease import Liveness
-from airflow_provider.runtime.requests import is_leaving
+from airflow_provider.runtime.jobdir.layout import JobDirectory
+from airflow_provider.runtime.jobdir.lease import Liveness
+from airflow_provider.runtime.jobdir.requests import is_leaving
 from airflow_provider.runtime.savepoint import Savepoint, job_source, take_savepoint
 from airflow_provider.runtime.watching import Verdict
 from airflow_provider.triggers.spark_streaming import SparkStreamingTrigger

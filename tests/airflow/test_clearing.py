@@ -8,7 +8,7 @@ import pytest
 
 from airflow_provider.hooks.clearing import Execution, current_execution, execution_of
 from airflow_provider.runtime.clock import SystemClock
-from airflow_provider.runtime.jobdir import JobDirectory
+from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.storage.open import open_storage
 from tests.unit.jobs import a_run
 

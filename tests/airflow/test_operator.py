@@ -21,15 +21,15 @@ from airflow_provider.operators.retrying import FailureRetryPolicy, SparkRunFail
 from airflow_provider.operators.spark_streaming import SparkStreamingOperator
 from airflow_provider.runtime.clock import SystemClock
 from airflow_provider.runtime.errors import ConfigError
-from airflow_provider.runtime.jobdir import RewoundRecord
+from airflow_provider.runtime.jobdir.requests import put_cancel
+from airflow_provider.runtime.jobdir.run_records import RewoundRecord
 from airflow_provider.runtime.names import check_name, derive_run_id
-from airflow_provider.runtime.requests import put_cancel
 from tests.unit.jobs import a_run
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from airflow_provider.runtime.submissions import SubmissionRecord
+    from airflow_provider.runtime.jobdir.submissions import SubmissionRecord
 
 pytestmark = pytest.mark.usefixtures("callable_outside_of_a_task")
 

@@ -28,8 +28,9 @@ from airflow_provider.operators.spark_stop import SparkStopOperator
 from airflow_provider.runtime.clock import SystemClock
 from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.host import identify
-from airflow_provider.runtime.jobdir import JobDirectory, JobRecord, RequestRecord
-from airflow_provider.runtime.requests import reply, requests_of
+from airflow_provider.runtime.jobdir.layout import JobDirectory
+from airflow_provider.runtime.jobdir.requests import reply, requests_of
+from airflow_provider.runtime.jobdir.run_records import JobRecord, RequestRecord
 from airflow_provider.runtime.savepoint import open_savepoint, verify_savepoint
 from airflow_provider.triggers import holding
 from airflow_provider.triggers.spark_stop import SparkStopTrigger

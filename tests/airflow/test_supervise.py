@@ -19,7 +19,7 @@ from test_example_dags import put_month
 from airflow_provider.operators.retrying import SparkRunFailedError
 from airflow_provider.operators.spark_streaming import SparkStreamingOperator
 from airflow_provider.runtime.clock import SystemClock
-from airflow_provider.runtime.lease import LeaseObserver, Liveness
+from airflow_provider.runtime.jobdir.lease import LeaseObserver, Liveness
 from airflow_provider.runtime.storage.open import open_storage
 
 if TYPE_CHECKING:

@@ -19,8 +19,8 @@ from airflow_provider.operators.retrying import SparkRunFailedError
 from airflow_provider.operators.spark_streaming import SparkStreamingOperator
 from airflow_provider.runtime.clock import SystemClock
 from airflow_provider.runtime.errors import ConfigError
-from airflow_provider.runtime.jobdir import RewoundRecord
-from airflow_provider.runtime.requests import put_cancel, put_request
+from airflow_provider.runtime.jobdir.requests import put_cancel, put_request
+from airflow_provider.runtime.jobdir.run_records import RewoundRecord
 from airflow_provider.triggers import holding
 from airflow_provider.triggers.spark_streaming import SparkStreamingTrigger
 from tests.unit.support import FakeClock

@@ -17,8 +17,8 @@ from airflow_provider.hooks.spark_streaming import SparkStreamingHook
 from airflow_provider.runtime import watching
 from airflow_provider.runtime.clock import SystemClock
 from airflow_provider.runtime.host import identify_this
-from airflow_provider.runtime.jobdir import RunDirectory
-from airflow_provider.runtime.lease import acquire_lease
+from airflow_provider.runtime.jobdir.layout import RunDirectory
+from airflow_provider.runtime.jobdir.lease import acquire_lease
 from airflow_provider.runtime.storage.local import LocalStorage
 from airflow_provider.triggers import holding, looking
 from airflow_provider.triggers.spark_streaming import SparkStreamingTrigger

@@ -15,8 +15,8 @@ from airflow_provider.runtime.errors import (
     LeaseHeldError,
     UnsupportedStorageError,
 )
-from airflow_provider.runtime.lease import LeaseObserver, Liveness
-from airflow_provider.runtime.leaserecords import last_token
+from airflow_provider.runtime.jobdir.lease import LeaseObserver, Liveness
+from airflow_provider.runtime.jobdir.lease_records import last_token
 from airflow_provider.runtime.storage.base import Storage
 from airflow_provider.runtime.storage.buckets import S3Bucket, open_s3
 from airflow_provider.runtime.storage.file_tree import files_under, folders_in, remove_tree
@@ -43,7 +43,7 @@ LEASING_PROCESS = """
 import sys
 from airflow_provider.runtime.clock import SystemClock
 from airflow_provider.runtime.errors import LeaseHeldError
-from airflow_provider.runtime.lease import acquire_lease
+from airflow_provider.runtime.jobdir.lease import acquire_lease
 from airflow_provider.runtime.host import identify_this
 from airflow_provider.runtime.storage.open import open_storage
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from airflow_provider.runtime.clock import SystemClock
-from airflow_provider.runtime.lease import LeaseObserver, Liveness
+from airflow_provider.runtime.jobdir.lease import LeaseObserver, Liveness
 from airflow_provider.runtime.storage.open import open_storage
 from tests.unit.small_driver import TIMEOUT_S
 

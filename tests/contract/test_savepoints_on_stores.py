@@ -9,7 +9,7 @@ import pytest
 
 from airflow_provider.runtime.checkpoint.logs import CheckpointLogs
 from airflow_provider.runtime.errors import ConfigError, SavepointBusyError
-from airflow_provider.runtime.jobdir import JobDirectory
+from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.restore import restore_job
 from airflow_provider.runtime.savepoint import (
     Retention,

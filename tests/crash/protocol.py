@@ -9,8 +9,8 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from airflow_provider.runtime.sinks import folding
-from airflow_provider.runtime.sinks.records import EpochRecords
+from airflow_provider.runtime.jobdir import epoch_folding
+from airflow_provider.runtime.jobdir.epochs import EpochRecords
 from airflow_provider.runtime.sinks.takeback import TakeBack
 from tests.unit.support import QUERY_ID, EpochBench, FakeFrame, HandStagedFiles, counted
 
@@ -57,7 +57,7 @@ def take_back(root: Path, run_id: str) -> None:
 
 
 if __name__ == "__main__":
-    folding.KEEP_EPOCHS = KEPT
+    epoch_folding.KEEP_EPOCHS = KEPT
     place, action, run, *more = sys.argv[1:]
     if action == "drive":
         drive(Path(place), run, int(more[0]))

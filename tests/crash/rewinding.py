@@ -16,7 +16,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from airflow_provider.runtime.jobdir import JobDirectory, JobRecord, RunRecord
+from airflow_provider.runtime.jobdir.layout import JobDirectory
+from airflow_provider.runtime.jobdir.run_records import JobRecord, RunRecord
 from airflow_provider.runtime.rewinding import (
     Rewind,
     begin_rewindable,

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from airflow_provider.runtime.checkpoint.logs import CheckpointLogs
 from airflow_provider.runtime.clock import SystemClock
-from airflow_provider.runtime.jobdir import JobDirectory
+from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.restore import restore_job
 from airflow_provider.runtime.savepoint import (
     Retention,

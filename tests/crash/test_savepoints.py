@@ -17,7 +17,7 @@ import pytest
 from airflow_provider.runtime import failpoints
 from airflow_provider.runtime.clock import SystemClock
 from airflow_provider.runtime.errors import ConfigError
-from airflow_provider.runtime.jobdir import JobDirectory
+from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.savepoint import (
     Restores,
     check_no_open_restore,

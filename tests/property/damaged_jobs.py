@@ -17,25 +17,25 @@ from airflow_provider.hooks.backfills import AskerRecord
 from airflow_provider.hooks.clearing import TriesRecord
 from airflow_provider.hooks.periods import PeriodRecord
 from airflow_provider.runtime.checkpoint.drain_step import MAX_WATERMARK_MS
-from airflow_provider.runtime.drains import (
+from airflow_provider.runtime.host import identify
+from airflow_provider.runtime.jobdir.end_of_input import (
     DrainIntent,
     EndedSources,
     put_drain_intent,
     put_ended_sources,
 )
-from airflow_provider.runtime.host import identify
-from airflow_provider.runtime.jobdir import (
+from airflow_provider.runtime.jobdir.epochs import EpochRecords
+from airflow_provider.runtime.jobdir.layout import JobDirectory
+from airflow_provider.runtime.jobdir.requests import put_request, reply
+from airflow_provider.runtime.jobdir.run_records import (
     FINISHED,
     SUSPENDED,
-    JobDirectory,
     ReplayRecord,
     RewoundRecord,
 )
-from airflow_provider.runtime.requests import put_request, reply
+from airflow_provider.runtime.jobdir.submissions import ProcessRecord, SubmissionRecord
+from airflow_provider.runtime.jobdir.watches import ClaimRecord, WatchRecord
 from airflow_provider.runtime.savepoint import checkpoint_source, job_source, take_savepoint
-from airflow_provider.runtime.sinks.records import EpochRecords
-from airflow_provider.runtime.submissions import ProcessRecord, SubmissionRecord
-from airflow_provider.runtime.watches import ClaimRecord, WatchRecord
 from tests.unit.jobs import NOW, a_final, a_progress, a_run, a_stop, an_attempt, an_exit
 from tests.unit.support import (
     QUERY_ID,

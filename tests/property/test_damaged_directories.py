@@ -23,8 +23,6 @@ from airflow_provider.hooks.backfills import check_backfill
 from airflow_provider.hooks.clearing import current_execution, execution_of
 from airflow_provider.hooks.periods import Period
 from airflow_provider.runtime import cli, cli_state, clock, session
-from airflow_provider.runtime.asking import Ask, check_not_drained, check_not_rewound, choose_run
-from airflow_provider.runtime.drains import draining_run, sources_end
 from airflow_provider.runtime.driver import run_job
 from airflow_provider.runtime.errors import (
     EXIT_FATAL,
@@ -36,19 +34,27 @@ from airflow_provider.runtime.errors import (
 )
 from airflow_provider.runtime.handover import describe_running
 from airflow_provider.runtime.health import Limits
-from airflow_provider.runtime.jobdir import FINISHED, FinalCheckpoint, JobDirectory
-from airflow_provider.runtime.lease import LeaseObserver
+from airflow_provider.runtime.jobdir.end_of_input import draining_run, sources_end
+from airflow_provider.runtime.jobdir.expiry import retire_old
+from airflow_provider.runtime.jobdir.layout import JobDirectory
+from airflow_provider.runtime.jobdir.lease import LeaseObserver
+from airflow_provider.runtime.jobdir.requests import is_leaving, pending_requests
+from airflow_provider.runtime.jobdir.resolve_run import (
+    check_not_drained,
+    check_not_rewound,
+    choose_run,
+)
+from airflow_provider.runtime.jobdir.run_records import FINISHED, FinalCheckpoint
+from airflow_provider.runtime.jobdir.run_spec import Ask
+from airflow_provider.runtime.jobdir.topology_record import kept_topology
 from airflow_provider.runtime.preparing import check_before_cleanup, check_before_spark
 from airflow_provider.runtime.reconciling import reconcile
-from airflow_provider.runtime.requests import is_leaving, pending_requests
 from airflow_provider.runtime.restore import restore_job
-from airflow_provider.runtime.retiring import retire_old
 from airflow_provider.runtime.rewinding import Rewind, check_start, replayable_runs
 from airflow_provider.runtime.savepoint import check_no_open_restore
 from airflow_provider.runtime.sinks.protocol import OpenFence
 from airflow_provider.runtime.storage.local import LocalStorage
 from airflow_provider.runtime.supervising import SupervisingWatcher, Supervision
-from airflow_provider.runtime.topologies import kept_topology
 from airflow_provider.runtime.watching import RunWatcher
 from tests.property.damaged_jobs import REFUSED, Damage, make, tree
 from tests.unit.support import EpochBench, FakeClock, HandStagedFiles

@@ -7,7 +7,7 @@ from hypothesis import settings
 from hypothesis.stateful import run_state_machine_as_test
 
 from airflow_provider.runtime.errors import CheckpointError, CorruptDocumentError, SinkError
-from airflow_provider.runtime.lease import Lease
+from airflow_provider.runtime.jobdir.lease import Lease
 from airflow_provider.runtime.sinks.epochs import EpochCommitter
 from tests.property.epochs_model import EpochsMachine
 from tests.property.test_epochs_machine import SETTINGS
@@ -65,7 +65,7 @@ def looks_only_once(monkeypatch) -> None:
 
 def restores_into_the_same_place(monkeypatch) -> None:
     """As if a restored query were given the checkpoint that it has left."""
-    monkeypatch.setattr("airflow_provider.runtime.jobdir.places", lambda storage: {})
+    monkeypatch.setattr("airflow_provider.runtime.jobdir.layout.places", lambda storage: {})
 
 
 def ends_a_run_without_its_lease(monkeypatch) -> None:

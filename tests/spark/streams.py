@@ -16,10 +16,11 @@ import duckdb
 import pytest
 
 from airflow_provider.runtime import failpoints
-from airflow_provider.runtime.asking import Ask
 from airflow_provider.runtime.clock import SystemClock
 from airflow_provider.runtime.driver import run_job
-from airflow_provider.runtime.jobdir import FinalCheckpoint, JobDirectory
+from airflow_provider.runtime.jobdir.layout import JobDirectory
+from airflow_provider.runtime.jobdir.run_records import FinalCheckpoint
+from airflow_provider.runtime.jobdir.run_spec import Ask
 from airflow_provider.runtime.savepoint import Savepoint, job_source, take_savepoint
 from airflow_provider.runtime.storage.open import open_storage
 

@@ -13,9 +13,9 @@ from streams import JOBS, Place, write_events
 
 import airflow_provider
 from airflow_provider.runtime import cli
-from airflow_provider.runtime.asking import Ask
 from airflow_provider.runtime.driver import run_job
 from airflow_provider.runtime.errors import ConfigError
+from airflow_provider.runtime.jobdir.run_spec import Ask
 
 EXIT_USAGE = 2
 

@@ -13,7 +13,6 @@ import pytest
 from streams import START, failing_at, read_with_pandas, windows_of, write_events
 from truths import ALL, CLICKED, JOINS, NEEDS_ROCKSDB, SHOWN, TRUTHS, prepare
 
-from airflow_provider.runtime.batchlog import committed_batch_run
 from airflow_provider.runtime.cleanup import clean_up
 from airflow_provider.runtime.clock import SystemClock
 from airflow_provider.runtime.driver import run_job
@@ -24,7 +23,8 @@ from airflow_provider.runtime.errors import (
     RunFailedError,
     UnknownJobError,
 )
-from airflow_provider.runtime.jobdir import JobDirectory
+from airflow_provider.runtime.jobdir.batch_commit import committed_batch_run
+from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.savepoint import job_source
 from airflow_provider.runtime.storage.open import open_storage
 from tests.unit.sql_support import postgres

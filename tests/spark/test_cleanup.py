@@ -9,7 +9,7 @@ from airflow_provider.runtime import cleanup, cli
 from airflow_provider.runtime.cleanup import clean_up
 from airflow_provider.runtime.clock import SystemClock
 from airflow_provider.runtime.errors import UnknownJobError
-from airflow_provider.runtime.jobdir import JobDirectory
+from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.storage.open import open_storage
 from airflow_provider.runtime.watching import RunWatcher, Verdict
 

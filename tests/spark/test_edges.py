@@ -26,7 +26,7 @@ from airflow_provider.runtime.errors import (
     RunCancelledError,
     RunFailedError,
 )
-from airflow_provider.runtime.jobdir import JobDirectory
+from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.session import job_session
 from airflow_provider.runtime.storage.open import open_storage
 

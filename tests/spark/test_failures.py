@@ -11,7 +11,7 @@ from streams import failing_at, read_with_pandas, windows_of, write_events
 from airflow_provider.runtime.errors import FailureClass, RunFailedError
 from airflow_provider.runtime.failures.overrides import Marks
 from airflow_provider.runtime.failures.restart_strategy import FixedDelay
-from airflow_provider.runtime.jobdir import JobDirectory
+from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.storage.open import open_storage
 
 pytestmark = pytest.mark.spark

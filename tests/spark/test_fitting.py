@@ -13,7 +13,7 @@ from airflow_provider.runtime.checkpoint.logs import CheckpointLogs
 from airflow_provider.runtime.clock import SystemClock
 from airflow_provider.runtime.driver import run_job
 from airflow_provider.runtime.errors import CheckpointError, ConfigError
-from airflow_provider.runtime.jobdir import JobDirectory
+from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.queries.plan import source_names, stateful_operators
 from airflow_provider.runtime.restore import restore_job
 from airflow_provider.runtime.savepoint import job_source, take_savepoint, verify_savepoint

@@ -12,7 +12,7 @@ from streams import START, Place, read_with_pandas, write_events
 
 from airflow_provider.runtime.driver import run_job
 from airflow_provider.runtime.errors import RunCancelledError
-from airflow_provider.runtime.sinks.records import EpochRecords
+from airflow_provider.runtime.jobdir.epochs import EpochRecords
 from airflow_provider.runtime.storage.open import open_storage
 
 pytestmark = pytest.mark.spark

@@ -16,7 +16,6 @@ import pytest
 from driving import CLOCK, Driver
 from streams import START, Place, Rows, read_with_pandas, windows_of, write_events
 
-from airflow_provider.runtime.drains import drain_intent
 from airflow_provider.runtime.errors import (
     ConfigError,
     JobDrainedError,
@@ -28,7 +27,9 @@ from airflow_provider.runtime.errors import (
     StopNotYetError,
 )
 from airflow_provider.runtime.failures.restart_strategy import FixedDelay
-from airflow_provider.runtime.jobdir import AttemptRecord, JobDirectory
+from airflow_provider.runtime.jobdir.end_of_input import drain_intent
+from airflow_provider.runtime.jobdir.layout import JobDirectory
+from airflow_provider.runtime.jobdir.run_records import AttemptRecord
 from airflow_provider.runtime.restore import restore_job
 from airflow_provider.runtime.savepoint import (
     Savepoint,

@@ -16,8 +16,8 @@ from airflow_provider.runtime.cli import main
 from airflow_provider.runtime.clock import SystemClock
 from airflow_provider.runtime.driver import run_job
 from airflow_provider.runtime.errors import ConfigError, RunCancelledError
-from airflow_provider.runtime.final import verify_final
-from airflow_provider.runtime.jobdir import JobDirectory
+from airflow_provider.runtime.jobdir.layout import JobDirectory
+from airflow_provider.runtime.jobdir.verify_final import verify_final
 from airflow_provider.runtime.queries.definition import QueryDefinition
 from airflow_provider.runtime.restore import restore_job
 from airflow_provider.runtime.savepoint import job_source, take_savepoint

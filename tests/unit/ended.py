@@ -6,9 +6,10 @@ import dataclasses
 from typing import TYPE_CHECKING
 
 from airflow_provider.runtime.host import identify_this
-from airflow_provider.runtime.jobdir import SUSPENDED, JobDirectory
-from airflow_provider.runtime.leaserecords import HeartbeatRecord, LeaseRecord
-from airflow_provider.runtime.submissions import ProcessRecord
+from airflow_provider.runtime.jobdir.layout import JobDirectory
+from airflow_provider.runtime.jobdir.lease_records import HeartbeatRecord, LeaseRecord
+from airflow_provider.runtime.jobdir.run_records import SUSPENDED
+from airflow_provider.runtime.jobdir.submissions import ProcessRecord
 from tests.unit.counting import CountingStorage
 from tests.unit.jobs import NOW, HandMadeJob, a_final, a_run, a_submission, an_attempt, an_exit
 

@@ -5,21 +5,21 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider.runtime.drains import DrainIntent, put_drain_intent
-from airflow_provider.runtime.jobdir import (
+from airflow_provider.runtime.jobdir.end_of_input import DrainIntent, put_drain_intent
+from airflow_provider.runtime.jobdir.epochs import EpochRecord, EpochRecords
+from airflow_provider.runtime.jobdir.layout import JobDirectory
+from airflow_provider.runtime.jobdir.run_records import (
     FINISHED,
     SUSPENDED,
     AttemptRecord,
     FinalCheckpoint,
-    JobDirectory,
     JobRecord,
     ProgressRecord,
     RunRecord,
     StopRecord,
 )
-from airflow_provider.runtime.sinks.records import EpochRecord, EpochRecords
+from airflow_provider.runtime.jobdir.submissions import ExitRecord, SubmissionRecord
 from airflow_provider.runtime.storage.local import LocalStorage
-from airflow_provider.runtime.submissions import ExitRecord, SubmissionRecord
 from tests.unit.support import QUERY_ID, SparkCheckpoint
 
 if TYPE_CHECKING:

@@ -10,19 +10,20 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_provider.runtime.checkpoint.logs import CheckpointLogs
 from airflow_provider.runtime.host import identify_this
-from airflow_provider.runtime.jobdir import JobDirectory, JobRecord
-from airflow_provider.runtime.lease import acquire_lease
+from airflow_provider.runtime.jobdir.epochs import EpochRecord, EpochRecords
+from airflow_provider.runtime.jobdir.layout import JobDirectory
+from airflow_provider.runtime.jobdir.lease import acquire_lease
+from airflow_provider.runtime.jobdir.run_records import JobRecord
 from airflow_provider.runtime.sinks.epochs import EpochCommitter
 from airflow_provider.runtime.sinks.files import FilesSink
 from airflow_provider.runtime.sinks.protocol import Committable, EpochId, Staged
-from airflow_provider.runtime.sinks.records import EpochRecord, EpochRecords
 from airflow_provider.runtime.storage.local import LocalStorage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from airflow_provider.runtime.host import ProcessIdentity
-    from airflow_provider.runtime.lease import Lease
+    from airflow_provider.runtime.jobdir.lease import Lease
     from airflow_provider.runtime.sinks.protocol import Fence, Sink
     from airflow_provider.runtime.storage.base import Storage
 

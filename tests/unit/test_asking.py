@@ -8,17 +8,6 @@ import types
 
 import pytest
 
-from airflow_provider.runtime.asking import (
-    Ask,
-    Plan,
-    as_begun,
-    check_not_drained,
-    check_not_over,
-    check_same_as_ended,
-    check_same_ask,
-    choose_run,
-    resolve,
-)
 from airflow_provider.runtime.checkpoint.drain_step import MAX_WATERMARK_MS
 from airflow_provider.runtime.clock import to_iso
 from airflow_provider.runtime.driver import run_job
@@ -28,9 +17,19 @@ from airflow_provider.runtime.errors import (
     ConfigError,
     JobDrainedError,
 )
-from airflow_provider.runtime.jobdir import CANCELLED, FAILED
+from airflow_provider.runtime.jobdir.requests import put_cancel, reply
+from airflow_provider.runtime.jobdir.resolve_run import (
+    as_begun,
+    check_not_drained,
+    check_not_over,
+    check_same_as_ended,
+    check_same_ask,
+    choose_run,
+)
+from airflow_provider.runtime.jobdir.run_records import CANCELLED, FAILED
+from airflow_provider.runtime.jobdir.run_spec import Ask
 from airflow_provider.runtime.lifecycle.words import AtEnd
-from airflow_provider.runtime.requests import put_cancel, reply
+from airflow_provider.runtime.modes import Plan, resolve
 from tests.unit.jobs import NOW as NOW_TEXT
 from tests.unit.jobs import HandMadeJob, a_run, an_attempt
 from tests.unit.support import FakeClock

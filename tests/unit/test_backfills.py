@@ -12,8 +12,8 @@ from airflow_provider.hooks.backfills import Asker, check_backfill, is_backfill
 from airflow_provider.runtime.clock import SystemClock
 from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.host import ProcessIdentity
-from airflow_provider.runtime.jobdir import JobDirectory
-from airflow_provider.runtime.leaserecords import LeaseRecord
+from airflow_provider.runtime.jobdir.layout import JobDirectory
+from airflow_provider.runtime.jobdir.lease_records import LeaseRecord
 from airflow_provider.runtime.storage.open import open_storage
 from tests.unit.jobs import a_final, a_run, a_submission
 from tests.unit.support import EpochBench, FakeSink

@@ -7,14 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from airflow_provider.runtime.asking import check_not_drained
-from airflow_provider.runtime.batchlog import commit_log_of
 from airflow_provider.runtime.checkpoint.drain_step import DrainStep, LogPosition, next_drain_step
 from airflow_provider.runtime.errors import CheckpointError, JobDrainedError
-from airflow_provider.runtime.final import verify_final
-from airflow_provider.runtime.jobdir import BatchCommit, JobDirectory, RewoundRecord
+from airflow_provider.runtime.jobdir.batch_commit import commit_log_of
+from airflow_provider.runtime.jobdir.epochs import EpochRecords
+from airflow_provider.runtime.jobdir.layout import JobDirectory
+from airflow_provider.runtime.jobdir.resolve_run import check_not_drained
+from airflow_provider.runtime.jobdir.run_records import BatchCommit, RewoundRecord
+from airflow_provider.runtime.jobdir.verify_final import verify_final
 from airflow_provider.runtime.sinks.epochs import EpochCommitter
-from airflow_provider.runtime.sinks.records import EpochRecords
 from tests.unit.jobs import NOW, HandMadeJob, a_final, a_run, an_epoch
 from tests.unit.support import QUERY_ID, EpochBench, FakeFrame, FakeSink, counted
 

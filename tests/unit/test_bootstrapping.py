@@ -24,7 +24,7 @@ from airflow_provider.runtime.errors import (
     CheckpointError,
     ConfigError,
 )
-from airflow_provider.runtime.jobdir import JobDirectory
+from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.savepoint import open_savepoint, verify_savepoint
 from airflow_provider.runtime.sources.definition import SourceDefinition
 from airflow_provider.runtime.state.bootstrapping import bootstrap_job

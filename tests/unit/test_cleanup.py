@@ -7,8 +7,8 @@ import dataclasses
 import pytest
 
 from airflow_provider.runtime.cleanup import _held_back_after
-from airflow_provider.runtime.drains import put_drain_intent
-from airflow_provider.runtime.jobdir import BATCH
+from airflow_provider.runtime.jobdir.end_of_input import put_drain_intent
+from airflow_provider.runtime.jobdir.run_records import BATCH
 from tests.unit.jobs import HandMadeJob, a_run, an_intent
 from tests.unit.support import SparkCheckpoint
 

@@ -18,9 +18,9 @@ from airflow_provider.runtime.cli import main
 from airflow_provider.runtime.clock import SystemClock
 from airflow_provider.runtime.errors import EXIT_FATAL, EXIT_OK, EXIT_RETRY, EXIT_USAGE
 from airflow_provider.runtime.host import identify
-from airflow_provider.runtime.jobdir import FAILED, RewoundRecord
-from airflow_provider.runtime.requests import pending_requests, reply
-from airflow_provider.runtime.sinks.records import EpochRecords
+from airflow_provider.runtime.jobdir.epochs import EpochRecords
+from airflow_provider.runtime.jobdir.requests import pending_requests, reply
+from airflow_provider.runtime.jobdir.run_records import FAILED, RewoundRecord
 from airflow_provider.runtime.storage.local import LocalStorage
 from tests.unit.jobs import NOW, HandMadeJob, a_final, a_progress, an_attempt, an_epoch
 from tests.unit.support import QUERY_ID, FakeClock, HandStagedFiles, bench, take_lease

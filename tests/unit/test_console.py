@@ -11,7 +11,7 @@ from rich.console import Console
 
 from airflow_provider.runtime.checkpoint.topology import OperatorShape, Topology
 from airflow_provider.runtime.console import _table, live_progress
-from airflow_provider.runtime.jobdir import ProgressRecord
+from airflow_provider.runtime.jobdir.run_records import ProgressRecord
 from airflow_provider.runtime.lifecycle.machine import Lifecycle
 from airflow_provider.runtime.lifecycle.words import AtEnd, QueryPhase
 from airflow_provider.runtime.progress import ProgressMeter

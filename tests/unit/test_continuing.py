@@ -11,20 +11,22 @@ from types import SimpleNamespace
 import pytest
 
 from airflow_provider.runtime.checkpoint.topology import OperatorShape, Topology
-from airflow_provider.runtime.drains import (
-    DrainIntent,
-    drain_intent,
-    draining_run,
-    put_drain_intent,
-)
 from airflow_provider.runtime.errors import (
     CheckpointError,
     ConfigError,
     LeaseLostError,
     TakeBackError,
 )
-from airflow_provider.runtime.final import verify_final
-from airflow_provider.runtime.jobdir import FINISHED, SUSPENDED, JobDirectory, RewoundRecord
+from airflow_provider.runtime.jobdir.end_of_input import (
+    DrainIntent,
+    drain_intent,
+    draining_run,
+    put_drain_intent,
+)
+from airflow_provider.runtime.jobdir.layout import JobDirectory
+from airflow_provider.runtime.jobdir.run_records import FINISHED, SUSPENDED, RewoundRecord
+from airflow_provider.runtime.jobdir.topology_record import kept_topology, put_topology
+from airflow_provider.runtime.jobdir.verify_final import verify_final
 from airflow_provider.runtime.restore import restore_job
 from airflow_provider.runtime.rewinding import Rewind
 from airflow_provider.runtime.savepoint import (
@@ -37,7 +39,6 @@ from airflow_provider.runtime.savepoint import (
     take_savepoint,
 )
 from airflow_provider.runtime.sinks.protocol import OpenFence
-from airflow_provider.runtime.topologies import kept_topology, put_topology
 from tests.unit.jobs import a_final, a_run
 from tests.unit.support import QUERY_ID, EpochBench, FakeSink
 

@@ -26,11 +26,11 @@ from airflow_provider.runtime.errors import (
     SinkError,
     TakeBackError,
 )
+from airflow_provider.runtime.jobdir.epochs import EpochRecords
 from airflow_provider.runtime.sinks.delta.datafiles import partition_of
 from airflow_provider.runtime.sinks.delta.log import DeltaLog
 from airflow_provider.runtime.sinks.delta.sink import delta
 from airflow_provider.runtime.sinks.protocol import Committable, EpochId
-from airflow_provider.runtime.sinks.records import EpochRecords
 from tests.unit.delta_support import (
     QUERY_ID,
     SCHEMA,

@@ -16,14 +16,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_provider.runtime.drains import DrainIntent
 from airflow_provider.runtime.errors import (
     EXIT_FATAL,
     EXIT_USAGE,
     CorruptDocumentError,
     UnsupportedVersionError,
 )
-from airflow_provider.runtime.jobdir import (
+from airflow_provider.runtime.jobdir.end_of_input import DrainIntent
+from airflow_provider.runtime.jobdir.epochs import EpochRecord
+from airflow_provider.runtime.jobdir.lease_records import HeartbeatRecord, LeaseRecord
+from airflow_provider.runtime.jobdir.run_records import (
     AttemptRecord,
     FinalCheckpoint,
     JobRecord,
@@ -33,12 +35,10 @@ from airflow_provider.runtime.jobdir import (
     RunRecord,
     StopRecord,
 )
-from airflow_provider.runtime.leaserecords import HeartbeatRecord, LeaseRecord
-from airflow_provider.runtime.sinks.records import EpochRecord
+from airflow_provider.runtime.jobdir.submissions import ExitRecord, SubmissionRecord
 from airflow_provider.runtime.storage.documents import Document
 from airflow_provider.runtime.storage.local import LocalStorage
 from airflow_provider.runtime.storage.memory import MemoryStorage
-from airflow_provider.runtime.submissions import ExitRecord, SubmissionRecord
 from airflow_provider.runtime.typed_json import (
     DEEPEST,
     Address,

@@ -8,8 +8,8 @@ import shutil
 import pytest
 
 from airflow_provider.runtime.errors import CheckpointError, LeaseLostError, SinkError
-from airflow_provider.runtime.sinks import folding
-from airflow_provider.runtime.sinks.records import EpochRecord, EpochRecords
+from airflow_provider.runtime.jobdir import epoch_folding
+from airflow_provider.runtime.jobdir.epochs import EpochRecord, EpochRecords
 from tests.unit.support import (
     QUERY_ID,
     EpochBench,
@@ -586,7 +586,7 @@ def test_a_place_forgets_the_epochs_whose_records_are_folded(tmp_path, monkeypat
     """
     What a line of the history stands for is neither committed again nor taken back.
     """
-    monkeypatch.setattr(folding, "KEEP_EPOCHS", 2)
+    monkeypatch.setattr(epoch_folding, "KEEP_EPOCHS", 2)
     sink = Forgetful(tmp_path / "out")
     with bench(tmp_path / "job", sink) as job:
         job.begun().published(5).recovered("a later run")

@@ -9,8 +9,8 @@ import pytest
 
 from airflow_provider.runtime.errors import CorruptDocumentError, LeaseHeldError, LeaseLostError
 from airflow_provider.runtime.host import ProcessIdentity
-from airflow_provider.runtime.lease import Lease, LeaseObserver, Liveness
-from airflow_provider.runtime.leaserecords import has_ended, last_token
+from airflow_provider.runtime.jobdir.lease import Lease, LeaseObserver, Liveness
+from airflow_provider.runtime.jobdir.lease_records import has_ended, last_token
 from airflow_provider.runtime.storage.local import LocalStorage
 from tests.unit.support import take_lease
 

@@ -8,11 +8,12 @@ import shutil
 import pytest
 
 from airflow_provider.runtime.errors import EXIT_FATAL, CheckpointError
-from airflow_provider.runtime.final import check_agrees, verify_final
-from airflow_provider.runtime.jobdir import FINISHED, SUSPENDED
+from airflow_provider.runtime.final import check_agrees
+from airflow_provider.runtime.jobdir.epochs import EpochRecords, HistoryRecord
+from airflow_provider.runtime.jobdir.run_records import FINISHED, SUSPENDED
+from airflow_provider.runtime.jobdir.verify_final import verify_final
 from airflow_provider.runtime.savepoint import begin_restore, job_source, take_savepoint
 from airflow_provider.runtime.sinks.protocol import OpenFence
-from airflow_provider.runtime.sinks.records import EpochRecords, HistoryRecord
 from tests.unit.jobs import HandMadeJob, a_final
 from tests.unit.support import QUERY_ID, FakeClock
 

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 import pytest
 
 from airflow_provider.runtime.errors import SinkError
-from airflow_provider.runtime.sinks.epochs import EpochCommitter
-from airflow_provider.runtime.sinks.folding import KEEP_EPOCHS, PACK_EPOCHS, fold
-from airflow_provider.runtime.sinks.records import (
+from airflow_provider.runtime.jobdir.epoch_folding import KEEP_EPOCHS, PACK_EPOCHS, fold
+from airflow_provider.runtime.jobdir.epochs import (
     EpochRecord,
     EpochRecords,
     HistoryRecord,
     PackRecord,
 )
+from airflow_provider.runtime.sinks.epochs import EpochCommitter
 from airflow_provider.runtime.storage.local import LocalStorage
 from tests.unit.counting import CountingStorage
 from tests.unit.support import QUERY_ID, EpochBench, FakeFrame, FakeSink, counted

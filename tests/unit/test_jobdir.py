@@ -8,12 +8,13 @@ import datetime as dt
 import pytest
 
 from airflow_provider.hooks.clearing import current_execution
-from airflow_provider.runtime.drains import drain_intent, draining_run, put_drain_intent
 from airflow_provider.runtime.errors import ConfigError, CorruptDocumentError
-from airflow_provider.runtime.jobdir import FAILED, JobRecord, ReplayRecord
-from airflow_provider.runtime.names import check_name
-from airflow_provider.runtime.preparing import last_run
-from airflow_provider.runtime.requests import (
+from airflow_provider.runtime.jobdir.end_of_input import (
+    drain_intent,
+    draining_run,
+    put_drain_intent,
+)
+from airflow_provider.runtime.jobdir.requests import (
     STOP,
     is_leaving,
     pending_requests,
@@ -22,6 +23,9 @@ from airflow_provider.runtime.requests import (
     read_reply,
     reply,
 )
+from airflow_provider.runtime.jobdir.run_records import FAILED, JobRecord, ReplayRecord
+from airflow_provider.runtime.jobdir.runs import last_run
+from airflow_provider.runtime.names import check_name
 from airflow_provider.runtime.rewinding import runs_since
 from tests.unit.jobs import (
     NOW,

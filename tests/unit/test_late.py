@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from airflow_provider.runtime.late import (
+from airflow_provider.runtime.jobdir.late_rows import (
     LateWarnings,
     describe_late_rows,
     late_rows_of,

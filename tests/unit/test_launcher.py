@@ -7,8 +7,8 @@ import threading
 import pytest
 
 from airflow_provider.runtime.errors import EXIT_LEASE
+from airflow_provider.runtime.jobdir.submissions import ProcessRecord
 from airflow_provider.runtime.launcher import main
-from airflow_provider.runtime.submissions import ProcessRecord
 from airflow_provider.runtime.submitting import revoke_unstarted
 from tests.unit.jobs import HandMadeJob, a_submission
 

@@ -19,9 +19,9 @@ from airflow_provider.runtime.errors import (
     LeaseLostError,
 )
 from airflow_provider.runtime.host import ProcessIdentity, identify
-from airflow_provider.runtime.jobdir import JobDirectory
-from airflow_provider.runtime.lease import Lease, LeaseObserver, Liveness, settle_free
-from airflow_provider.runtime.leaserecords import (
+from airflow_provider.runtime.jobdir.layout import JobDirectory
+from airflow_provider.runtime.jobdir.lease import Lease, LeaseObserver, Liveness, settle_free
+from airflow_provider.runtime.jobdir.lease_records import (
     HeartbeatRecord,
     LeaseRecord,
     has_ended,

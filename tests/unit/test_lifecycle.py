@@ -32,7 +32,6 @@ from airflow_provider.runtime.lifecycle.words import (
     QueryPhase,
     RestartDue,
     RestartQuery,
-    Run,
     SavepointFailed,
     SavepointTaken,
     Started,
@@ -43,6 +42,7 @@ from airflow_provider.runtime.lifecycle.words import (
     StoreDrainIntent,
     TakeSavepoint,
 )
+from airflow_provider.runtime.queries.start_mode import Run
 
 BROKEN = Failure(FailureClass.RECOVERABLE, "disk on fire", "OSError", "q1", "host")
 LATER = Failure(FailureClass.RECOVERABLE, "another", "OSError", None, "host")

@@ -6,10 +6,9 @@ import types
 
 import pytest
 
-from airflow_provider.runtime.asking import Plan
 from airflow_provider.runtime.errors import EXIT_USAGE, ConfigError
 from airflow_provider.runtime.lifecycle.words import AtEnd
-from airflow_provider.runtime.modes import check_batch, find_objections, wanted_mode
+from airflow_provider.runtime.modes import Plan, check_batch, find_objections, wanted_mode
 from airflow_provider.runtime.queries.definition import QueryDefinition
 from airflow_provider.runtime.sinks.files import files
 from airflow_provider.runtime.sinks.native import native

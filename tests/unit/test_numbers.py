@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from airflow_provider.runtime.checkpoint.describe import describe_checkpoint
+from airflow_provider.runtime.jobdir.epochs import EpochRecords
+from airflow_provider.runtime.jobdir.topology_record import kept_topology
 from airflow_provider.runtime.names import number_in, numbers_in
-from airflow_provider.runtime.sinks.records import EpochRecords
-from airflow_provider.runtime.topologies import kept_topology
 from tests.unit.jobs import HandMadeJob, an_attempt
 from tests.unit.support import QUERY_ID
 

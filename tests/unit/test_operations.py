@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from airflow_provider.runtime.checkpoint.logs import CheckpointLogs
-from airflow_provider.runtime.requests import Inbox
+from airflow_provider.runtime.jobdir.epochs import EpochRecords
+from airflow_provider.runtime.jobdir.requests import Inbox
 from airflow_provider.runtime.sinks.epochs import EpochCommitter
 from airflow_provider.runtime.sinks.files import FilesSink
 from airflow_provider.runtime.sinks.protocol import Staged
-from airflow_provider.runtime.sinks.records import EpochRecords
 from tests.unit.counting import CountingStorage
 from tests.unit.support import (
     QUERY_ID,
@@ -25,7 +25,7 @@ from tests.unit.support import (
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from airflow_provider.runtime.lease import Lease
+    from airflow_provider.runtime.jobdir.lease import Lease
     from airflow_provider.runtime.sinks.protocol import EpochId
 
 

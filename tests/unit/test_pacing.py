@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from py4j.protocol import Py4JError
 
-from airflow_provider.runtime.asking import Ask, parse_target_batch_time
 from airflow_provider.runtime.errors import ConfigError
+from airflow_provider.runtime.jobdir.run_spec import Ask, parse_target_batch_time
 from airflow_provider.runtime.queries.definition import QueryDefinition
 from airflow_provider.runtime.queries.pacemaker import Pacemaker
 from airflow_provider.runtime.queries.pacing import (

@@ -9,7 +9,6 @@ from unittest.mock import Mock
 import pytest
 
 from airflow_provider.runtime import restore as restore_module
-from airflow_provider.runtime.asking import check_not_rewound
 from airflow_provider.runtime.checkpoint.topology import Topology
 from airflow_provider.runtime.errors import (
     CheckpointError,
@@ -19,8 +18,9 @@ from airflow_provider.runtime.errors import (
     SavepointError,
     UnknownJobError,
 )
-from airflow_provider.runtime.jobdir import JobDirectory, RunDirectory
-from airflow_provider.runtime.places import left_places
+from airflow_provider.runtime.jobdir.checkpoint_places import left_places
+from airflow_provider.runtime.jobdir.layout import JobDirectory, RunDirectory
+from airflow_provider.runtime.jobdir.resolve_run import check_not_rewound
 from airflow_provider.runtime.restore import restore_job
 from airflow_provider.runtime.rewinding import Rewind
 from airflow_provider.runtime.savepoint import (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_provider.runtime.readplaces import ReadPlace
+from airflow_provider.runtime.jobdir.read_range import ReadPlace
 from airflow_provider.runtime.sources.definition import SourceDefinition
 
 

@@ -7,8 +7,8 @@ import itertools
 
 import pytest
 
-from airflow_provider.runtime.jobdir import CANCELLED, FAILED
-from airflow_provider.runtime.lease import Liveness
+from airflow_provider.runtime.jobdir.lease import Liveness
+from airflow_provider.runtime.jobdir.run_records import CANCELLED, FAILED
 from airflow_provider.runtime.reconciling import ON_EXISTING, Action, reconcile
 from airflow_provider.runtime.watching import View, judge
 from tests.unit.jobs import a_final, a_submission, an_attempt, an_exit

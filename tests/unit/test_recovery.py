@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from airflow_provider.runtime.errors import CheckpointError
-from airflow_provider.runtime.sinks.records import EpochRecord, Found, HistoryRecord
+from airflow_provider.runtime.jobdir.epochs import EpochRecord, Found, HistoryRecord
 from airflow_provider.runtime.sinks.recovery import Recovery, check_complete, plan_recovery
 
 

@@ -7,9 +7,8 @@ import dataclasses
 import pytest
 
 from airflow_provider.runtime.errors import ConfigError
-from airflow_provider.runtime.jobdir import JobDirectory, RequestRecord
-from airflow_provider.runtime.lifecycle.words import CancelRequested, JobPhase
-from airflow_provider.runtime.requests import (
+from airflow_provider.runtime.jobdir.layout import JobDirectory
+from airflow_provider.runtime.jobdir.requests import (
     STOP,
     Inbox,
     find_request,
@@ -19,6 +18,8 @@ from airflow_provider.runtime.requests import (
     put_request,
     reply,
 )
+from airflow_provider.runtime.jobdir.run_records import RequestRecord
+from airflow_provider.runtime.lifecycle.words import CancelRequested, JobPhase
 from airflow_provider.runtime.stopping.desk import StopDesk
 from tests.unit.counting import CountingStorage
 

@@ -9,12 +9,12 @@ from types import SimpleNamespace
 
 import pytest
 
-from airflow_provider.runtime.asking import Ask
 from airflow_provider.runtime.errors import ConfigError, Failure, FailureClass
 from airflow_provider.runtime.failures.classify import classify
 from airflow_provider.runtime.failures.failover_region import Edge, Failover
 from airflow_provider.runtime.failures.restart_strategy import ExponentialDelay, FixedDelay
-from airflow_provider.runtime.jobdir import JobDirectory
+from airflow_provider.runtime.jobdir.layout import JobDirectory
+from airflow_provider.runtime.jobdir.run_spec import Ask
 from airflow_provider.runtime.lifecycle.machine import Lifecycle
 from airflow_provider.runtime.lifecycle.words import (
     AtEnd,

@@ -6,13 +6,13 @@ import dataclasses
 
 import pytest
 
-from airflow_provider.runtime import retiring
-from airflow_provider.runtime.jobdir import RewoundRecord
-from airflow_provider.runtime.leaserecords import has_ended, newest_token
+from airflow_provider.runtime.jobdir import expiry
+from airflow_provider.runtime.jobdir.expiry import RetiredRecord, retire_old
+from airflow_provider.runtime.jobdir.lease_records import has_ended, newest_token
+from airflow_provider.runtime.jobdir.requests import pending_requests, put_cancel, reply
+from airflow_provider.runtime.jobdir.run_records import RewoundRecord
+from airflow_provider.runtime.jobdir.runs import recent_runs
 from airflow_provider.runtime.recording import begin_attempt
-from airflow_provider.runtime.requests import pending_requests, put_cancel, reply
-from airflow_provider.runtime.retiring import RetiredRecord, retire_old
-from airflow_provider.runtime.runs import recent_runs
 from tests.unit.ended import Ended
 from tests.unit.jobs import NOW, HandMadeJob, a_progress, an_attempt
 
@@ -22,8 +22,8 @@ KEEP_LEASES = 30  # as if it were so many: two hundred take longer to put togeth
 @pytest.fixture(autouse=True)
 def keeping(monkeypatch):
     """Let fewer leases keep all than two hundred."""
-    assert 200 == retiring.KEEP_LEASES
-    monkeypatch.setattr(retiring, "KEEP_LEASES", KEEP_LEASES)
+    assert 200 == expiry.KEEP_LEASES
+    monkeypatch.setattr(expiry, "KEEP_LEASES", KEEP_LEASES)
 
 
 @pytest.fixture

@@ -9,9 +9,7 @@ from unittest.mock import Mock
 import pytest
 
 from airflow_provider.runtime import restore, rewinding
-from airflow_provider.runtime.asking import check_not_drained
 from airflow_provider.runtime.clock import to_iso
-from airflow_provider.runtime.drains import DrainIntent, draining_run, put_drain_intent
 from airflow_provider.runtime.errors import (
     CheckpointError,
     SavepointBusyError,
@@ -19,7 +17,11 @@ from airflow_provider.runtime.errors import (
     UnknownJobError,
 )
 from airflow_provider.runtime.host import ProcessIdentity
-from airflow_provider.runtime.jobdir import JobDirectory
+from airflow_provider.runtime.jobdir import epoch_folding
+from airflow_provider.runtime.jobdir.end_of_input import DrainIntent, draining_run, put_drain_intent
+from airflow_provider.runtime.jobdir.epochs import EpochRecords, HistoryRecord
+from airflow_provider.runtime.jobdir.layout import JobDirectory
+from airflow_provider.runtime.jobdir.resolve_run import check_not_drained
 from airflow_provider.runtime.restore import restore_job, rewind_job
 from airflow_provider.runtime.rewinding import (
     Rewind,
@@ -37,11 +39,9 @@ from airflow_provider.runtime.savepoint import (
     take_savepoint,
 )
 from airflow_provider.runtime.savepoint.claims import ClaimRecord
-from airflow_provider.runtime.sinks import folding
 from airflow_provider.runtime.sinks.epochs import EpochCommitter
 from airflow_provider.runtime.sinks.native import native
 from airflow_provider.runtime.sinks.protocol import OpenFence
-from airflow_provider.runtime.sinks.records import EpochRecords, HistoryRecord
 from airflow_provider.runtime.sinks.written import output_of
 from tests.unit.jobs import a_run
 from tests.unit.support import QUERY_ID, EpochBench, FakeFrame, FakeSink, SparkCheckpoint, counted
@@ -434,7 +434,7 @@ def test_every_epoch_of_a_replayable_run_keeps_its_record(job, sink, monkeypatch
     """
     Records are folded away by and by, but for those that a rewind needs.
     """
-    monkeypatch.setattr(folding, "KEEP_EPOCHS", 1)
+    monkeypatch.setattr(epoch_folding, "KEEP_EPOCHS", 1)
     run(job, "r1", 0, 1, 2)
     run(job, "r2", 3, 4, 5)
     committer = EpochCommitter(

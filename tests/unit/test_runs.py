@@ -7,13 +7,19 @@ import json
 import pytest
 
 from airflow_provider.runtime import cli, cli_status
-from airflow_provider.runtime.asking import Ask, check_not_drained, choose_run
 from airflow_provider.runtime.errors import ConfigError, UnknownJobError
-from airflow_provider.runtime.lease import LeaseObserver
-from airflow_provider.runtime.leaserecords import newest_token
-from airflow_provider.runtime.preparing import check_before_spark, last_run
+from airflow_provider.runtime.jobdir.lease import LeaseObserver
+from airflow_provider.runtime.jobdir.lease_records import newest_token
+from airflow_provider.runtime.jobdir.resolve_run import check_not_drained, choose_run
+from airflow_provider.runtime.jobdir.run_spec import Ask
+from airflow_provider.runtime.jobdir.runs import (
+    last_run,
+    newest_run,
+    recent_runs,
+    runs_newest_first,
+)
+from airflow_provider.runtime.preparing import check_before_spark
 from airflow_provider.runtime.rewinding import replayable_runs, runs_since
-from airflow_provider.runtime.runs import newest_run, recent_runs, runs_newest_first
 from airflow_provider.runtime.watching import RunWatcher
 from tests.unit.counting import CountingStorage
 from tests.unit.ended import Ended

@@ -13,7 +13,8 @@ import pytest
 
 from airflow_provider.runtime import cli
 from airflow_provider.runtime.errors import EXIT_OK, ConfigError
-from airflow_provider.runtime.jobdir import JobDirectory, JobRecord
+from airflow_provider.runtime.jobdir.layout import JobDirectory
+from airflow_provider.runtime.jobdir.run_records import JobRecord
 from airflow_provider.runtime.restore import restore_job
 from airflow_provider.runtime.savepoint import (
     SERIES,

@@ -15,7 +15,8 @@ from airflow_provider.runtime.errors import (
     RefusedCheckpointError,
     UnknownJobError,
 )
-from airflow_provider.runtime.jobdir import JobDirectory, JobRecord
+from airflow_provider.runtime.jobdir.layout import JobDirectory
+from airflow_provider.runtime.jobdir.run_records import JobRecord
 from airflow_provider.runtime.restore import restore_job
 from airflow_provider.runtime.savepoint import (
     Restores,

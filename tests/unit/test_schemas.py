@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from airflow_provider.runtime.errors import CorruptDocumentError
-from airflow_provider.runtime.jobdir import AttemptRecord, FinalCheckpoint
+from airflow_provider.runtime.jobdir.run_records import AttemptRecord, FinalCheckpoint
 from tests.unit.jobs import a_final, an_attempt
 
 ROOT = Path(__file__).parents[2]

@@ -10,10 +10,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from airflow_provider.runtime.asking import Ask
 from airflow_provider.runtime.driver import run_job
 from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.host import check_classic
+from airflow_provider.runtime.jobdir.run_spec import Ask
 from airflow_provider.runtime.packaging import is_packed, runtime_zip
 from airflow_provider.runtime.session import ship_runtime
 

@@ -27,7 +27,7 @@ from airflow_provider.runtime.errors import (
     SparkStreamError,
     TakeBackError,
 )
-from airflow_provider.runtime.sinks import folding
+from airflow_provider.runtime.jobdir import epoch_folding
 from airflow_provider.runtime.sinks.protocol import Committable, EpochId
 from airflow_provider.runtime.sinks.sql.columns import (
     TargetColumn,
@@ -604,7 +604,7 @@ def test_a_driver_lets_the_database_forget_what_it_has_folded(url, tmp_path, mon
     """
     The database keeps as many records of epochs as the job directory keeps for each.
     """
-    monkeypatch.setattr(folding, "KEEP_EPOCHS", 3)
+    monkeypatch.setattr(epoch_folding, "KEEP_EPOCHS", 3)
     table = Table(url)
     with bench(tmp_path / "job", HandStagedSql(table)) as job:
         driver = job.begun().recovered("r1")

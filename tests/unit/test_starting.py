@@ -11,7 +11,7 @@ import pytest
 from airflow_provider.runtime import cli
 from airflow_provider.runtime.checkpoint.topology import OperatorShape, Topology
 from airflow_provider.runtime.errors import EXIT_OK, EXIT_USAGE, CheckpointError, ConfigError
-from airflow_provider.runtime.jobdir import JobDirectory
+from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.savepoint import (
     Restores,
     StartingPoint,

@@ -24,13 +24,13 @@ from airflow_provider.runtime.errors import (
     UnknownFormatError,
     UnknownJobError,
 )
-from airflow_provider.runtime.jobdir import JobDirectory
+from airflow_provider.runtime.jobdir.layout import JobDirectory
+from airflow_provider.runtime.jobdir.topology_record import put_topology
 from airflow_provider.runtime.savepoint import checkpoint_source, job_source, take_savepoint
 from airflow_provider.runtime.state import describe_state, open_state, state_growth
 from airflow_provider.runtime.state.layouts import tables_of
 from airflow_provider.runtime.state.readdressing import is_at_home, link_view
 from airflow_provider.runtime.storage.open import open_storage
-from airflow_provider.runtime.topologies import put_topology
 from tests.unit.support import QUERY_ID, EpochBench, FakeClock, FakeSink
 from tests.unit.test_inventory import Tree
 

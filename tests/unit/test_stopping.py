@@ -14,10 +14,17 @@ from airflow_provider.runtime.errors import (
     StopRefusedError,
     UnknownJobError,
 )
-from airflow_provider.runtime.jobdir import JobDirectory, JobRecord
-from airflow_provider.runtime.lease import LeaseObserver
+from airflow_provider.runtime.jobdir.layout import JobDirectory
+from airflow_provider.runtime.jobdir.lease import LeaseObserver
+from airflow_provider.runtime.jobdir.requests import (
+    STOP,
+    pending_requests,
+    put_request,
+    read_reply,
+    reply,
+)
+from airflow_provider.runtime.jobdir.run_records import JobRecord
 from airflow_provider.runtime.lifecycle.words import AtEnd, JobPhase, Stop
-from airflow_provider.runtime.requests import STOP, pending_requests, put_request, read_reply, reply
 from airflow_provider.runtime.savepoint import open_savepoint
 from airflow_provider.runtime.stopping import desk as desk_module
 from airflow_provider.runtime.stopping.calling import request_stop, savepoint_address

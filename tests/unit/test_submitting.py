@@ -17,10 +17,10 @@ import pytest
 
 from airflow_provider.runtime.clock import SystemClock
 from airflow_provider.runtime.host import ProcessIdentity
-from airflow_provider.runtime.jobdir import JobDirectory
+from airflow_provider.runtime.jobdir.layout import JobDirectory
+from airflow_provider.runtime.jobdir.submissions import SubmissionRecord
 from airflow_provider.runtime.reconciling import Action, reconcile
 from airflow_provider.runtime.storage.local import LocalStorage
-from airflow_provider.runtime.submissions import SubmissionRecord
 from airflow_provider.runtime.submitting import enter, revoke_unstarted, submit_driver
 from airflow_provider.runtime.watching import RunWatcher, Verdict
 

@@ -11,8 +11,8 @@ from airflow_provider.runtime.errors import CheckpointError
 from airflow_provider.runtime.handover import describe_running
 from airflow_provider.runtime.health import Limits
 from airflow_provider.runtime.host import ProcessIdentity
-from airflow_provider.runtime.lease import Liveness
-from airflow_provider.runtime.leaserecords import LeaseRecord
+from airflow_provider.runtime.jobdir.lease import Liveness
+from airflow_provider.runtime.jobdir.lease_records import LeaseRecord
 from airflow_provider.runtime.supervising import Supervision, look_at_query, progress_of_driver
 from airflow_provider.runtime.watching import View
 from tests.unit.jobs import NOW, HandMadeJob, a_progress, an_attempt
@@ -20,7 +20,7 @@ from tests.unit.jobs import NOW, HandMadeJob, a_progress, an_attempt
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from airflow_provider.runtime.jobdir import ProgressRecord
+    from airflow_provider.runtime.jobdir.run_records import ProgressRecord
 
 
 def a_view(*, token: int = 2, progress: ProgressRecord | None = None) -> View:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from airflow_provider.runtime.errors import CheckpointError, LeaseLostError, TakeBackError
+from airflow_provider.runtime.jobdir.epochs import TakeBackRecord
 from airflow_provider.runtime.sinks.native import native
 from airflow_provider.runtime.sinks.protocol import OpenFence
-from airflow_provider.runtime.sinks.records import TakeBackRecord
 from airflow_provider.runtime.sinks.takeback import TakeBack
 from airflow_provider.runtime.testing import LosingFence
 from tests.unit.support import QUERY_ID, EpochBench, FakeFrame, FakeSink, counted

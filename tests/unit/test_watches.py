@@ -5,8 +5,8 @@ from __future__ import annotations
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
+from airflow_provider.runtime.jobdir.watches import claim, is_newest
 from airflow_provider.runtime.storage.local import LocalStorage
-from airflow_provider.runtime.watches import claim, is_newest
 
 
 class Interrupted(LocalStorage):

@@ -13,10 +13,11 @@ import pytest
 
 from airflow_provider.runtime.errors import CheckpointError
 from airflow_provider.runtime.host import ProcessIdentity, identify, identify_this
-from airflow_provider.runtime.jobdir import CANCELLED, FAILED, RunDirectory
-from airflow_provider.runtime.lease import Liveness
-from airflow_provider.runtime.leaserecords import LeaseRecord
-from airflow_provider.runtime.submissions import ProcessRecord
+from airflow_provider.runtime.jobdir.layout import RunDirectory
+from airflow_provider.runtime.jobdir.lease import Liveness
+from airflow_provider.runtime.jobdir.lease_records import LeaseRecord
+from airflow_provider.runtime.jobdir.run_records import CANCELLED, FAILED
+from airflow_provider.runtime.jobdir.submissions import ProcessRecord
 from airflow_provider.runtime.watching import (
     LIFE_S,
     START_TIMEOUT_S,

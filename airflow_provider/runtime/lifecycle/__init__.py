@@ -30,7 +30,6 @@ from airflow_provider.runtime.lifecycle.words import (
     QueryPhase,
     RestartDue,
     RestartQuery,
-    Run,
     SavepointFailed,
     SavepointTaken,
     Started,
@@ -41,6 +40,7 @@ from airflow_provider.runtime.lifecycle.words import (
     StoreDrainIntent,
     TakeSavepoint,
 )
+from airflow_provider.runtime.queries.start_mode import Run
 
 __all__ = [
     "AtEnd",

@@ -56,7 +56,6 @@ from airflow_provider.runtime.lifecycle.words import (
     QueryPhase,
     RestartDue,
     RestartQuery,
-    Run,
     SavepointFailed,
     SavepointTaken,
     Started,
@@ -67,6 +66,7 @@ from airflow_provider.runtime.lifecycle.words import (
     StoreDrainIntent,
     TakeSavepoint,
 )
+from airflow_provider.runtime.queries.start_mode import Run
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
 
     from airflow_provider.runtime.checkpoint.drain_step import DrainStep
     from airflow_provider.runtime.errors import Failure
+    from airflow_provider.runtime.queries.start_mode import Run
 
 
 class JobPhase(str, enum.Enum):
@@ -47,14 +48,6 @@ class AtEnd(str, enum.Enum):
 
     DRAIN = "drain"  # end for good: flush all state
     SUSPEND = "suspend"  # keep state for the next run
-
-
-class Run(str, enum.Enum):
-    """How a query is started."""
-
-    INPUT = "input"  # read input by the job's own trigger
-    AVAILABLE = "available"  # read what is there now, and end
-    ONE_BATCH = "one_batch"  # run the planned batch and nothing else
 
 
 @dataclasses.dataclass(frozen=True)

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     import threading
 
     from airflow_provider.runtime.checkpoint.logs import CommitLog
-    from airflow_provider.runtime.lifecycle.words import Run
     from airflow_provider.runtime.queries.definition import QueryDefinition
+    from airflow_provider.runtime.queries.start_mode import Run
     from airflow_provider.runtime.sinks.epochs import EpochCommitter
 
 log = logging.getLogger(__name__)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from airflow_provider.runtime.checkpoint.inventory import provider_name
 from airflow_provider.runtime.checkpoint.topology import Topology
 from airflow_provider.runtime.errors import ConfigError
-from airflow_provider.runtime.markers import is_marker, marker_name
+from airflow_provider.runtime.jobdir.watermark_markers import is_marker, marker_name
 from airflow_provider.runtime.queries.plan import (
     asked_state_provider,
     is_streaming,

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_provider.runtime.clock import parse_duration
 from airflow_provider.runtime.errors import ConfigError
-from airflow_provider.runtime.markers import END_MS, is_marker, put_marker
+from airflow_provider.runtime.jobdir.watermark_markers import END_MS, is_marker, put_marker
 from airflow_provider.runtime.queries.plan import ADAPTIVE, items, leaves, rows_of
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ import logging
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from airflow_provider.runtime.checkpoint.topology import OperatorShape
-from airflow_provider.runtime.markers import is_marker
+from airflow_provider.runtime.jobdir.watermark_markers import is_marker
 from airflow_provider.runtime.sources.definition import SOURCE_OPTION
 
 if TYPE_CHECKING:

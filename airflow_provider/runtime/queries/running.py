@@ -10,9 +10,9 @@ import threading
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider.runtime.errors import MissingInputError
-from airflow_provider.runtime.lifecycle.words import Run
 from airflow_provider.runtime.queries.plan import count_input_rows, count_late_rows, missing_files
 from airflow_provider.runtime.queries.readlimits import asked_once
+from airflow_provider.runtime.queries.start_mode import Run
 from airflow_provider.runtime.sinks.native import NativeEpochs
 
 if TYPE_CHECKING:

@@ -14,11 +14,12 @@ from airflow_provider.runtime.lifecycle.words import Failed, JobPhase, QueryFail
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
 
-    from airflow_provider.runtime.asking import Ask
     from airflow_provider.runtime.clock import Clock
     from airflow_provider.runtime.errors import Failure
     from airflow_provider.runtime.failures.failover_region import FailoverScope
-    from airflow_provider.runtime.jobdir import AttemptRecord, RunDirectory
+    from airflow_provider.runtime.jobdir.layout import RunDirectory
+    from airflow_provider.runtime.jobdir.run_records import AttemptRecord
+    from airflow_provider.runtime.jobdir.run_spec import Ask
     from airflow_provider.runtime.lifecycle.machine import Lifecycle
     from airflow_provider.runtime.preparing import DeclaredJob
     from airflow_provider.runtime.queries.batch import BatchQuery

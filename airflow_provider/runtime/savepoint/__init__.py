@@ -1,7 +1,8 @@
 """Savepoints: taken from outside without a pause, restored anywhere, kept and disposed of."""
 
 from airflow_provider.runtime.errors import refusing
-from airflow_provider.runtime.places import RestoreRecord
+from airflow_provider.runtime.jobdir.checkpoint_places import RestoreRecord
+from airflow_provider.runtime.jobdir.run_spec import check_partitions
 from airflow_provider.runtime.savepoint.anew import check_not_parted, check_not_parted_in
 from airflow_provider.runtime.savepoint.catalog import (
     Leftover,
@@ -24,11 +25,7 @@ from airflow_provider.runtime.savepoint.records import (
     SERIES,
     SavepointRecord,
 )
-from airflow_provider.runtime.savepoint.repartitioning import (
-    Repartition,
-    check_partitions,
-    check_repartitionable,
-)
+from airflow_provider.runtime.savepoint.repartitioning import Repartition, check_repartitionable
 from airflow_provider.runtime.savepoint.restores import (
     Restores,
     check_no_open_restore,

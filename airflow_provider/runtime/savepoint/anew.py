@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_provider.runtime.checkpoint.logs import CheckpointLogs
 from airflow_provider.runtime.errors import ConfigError, TakeBackError
+from airflow_provider.runtime.jobdir.epochs import EpochRecords, query_ids
 from airflow_provider.runtime.savepoint.restores import Restores
-from airflow_provider.runtime.sinks.records import EpochRecords, query_ids
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from airflow_provider.runtime.jobdir import JobDirectory
+    from airflow_provider.runtime.jobdir.layout import JobDirectory
     from airflow_provider.runtime.savepoint.catalog import Savepoint
 
 

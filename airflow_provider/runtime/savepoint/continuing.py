@@ -10,20 +10,20 @@ import logging
 from typing import TYPE_CHECKING
 
 from airflow_provider.runtime.checkpoint.logs import CheckpointLogs
-from airflow_provider.runtime.drains import drain_intent
 from airflow_provider.runtime.errors import ConfigError
-from airflow_provider.runtime.runs import recent_runs
+from airflow_provider.runtime.jobdir.end_of_input import drain_intent
+from airflow_provider.runtime.jobdir.runs import recent_runs
+from airflow_provider.runtime.jobdir.topology_record import kept_topology
 from airflow_provider.runtime.savepoint.fitting import Declared, Kept, find_misfits
 from airflow_provider.runtime.savepoint.restores import Restores, check_no_open_restore
 from airflow_provider.runtime.savepoint.restoring import begin_restore, finish_restore
-from airflow_provider.runtime.topologies import kept_topology
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
     from airflow_provider.runtime.clock import Clock
-    from airflow_provider.runtime.jobdir import JobDirectory
-    from airflow_provider.runtime.places import RestoreRecord
+    from airflow_provider.runtime.jobdir.checkpoint_places import RestoreRecord
+    from airflow_provider.runtime.jobdir.layout import JobDirectory
     from airflow_provider.runtime.queries.definition import QueryDefinition
     from airflow_provider.runtime.savepoint.catalog import Savepoint
     from airflow_provider.runtime.sinks.protocol import Fence

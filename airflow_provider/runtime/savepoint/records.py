@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypedDict
 from airflow_provider.runtime.checkpoint.finished import AnyMark, Mark, SourceMark
 from airflow_provider.runtime.checkpoint.topology import OperatorShape, Topology
 from airflow_provider.runtime.errors import ConfigError
-from airflow_provider.runtime.readplaces import ReadPlaceValues  # noqa: TC001 - the same
+from airflow_provider.runtime.jobdir.read_range import ReadPlaceValues  # noqa: TC001 - the same
 from airflow_provider.runtime.storage.documents import MIB, Document
 from airflow_provider.runtime.typed_json import Batch, IsoTime, Name, NonNegative, RelativePath
 
@@ -97,8 +97,7 @@ class QuerySavepoint:
         administrative: how many of the last batches read nothing and wrote nothing, because only
             the state was changed in them.
         history: of a bootstrapped query, what its sources have read: each a
-            :class:`~airflow_provider.runtime.readplaces.ReadPlace`. Who goes on from here reads
-            something else.
+            :class:`~.read_range.ReadPlace`. A job that continues from here reads something else.
     """
 
     query_id: str

@@ -26,9 +26,6 @@ Repartition = Callable[[str, CheckpointLogs, int], None]
 """Appends the batch to a checkpoint: its address as Spark writes it, its logs, how many."""
 
 PROVIDER: Final = "rocksdb"
-MAX_PARTITIONS: Final = 32_768
-"""As in Flink. Each is a task of every batch and a folder of every stateful operator; far above it
-Spark fails only when everything is copied, or its driver has no memory left to plan a batch."""
 KINDS: Final = frozenset(
     {
         "applyInPandasWithState",
@@ -44,17 +41,6 @@ KINDS: Final = frozenset(
     }
 )
 """The operators of which Spark knows by what their keys are spread."""
-
-
-def check_partitions(partitions: int | None) -> None:
-    """Refuse a number that cannot be one of partitions.
-
-    Raises:
-        ConfigError: it is less than 1, or more than :data:`MAX_PARTITIONS`.
-    """
-    if partitions is not None and not 1 <= partitions <= MAX_PARTITIONS:
-        msg = f"partitions {partitions}: state has from 1 to {MAX_PARTITIONS} partitions"
-        raise ConfigError(msg)
 
 
 def check_repartitionable(

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 from airflow_provider.runtime.checkpoint.logs import CheckpointLogs
 from airflow_provider.runtime.clock import Clock, to_iso
 from airflow_provider.runtime.errors import CheckpointError, LeaseLostError
-from airflow_provider.runtime.jobdir import RewoundRecord
-from airflow_provider.runtime.places import (
+from airflow_provider.runtime.jobdir.checkpoint_places import (
     RestoreRecord,
     left_places,
     newest_record,
@@ -19,15 +18,16 @@ from airflow_provider.runtime.places import (
     record_path,
     restore_records,
 )
+from airflow_provider.runtime.jobdir.epochs import EpochRecords
+from airflow_provider.runtime.jobdir.run_records import RewoundRecord
 from airflow_provider.runtime.savepoint.records import REWIND_PREFIX
-from airflow_provider.runtime.sinks.records import EpochRecords
 from airflow_provider.runtime.storage.file_tree import remove_tree
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from airflow_provider.runtime.jobdir import JobDirectory
-    from airflow_provider.runtime.lease import Lease
+    from airflow_provider.runtime.jobdir.layout import JobDirectory
+    from airflow_provider.runtime.jobdir.lease import Lease
     from airflow_provider.runtime.sinks.protocol import Fence
 
 log = logging.getLogger(__name__)

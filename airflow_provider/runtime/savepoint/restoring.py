@@ -34,19 +34,21 @@ from airflow_provider.runtime import failpoints
 from airflow_provider.runtime.checkpoint.logs import CheckpointLogs
 from airflow_provider.runtime.checkpoint.operators import readdress
 from airflow_provider.runtime.clock import Clock, to_iso
-from airflow_provider.runtime.drains import (
-    DrainIntent,
-    EndedSources,
-    put_drain_intent,
-    put_ended_sources,
-)
 from airflow_provider.runtime.errors import (
     ConfigError,
     JobDrainedError,
     RefusedCheckpointError,
     refusing,
 )
-from airflow_provider.runtime.places import RestoreRecord, place
+from airflow_provider.runtime.jobdir.checkpoint_places import RestoreRecord, place
+from airflow_provider.runtime.jobdir.end_of_input import (
+    DrainIntent,
+    EndedSources,
+    put_drain_intent,
+    put_ended_sources,
+)
+from airflow_provider.runtime.jobdir.epochs import EpochRecords, TakeBackRecord, query_ids
+from airflow_provider.runtime.jobdir.topology_record import put_topology
 from airflow_provider.runtime.savepoint.anew import plan_anew
 from airflow_provider.runtime.savepoint.catalog import open_savepoint
 from airflow_provider.runtime.savepoint.reading import saved_offsets
@@ -58,16 +60,14 @@ from airflow_provider.runtime.savepoint.repartitioning import (
 )
 from airflow_provider.runtime.savepoint.restores import Restores, open_restore
 from airflow_provider.runtime.savepoint.verifying import find_damage
-from airflow_provider.runtime.sinks.records import EpochRecords, TakeBackRecord, query_ids
 from airflow_provider.runtime.storage.copy_files import copy_files
 from airflow_provider.runtime.storage.file_tree import remove_tree
 from airflow_provider.runtime.storage.open import open_storage, spark_url
-from airflow_provider.runtime.topologies import put_topology
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from airflow_provider.runtime.jobdir import JobDirectory
+    from airflow_provider.runtime.jobdir.layout import JobDirectory
     from airflow_provider.runtime.savepoint.catalog import Savepoint
     from airflow_provider.runtime.savepoint.records import QuerySavepoint, SavedFile
     from airflow_provider.runtime.sinks.protocol import Fence

@@ -8,30 +8,30 @@ from typing import TYPE_CHECKING, Any
 from airflow_provider.runtime.checkpoint.finished import marks_of
 from airflow_provider.runtime.checkpoint.logs import CheckpointLogs
 from airflow_provider.runtime.checkpoint.topology import Topology
-from airflow_provider.runtime.drains import (
+from airflow_provider.runtime.errors import SavepointError, UnknownJobError, refusing
+from airflow_provider.runtime.jobdir.checkpoint_places import place, places
+from airflow_provider.runtime.jobdir.end_of_input import (
     EndedSources,
     drain_intent,
     ended_sources,
     sources_end,
 )
-from airflow_provider.runtime.errors import SavepointError, UnknownJobError, refusing
-from airflow_provider.runtime.jobdir import JobDirectory, known_job
-from airflow_provider.runtime.lease import TAKEABLE, LeaseObserver
+from airflow_provider.runtime.jobdir.epochs import EpochRecords, query_ids
+from airflow_provider.runtime.jobdir.layout import JobDirectory, known_job
+from airflow_provider.runtime.jobdir.lease import TAKEABLE, LeaseObserver
+from airflow_provider.runtime.jobdir.runs import newest_run
+from airflow_provider.runtime.jobdir.topology_record import kept_topology
 from airflow_provider.runtime.names import check_name
-from airflow_provider.runtime.places import place, places
-from airflow_provider.runtime.runs import newest_run
 from airflow_provider.runtime.savepoint.choosing import Seen
 from airflow_provider.runtime.savepoint.restores import Restores
-from airflow_provider.runtime.sinks.records import EpochRecords, query_ids
 from airflow_provider.runtime.storage.open import open_storage
-from airflow_provider.runtime.topologies import kept_topology
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from airflow_provider.runtime.checkpoint.finished import Marks
     from airflow_provider.runtime.clock import Clock
-    from airflow_provider.runtime.jobdir import RunRecord
+    from airflow_provider.runtime.jobdir.run_records import RunRecord
     from airflow_provider.runtime.storage.base import Storage
 
 

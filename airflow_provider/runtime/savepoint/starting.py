@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from airflow_provider.runtime.checkpoint.logs import CheckpointLogs
 from airflow_provider.runtime.checkpoint.topology import mismatches
 from airflow_provider.runtime.errors import ConfigError
-from airflow_provider.runtime.readplaces import ReadPlace
+from airflow_provider.runtime.jobdir.read_range import ReadPlace
 from airflow_provider.runtime.savepoint.catalog import open_savepoint
 from airflow_provider.runtime.savepoint.continuing import Continuation
 from airflow_provider.runtime.savepoint.holding import held_savepoint
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from airflow_provider.runtime.clock import Clock
-    from airflow_provider.runtime.jobdir import JobDirectory
+    from airflow_provider.runtime.jobdir.layout import JobDirectory
     from airflow_provider.runtime.queries.definition import QueryDefinition
     from airflow_provider.runtime.savepoint.catalog import Savepoint
     from airflow_provider.runtime.savepoint.records import QuerySavepoint

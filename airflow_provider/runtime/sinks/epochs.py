@@ -17,9 +17,10 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 from airflow_provider.runtime import failpoints
 from airflow_provider.runtime.clock import Clock, to_iso
 from airflow_provider.runtime.errors import CheckpointError, LeaseLostError, SinkError
-from airflow_provider.runtime.sinks.counting import add_late, add_rows
+from airflow_provider.runtime.jobdir.epoch_folding import KEEP_EPOCHS, fold
+from airflow_provider.runtime.jobdir.epochs import EpochRecord, EpochRecords, Found, query_ids
+from airflow_provider.runtime.jobdir.late_rows import add_late, add_rows
 from airflow_provider.runtime.sinks.fencing import QueryFence
-from airflow_provider.runtime.sinks.folding import KEEP_EPOCHS, fold
 from airflow_provider.runtime.sinks.protocol import (
     Committable,
     EpochId,
@@ -27,12 +28,6 @@ from airflow_provider.runtime.sinks.protocol import (
     Remembering,
     Sink,
     Staged,
-)
-from airflow_provider.runtime.sinks.records import (
-    EpochRecord,
-    EpochRecords,
-    Found,
-    query_ids,
 )
 from airflow_provider.runtime.sinks.recovery import (
     Recovery,
@@ -47,8 +42,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from airflow_provider.runtime.checkpoint.logs import CommitLog
-    from airflow_provider.runtime.lease import Lease
-    from airflow_provider.runtime.sinks.counting import CountInput, CountLate, LateRows
+    from airflow_provider.runtime.jobdir.late_rows import CountInput, CountLate, LateRows
+    from airflow_provider.runtime.jobdir.lease import Lease
     from airflow_provider.runtime.storage.base import Storage
 
 log = logging.getLogger(__name__)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from airflow_provider.runtime.lease import Lease
+    from airflow_provider.runtime.jobdir.lease import Lease
 
 
 class QueryFence:

@@ -21,7 +21,7 @@ from airflow_provider.runtime.errors import CheckpointError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from airflow_provider.runtime.sinks.records import Found
+    from airflow_provider.runtime.jobdir.epochs import Found
 
 Precommit = tuple[int, int]  # epoch and token
 

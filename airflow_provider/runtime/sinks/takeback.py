@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING
 from airflow_provider.runtime import failpoints
 from airflow_provider.runtime.clock import Clock, to_iso
 from airflow_provider.runtime.errors import TakeBackError
-from airflow_provider.runtime.sinks.epochs import committable_of
-from airflow_provider.runtime.sinks.native import NativeSink
-from airflow_provider.runtime.sinks.records import (
+from airflow_provider.runtime.jobdir.epochs import (
     EpochRecord,
     EpochRecords,
     TakeBackRecord,
     query_ids,
 )
+from airflow_provider.runtime.sinks.epochs import committable_of
+from airflow_provider.runtime.sinks.native import NativeSink
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

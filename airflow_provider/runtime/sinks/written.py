@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING
 
-from airflow_provider.runtime.sinks.records import EpochRecords, query_ids
+from airflow_provider.runtime.jobdir.epochs import EpochRecords, query_ids
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

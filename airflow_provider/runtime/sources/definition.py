@@ -6,8 +6,8 @@ import dataclasses
 from typing import TYPE_CHECKING, Final
 
 from airflow_provider.runtime.errors import ConfigError
-from airflow_provider.runtime.markers import marker_name
-from airflow_provider.runtime.readplaces import FILE_FORMATS
+from airflow_provider.runtime.jobdir.read_range import FILE_FORMATS
+from airflow_provider.runtime.jobdir.watermark_markers import marker_name
 from airflow_provider.runtime.sources.marked import even_if_missing, with_markers
 
 if TYPE_CHECKING:

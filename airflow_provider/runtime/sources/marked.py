@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from airflow_provider.runtime.markers import MARKER_COLUMN
+from airflow_provider.runtime.jobdir.watermark_markers import MARKER_COLUMN
 from airflow_provider.runtime.storage.open import spark_url
 
 if TYPE_CHECKING:

@@ -22,7 +22,6 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider.runtime import failpoints
-from airflow_provider.runtime.asking import Ask
 from airflow_provider.runtime.bootstraps import (
     DOCUMENT,
     LABEL,
@@ -41,12 +40,11 @@ from airflow_provider.runtime.checkpoint.offsets import reset_positions
 from airflow_provider.runtime.clock import Clock, SystemClock, to_iso
 from airflow_provider.runtime.driver import run_job
 from airflow_provider.runtime.errors import refusing
-from airflow_provider.runtime.jobdir import STREAMING, JobDirectory
-from airflow_provider.runtime.preparing import (
-    check_before_cleanup,
-    declare_in,
-    open_job_directory,
-)
+from airflow_provider.runtime.jobdir.layout import JobDirectory, open_job_directory
+from airflow_provider.runtime.jobdir.run_records import STREAMING
+from airflow_provider.runtime.jobdir.run_spec import Ask
+from airflow_provider.runtime.jobdir.topology_record import kept_topology
+from airflow_provider.runtime.preparing import check_before_cleanup, declare_in
 from airflow_provider.runtime.savepoint.sources import job_source
 from airflow_provider.runtime.savepoint.taking import take_savepoint
 from airflow_provider.runtime.session import using_spark
@@ -55,7 +53,6 @@ from airflow_provider.runtime.state.bootstrapping_seam import (
     check_seam,
     plan_seam,
 )
-from airflow_provider.runtime.topologies import kept_topology
 
 if TYPE_CHECKING:
     import threading

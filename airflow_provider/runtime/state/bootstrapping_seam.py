@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING
 from airflow_provider.runtime.checkpoint.offsets import can_reset
 from airflow_provider.runtime.checkpoint.topology import mismatches
 from airflow_provider.runtime.errors import ConfigError
-from airflow_provider.runtime.markers import is_marker
-from airflow_provider.runtime.readplaces import ReadPlace
+from airflow_provider.runtime.jobdir.read_range import ReadPlace
+from airflow_provider.runtime.jobdir.watermark_markers import is_marker
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence

@@ -7,7 +7,7 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider.runtime.errors import ConfigError, refusing
-from airflow_provider.runtime.jobdir import known_job
+from airflow_provider.runtime.jobdir.layout import known_job
 from airflow_provider.runtime.savepoint.catalog import find_savepoints
 from airflow_provider.runtime.state.opening import open_state
 from airflow_provider.runtime.state.reading import StateReader, spark_errors

@@ -26,7 +26,8 @@ from airflow_provider.runtime.checkpoint.offsets import ANEW, reset_positions, s
 from airflow_provider.runtime.checkpoint.operators import drop_operators, topology_without
 from airflow_provider.runtime.clock import Clock, SystemClock
 from airflow_provider.runtime.errors import ConfigError, refusing
-from airflow_provider.runtime.jobdir import JobDirectory
+from airflow_provider.runtime.jobdir.layout import JobDirectory
+from airflow_provider.runtime.jobdir.topology_record import kept_topology, put_topology
 from airflow_provider.runtime.names import check_name
 from airflow_provider.runtime.queries.repartition import spark_repartition
 from airflow_provider.runtime.queries.rewriting import check_rewriter
@@ -54,7 +55,6 @@ from airflow_provider.runtime.state.modifying_plan import Changes, Plan, QueryPl
 from airflow_provider.runtime.state.modifying_rows import Chooser, Deleted, QueryRows
 from airflow_provider.runtime.storage.file_tree import remove_if_empty, remove_tree
 from airflow_provider.runtime.storage.open import has_escapes, open_storage
-from airflow_provider.runtime.topologies import kept_topology, put_topology
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

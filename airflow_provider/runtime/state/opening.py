@@ -23,8 +23,8 @@ from airflow_provider.runtime.errors import (
     UnknownJobError,
     refusing,
 )
-from airflow_provider.runtime.jobdir import JobDirectory
-from airflow_provider.runtime.markers import is_marker
+from airflow_provider.runtime.jobdir.layout import JobDirectory
+from airflow_provider.runtime.jobdir.watermark_markers import is_marker
 from airflow_provider.runtime.savepoint.catalog import open_savepoint
 from airflow_provider.runtime.savepoint.reading import folder_of
 from airflow_provider.runtime.savepoint.records import MANIFEST

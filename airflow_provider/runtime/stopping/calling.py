@@ -15,25 +15,25 @@ from airflow_provider.runtime.errors import (
     StopRefusedError,
     UnknownJobError,
 )
-from airflow_provider.runtime.jobdir import JobDirectory, known_job
-from airflow_provider.runtime.lease import TAKEABLE, LeaseObserver, Liveness
-from airflow_provider.runtime.names import check_name
-from airflow_provider.runtime.requests import (
+from airflow_provider.runtime.jobdir.layout import JobDirectory, known_job
+from airflow_provider.runtime.jobdir.lease import TAKEABLE, LeaseObserver, Liveness
+from airflow_provider.runtime.jobdir.requests import (
     STOP,
     STOP_REQUEST,
     find_request,
     put_request,
     read_reply,
 )
-from airflow_provider.runtime.runs import newest_run
+from airflow_provider.runtime.jobdir.runs import newest_run
+from airflow_provider.runtime.names import check_name
 from airflow_provider.runtime.savepoint.catalog import open_savepoint
 from airflow_provider.runtime.storage.open import open_storage
 
 if TYPE_CHECKING:
     from airflow_provider.runtime.clock import Clock
     from airflow_provider.runtime.errors import SparkStreamError
-    from airflow_provider.runtime.jobdir import ReplyRecord, RequestRecord
-    from airflow_provider.runtime.leaserecords import LeaseRecord
+    from airflow_provider.runtime.jobdir.lease_records import LeaseRecord
+    from airflow_provider.runtime.jobdir.run_records import ReplyRecord, RequestRecord
 
 _POLL_S = 0.1
 _NO: Final = {EXIT_USAGE: StopRefusedError, EXIT_RETRY: StopNotYetError}

@@ -32,21 +32,21 @@ from airflow_provider.runtime.errors import (
     UnknownJobError,
 )
 from airflow_provider.runtime.failures.classify import classify
-from airflow_provider.runtime.jobdir import FINISHED, RequestRecord, StopRecord
-from airflow_provider.runtime.lifecycle.words import (
-    AtEnd,
-    CancelRequested,
-    JobPhase,
-    Stop,
-    StopRequested,
-)
-from airflow_provider.runtime.requests import (
+from airflow_provider.runtime.jobdir.requests import (
     CANCEL,
     STOP,
     STOP_REQUEST,
     Inbox,
     pending_requests,
     reply,
+)
+from airflow_provider.runtime.jobdir.run_records import FINISHED, RequestRecord, StopRecord
+from airflow_provider.runtime.lifecycle.words import (
+    AtEnd,
+    CancelRequested,
+    JobPhase,
+    Stop,
+    StopRequested,
 )
 from airflow_provider.runtime.savepoint.catalog import open_savepoint
 from airflow_provider.runtime.savepoint.records import MANIFEST
@@ -56,7 +56,7 @@ from airflow_provider.runtime.stopping.calling import savepoint_is_complete
 from airflow_provider.runtime.storage.open import open_storage
 
 if TYPE_CHECKING:
-    from airflow_provider.runtime.jobdir import JobDirectory, RunDirectory
+    from airflow_provider.runtime.jobdir.layout import JobDirectory, RunDirectory
     from airflow_provider.runtime.savepoint.catalog import Savepoint
 
 log = logging.getLogger(__name__)

@@ -11,12 +11,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from airflow_provider.runtime import failpoints
-from airflow_provider.runtime.sinks.records import EpochRecord, Found, HistoryRecord, PackRecord
+from airflow_provider.runtime.jobdir.epochs import EpochRecord, Found, HistoryRecord, PackRecord
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
-    from airflow_provider.runtime.sinks.records import EpochRecords, Span
+    from airflow_provider.runtime.jobdir.epochs import EpochRecords, Span
 
 KEEP_EPOCHS: Final = 100
 """How many published epochs keep a record of their own, whatever run they are of."""

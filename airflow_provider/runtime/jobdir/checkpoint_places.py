@@ -14,7 +14,7 @@ import dataclasses
 import re
 from typing import TYPE_CHECKING, ClassVar, Final
 
-from airflow_provider.runtime.shapes import RestoredQueryValues, SkippedBatchValues
+from airflow_provider.runtime.jobdir.record_shapes import RestoredQueryValues, SkippedBatchValues
 from airflow_provider.runtime.storage.documents import Document
 from airflow_provider.runtime.typed_json import Address, Name, NonNegative, Positive
 

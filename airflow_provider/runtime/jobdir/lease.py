@@ -28,8 +28,8 @@ from typing import TYPE_CHECKING
 from airflow_provider.runtime import failpoints
 from airflow_provider.runtime.clock import Clock, to_iso
 from airflow_provider.runtime.errors import LeaseHeldError, LeaseLostError, SparkStreamError
-from airflow_provider.runtime.jobdir import FinalCheckpoint, JobDirectory
-from airflow_provider.runtime.leaserecords import (
+from airflow_provider.runtime.jobdir.layout import JobDirectory
+from airflow_provider.runtime.jobdir.lease_records import (
     HeartbeatRecord,
     LeaseRecord,
     has_ended,
@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from airflow_provider.runtime.host import ProcessIdentity
+    from airflow_provider.runtime.jobdir.run_records import FinalCheckpoint
     from airflow_provider.runtime.storage.base import Storage
 
 log = logging.getLogger(__name__)

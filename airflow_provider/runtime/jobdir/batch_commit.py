@@ -22,12 +22,12 @@ from typing import TYPE_CHECKING, Final
 from airflow_provider.runtime.checkpoint.drain_step import LogPosition
 from airflow_provider.runtime.checkpoint.logs import CheckpointLogs, OffsetEntry
 from airflow_provider.runtime.errors import CheckpointError
-from airflow_provider.runtime.jobdir import BATCH
-from airflow_provider.runtime.runs import recent_runs
+from airflow_provider.runtime.jobdir.run_records import BATCH
+from airflow_provider.runtime.jobdir.runs import recent_runs
 
 if TYPE_CHECKING:
     from airflow_provider.runtime.checkpoint.logs import CommitLog
-    from airflow_provider.runtime.jobdir import JobDirectory, RunDirectory
+    from airflow_provider.runtime.jobdir.layout import JobDirectory, RunDirectory
 
 BATCH_EPOCH: Final = 0
 

@@ -22,18 +22,18 @@ import logging
 from typing import TYPE_CHECKING, Final
 
 from airflow_provider.runtime.errors import SparkStreamError
-from airflow_provider.runtime.jobdir import AttemptRecord
-from airflow_provider.runtime.leaserecords import heartbeat_path, read_heartbeat, read_lease
+from airflow_provider.runtime.jobdir.lease_records import heartbeat_path, read_heartbeat, read_lease
+from airflow_provider.runtime.jobdir.requests import forget_requests
+from airflow_provider.runtime.jobdir.run_records import AttemptRecord
 from airflow_provider.runtime.names import numbers_in
-from airflow_provider.runtime.requests import forget_requests
 from airflow_provider.runtime.storage.documents import Document
 from airflow_provider.runtime.typed_json import NonNegative
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from airflow_provider.runtime.jobdir import JobDirectory, RunDirectory
-    from airflow_provider.runtime.leaserecords import LeaseRecord
+    from airflow_provider.runtime.jobdir.layout import JobDirectory, RunDirectory
+    from airflow_provider.runtime.jobdir.lease_records import LeaseRecord
     from airflow_provider.runtime.storage.base import Storage
 
 log = logging.getLogger(__name__)

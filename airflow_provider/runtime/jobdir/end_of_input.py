@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, TypeVar
 from airflow_provider.runtime.checkpoint.drain_step import MAX_WATERMARK_MS
 from airflow_provider.runtime.checkpoint.logs import CheckpointLogs
 from airflow_provider.runtime.errors import CheckpointError, ConfigError
-from airflow_provider.runtime.jobdir import FINISHED
-from airflow_provider.runtime.markers import marker_name
-from airflow_provider.runtime.runs import recent_runs
-from airflow_provider.runtime.sinks.records import EpochRecords, query_ids
+from airflow_provider.runtime.jobdir.epochs import EpochRecords, query_ids
+from airflow_provider.runtime.jobdir.run_records import FINISHED
+from airflow_provider.runtime.jobdir.runs import recent_runs
+from airflow_provider.runtime.jobdir.watermark_markers import marker_name
 from airflow_provider.runtime.storage.documents import Document
 from airflow_provider.runtime.storage.open import local_path_of, open_storage
 from airflow_provider.runtime.typed_json import Batch, Name, NameOrNone
@@ -27,7 +27,7 @@ from airflow_provider.runtime.typed_json import Batch, Name, NameOrNone
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator
 
-    from airflow_provider.runtime.jobdir import JobDirectory
+    from airflow_provider.runtime.jobdir.layout import JobDirectory
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

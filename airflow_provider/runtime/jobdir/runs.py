@@ -10,14 +10,20 @@ from __future__ import annotations
 import itertools
 from typing import TYPE_CHECKING, Final
 
-from airflow_provider.runtime.leaserecords import newest_token, read_lease
+from airflow_provider.runtime.errors import (
+    UnknownJobError,
+)
+from airflow_provider.runtime.jobdir.layout import JobDirectory
+from airflow_provider.runtime.jobdir.lease_records import newest_token, read_lease
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from airflow_provider.runtime.jobdir import JobDirectory, RunRecord
-    from airflow_provider.runtime.leaserecords import LeaseRecord
+    from airflow_provider.runtime.jobdir.layout import JobDirectory
+    from airflow_provider.runtime.jobdir.lease_records import LeaseRecord
+    from airflow_provider.runtime.jobdir.run_records import RunRecord
     from airflow_provider.runtime.storage.base import Storage
+
 
 RECENT: Final = 10
 """How many runs a start and ``status`` look at; any older one is asked for by its id."""
@@ -89,3 +95,16 @@ def _listed(
     read = [directory.run(name).record() for name in others]
     found = [*known.values(), *(record for record in read if record is not None)]
     yield from sorted(found, key=lambda r: (r.token, r.run_id), reverse=True)
+
+
+def last_run(directory: JobDirectory) -> RunRecord:
+    """Return what the job's last run asked.
+
+    Raises:
+        UnknownJobError: no run of a job was ever recorded there.
+    """
+    record = newest_run(directory)
+    if record is None:
+        msg = f"{directory.url}: no run of a job is recorded here, so its function is not known"
+        raise UnknownJobError(msg)
+    return record

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider.runtime.clock import Clock, Due, to_iso
 from airflow_provider.runtime.errors import EXIT_FATAL, EXIT_OK, CorruptDocumentError
-from airflow_provider.runtime.jobdir import ReplyRecord, RequestRecord
+from airflow_provider.runtime.jobdir.run_records import ReplyRecord, RequestRecord
 from airflow_provider.runtime.names import check_name
 from airflow_provider.runtime.storage.documents import Document
 

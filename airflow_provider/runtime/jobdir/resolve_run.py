@@ -1,0 +1,175 @@
+"""DOC."""
+
+from __future__ import annotations
+
+import dataclasses
+import uuid
+from typing import TYPE_CHECKING
+
+from airflow_provider.runtime.clock import from_iso, to_iso
+from airflow_provider.runtime.errors import ConfigError, JobDrainedError
+from airflow_provider.runtime.jobdir.batch_commit import committed_batch_run
+from airflow_provider.runtime.jobdir.end_of_input import check_drains_intended, draining_run
+from airflow_provider.runtime.jobdir.requests import has_agreed_to_leave
+from airflow_provider.runtime.jobdir.run_records import FINISHED, RunRecord
+from airflow_provider.runtime.jobdir.runs import recent_runs
+from airflow_provider.runtime.lifecycle.words import AtEnd
+
+if TYPE_CHECKING:
+    import datetime as dt
+
+    from airflow_provider.runtime.jobdir.layout import JobDirectory
+    from airflow_provider.runtime.jobdir.run_spec import Ask
+
+
+def choose_run(directory: JobDirectory, ask: Ask, now: dt.datetime) -> str:
+    """Return the run that the ask is about.
+
+    Without an id of its own an ask means the job's unfinished run, so that the same command
+    resumes; else its drained run, which is done; else a new one. Only the newest runs are looked at
+    (:data:`~.runs.RECENT`). One that replays means a run that began after the replayed one.
+    """
+    if ask.run_id is not None:
+        return ask.run_id
+    for record in recent_runs(directory):
+        run = directory.run(record.run_id)
+        if run.run_id == ask.replays:
+            break
+        final = run.final()
+        if (final is None or final.outcome == FINISHED) and run.rewound() is None:
+            return run.run_id
+    return f"manual-{now:%Y%m%dT%H%M%S}-{uuid.uuid4().hex[:6]}"
+
+
+def check_not_drained(directory: JobDirectory, run_id: str, *, replays: str | None = None) -> None:
+    """Refuse to run on a job that another run has drained, or has begun to.
+
+    Args:
+        directory: the job directory.
+        run_id: the run that wants to.
+        replays: a run that is rewound before, and its drain with it.
+
+    Raises:
+        JobDrainedError: it has.
+        CheckpointError: something else has, and no run knows of it.
+    """
+    if replays is None:  # else the query is set back before anything is read
+        check_drains_intended(directory)
+    drained_by = draining_run(directory) or committed_batch_run(directory)
+    if drained_by is None or drained_by in {run_id, replays}:
+        return
+    ended = directory.run(drained_by).final() is not None
+    state = "was drained by" if ended else "is being drained by"
+    way_out = "" if ended else f"finish that one with --run-id {drained_by}, or "
+    msg = (
+        f"{directory.url}: the job {state} run {drained_by!r}. Its windows are flushed and their "
+        f"state is gone, so going on would repeat them; {way_out}use a new job directory"
+    )
+    raise JobDrainedError(msg)
+
+
+def check_not_over(directory: JobDirectory, run_id: str, driver_id: str | None) -> None:
+    """Refuse a driver that has ended already, and that a cluster has started once more.
+
+    A cluster knows neither that it was cancelled nor that its failure is for good. One that was
+    killed, and has put down no end, goes on.
+
+    Args:
+        directory: the job directory.
+        run_id: the run.
+        driver_id: the submission; None for a person's command, which is always a new driver.
+
+    Raises:
+        ConfigError: its attempt has an outcome, or it has answered that it ends.
+    """
+    if driver_id is None:
+        return
+    mine = [each for each in directory.run(run_id).attempts() if each.driver_id == driver_id]
+    ended = next((each for each in mine if each.outcome is not None), None)
+    if ended is not None:
+        how = f"attempt {ended.attempt}, {ended.outcome}"
+    elif has_agreed_to_leave(directory.storage, driver_id):
+        how = "it was cancelled"
+    else:
+        return
+    msg = (
+        f"{directory.url}: driver {driver_id} of run {run_id!r} has ended before ({how}), and was "
+        "started once more by its cluster; whoever wants the run to go on submits another driver. "
+        "Let clusters start a driver once (spark.yarn.maxAppAttempts=1, no retries of the "
+        "application)"
+    )
+    raise ConfigError(msg)
+
+
+def check_not_rewound(directory: JobDirectory, run_id: str) -> None:
+    """Refuse to go on with a run that the job went back before.
+
+    Raises:
+        ConfigError: it did.
+    """
+    rewound = directory.run(run_id).rewound()
+    if rewound is not None:
+        msg = (
+            f"{directory.url}: run {run_id!r} no longer counts: the job was set to "
+            f"{rewound.savepoint or 'before it'} at {rewound.at}; use another run id"
+        )
+        raise ConfigError(msg)
+
+
+def as_begun(ask: Ask, stored: RunRecord | None) -> Ask:
+    """Return the ask with the moment of the run that it goes on with.
+
+    An interval without length is the moment of a DAG run without data of its own, such as one that
+    was triggered by hand. The next DAG run has another, and goes on with the same run all the same.
+    """
+    if stored is None or stored.interval is None or ask.interval is None:
+        return ask
+    start, end = (from_iso(text) for text in stored.interval)
+    if start != end or ask.interval[0] != ask.interval[1]:
+        return ask
+    return dataclasses.replace(ask, interval=(start, end))
+
+
+def check_same_ask(asked: RunRecord, stored: RunRecord | None) -> None:
+    """Refuse another attempt of a run that asks for something else.
+
+    Raises:
+        ConfigError: the message names what differs.
+    """
+    if stored is None:
+        return
+    before, now = stored.asked(), asked.asked()
+    for key, value in now.items():
+        if value != before[key]:
+            msg = (
+                f"run {asked.run_id!r} was begun with {key}={before[key]!r} and is now asked for "
+                f"with {key}={value!r}; ask as before, or use another run id or job directory"
+            )
+            raise ConfigError(msg)
+
+
+def check_same_as_ended(ask: Ask, stored: RunRecord | None) -> None:
+    """Refuse as :func:`check_same_ask` does, of a run that has ended, without the job's function.
+
+    What the function would settle is taken to be as it was, where it could have been that.
+
+    Raises:
+        ConfigError: the message names what differs.
+    """
+    if stored is None:
+        return
+    # Left to the job, it ends with its sources' data, or when it is stopped.
+    is_open = ask.until is None and stored.until in {"end", "stopped"}
+    until = stored.until if is_open else ask.until
+    at_end = ask.at_end or (AtEnd.DRAIN.value if until == "end" else AtEnd.SUSPEND.value)
+    asked = dataclasses.replace(
+        stored,
+        params=dict(ask.params),
+        secret_params=dict(ask.secret_params),
+        mode=stored.mode if ask.mode == "automatic" else ask.mode.upper(),
+        until=until or "end or stopped",
+        at_end=stored.at_end if until is None else at_end,
+        interval=(to_iso(ask.interval[0]), to_iso(ask.interval[1])) if ask.interval else None,
+        from_savepoint=ask.from_savepoint,
+    )
+    check_same_ask(asked, stored)

@@ -1,0 +1,270 @@
+"""DOC."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Annotated, Any, Final
+
+from airflow_provider.runtime.errors import EXIT_FATAL
+from airflow_provider.runtime.jobdir.record_shapes import (
+    FailureValues,
+    FinalQueryValues,
+    ProgressQueryValues,
+    RestartsValues,
+)
+from airflow_provider.runtime.storage.documents import Document
+from airflow_provider.runtime.typed_json import (
+    Address,
+    Batch,
+    Name,
+    NonNegative,
+    Positive,
+    Seconds,
+    among,
+)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class JobRecord(Document):
+    """``job.json``: the directory's format and the job's name."""
+
+    name: str
+    created: str
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RunRecord(Document):
+    """``run.json``: what was asked, put by the run's first attempt and never changed.
+
+    Attributes:
+        secret_params: of further parameters, whose values are stored nowhere, the environment
+            variable of the driver that each was read from.
+        interval: start and end as ISO 8601, or None.
+        starting: per query the last committed batch when the run began, -1 for none.
+        replayable: that the run begins with a savepoint, to which it can be rewound.
+        query_ids: in BATCH the id of each query, which in STREAMING is its checkpoint's.
+        token: the lease under which it was begun; runs are in its order, whatever clocks say.
+    """
+
+    PLACES = ("runs/{run_id}/run.json",)
+
+    run_id: Name
+    entry: str
+    params: dict[str, str]
+    mode: str
+    until: str
+    at_end: str
+    trigger_s: Seconds | None
+    interval: tuple[str, str] | None
+    starting: dict[Name, Batch]
+    started: str
+    from_savepoint: Address | None = None
+    replayable: bool = False
+    query_ids: dict[Name, Name] | None = None
+    token: NonNegative = 0
+    secret_params: dict[str, str] = dataclasses.field(default_factory=dict)
+
+    def asked(self) -> dict[str, Any]:
+        """Return what a later attempt of the run must ask for as well.
+
+        The entry point is not in it: a fixed program may lie elsewhere.
+        """
+        keys = ("params", "mode", "until", "at_end", "interval", "from_savepoint")
+        asked = {key: getattr(self, key) for key in keys}
+        return {**asked, "secret_params": sorted(self.secret_params)}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class AttemptRecord(Document):
+    """``attempts/<n>.json``: one driver's life; without ``ended`` it lives, or was killed.
+
+    Attributes:
+        failure: why it has ended, see :class:`~.failures.Failure`; None if not by a failure.
+        restarts: how often queries were started again in it, after what, and what the strategy
+            remembers of that; None if never.
+    """
+
+    PLACES = ("attempts/{attempt}.json",)
+
+    attempt: Positive
+    driver_id: Name
+    token: NonNegative
+    host: str
+    pid: int
+    entry: str
+    started: str
+    ended: str | None = None
+    outcome: str | None = None
+    failure: FailureValues | None = None
+    restarts: RestartsValues | None = None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ProgressRecord(Document):
+    """``progress.json``: the last progress of a run, for people; nothing is decided by it."""
+
+    at: str
+    attempt: Positive
+    phase: str
+    rows_read: int
+    rows_per_second: float
+    queries: dict[Name, ProgressQueryValues]
+    late_rows: NonNegative | None = None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class StopRecord(Document):
+    """``stop.json``: a stop with drain was accepted; whichever attempt comes completes it.
+
+    Attributes:
+        request_id: the request that it answers.
+        savepoint: the address of the savepoint that is taken at the end, or None.
+    """
+
+    request_id: Name
+    savepoint: Address | None
+    at: str
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class BatchCommit(Document):
+    """``batch.json``: every query of a BATCH run has staged all its output; from here it counts.
+
+    It is for such a run what Spark's commit log is for a stream: before it nothing is published,
+    and after it no query is run again.
+
+    Attributes:
+        token: the driver that put it.
+    """
+
+    PLACES = ("runs/{run_id}/batch.json",)
+
+    run_id: Name
+    token: NonNegative
+    at: str
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RewoundRecord(Document):
+    """``rewound.json``: the job went back to before this run, or into the middle of it.
+
+    What the run had written is taken back, it cannot be resumed, and a drain that it began or ended
+    does not end the job.
+
+    Attributes:
+        savepoint: what the job was set to; None for its very beginning, and for where it stood
+            when the run had written nothing.
+    """
+
+    PLACES = ("runs/{run_id}/rewound.json",)
+
+    run_id: Name
+    savepoint: Address | None
+    at: str
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ReplayRecord(Document):
+    """``replay.json``: the run is to be undone, and another one takes its place.
+
+    Attributes:
+        next_run_id: the run that takes its place.
+    """
+
+    PLACES = ("runs/{run_id}/replay.json",)
+
+    run_id: Name
+    next_run_id: Name
+    at: str
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RequestRecord(Document):
+    """``requests/<driver id>/<id>.json``: somebody asks one driver for something, and no later one.
+
+    Attributes:
+        driver_id: the driver that is meant; it may not have taken its lease yet.
+        run_id: of a stop: the run that is meant.
+        token: of a stop: the lease of the driver that is meant.
+        drain: of a stop: end the job for good.
+        savepoint: of a stop: the address of the savepoint to take, or None.
+        aligned_timeout_s: of a stop: how long a batch in flight is waited for; None until it ends.
+        keeps_run: of a stop: the run is not over, and whoever starts it next goes on with it.
+        number: the driver's requests are in its order, whatever askers' clocks say.
+    """
+
+    PLACES = ("requests/{driver_id}/{id}.json",)
+
+    id: Name
+    kind: str
+    driver_id: Name
+    at: str
+    run_id: Name | None = None
+    token: NonNegative | None = None
+    drain: bool = False
+    savepoint: Address | None = None
+    aligned_timeout_s: Seconds | None = None
+    keeps_run: bool = False
+    number: int = 0
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ReplyRecord(Document):
+    """``replies/<id>.json``: the driver's answer.
+
+    Attributes:
+        exit_code: of a no: what it means to whoever asked, as :mod:`errors` has it: the ask has to
+            change, the same may be asked again, or neither.
+        outcome: of a stop that was done: how the run ended.
+        savepoint: of a stop: the address of the savepoint that was taken, or None.
+    """
+
+    PLACES = ("replies/{id}.json",)
+
+    id: Name
+    ok: bool
+    message: str
+    at: str
+    exit_code: int = EXIT_FATAL
+    outcome: str | None = None
+    savepoint: Address | None = None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FinalCheckpoint(Document):
+    """``final.json``: the run ended and all is committed. Its shape is in the README."""
+
+    PLACES = ("runs/{run_id}/final.json",)
+
+    job: str
+    run_id: Name
+    outcome: Annotated[str, among("FINISHED", "SUSPENDED")]
+    mode: Annotated[str, among("STREAMING", "BATCH")]
+    attempts: Positive
+    started: str
+    committed: str
+    rows_read: NonNegative | None
+    savepoint: Address | None
+    queries: dict[Name, FinalQueryValues]
+    late_rows: NonNegative | None = None
+
+
+STREAMING: Final = "STREAMING"
+
+
+BATCH: Final = "BATCH"
+
+
+FINISHED: Final = "FINISHED"
+
+
+SUSPENDED: Final = "SUSPENDED"
+
+
+FAILED: Final = "FAILED"
+
+
+CANCELLED: Final = "CANCELLED"
+
+
+SUCCESSES: Final = frozenset({FINISHED, SUSPENDED})

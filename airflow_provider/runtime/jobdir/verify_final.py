@@ -1,0 +1,126 @@
+"""DOC."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from airflow_provider.runtime.errors import CheckpointError
+from airflow_provider.runtime.jobdir.batch_commit import commit_log_of
+from airflow_provider.runtime.jobdir.checkpoint_places import restore_records
+from airflow_provider.runtime.jobdir.epochs import EpochRecords
+from airflow_provider.runtime.jobdir.run_records import BATCH, FINISHED, FinalCheckpoint
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from airflow_provider.runtime.checkpoint.logs import CommitLog
+    from airflow_provider.runtime.jobdir.layout import JobDirectory
+
+
+def verify_final(directory: JobDirectory, final: FinalCheckpoint) -> FinalCheckpoint:
+    """Return *final* if what it says is so.
+
+    Raises:
+        CheckpointError: it is another job's, or leaves a query out; a batch is not in Spark's
+            commit log; or one of the run's epochs is not published.
+    """
+    run = directory.run(final.run_id).record()
+    asked = run.starting if run is not None else {}
+    name = directory.name()
+    if run is None or final.job != name or set(final.queries) != set(asked):
+        msg = (
+            f"{directory.url}: the final checkpoint of run {final.run_id!r} is of job "
+            f"{final.job!r} and its queries {_named(final.queries)}, but there that run is of job "
+            f"{name!r} and has {_named(asked)}; it was changed by hand, or copied from elsewhere"
+        )
+        raise CheckpointError(msg)
+    for name, query in final.queries.items():
+        _verify_batches(directory, final, name, query)
+        first = 0 if final.mode == BATCH else asked[name] + 1
+        _verify_epochs(directory, final, name, query, first=first)
+    return final
+
+
+def contradiction(directory: JobDirectory, final: FinalCheckpoint) -> str | None:
+    """Return what speaks against *final*; None when it holds, or its run was undone."""
+    if directory.run(final.run_id).rewound() is not None:
+        return None
+    try:
+        verify_final(directory, final)
+    except CheckpointError as error:
+        return str(error)
+    return None
+
+
+def _verify_batches(
+    directory: JobDirectory, final: FinalCheckpoint, name: str, query: Mapping[str, Any]
+) -> None:
+    logs = commit_log_of(directory, directory.run(final.run_id), name, mode=final.mode)
+    if _has_gone_on(directory, name, str(query.get("query_id")), logs):
+        return
+    position = logs.position()
+    batch = _batch_of(query)
+    # A suspended job may have run on since; a finished one may not.
+    is_last = position.last_commit == batch and position.open_batch is None
+    committed = is_last if final.outcome == FINISHED else position.last_commit >= batch
+    if not committed:
+        end = f"{position.last_commit}, and {position.last_offsets} is the last that was planned"
+        msg = (
+            f"{directory.url}: the final checkpoint of run {final.run_id!r} says that query "
+            f"{name!r} committed batch {batch}, but Spark's commit log ends with {end}; "
+            "the checkpoint was changed by hand or by another program"
+        )
+        raise CheckpointError(msg)
+
+
+def _has_gone_on(directory: JobDirectory, name: str, query_id: str, logs: CommitLog) -> bool:
+    """Tell whether the query has begun anew since, or was restored: it has another log then."""
+    committables, now = directory.committables(name), logs.query_id()
+    if EpochRecords(committables, query_id).is_left():
+        return True
+    if now is None:  # it may just be restored, into a place where nothing is yet
+        last = next(restore_records(directory.storage), None)
+        is_open = last is not None and last.done is None and name in last.queries
+        return is_open and last is not None and last.queries[name]["replaces"] == query_id
+    return now != query_id and EpochRecords(committables, now).is_copy()
+
+
+def _verify_epochs(
+    directory: JobDirectory,
+    final: FinalCheckpoint,
+    name: str,
+    query: Mapping[str, Any],
+    *,
+    first: int,
+) -> None:
+    """Look whether every epoch of the run is published; one listing, however many there are."""
+    batch = _batch_of(query)
+    sinks = [sink for sink in query["sinks"] if sink["epoch"] is not None]
+    if not sinks:  # no epoch, or a sink that records none
+        return
+    records = EpochRecords(directory.committables(name), query["query_id"])
+    told = f"{directory.url}: the final checkpoint of run {final.run_id!r} says that query {name!r}"
+    for sink in sinks:
+        if sink["epoch"] != batch:
+            msg = (
+                f"{told} published epoch {sink['epoch']} to {sink['name']} and committed batch "
+                f"{batch}; Spark's commit log was changed by hand or by another program"
+            )
+            raise CheckpointError(msg)
+    missing = records.find().unpublished(first, batch)
+    if missing:  # or a driver of a later run has folded them while they were listed
+        missing = records.find().unpublished(first, batch)
+    if missing:
+        msg = (
+            f"{told} published epoch {batch} to {sinks[0]['name']}, but its record says otherwise:"
+            f" of epochs {first} to {batch}, {missing[0]} is not published"
+        )
+        raise CheckpointError(msg)
+
+
+def _batch_of(query: Mapping[str, Any]) -> int:
+    return -1 if query["batch_id"] is None else int(query["batch_id"])
+
+
+def _named(queries: Iterable[str]) -> str:
+    return ", ".join(sorted(queries)) or "none"

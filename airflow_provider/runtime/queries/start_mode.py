@@ -1,0 +1,13 @@
+"""DOC."""
+
+from __future__ import annotations
+
+import enum
+
+
+class Run(str, enum.Enum):
+    """How a query is started."""
+
+    INPUT = "input"  # read input by the job's own trigger
+    AVAILABLE = "available"  # read what is there now, and end
+    ONE_BATCH = "one_batch"  # run the planned batch and nothing else
