@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from airflow_provider.runtime.sinks.files import files as files
     from airflow_provider.runtime.sinks.iceberg.sink import iceberg as iceberg
     from airflow_provider.runtime.sinks.native import native as native
-    from airflow_provider.runtime.sinks.sql.sink import sql as sql
+    from airflow_provider.runtime.sinks.postgres.sink import sql as sql
 
 __all__ = [
     "FailureClass",

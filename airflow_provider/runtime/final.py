@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from airflow_provider.runtime.queries.definition import QueryDefinition
     from airflow_provider.runtime.queries.state import StateOperator
     from airflow_provider.runtime.savepoint.records import SavepointRecord
-    from airflow_provider.runtime.sinks.epochs import EpochCommitter
+    from airflow_provider.runtime.sinks.committer import EpochCommitter
     from airflow_provider.runtime.sinks.native import NativeEpochs
 
 

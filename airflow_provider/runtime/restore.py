@@ -40,7 +40,7 @@ from airflow_provider.runtime.savepoint.restoring import (
 )
 from airflow_provider.runtime.savepoint.starting import match_queries
 from airflow_provider.runtime.session import jvm_pid, using_spark
-from airflow_provider.runtime.sinks.written import Output, Written, output_of
+from airflow_provider.runtime.sinks.written_rows import Output, Written, output_of
 from airflow_provider.runtime.storage.open import open_storage
 
 if TYPE_CHECKING:

@@ -45,7 +45,7 @@ from airflow_provider.runtime.savepoint.restores import Restores
 from airflow_provider.runtime.savepoint.restoring import begin_restore, finish_restore
 from airflow_provider.runtime.savepoint.sources import job_source
 from airflow_provider.runtime.savepoint.taking import take_savepoint
-from airflow_provider.runtime.sinks.takeback import (
+from airflow_provider.runtime.sinks.revert import (
     check_native,
     has_written,
     runs_after,
@@ -61,7 +61,7 @@ if TYPE_CHECKING:
     from airflow_provider.runtime.queries.definition import QueryDefinition
     from airflow_provider.runtime.savepoint.sources import Source
     from airflow_provider.runtime.sinks.protocol import Fence
-    from airflow_provider.runtime.sinks.takeback import TakeBack
+    from airflow_provider.runtime.sinks.revert import TakeBack
 
 
 log = logging.getLogger(__name__)

@@ -36,7 +36,7 @@ from airflow_provider.runtime.jobdir.run_spec import Ask
 from airflow_provider.runtime.preparing import check_before_spark
 from airflow_provider.runtime.rewinding import replayable_runs
 from airflow_provider.runtime.savepoint import job_source, take_savepoint
-from airflow_provider.runtime.sinks.epochs import EpochCommitter
+from airflow_provider.runtime.sinks.committer import EpochCommitter
 from airflow_provider.runtime.storage.local import LocalStorage
 from airflow_provider.runtime.watching import RunWatcher
 from tests.unit.ended import Ended

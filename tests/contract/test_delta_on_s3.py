@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
-from airflow_provider.runtime.sinks.delta.epochs import folder_of
+from airflow_provider.runtime.sinks.delta.log import folder_of
 from airflow_provider.runtime.sinks.delta.sink import delta
 from airflow_provider.runtime.sinks.protocol import Committable, EpochId
 from airflow_provider.runtime.storage.file_tree import folders_in

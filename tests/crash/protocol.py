@@ -11,7 +11,7 @@ from pathlib import Path
 
 from airflow_provider.runtime.jobdir import epoch_folding
 from airflow_provider.runtime.jobdir.epochs import EpochRecords
-from airflow_provider.runtime.sinks.takeback import TakeBack
+from airflow_provider.runtime.sinks.revert import TakeBack
 from tests.unit.support import QUERY_ID, EpochBench, FakeFrame, HandStagedFiles, counted
 
 KEPT = 2  # records of earlier runs, so that folding happens

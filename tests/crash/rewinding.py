@@ -25,7 +25,7 @@ from airflow_provider.runtime.rewinding import (
     replayable_runs,
 )
 from airflow_provider.runtime.savepoint import check_no_open_restore
-from airflow_provider.runtime.sinks.sql.sink import sql
+from airflow_provider.runtime.sinks.postgres.sink import sql
 from tests.unit import delta_support, iceberg_support, sql_support
 from tests.unit.jobs import a_run
 from tests.unit.support import EpochBench, FakeFrame, HandStagedFiles, counted

@@ -18,7 +18,7 @@ import sys
 from airflow_provider.runtime.session import using_spark
 
 def found(_):
-    from airflow_provider.runtime.sinks.sql import staging
+    from airflow_provider.runtime.sinks.postgres import staging
     return [staging.__file__]
 
 with using_spark(None, "shipping", sys.argv[1], {"spark.executor.memory": "512m"}) as spark:

@@ -29,8 +29,8 @@ from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.jobdir.run_records import FINISHED
 from airflow_provider.runtime.jobdir.verify_final import verify_final
 from airflow_provider.runtime.savepoint.restores import Restores
-from airflow_provider.runtime.sinks import epochs
-from airflow_provider.runtime.sinks.takeback import TakeBack
+from airflow_provider.runtime.sinks import committer
+from airflow_provider.runtime.sinks.revert import TakeBack
 from airflow_provider.runtime.storage.local import LocalStorage
 from tests.unit.jobs import NOW, a_final, a_run
 from tests.unit.support import (
@@ -146,9 +146,9 @@ class EpochsMachine(RuleBasedStateMachine):
             self.patch.setattr(LocalStorage, write, self.losing(getattr(LocalStorage, write)))
         files = importlib.import_module("airflow_provider.runtime.sinks.files")
         self.patch.setattr(files, "_publish", self.pausing("rename", files._publish))
-        for module in (epochs, epoch_folding):  # few, so that short histories fold
+        for module in (committer, epoch_folding):  # few, so that short histories fold
             self.patch.setattr(module, "KEEP_EPOCHS", 2)
-        self.patch.setattr(epochs, "FOLD_EPOCHS", 2)
+        self.patch.setattr(committer, "FOLD_EPOCHS", 2)
         self.patch.setattr(epoch_folding, "PACK_EPOCHS", 3)
         self.directory = JobDirectory(self.job.storage)
         self.job.begun(self.query_id)

@@ -8,7 +8,7 @@ from hypothesis.stateful import run_state_machine_as_test
 
 from airflow_provider.runtime.errors import CheckpointError, CorruptDocumentError, SinkError
 from airflow_provider.runtime.jobdir.lease import Lease
-from airflow_provider.runtime.sinks.epochs import EpochCommitter
+from airflow_provider.runtime.sinks.committer import EpochCommitter
 from tests.property.epochs_model import EpochsMachine
 from tests.property.test_epochs_machine import SETTINGS
 

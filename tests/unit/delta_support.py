@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from deltalake import DeltaTable, Schema
 
-from airflow_provider.runtime.sinks.delta.epochs import folder_of
+from airflow_provider.runtime.sinks.delta.log import folder_of
 from airflow_provider.runtime.sinks.delta.sink import DeltaSink
 from airflow_provider.runtime.sinks.protocol import Committable, EpochId, Staged
 

@@ -22,8 +22,8 @@ import psycopg
 from pyspark.sql.types import StructType
 
 from airflow_provider.runtime.errors import LeaseLostError
+from airflow_provider.runtime.sinks.postgres.sink import SqlSink, sql
 from airflow_provider.runtime.sinks.protocol import Committable, EpochId
-from airflow_provider.runtime.sinks.sql.sink import SqlSink, sql
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

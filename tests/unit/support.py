@@ -14,7 +14,7 @@ from airflow_provider.runtime.jobdir.epochs import EpochRecord, EpochRecords
 from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.jobdir.lease import acquire_lease
 from airflow_provider.runtime.jobdir.run_records import JobRecord
-from airflow_provider.runtime.sinks.epochs import EpochCommitter
+from airflow_provider.runtime.sinks.committer import EpochCommitter
 from airflow_provider.runtime.sinks.files import FilesSink
 from airflow_provider.runtime.sinks.protocol import Committable, EpochId, Staged
 from airflow_provider.runtime.storage.local import LocalStorage

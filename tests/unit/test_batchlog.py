@@ -15,7 +15,7 @@ from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.jobdir.resolve_run import check_not_drained
 from airflow_provider.runtime.jobdir.run_records import BatchCommit, RewoundRecord
 from airflow_provider.runtime.jobdir.verify_final import verify_final
-from airflow_provider.runtime.sinks.epochs import EpochCommitter
+from airflow_provider.runtime.sinks.committer import EpochCommitter
 from tests.unit.jobs import NOW, HandMadeJob, a_final, a_run, an_epoch
 from tests.unit.support import QUERY_ID, EpochBench, FakeFrame, FakeSink, counted
 

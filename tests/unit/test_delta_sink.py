@@ -27,7 +27,7 @@ from airflow_provider.runtime.errors import (
     TakeBackError,
 )
 from airflow_provider.runtime.jobdir.epochs import EpochRecords
-from airflow_provider.runtime.sinks.delta.datafiles import partition_of
+from airflow_provider.runtime.sinks.delta.add_file import partition_of
 from airflow_provider.runtime.sinks.delta.log import DeltaLog
 from airflow_provider.runtime.sinks.delta.sink import delta
 from airflow_provider.runtime.sinks.protocol import Committable, EpochId

@@ -14,7 +14,7 @@ from airflow_provider.runtime.jobdir.epochs import (
     HistoryRecord,
     PackRecord,
 )
-from airflow_provider.runtime.sinks.epochs import EpochCommitter
+from airflow_provider.runtime.sinks.committer import EpochCommitter
 from airflow_provider.runtime.storage.local import LocalStorage
 from tests.unit.counting import CountingStorage
 from tests.unit.support import QUERY_ID, EpochBench, FakeFrame, FakeSink, counted

@@ -9,7 +9,7 @@ import pytest
 from airflow_provider.runtime.checkpoint.logs import CheckpointLogs
 from airflow_provider.runtime.jobdir.epochs import EpochRecords
 from airflow_provider.runtime.jobdir.requests import Inbox
-from airflow_provider.runtime.sinks.epochs import EpochCommitter
+from airflow_provider.runtime.sinks.committer import EpochCommitter
 from airflow_provider.runtime.sinks.files import FilesSink
 from airflow_provider.runtime.sinks.protocol import Staged
 from tests.unit.counting import CountingStorage

@@ -39,10 +39,10 @@ from airflow_provider.runtime.savepoint import (
     take_savepoint,
 )
 from airflow_provider.runtime.savepoint.claims import ClaimRecord
-from airflow_provider.runtime.sinks.epochs import EpochCommitter
+from airflow_provider.runtime.sinks.committer import EpochCommitter
 from airflow_provider.runtime.sinks.native import native
 from airflow_provider.runtime.sinks.protocol import OpenFence
-from airflow_provider.runtime.sinks.written import output_of
+from airflow_provider.runtime.sinks.written_rows import output_of
 from tests.unit.jobs import a_run
 from tests.unit.support import QUERY_ID, EpochBench, FakeFrame, FakeSink, SparkCheckpoint, counted
 

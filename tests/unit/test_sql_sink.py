@@ -28,14 +28,14 @@ from airflow_provider.runtime.errors import (
     TakeBackError,
 )
 from airflow_provider.runtime.jobdir import epoch_folding
-from airflow_provider.runtime.sinks.protocol import Committable, EpochId
-from airflow_provider.runtime.sinks.sql.columns import (
+from airflow_provider.runtime.sinks.postgres.columns import (
     TargetColumn,
     columns_for,
     is_compatible,
     is_own_type,
 )
-from airflow_provider.runtime.sinks.sql.sink import SqlSink, sql
+from airflow_provider.runtime.sinks.postgres.sink import SqlSink, sql
+from airflow_provider.runtime.sinks.protocol import Committable, EpochId
 from tests.unit.sql_support import (
     QUERY_ID,
     SCHEMA,

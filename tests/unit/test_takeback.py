@@ -8,7 +8,7 @@ from airflow_provider.runtime.errors import CheckpointError, LeaseLostError, Tak
 from airflow_provider.runtime.jobdir.epochs import TakeBackRecord
 from airflow_provider.runtime.sinks.native import native
 from airflow_provider.runtime.sinks.protocol import OpenFence
-from airflow_provider.runtime.sinks.takeback import TakeBack
+from airflow_provider.runtime.sinks.revert import TakeBack
 from airflow_provider.runtime.testing import LosingFence
 from tests.unit.support import QUERY_ID, EpochBench, FakeFrame, FakeSink, counted
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from airflow_provider.runtime.checkpoint.logs import CommitLog
     from airflow_provider.runtime.queries.definition import QueryDefinition
     from airflow_provider.runtime.queries.start_mode import Run
-    from airflow_provider.runtime.sinks.epochs import EpochCommitter
+    from airflow_provider.runtime.sinks.committer import EpochCommitter
 
 log = logging.getLogger(__name__)
 

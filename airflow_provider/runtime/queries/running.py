@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from airflow_provider.runtime.queries.definition import QueryDefinition
     from airflow_provider.runtime.queries.eventtimes import EventTimes
     from airflow_provider.runtime.queries.pacemaker import Pacemaker
-    from airflow_provider.runtime.sinks.epochs import EpochCommitter
+    from airflow_provider.runtime.sinks.committer import EpochCommitter
 
 log = logging.getLogger(__name__)
 

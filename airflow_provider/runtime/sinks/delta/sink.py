@@ -25,8 +25,11 @@ from airflow_provider.runtime.errors import (
 )
 from airflow_provider.runtime.failures.classify import refusal_of
 from airflow_provider.runtime.retry import Pauses
-from airflow_provider.runtime.sinks.delta.datafiles import DataFile, has_rows, read_data_file
-from airflow_provider.runtime.sinks.delta.epochs import (
+from airflow_provider.runtime.sinks.delta.add_file import DataFile, has_rows, read_data_file
+from airflow_provider.runtime.sinks.delta.log import (
+    Change,
+    DeltaLog,
+    active_paths,
     epochs_after,
     facts_of,
     files_of,
@@ -36,13 +39,8 @@ from airflow_provider.runtime.sinks.delta.epochs import (
     is_taken_back,
     last_epoch,
     may_be_named,
-    removal,
-)
-from airflow_provider.runtime.sinks.delta.log import (
-    Change,
-    DeltaLog,
-    active_paths,
     partly_deleted,
+    removal,
 )
 from airflow_provider.runtime.sinks.delta.schema import (
     TableFacts,
@@ -59,7 +57,7 @@ from airflow_provider.runtime.sinks.protocol import (
     left_out,
 )
 from airflow_provider.runtime.sinks.staging import settings, stage_files, staged_epochs
-from airflow_provider.runtime.sinks.tableformats import (
+from airflow_provider.runtime.sinks.table_format import (
     PARQUET,
     check_append_only,
     own_errors,

@@ -59,7 +59,7 @@ from airflow_provider.runtime.sinks.staging import (
     stage_files,
     staged_epochs,
 )
-from airflow_provider.runtime.sinks.tableformats import (
+from airflow_provider.runtime.sinks.table_format import (
     PARQUET,
     check_append_only,
     own_errors,

@@ -20,7 +20,7 @@ from airflow_provider.runtime.jobdir.epochs import (
     TakeBackRecord,
     query_ids,
 )
-from airflow_provider.runtime.sinks.epochs import committable_of
+from airflow_provider.runtime.sinks.committer import committable_of
 from airflow_provider.runtime.sinks.native import NativeSink
 
 if TYPE_CHECKING:

@@ -7,6 +7,19 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from airflow_provider.runtime.clock import SystemClock
 from airflow_provider.runtime.errors import ConfigError, OutageError, SinkError
+from airflow_provider.runtime.sinks.postgres import publish, undo
+from airflow_provider.runtime.sinks.postgres.bookkeeping import Bookkeeping, staged_name
+from airflow_provider.runtime.sinks.postgres.columns import columns_for, line_of
+from airflow_provider.runtime.sinks.postgres.connection import (
+    end_older_sessions,
+    is_outage,
+    server_of,
+    session_name,
+)
+from airflow_provider.runtime.sinks.postgres.copy import CopyTask, run_copy
+from airflow_provider.runtime.sinks.postgres.privileges import check_database
+from airflow_provider.runtime.sinks.postgres.publish import Destination, commas, listed
+from airflow_provider.runtime.sinks.postgres.table import TableName, definition
 from airflow_provider.runtime.sinks.protocol import (
     Committable,
     EpochId,
@@ -15,19 +28,6 @@ from airflow_provider.runtime.sinks.protocol import (
     Staged,
     lost,
 )
-from airflow_provider.runtime.sinks.sql import publishing, undoing
-from airflow_provider.runtime.sinks.sql.bookkeeping import Bookkeeping, staged_name
-from airflow_provider.runtime.sinks.sql.checking import check_database
-from airflow_provider.runtime.sinks.sql.columns import columns_for, line_of
-from airflow_provider.runtime.sinks.sql.connection import (
-    end_older_sessions,
-    is_outage,
-    server_of,
-    session_name,
-)
-from airflow_provider.runtime.sinks.sql.publishing import Destination, commas, listed
-from airflow_provider.runtime.sinks.sql.staging import CopyTask, run_copy
-from airflow_provider.runtime.sinks.sql.target import TableName, definition
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from airflow_provider.runtime.clock import Clock
-    from airflow_provider.runtime.sinks.sql.columns import TargetColumn
+    from airflow_provider.runtime.sinks.postgres.columns import TargetColumn
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -238,7 +238,7 @@ class SqlSink:
         """Move the staged rows into the table and record the epoch, in one transaction."""
 
         def work(connection: Connection[Any]) -> None:
-            publishing.publish(
+            publish.publish(
                 connection,
                 self._books,
                 self._to,
@@ -281,7 +281,7 @@ class SqlSink:
         """Refuse epochs whose rows the table cannot tell, or whose undo log is gone."""
 
         def work(connection: Connection[Any]) -> None:
-            undoing.plan_take_back(connection, self._books, self._to, committables)
+            undo.plan_take_back(connection, self._books, self._to, committables)
 
         if committables:
             epoch = committables[0].epoch
@@ -292,7 +292,7 @@ class SqlSink:
 
         def work(connection: Connection[Any]) -> None:
             self._books.make(connection)
-            undoing.take_back(connection, self._books, self._to, committables, fence)
+            undo.take_back(connection, self._books, self._to, committables, fence)
 
         if committables:
             query_id = committables[0].epoch.query_id

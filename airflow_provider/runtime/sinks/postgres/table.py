@@ -7,8 +7,8 @@ import re
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider.runtime.errors import ConfigError
-from airflow_provider.runtime.sinks.sql.bookkeeping import lock_name
-from airflow_provider.runtime.sinks.sql.columns import TargetColumn, is_compatible
+from airflow_provider.runtime.sinks.postgres.bookkeeping import lock_name
+from airflow_provider.runtime.sinks.postgres.columns import TargetColumn, is_compatible
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

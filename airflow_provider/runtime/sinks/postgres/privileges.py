@@ -5,17 +5,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider.runtime.errors import ConfigError
-from airflow_provider.runtime.sinks.sql.target import check_fits
+from airflow_provider.runtime.sinks.postgres.table import check_fits
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from psycopg import Connection
 
-    from airflow_provider.runtime.sinks.sql.bookkeeping import Bookkeeping
-    from airflow_provider.runtime.sinks.sql.columns import TargetColumn
-    from airflow_provider.runtime.sinks.sql.publishing import Destination
-    from airflow_provider.runtime.sinks.sql.target import Existing
+    from airflow_provider.runtime.sinks.postgres.bookkeeping import Bookkeeping
+    from airflow_provider.runtime.sinks.postgres.columns import TargetColumn
+    from airflow_provider.runtime.sinks.postgres.publish import Destination
+    from airflow_provider.runtime.sinks.postgres.table import Existing
 
 _OLDEST: Final = 120000  # generated columns, and floating point that can be read back
 _NEEDED: Final = {

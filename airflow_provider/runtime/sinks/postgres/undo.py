@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_provider.runtime import failpoints
 from airflow_provider.runtime.errors import TakeBackError
-from airflow_provider.runtime.sinks.sql.publishing import (
+from airflow_provider.runtime.sinks.postgres.publish import (
     Destination,
     commas,
     lock_against_writers,
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from psycopg import Connection
     from psycopg.sql import Composed
 
+    from airflow_provider.runtime.sinks.postgres.bookkeeping import Bookkeeping, Epoch
+    from airflow_provider.runtime.sinks.postgres.table import Existing
     from airflow_provider.runtime.sinks.protocol import Committable, Fence
-    from airflow_provider.runtime.sinks.sql.bookkeeping import Bookkeeping, Epoch
-    from airflow_provider.runtime.sinks.sql.target import Existing
 
 
 def plan_take_back(

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame
 
-    from airflow_provider.runtime.sinks.sql.connection import Server
+    from airflow_provider.runtime.sinks.postgres.connection import Server
 
 _LINES_AT_ONCE: Final = 500
 """Bigger pieces save calls, and nothing else."""

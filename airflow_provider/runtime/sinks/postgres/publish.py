@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_provider.runtime import failpoints
 from airflow_provider.runtime.errors import SinkError
+from airflow_provider.runtime.sinks.postgres.bookkeeping import Bookkeeping, staged_name
+from airflow_provider.runtime.sinks.postgres.columns import TargetColumn, is_own_type
 from airflow_provider.runtime.sinks.protocol import left_out, reading
-from airflow_provider.runtime.sinks.sql.bookkeeping import Bookkeeping, staged_name
-from airflow_provider.runtime.sinks.sql.columns import TargetColumn, is_own_type
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from psycopg import Connection
     from psycopg.sql import Composable, Composed
 
+    from airflow_provider.runtime.sinks.postgres.table import Existing, TableName
     from airflow_provider.runtime.sinks.protocol import Committable, Fence
-    from airflow_provider.runtime.sinks.sql.target import Existing, TableName
 
 
 @dataclasses.dataclass(frozen=True)
