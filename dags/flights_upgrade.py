@@ -119,7 +119,7 @@ def new_version(savepoint: str) -> dict[str, Any]:
 @task
 def check_progress(handed_over: Any, savepoint: str) -> None:
     """Refuse a version that is alive, and has committed nothing since the savepoint."""
-    from airflow_provider.runtime.savepoint import open_savepoint
+    from airflow_provider.runtime.savepoints.catalog import open_savepoint
 
     for name, query in open_savepoint(savepoint).record.queries.items():
         batch = handed_over["queries"][name]["batch_id"]

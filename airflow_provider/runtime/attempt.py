@@ -58,13 +58,9 @@ from airflow_provider.runtime.recording import (
     record_end_of_sources,
 )
 from airflow_provider.runtime.restarting.restarter import Restarter
-from airflow_provider.runtime.rewinding import (
-    Rewind,
-    check_start,
-    replayable_runs,
-)
-from airflow_provider.runtime.savepoint.catalog import open_savepoint
-from airflow_provider.runtime.savepoint.restores import guard_restores
+from airflow_provider.runtime.savepoints.catalog import open_savepoint
+from airflow_provider.runtime.savepoints.restore_log import guard_restores
+from airflow_provider.runtime.savepoints.rewind import Rewind, check_start, replayable_runs
 from airflow_provider.runtime.sealing import final_of
 from airflow_provider.runtime.session import check_spark, jvm_pid
 from airflow_provider.runtime.sinks.protocol import Fence, OpenFence

@@ -18,8 +18,8 @@ from airflow_provider.runtime.jobdir.lease import TAKEABLE, LeaseObserver, settl
 from airflow_provider.runtime.jobdir.run_spec import OUTPUTS
 from airflow_provider.runtime.jobdir.runs import newest_run
 from airflow_provider.runtime.names import check_name
-from airflow_provider.runtime.savepoint.catalog import Savepoint, open_savepoint
-from airflow_provider.runtime.savepoint.records import MANIFEST
+from airflow_provider.runtime.savepoints.catalog import Savepoint, open_savepoint
+from airflow_provider.runtime.savepoints.record import MANIFEST
 from airflow_provider.runtime.storage.documents import Document
 from airflow_provider.runtime.storage.file_tree import remove_if_empty, remove_tree
 from airflow_provider.runtime.storage.open import open_storage

@@ -15,7 +15,7 @@ from airflow_provider.runtime.jobdir.run_spec import OUTPUTS, parse_interval, pa
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from airflow_provider.runtime.savepoint.catalog import Savepoint
+    from airflow_provider.runtime.savepoints.catalog import Savepoint
 
 
 def add_actions(

@@ -9,18 +9,18 @@ from typing import TYPE_CHECKING, Any
 from airflow_provider.runtime.clock import SystemClock, parse_duration
 from airflow_provider.runtime.errors import EXIT_FATAL, EXIT_OK, ConfigError, refusing
 from airflow_provider.runtime.jobdir.layout import JobDirectory
-from airflow_provider.runtime.savepoint.catalog import (
+from airflow_provider.runtime.savepoints.catalog import (
     Leftover,
     Savepoint,
     find_savepoints,
     open_savepoint,
 )
-from airflow_provider.runtime.savepoint.keeping import Retention, dispose, retain
-from airflow_provider.runtime.savepoint.records import ORIGINS
-from airflow_provider.runtime.savepoint.restores import Restores
-from airflow_provider.runtime.savepoint.sources import checkpoint_source, job_source
-from airflow_provider.runtime.savepoint.taking import ALIGNED_TIMEOUT_S, take_savepoint
-from airflow_provider.runtime.savepoint.verifying import verify_savepoint
+from airflow_provider.runtime.savepoints.record import ORIGINS
+from airflow_provider.runtime.savepoints.restore_log import Restores
+from airflow_provider.runtime.savepoints.retention import Retention, dispose, retain
+from airflow_provider.runtime.savepoints.source import checkpoint_source, job_source
+from airflow_provider.runtime.savepoints.take import ALIGNED_TIMEOUT_S, take_savepoint
+from airflow_provider.runtime.savepoints.verify import verify_savepoint
 from airflow_provider.runtime.storage.open import open_storage
 
 if TYPE_CHECKING:

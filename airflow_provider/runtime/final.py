@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from airflow_provider.runtime.jobdir.run_records import FinalCheckpoint
     from airflow_provider.runtime.queries.definition import QueryDefinition
     from airflow_provider.runtime.queries.state import StateOperator
-    from airflow_provider.runtime.savepoint.records import SavepointRecord
+    from airflow_provider.runtime.savepoints.record import SavepointRecord
     from airflow_provider.runtime.sinks.committer import EpochCommitter
     from airflow_provider.runtime.sinks.native import NativeEpochs
 

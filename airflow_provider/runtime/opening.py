@@ -18,8 +18,8 @@ from airflow_provider.runtime.queries.eventtimes import event_times_of
 from airflow_provider.runtime.queries.pacemaker import pacemaker_for
 from airflow_provider.runtime.queries.repartition import spark_repartition
 from airflow_provider.runtime.queries.running import RunningQuery
-from airflow_provider.runtime.rewinding import begin_rewindable, forget_older
 from airflow_provider.runtime.savepoint.starting import StartingPoint
+from airflow_provider.runtime.savepoints.rewind import begin_rewindable, forget_older
 from airflow_provider.runtime.sinks.committer import EpochCommitter
 from airflow_provider.runtime.sinks.native import NativeEpochs
 from airflow_provider.runtime.storage.open import spark_url

@@ -21,7 +21,7 @@ from airflow_provider.runtime.jobdir.lease import settle_free
 from airflow_provider.runtime.jobdir.resolve_run import check_not_drained, check_not_over
 from airflow_provider.runtime.jobdir.run_records import BATCH, STREAMING
 from airflow_provider.runtime.modes import Plan, check_batch, find_objections, resolve, wanted_mode
-from airflow_provider.runtime.rewinding import check_start
+from airflow_provider.runtime.savepoints.rewind import check_start
 from airflow_provider.runtime.session import job_session
 
 if TYPE_CHECKING:

@@ -18,27 +18,30 @@ from airflow_provider.runtime.jobdir.runs import last_run
 from airflow_provider.runtime.names import derive_run_id
 from airflow_provider.runtime.preparing import declare_in
 from airflow_provider.runtime.queries.repartition import spark_repartition
-from airflow_provider.runtime.rewinding import (
+from airflow_provider.runtime.savepoint.starting import match_queries
+from airflow_provider.runtime.savepoints.catalog import open_savepoint
+from airflow_provider.runtime.savepoints.hold import held_savepoint
+from airflow_provider.runtime.savepoints.record import MANIFEST
+from airflow_provider.runtime.savepoints.repartition import check_repartitionable
+from airflow_provider.runtime.savepoints.restore import (
+    CLAIM_MODES,
+    begin_restore,
+    check_restorable,
+    finish_restore,
+)
+from airflow_provider.runtime.savepoints.restore_log import (
+    Restores,
+    check_not_parted,
+    guard_restores,
+)
+from airflow_provider.runtime.savepoints.retention import collect_leftover, dispose
+from airflow_provider.runtime.savepoints.rewind import (
     Rewind,
     check_own_sink,
     check_start,
     runs_since,
     take_backs_of,
 )
-from airflow_provider.runtime.savepoint.anew import check_not_parted
-from airflow_provider.runtime.savepoint.catalog import open_savepoint
-from airflow_provider.runtime.savepoint.holding import held_savepoint
-from airflow_provider.runtime.savepoint.keeping import collect_leftover, dispose
-from airflow_provider.runtime.savepoint.records import MANIFEST
-from airflow_provider.runtime.savepoint.repartitioning import check_repartitionable
-from airflow_provider.runtime.savepoint.restores import Restores, guard_restores
-from airflow_provider.runtime.savepoint.restoring import (
-    CLAIM_MODES,
-    begin_restore,
-    check_restorable,
-    finish_restore,
-)
-from airflow_provider.runtime.savepoint.starting import match_queries
 from airflow_provider.runtime.session import jvm_pid, using_spark
 from airflow_provider.runtime.sinks.written_rows import Output, Written, output_of
 from airflow_provider.runtime.storage.open import open_storage
@@ -52,7 +55,7 @@ if TYPE_CHECKING:
     from airflow_provider.runtime.jobdir.layout import JobDirectory
     from airflow_provider.runtime.jobdir.lease import LeaseObserver
     from airflow_provider.runtime.queries.definition import QueryDefinition
-    from airflow_provider.runtime.savepoint.catalog import Savepoint
+    from airflow_provider.runtime.savepoints.catalog import Savepoint
     from airflow_provider.runtime.sinks.protocol import Fence
 
 

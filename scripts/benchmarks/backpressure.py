@@ -187,7 +187,8 @@ class Job:
     def savepoint(self, aligned_timeout_s: float) -> tuple[float, bool]:
         """Return how long a savepoint took, and whether it is aligned."""
         from airflow_provider.runtime.clock import SystemClock
-        from airflow_provider.runtime.savepoint import job_source, take_savepoint
+        from airflow_provider.runtime.savepoints.source import job_source
+        from airflow_provider.runtime.savepoints.take import take_savepoint
 
         self._taken += 1
         begun = time.monotonic()

@@ -34,8 +34,9 @@ from airflow_provider.runtime.jobdir.expiry import KEEP_LEASES, retire_old
 from airflow_provider.runtime.jobdir.resolve_run import choose_run
 from airflow_provider.runtime.jobdir.run_spec import Ask
 from airflow_provider.runtime.preparing import check_before_spark
-from airflow_provider.runtime.rewinding import replayable_runs
-from airflow_provider.runtime.savepoint import job_source, take_savepoint
+from airflow_provider.runtime.savepoints.rewind import replayable_runs
+from airflow_provider.runtime.savepoints.source import job_source
+from airflow_provider.runtime.savepoints.take import take_savepoint
 from airflow_provider.runtime.sinks.committer import EpochCommitter
 from airflow_provider.runtime.storage.local import LocalStorage
 from airflow_provider.runtime.watching import RunWatcher

@@ -218,7 +218,8 @@ class Bench:
         from airflow_provider.runtime.clock import SystemClock
         from airflow_provider.runtime.driver import run_job
         from airflow_provider.runtime.jobdir.run_spec import Ask
-        from airflow_provider.runtime.savepoint import job_source, take_savepoint
+        from airflow_provider.runtime.savepoints.source import job_source
+        from airflow_provider.runtime.savepoints.take import take_savepoint
 
         ask = Ask(
             job_dir=str(self.place / "job"),

@@ -15,7 +15,7 @@ import pytest
 from gated import MINUTES, Gated
 from services import Airflow, demo, run_airflow, wait_for
 
-from airflow_provider.runtime.savepoint import open_savepoint
+from airflow_provider.runtime.savepoints.catalog import open_savepoint
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
 

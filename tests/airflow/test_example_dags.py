@@ -15,8 +15,10 @@ from gated import Gated
 from services import HERE, ROOT, Airflow, demo, run_dag, wait_for
 
 from airflow_provider.runtime.clock import SystemClock
-from airflow_provider.runtime.savepoint import find_savepoints, job_source, take_savepoint
-from airflow_provider.runtime.savepoint.records import SERIES
+from airflow_provider.runtime.savepoints.catalog import find_savepoints
+from airflow_provider.runtime.savepoints.record import SERIES
+from airflow_provider.runtime.savepoints.source import job_source
+from airflow_provider.runtime.savepoints.take import take_savepoint
 from airflow_provider.runtime.storage.open import open_storage
 
 FLIGHTS = "flights_daily_delays"

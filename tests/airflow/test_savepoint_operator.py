@@ -17,7 +17,7 @@ from airflow_provider.operators.spark_savepoint import SparkSavepointOperator
 from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.jobdir.run_records import JobRecord
-from airflow_provider.runtime.savepoint import find_savepoints, open_savepoint
+from airflow_provider.runtime.savepoints.catalog import find_savepoints, open_savepoint
 from airflow_provider.runtime.storage.local import LocalStorage
 from tests.unit.savepoint_refusals import TAKES, Case, make, rights, tree
 

@@ -11,17 +11,17 @@ from airflow_provider.runtime.checkpoint.logs import CheckpointLogs
 from airflow_provider.runtime.errors import ConfigError, SavepointBusyError
 from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.restore import restore_job
-from airflow_provider.runtime.savepoint import (
+from airflow_provider.runtime.savepoints.catalog import open_savepoint
+from airflow_provider.runtime.savepoints.hold import held_savepoint
+from airflow_provider.runtime.savepoints.retention import (
     Retention,
-    checkpoint_source,
     collect_garbage,
     dispose,
-    held_savepoint,
-    open_savepoint,
     retain,
-    take_savepoint,
-    verify_savepoint,
 )
+from airflow_provider.runtime.savepoints.source import checkpoint_source
+from airflow_provider.runtime.savepoints.take import take_savepoint
+from airflow_provider.runtime.savepoints.verify import verify_savepoint
 from airflow_provider.runtime.storage.copy_files import copy_files
 from airflow_provider.runtime.storage.file_tree import files_under
 from airflow_provider.runtime.storage.open import open_storage

@@ -18,13 +18,13 @@ from typing import Any
 
 from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.jobdir.run_records import JobRecord, RunRecord
-from airflow_provider.runtime.rewinding import (
+from airflow_provider.runtime.savepoints.restore_log import check_no_open_restore
+from airflow_provider.runtime.savepoints.rewind import (
     Rewind,
     begin_rewindable,
     forget_older,
     replayable_runs,
 )
-from airflow_provider.runtime.savepoint import check_no_open_restore
 from airflow_provider.runtime.sinks.postgres.sink import sql
 from tests.unit import delta_support, iceberg_support, sql_support
 from tests.unit.jobs import a_run

@@ -14,7 +14,8 @@ import psycopg
 import pytest
 
 from airflow_provider.runtime import failpoints
-from airflow_provider.runtime.savepoint import find_savepoints, verify_savepoint
+from airflow_provider.runtime.savepoints.catalog import find_savepoints
+from airflow_provider.runtime.savepoints.verify import verify_savepoint
 from tests.crash.rewinding import Job, rows_of
 from tests.unit.sql_support import postgres
 

@@ -35,7 +35,8 @@ from airflow_provider.runtime.jobdir.run_records import (
 )
 from airflow_provider.runtime.jobdir.submissions import ProcessRecord, SubmissionRecord
 from airflow_provider.runtime.jobdir.watches import ClaimRecord, WatchRecord
-from airflow_provider.runtime.savepoint import checkpoint_source, job_source, take_savepoint
+from airflow_provider.runtime.savepoints.source import checkpoint_source, job_source
+from airflow_provider.runtime.savepoints.take import take_savepoint
 from tests.unit.jobs import NOW, a_final, a_progress, a_run, a_stop, an_attempt, an_exit
 from tests.unit.support import (
     QUERY_ID,

@@ -28,7 +28,7 @@ from airflow_provider.runtime.jobdir.epochs import EpochRecords
 from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.jobdir.run_records import FINISHED
 from airflow_provider.runtime.jobdir.verify_final import verify_final
-from airflow_provider.runtime.savepoint.restores import Restores
+from airflow_provider.runtime.savepoints.restore_log import Restores
 from airflow_provider.runtime.sinks import committer
 from airflow_provider.runtime.sinks.revert import TakeBack
 from airflow_provider.runtime.storage.local import LocalStorage

@@ -24,7 +24,7 @@ from streams import ROCKSDB, START, SUSPEND, Event, Place, Rows, read_with_panda
 
 from airflow_provider.runtime.bootstraps import BootstrapAsk
 from airflow_provider.runtime.queries.state import read_state_operators
-from airflow_provider.runtime.savepoint import Savepoint
+from airflow_provider.runtime.savepoints.catalog import Savepoint
 from airflow_provider.runtime.state.bootstrapping import bootstrap_job
 
 pytestmark = pytest.mark.spark

@@ -50,8 +50,8 @@ from airflow_provider.runtime.jobdir.topology_record import kept_topology
 from airflow_provider.runtime.preparing import check_before_cleanup, check_before_spark
 from airflow_provider.runtime.reconciling import reconcile
 from airflow_provider.runtime.restore import restore_job
-from airflow_provider.runtime.rewinding import Rewind, check_start, replayable_runs
-from airflow_provider.runtime.savepoint import check_no_open_restore
+from airflow_provider.runtime.savepoints.restore_log import check_no_open_restore
+from airflow_provider.runtime.savepoints.rewind import Rewind, check_start, replayable_runs
 from airflow_provider.runtime.sinks.protocol import OpenFence
 from airflow_provider.runtime.storage.local import LocalStorage
 from airflow_provider.runtime.supervising import SupervisingWatcher, Supervision

@@ -21,7 +21,9 @@ from airflow_provider.runtime.driver import run_job
 from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.jobdir.run_records import FinalCheckpoint
 from airflow_provider.runtime.jobdir.run_spec import Ask
-from airflow_provider.runtime.savepoint import Savepoint, job_source, take_savepoint
+from airflow_provider.runtime.savepoints.catalog import Savepoint
+from airflow_provider.runtime.savepoints.source import job_source
+from airflow_provider.runtime.savepoints.take import take_savepoint
 from airflow_provider.runtime.storage.open import open_storage
 
 JOBS = Path(__file__).with_name("jobs.py")

@@ -15,7 +15,7 @@ from airflow_provider.runtime import failpoints
 from airflow_provider.runtime.bootstraps import BootstrapAsk
 from airflow_provider.runtime.driver import run_job
 from airflow_provider.runtime.errors import ConfigError
-from airflow_provider.runtime.savepoint import verify_savepoint
+from airflow_provider.runtime.savepoints.verify import verify_savepoint
 from airflow_provider.runtime.state.bootstrapping import bootstrap_job
 
 pytestmark = pytest.mark.spark

@@ -11,7 +11,8 @@ from airflow_provider.runtime import failpoints
 from airflow_provider.runtime.clock import SystemClock
 from airflow_provider.runtime.errors import EXIT_FATAL, TakeBackError
 from airflow_provider.runtime.restore import restore_job, rewind_job
-from airflow_provider.runtime.savepoint import job_source, take_savepoint
+from airflow_provider.runtime.savepoints.source import job_source
+from airflow_provider.runtime.savepoints.take import take_savepoint
 from tests.crash.drivers import Drivers
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]

@@ -20,7 +20,8 @@ from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.jobdir.verify_final import verify_final
 from airflow_provider.runtime.queries.definition import QueryDefinition
 from airflow_provider.runtime.restore import restore_job
-from airflow_provider.runtime.savepoint import job_source, take_savepoint
+from airflow_provider.runtime.savepoints.source import job_source
+from airflow_provider.runtime.savepoints.take import take_savepoint
 from airflow_provider.runtime.storage.open import open_storage
 
 pytestmark = pytest.mark.spark

@@ -22,7 +22,7 @@ from streams import (
 
 from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.restore import restore_job
-from airflow_provider.runtime.savepoint import verify_savepoint
+from airflow_provider.runtime.savepoints.verify import verify_savepoint
 from airflow_provider.runtime.state import StateReader, open_state
 from airflow_provider.runtime.state.modifying import rewrite_savepoint
 from airflow_provider.runtime.state.modifying_plan import Changes

@@ -12,12 +12,10 @@ from streams import START, Event, Place, Rows, plain, read_with_duckdb, windows_
 
 from airflow_provider.runtime.clock import SystemClock
 from airflow_provider.runtime.driver import run_job
-from airflow_provider.runtime.savepoint import (
-    job_source,
-    open_savepoint,
-    take_savepoint,
-    verify_savepoint,
-)
+from airflow_provider.runtime.savepoints.catalog import open_savepoint
+from airflow_provider.runtime.savepoints.source import job_source
+from airflow_provider.runtime.savepoints.take import take_savepoint
+from airflow_provider.runtime.savepoints.verify import verify_savepoint
 from tests.contract.conftest import serve_s3
 
 pytestmark = pytest.mark.spark

@@ -24,12 +24,10 @@ from airflow_provider.runtime.checkpoint.logs import CheckpointLogs
 from airflow_provider.runtime.clock import SystemClock
 from airflow_provider.runtime.driver import run_job
 from airflow_provider.runtime.errors import RunCancelledError
-from airflow_provider.runtime.savepoint import (
-    Savepoint,
-    job_source,
-    take_savepoint,
-    verify_savepoint,
-)
+from airflow_provider.runtime.savepoints.catalog import Savepoint
+from airflow_provider.runtime.savepoints.source import job_source
+from airflow_provider.runtime.savepoints.take import take_savepoint
+from airflow_provider.runtime.savepoints.verify import verify_savepoint
 from airflow_provider.runtime.storage.open import open_storage
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("fresh_maintenance")]
@@ -150,7 +148,7 @@ def test_every_savepoint_of_a_job_at_full_speed_restores(spark, place, caplog, t
     A savepoint each second, while state is snapshotted and cleaned up all the time: from each of
     them the job reads the rest, and ends with exactly what it would have ended with.
     """
-    caplog.set_level(logging.INFO, "airflow_provider.runtime.savepoint.taking")
+    caplog.set_level(logging.INFO, "airflow_provider.runtime.savepoints.take")
     feed = Feed(place)
     taken: list[tuple[Savepoint, float]] = []
     logs = CheckpointLogs(open_storage(str(place.checkpoint())))

@@ -24,11 +24,9 @@ from streams import (
 
 from airflow_provider.runtime.errors import ConfigError, JobDrainedError
 from airflow_provider.runtime.restore import restore_job
-from airflow_provider.runtime.savepoint import (
-    checkpoint_source,
-    take_savepoint,
-    verify_savepoint,
-)
+from airflow_provider.runtime.savepoints.source import checkpoint_source
+from airflow_provider.runtime.savepoints.take import take_savepoint
+from airflow_provider.runtime.savepoints.verify import verify_savepoint
 
 pytestmark = pytest.mark.spark
 

@@ -23,7 +23,7 @@ from airflow_provider.runtime.errors import (
     UnknownJobError,
 )
 from airflow_provider.runtime.queries.running import RunningQuery
-from airflow_provider.runtime.savepoint import open_savepoint
+from airflow_provider.runtime.savepoints.catalog import open_savepoint
 from airflow_provider.runtime.stopping.calling import request_stop
 from airflow_provider.runtime.storage.open import open_storage
 

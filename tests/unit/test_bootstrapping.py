@@ -25,7 +25,8 @@ from airflow_provider.runtime.errors import (
     ConfigError,
 )
 from airflow_provider.runtime.jobdir.layout import JobDirectory
-from airflow_provider.runtime.savepoint import open_savepoint, verify_savepoint
+from airflow_provider.runtime.savepoints.catalog import open_savepoint
+from airflow_provider.runtime.savepoints.verify import verify_savepoint
 from airflow_provider.runtime.sources.definition import SourceDefinition
 from airflow_provider.runtime.state.bootstrapping import bootstrap_job
 from airflow_provider.runtime.state.bootstrapping_seam import check_seam, plan_seam

@@ -46,10 +46,10 @@ COLLECTIONS: Final = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 SORTERS: Final = frozenset({"sorted", "min", "max", "sort", "nlargest", "nsmallest"})
 
 ALLOWED: Final = {
-    "runtime/savepoint/catalog.py:find_savepoints": "the order in which savepoints are shown",
-    "runtime/savepoint/claims.py:has_ended": "nobody watches a folder with savepoints: a claim from "
+    "runtime/savepoints/catalog.py:find_savepoints": "the order in which savepoints are shown",
+    "runtime/savepoints/claims.py:has_ended": "nobody watches a folder with savepoints: a claim from "
     "another machine is believed for a day, which no two clocks differ by",
-    "runtime/savepoint/keeping.py:_is_old": "max_age is an age for people, which they ask for",
+    "runtime/savepoints/retention.py:_is_old": "max_age is an age for people, which they ask for",
     "runtime/supervising.py:_is_over": "max_runtime is a length for people; it decides when a task "
     "hands over, and never who drives",
 }

@@ -12,7 +12,9 @@ from airflow_provider.runtime.final import check_agrees
 from airflow_provider.runtime.jobdir.epochs import EpochRecords, HistoryRecord
 from airflow_provider.runtime.jobdir.run_records import FINISHED, SUSPENDED
 from airflow_provider.runtime.jobdir.verify_final import verify_final
-from airflow_provider.runtime.savepoint import begin_restore, job_source, take_savepoint
+from airflow_provider.runtime.savepoints.restore import begin_restore
+from airflow_provider.runtime.savepoints.source import job_source
+from airflow_provider.runtime.savepoints.take import take_savepoint
 from airflow_provider.runtime.sinks.protocol import OpenFence
 from tests.unit.jobs import HandMadeJob, a_final
 from tests.unit.support import QUERY_ID, FakeClock

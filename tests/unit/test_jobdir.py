@@ -26,7 +26,7 @@ from airflow_provider.runtime.jobdir.requests import (
 from airflow_provider.runtime.jobdir.run_records import FAILED, JobRecord, ReplayRecord
 from airflow_provider.runtime.jobdir.runs import last_run
 from airflow_provider.runtime.names import check_name
-from airflow_provider.runtime.rewinding import runs_since
+from airflow_provider.runtime.savepoints.rewind import runs_since
 from tests.unit.jobs import (
     NOW,
     HandMadeJob,

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from airflow_provider.runtime.errors import ConfigError
-from airflow_provider.runtime.savepoint import Savepoint, SavepointRecord
-from airflow_provider.runtime.savepoint.records import QuerySavepoint
+from airflow_provider.runtime.savepoints.catalog import Savepoint
+from airflow_provider.runtime.savepoints.record import QuerySavepoint, SavepointRecord
 from airflow_provider.runtime.state.modifying_plan import Changes, Replacement, plan_changes
 
 COUNT = {"id": 0, "name": "stateStoreSave", "partitions": 2, "provider": "rocksdb"}

@@ -22,20 +22,18 @@ from airflow_provider.runtime.jobdir.checkpoint_places import left_places
 from airflow_provider.runtime.jobdir.layout import JobDirectory, RunDirectory
 from airflow_provider.runtime.jobdir.resolve_run import check_not_rewound
 from airflow_provider.runtime.restore import restore_job
-from airflow_provider.runtime.rewinding import Rewind
-from airflow_provider.runtime.savepoint import (
+from airflow_provider.runtime.savepoint.starting import StartingPoint
+from airflow_provider.runtime.savepoints import restore, take
+from airflow_provider.runtime.savepoints.catalog import open_savepoint
+from airflow_provider.runtime.savepoints.restore import begin_restore, finish_restore
+from airflow_provider.runtime.savepoints.restore_log import (
     Restores,
-    StartingPoint,
-    begin_restore,
     check_no_open_restore,
-    finish_restore,
     guard_restores,
-    job_source,
-    open_savepoint,
-    restoring,
-    take_savepoint,
-    taking,
 )
+from airflow_provider.runtime.savepoints.rewind import Rewind
+from airflow_provider.runtime.savepoints.source import job_source
+from airflow_provider.runtime.savepoints.take import take_savepoint
 from airflow_provider.runtime.sinks.protocol import OpenFence
 from tests.unit.jobs import a_final, a_run
 from tests.unit.support import EpochBench, FakeSink, SparkCheckpoint, take_lease
@@ -261,9 +259,9 @@ def test_a_restore_that_cannot_end_gives_way_to_another(job, monkeypatch, dies_a
     older, newer = save(job, "older"), save(job, "newer")
     died = RuntimeError("killed")
     if dies_after == "retired":
-        monkeypatch.setattr(restoring, "_restore_query", Mock(side_effect=died))
+        monkeypatch.setattr(restore, "_restore_query", Mock(side_effect=died))
     if dies_after == "copied":
-        monkeypatch.setattr(restoring, "_put_ends", Mock(side_effect=died))
+        monkeypatch.setattr(restore, "_put_ends", Mock(side_effect=died))
     if dies_after == "intent":
         monkeypatch.setattr(restore_module, "finish_restore", Mock(side_effect=died))
     with pytest.raises(RuntimeError, match="killed"):
@@ -381,14 +379,14 @@ def test_a_job_that_is_set_back_while_it_is_saved(job, monkeypatch):
     """
     What was read before and after is never one savepoint.
     """
-    savepoint, real = save(job), taking.copy_files
+    savepoint, real = save(job), take.copy_files
 
     def copy(source, target, files):
         if not job.storage.list("restores"):
             restore_job(job.storage.url, savepoint.url, clock=job.clock)
         real(source, target, files)
 
-    monkeypatch.setattr(taking, "copy_files", copy)
+    monkeypatch.setattr(take, "copy_files", copy)
     with pytest.raises(SavepointError, match="was set back meanwhile"):
         save(job, "s2")
     assert not job.storage.exists("savepoints/s2")
@@ -400,7 +398,7 @@ def test_a_checkpoint_that_is_replaced_while_it_is_saved(job, monkeypatch):
     """
     Its id is looked at again when all is copied; then it is saved anew, as it is now.
     """
-    real, other = taking.copy_files, "11111111-2222-3333-4444-555555555555"
+    real, other = take.copy_files, "11111111-2222-3333-4444-555555555555"
 
     def copy(source, target, files):
         names = sorted(files)
@@ -409,7 +407,7 @@ def test_a_checkpoint_that_is_replaced_while_it_is_saved(job, monkeypatch):
         job.spark.plan(1, watermark_ms=5)
         real(source, target, names[2:])
 
-    monkeypatch.setattr(taking, "copy_files", copy)
+    monkeypatch.setattr(take, "copy_files", copy)
     saved = open_savepoint(save(job).url)
     copied = SparkCheckpoint(job.spark.root.parents[2] / "savepoints/s1/queries/q")
     assert other == saved.record.queries["q"].query_id == copied.logs.query_id()

@@ -8,7 +8,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from airflow_provider.runtime import restore, rewinding
+from airflow_provider.runtime import restore
 from airflow_provider.runtime.clock import to_iso
 from airflow_provider.runtime.errors import (
     CheckpointError,
@@ -23,7 +23,11 @@ from airflow_provider.runtime.jobdir.epochs import EpochRecords, HistoryRecord
 from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.jobdir.resolve_run import check_not_drained
 from airflow_provider.runtime.restore import restore_job, rewind_job
-from airflow_provider.runtime.rewinding import (
+from airflow_provider.runtime.savepoints import rewind as rewind_module
+from airflow_provider.runtime.savepoints.claims import ClaimRecord
+from airflow_provider.runtime.savepoints.restore import begin_restore, finish_restore
+from airflow_provider.runtime.savepoints.restore_log import check_no_open_restore
+from airflow_provider.runtime.savepoints.rewind import (
     Rewind,
     begin_rewindable,
     forget_older,
@@ -31,14 +35,8 @@ from airflow_provider.runtime.rewinding import (
     starting_savepoint,
     take_backs_of,
 )
-from airflow_provider.runtime.savepoint import (
-    begin_restore,
-    check_no_open_restore,
-    finish_restore,
-    job_source,
-    take_savepoint,
-)
-from airflow_provider.runtime.savepoint.claims import ClaimRecord
+from airflow_provider.runtime.savepoints.source import job_source
+from airflow_provider.runtime.savepoints.take import take_savepoint
 from airflow_provider.runtime.sinks.committer import EpochCommitter
 from airflow_provider.runtime.sinks.native import native
 from airflow_provider.runtime.sinks.protocol import OpenFence
@@ -549,7 +547,7 @@ def test_a_run_that_nobody_can_save_the_start_of_does_not_begin(job, monkeypatch
     """
     run(job, "r1", 0)
     busy = SavepointBusyError("s: this savepoint is being taken by another process")
-    monkeypatch.setattr(rewinding, "take_savepoint", Mock(side_effect=busy))
+    monkeypatch.setattr(rewind_module, "take_savepoint", Mock(side_effect=busy))
 
     with pytest.raises(SavepointBusyError, match="being taken by another process"):
         run(job, "r2", 1)

@@ -19,7 +19,7 @@ from airflow_provider.runtime.jobdir.runs import (
     runs_newest_first,
 )
 from airflow_provider.runtime.preparing import check_before_spark
-from airflow_provider.runtime.rewinding import replayable_runs, runs_since
+from airflow_provider.runtime.savepoints.rewind import replayable_runs, runs_since
 from airflow_provider.runtime.watching import RunWatcher
 from tests.unit.counting import CountingStorage
 from tests.unit.ended import Ended

@@ -23,20 +23,18 @@ from airflow_provider.runtime.errors import (
 )
 from airflow_provider.runtime.host import ProcessIdentity
 from airflow_provider.runtime.restore import restore_job
-from airflow_provider.runtime.savepoint import (
+from airflow_provider.runtime.savepoints.catalog import Savepoint, find_savepoints, open_savepoint
+from airflow_provider.runtime.savepoints.claims import ReaderRecord, claim, is_held
+from airflow_provider.runtime.savepoints.hold import held_savepoint
+from airflow_provider.runtime.savepoints.retention import (
     Retention,
-    Savepoint,
     collect_garbage,
     dispose,
-    find_savepoints,
-    held_savepoint,
-    job_source,
-    open_savepoint,
     retain,
-    take_savepoint,
-    verify_savepoint,
 )
-from airflow_provider.runtime.savepoint.claims import ReaderRecord, claim, is_held
+from airflow_provider.runtime.savepoints.source import job_source
+from airflow_provider.runtime.savepoints.take import take_savepoint
+from airflow_provider.runtime.savepoints.verify import verify_savepoint
 from tests.unit.savepoint_refusals import rights
 from tests.unit.support import EpochBench, FakeClock, FakeSink
 
@@ -296,7 +294,7 @@ def test_a_dead_reader_holds_nothing(job, root):
     saved = take(job)
     program = (
         "import os, sys; from airflow_provider.runtime.clock import SystemClock\n"
-        "from airflow_provider.runtime.savepoint import held_savepoint\n"
+        "from airflow_provider.runtime.savepoints.hold import held_savepoint\n"
         "with held_savepoint(sys.argv[1], SystemClock()): os._exit(0)"
     )
     subprocess.run([sys.executable, "-c", program, saved.url], check=True)

@@ -12,26 +12,25 @@ import pytest
 from airflow_provider.runtime.clock import to_iso
 from airflow_provider.runtime.errors import ConfigError, SavepointBusyError, UnknownJobError
 from airflow_provider.runtime.host import ProcessIdentity
-from airflow_provider.runtime.savepoint import (
-    Retention,
-    collect_garbage,
-    dispose,
-    find_savepoints,
-    open_savepoint,
-    retain,
-)
-from airflow_provider.runtime.savepoint.claims import (
+from airflow_provider.runtime.savepoints.catalog import find_savepoints, open_savepoint
+from airflow_provider.runtime.savepoints.claims import (
     BROKEN_AFTER_S,
     ClaimRecord,
     claim,
     last_claim,
     release,
 )
-from airflow_provider.runtime.savepoint.records import (
+from airflow_provider.runtime.savepoints.record import (
     MANIFEST,
     QuerySavepoint,
     SavedFile,
     SavepointRecord,
+)
+from airflow_provider.runtime.savepoints.retention import (
+    Retention,
+    collect_garbage,
+    dispose,
+    retain,
 )
 from airflow_provider.runtime.storage.local import LocalStorage
 from tests.unit.support import FakeClock
@@ -217,7 +216,7 @@ def test_garbage_is_what_nobody_is_at(root, clock):
 def claimed_by_a_dead_process(place: LocalStorage) -> None:
     program = (
         "import sys; from airflow_provider.runtime.clock import SystemClock\n"
-        "from airflow_provider.runtime.savepoint.claims import claim\n"
+        "from airflow_provider.runtime.savepoints.claims import claim\n"
         "from airflow_provider.runtime.storage.local import LocalStorage\n"
         "claim(LocalStorage(sys.argv[1]), 'take', SystemClock())"
     )

@@ -16,20 +16,18 @@ from airflow_provider.runtime.errors import EXIT_OK, ConfigError
 from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.jobdir.run_records import JobRecord
 from airflow_provider.runtime.restore import restore_job
-from airflow_provider.runtime.savepoint import (
-    SERIES,
+from airflow_provider.runtime.savepoints.catalog import Savepoint, find_savepoints
+from airflow_provider.runtime.savepoints.claims import claim
+from airflow_provider.runtime.savepoints.record import SERIES
+from airflow_provider.runtime.savepoints.retention import (
     Retention,
-    Savepoint,
-    checkpoint_source,
     collect_garbage,
     dispose,
-    find_savepoints,
-    job_source,
     retain,
-    take_savepoint,
-    verify_savepoint,
 )
-from airflow_provider.runtime.savepoint.claims import claim
+from airflow_provider.runtime.savepoints.source import checkpoint_source, job_source
+from airflow_provider.runtime.savepoints.take import take_savepoint
+from airflow_provider.runtime.savepoints.verify import verify_savepoint
 from airflow_provider.runtime.state.growth import state_growth
 from airflow_provider.runtime.storage.local import LocalStorage
 from tests.unit.savepoint_refusals import rights

@@ -18,16 +18,12 @@ from airflow_provider.runtime.errors import (
 from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.jobdir.run_records import JobRecord
 from airflow_provider.runtime.restore import restore_job
-from airflow_provider.runtime.savepoint import (
-    Restores,
-    checkpoint_source,
-    dispose,
-    find_savepoints,
-    job_source,
-    open_savepoint,
-    take_savepoint,
-    verify_savepoint,
-)
+from airflow_provider.runtime.savepoints.catalog import find_savepoints, open_savepoint
+from airflow_provider.runtime.savepoints.restore_log import Restores
+from airflow_provider.runtime.savepoints.retention import dispose
+from airflow_provider.runtime.savepoints.source import checkpoint_source, job_source
+from airflow_provider.runtime.savepoints.take import take_savepoint
+from airflow_provider.runtime.savepoints.verify import verify_savepoint
 from tests.unit.support import QUERY_ID, EpochBench, FakeClock, FakeFrame, FakeSink, counted
 
 SOURCES = {"sources/0/0", "sources/0/9"}
@@ -189,9 +185,9 @@ def test_spark_removes_files_meanwhile(job, tmp_path, monkeypatch):
     """
     When files are gone that were there a moment ago, a newer batch is taken.
     """
-    from airflow_provider.runtime.savepoint import taking
+    from airflow_provider.runtime.savepoints import take
 
-    copy, calls = taking.copy_files, []
+    copy, calls = take.copy_files, []
 
     def slow_copy(source, target, names):
         calls.append(source)
@@ -201,7 +197,7 @@ def test_spark_removes_files_meanwhile(job, tmp_path, monkeypatch):
                 (job.spark.root / path).unlink()
         return copy(source, target, names)
 
-    monkeypatch.setattr(taking, "copy_files", slow_copy)
+    monkeypatch.setattr(take, "copy_files", slow_copy)
 
     savepoint = take(job)
 
@@ -216,16 +212,16 @@ def test_a_file_that_nobody_needs_any_more_goes_meanwhile(job, tmp_path, monkeyp
     """
     When the batch can be had without what is gone, that batch is taken, from a newer listing.
     """
-    from airflow_provider.runtime.savepoint import taking
+    from airflow_provider.runtime.savepoints import take
 
-    copy, calls = taking.copy_files, []
+    copy, calls = take.copy_files, []
 
     def slow_copy(source, target, names):
         calls.append(source)
         (job.spark.root / "sources/0/0").unlink(missing_ok=True)
         return copy(source, target, names)
 
-    monkeypatch.setattr(taking, "copy_files", slow_copy)
+    monkeypatch.setattr(take, "copy_files", slow_copy)
 
     savepoint = take(job)
 

@@ -11,7 +11,8 @@ import pytest
 
 from airflow_provider.runtime import cli
 from airflow_provider.runtime.errors import EXIT_USAGE
-from airflow_provider.runtime.savepoint import job_source, take_savepoint
+from airflow_provider.runtime.savepoints.source import job_source
+from airflow_provider.runtime.savepoints.take import take_savepoint
 from tests.unit.support import EpochBench, FakeClock, FakeSink
 
 SECRET = b"PRIVATE KEY"

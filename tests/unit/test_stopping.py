@@ -25,7 +25,7 @@ from airflow_provider.runtime.jobdir.requests import (
 )
 from airflow_provider.runtime.jobdir.run_records import JobRecord
 from airflow_provider.runtime.lifecycle.words import AtEnd, JobPhase, Stop
-from airflow_provider.runtime.savepoint import open_savepoint
+from airflow_provider.runtime.savepoints.catalog import open_savepoint
 from airflow_provider.runtime.stopping import desk as desk_module
 from airflow_provider.runtime.stopping.calling import request_stop, savepoint_address
 from airflow_provider.runtime.stopping.desk import StopDesk

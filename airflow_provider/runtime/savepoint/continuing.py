@@ -15,8 +15,8 @@ from airflow_provider.runtime.jobdir.end_of_input import drain_intent
 from airflow_provider.runtime.jobdir.runs import recent_runs
 from airflow_provider.runtime.jobdir.topology_record import kept_topology
 from airflow_provider.runtime.savepoint.fitting import Declared, Kept, find_misfits
-from airflow_provider.runtime.savepoint.restores import Restores, check_no_open_restore
-from airflow_provider.runtime.savepoint.restoring import begin_restore, finish_restore
+from airflow_provider.runtime.savepoints.restore import begin_restore, finish_restore
+from airflow_provider.runtime.savepoints.restore_log import Restores, check_no_open_restore
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from airflow_provider.runtime.jobdir.checkpoint_places import RestoreRecord
     from airflow_provider.runtime.jobdir.layout import JobDirectory
     from airflow_provider.runtime.queries.definition import QueryDefinition
-    from airflow_provider.runtime.savepoint.catalog import Savepoint
+    from airflow_provider.runtime.savepoints.catalog import Savepoint
     from airflow_provider.runtime.sinks.protocol import Fence
 
 log = logging.getLogger(__name__)

@@ -9,18 +9,16 @@ from airflow_provider.runtime.checkpoint.logs import CheckpointLogs
 from airflow_provider.runtime.checkpoint.topology import mismatches
 from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.jobdir.read_range import ReadPlace
-from airflow_provider.runtime.savepoint.catalog import open_savepoint
 from airflow_provider.runtime.savepoint.continuing import Continuation
-from airflow_provider.runtime.savepoint.holding import held_savepoint
-from airflow_provider.runtime.savepoint.repartitioning import (
-    check_repartitionable,
-)
-from airflow_provider.runtime.savepoint.restores import Restores
-from airflow_provider.runtime.savepoint.restoring import (
+from airflow_provider.runtime.savepoints.catalog import open_savepoint
+from airflow_provider.runtime.savepoints.hold import held_savepoint
+from airflow_provider.runtime.savepoints.repartition import check_repartitionable
+from airflow_provider.runtime.savepoints.restore import (
     begin_restore,
     check_restorable,
     finish_restore,
 )
+from airflow_provider.runtime.savepoints.restore_log import Restores
 from airflow_provider.runtime.storage.open import open_storage
 
 if TYPE_CHECKING:
@@ -29,9 +27,9 @@ if TYPE_CHECKING:
     from airflow_provider.runtime.clock import Clock
     from airflow_provider.runtime.jobdir.layout import JobDirectory
     from airflow_provider.runtime.queries.definition import QueryDefinition
-    from airflow_provider.runtime.savepoint.catalog import Savepoint
-    from airflow_provider.runtime.savepoint.records import QuerySavepoint
-    from airflow_provider.runtime.savepoint.repartitioning import Repartition
+    from airflow_provider.runtime.savepoints.catalog import Savepoint
+    from airflow_provider.runtime.savepoints.record import QuerySavepoint
+    from airflow_provider.runtime.savepoints.repartition import Repartition
     from airflow_provider.runtime.sinks.protocol import Fence
 
 

@@ -45,8 +45,8 @@ from airflow_provider.runtime.jobdir.run_records import STREAMING
 from airflow_provider.runtime.jobdir.run_spec import Ask
 from airflow_provider.runtime.jobdir.topology_record import kept_topology
 from airflow_provider.runtime.preparing import check_before_cleanup, declare_in
-from airflow_provider.runtime.savepoint.sources import job_source
-from airflow_provider.runtime.savepoint.taking import take_savepoint
+from airflow_provider.runtime.savepoints.source import job_source
+from airflow_provider.runtime.savepoints.take import take_savepoint
 from airflow_provider.runtime.session import using_spark
 from airflow_provider.runtime.state.bootstrapping_seam import (
     Seam,
@@ -61,7 +61,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from airflow_provider.runtime.attempt import OnProgress
-    from airflow_provider.runtime.savepoint.catalog import Savepoint
+    from airflow_provider.runtime.savepoints.catalog import Savepoint
 
 log = logging.getLogger(__name__)
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_provider.runtime.errors import ConfigError, refusing
 from airflow_provider.runtime.jobdir.layout import known_job
-from airflow_provider.runtime.savepoint.catalog import find_savepoints
+from airflow_provider.runtime.savepoints.catalog import find_savepoints
 from airflow_provider.runtime.state.opening import open_state
 from airflow_provider.runtime.state.reading import StateReader, spark_errors
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from airflow_provider.runtime.savepoint.catalog import Savepoint
+    from airflow_provider.runtime.savepoints.catalog import Savepoint
 
 log = logging.getLogger(__name__)
 

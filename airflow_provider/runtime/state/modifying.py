@@ -31,24 +31,24 @@ from airflow_provider.runtime.jobdir.topology_record import kept_topology, put_t
 from airflow_provider.runtime.names import check_name
 from airflow_provider.runtime.queries.repartition import spark_repartition
 from airflow_provider.runtime.queries.rewriting import check_rewriter
-from airflow_provider.runtime.savepoint.catalog import Savepoint, open_savepoint
-from airflow_provider.runtime.savepoint.claims import (
+from airflow_provider.runtime.savepoints.catalog import Savepoint, open_savepoint
+from airflow_provider.runtime.savepoints.claims import (
     TAKE,
     check_claimable,
     claim,
     is_held,
     release,
 )
-from airflow_provider.runtime.savepoint.holding import held_savepoint
-from airflow_provider.runtime.savepoint.records import MANIFEST
-from airflow_provider.runtime.savepoint.repartitioning import check_repartitionable, partitions_of
-from airflow_provider.runtime.savepoint.restoring import (
+from airflow_provider.runtime.savepoints.hold import held_savepoint
+from airflow_provider.runtime.savepoints.record import MANIFEST
+from airflow_provider.runtime.savepoints.repartition import check_repartitionable, partitions_of
+from airflow_provider.runtime.savepoints.restore import (
     begin_restore,
     check_restorable,
     finish_restore,
 )
-from airflow_provider.runtime.savepoint.sources import Source, SourceQuery
-from airflow_provider.runtime.savepoint.taking import take_savepoint
+from airflow_provider.runtime.savepoints.source import Source, SourceQuery
+from airflow_provider.runtime.savepoints.take import take_savepoint
 from airflow_provider.runtime.session import using_spark
 from airflow_provider.runtime.sinks.protocol import OpenFence
 from airflow_provider.runtime.state.modifying_plan import Changes, Plan, QueryPlan, plan_changes

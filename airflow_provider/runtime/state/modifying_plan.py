@@ -15,14 +15,14 @@ from airflow_provider.runtime.checkpoint.offsets import ANEW, can_reset
 from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.jobdir.run_spec import check_partitions
 from airflow_provider.runtime.names import check_name
-from airflow_provider.runtime.savepoint.repartitioning import KINDS, PROVIDER
+from airflow_provider.runtime.savepoints.repartition import KINDS, PROVIDER
 from airflow_provider.runtime.typed_json import read_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from airflow_provider.runtime.savepoint.catalog import Savepoint
-    from airflow_provider.runtime.savepoint.records import QuerySavepoint
+    from airflow_provider.runtime.savepoints.catalog import Savepoint
+    from airflow_provider.runtime.savepoints.record import QuerySavepoint
 
 _KEY_FILES: Final = (".csv", ".json", ".jsonl", ".parquet")
 _FILES_SEEN: Final = re.compile(r'(?:[^{]*:)?\{"logOffset":\d+\}')

@@ -26,7 +26,7 @@ from airflow_provider.runtime.jobdir.requests import (
 )
 from airflow_provider.runtime.jobdir.runs import newest_run
 from airflow_provider.runtime.names import check_name
-from airflow_provider.runtime.savepoint.catalog import open_savepoint
+from airflow_provider.runtime.savepoints.catalog import open_savepoint
 from airflow_provider.runtime.storage.open import open_storage
 
 if TYPE_CHECKING:

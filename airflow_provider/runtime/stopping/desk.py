@@ -48,16 +48,16 @@ from airflow_provider.runtime.lifecycle.words import (
     Stop,
     StopRequested,
 )
-from airflow_provider.runtime.savepoint.catalog import open_savepoint
-from airflow_provider.runtime.savepoint.records import MANIFEST
-from airflow_provider.runtime.savepoint.sources import job_source
-from airflow_provider.runtime.savepoint.taking import take_savepoint
+from airflow_provider.runtime.savepoints.catalog import open_savepoint
+from airflow_provider.runtime.savepoints.record import MANIFEST
+from airflow_provider.runtime.savepoints.source import job_source
+from airflow_provider.runtime.savepoints.take import take_savepoint
 from airflow_provider.runtime.stopping.calling import savepoint_is_complete
 from airflow_provider.runtime.storage.open import open_storage
 
 if TYPE_CHECKING:
     from airflow_provider.runtime.jobdir.layout import JobDirectory, RunDirectory
-    from airflow_provider.runtime.savepoint.catalog import Savepoint
+    from airflow_provider.runtime.savepoints.catalog import Savepoint
 
 log = logging.getLogger(__name__)
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from airflow_provider.runtime.checkpoint.checksums import has_hadoop_checksum, has_spark_checksum
-from airflow_provider.runtime.savepoint.reading import folder_of
+from airflow_provider.runtime.savepoints.catalog import folder_of
 from airflow_provider.runtime.storage.file_tree import files_under
 from airflow_provider.runtime.storage.open import open_storage
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from airflow_provider.runtime.savepoint.catalog import Savepoint
-    from airflow_provider.runtime.savepoint.records import QuerySavepoint, SavedFile
+    from airflow_provider.runtime.savepoints.catalog import Savepoint
+    from airflow_provider.runtime.savepoints.record import QuerySavepoint, SavedFile
     from airflow_provider.runtime.storage.base import Storage
 
 VERIFIED_BYTES: Final = 4 * 1024 * 1024

@@ -25,9 +25,8 @@ from airflow_provider.runtime.errors import (
     refusing,
 )
 from airflow_provider.runtime.names import check_name
-from airflow_provider.runtime.savepoint.catalog import Savepoint
-from airflow_provider.runtime.savepoint.choosing import NothingYet, Take, choose
-from airflow_provider.runtime.savepoint.claims import (
+from airflow_provider.runtime.savepoints.catalog import Savepoint
+from airflow_provider.runtime.savepoints.claims import (
     TAKE,
     ClaimRecord,
     check_claimable,
@@ -36,7 +35,7 @@ from airflow_provider.runtime.savepoint.claims import (
     release,
     withdraw,
 )
-from airflow_provider.runtime.savepoint.records import (
+from airflow_provider.runtime.savepoints.record import (
     MANIFEST,
     QuerySavepoint,
     SavedFile,
@@ -44,8 +43,9 @@ from airflow_provider.runtime.savepoint.records import (
     check_origin,
     without_checksums,
 )
-from airflow_provider.runtime.savepoint.sharing import Held, held_beside
-from airflow_provider.runtime.savepoint.verifying import VERIFIED_BYTES, find_damage
+from airflow_provider.runtime.savepoints.retention import Held, held_beside
+from airflow_provider.runtime.savepoints.source import NothingYet, Take, choose
+from airflow_provider.runtime.savepoints.verify import VERIFIED_BYTES, find_damage
 from airflow_provider.runtime.storage.copy_files import copy_files
 from airflow_provider.runtime.storage.file_tree import facts_under, remove_if_empty, remove_tree
 from airflow_provider.runtime.storage.local_copy import WrongSizeError
@@ -54,7 +54,7 @@ from airflow_provider.runtime.storage.open import open_storage, spark_url
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from airflow_provider.runtime.savepoint.sources import Source, SourceQuery
+    from airflow_provider.runtime.savepoints.source import Source, SourceQuery
     from airflow_provider.runtime.storage.base import Storage
     from airflow_provider.runtime.storage.file_tree import FileFacts
 

@@ -36,15 +36,18 @@ from airflow_provider.runtime.errors import (
 from airflow_provider.runtime.jobdir.epochs import EpochRecords
 from airflow_provider.runtime.jobdir.run_records import RewoundRecord
 from airflow_provider.runtime.jobdir.runs import runs_newest_first
-from airflow_provider.runtime.savepoint.anew import check_not_parted, check_not_parted_in
-from airflow_provider.runtime.savepoint.catalog import Savepoint, open_savepoint
-from airflow_provider.runtime.savepoint.holding import held_savepoint
-from airflow_provider.runtime.savepoint.keeping import collect_leftover, dispose, retain
-from airflow_provider.runtime.savepoint.records import REWIND_PREFIX
-from airflow_provider.runtime.savepoint.restores import Restores
-from airflow_provider.runtime.savepoint.restoring import begin_restore, finish_restore
-from airflow_provider.runtime.savepoint.sources import job_source
-from airflow_provider.runtime.savepoint.taking import take_savepoint
+from airflow_provider.runtime.savepoints.catalog import Savepoint, open_savepoint
+from airflow_provider.runtime.savepoints.hold import held_savepoint
+from airflow_provider.runtime.savepoints.record import REWIND_PREFIX
+from airflow_provider.runtime.savepoints.restore import begin_restore, finish_restore
+from airflow_provider.runtime.savepoints.restore_log import (
+    Restores,
+    check_not_parted,
+    check_not_parted_in,
+)
+from airflow_provider.runtime.savepoints.retention import collect_leftover, dispose, retain
+from airflow_provider.runtime.savepoints.source import job_source
+from airflow_provider.runtime.savepoints.take import take_savepoint
 from airflow_provider.runtime.sinks.revert import (
     check_native,
     has_written,
@@ -59,7 +62,7 @@ if TYPE_CHECKING:
     from airflow_provider.runtime.jobdir.layout import JobDirectory
     from airflow_provider.runtime.jobdir.run_records import RunRecord
     from airflow_provider.runtime.queries.definition import QueryDefinition
-    from airflow_provider.runtime.savepoint.sources import Source
+    from airflow_provider.runtime.savepoints.source import Source
     from airflow_provider.runtime.sinks.protocol import Fence
     from airflow_provider.runtime.sinks.revert import TakeBack
 

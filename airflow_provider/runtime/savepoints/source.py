@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider.runtime.checkpoint.finished import marks_of
 from airflow_provider.runtime.checkpoint.logs import CheckpointLogs
@@ -22,13 +22,13 @@ from airflow_provider.runtime.jobdir.lease import TAKEABLE, LeaseObserver
 from airflow_provider.runtime.jobdir.runs import newest_run
 from airflow_provider.runtime.jobdir.topology_record import kept_topology
 from airflow_provider.runtime.names import check_name
-from airflow_provider.runtime.savepoint.choosing import Seen
-from airflow_provider.runtime.savepoint.restores import Restores
+from airflow_provider.runtime.savepoints.restore_log import Restores
 from airflow_provider.runtime.storage.open import open_storage
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from airflow_provider.runtime.checkpoint.drain_step import LogPosition
     from airflow_provider.runtime.checkpoint.finished import Marks
     from airflow_provider.runtime.clock import Clock
     from airflow_provider.runtime.jobdir.run_records import RunRecord
@@ -249,3 +249,79 @@ def checkpoint_source(url: str, query: str = "query") -> Source:
         raise UnknownJobError(msg)
     # Nobody can tell whether a driver is alive, so a batch in flight is waited for.
     return Source(storage.url, None, None, (found,), is_driven=lambda: True)
+
+
+PUBLISHING_S: Final = 10.0
+"""How long a driver may take to publish an epoch that Spark has committed."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Seen:
+    """What one look at a query showed.
+
+    Attributes:
+        position: how far its logs reach.
+        published: the newest epoch that all its sinks have published; None when nobody records it
+            (Spark's own sinks, checkpoints of other origin).
+        driven: whether a driver may be alive; without one nothing is worth waiting for.
+    """
+
+    position: LogPosition
+    published: int | None
+    driven: bool
+
+    @property
+    def complete(self) -> int:
+        """Return the newest batch that is committed and whose output is published; -1 for none."""
+        last = self.position.last_commit
+        return last if self.published is None else min(last, self.published)
+
+
+@dataclasses.dataclass(frozen=True)
+class Take:
+    """Take the state after *batch*; *planned*: and the offsets of the one after it."""
+
+    batch: int
+    planned: bool
+
+
+@dataclasses.dataclass(frozen=True)
+class Wait:
+    """Look again soon."""
+
+
+@dataclasses.dataclass(frozen=True)
+class NothingYet:
+    """No batch has committed, or none is published, and nobody is at it."""
+
+
+Choice = Take | Wait | NothingYet
+
+
+def choose(first: Seen, now: Seen, *, waited_s: float, aligned_timeout_s: float) -> Choice:
+    """Decide what to do after *waited_s* seconds.
+
+    Args:
+        first: the first look; what was in flight then is what an aligned savepoint waits for.
+        now: the last one.
+        waited_s: since the first look.
+        aligned_timeout_s: 0 to wait for no batch in flight.
+    """
+    in_flight = first.position.open_batch
+    wanted = first.position.last_commit if in_flight is None else in_flight
+    if now.complete >= max(wanted, 0):
+        return Take(now.complete, planned=False)
+    if now.driven and waited_s < _patience(first, now, wanted, aligned_timeout_s):
+        return Wait()
+    if now.complete < 0:
+        return NothingYet()
+    return Take(now.complete, planned=now.position.last_offsets > now.complete)
+
+
+def _patience(first: Seen, now: Seen, wanted: int, aligned_timeout_s: float) -> float:
+    """Return for how long, from the first look, waiting makes sense."""
+    committed = now.position.last_commit >= max(wanted, 0)
+    unpublished = now.complete < first.position.last_commit
+    if committed or unpublished:
+        return aligned_timeout_s + PUBLISHING_S
+    return aligned_timeout_s

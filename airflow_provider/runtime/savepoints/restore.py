@@ -49,17 +49,15 @@ from airflow_provider.runtime.jobdir.end_of_input import (
 )
 from airflow_provider.runtime.jobdir.epochs import EpochRecords, TakeBackRecord, query_ids
 from airflow_provider.runtime.jobdir.topology_record import put_topology
-from airflow_provider.runtime.savepoint.anew import plan_anew
-from airflow_provider.runtime.savepoint.catalog import open_savepoint
-from airflow_provider.runtime.savepoint.reading import saved_offsets
-from airflow_provider.runtime.savepoint.records import without_checksums
-from airflow_provider.runtime.savepoint.repartitioning import (
+from airflow_provider.runtime.savepoints.catalog import open_savepoint, saved_offsets
+from airflow_provider.runtime.savepoints.record import without_checksums
+from airflow_provider.runtime.savepoints.repartition import (
     Repartition,
     check_repartitionable,
     partitions_of,
 )
-from airflow_provider.runtime.savepoint.restores import Restores, open_restore
-from airflow_provider.runtime.savepoint.verifying import find_damage
+from airflow_provider.runtime.savepoints.restore_log import Restores, open_restore, plan_anew
+from airflow_provider.runtime.savepoints.verify import find_damage
 from airflow_provider.runtime.storage.copy_files import copy_files
 from airflow_provider.runtime.storage.file_tree import remove_tree
 from airflow_provider.runtime.storage.open import open_storage, spark_url
@@ -68,8 +66,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from airflow_provider.runtime.jobdir.layout import JobDirectory
-    from airflow_provider.runtime.savepoint.catalog import Savepoint
-    from airflow_provider.runtime.savepoint.records import QuerySavepoint, SavedFile
+    from airflow_provider.runtime.savepoints.catalog import Savepoint
+    from airflow_provider.runtime.savepoints.record import QuerySavepoint, SavedFile
     from airflow_provider.runtime.sinks.protocol import Fence
     from airflow_provider.runtime.storage.base import Storage
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from airflow_provider.runtime import failpoints
 from airflow_provider.runtime.errors import refusing
-from airflow_provider.runtime.savepoint.catalog import Savepoint, open_savepoint
-from airflow_provider.runtime.savepoint.claims import REMOVE, busy, last_claim, put_reader
+from airflow_provider.runtime.savepoints.catalog import Savepoint, open_savepoint
+from airflow_provider.runtime.savepoints.claims import REMOVE, busy, last_claim, put_reader
 from airflow_provider.runtime.storage.file_tree import remove_if_empty
 from airflow_provider.runtime.storage.open import open_storage
 

@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Final
 from airflow_provider.runtime.checkpoint.logs import CheckpointLogs
 from airflow_provider.runtime.checkpoint.operators import has_one_partition
 from airflow_provider.runtime.errors import ConfigError
-from airflow_provider.runtime.savepoint.reading import read_saved, saved_offsets
+from airflow_provider.runtime.savepoints.catalog import read_saved, saved_offsets
 from airflow_provider.runtime.storage.open import open_storage
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from airflow_provider.runtime.savepoint.catalog import Savepoint
-    from airflow_provider.runtime.savepoint.records import SavedOperator
+    from airflow_provider.runtime.savepoints.catalog import Savepoint
+    from airflow_provider.runtime.savepoints.record import SavedOperator
 
 Repartition = Callable[[str, CheckpointLogs, int], None]
 """Appends the batch to a checkpoint: its address as Spark writes it, its logs, how many."""
