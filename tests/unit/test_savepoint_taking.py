@@ -185,9 +185,9 @@ def test_spark_removes_files_meanwhile(job, tmp_path, monkeypatch):
     """
     When files are gone that were there a moment ago, a newer batch is taken.
     """
-    from airflow_provider.runtime.savepoints import take
+    from airflow_provider.runtime.savepoints import take as take_module
 
-    copy, calls = take.copy_files, []
+    copy, calls = take_module.copy_files, []
 
     def slow_copy(source, target, names):
         calls.append(source)
@@ -197,7 +197,7 @@ def test_spark_removes_files_meanwhile(job, tmp_path, monkeypatch):
                 (job.spark.root / path).unlink()
         return copy(source, target, names)
 
-    monkeypatch.setattr(take, "copy_files", slow_copy)
+    monkeypatch.setattr(take_module, "copy_files", slow_copy)
 
     savepoint = take(job)
 
@@ -212,16 +212,16 @@ def test_a_file_that_nobody_needs_any_more_goes_meanwhile(job, tmp_path, monkeyp
     """
     When the batch can be had without what is gone, that batch is taken, from a newer listing.
     """
-    from airflow_provider.runtime.savepoints import take
+    from airflow_provider.runtime.savepoints import take as take_module
 
-    copy, calls = take.copy_files, []
+    copy, calls = take_module.copy_files, []
 
     def slow_copy(source, target, names):
         calls.append(source)
         (job.spark.root / "sources/0/0").unlink(missing_ok=True)
         return copy(source, target, names)
 
-    monkeypatch.setattr(take, "copy_files", slow_copy)
+    monkeypatch.setattr(take_module, "copy_files", slow_copy)
 
     savepoint = take(job)
 
