@@ -6,9 +6,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from airflow_provider.runtime.api import JobContext as JobContext
     from airflow_provider.runtime.errors import FailureClass as FailureClass
     from airflow_provider.runtime.failures.overrides import fails_as as fails_as
+    from airflow_provider.runtime.queries.context import JobContext as JobContext
     from airflow_provider.runtime.sinks.delta.sink import delta as delta
     from airflow_provider.runtime.sinks.files import files as files
     from airflow_provider.runtime.sinks.iceberg.sink import iceberg as iceberg
@@ -30,7 +30,7 @@ __all__ = [
 _HOMES = {
     **dict.fromkeys(__all__, "airflow_provider.runtime.sinks"),
     **dict.fromkeys(("FailureClass", "fails_as"), "airflow_provider.runtime.failures"),
-    "JobContext": "airflow_provider.runtime.api",
+    "JobContext": "airflow_provider.runtime.queries.context",
 }
 
 

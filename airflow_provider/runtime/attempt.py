@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Final
 
 from airflow_provider.runtime import failpoints, lifecycle
-from airflow_provider.runtime.binding import bind
 from airflow_provider.runtime.clock import Clock, Due, to_iso
 from airflow_provider.runtime.closing import close_quietly
 from airflow_provider.runtime.errors import (
@@ -45,8 +44,10 @@ from airflow_provider.runtime.jobdir.topology_record import keep_topology
 from airflow_provider.runtime.jobdir.verify_final import verify_final
 from airflow_provider.runtime.opening import Opener, save_start, starting_point
 from airflow_provider.runtime.progress import ProgressMeter
-from airflow_provider.runtime.queries.definition import ending_alone, upstream_of
-from airflow_provider.runtime.queries.flushing import next_step_of
+from airflow_provider.runtime.queries.finished_sources import bind
+from airflow_provider.runtime.queries.flush import next_step_of
+from airflow_provider.runtime.queries.query import ending_alone, upstream_of
+from airflow_provider.runtime.queries.session import check_spark, jvm_pid
 from airflow_provider.runtime.recording import (
     asked_record,
     begin_attempt,
@@ -62,7 +63,6 @@ from airflow_provider.runtime.savepoints.catalog import open_savepoint
 from airflow_provider.runtime.savepoints.restore_log import guard_restores
 from airflow_provider.runtime.savepoints.rewind import Rewind, check_start, replayable_runs
 from airflow_provider.runtime.sealing import final_of
-from airflow_provider.runtime.session import check_spark, jvm_pid
 from airflow_provider.runtime.sinks.protocol import Fence, OpenFence
 from airflow_provider.runtime.stopping.desk import StopDesk
 
@@ -75,7 +75,7 @@ if TYPE_CHECKING:
     from airflow_provider.runtime.jobdir.run_spec import Ask
     from airflow_provider.runtime.preparing import DeclaredJob
     from airflow_provider.runtime.queries.batch import BatchQuery
-    from airflow_provider.runtime.queries.running import RunningQuery
+    from airflow_provider.runtime.queries.streaming import RunningQuery
 
 log = logging.getLogger(__name__)
 

@@ -15,8 +15,8 @@ from airflow_provider.runtime.jobdir.run_records import BATCH
 from airflow_provider.runtime.jobdir.run_spec import Ask
 from airflow_provider.runtime.jobdir.runs import last_run
 from airflow_provider.runtime.preparing import check_before_cleanup, declare_in
+from airflow_provider.runtime.queries.session import jvm_pid, using_spark
 from airflow_provider.runtime.savepoints.restore_log import guard_restores
-from airflow_provider.runtime.session import jvm_pid, using_spark
 from airflow_provider.runtime.sinks.committer import EpochCommitter
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from airflow_provider.runtime import cli_bootstrap, cli_rewrite
 from airflow_provider.runtime.console import text_table
 from airflow_provider.runtime.errors import EXIT_OK, ConfigError
 from airflow_provider.runtime.jobdir.run_spec import parse_pairs
-from airflow_provider.runtime.session import job_session, start_spark, using_spark
+from airflow_provider.runtime.queries.session import job_session, start_spark, using_spark
 from airflow_provider.runtime.state.contents import describe_state
 from airflow_provider.runtime.state.diffing import diff_states
 from airflow_provider.runtime.state.growth import state_growth

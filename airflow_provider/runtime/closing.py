@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from airflow_provider.runtime.api import JobContext
     from airflow_provider.runtime.jobdir.lease import Lease
     from airflow_provider.runtime.queries.batch import BatchQuery
-    from airflow_provider.runtime.queries.running import RunningQuery
+    from airflow_provider.runtime.queries.context import JobContext
+    from airflow_provider.runtime.queries.streaming import RunningQuery
 
 log = logging.getLogger(__name__)
 

@@ -16,7 +16,7 @@ from airflow_provider.runtime.jobdir.resolve_run import (
 )
 from airflow_provider.runtime.jobdir.verify_final import verify_final
 from airflow_provider.runtime.preparing import check_before_spark, declare_job
-from airflow_provider.runtime.session import using_spark
+from airflow_provider.runtime.queries.session import using_spark
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from airflow_provider.runtime.checkpoint.finished import Marks
     from airflow_provider.runtime.checkpoint.logs import CommitLog
     from airflow_provider.runtime.jobdir.run_records import FinalCheckpoint
-    from airflow_provider.runtime.queries.definition import QueryDefinition
-    from airflow_provider.runtime.queries.state import StateOperator
+    from airflow_provider.runtime.queries.query import QueryDefinition
+    from airflow_provider.runtime.queries.state_metrics import StateOperator
     from airflow_provider.runtime.savepoints.record import SavepointRecord
     from airflow_provider.runtime.sinks.committer import EpochCommitter
     from airflow_provider.runtime.sinks.native import NativeEpochs

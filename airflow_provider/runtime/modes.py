@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Final
 from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.jobdir.run_records import STREAMING
 from airflow_provider.runtime.lifecycle.words import AtEnd
-from airflow_provider.runtime.queries.definition import upstream_of
+from airflow_provider.runtime.queries.query import upstream_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from airflow_provider.runtime.jobdir.run_spec import Ask
-    from airflow_provider.runtime.queries.definition import QueryDefinition
-    from airflow_provider.runtime.sources.definition import SourceDefinition
+    from airflow_provider.runtime.queries.query import QueryDefinition
+    from airflow_provider.runtime.queries.source import SourceDefinition
 
 
 AUTOMATIC: Final = "automatic"

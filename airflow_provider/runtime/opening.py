@@ -6,18 +6,18 @@ import dataclasses
 import logging
 from typing import TYPE_CHECKING
 
-from airflow_provider.runtime.binding import bind
 from airflow_provider.runtime.checkpoint.logs import CheckpointLogs
 from airflow_provider.runtime.jobdir.batch_commit import commit_log_of
 from airflow_provider.runtime.jobdir.end_of_input import sources_end
 from airflow_provider.runtime.jobdir.expiry import retire_old
 from airflow_provider.runtime.jobdir.run_records import BATCH
 from airflow_provider.runtime.queries.batch import BatchQuery
-from airflow_provider.runtime.queries.definition import upstream_of
-from airflow_provider.runtime.queries.eventtimes import event_times_of
-from airflow_provider.runtime.queries.pacemaker import pacemaker_for
-from airflow_provider.runtime.queries.repartition import spark_repartition
-from airflow_provider.runtime.queries.running import RunningQuery
+from airflow_provider.runtime.queries.finished_sources import bind
+from airflow_provider.runtime.queries.query import upstream_of
+from airflow_provider.runtime.queries.rate_limiter import pacemaker_for
+from airflow_provider.runtime.queries.spark_repartition import spark_repartition
+from airflow_provider.runtime.queries.streaming import RunningQuery
+from airflow_provider.runtime.queries.watermarks import event_times_of
 from airflow_provider.runtime.savepoint.starting import StartingPoint
 from airflow_provider.runtime.savepoints.rewind import begin_rewindable, forget_older
 from airflow_provider.runtime.sinks.committer import EpochCommitter
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from airflow_provider.runtime.jobdir.run_records import RunRecord
     from airflow_provider.runtime.jobdir.run_spec import Ask
     from airflow_provider.runtime.preparing import DeclaredJob
-    from airflow_provider.runtime.queries.definition import QueryDefinition
+    from airflow_provider.runtime.queries.query import QueryDefinition
 
 log = logging.getLogger(__name__)
 

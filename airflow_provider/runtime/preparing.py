@@ -7,8 +7,6 @@ import logging
 import sys
 from typing import TYPE_CHECKING
 
-from airflow_provider.runtime.api import JobContext
-from airflow_provider.runtime.binding import Declare, bind, check_sources
 from airflow_provider.runtime.checkpoint.logs import CheckpointLogs
 from airflow_provider.runtime.entry_point import check_entry_file, is_entry_file, load_entry
 from airflow_provider.runtime.errors import (
@@ -21,8 +19,10 @@ from airflow_provider.runtime.jobdir.lease import settle_free
 from airflow_provider.runtime.jobdir.resolve_run import check_not_drained, check_not_over
 from airflow_provider.runtime.jobdir.run_records import BATCH, STREAMING
 from airflow_provider.runtime.modes import Plan, check_batch, find_objections, resolve, wanted_mode
+from airflow_provider.runtime.queries.context import JobContext
+from airflow_provider.runtime.queries.finished_sources import Declare, bind, check_sources
+from airflow_provider.runtime.queries.session import job_session
 from airflow_provider.runtime.savepoints.rewind import check_start
-from airflow_provider.runtime.session import job_session
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from airflow_provider.runtime.jobdir.lease import LeaseObserver
     from airflow_provider.runtime.jobdir.run_records import RunRecord
     from airflow_provider.runtime.jobdir.run_spec import Ask
-    from airflow_provider.runtime.queries.definition import QueryDefinition
-    from airflow_provider.runtime.sources.definition import SourceBinding
+    from airflow_provider.runtime.queries.query import QueryDefinition
+    from airflow_provider.runtime.queries.source import SourceBinding
 
 log = logging.getLogger(__name__)
 

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from airflow_provider.runtime.checkpoint.finished import Marks
     from airflow_provider.runtime.lifecycle.machine import Lifecycle
     from airflow_provider.runtime.queries.batch import BatchQuery
-    from airflow_provider.runtime.queries.definition import QueryDefinition
-    from airflow_provider.runtime.queries.running import RunningQuery
+    from airflow_provider.runtime.queries.query import QueryDefinition
+    from airflow_provider.runtime.queries.streaming import RunningQuery
     from airflow_provider.runtime.storage.base import Storage
 
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from airflow_provider.runtime.jobdir.run_spec import Ask
     from airflow_provider.runtime.preparing import DeclaredJob
     from airflow_provider.runtime.queries.batch import BatchQuery
-    from airflow_provider.runtime.queries.running import RunningQuery
+    from airflow_provider.runtime.queries.streaming import RunningQuery
 
 log = logging.getLogger(__name__)
 

@@ -17,7 +17,8 @@ from airflow_provider.runtime.jobdir.run_spec import Ask, check_partitions
 from airflow_provider.runtime.jobdir.runs import last_run
 from airflow_provider.runtime.names import derive_run_id
 from airflow_provider.runtime.preparing import declare_in
-from airflow_provider.runtime.queries.repartition import spark_repartition
+from airflow_provider.runtime.queries.session import jvm_pid, using_spark
+from airflow_provider.runtime.queries.spark_repartition import spark_repartition
 from airflow_provider.runtime.savepoint.starting import match_queries
 from airflow_provider.runtime.savepoints.catalog import open_savepoint
 from airflow_provider.runtime.savepoints.hold import held_savepoint
@@ -42,7 +43,6 @@ from airflow_provider.runtime.savepoints.rewind import (
     runs_since,
     take_backs_of,
 )
-from airflow_provider.runtime.session import jvm_pid, using_spark
 from airflow_provider.runtime.sinks.written_rows import Output, Written, output_of
 from airflow_provider.runtime.storage.open import open_storage
 
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from airflow_provider.runtime.jobdir.checkpoint_places import RestoreRecord
     from airflow_provider.runtime.jobdir.layout import JobDirectory
     from airflow_provider.runtime.jobdir.lease import LeaseObserver
-    from airflow_provider.runtime.queries.definition import QueryDefinition
+    from airflow_provider.runtime.queries.query import QueryDefinition
     from airflow_provider.runtime.savepoints.catalog import Savepoint
     from airflow_provider.runtime.sinks.protocol import Fence
 

@@ -11,7 +11,7 @@ from airflow_provider.runtime.jobdir.late_rows import describe_late_rows, total_
 from airflow_provider.runtime.jobdir.run_records import FINISHED, SUSPENDED, FinalCheckpoint
 from airflow_provider.runtime.lifecycle.words import AtEnd, QueryPhase
 from airflow_provider.runtime.progress import marks_now
-from airflow_provider.runtime.queries.state import (
+from airflow_provider.runtime.queries.state_metrics import (
     StateOperator,
     read_state_operators,
     reported_state,
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from airflow_provider.runtime.lifecycle.machine import Lifecycle
     from airflow_provider.runtime.preparing import DeclaredJob
     from airflow_provider.runtime.queries.batch import BatchQuery
-    from airflow_provider.runtime.queries.running import RunningQuery
+    from airflow_provider.runtime.queries.streaming import RunningQuery
 
 log = logging.getLogger(__name__)
 

@@ -22,7 +22,7 @@ import pytest
 from airflow_provider.hooks.backfills import check_backfill
 from airflow_provider.hooks.clearing import current_execution, execution_of
 from airflow_provider.hooks.periods import Period
-from airflow_provider.runtime import cli, cli_state, clock, session
+from airflow_provider.runtime import cli, cli_state, clock
 from airflow_provider.runtime.driver import run_job
 from airflow_provider.runtime.errors import (
     EXIT_FATAL,
@@ -48,6 +48,7 @@ from airflow_provider.runtime.jobdir.run_records import FINISHED, FinalCheckpoin
 from airflow_provider.runtime.jobdir.run_spec import Ask
 from airflow_provider.runtime.jobdir.topology_record import kept_topology
 from airflow_provider.runtime.preparing import check_before_cleanup, check_before_spark
+from airflow_provider.runtime.queries import session
 from airflow_provider.runtime.reconciling import reconcile
 from airflow_provider.runtime.restore import restore_job
 from airflow_provider.runtime.savepoints.restore_log import check_no_open_restore

@@ -27,7 +27,7 @@ from airflow_provider.runtime.errors import (
     RunFailedError,
 )
 from airflow_provider.runtime.jobdir.layout import JobDirectory
-from airflow_provider.runtime.session import job_session
+from airflow_provider.runtime.queries.session import job_session
 from airflow_provider.runtime.storage.open import open_storage
 
 pytestmark = pytest.mark.spark

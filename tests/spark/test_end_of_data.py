@@ -35,7 +35,7 @@ def test_a_driver_that_died_between_the_reads_is_followed_by_one_that_reads_on(
     """
     Without an intent to drain, the next attempt goes on with the rows that were not asked for.
     """
-    from airflow_provider.runtime.queries.running import RunningQuery
+    from airflow_provider.runtime.queries.streaming import RunningQuery
 
     starts = itertools.count()
     start = RunningQuery.start

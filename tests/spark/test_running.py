@@ -12,9 +12,9 @@ from streams import write_events
 
 from airflow_provider.runtime.checkpoint.logs import CheckpointLogs
 from airflow_provider.runtime.clock import SystemClock
-from airflow_provider.runtime.queries.definition import QueryDefinition
-from airflow_provider.runtime.queries.running import RunningQuery
+from airflow_provider.runtime.queries.query import QueryDefinition
 from airflow_provider.runtime.queries.start_mode import Run
+from airflow_provider.runtime.queries.streaming import RunningQuery
 from airflow_provider.runtime.storage.open import open_storage
 
 pytestmark = pytest.mark.spark

@@ -9,7 +9,6 @@ from types import SimpleNamespace
 import pytest
 
 from airflow_provider.runtime import cli
-from airflow_provider.runtime.api import JobContext
 from airflow_provider.runtime.bootstraps import (
     BootstrapAsk,
     BootstrapRecord,
@@ -25,9 +24,10 @@ from airflow_provider.runtime.errors import (
     ConfigError,
 )
 from airflow_provider.runtime.jobdir.layout import JobDirectory
+from airflow_provider.runtime.queries.context import JobContext
+from airflow_provider.runtime.queries.source import SourceDefinition
 from airflow_provider.runtime.savepoints.catalog import open_savepoint
 from airflow_provider.runtime.savepoints.verify import verify_savepoint
-from airflow_provider.runtime.sources.definition import SourceDefinition
 from airflow_provider.runtime.state.bootstrapping import bootstrap_job
 from airflow_provider.runtime.state.bootstrapping_seam import check_seam, plan_seam
 from airflow_provider.runtime.storage.open import open_storage
@@ -199,9 +199,11 @@ def test_sinks_are_not_even_looked_at_when_output_is_discarded(monkeypatch):
     """
     They may need what the history's parameters do not have.
     """
-    monkeypatch.setattr("airflow_provider.runtime.api.check_supported", lambda *_: None)
-    monkeypatch.setattr("airflow_provider.runtime.api.sources_of", lambda *_: (source(),))
-    monkeypatch.setattr("airflow_provider.runtime.api.operations", lambda *_: ())
+    monkeypatch.setattr("airflow_provider.runtime.queries.context.check_supported", lambda *_: None)
+    monkeypatch.setattr(
+        "airflow_provider.runtime.queries.context.sources_of", lambda *_: (source(),)
+    )
+    monkeypatch.setattr("airflow_provider.runtime.queries.context.operations", lambda *_: ())
     ctx = JobContext(None, params={}, run_id="r", mode="STREAMING", discards_output=True)
     sink = FakeSink("real")
 

@@ -7,11 +7,11 @@ import sys
 
 import pytest
 
-from airflow_provider.runtime.api import JobContext
 from airflow_provider.runtime.closing import close_quietly
 from airflow_provider.runtime.host import identify
 from airflow_provider.runtime.jobdir.lease import LeaseObserver, Liveness
 from airflow_provider.runtime.jobdir.lease_records import has_ended
+from airflow_provider.runtime.queries.context import JobContext
 from airflow_provider.runtime.sinks.protocol import EpochId
 from tests.unit.support import (
     QUERY_ID,

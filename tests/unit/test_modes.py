@@ -9,10 +9,10 @@ import pytest
 from airflow_provider.runtime.errors import EXIT_USAGE, ConfigError
 from airflow_provider.runtime.lifecycle.words import AtEnd
 from airflow_provider.runtime.modes import Plan, check_batch, find_objections, wanted_mode
-from airflow_provider.runtime.queries.definition import QueryDefinition
+from airflow_provider.runtime.queries.query import QueryDefinition
+from airflow_provider.runtime.queries.source import SourceDefinition
 from airflow_provider.runtime.sinks.files import files
 from airflow_provider.runtime.sinks.native import native
-from airflow_provider.runtime.sources.definition import SourceDefinition
 from tests.unit.support import FakeSink
 
 TO_THE_END = Plan("end", AtEnd.DRAIN)

@@ -7,16 +7,16 @@ from py4j.protocol import Py4JError
 
 from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.jobdir.run_spec import Ask, parse_target_batch_time
-from airflow_provider.runtime.queries.definition import QueryDefinition
-from airflow_provider.runtime.queries.pacemaker import Pacemaker
-from airflow_provider.runtime.queries.pacing import (
+from airflow_provider.runtime.queries.query import QueryDefinition
+from airflow_provider.runtime.queries.rate_control import (
     Limit,
     Load,
     PaceController,
     Verdict,
     next_pace,
 )
-from airflow_provider.runtime.sources.definition import SourceDefinition
+from airflow_provider.runtime.queries.rate_limiter import Pacemaker
+from airflow_provider.runtime.queries.source import SourceDefinition
 
 TARGET_S = 10.0
 ROWS = Limit(1000, "rows")

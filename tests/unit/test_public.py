@@ -62,7 +62,7 @@ def test_importing_the_package_is_cheap(module):
 @pytest.mark.parametrize(
     "module",
     [
-        "airflow_provider.runtime.api",
+        "airflow_provider.runtime.queries.context",
         "airflow_provider.runtime.cli",
         "airflow_provider.runtime.driver",
         "airflow_provider.runtime.sinks.files",
@@ -84,7 +84,7 @@ def test_a_cluster_without_what_airflow_brings_reads_durations():
 import sys
 from unittest.mock import MagicMock
 sys.modules.update(dict.fromkeys(("airflow", "pendulum", "rich")))  # None: it cannot be imported
-from airflow_provider.runtime.api import JobContext
+from airflow_provider.runtime.queries.context import JobContext
 ctx = JobContext(MagicMock(), params={}, run_id="r", mode="STREAMING")
 for name, idle in (("words", "3 seconds"), ("iso", "PT1M30S"), ("number", 5)):
     ctx.read(name, format="rate", watermark=("timestamp", "1 second"), idle_after=idle)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from airflow_provider.runtime.jobdir.read_range import ReadPlace
-from airflow_provider.runtime.sources.definition import SourceDefinition
+from airflow_provider.runtime.queries.source import SourceDefinition
 
 
 def read(file_format="csv", path="/data/a", name="events", **options):

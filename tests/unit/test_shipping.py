@@ -15,7 +15,7 @@ from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.host import check_classic
 from airflow_provider.runtime.jobdir.run_spec import Ask
 from airflow_provider.runtime.packaging import is_packed, runtime_zip
-from airflow_provider.runtime.session import ship_runtime
+from airflow_provider.runtime.queries.session import ship_runtime
 
 
 def shipped_to(master: str) -> list[Path]:

@@ -17,7 +17,7 @@ from airflow_provider.runtime.typed_json import shaped
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from airflow_provider.runtime.sources.definition import SourceDefinition
+    from airflow_provider.runtime.queries.source import SourceDefinition
 
 
 class _ReadPlace(TypedDict):

@@ -20,7 +20,7 @@ from airflow_provider.runtime.typed_json import Name
 
 if TYPE_CHECKING:
     from airflow_provider.runtime.jobdir.layout import JobDirectory
-    from airflow_provider.runtime.queries.definition import QueryDefinition
+    from airflow_provider.runtime.queries.query import QueryDefinition
     from airflow_provider.runtime.storage.base import Storage
 
 

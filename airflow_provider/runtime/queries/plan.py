@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from airflow_provider.runtime.checkpoint.topology import OperatorShape
 from airflow_provider.runtime.jobdir.watermark_markers import is_marker
-from airflow_provider.runtime.sources.definition import SOURCE_OPTION
+from airflow_provider.runtime.queries.source import SOURCE_OPTION
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from airflow_provider.runtime.clock import Clock
     from airflow_provider.runtime.jobdir.checkpoint_places import RestoreRecord
     from airflow_provider.runtime.jobdir.layout import JobDirectory
-    from airflow_provider.runtime.queries.definition import QueryDefinition
+    from airflow_provider.runtime.queries.query import QueryDefinition
     from airflow_provider.runtime.savepoints.catalog import Savepoint
     from airflow_provider.runtime.sinks.protocol import Fence
 

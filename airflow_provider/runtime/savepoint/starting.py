@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from airflow_provider.runtime.clock import Clock
     from airflow_provider.runtime.jobdir.layout import JobDirectory
-    from airflow_provider.runtime.queries.definition import QueryDefinition
+    from airflow_provider.runtime.queries.query import QueryDefinition
     from airflow_provider.runtime.savepoints.catalog import Savepoint
     from airflow_provider.runtime.savepoints.record import QuerySavepoint
     from airflow_provider.runtime.savepoints.repartition import Repartition

@@ -61,7 +61,7 @@ if TYPE_CHECKING:
 
     from airflow_provider.runtime.jobdir.layout import JobDirectory
     from airflow_provider.runtime.jobdir.run_records import RunRecord
-    from airflow_provider.runtime.queries.definition import QueryDefinition
+    from airflow_provider.runtime.queries.query import QueryDefinition
     from airflow_provider.runtime.savepoints.source import Source
     from airflow_provider.runtime.sinks.protocol import Fence
     from airflow_provider.runtime.sinks.revert import TakeBack

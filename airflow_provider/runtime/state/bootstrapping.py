@@ -45,9 +45,9 @@ from airflow_provider.runtime.jobdir.run_records import STREAMING
 from airflow_provider.runtime.jobdir.run_spec import Ask
 from airflow_provider.runtime.jobdir.topology_record import kept_topology
 from airflow_provider.runtime.preparing import check_before_cleanup, declare_in
+from airflow_provider.runtime.queries.session import using_spark
 from airflow_provider.runtime.savepoints.source import job_source
 from airflow_provider.runtime.savepoints.take import take_savepoint
-from airflow_provider.runtime.session import using_spark
 from airflow_provider.runtime.state.bootstrapping_seam import (
     Seam,
     check_seam,

@@ -28,8 +28,8 @@ from airflow_provider.runtime.jobdir.watermark_markers import is_marker
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
-    from airflow_provider.runtime.queries.definition import QueryDefinition
-    from airflow_provider.runtime.sources.definition import SourceDefinition
+    from airflow_provider.runtime.queries.query import QueryDefinition
+    from airflow_provider.runtime.queries.source import SourceDefinition
 
 
 @dataclasses.dataclass(frozen=True)

@@ -29,8 +29,8 @@ from airflow_provider.runtime.errors import ConfigError, refusing
 from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.jobdir.topology_record import kept_topology, put_topology
 from airflow_provider.runtime.names import check_name
-from airflow_provider.runtime.queries.repartition import spark_repartition
-from airflow_provider.runtime.queries.rewriting import check_rewriter
+from airflow_provider.runtime.queries.session import using_spark
+from airflow_provider.runtime.queries.spark_repartition import spark_repartition
 from airflow_provider.runtime.savepoints.catalog import Savepoint, open_savepoint
 from airflow_provider.runtime.savepoints.claims import (
     TAKE,
@@ -49,10 +49,10 @@ from airflow_provider.runtime.savepoints.restore import (
 )
 from airflow_provider.runtime.savepoints.source import Source, SourceQuery
 from airflow_provider.runtime.savepoints.take import take_savepoint
-from airflow_provider.runtime.session import using_spark
 from airflow_provider.runtime.sinks.protocol import OpenFence
 from airflow_provider.runtime.state.modifying_plan import Changes, Plan, QueryPlan, plan_changes
 from airflow_provider.runtime.state.modifying_rows import Chooser, Deleted, QueryRows
+from airflow_provider.runtime.state.state_rewriter import check_rewriter
 from airflow_provider.runtime.storage.file_tree import remove_if_empty, remove_tree
 from airflow_provider.runtime.storage.open import has_escapes, open_storage
 

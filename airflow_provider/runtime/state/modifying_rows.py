@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Final, cast
 from airflow_provider.runtime.checkpoint.logs import CheckpointLogs
 from airflow_provider.runtime.checkpoint.operators import describe_operator
 from airflow_provider.runtime.errors import ConfigError
-from airflow_provider.runtime.queries.repartition import first_line
-from airflow_provider.runtime.queries.rewriting import read_state, rewrite_state, state_session
+from airflow_provider.runtime.queries.spark_repartition import first_line
+from airflow_provider.runtime.state.state_rewriter import read_state, rewrite_state, state_session
 from airflow_provider.runtime.storage.open import spark_url
 
 if TYPE_CHECKING:

@@ -8,19 +8,20 @@ from __future__ import annotations
 
 import contextlib
 import re
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from airflow_provider.runtime.errors import ConfigError
-from airflow_provider.runtime.queries.names import Named, tables_named
+from airflow_provider.runtime.queries.plan import items
 from airflow_provider.runtime.state.reading import reason_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
 
     from airflow_provider.runtime.state.contents import QueryState, State, TableAddress
     from airflow_provider.runtime.state.reading import StateReader
+
 
 _TIME_ZONE: Final = "spark.sql.session.timeZone"
 
@@ -107,3 +108,55 @@ def _the_only(state: State, name: str) -> tuple[QueryState, TableAddress] | None
         if name.lower() in {address.name.lower(), f"{query.name}.{address.name}".lower()}
     ]
     return found[0] if len(found) == 1 else None
+
+
+class Named(NamedTuple):
+    """A table's name in a query's text.
+
+    Attributes:
+        parts: the name.
+        begin: where it begins.
+        end: where it ends.
+        has_alias: whether the query gives it another name.
+    """
+
+    parts: tuple[str, ...]
+    begin: int
+    end: int
+    has_alias: bool
+
+
+def tables_named(session: SparkSession, text: str) -> list[Named]:
+    """Return the names of tables that a query reads, in any place where SQL has them.
+
+    Names that the query itself gives, by WITH, are among them.
+
+    Raises:
+        ParseException: the text is not one query; Spark says where.
+    """
+    parser = session._jsparkSession.sessionState().sqlParser()
+    return sorted(set(_relations(parser.parseQuery(text), has_alias=False)), key=_place)
+
+
+def _place(named: Named) -> int:
+    return named.begin
+
+
+def _relations(node: Any, *, has_alias: bool) -> Iterator[Named]:
+    kind = node.getClass().getSimpleName()
+    if kind == "UnresolvedRelation":
+        origin = node.origin()
+        begin, end = origin.startIndex(), origin.stopIndex()
+        if begin.isDefined() and end.isDefined():
+            parts = tuple(str(part) for part in items(node.multipartIdentifier()))
+            yield Named(parts, int(begin.get()), int(end.get()) + 1, has_alias)
+        return
+    # A sample stands between a name and its alias, so a name under one cannot be given another.
+    below = kind in {"SubqueryAlias", "Sample"}
+    for child in items(node.children()):
+        yield from _relations(child, has_alias=below)
+    if kind == "UnresolvedWith":  # the queries that WITH names
+        for inner in items(node.innerChildren()):
+            yield from _relations(inner, has_alias=False)
+    for inner in items(node.subqueries()):
+        yield from _relations(inner, has_alias=False)

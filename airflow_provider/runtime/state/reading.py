@@ -9,7 +9,7 @@ import weakref
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider.runtime.errors import ConfigError, RefusedCheckpointError
-from airflow_provider.runtime.queries.state import prepare_state
+from airflow_provider.runtime.queries.state_metrics import prepare_state
 from airflow_provider.runtime.state.contents import SOURCE_COLUMNS, SOURCE_KEYS
 from airflow_provider.runtime.state.layouts import lay_out
 from airflow_provider.runtime.state.readdressing import is_at_home, link_view

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
     from airflow_provider.runtime.clock import Clock
-    from airflow_provider.runtime.queries.definition import QueryDefinition
-    from airflow_provider.runtime.sources.definition import SourceDefinition
+    from airflow_provider.runtime.queries.query import QueryDefinition
+    from airflow_provider.runtime.queries.source import SourceDefinition
 
 log = logging.getLogger(__name__)
 

@@ -19,7 +19,7 @@ from airflow_provider.runtime.checkpoint.drain_step import (
 from airflow_provider.runtime.clock import millis_to_iso
 from airflow_provider.runtime.errors import CheckpointError
 from airflow_provider.runtime.queries.plan import Keeper, state_keepers
-from airflow_provider.runtime.queries.state import (
+from airflow_provider.runtime.queries.state_metrics import (
     count_state,
     read_state_operators,
     reported_state,
@@ -30,9 +30,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from airflow_provider.runtime.queries.batch import BatchQuery
-    from airflow_provider.runtime.queries.definition import QueryDefinition
-    from airflow_provider.runtime.queries.running import RunningQuery
-    from airflow_provider.runtime.queries.state import StateOperator
+    from airflow_provider.runtime.queries.query import QueryDefinition
+    from airflow_provider.runtime.queries.state_metrics import StateOperator
+    from airflow_provider.runtime.queries.streaming import RunningQuery
     from airflow_provider.runtime.storage.base import Storage
 
 log = logging.getLogger(__name__)

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, Final
 from airflow_provider.runtime.checkpoint.logs import with_state_ids
 from airflow_provider.runtime.errors import CheckpointError, ConfigError, SparkStreamError
 from airflow_provider.runtime.queries.plan import read_store
-from airflow_provider.runtime.queries.repartition import first_line, state_settings
-from airflow_provider.runtime.queries.state import as_stored_option, prepare_state
+from airflow_provider.runtime.queries.spark_repartition import first_line, state_settings
+from airflow_provider.runtime.queries.state_metrics import as_stored_option, prepare_state
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -6,7 +6,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from airflow_provider.runtime.errors import CheckpointError, ConfigError
-from airflow_provider.runtime.queries.state import prepare_state
+from airflow_provider.runtime.queries.state_metrics import prepare_state
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -12,13 +12,13 @@ import json
 import logging
 from typing import TYPE_CHECKING, Any, Final
 
-from airflow_provider.runtime.queries.pacing import Limit, Load
 from airflow_provider.runtime.queries.plan import items, rows_of, source_scans
+from airflow_provider.runtime.queries.rate_control import Limit, Load
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from airflow_provider.runtime.sources.definition import SourceDefinition
+    from airflow_provider.runtime.queries.source import SourceDefinition
 
 log = logging.getLogger(__name__)
 

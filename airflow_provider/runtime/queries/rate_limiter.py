@@ -6,8 +6,8 @@ import dataclasses
 import logging
 from typing import TYPE_CHECKING, Any, Final
 
-from airflow_provider.runtime.queries.pacing import Pace, PaceController, next_pace
-from airflow_provider.runtime.queries.readlimits import (
+from airflow_provider.runtime.queries.rate_control import Pace, PaceController, next_pace
+from airflow_provider.runtime.queries.read_limits import (
     FoundLimits,
     find_limits,
     measure_loads,
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from airflow_provider.runtime.clock import Clock
-    from airflow_provider.runtime.queries.definition import QueryDefinition
-    from airflow_provider.runtime.queries.pacing import Limit
+    from airflow_provider.runtime.queries.query import QueryDefinition
+    from airflow_provider.runtime.queries.rate_control import Limit
 
 log = logging.getLogger(__name__)
 

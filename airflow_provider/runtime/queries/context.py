@@ -9,12 +9,12 @@ from airflow_provider.runtime.clock import parse_duration
 from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.jobdir.run_records import BATCH
 from airflow_provider.runtime.names import check_name
-from airflow_provider.runtime.queries.definition import QueryDefinition, place_of, sources_of
 from airflow_provider.runtime.queries.plan import check_supported, is_streaming, operations
+from airflow_provider.runtime.queries.query import QueryDefinition, place_of, sources_of
+from airflow_provider.runtime.queries.source import SourceBinding, SourceDefinition, load_table
 from airflow_provider.runtime.sinks.files import FilesSink
 from airflow_provider.runtime.sinks.native import NativeSink
 from airflow_provider.runtime.sinks.protocol import DiscardSink
-from airflow_provider.runtime.sources.definition import SourceBinding, SourceDefinition, load_table
 
 if TYPE_CHECKING:
     import datetime as dt

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider.runtime.errors import MissingInputError
 from airflow_provider.runtime.queries.plan import count_input_rows, count_late_rows, missing_files
-from airflow_provider.runtime.queries.readlimits import asked_once
+from airflow_provider.runtime.queries.read_limits import asked_once
 from airflow_provider.runtime.queries.start_mode import Run
 from airflow_provider.runtime.sinks.native import NativeEpochs
 
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 
     from airflow_provider.runtime.checkpoint.logs import CheckpointLogs
     from airflow_provider.runtime.clock import Clock
-    from airflow_provider.runtime.queries.definition import QueryDefinition
-    from airflow_provider.runtime.queries.eventtimes import EventTimes
-    from airflow_provider.runtime.queries.pacemaker import Pacemaker
+    from airflow_provider.runtime.queries.query import QueryDefinition
+    from airflow_provider.runtime.queries.rate_limiter import Pacemaker
+    from airflow_provider.runtime.queries.watermarks import EventTimes
     from airflow_provider.runtime.sinks.committer import EpochCommitter
 
 log = logging.getLogger(__name__)

@@ -16,7 +16,7 @@ from airflow_provider.runtime.queries.plan import (
     source_names,
     stateful_operators,
 )
-from airflow_provider.runtime.sources.definition import UNKNOWN_FORMAT, SourceDefinition
+from airflow_provider.runtime.queries.source import UNKNOWN_FORMAT, SourceDefinition
 from airflow_provider.runtime.storage.open import local_path_of
 
 if TYPE_CHECKING:

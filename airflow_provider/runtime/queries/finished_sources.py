@@ -21,14 +21,14 @@ from typing import TYPE_CHECKING
 from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.jobdir.read_range import FILE_FORMATS
 from airflow_provider.runtime.queries.plan import sources_under_a_watermark
-from airflow_provider.runtime.sources.definition import SourceBinding
+from airflow_provider.runtime.queries.source import SourceBinding
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from airflow_provider.runtime.jobdir.end_of_input import EndedSources
     from airflow_provider.runtime.jobdir.layout import JobDirectory
-    from airflow_provider.runtime.queries.definition import QueryDefinition
+    from airflow_provider.runtime.queries.query import QueryDefinition
 
 Declare = Callable[[Mapping[str, SourceBinding]], "Sequence[QueryDefinition]"]
 

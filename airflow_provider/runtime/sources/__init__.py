@@ -1,1 +1,0 @@
-"""Sources as the job names them."""
