@@ -146,7 +146,7 @@ def run_runtime(
         When all input was read and its output published; what follows is the drain, which plain
         Spark does not have.
     """
-    from airflow_provider.runtime.driver import run_job
+    from airflow_provider.runtime.driver.run import run_job
     from airflow_provider.runtime.jobdir.end_of_input import drain_intent
     from airflow_provider.runtime.jobdir.layout import JobDirectory
     from airflow_provider.runtime.jobdir.run_spec import Ask

@@ -109,7 +109,7 @@ def _report(error: SparkStreamError, *, as_json: bool) -> int:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    from airflow_provider.runtime.driver import run_job
+    from airflow_provider.runtime.driver.run import run_job
 
     ask = _ask_of(arguments)
     stop = threading.Event()
@@ -170,7 +170,7 @@ def _stop_on_signals(stop: threading.Event) -> None:
 
 
 def _cleanup(arguments: argparse.Namespace) -> int:
-    from airflow_provider.runtime.cleanup import clean_up
+    from airflow_provider.runtime.driver.recover_sinks import clean_up
 
     known_job(arguments.job_dir)
     conf = parse_pairs(arguments.conf, "--conf")
@@ -180,7 +180,7 @@ def _cleanup(arguments: argparse.Namespace) -> int:
 
 
 def _rewind(arguments: argparse.Namespace) -> int:
-    from airflow_provider.runtime.restore import rewind_job
+    from airflow_provider.runtime.driver.restore_job import rewind_job
 
     undone = rewind_job(
         arguments.job_dir,

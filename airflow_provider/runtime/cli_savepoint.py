@@ -198,7 +198,7 @@ def _verify(arguments: argparse.Namespace) -> int:
 
 
 def _restore(arguments: argparse.Namespace) -> int:
-    from airflow_provider.runtime.restore import restore_job
+    from airflow_provider.runtime.driver.restore_job import restore_job
 
     record = restore_job(
         arguments.job_dir,
@@ -215,7 +215,7 @@ def _restore(arguments: argparse.Namespace) -> int:
 
 
 def _fork(arguments: argparse.Namespace) -> int:
-    from airflow_provider.runtime.restore import restore_job
+    from airflow_provider.runtime.driver.restore_job import restore_job
 
     directory = JobDirectory(open_storage(arguments.job_dir))
     last = Restores(directory).last()

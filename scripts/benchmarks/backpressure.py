@@ -206,7 +206,7 @@ def running(
     spark: SparkSession, name: str, *, target_batch_s: float = 0.0, **params: str
 ) -> Iterator[Job]:
     """Run the slow job until the block ends."""
-    from airflow_provider.runtime.driver import run_job
+    from airflow_provider.runtime.driver.run import run_job
     from airflow_provider.runtime.errors import RunCancelledError
     from airflow_provider.runtime.jobdir.run_spec import Ask
 

@@ -86,7 +86,7 @@ def ask_for(job: str, place: Path, **more: Any) -> Ask:
 
 def measure_end(spark: SparkSession, job: str, place: Path) -> float:
     """Run a bounded job; return the seconds from the end of data to its final checkpoint."""
-    from airflow_provider.runtime.driver import run_job
+    from airflow_provider.runtime.driver.run import run_job
     from airflow_provider.runtime.jobdir.end_of_input import drain_intent
     from airflow_provider.runtime.jobdir.layout import JobDirectory
     from airflow_provider.runtime.storage.open import open_storage
@@ -102,7 +102,7 @@ def measure_end(spark: SparkSession, job: str, place: Path) -> float:
 def measure_stop(spark: SparkSession, job: str, place: Path) -> float:
     """Run a job that has no end; return the seconds from a stop with drain to its answer."""
     from airflow_provider.runtime.clock import SystemClock
-    from airflow_provider.runtime.driver import run_job
+    from airflow_provider.runtime.driver.run import run_job
     from airflow_provider.runtime.stopping.calling import request_stop
 
     ask = ask_for(job, place, until="stopped")

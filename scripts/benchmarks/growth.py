@@ -29,11 +29,11 @@ sys.path.insert(0, str(ROOT))
 
 from airflow_provider.runtime import cli
 from airflow_provider.runtime.clock import SystemClock
+from airflow_provider.runtime.driver.prepare import check_before_spark
 from airflow_provider.runtime.jobdir.epochs import HistoryRecord
 from airflow_provider.runtime.jobdir.expiry import KEEP_LEASES, retire_old
 from airflow_provider.runtime.jobdir.resolve_run import choose_run
 from airflow_provider.runtime.jobdir.run_spec import Ask
-from airflow_provider.runtime.preparing import check_before_spark
 from airflow_provider.runtime.savepoints.rewind import replayable_runs
 from airflow_provider.runtime.savepoints.source import job_source
 from airflow_provider.runtime.savepoints.take import take_savepoint

@@ -216,7 +216,7 @@ class Bench:
     def change(self) -> None:
         """Let the live job begin from savepoint A, and take savepoint B."""
         from airflow_provider.runtime.clock import SystemClock
-        from airflow_provider.runtime.driver import run_job
+        from airflow_provider.runtime.driver.run import run_job
         from airflow_provider.runtime.jobdir.run_spec import Ask
         from airflow_provider.runtime.savepoints.source import job_source
         from airflow_provider.runtime.savepoints.take import take_savepoint

@@ -23,7 +23,9 @@ from airflow_provider.hooks.backfills import check_backfill
 from airflow_provider.hooks.clearing import current_execution, execution_of
 from airflow_provider.hooks.periods import Period
 from airflow_provider.runtime import cli, cli_state, clock
-from airflow_provider.runtime.driver import run_job
+from airflow_provider.runtime.driver.prepare import check_before_cleanup, check_before_spark
+from airflow_provider.runtime.driver.restore_job import restore_job
+from airflow_provider.runtime.driver.run import run_job
 from airflow_provider.runtime.errors import (
     EXIT_FATAL,
     EXIT_LEASE,
@@ -47,10 +49,8 @@ from airflow_provider.runtime.jobdir.resolve_run import (
 from airflow_provider.runtime.jobdir.run_records import FINISHED, FinalCheckpoint
 from airflow_provider.runtime.jobdir.run_spec import Ask
 from airflow_provider.runtime.jobdir.topology_record import kept_topology
-from airflow_provider.runtime.preparing import check_before_cleanup, check_before_spark
 from airflow_provider.runtime.queries import session
 from airflow_provider.runtime.reconciling import reconcile
-from airflow_provider.runtime.restore import restore_job
 from airflow_provider.runtime.savepoints.restore_log import check_no_open_restore
 from airflow_provider.runtime.savepoints.rewind import Rewind, check_start, replayable_runs
 from airflow_provider.runtime.sinks.protocol import OpenFence

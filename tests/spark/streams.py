@@ -17,7 +17,7 @@ import pytest
 
 from airflow_provider.runtime import failpoints
 from airflow_provider.runtime.clock import SystemClock
-from airflow_provider.runtime.driver import run_job
+from airflow_provider.runtime.driver.run import run_job
 from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.jobdir.run_records import FinalCheckpoint
 from airflow_provider.runtime.jobdir.run_spec import Ask

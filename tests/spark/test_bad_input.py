@@ -13,7 +13,7 @@ from streams import JOBS, Place, write_events
 
 import airflow_provider
 from airflow_provider.runtime import cli
-from airflow_provider.runtime.driver import run_job
+from airflow_provider.runtime.driver.run import run_job
 from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.jobdir.run_spec import Ask
 

@@ -13,7 +13,7 @@ from streams import CONF, JOBS, ROCKSDB, Place, read_with_pandas, windows_of, wr
 
 from airflow_provider.runtime import failpoints
 from airflow_provider.runtime.bootstraps import BootstrapAsk
-from airflow_provider.runtime.driver import run_job
+from airflow_provider.runtime.driver.run import run_job
 from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.savepoints.verify import verify_savepoint
 from airflow_provider.runtime.state.bootstrapping import bootstrap_job

@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 from streams import failing_at, read_with_pandas, windows_of, write_events
 
-from airflow_provider.runtime import cleanup, cli
-from airflow_provider.runtime.cleanup import clean_up
+from airflow_provider.runtime import cli
 from airflow_provider.runtime.clock import SystemClock
+from airflow_provider.runtime.driver import recover_sinks
+from airflow_provider.runtime.driver.recover_sinks import clean_up
 from airflow_provider.runtime.errors import UnknownJobError
 from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.storage.open import open_storage
@@ -72,7 +73,7 @@ def test_no_task_takes_it_for_its_driver(spark, place, monkeypatch):
     def look(*_) -> None:
         seen.append(RunWatcher(directory.storage, run_id, SystemClock()).judge().verdict)
 
-    monkeypatch.setattr(cleanup, "_recover", look)
+    monkeypatch.setattr(recover_sinks, "_recover", look)
     clean_up(str(place.job_dir), spark=spark)
 
     assert [Verdict.FOREIGN] == seen

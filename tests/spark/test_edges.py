@@ -19,7 +19,7 @@ from streams import (
     write_events,
 )
 
-from airflow_provider.runtime.driver import run_job
+from airflow_provider.runtime.driver.run import run_job
 from airflow_provider.runtime.errors import (
     ConfigError,
     JobDrainedError,

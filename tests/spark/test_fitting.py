@@ -11,11 +11,11 @@ from streams import read_with_pandas, windows_of, write_events
 
 from airflow_provider.runtime.checkpoint.logs import CheckpointLogs
 from airflow_provider.runtime.clock import SystemClock
-from airflow_provider.runtime.driver import run_job
+from airflow_provider.runtime.driver.restore_job import restore_job
+from airflow_provider.runtime.driver.run import run_job
 from airflow_provider.runtime.errors import CheckpointError, ConfigError
 from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.queries.plan import source_names, stateful_operators
-from airflow_provider.runtime.restore import restore_job
 from airflow_provider.runtime.savepoints.source import job_source
 from airflow_provider.runtime.savepoints.take import take_savepoint
 from airflow_provider.runtime.savepoints.verify import verify_savepoint

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from streams import write_events
 
-from airflow_provider.runtime import attempt
+from airflow_provider.runtime.driver import attempt
 from airflow_provider.runtime.errors import EXIT_FATAL, FailureClass, RunFailedError
 
 pytestmark = pytest.mark.spark

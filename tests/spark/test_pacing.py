@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from streams import START, Place, read_with_pandas, write_events
 
-from airflow_provider.runtime.driver import run_job
+from airflow_provider.runtime.driver.run import run_job
 from airflow_provider.runtime.errors import RunCancelledError
 from airflow_provider.runtime.jobdir.epochs import EpochRecords
 from airflow_provider.runtime.storage.open import open_storage

@@ -16,6 +16,7 @@ import pytest
 from driving import CLOCK, Driver
 from streams import START, Place, Rows, read_with_pandas, windows_of, write_events
 
+from airflow_provider.runtime.driver.restore_job import restore_job
 from airflow_provider.runtime.errors import (
     ConfigError,
     JobDrainedError,
@@ -30,7 +31,6 @@ from airflow_provider.runtime.failures.restart_strategy import FixedDelay
 from airflow_provider.runtime.jobdir.end_of_input import drain_intent
 from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.jobdir.run_records import AttemptRecord
-from airflow_provider.runtime.restore import restore_job
 from airflow_provider.runtime.savepoints.catalog import Savepoint, find_savepoints
 from airflow_provider.runtime.savepoints.source import job_source
 from airflow_provider.runtime.savepoints.take import take_savepoint

@@ -9,8 +9,8 @@ from streams import Place, Rows, plain, read_with_pandas, windows_of, write_even
 
 from airflow_provider.runtime import failpoints
 from airflow_provider.runtime.clock import SystemClock
+from airflow_provider.runtime.driver.restore_job import restore_job, rewind_job
 from airflow_provider.runtime.errors import EXIT_FATAL, TakeBackError
-from airflow_provider.runtime.restore import restore_job, rewind_job
 from airflow_provider.runtime.savepoints.source import job_source
 from airflow_provider.runtime.savepoints.take import take_savepoint
 from tests.crash.drivers import Drivers

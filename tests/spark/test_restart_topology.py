@@ -14,12 +14,12 @@ from streams import START, Place, read_with_pandas, windows_of, write_events
 
 from airflow_provider.runtime.cli import main
 from airflow_provider.runtime.clock import SystemClock
-from airflow_provider.runtime.driver import run_job
+from airflow_provider.runtime.driver.restore_job import restore_job
+from airflow_provider.runtime.driver.run import run_job
 from airflow_provider.runtime.errors import ConfigError, RunCancelledError
 from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.jobdir.verify_final import verify_final
 from airflow_provider.runtime.queries.query import QueryDefinition
-from airflow_provider.runtime.restore import restore_job
 from airflow_provider.runtime.savepoints.source import job_source
 from airflow_provider.runtime.savepoints.take import take_savepoint
 from airflow_provider.runtime.storage.open import open_storage

@@ -20,8 +20,8 @@ from streams import (
     write_events,
 )
 
+from airflow_provider.runtime.driver.restore_job import restore_job
 from airflow_provider.runtime.errors import ConfigError
-from airflow_provider.runtime.restore import restore_job
 from airflow_provider.runtime.savepoints.verify import verify_savepoint
 from airflow_provider.runtime.state import StateReader, open_state
 from airflow_provider.runtime.state.modifying import rewrite_savepoint

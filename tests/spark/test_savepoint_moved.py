@@ -11,7 +11,7 @@ import pytest
 from streams import START, Event, Place, Rows, plain, read_with_duckdb, windows_of, write_events
 
 from airflow_provider.runtime.clock import SystemClock
-from airflow_provider.runtime.driver import run_job
+from airflow_provider.runtime.driver.run import run_job
 from airflow_provider.runtime.savepoints.catalog import open_savepoint
 from airflow_provider.runtime.savepoints.source import job_source
 from airflow_provider.runtime.savepoints.take import take_savepoint

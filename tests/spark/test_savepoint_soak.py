@@ -22,7 +22,7 @@ from streams import START, Event, Place, Rows, plain, read_with_duckdb, windows_
 from airflow_provider.runtime.checkpoint.drain_step import LogPosition
 from airflow_provider.runtime.checkpoint.logs import CheckpointLogs
 from airflow_provider.runtime.clock import SystemClock
-from airflow_provider.runtime.driver import run_job
+from airflow_provider.runtime.driver.run import run_job
 from airflow_provider.runtime.errors import RunCancelledError
 from airflow_provider.runtime.savepoints.catalog import Savepoint
 from airflow_provider.runtime.savepoints.source import job_source

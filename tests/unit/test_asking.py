@@ -10,7 +10,9 @@ import pytest
 
 from airflow_provider.runtime.checkpoint.drain_step import MAX_WATERMARK_MS
 from airflow_provider.runtime.clock import to_iso
-from airflow_provider.runtime.driver import run_job
+from airflow_provider.runtime.driver.execution_mode import Plan, resolve
+from airflow_provider.runtime.driver.lifecycle.events import AtEnd
+from airflow_provider.runtime.driver.run import run_job
 from airflow_provider.runtime.errors import (
     EXIT_USAGE,
     CheckpointError,
@@ -28,8 +30,6 @@ from airflow_provider.runtime.jobdir.resolve_run import (
 )
 from airflow_provider.runtime.jobdir.run_records import CANCELLED, FAILED
 from airflow_provider.runtime.jobdir.run_spec import Ask
-from airflow_provider.runtime.lifecycle.words import AtEnd
-from airflow_provider.runtime.modes import Plan, resolve
 from tests.unit.jobs import NOW as NOW_TEXT
 from tests.unit.jobs import HandMadeJob, a_run, an_attempt
 from tests.unit.support import FakeClock

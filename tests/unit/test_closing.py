@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from airflow_provider.runtime.closing import close_quietly
+from airflow_provider.runtime.driver.open_queries import close_quietly
 from airflow_provider.runtime.host import identify
 from airflow_provider.runtime.jobdir.lease import LeaseObserver, Liveness
 from airflow_provider.runtime.jobdir.lease_records import has_ended

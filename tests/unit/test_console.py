@@ -11,10 +11,10 @@ from rich.console import Console
 
 from airflow_provider.runtime.checkpoint.topology import OperatorShape, Topology
 from airflow_provider.runtime.console import _table, live_progress
+from airflow_provider.runtime.driver.lifecycle.events import AtEnd, QueryPhase
+from airflow_provider.runtime.driver.lifecycle.machine import Lifecycle
+from airflow_provider.runtime.driver.progress import ProgressMeter
 from airflow_provider.runtime.jobdir.run_records import ProgressRecord
-from airflow_provider.runtime.lifecycle.machine import Lifecycle
-from airflow_provider.runtime.lifecycle.words import AtEnd, QueryPhase
-from airflow_provider.runtime.progress import ProgressMeter
 from airflow_provider.runtime.storage.local import LocalStorage
 from tests.unit.counting import CountingStorage
 from tests.unit.jobs import a_progress

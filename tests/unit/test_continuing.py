@@ -11,6 +11,8 @@ from types import SimpleNamespace
 import pytest
 
 from airflow_provider.runtime.checkpoint.topology import OperatorShape, Topology
+from airflow_provider.runtime.driver.initial_state import StartingPoint
+from airflow_provider.runtime.driver.restore_job import restore_job
 from airflow_provider.runtime.errors import (
     CheckpointError,
     ConfigError,
@@ -27,8 +29,6 @@ from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.jobdir.run_records import FINISHED, SUSPENDED, RewoundRecord
 from airflow_provider.runtime.jobdir.topology_record import kept_topology, put_topology
 from airflow_provider.runtime.jobdir.verify_final import verify_final
-from airflow_provider.runtime.restore import restore_job
-from airflow_provider.runtime.savepoint.starting import StartingPoint
 from airflow_provider.runtime.savepoints.catalog import open_savepoint
 from airflow_provider.runtime.savepoints.restore import begin_restore, finish_restore
 from airflow_provider.runtime.savepoints.restore_log import Restores

@@ -7,8 +7,8 @@ import shutil
 
 import pytest
 
+from airflow_provider.runtime.driver.final_checkpoint import check_agrees
 from airflow_provider.runtime.errors import EXIT_FATAL, CheckpointError
-from airflow_provider.runtime.final import check_agrees
 from airflow_provider.runtime.jobdir.epochs import EpochRecords, HistoryRecord
 from airflow_provider.runtime.jobdir.run_records import FINISHED, SUSPENDED
 from airflow_provider.runtime.jobdir.verify_final import verify_final

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from airflow_provider.runtime.checkpoint.topology import OperatorShape, Topology
-from airflow_provider.runtime.savepoint.fitting import Declared, Kept, find_misfits
+from airflow_provider.runtime.driver.compatibility import Declared, Kept, find_misfits
 
 COUNT, DEDUPE = OperatorShape(0, "stateStoreSave", ("in",)), OperatorShape(0, "dedupe", ("in",))
 COUNTED = Topology(("in",), (COUNT,))

@@ -7,9 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from airflow_provider.runtime.checkpoint.drain_step import DrainStep
-from airflow_provider.runtime.errors import Failure, FailureClass, IllegalTransitionError
-from airflow_provider.runtime.lifecycle.machine import Lifecycle
-from airflow_provider.runtime.lifecycle.words import (
+from airflow_provider.runtime.driver.lifecycle.events import (
     AtEnd,
     CallFinish,
     CancelRequested,
@@ -42,6 +40,8 @@ from airflow_provider.runtime.lifecycle.words import (
     StoreDrainIntent,
     TakeSavepoint,
 )
+from airflow_provider.runtime.driver.lifecycle.machine import Lifecycle
+from airflow_provider.runtime.errors import Failure, FailureClass, IllegalTransitionError
 from airflow_provider.runtime.queries.start_mode import Run
 
 BROKEN = Failure(FailureClass.RECOVERABLE, "disk on fire", "OSError", "q1", "host")

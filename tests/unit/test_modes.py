@@ -6,9 +6,14 @@ import types
 
 import pytest
 
+from airflow_provider.runtime.driver.execution_mode import (
+    Plan,
+    check_batch,
+    find_objections,
+    wanted_mode,
+)
+from airflow_provider.runtime.driver.lifecycle.events import AtEnd
 from airflow_provider.runtime.errors import EXIT_USAGE, ConfigError
-from airflow_provider.runtime.lifecycle.words import AtEnd
-from airflow_provider.runtime.modes import Plan, check_batch, find_objections, wanted_mode
 from airflow_provider.runtime.queries.query import QueryDefinition
 from airflow_provider.runtime.queries.source import SourceDefinition
 from airflow_provider.runtime.sinks.files import files

@@ -8,8 +8,10 @@ from unittest.mock import Mock
 
 import pytest
 
-from airflow_provider.runtime import restore as restore_module
 from airflow_provider.runtime.checkpoint.topology import Topology
+from airflow_provider.runtime.driver import restore_job as restore_module
+from airflow_provider.runtime.driver.initial_state import StartingPoint
+from airflow_provider.runtime.driver.restore_job import restore_job
 from airflow_provider.runtime.errors import (
     CheckpointError,
     ConfigError,
@@ -21,8 +23,6 @@ from airflow_provider.runtime.errors import (
 from airflow_provider.runtime.jobdir.checkpoint_places import left_places
 from airflow_provider.runtime.jobdir.layout import JobDirectory, RunDirectory
 from airflow_provider.runtime.jobdir.resolve_run import check_not_rewound
-from airflow_provider.runtime.restore import restore_job
-from airflow_provider.runtime.savepoint.starting import StartingPoint
 from airflow_provider.runtime.savepoints import restore, take
 from airflow_provider.runtime.savepoints.catalog import open_savepoint
 from airflow_provider.runtime.savepoints.restore import begin_restore, finish_restore

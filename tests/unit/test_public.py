@@ -64,7 +64,7 @@ def test_importing_the_package_is_cheap(module):
     [
         "airflow_provider.runtime.queries.context",
         "airflow_provider.runtime.cli",
-        "airflow_provider.runtime.driver",
+        "airflow_provider.runtime.driver.run",
         "airflow_provider.runtime.sinks.files",
         "airflow_provider.runtime.watching",
     ],
@@ -99,7 +99,7 @@ def test_the_lifecycle_loads_nothing():
     """
     The pure state machine needs no filesystem and no Spark.
     """
-    assert set() == loaded_by("airflow_provider.runtime.lifecycle")
+    assert set() == loaded_by("airflow_provider.runtime.driver.lifecycle")
 
 
 @pytest.fixture(scope="module")

@@ -6,10 +6,10 @@ import datetime as dt
 
 import pytest
 
+from airflow_provider.runtime.driver.records import end_attempt
 from airflow_provider.runtime.errors import Failure, FailureClass
 from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.jobdir.run_records import FAILED, FINISHED
-from airflow_provider.runtime.recording import end_attempt
 from airflow_provider.runtime.storage.local import LocalStorage
 from tests.unit.jobs import an_attempt
 

@@ -6,6 +6,8 @@ import dataclasses
 
 import pytest
 
+from airflow_provider.runtime.driver.lifecycle.events import CancelRequested, JobPhase
+from airflow_provider.runtime.driver.stop_requests import StopDesk
 from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.jobdir.requests import (
@@ -19,8 +21,6 @@ from airflow_provider.runtime.jobdir.requests import (
     reply,
 )
 from airflow_provider.runtime.jobdir.run_records import RequestRecord
-from airflow_provider.runtime.lifecycle.words import CancelRequested, JobPhase
-from airflow_provider.runtime.stopping.desk import StopDesk
 from tests.unit.counting import CountingStorage
 
 

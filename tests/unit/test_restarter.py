@@ -9,14 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from airflow_provider.runtime.errors import ConfigError, Failure, FailureClass
-from airflow_provider.runtime.failures.classify import classify
-from airflow_provider.runtime.failures.failover_region import Edge, Failover
-from airflow_provider.runtime.failures.restart_strategy import ExponentialDelay, FixedDelay
-from airflow_provider.runtime.jobdir.layout import JobDirectory
-from airflow_provider.runtime.jobdir.run_spec import Ask
-from airflow_provider.runtime.lifecycle.machine import Lifecycle
-from airflow_provider.runtime.lifecycle.words import (
+from airflow_provider.runtime.driver.lifecycle.events import (
     AtEnd,
     Failed,
     QueryEnded,
@@ -25,7 +18,14 @@ from airflow_provider.runtime.lifecycle.words import (
     Stop,
     StopRequested,
 )
-from airflow_provider.runtime.restarting.restarter import Restarter, edges_of
+from airflow_provider.runtime.driver.lifecycle.machine import Lifecycle
+from airflow_provider.runtime.driver.restarts import Restarter, edges_of
+from airflow_provider.runtime.errors import ConfigError, Failure, FailureClass
+from airflow_provider.runtime.failures.classify import classify
+from airflow_provider.runtime.failures.failover_region import Edge, Failover
+from airflow_provider.runtime.failures.restart_strategy import ExponentialDelay, FixedDelay
+from airflow_provider.runtime.jobdir.layout import JobDirectory
+from airflow_provider.runtime.jobdir.run_spec import Ask
 from airflow_provider.runtime.storage.local import LocalStorage
 from tests.unit.jobs import an_attempt
 from tests.unit.recorded_failures import recorded

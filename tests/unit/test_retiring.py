@@ -6,13 +6,13 @@ import dataclasses
 
 import pytest
 
+from airflow_provider.runtime.driver.records import begin_attempt
 from airflow_provider.runtime.jobdir import expiry
 from airflow_provider.runtime.jobdir.expiry import RetiredRecord, retire_old
 from airflow_provider.runtime.jobdir.lease_records import has_ended, newest_token
 from airflow_provider.runtime.jobdir.requests import pending_requests, put_cancel, reply
 from airflow_provider.runtime.jobdir.run_records import RewoundRecord
 from airflow_provider.runtime.jobdir.runs import recent_runs
-from airflow_provider.runtime.recording import begin_attempt
 from tests.unit.ended import Ended
 from tests.unit.jobs import NOW, HandMadeJob, a_progress, an_attempt
 

@@ -8,8 +8,9 @@ from unittest.mock import Mock
 
 import pytest
 
-from airflow_provider.runtime import restore
 from airflow_provider.runtime.clock import to_iso
+from airflow_provider.runtime.driver import restore_job as restore_job_module
+from airflow_provider.runtime.driver.restore_job import restore_job, rewind_job
 from airflow_provider.runtime.errors import (
     CheckpointError,
     SavepointBusyError,
@@ -22,7 +23,6 @@ from airflow_provider.runtime.jobdir.end_of_input import DrainIntent, draining_r
 from airflow_provider.runtime.jobdir.epochs import EpochRecords, HistoryRecord
 from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.jobdir.resolve_run import check_not_drained
-from airflow_provider.runtime.restore import restore_job, rewind_job
 from airflow_provider.runtime.savepoints import rewind as rewind_module
 from airflow_provider.runtime.savepoints.claims import ClaimRecord
 from airflow_provider.runtime.savepoints.restore import begin_restore, finish_restore
@@ -462,8 +462,8 @@ def test_every_epoch_of_a_replayable_run_keeps_its_record(job, sink, monkeypatch
 def undo(job, monkeypatch):
     """Return what undoes a run as the command does, with what the job's function would declare."""
     query = SimpleNamespace(name="q", sinks=job.sinks, native=None)
-    monkeypatch.setattr(restore, "_declare", lambda *_: [query])
-    monkeypatch.setattr(restore, "using_spark", lambda *_: contextlib.nullcontext())
+    monkeypatch.setattr(restore_job_module, "_declare", lambda *_: [query])
+    monkeypatch.setattr(restore_job_module, "using_spark", lambda *_: contextlib.nullcontext())
 
     def call(run_id: str, **how) -> list[str]:
         return [str(run) for run in rewind_job(job.storage.url, run_id, clock=job.clock, **how)]

@@ -7,6 +7,7 @@ import json
 import pytest
 
 from airflow_provider.runtime import cli, cli_status
+from airflow_provider.runtime.driver.prepare import check_before_spark
 from airflow_provider.runtime.errors import ConfigError, UnknownJobError
 from airflow_provider.runtime.jobdir.lease import LeaseObserver
 from airflow_provider.runtime.jobdir.lease_records import newest_token
@@ -18,7 +19,6 @@ from airflow_provider.runtime.jobdir.runs import (
     recent_runs,
     runs_newest_first,
 )
-from airflow_provider.runtime.preparing import check_before_spark
 from airflow_provider.runtime.savepoints.rewind import replayable_runs, runs_since
 from airflow_provider.runtime.watching import RunWatcher
 from tests.unit.counting import CountingStorage

@@ -14,6 +14,7 @@ import pytest
 
 from airflow_provider.runtime import failpoints
 from airflow_provider.runtime.clock import to_iso
+from airflow_provider.runtime.driver.restore_job import restore_job
 from airflow_provider.runtime.errors import (
     CheckpointError,
     ConfigError,
@@ -22,7 +23,6 @@ from airflow_provider.runtime.errors import (
     UnknownJobError,
 )
 from airflow_provider.runtime.host import ProcessIdentity
-from airflow_provider.runtime.restore import restore_job
 from airflow_provider.runtime.savepoints.catalog import Savepoint, find_savepoints, open_savepoint
 from airflow_provider.runtime.savepoints.claims import ReaderRecord, claim, is_held
 from airflow_provider.runtime.savepoints.hold import held_savepoint

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from airflow_provider.runtime import cli
+from airflow_provider.runtime.driver.restore_job import restore_job
 from airflow_provider.runtime.errors import EXIT_OK, ConfigError
 from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.jobdir.run_records import JobRecord
-from airflow_provider.runtime.restore import restore_job
 from airflow_provider.runtime.savepoints.catalog import Savepoint, find_savepoints
 from airflow_provider.runtime.savepoints.claims import claim
 from airflow_provider.runtime.savepoints.record import SERIES

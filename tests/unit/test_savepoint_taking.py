@@ -8,6 +8,7 @@ import shutil
 import pytest
 
 from airflow_provider.runtime.checkpoint.drain_step import MAX_WATERMARK_MS
+from airflow_provider.runtime.driver.restore_job import restore_job
 from airflow_provider.runtime.errors import (
     CheckpointError,
     ConfigError,
@@ -17,7 +18,6 @@ from airflow_provider.runtime.errors import (
 )
 from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.jobdir.run_records import JobRecord
-from airflow_provider.runtime.restore import restore_job
 from airflow_provider.runtime.savepoints.catalog import find_savepoints, open_savepoint
 from airflow_provider.runtime.savepoints.restore_log import Restores
 from airflow_provider.runtime.savepoints.retention import dispose

@@ -14,14 +14,14 @@ from pathlib import Path
 import pytest
 
 from airflow_provider.runtime.clock import SystemClock
+from airflow_provider.runtime.driver.lifecycle.events import CancelRequested, JobPhase
+from airflow_provider.runtime.driver.stop_requests import StopDesk
 from airflow_provider.runtime.errors import LeaseLostError
 from airflow_provider.runtime.host import ProcessIdentity, identify_this
 from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.jobdir.lease import LeaseObserver, Liveness, acquire_lease
 from airflow_provider.runtime.jobdir.requests import put_cancel, read_reply
-from airflow_provider.runtime.lifecycle.words import CancelRequested, JobPhase
 from airflow_provider.runtime.retry import Patience
-from airflow_provider.runtime.stopping.desk import StopDesk
 from airflow_provider.runtime.watching import RunWatcher
 from tests.unit.jobs import a_submission
 from tests.unit.small_driver import TIMEOUT_S as SHORT_S

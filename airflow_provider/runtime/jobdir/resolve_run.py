@@ -7,13 +7,13 @@ import uuid
 from typing import TYPE_CHECKING
 
 from airflow_provider.runtime.clock import from_iso, to_iso
+from airflow_provider.runtime.driver.lifecycle.events import AtEnd
 from airflow_provider.runtime.errors import ConfigError, JobDrainedError
 from airflow_provider.runtime.jobdir.batch_commit import committed_batch_run
 from airflow_provider.runtime.jobdir.end_of_input import check_drains_intended, draining_run
 from airflow_provider.runtime.jobdir.requests import has_agreed_to_leave
 from airflow_provider.runtime.jobdir.run_records import FINISHED, RunRecord
 from airflow_provider.runtime.jobdir.runs import recent_runs
-from airflow_provider.runtime.lifecycle.words import AtEnd
 
 if TYPE_CHECKING:
     import datetime as dt

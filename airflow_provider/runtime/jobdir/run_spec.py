@@ -7,10 +7,10 @@ import os
 from typing import TYPE_CHECKING, Final
 
 from airflow_provider.runtime.clock import from_iso, parse_duration
+from airflow_provider.runtime.driver.lifecycle.events import AtEnd
 from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.failures.failover_region import Failover
 from airflow_provider.runtime.failures.overrides import Marks
-from airflow_provider.runtime.lifecycle.words import AtEnd
 from airflow_provider.runtime.names import check_name
 
 if TYPE_CHECKING:

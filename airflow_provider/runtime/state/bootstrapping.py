@@ -38,13 +38,13 @@ from airflow_provider.runtime.bootstraps import (
 )
 from airflow_provider.runtime.checkpoint.offsets import reset_positions
 from airflow_provider.runtime.clock import Clock, SystemClock, to_iso
-from airflow_provider.runtime.driver import run_job
+from airflow_provider.runtime.driver.prepare import check_before_cleanup, declare_in
+from airflow_provider.runtime.driver.run import run_job
 from airflow_provider.runtime.errors import refusing
 from airflow_provider.runtime.jobdir.layout import JobDirectory, open_job_directory
 from airflow_provider.runtime.jobdir.run_records import STREAMING
 from airflow_provider.runtime.jobdir.run_spec import Ask
 from airflow_provider.runtime.jobdir.topology_record import kept_topology
-from airflow_provider.runtime.preparing import check_before_cleanup, declare_in
 from airflow_provider.runtime.queries.session import using_spark
 from airflow_provider.runtime.savepoints.source import job_source
 from airflow_provider.runtime.savepoints.take import take_savepoint
@@ -60,7 +60,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from airflow_provider.runtime.attempt import OnProgress
+    from airflow_provider.runtime.driver.attempt import OnProgress
     from airflow_provider.runtime.savepoints.catalog import Savepoint
 
 log = logging.getLogger(__name__)

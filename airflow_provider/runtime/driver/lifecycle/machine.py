@@ -30,8 +30,7 @@ import dataclasses
 from typing import TYPE_CHECKING, Final
 
 from airflow_provider.runtime.checkpoint.drain_step import DrainStep
-from airflow_provider.runtime.errors import IllegalTransitionError
-from airflow_provider.runtime.lifecycle.words import (
+from airflow_provider.runtime.driver.lifecycle.events import (
     AtEnd,
     CallFinish,
     CancelRequested,
@@ -66,6 +65,7 @@ from airflow_provider.runtime.lifecycle.words import (
     StoreDrainIntent,
     TakeSavepoint,
 )
+from airflow_provider.runtime.errors import IllegalTransitionError
 from airflow_provider.runtime.queries.start_mode import Run
 
 if TYPE_CHECKING:

@@ -10,9 +10,9 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Final
 
+from airflow_provider.runtime.driver.lifecycle.events import AtEnd
 from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.jobdir.run_records import STREAMING
-from airflow_provider.runtime.lifecycle.words import AtEnd
 from airflow_provider.runtime.queries.query import upstream_of
 
 if TYPE_CHECKING:

@@ -25,11 +25,11 @@ from airflow_provider.runtime.jobdir.run_records import BATCH, AttemptRecord, Ba
 if TYPE_CHECKING:
     import datetime as dt
 
+    from airflow_provider.runtime.driver.prepare import DeclaredJob
     from airflow_provider.runtime.errors import Failure
     from airflow_provider.runtime.failures.overrides import Marks
     from airflow_provider.runtime.jobdir.layout import JobDirectory, RunDirectory
     from airflow_provider.runtime.jobdir.run_spec import Ask
-    from airflow_provider.runtime.preparing import DeclaredJob
     from airflow_provider.runtime.queries.batch import BatchQuery
     from airflow_provider.runtime.queries.streaming import RunningQuery
 

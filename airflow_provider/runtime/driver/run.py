@@ -5,8 +5,9 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING
 
-from airflow_provider.runtime.attempt import Attempt, OnProgress
 from airflow_provider.runtime.clock import Clock, SystemClock
+from airflow_provider.runtime.driver.attempt import Attempt, OnProgress
+from airflow_provider.runtime.driver.prepare import check_before_spark, declare_job
 from airflow_provider.runtime.jobdir.layout import open_job_directory
 from airflow_provider.runtime.jobdir.resolve_run import (
     as_begun,
@@ -15,7 +16,6 @@ from airflow_provider.runtime.jobdir.resolve_run import (
     choose_run,
 )
 from airflow_provider.runtime.jobdir.verify_final import verify_final
-from airflow_provider.runtime.preparing import check_before_spark, declare_job
 from airflow_provider.runtime.queries.session import using_spark
 
 if TYPE_CHECKING:

@@ -6,6 +6,7 @@ import uuid
 from typing import TYPE_CHECKING
 
 from airflow_provider.runtime.clock import Clock, SystemClock
+from airflow_provider.runtime.driver.prepare import check_before_cleanup, declare_in
 from airflow_provider.runtime.host import identify_this
 from airflow_provider.runtime.jobdir.batch_commit import commit_log_of
 from airflow_provider.runtime.jobdir.end_of_input import drain_intent, draining_run
@@ -14,7 +15,6 @@ from airflow_provider.runtime.jobdir.lease import Lease, acquire_lease
 from airflow_provider.runtime.jobdir.run_records import BATCH
 from airflow_provider.runtime.jobdir.run_spec import Ask
 from airflow_provider.runtime.jobdir.runs import last_run
-from airflow_provider.runtime.preparing import check_before_cleanup, declare_in
 from airflow_provider.runtime.queries.session import jvm_pid, using_spark
 from airflow_provider.runtime.savepoints.restore_log import guard_restores
 from airflow_provider.runtime.sinks.committer import EpochCommitter
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
+    from airflow_provider.runtime.driver.prepare import DeclaredJob
     from airflow_provider.runtime.jobdir.layout import JobDirectory
     from airflow_provider.runtime.jobdir.run_records import RunRecord
-    from airflow_provider.runtime.preparing import DeclaredJob
 
 
 def clean_up(

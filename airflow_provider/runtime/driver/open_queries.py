@@ -7,6 +7,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from airflow_provider.runtime.checkpoint.logs import CheckpointLogs
+from airflow_provider.runtime.driver.initial_state import StartingPoint
 from airflow_provider.runtime.jobdir.batch_commit import commit_log_of
 from airflow_provider.runtime.jobdir.end_of_input import sources_end
 from airflow_provider.runtime.jobdir.expiry import retire_old
@@ -18,24 +19,25 @@ from airflow_provider.runtime.queries.rate_limiter import pacemaker_for
 from airflow_provider.runtime.queries.spark_repartition import spark_repartition
 from airflow_provider.runtime.queries.streaming import RunningQuery
 from airflow_provider.runtime.queries.watermarks import event_times_of
-from airflow_provider.runtime.savepoint.starting import StartingPoint
 from airflow_provider.runtime.savepoints.rewind import begin_rewindable, forget_older
 from airflow_provider.runtime.sinks.committer import EpochCommitter
 from airflow_provider.runtime.sinks.native import NativeEpochs
 from airflow_provider.runtime.storage.open import spark_url
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from airflow_provider.runtime.checkpoint.logs import CommitLog
     from airflow_provider.runtime.clock import Clock
+    from airflow_provider.runtime.driver.prepare import DeclaredJob
     from airflow_provider.runtime.jobdir.end_of_input import DrainIntent
     from airflow_provider.runtime.jobdir.layout import JobDirectory, RunDirectory
     from airflow_provider.runtime.jobdir.lease import Lease
     from airflow_provider.runtime.jobdir.run_records import RunRecord
     from airflow_provider.runtime.jobdir.run_spec import Ask
-    from airflow_provider.runtime.preparing import DeclaredJob
+    from airflow_provider.runtime.queries.context import JobContext
     from airflow_provider.runtime.queries.query import QueryDefinition
+
 
 log = logging.getLogger(__name__)
 
@@ -170,3 +172,21 @@ class Opener:
         if self.job.plan.until == "stopped":
             return []  # it has no end, so its records would be without number
         return [*self.replayable, *([self.run.run_id] if query.bounded else [])]
+
+
+def close_quietly(
+    queries: Iterable[RunningQuery | BatchQuery], context: JobContext, lease: Lease
+) -> None:
+    """Stop the queries and call the job's ``close()`` callbacks, whatever they raise.
+
+    A query that could not be stopped may still commit a batch, so the release of the lease will not
+    say that this driver has certainly ended.
+    """
+    for query in queries:
+        try:
+            query.stop()
+        except Exception as reason:  # noqa: BLE001 - the JVM may be gone
+            log.warning("query=%s could not be stopped: %s", query.name, reason)
+            lease.doubt()
+    for error in context.close():
+        log.warning("run=%s an on_close callback failed", context.run_id, exc_info=error)

@@ -8,6 +8,8 @@ import uuid
 from typing import TYPE_CHECKING
 
 from airflow_provider.runtime.clock import Clock, SystemClock, to_iso
+from airflow_provider.runtime.driver.initial_state import match_queries
+from airflow_provider.runtime.driver.prepare import declare_in
 from airflow_provider.runtime.errors import ConfigError, TakeBackError, refusing
 from airflow_provider.runtime.host import identify_this
 from airflow_provider.runtime.jobdir.layout import open_job_directory
@@ -16,10 +18,8 @@ from airflow_provider.runtime.jobdir.run_records import JobRecord, RewoundRecord
 from airflow_provider.runtime.jobdir.run_spec import Ask, check_partitions
 from airflow_provider.runtime.jobdir.runs import last_run
 from airflow_provider.runtime.names import derive_run_id
-from airflow_provider.runtime.preparing import declare_in
 from airflow_provider.runtime.queries.session import jvm_pid, using_spark
 from airflow_provider.runtime.queries.spark_repartition import spark_repartition
-from airflow_provider.runtime.savepoint.starting import match_queries
 from airflow_provider.runtime.savepoints.catalog import open_savepoint
 from airflow_provider.runtime.savepoints.hold import held_savepoint
 from airflow_provider.runtime.savepoints.record import MANIFEST

@@ -4,8 +4,7 @@ No I/O, no clock, no Spark. The driver feeds events and carries out instructions
 order; what an instruction brings about comes back as an event.
 """
 
-from airflow_provider.runtime.lifecycle.machine import Lifecycle
-from airflow_provider.runtime.lifecycle.words import (
+from airflow_provider.runtime.driver.lifecycle.events import (
     AtEnd,
     CallFinish,
     CancelRequested,
@@ -40,6 +39,7 @@ from airflow_provider.runtime.lifecycle.words import (
     StoreDrainIntent,
     TakeSavepoint,
 )
+from airflow_provider.runtime.driver.lifecycle.machine import Lifecycle
 from airflow_provider.runtime.queries.start_mode import Run
 
 __all__ = [

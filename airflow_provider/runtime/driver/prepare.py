@@ -8,6 +8,13 @@ import sys
 from typing import TYPE_CHECKING
 
 from airflow_provider.runtime.checkpoint.logs import CheckpointLogs
+from airflow_provider.runtime.driver.execution_mode import (
+    Plan,
+    check_batch,
+    find_objections,
+    resolve,
+    wanted_mode,
+)
 from airflow_provider.runtime.entry_point import check_entry_file, is_entry_file, load_entry
 from airflow_provider.runtime.errors import (
     ConfigError,
@@ -18,7 +25,6 @@ from airflow_provider.runtime.jobdir.end_of_input import sources_end
 from airflow_provider.runtime.jobdir.lease import settle_free
 from airflow_provider.runtime.jobdir.resolve_run import check_not_drained, check_not_over
 from airflow_provider.runtime.jobdir.run_records import BATCH, STREAMING
-from airflow_provider.runtime.modes import Plan, check_batch, find_objections, resolve, wanted_mode
 from airflow_provider.runtime.queries.context import JobContext
 from airflow_provider.runtime.queries.finished_sources import Declare, bind, check_sources
 from airflow_provider.runtime.queries.session import job_session

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider.runtime.checkpoint.finished import marks_of
 from airflow_provider.runtime.clock import Clock, Due, to_iso
+from airflow_provider.runtime.driver.lifecycle.events import QueryPhase
 from airflow_provider.runtime.health import REPORT_S
 from airflow_provider.runtime.jobdir.end_of_input import ended_sources
 from airflow_provider.runtime.jobdir.late_rows import LateWarnings, late_rows_of, total_of
@@ -15,13 +16,12 @@ from airflow_provider.runtime.jobdir.run_records import (
     ProgressRecord,
 )
 from airflow_provider.runtime.jobdir.watermark_markers import is_marker
-from airflow_provider.runtime.lifecycle.words import QueryPhase
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from airflow_provider.runtime.checkpoint.finished import Marks
-    from airflow_provider.runtime.lifecycle.machine import Lifecycle
+    from airflow_provider.runtime.driver.lifecycle.machine import Lifecycle
     from airflow_provider.runtime.queries.batch import BatchQuery
     from airflow_provider.runtime.queries.query import QueryDefinition
     from airflow_provider.runtime.queries.streaming import RunningQuery

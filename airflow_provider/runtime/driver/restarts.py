@@ -7,21 +7,26 @@ import logging
 import random
 from typing import TYPE_CHECKING, Final
 
+from airflow_provider.runtime.driver.lifecycle.events import (
+    Failed,
+    JobPhase,
+    QueryFailed,
+    QueryPhase,
+)
 from airflow_provider.runtime.failures.failover_region import Edge, failover_scope
 from airflow_provider.runtime.failures.restart_strategy import RestartState, default_restart
-from airflow_provider.runtime.lifecycle.words import Failed, JobPhase, QueryFailed, QueryPhase
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
 
     from airflow_provider.runtime.clock import Clock
+    from airflow_provider.runtime.driver.lifecycle.machine import Lifecycle
+    from airflow_provider.runtime.driver.prepare import DeclaredJob
     from airflow_provider.runtime.errors import Failure
     from airflow_provider.runtime.failures.failover_region import FailoverScope
     from airflow_provider.runtime.jobdir.layout import RunDirectory
     from airflow_provider.runtime.jobdir.run_records import AttemptRecord
     from airflow_provider.runtime.jobdir.run_spec import Ask
-    from airflow_provider.runtime.lifecycle.machine import Lifecycle
-    from airflow_provider.runtime.preparing import DeclaredJob
     from airflow_provider.runtime.queries.batch import BatchQuery
     from airflow_provider.runtime.queries.query import QueryDefinition
     from airflow_provider.runtime.queries.streaming import RunningQuery

@@ -12,16 +12,35 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Final
 
-from airflow_provider.runtime import failpoints, lifecycle
+from airflow_provider.runtime import failpoints
 from airflow_provider.runtime.clock import Clock, Due, to_iso
-from airflow_provider.runtime.closing import close_quietly
+from airflow_provider.runtime.driver import lifecycle
+from airflow_provider.runtime.driver.final_checkpoint import check_agrees, final_of
+from airflow_provider.runtime.driver.open_queries import (
+    Opener,
+    close_quietly,
+    save_start,
+    starting_point,
+)
+from airflow_provider.runtime.driver.progress import ProgressMeter
+from airflow_provider.runtime.driver.records import (
+    asked_record,
+    begin_attempt,
+    end_attempt,
+    failure_of,
+    plan_drain,
+    record_batch_commit,
+    record_end_of_data,
+    record_end_of_sources,
+)
+from airflow_provider.runtime.driver.restarts import Restarter
+from airflow_provider.runtime.driver.stop_requests import StopDesk
 from airflow_provider.runtime.errors import (
     LeaseLostError,
     RunCancelledError,
     RunFailedError,
     SparkStreamError,
 )
-from airflow_provider.runtime.final import check_agrees
 from airflow_provider.runtime.host import identify_this
 from airflow_provider.runtime.jobdir.end_of_input import drain_intent
 from airflow_provider.runtime.jobdir.lease import LeaseObserver, acquire_lease
@@ -42,38 +61,23 @@ from airflow_provider.runtime.jobdir.run_records import (
 )
 from airflow_provider.runtime.jobdir.topology_record import keep_topology
 from airflow_provider.runtime.jobdir.verify_final import verify_final
-from airflow_provider.runtime.opening import Opener, save_start, starting_point
-from airflow_provider.runtime.progress import ProgressMeter
 from airflow_provider.runtime.queries.finished_sources import bind
 from airflow_provider.runtime.queries.flush import next_step_of
 from airflow_provider.runtime.queries.query import ending_alone, upstream_of
 from airflow_provider.runtime.queries.session import check_spark, jvm_pid
-from airflow_provider.runtime.recording import (
-    asked_record,
-    begin_attempt,
-    end_attempt,
-    failure_of,
-    plan_drain,
-    record_batch_commit,
-    record_end_of_data,
-    record_end_of_sources,
-)
-from airflow_provider.runtime.restarting.restarter import Restarter
 from airflow_provider.runtime.savepoints.catalog import open_savepoint
 from airflow_provider.runtime.savepoints.restore_log import guard_restores
 from airflow_provider.runtime.savepoints.rewind import Rewind, check_start, replayable_runs
-from airflow_provider.runtime.sealing import final_of
 from airflow_provider.runtime.sinks.protocol import Fence, OpenFence
-from airflow_provider.runtime.stopping.desk import StopDesk
 
 if TYPE_CHECKING:
     import threading
 
     from airflow_provider.runtime.checkpoint.drain_step import DrainStep
+    from airflow_provider.runtime.driver.prepare import DeclaredJob
     from airflow_provider.runtime.errors import Failure
     from airflow_provider.runtime.jobdir.layout import JobDirectory, RunDirectory
     from airflow_provider.runtime.jobdir.run_spec import Ask
-    from airflow_provider.runtime.preparing import DeclaredJob
     from airflow_provider.runtime.queries.batch import BatchQuery
     from airflow_provider.runtime.queries.streaming import RunningQuery
 

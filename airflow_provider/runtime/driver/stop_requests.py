@@ -20,6 +20,13 @@ from typing import TYPE_CHECKING
 
 from airflow_provider.runtime import failpoints
 from airflow_provider.runtime.clock import Clock, to_iso
+from airflow_provider.runtime.driver.lifecycle.events import (
+    AtEnd,
+    CancelRequested,
+    JobPhase,
+    Stop,
+    StopRequested,
+)
 from airflow_provider.runtime.errors import (
     EXIT_FATAL,
     EXIT_RETRY,
@@ -41,13 +48,6 @@ from airflow_provider.runtime.jobdir.requests import (
     reply,
 )
 from airflow_provider.runtime.jobdir.run_records import FINISHED, RequestRecord, StopRecord
-from airflow_provider.runtime.lifecycle.words import (
-    AtEnd,
-    CancelRequested,
-    JobPhase,
-    Stop,
-    StopRequested,
-)
 from airflow_provider.runtime.savepoints.catalog import open_savepoint
 from airflow_provider.runtime.savepoints.record import MANIFEST
 from airflow_provider.runtime.savepoints.source import job_source

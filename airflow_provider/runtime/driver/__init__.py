@@ -1,0 +1,1 @@
+"""The driver: one attempt at a run, from its preconditions to its final checkpoint."""

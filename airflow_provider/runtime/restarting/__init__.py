@@ -1,1 +1,0 @@
-"""When and what is started again after a failure."""
