@@ -57,6 +57,12 @@ test-fast: $(INSTALLED) ## The tests without Spark and Airflow: under one minute
 	$(BIN)/python -m pytest -m $(FAST) $(TWO) \
 		--ignore=tests/airflow --ignore=tests/crash $(ARGS)
 
+# Tracing takes time, which Hypothesis's profile `ci` does not limit.
+.PHONY: coverage
+coverage: $(INSTALLED) ## Branch coverage of the protocol by the fast tests; fails below its limit
+	$(BIN)/python -m pytest -q -m $(FAST) $(TWO) --ignore=tests/airflow --ignore=tests/crash \
+		--hypothesis-profile=ci --cov --cov-config=coverage-protocol.toml $(ARGS)
+
 .PHONY: soak
 soak: $(INSTALLED) ## The tests that run for long
 	$(BIN)/python -m pytest -m soak --timeout=0 $(ARGS)
