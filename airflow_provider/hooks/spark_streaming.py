@@ -17,8 +17,12 @@ from airflow.sdk.exceptions import AirflowNotFoundException
 
 from airflow_provider.hooks.following import LogFollower, log_folders
 from airflow_provider.hooks.packaging import application_path, token_conf
-from airflow_provider.runtime.bootstraps import BootstrapWatcher
 from airflow_provider.runtime.clock import Clock, SystemClock, to_iso
+from airflow_provider.runtime.control.bootstrap_request import BootstrapWatcher
+from airflow_provider.runtime.control.observer import RunWatcher, Verdict, driver_at_work
+from airflow_provider.runtime.control.stop import savepoint_address
+from airflow_provider.runtime.control.submit import submit_driver
+from airflow_provider.runtime.control.supervise import SupervisingWatcher, Supervision
 from airflow_provider.runtime.entry_point import check_entry_file, split_entry
 from airflow_provider.runtime.errors import ConfigError, UnsupportedStorageError
 from airflow_provider.runtime.host import check_classic, check_java
@@ -27,11 +31,7 @@ from airflow_provider.runtime.jobdir.requests import STOP, put_cancel, put_reque
 from airflow_provider.runtime.jobdir.submissions import SubmissionRecord
 from airflow_provider.runtime.jobdir.watches import WatchRecord, claim, is_newest
 from airflow_provider.runtime.packaging import runtime_zip
-from airflow_provider.runtime.stopping.calling import savepoint_address
 from airflow_provider.runtime.storage.open import open_storage
-from airflow_provider.runtime.submitting import submit_driver
-from airflow_provider.runtime.supervising import SupervisingWatcher, Supervision
-from airflow_provider.runtime.watching import RunWatcher, Verdict, driver_at_work
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -103,7 +103,7 @@ class SparkStreamingHook(BaseHook):
         bootstrap: Mapping[str, str] | None = None,
         supervision: Mapping[str, Any] | None = None,
     ) -> RunWatcher:
-        """Return a watcher of a run; see :mod:`airflow_provider.runtime.watching`.
+        """Return a watcher of a run; see :mod:`airflow_provider.runtime.control.observer`.
 
         Args:
             job_dir: URL of the job directory.
@@ -179,8 +179,8 @@ class SparkStreamingHook(BaseHook):
         Raises:
             ConfigError: see :meth:`check`; nothing was written.
 
-        Crash safety: the intent is stored first; :mod:`~airflow_provider.runtime.submitting` has
-        the table of what follows a crash after it.
+        Crash safety: the intent is stored first; :mod:`~.control.submit` has the table of what
+        follows a crash after it.
         """
         self.check(job_dir, entry, has_secrets=bool(secrets))
         storage = open_storage(job_dir)

@@ -12,22 +12,22 @@ from airflow_provider.hooks.spark_streaming import SparkStreamingHook
 from airflow_provider.operators.retrying import task_error
 from airflow_provider.operators.slicing import SlicedOperator
 from airflow_provider.runtime.clock import SystemClock
-from airflow_provider.runtime.entry_point import split_entry
-from airflow_provider.runtime.errors import CheckpointError, ConfigError
-from airflow_provider.runtime.jobdir.layout import JobDirectory
-from airflow_provider.runtime.jobdir.requests import is_leaving
-from airflow_provider.runtime.names import check_name, derive_run_id
-from airflow_provider.runtime.reconciling import ON_EXISTING, Action, Decision, reconcile
-from airflow_provider.runtime.retry import WORKER_TIMEOUT_S, Patience
-from airflow_provider.runtime.storage.open import local_path_of, open_storage
-from airflow_provider.runtime.submitting import revoke_unstarted
-from airflow_provider.runtime.watching import (
+from airflow_provider.runtime.control.observer import (
     Judgement,
     RunWatcher,
     Verdict,
     View,
     driver_at_work,
 )
+from airflow_provider.runtime.control.reconciler import ON_EXISTING, Action, Decision, reconcile
+from airflow_provider.runtime.control.submit import revoke_unstarted
+from airflow_provider.runtime.entry_point import split_entry
+from airflow_provider.runtime.errors import CheckpointError, ConfigError
+from airflow_provider.runtime.jobdir.layout import JobDirectory
+from airflow_provider.runtime.jobdir.requests import is_leaving
+from airflow_provider.runtime.names import check_name, derive_run_id
+from airflow_provider.runtime.retry import WORKER_TIMEOUT_S, Patience
+from airflow_provider.runtime.storage.open import local_path_of, open_storage
 from airflow_provider.triggers.looking import is_waiting
 from airflow_provider.triggers.spark_streaming import SparkStreamingTrigger
 

@@ -8,14 +8,14 @@ from airflow_provider.hooks.spark_streaming import BOOTSTRAP
 from airflow_provider.operators.driving import DriverOperator, check_choice, check_interval
 from airflow_provider.operators.secret_params import SecretParams
 from airflow_provider.operators.spark_savepoint import describe
-from airflow_provider.runtime.bootstraps import (
+from airflow_provider.runtime.clock import SystemClock
+from airflow_provider.runtime.control.bootstrap_request import (
     BootstrapAsk,
     BootstrapWatcher,
     check_not_begun,
     check_same,
     scratch_of,
 )
-from airflow_provider.runtime.clock import SystemClock
 from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.jobdir.run_spec import OUTPUTS, parse_interval
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from airflow_provider.hooks.spark_streaming import SparkStreamingHook
+    from airflow_provider.runtime.control.observer import RunWatcher
     from airflow_provider.runtime.jobdir.submissions import SubmissionRecord
-    from airflow_provider.runtime.watching import RunWatcher
 
 
 class SparkBootstrapOperator(DriverOperator):

@@ -8,9 +8,9 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from airflow_provider.operators.slicing import SlicedOperator
 from airflow_provider.runtime.clock import SystemClock, parse_duration
+from airflow_provider.runtime.control.stop import StopCall, request_stop, savepoint_address
 from airflow_provider.runtime.errors import ConfigError, StopError, StopNotYetError
 from airflow_provider.runtime.names import derive_run_id
-from airflow_provider.runtime.stopping.calling import StopCall, request_stop, savepoint_address
 from airflow_provider.runtime.storage.open import local_path_of
 from airflow_provider.triggers.spark_stop import SparkStopTrigger
 

@@ -21,11 +21,13 @@ from airflow_provider.operators.supervising import (
     tell,
 )
 from airflow_provider.runtime.clock import SystemClock, parse_duration
+from airflow_provider.runtime.control.handover import describe_running
+from airflow_provider.runtime.control.observer import Verdict
+from airflow_provider.runtime.control.supervise import Supervision, progress_of_driver
 from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.failures.failover_region import FAILOVERS, Failover
 from airflow_provider.runtime.failures.overrides import Marks
 from airflow_provider.runtime.failures.restart_strategy import parse_restart
-from airflow_provider.runtime.handover import describe_running
 from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.jobdir.resolve_run import as_begun, check_same_as_ended
 from airflow_provider.runtime.jobdir.run_spec import (
@@ -38,8 +40,6 @@ from airflow_provider.runtime.jobdir.run_spec import (
     parse_target_batch_time,
 )
 from airflow_provider.runtime.storage.open import open_storage
-from airflow_provider.runtime.supervising import Supervision, progress_of_driver
-from airflow_provider.runtime.watching import Verdict
 from airflow_provider.slices import choose_slice, facts_of
 
 if TYPE_CHECKING:
@@ -48,8 +48,8 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from airflow_provider.hooks.spark_streaming import SparkStreamingHook
+    from airflow_provider.runtime.control.observer import RunWatcher
     from airflow_provider.runtime.jobdir.submissions import SubmissionRecord
-    from airflow_provider.runtime.watching import RunWatcher
 
 ON_CLEAR: Final = ("resume", "replay")
 _RUN_INTERVAL: Final = "run"  # stands for the DAG run's data interval until there is one

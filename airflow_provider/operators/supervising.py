@@ -6,8 +6,8 @@ import logging
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider.runtime.clock import parse_duration
+from airflow_provider.runtime.control.health import Limits
 from airflow_provider.runtime.errors import ConfigError
-from airflow_provider.runtime.health import Limits
 from airflow_provider.runtime.jobdir.late_rows import describe_late_rows
 
 if TYPE_CHECKING:

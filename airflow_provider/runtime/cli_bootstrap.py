@@ -56,8 +56,8 @@ def add_actions(
 
 
 def _bootstrap(arguments: argparse.Namespace) -> int:
-    from airflow_provider.runtime.bootstraps import BootstrapAsk
-    from airflow_provider.runtime.state.bootstrapping import bootstrap_job
+    from airflow_provider.runtime.control.bootstrap_request import BootstrapAsk
+    from airflow_provider.runtime.state.bootstrap import bootstrap_job
 
     live = arguments.live_param
     ask = BootstrapAsk(

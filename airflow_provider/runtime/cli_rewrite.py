@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable
 
-    from airflow_provider.runtime.state.modifying import Rewritten
+    from airflow_provider.runtime.state.rewrite import Rewritten
 
 
 def add_actions(actions: Any, add: Callable[..., argparse.ArgumentParser]) -> None:
@@ -56,8 +56,8 @@ def add_actions(actions: Any, add: Callable[..., argparse.ArgumentParser]) -> No
 
 
 def _rewrite(arguments: argparse.Namespace) -> int:
-    from airflow_provider.runtime.state.modifying import rewrite_savepoint
-    from airflow_provider.runtime.state.modifying_plan import Changes
+    from airflow_provider.runtime.state.rewrite import rewrite_savepoint
+    from airflow_provider.runtime.state.rewrite_plan import Changes
 
     changes = Changes(
         query=arguments.query,

@@ -13,11 +13,11 @@ from airflow_provider.runtime.errors import EXIT_OK, ConfigError
 from airflow_provider.runtime.jobdir.run_spec import parse_pairs
 from airflow_provider.runtime.queries.session import job_session, start_spark, using_spark
 from airflow_provider.runtime.state.contents import describe_state
-from airflow_provider.runtime.state.diffing import diff_states
+from airflow_provider.runtime.state.diff import diff_states
 from airflow_provider.runtime.state.growth import state_growth
-from airflow_provider.runtime.state.opening import open_state
-from airflow_provider.runtime.state.querying import query_state, sql_errors
-from airflow_provider.runtime.state.reading import StateReader, spark_errors
+from airflow_provider.runtime.state.open_state import open_state
+from airflow_provider.runtime.state.reader import StateReader, spark_errors
+from airflow_provider.runtime.state.sql import query_state, sql_errors
 from airflow_provider.runtime.storage.open import open_storage, spark_url
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from airflow_provider.runtime.state.contents import State
-    from airflow_provider.runtime.state.diffing import TableDiff
+    from airflow_provider.runtime.state.diff import TableDiff
 
 FORMATS: Final = ("table", "json", "parquet")
 _SHOWN_ROWS: Final = 1000  # of a table for people, which is held in memory

@@ -6,6 +6,7 @@ import json
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider.runtime.clock import SystemClock
+from airflow_provider.runtime.control.observer import RunWatcher, state_of
 from airflow_provider.runtime.errors import (
     EXIT_FATAL,
     EXIT_OK,
@@ -21,7 +22,6 @@ from airflow_provider.runtime.jobdir.runs import RECENT, recent_runs
 from airflow_provider.runtime.jobdir.verify_final import contradiction
 from airflow_provider.runtime.names import check_name
 from airflow_provider.runtime.typed_json import is_name
-from airflow_provider.runtime.watching import RunWatcher, state_of
 
 if TYPE_CHECKING:
     import argparse

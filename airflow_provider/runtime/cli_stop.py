@@ -6,11 +6,11 @@ import json
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider.runtime.clock import SystemClock, parse_duration
+from airflow_provider.runtime.control.stop import request_stop, savepoint_address
 from airflow_provider.runtime.errors import EXIT_OK, SparkStreamError, UnknownJobError
 from airflow_provider.runtime.jobdir.layout import known_job
 from airflow_provider.runtime.jobdir.lease import TAKEABLE, LeaseObserver
 from airflow_provider.runtime.jobdir.requests import put_cancel, read_reply
-from airflow_provider.runtime.stopping.calling import request_stop, savepoint_address
 
 if TYPE_CHECKING:
     import argparse

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from airflow_provider.hooks.spark_streaming import SparkStreamingHook
 from airflow_provider.runtime.clock import SystemClock
+from airflow_provider.runtime.control.observer import Judgement, Verdict
 from airflow_provider.runtime.errors import SparkStreamError
 from airflow_provider.runtime.retry import STORAGE_TIMEOUT_S, Patience
-from airflow_provider.runtime.watching import Judgement, Verdict
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from airflow_provider.runtime.watching import RunWatcher
+    from airflow_provider.runtime.control.observer import RunWatcher
     from airflow_provider.triggers.spark_streaming import SparkStreamingTrigger
 
 _WAITING: Final = frozenset({Verdict.RUNNING, Verdict.STARTING})

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from airflow_provider.runtime.clock import SystemClock
+from airflow_provider.runtime.control.stop import StopCall
 from airflow_provider.runtime.errors import SparkStreamError, StopNotYetError
 from airflow_provider.runtime.jobdir.lease import LeaseObserver
-from airflow_provider.runtime.stopping.calling import StopCall
 from airflow_provider.runtime.storage.open import open_storage
 from airflow_provider.triggers.holding import hold_back
 

@@ -15,7 +15,7 @@ from airflow_provider.triggers.rounds import look_until
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
 
-    from airflow_provider.runtime.watching import Judgement
+    from airflow_provider.runtime.control.observer import Judgement
     from airflow_provider.triggers.looking import Look
 
 _KILL_TIMEOUT_S: Final = 25.0

@@ -172,7 +172,7 @@ class Job:
 
         The latter is None when that batch was cut short.
         """
-        from airflow_provider.runtime.stopping.calling import request_stop
+        from airflow_provider.runtime.control.stop import request_stop
 
         batch, path = self._seen, str(self._place / "job")
         begun = time.time()

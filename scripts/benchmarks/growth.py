@@ -29,6 +29,7 @@ sys.path.insert(0, str(ROOT))
 
 from airflow_provider.runtime import cli
 from airflow_provider.runtime.clock import SystemClock
+from airflow_provider.runtime.control.observer import RunWatcher
 from airflow_provider.runtime.driver.prepare import check_before_spark
 from airflow_provider.runtime.jobdir.epochs import HistoryRecord
 from airflow_provider.runtime.jobdir.expiry import KEEP_LEASES, retire_old
@@ -39,7 +40,6 @@ from airflow_provider.runtime.savepoints.source import job_source
 from airflow_provider.runtime.savepoints.take import take_savepoint
 from airflow_provider.runtime.sinks.committer import EpochCommitter
 from airflow_provider.runtime.storage.local import LocalStorage
-from airflow_provider.runtime.watching import RunWatcher
 from tests.unit.ended import Ended
 from tests.unit.jobs import HandMadeJob
 from tests.unit.support import (

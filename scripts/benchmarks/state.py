@@ -200,8 +200,8 @@ class Bench:
 
     def bootstrap(self) -> int:
         """Bootstrap savepoint A; return how many batches that took."""
-        from airflow_provider.runtime.bootstraps import BootstrapAsk
-        from airflow_provider.runtime.state.bootstrapping import bootstrap_job
+        from airflow_provider.runtime.control.bootstrap_request import BootstrapAsk
+        from airflow_provider.runtime.state.bootstrap import bootstrap_job
 
         ask = BootstrapAsk(
             job_dir=str(self.place / "job"),

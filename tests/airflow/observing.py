@@ -20,7 +20,7 @@ from airflow_provider.runtime.storage.base import Storage
 from airflow_provider.runtime.storage.open import open_storage
 
 TASK = "job"
-LAUNCHER = "airflow_provider.runtime.launcher"
+LAUNCHER = "airflow_provider.runtime.control.launcher"
 LOOK_EVERY_S = 0.2
 
 

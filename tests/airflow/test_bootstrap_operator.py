@@ -18,7 +18,8 @@ from handmade import TI, Job, ended_process
 from airflow_provider.hooks.spark_streaming import BOOTSTRAP, SparkStreamingHook
 from airflow_provider.operators.retrying import SparkRunFailedError
 from airflow_provider.operators.spark_bootstrap import SparkBootstrapOperator
-from airflow_provider.runtime.bootstraps import (
+from airflow_provider.runtime.clock import SystemClock
+from airflow_provider.runtime.control.bootstrap_request import (
     LABEL,
     ORIGIN,
     RUN_ID,
@@ -27,7 +28,7 @@ from airflow_provider.runtime.bootstraps import (
     BootstrapView,
     judge_bootstrap,
 )
-from airflow_provider.runtime.clock import SystemClock
+from airflow_provider.runtime.control.observer import Verdict
 from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.host import identify_this
 from airflow_provider.runtime.jobdir.layout import JobDirectory
@@ -36,7 +37,6 @@ from airflow_provider.runtime.jobdir.requests import is_leaving
 from airflow_provider.runtime.savepoints.catalog import Savepoint
 from airflow_provider.runtime.savepoints.source import job_source
 from airflow_provider.runtime.savepoints.take import take_savepoint
-from airflow_provider.runtime.watching import Verdict
 from airflow_provider.triggers.spark_streaming import SparkStreamingTrigger
 from tests.unit.jobs import a_final, a_run, a_submission, an_exit
 from tests.unit.support import EpochBench, FakeSink

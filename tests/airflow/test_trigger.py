@@ -14,8 +14,8 @@ from handmade import ELSEWHERE, RUN, Job, ended_process
 
 from airflow_provider.hooks.following import LogFollower
 from airflow_provider.hooks.spark_streaming import SparkStreamingHook
-from airflow_provider.runtime import watching
 from airflow_provider.runtime.clock import SystemClock
+from airflow_provider.runtime.control import observer
 from airflow_provider.runtime.host import identify_this
 from airflow_provider.runtime.jobdir.layout import RunDirectory
 from airflow_provider.runtime.jobdir.lease import acquire_lease
@@ -307,7 +307,7 @@ def test_a_driver_that_never_comes_up_is_told_of(job: Job, monkeypatch: pytest.M
     By the watcher's own clock it was waited for in vain; the task is told whom the next try need not
     wait for.
     """
-    monkeypatch.setattr(watching, "START_TIMEOUT_S", 0.3)
+    monkeypatch.setattr(observer, "START_TIMEOUT_S", 0.3)
     job.submit(process=ELSEWHERE)
 
     (event,) = fire(trigger_of(job, None))

@@ -16,8 +16,8 @@ from airflow_provider.runtime.savepoints.retention import Retention, dispose, re
 from airflow_provider.runtime.savepoints.source import job_source
 from airflow_provider.runtime.savepoints.take import take_savepoint
 from airflow_provider.runtime.sinks.protocol import OpenFence
-from airflow_provider.runtime.state.modifying import rewrite_savepoint
-from airflow_provider.runtime.state.modifying_plan import Changes
+from airflow_provider.runtime.state.rewrite import rewrite_savepoint
+from airflow_provider.runtime.state.rewrite_plan import Changes
 from airflow_provider.runtime.storage.open import open_storage
 from tests.unit.support import EpochBench
 

@@ -23,6 +23,11 @@ from airflow_provider.hooks.backfills import check_backfill
 from airflow_provider.hooks.clearing import current_execution, execution_of
 from airflow_provider.hooks.periods import Period
 from airflow_provider.runtime import cli, cli_state, clock
+from airflow_provider.runtime.control.handover import describe_running
+from airflow_provider.runtime.control.health import Limits
+from airflow_provider.runtime.control.observer import RunWatcher
+from airflow_provider.runtime.control.reconciler import reconcile
+from airflow_provider.runtime.control.supervise import SupervisingWatcher, Supervision
 from airflow_provider.runtime.driver.prepare import check_before_cleanup, check_before_spark
 from airflow_provider.runtime.driver.restore_job import restore_job
 from airflow_provider.runtime.driver.run import run_job
@@ -34,8 +39,6 @@ from airflow_provider.runtime.errors import (
     EXIT_USAGE,
     SparkStreamError,
 )
-from airflow_provider.runtime.handover import describe_running
-from airflow_provider.runtime.health import Limits
 from airflow_provider.runtime.jobdir.end_of_input import draining_run, sources_end
 from airflow_provider.runtime.jobdir.expiry import retire_old
 from airflow_provider.runtime.jobdir.layout import JobDirectory
@@ -50,13 +53,10 @@ from airflow_provider.runtime.jobdir.run_records import FINISHED, FinalCheckpoin
 from airflow_provider.runtime.jobdir.run_spec import Ask
 from airflow_provider.runtime.jobdir.topology_record import kept_topology
 from airflow_provider.runtime.queries import session
-from airflow_provider.runtime.reconciling import reconcile
 from airflow_provider.runtime.savepoints.restore_log import check_no_open_restore
 from airflow_provider.runtime.savepoints.rewind import Rewind, check_start, replayable_runs
 from airflow_provider.runtime.sinks.protocol import OpenFence
 from airflow_provider.runtime.storage.local import LocalStorage
-from airflow_provider.runtime.supervising import SupervisingWatcher, Supervision
-from airflow_provider.runtime.watching import RunWatcher
 from tests.property.damaged_jobs import REFUSED, Damage, make, tree
 from tests.unit.support import EpochBench, FakeClock, HandStagedFiles
 

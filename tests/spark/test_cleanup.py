@@ -7,12 +7,12 @@ from streams import failing_at, read_with_pandas, windows_of, write_events
 
 from airflow_provider.runtime import cli
 from airflow_provider.runtime.clock import SystemClock
+from airflow_provider.runtime.control.observer import RunWatcher, Verdict
 from airflow_provider.runtime.driver import recover_sinks
 from airflow_provider.runtime.driver.recover_sinks import clean_up
 from airflow_provider.runtime.errors import UnknownJobError
 from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.storage.open import open_storage
-from airflow_provider.runtime.watching import RunWatcher, Verdict
 
 pytestmark = pytest.mark.spark
 

@@ -16,6 +16,7 @@ import pytest
 from driving import CLOCK, Driver
 from streams import START, Place, Rows, read_with_pandas, windows_of, write_events
 
+from airflow_provider.runtime.control.stop import request_stop
 from airflow_provider.runtime.driver.restore_job import restore_job
 from airflow_provider.runtime.errors import (
     ConfigError,
@@ -34,7 +35,6 @@ from airflow_provider.runtime.jobdir.run_records import AttemptRecord
 from airflow_provider.runtime.savepoints.catalog import Savepoint, find_savepoints
 from airflow_provider.runtime.savepoints.source import job_source
 from airflow_provider.runtime.savepoints.take import take_savepoint
-from airflow_provider.runtime.stopping.calling import request_stop
 from airflow_provider.runtime.storage.open import open_storage
 
 pytestmark = pytest.mark.spark

@@ -12,6 +12,7 @@ from streams import Place, read_with_pandas, windows_of, write_events
 
 from airflow_provider.hooks.spark_streaming import SparkStreamingHook
 from airflow_provider.runtime.checkpoint.logs import CheckpointLogs
+from airflow_provider.runtime.control.stop import request_stop
 from airflow_provider.runtime.errors import (
     FailureClass,
     JobDrainedError,
@@ -24,7 +25,6 @@ from airflow_provider.runtime.errors import (
 )
 from airflow_provider.runtime.queries.streaming import RunningQuery
 from airflow_provider.runtime.savepoints.catalog import open_savepoint
-from airflow_provider.runtime.stopping.calling import request_stop
 from airflow_provider.runtime.storage.open import open_storage
 
 pytestmark = pytest.mark.spark

@@ -9,13 +9,13 @@ from types import SimpleNamespace
 import pytest
 
 from airflow_provider.runtime import cli
-from airflow_provider.runtime.bootstraps import (
+from airflow_provider.runtime.checkpoint.topology import Topology
+from airflow_provider.runtime.control.bootstrap_request import (
     BootstrapAsk,
     BootstrapRecord,
     check_has_rows,
     check_same,
 )
-from airflow_provider.runtime.checkpoint.topology import Topology
 from airflow_provider.runtime.errors import (
     EXIT_FATAL,
     EXIT_OK,
@@ -28,8 +28,7 @@ from airflow_provider.runtime.queries.context import JobContext
 from airflow_provider.runtime.queries.source import SourceDefinition
 from airflow_provider.runtime.savepoints.catalog import open_savepoint
 from airflow_provider.runtime.savepoints.verify import verify_savepoint
-from airflow_provider.runtime.state.bootstrapping import bootstrap_job
-from airflow_provider.runtime.state.bootstrapping_seam import check_seam, plan_seam
+from airflow_provider.runtime.state.bootstrap import bootstrap_job, check_seam, plan_seam
 from airflow_provider.runtime.storage.open import open_storage
 from tests.unit.support import EpochBench, FakeSink, SparkCheckpoint
 

@@ -50,7 +50,7 @@ ALLOWED: Final = {
     "runtime/savepoints/claims.py:has_ended": "nobody watches a folder with savepoints: a claim from "
     "another machine is believed for a day, which no two clocks differ by",
     "runtime/savepoints/retention.py:_is_old": "max_age is an age for people, which they ask for",
-    "runtime/supervising.py:_is_over": "max_runtime is a length for people; it decides when a task "
+    "runtime/control/supervise.py:_is_over": "max_runtime is a length for people; it decides when a task "
     "hands over, and never who drives",
 }
 """Where times are compared all the same, by module and function, and why no order follows."""

@@ -6,10 +6,10 @@ import threading
 
 import pytest
 
+from airflow_provider.runtime.control.launcher import main
+from airflow_provider.runtime.control.submit import revoke_unstarted
 from airflow_provider.runtime.errors import EXIT_LEASE
 from airflow_provider.runtime.jobdir.submissions import ProcessRecord
-from airflow_provider.runtime.launcher import main
-from airflow_provider.runtime.submitting import revoke_unstarted
 from tests.unit.jobs import HandMadeJob, a_submission
 
 

@@ -7,10 +7,10 @@ import itertools
 
 import pytest
 
+from airflow_provider.runtime.control.observer import View, judge
+from airflow_provider.runtime.control.reconciler import ON_EXISTING, Action, reconcile
 from airflow_provider.runtime.jobdir.lease import Liveness
 from airflow_provider.runtime.jobdir.run_records import CANCELLED, FAILED
-from airflow_provider.runtime.reconciling import ON_EXISTING, Action, reconcile
-from airflow_provider.runtime.watching import View, judge
 from tests.unit.jobs import a_final, a_submission, an_attempt, an_exit
 from tests.unit.test_watching import NOTHING, a_lease
 

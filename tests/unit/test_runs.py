@@ -7,6 +7,7 @@ import json
 import pytest
 
 from airflow_provider.runtime import cli, cli_status
+from airflow_provider.runtime.control.observer import RunWatcher
 from airflow_provider.runtime.driver.prepare import check_before_spark
 from airflow_provider.runtime.errors import ConfigError, UnknownJobError
 from airflow_provider.runtime.jobdir.lease import LeaseObserver
@@ -20,7 +21,6 @@ from airflow_provider.runtime.jobdir.runs import (
     runs_newest_first,
 )
 from airflow_provider.runtime.savepoints.rewind import replayable_runs, runs_since
-from airflow_provider.runtime.watching import RunWatcher
 from tests.unit.counting import CountingStorage
 from tests.unit.ended import Ended
 from tests.unit.jobs import HandMadeJob

@@ -30,7 +30,7 @@ from airflow_provider.runtime.savepoints.source import checkpoint_source, job_so
 from airflow_provider.runtime.savepoints.take import take_savepoint
 from airflow_provider.runtime.state import describe_state, open_state, state_growth
 from airflow_provider.runtime.state.layouts import tables_of
-from airflow_provider.runtime.state.readdressing import is_at_home, link_view
+from airflow_provider.runtime.state.reader import is_at_home, link_view
 from airflow_provider.runtime.storage.open import open_storage
 from tests.unit.support import QUERY_ID, EpochBench, FakeClock, FakeSink
 from tests.unit.test_inventory import Tree

@@ -7,6 +7,7 @@ from unittest.mock import Mock
 
 import pytest
 
+from airflow_provider.runtime.control.stop import request_stop, savepoint_address
 from airflow_provider.runtime.driver import stop_requests as desk_module
 from airflow_provider.runtime.driver.lifecycle.events import AtEnd, JobPhase, Stop
 from airflow_provider.runtime.driver.stop_requests import StopDesk
@@ -28,7 +29,6 @@ from airflow_provider.runtime.jobdir.requests import (
 )
 from airflow_provider.runtime.jobdir.run_records import JobRecord
 from airflow_provider.runtime.savepoints.catalog import open_savepoint
-from airflow_provider.runtime.stopping.calling import request_stop, savepoint_address
 from tests.unit.support import EpochBench, FakeFrame, FakeSink, counted, take_lease
 
 KEEP = Stop(AtEnd.SUSPEND, savepoint=False)

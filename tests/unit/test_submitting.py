@@ -16,13 +16,13 @@ from pathlib import Path
 import pytest
 
 from airflow_provider.runtime.clock import SystemClock
+from airflow_provider.runtime.control.observer import RunWatcher, Verdict
+from airflow_provider.runtime.control.reconciler import Action, reconcile
+from airflow_provider.runtime.control.submit import enter, revoke_unstarted, submit_driver
 from airflow_provider.runtime.host import ProcessIdentity
 from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.jobdir.submissions import SubmissionRecord
-from airflow_provider.runtime.reconciling import Action, reconcile
 from airflow_provider.runtime.storage.local import LocalStorage
-from airflow_provider.runtime.submitting import enter, revoke_unstarted, submit_driver
-from airflow_provider.runtime.watching import RunWatcher, Verdict
 
 ROOT = Path(__file__).parents[2]
 SUBMITTER = """

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from airflow_provider.runtime.clock import SystemClock
+from airflow_provider.runtime.control.observer import RunWatcher
 from airflow_provider.runtime.driver.lifecycle.events import CancelRequested, JobPhase
 from airflow_provider.runtime.driver.stop_requests import StopDesk
 from airflow_provider.runtime.errors import LeaseLostError
@@ -22,7 +23,6 @@ from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.jobdir.lease import LeaseObserver, Liveness, acquire_lease
 from airflow_provider.runtime.jobdir.requests import put_cancel, read_reply
 from airflow_provider.runtime.retry import Patience
-from airflow_provider.runtime.watching import RunWatcher
 from tests.unit.jobs import a_submission
 from tests.unit.small_driver import TIMEOUT_S as SHORT_S
 from tests.unit.support import FakeClock, take_lease

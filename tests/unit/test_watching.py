@@ -11,14 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from airflow_provider.runtime.errors import CheckpointError
-from airflow_provider.runtime.host import ProcessIdentity, identify, identify_this
-from airflow_provider.runtime.jobdir.layout import RunDirectory
-from airflow_provider.runtime.jobdir.lease import Liveness
-from airflow_provider.runtime.jobdir.lease_records import LeaseRecord
-from airflow_provider.runtime.jobdir.run_records import CANCELLED, FAILED
-from airflow_provider.runtime.jobdir.submissions import ProcessRecord
-from airflow_provider.runtime.watching import (
+from airflow_provider.runtime.control.observer import (
     LIFE_S,
     START_TIMEOUT_S,
     Judgement,
@@ -28,6 +21,13 @@ from airflow_provider.runtime.watching import (
     judge,
     state_of,
 )
+from airflow_provider.runtime.errors import CheckpointError
+from airflow_provider.runtime.host import ProcessIdentity, identify, identify_this
+from airflow_provider.runtime.jobdir.layout import RunDirectory
+from airflow_provider.runtime.jobdir.lease import Liveness
+from airflow_provider.runtime.jobdir.lease_records import LeaseRecord
+from airflow_provider.runtime.jobdir.run_records import CANCELLED, FAILED
+from airflow_provider.runtime.jobdir.submissions import ProcessRecord
 from tests.unit.jobs import (
     NOW,
     HandMadeJob,

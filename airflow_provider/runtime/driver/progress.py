@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider.runtime.checkpoint.finished import marks_of
 from airflow_provider.runtime.clock import Clock, Due, to_iso
+from airflow_provider.runtime.control.health import REPORT_S
 from airflow_provider.runtime.driver.lifecycle.events import QueryPhase
-from airflow_provider.runtime.health import REPORT_S
 from airflow_provider.runtime.jobdir.end_of_input import ended_sources
 from airflow_provider.runtime.jobdir.late_rows import LateWarnings, late_rows_of, total_of
 from airflow_provider.runtime.jobdir.run_records import (

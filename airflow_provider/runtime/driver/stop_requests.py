@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 
 from airflow_provider.runtime import failpoints
 from airflow_provider.runtime.clock import Clock, to_iso
+from airflow_provider.runtime.control.stop import savepoint_is_complete
 from airflow_provider.runtime.driver.lifecycle.events import (
     AtEnd,
     CancelRequested,
@@ -52,7 +53,6 @@ from airflow_provider.runtime.savepoints.catalog import open_savepoint
 from airflow_provider.runtime.savepoints.record import MANIFEST
 from airflow_provider.runtime.savepoints.source import job_source
 from airflow_provider.runtime.savepoints.take import take_savepoint
-from airflow_provider.runtime.stopping.calling import savepoint_is_complete
 from airflow_provider.runtime.storage.open import open_storage
 
 if TYPE_CHECKING:

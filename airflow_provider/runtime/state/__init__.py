@@ -12,12 +12,12 @@ from airflow_provider.runtime.state.contents import (
     TableAddress,
     describe_state,
 )
-from airflow_provider.runtime.state.diffing import TableDiff, diff_states
+from airflow_provider.runtime.state.diff import TableDiff, diff_states
 from airflow_provider.runtime.state.growth import Measure, state_growth
 from airflow_provider.runtime.state.layouts import Column, Table, TableKind
-from airflow_provider.runtime.state.opening import open_state
-from airflow_provider.runtime.state.querying import query_state, sql_errors
-from airflow_provider.runtime.state.reading import StateReader, spark_errors
+from airflow_provider.runtime.state.open_state import open_state
+from airflow_provider.runtime.state.reader import StateReader, spark_errors
+from airflow_provider.runtime.state.sql import query_state, sql_errors
 
 __all__ = [
     "Column",

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 from airflow_provider.runtime.errors import ConfigError, refusing
 from airflow_provider.runtime.jobdir.layout import known_job
 from airflow_provider.runtime.savepoints.catalog import find_savepoints
-from airflow_provider.runtime.state.opening import open_state
-from airflow_provider.runtime.state.reading import StateReader, spark_errors
+from airflow_provider.runtime.state.open_state import open_state
+from airflow_provider.runtime.state.reader import StateReader, spark_errors
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

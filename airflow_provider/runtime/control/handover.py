@@ -11,20 +11,20 @@ from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider.runtime.checkpoint.logs import CheckpointLogs
 from airflow_provider.runtime.clock import millis_to_iso
+from airflow_provider.runtime.control.supervise import look_at_query, progress_of_driver
 from airflow_provider.runtime.errors import CheckpointError
 from airflow_provider.runtime.jobdir.epochs import EpochRecords
 from airflow_provider.runtime.jobdir.topology_record import kept_topology
 from airflow_provider.runtime.jobdir.watermark_markers import is_marker
 from airflow_provider.runtime.storage.documents import Document
-from airflow_provider.runtime.supervising import look_at_query, progress_of_driver
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from airflow_provider.runtime.checkpoint.logs import OffsetEntry
+    from airflow_provider.runtime.control.observer import View
     from airflow_provider.runtime.jobdir.epochs import EpochRecord
     from airflow_provider.runtime.jobdir.layout import JobDirectory
-    from airflow_provider.runtime.watching import View
 
 RUNNING: Final = "RUNNING"
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.state.contents import SOURCES
 from airflow_provider.runtime.state.layouts import PARTITION, TableKind, unique_names
-from airflow_provider.runtime.state.reading import spark_errors
+from airflow_provider.runtime.state.reader import spark_errors
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import DataType
 
     from airflow_provider.runtime.state.contents import QueryState, TableAddress
-    from airflow_provider.runtime.state.reading import StateReader
+    from airflow_provider.runtime.state.reader import StateReader
 
 ADDED, REMOVED, CHANGED = "added", "removed", "changed"
 CHANGES: Final = (ADDED, REMOVED, CHANGED)

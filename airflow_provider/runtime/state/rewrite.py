@@ -50,8 +50,8 @@ from airflow_provider.runtime.savepoints.restore import (
 from airflow_provider.runtime.savepoints.source import Source, SourceQuery
 from airflow_provider.runtime.savepoints.take import take_savepoint
 from airflow_provider.runtime.sinks.protocol import OpenFence
-from airflow_provider.runtime.state.modifying_plan import Changes, Plan, QueryPlan, plan_changes
-from airflow_provider.runtime.state.modifying_rows import Chooser, Deleted, QueryRows
+from airflow_provider.runtime.state.rewrite_plan import Changes, Plan, QueryPlan, plan_changes
+from airflow_provider.runtime.state.rewrite_rows import Chooser, Deleted, QueryRows
 from airflow_provider.runtime.state.state_rewriter import check_rewriter
 from airflow_provider.runtime.storage.file_tree import remove_if_empty, remove_tree
 from airflow_provider.runtime.storage.open import has_escapes, open_storage

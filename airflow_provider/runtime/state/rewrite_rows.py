@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
-    from airflow_provider.runtime.state.modifying_plan import QueryPlan
+    from airflow_provider.runtime.state.rewrite_plan import QueryPlan
     from airflow_provider.runtime.storage.base import Storage
 
 Names = dict[str, str]

@@ -22,10 +22,10 @@ import dataclasses
 import enum
 from typing import TYPE_CHECKING, Final
 
-from airflow_provider.runtime.watching import Verdict, driver_at_work
+from airflow_provider.runtime.control.observer import Verdict, driver_at_work
 
 if TYPE_CHECKING:
-    from airflow_provider.runtime.watching import Judgement, View
+    from airflow_provider.runtime.control.observer import Judgement, View
 
 ON_EXISTING: Final = ("adopt", "wait", "fail")
 

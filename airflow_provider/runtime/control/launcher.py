@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Final
 
 from airflow_provider.runtime.clock import SystemClock, to_iso
+from airflow_provider.runtime.control.submit import enter, entered_with
 from airflow_provider.runtime.errors import EXIT_LEASE
 from airflow_provider.runtime.jobdir.layout import JobDirectory, RunDirectory
 from airflow_provider.runtime.jobdir.submissions import ExitRecord
 from airflow_provider.runtime.retry import Patience
 from airflow_provider.runtime.storage.open import open_storage
-from airflow_provider.runtime.submitting import enter, entered_with
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -61,7 +61,7 @@ def submit_driver(
     """
     run.put_submission(record)
     failpoints.hit("submission.intended")
-    launcher = [sys.executable, "-m", "airflow_provider.runtime.launcher"]
+    launcher = [sys.executable, "-m", "airflow_provider.runtime.control.launcher"]
     options = ["--job-dir", job_dir, "--run-id", record.run_id]
     options += ["--driver-id", record.driver_id, "--log", str(log)]
     process = subprocess.Popen(

@@ -1,6 +1,6 @@
 """A job's first state from history, as it is asked for and as it stands; without Spark.
 
-:mod:`airflow_provider.runtime.state.bootstrapping` makes it. This is what those use as well who
+:mod:`airflow_provider.runtime.state.bootstrap` makes it. This is what those use as well who
 only ask for it and wait: the documents, where they lie, and whether it is made.
 """
 
@@ -12,6 +12,7 @@ import json
 from typing import TYPE_CHECKING, Final
 
 from airflow_provider.runtime.checkpoint.logs import CheckpointLogs
+from airflow_provider.runtime.control.observer import Judgement, RunWatcher, Verdict, View, judge
 from airflow_provider.runtime.errors import CheckpointError, ConfigError, refusing
 from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.jobdir.lease import TAKEABLE, LeaseObserver, settle_free
@@ -24,7 +25,6 @@ from airflow_provider.runtime.storage.documents import Document
 from airflow_provider.runtime.storage.file_tree import remove_if_empty, remove_tree
 from airflow_provider.runtime.storage.open import open_storage
 from airflow_provider.runtime.typed_json import Address
-from airflow_provider.runtime.watching import Judgement, RunWatcher, Verdict, View, judge
 
 if TYPE_CHECKING:
     import datetime as dt

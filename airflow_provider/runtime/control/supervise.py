@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider.runtime.checkpoint.logs import CheckpointLogs
 from airflow_provider.runtime.clock import Due
-from airflow_provider.runtime.health import Ailment, DriverLook, Health, Limits, QueryLook
+from airflow_provider.runtime.control.health import Ailment, DriverLook, Health, Limits, QueryLook
+from airflow_provider.runtime.control.observer import Judgement, RunWatcher, Verdict, View
 from airflow_provider.runtime.jobdir.lease import Liveness
 from airflow_provider.runtime.jobdir.requests import is_asked, is_leaving
-from airflow_provider.runtime.watching import Judgement, RunWatcher, Verdict, View
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.queries.plan import items
-from airflow_provider.runtime.state.reading import reason_of
+from airflow_provider.runtime.state.reader import reason_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from airflow_provider.runtime.state.contents import QueryState, State, TableAddress
-    from airflow_provider.runtime.state.reading import StateReader
+    from airflow_provider.runtime.state.reader import StateReader
 
 
 _TIME_ZONE: Final = "spark.sql.session.timeZone"
