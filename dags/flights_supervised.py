@@ -18,7 +18,7 @@ from typing import Any
 
 from airflow.sdk import Asset, dag, task
 
-from airflow_provider.operators.retrying import FailureRetryPolicy
+from airflow_provider.operators.retry_policy import FailureRetryPolicy
 from airflow_provider.operators.spark_streaming import SparkStreamingOperator
 
 HERE = Path(__file__).resolve().parent

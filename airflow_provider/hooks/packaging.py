@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 def application_path() -> Path:
     """Return the script that ``spark-submit`` runs."""
     root = Path(airflow_provider.__file__).parent
-    return root / "runtime" / "application" / "spark_stream_driver.py"
+    return root / "runtime" / "cli" / "application" / "spark_stream_driver.py"
 
 
 def token_conf(master: str, token: str, conf: Mapping[str, str]) -> dict[str, str]:

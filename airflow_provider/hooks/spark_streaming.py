@@ -15,7 +15,7 @@ from airflow.sdk import BaseHook
 from airflow.sdk.configuration import conf as airflow_conf
 from airflow.sdk.exceptions import AirflowNotFoundException
 
-from airflow_provider.hooks.following import LogFollower, log_folders
+from airflow_provider.hooks.log_tail import LogFollower, log_folders
 from airflow_provider.hooks.packaging import application_path, token_conf
 from airflow_provider.runtime.clock import Clock, SystemClock, to_iso
 from airflow_provider.runtime.control.bootstrap_request import BootstrapWatcher

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from airflow_provider.hooks.spark_streaming import BOOTSTRAP
-from airflow_provider.operators.driving import DriverOperator, check_choice, check_interval
+from airflow_provider.operators.base import DriverOperator, check_choice, check_interval
 from airflow_provider.operators.secret_params import SecretParams
 from airflow_provider.operators.spark_savepoint import describe
 from airflow_provider.runtime.clock import SystemClock

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
-from airflow_provider.operators.slicing import SlicedOperator
+from airflow_provider.operators.base import SlicedOperator
 from airflow_provider.runtime.clock import SystemClock, parse_duration
 from airflow_provider.runtime.control.stop import StopCall, request_stop, savepoint_address
 from airflow_provider.runtime.errors import ConfigError, StopError, StopNotYetError
@@ -130,7 +130,7 @@ class SparkStopOperator(SlicedOperator):
 
     def _ask(self, context: Context) -> StopCall:
         ti = context["ti"]
-        # A clear raises max_tries, a retry does not: see hooks/clearing.py.
+        # A clear raises max_tries, a retry does not: see hooks/replays.py.
         asker = f"{ti.dag_id}-{ti.task_id}-{ti.run_id}-{ti.map_index}-{ti.max_tries}"
         aligned = self.aligned_timeout
         return request_stop(

@@ -5,16 +5,16 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Any, ClassVar, Final, cast
 
-from airflow_provider.hooks.clearing import current_execution, execution_of
-from airflow_provider.hooks.periods import Period
-from airflow_provider.operators.driving import (
+from airflow_provider.hooks.replays import current_execution, execution_of
+from airflow_provider.hooks.watch_periods import Period
+from airflow_provider.operators.base import (
     DriverOperator,
     check_choice,
     check_interval,
     instance_id,
 )
 from airflow_provider.operators.secret_params import SecretParams
-from airflow_provider.operators.supervising import (
+from airflow_provider.operators.supervision import (
     MAX_LAG_TIME,
     parse_limits,
     parse_max_runtime,

@@ -12,7 +12,7 @@ from airflow_provider.runtime.control.stop import StopCall
 from airflow_provider.runtime.errors import SparkStreamError, StopNotYetError
 from airflow_provider.runtime.jobdir.lease import LeaseObserver
 from airflow_provider.runtime.storage.open import open_storage
-from airflow_provider.triggers.holding import hold_back
+from airflow_provider.triggers.polling import hold_back
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

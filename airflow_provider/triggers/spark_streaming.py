@@ -9,14 +9,13 @@ from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from airflow_provider.runtime.clock import SystemClock
 from airflow_provider.runtime.storage.open import local_path_of
-from airflow_provider.triggers.holding import hold_back
-from airflow_provider.triggers.rounds import look_until
+from airflow_provider.triggers.polling import hold_back, look_until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
 
     from airflow_provider.runtime.control.observer import Judgement
-    from airflow_provider.triggers.looking import Look
+    from airflow_provider.triggers.job_poll import Look
 
 _KILL_TIMEOUT_S: Final = 25.0
 _background: set[asyncio.Task[bool]] = set()
@@ -140,7 +139,7 @@ class SparkStreamingTrigger(BaseTrigger):
             after_s = self.poll_interval
 
     def _make_look(self) -> Look:
-        from airflow_provider.triggers.looking import Look  # which takes a second, the first time
+        from airflow_provider.triggers.job_poll import Look  # which takes a second, the first time
 
         self._look = Look(self)
         return self._look

@@ -27,7 +27,7 @@ ROOT = Path(__file__).resolve().parents[2]
 WORK = ROOT / ".work" / "growth"
 sys.path.insert(0, str(ROOT))
 
-from airflow_provider.runtime import cli
+from airflow_provider.runtime.cli import main as main_module
 from airflow_provider.runtime.clock import SystemClock
 from airflow_provider.runtime.control.observer import RunWatcher
 from airflow_provider.runtime.driver.prepare import check_before_spark
@@ -213,7 +213,7 @@ def measure_runs(root: Path, runs: int) -> Found:
 def status(job: EpochBench | HandMadeJob) -> None:
     """Call the command; nobody drives the job, or it would watch the driver for a moment."""
     with contextlib.redirect_stdout(io.StringIO()):
-        cli.main(["status", job.storage.url])
+        main_module.main(["status", job.storage.url])
 
 
 def rows_of(found: dict[int, Found]) -> dict[str, list[tuple[str, float]]]:

@@ -16,7 +16,7 @@ from airflow.serialization.serialized_objects import DagSerialization
 from handmade import TI, Job, ended_process
 
 from airflow_provider.hooks.spark_streaming import BOOTSTRAP, SparkStreamingHook
-from airflow_provider.operators.retrying import SparkRunFailedError
+from airflow_provider.operators.retry_policy import SparkRunFailedError
 from airflow_provider.operators.spark_bootstrap import SparkBootstrapOperator
 from airflow_provider.runtime.clock import SystemClock
 from airflow_provider.runtime.control.bootstrap_request import (

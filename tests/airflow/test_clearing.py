@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from airflow_provider.hooks.clearing import Execution, current_execution, execution_of
+from airflow_provider.hooks.replays import Execution, current_execution, execution_of
 from airflow_provider.runtime.clock import SystemClock
 from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.storage.open import open_storage

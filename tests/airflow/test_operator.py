@@ -17,7 +17,7 @@ from airflow.serialization.serialized_objects import DagSerialization
 from handmade import ELSEWHERE, RUN, TI, Job, ended_process
 from services import wait_for
 
-from airflow_provider.operators.retrying import FailureRetryPolicy, SparkRunFailedError
+from airflow_provider.operators.retry_policy import FailureRetryPolicy, SparkRunFailedError
 from airflow_provider.operators.spark_streaming import SparkStreamingOperator
 from airflow_provider.runtime.clock import SystemClock
 from airflow_provider.runtime.errors import ConfigError

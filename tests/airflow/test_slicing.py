@@ -19,7 +19,7 @@ from airflow.sdk import (
 from airflow.sdk.exceptions import AirflowFailException
 from handmade import TI, Job
 
-from airflow_provider.hooks.backfills import AskerRecord
+from airflow_provider.hooks.backfill_guard import AskerRecord
 from airflow_provider.operators.spark_bootstrap import SparkBootstrapOperator
 from airflow_provider.operators.spark_savepoint import SparkSavepointOperator
 from airflow_provider.operators.spark_stop import SparkStopOperator

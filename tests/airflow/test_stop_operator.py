@@ -33,7 +33,7 @@ from airflow_provider.runtime.jobdir.requests import reply, requests_of
 from airflow_provider.runtime.jobdir.run_records import JobRecord, RequestRecord
 from airflow_provider.runtime.savepoints.catalog import open_savepoint
 from airflow_provider.runtime.savepoints.verify import verify_savepoint
-from airflow_provider.triggers import holding
+from airflow_provider.triggers import polling
 from airflow_provider.triggers.spark_stop import SparkStopTrigger
 from tests.unit.jobs import a_run
 
@@ -46,7 +46,7 @@ HOLD_S = 0.5
 @pytest.fixture(autouse=True)
 def held_back_for_a_moment(monkeypatch: pytest.MonkeyPatch) -> float:
     """Return how long a trigger keeps its event back: here nobody's worker has to be noticed."""
-    monkeypatch.setattr(holding, "HOLD_S", HOLD_S)
+    monkeypatch.setattr(polling, "HOLD_S", HOLD_S)
     return HOLD_S
 
 

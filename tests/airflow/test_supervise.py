@@ -16,7 +16,7 @@ from handmade import TI
 from services import HERE, Airflow, end_drivers, run_dag, wait_for
 from test_example_dags import put_month
 
-from airflow_provider.operators.retrying import SparkRunFailedError
+from airflow_provider.operators.retry_policy import SparkRunFailedError
 from airflow_provider.operators.spark_streaming import SparkStreamingOperator
 from airflow_provider.runtime.clock import SystemClock
 from airflow_provider.runtime.jobdir.lease import LeaseObserver, Liveness

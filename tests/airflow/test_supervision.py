@@ -13,15 +13,15 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException, TaskD
 from handmade import ELSEWHERE, TI
 from handmade_streams import RUN, Stream
 
-from airflow_provider.hooks.periods import Period, PeriodRecord
 from airflow_provider.hooks.spark_streaming import SparkStreamingHook
-from airflow_provider.operators.retrying import SparkRunFailedError
+from airflow_provider.hooks.watch_periods import Period, PeriodRecord
+from airflow_provider.operators.retry_policy import SparkRunFailedError
 from airflow_provider.operators.spark_streaming import SparkStreamingOperator
 from airflow_provider.runtime.clock import SystemClock
 from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.jobdir.requests import put_cancel, put_request
 from airflow_provider.runtime.jobdir.run_records import RewoundRecord
-from airflow_provider.triggers import holding
+from airflow_provider.triggers import polling
 from airflow_provider.triggers.spark_streaming import SparkStreamingTrigger
 from tests.unit.support import FakeClock
 
@@ -37,7 +37,7 @@ DELAYS = Asset("delays")
 @pytest.fixture(autouse=True)
 def no_worker_to_notice(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody's worker has to be noticed here."""
-    monkeypatch.setattr(holding, "HOLD_S", 0.0)
+    monkeypatch.setattr(polling, "HOLD_S", 0.0)
 
 
 @pytest.fixture

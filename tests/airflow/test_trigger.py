@@ -12,7 +12,7 @@ import pytest
 from airflow.sdk.module_loading import import_string
 from handmade import ELSEWHERE, RUN, Job, ended_process
 
-from airflow_provider.hooks.following import LogFollower
+from airflow_provider.hooks.log_tail import LogFollower
 from airflow_provider.hooks.spark_streaming import SparkStreamingHook
 from airflow_provider.runtime.clock import SystemClock
 from airflow_provider.runtime.control import observer
@@ -20,7 +20,7 @@ from airflow_provider.runtime.host import identify_this
 from airflow_provider.runtime.jobdir.layout import RunDirectory
 from airflow_provider.runtime.jobdir.lease import acquire_lease
 from airflow_provider.runtime.storage.local import LocalStorage
-from airflow_provider.triggers import holding, looking
+from airflow_provider.triggers import job_poll, polling
 from airflow_provider.triggers.spark_streaming import SparkStreamingTrigger
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ FIRST, SECOND = 1, 2
 @pytest.fixture(autouse=True)
 def not_held_back(monkeypatch: pytest.MonkeyPatch) -> None:
     """Fire at once: nobody's worker has to be noticed here (see test_stop_operator.py)."""
-    monkeypatch.setattr(holding, "HOLD_S", 0.0)
+    monkeypatch.setattr(polling, "HOLD_S", 0.0)
 
 
 @pytest.fixture
@@ -294,7 +294,7 @@ def test_a_job_directory_that_stays_away_fails_the_try(
     """
     Some time the wait ends, with a failure that a retry may heal and that names the place.
     """
-    monkeypatch.setattr(looking, "STORAGE_TIMEOUT_S", 0.3)
+    monkeypatch.setattr(job_poll, "STORAGE_TIMEOUT_S", 0.3)
 
     (event,) = fire(trigger_of(job))
 

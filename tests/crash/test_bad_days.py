@@ -16,7 +16,7 @@ from drivers import Driver, Drivers, await_that
 from gates import Gate
 from streams import JOBS, Event, Place, read_with_duckdb, windows_of, write_events
 
-from airflow_provider.runtime.cli import main
+from airflow_provider.runtime.cli.main import main
 from airflow_provider.runtime.errors import EXIT_FATAL, EXIT_OK, EXIT_RETRY, Failure, FailureClass
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]

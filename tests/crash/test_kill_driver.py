@@ -24,7 +24,7 @@ from streams import (
 )
 
 from airflow_provider.runtime import failpoints
-from airflow_provider.runtime.cli import main
+from airflow_provider.runtime.cli.main import main
 from airflow_provider.runtime.errors import EXIT_LEASE, EXIT_OK, EXIT_RETRY, Failure, FailureClass
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]

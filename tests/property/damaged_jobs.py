@@ -13,9 +13,9 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from airflow_provider.hooks.backfills import AskerRecord
-from airflow_provider.hooks.clearing import TriesRecord
-from airflow_provider.hooks.periods import PeriodRecord
+from airflow_provider.hooks.backfill_guard import AskerRecord
+from airflow_provider.hooks.replays import TriesRecord
+from airflow_provider.hooks.watch_periods import PeriodRecord
 from airflow_provider.runtime.checkpoint.drain_step import MAX_WATERMARK_MS
 from airflow_provider.runtime.host import identify
 from airflow_provider.runtime.jobdir.end_of_input import (

@@ -19,10 +19,11 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from airflow_provider.hooks.backfills import check_backfill
-from airflow_provider.hooks.clearing import current_execution, execution_of
-from airflow_provider.hooks.periods import Period
-from airflow_provider.runtime import cli, cli_state, clock
+from airflow_provider.hooks.backfill_guard import check_backfill
+from airflow_provider.hooks.replays import current_execution, execution_of
+from airflow_provider.hooks.watch_periods import Period
+from airflow_provider.runtime import clock
+from airflow_provider.runtime.cli import main, state_commands
 from airflow_provider.runtime.control.handover import describe_running
 from airflow_provider.runtime.control.health import Limits
 from airflow_provider.runtime.control.observer import RunWatcher
@@ -86,7 +87,7 @@ class Call(NamedTuple):
 
 
 def _command(*argv: str) -> Callable[[Path], object]:
-    return lambda root: cli.main([each.replace("ROOT", str(root)) for each in argv])
+    return lambda root: main.main([each.replace("ROOT", str(root)) for each in argv])
 
 
 def _of(do: Callable[..., object], *args: Any, **values: Any) -> Callable[[Path], object]:
@@ -329,12 +330,12 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(FakeClock, "monotonic", lambda _: now.time)
     for name in ("read", "list", "check_file"):
         monkeypatch.setattr(LocalStorage, name, _refusing(getattr(LocalStorage, name)))
-    monkeypatch.setattr(cli, "_parser", functools.cache(cli._parser))
-    monkeypatch.setattr(cli.logging, "basicConfig", lambda **_: None)
-    monkeypatch.setattr(cli.log, "exception", _unexpected)
+    monkeypatch.setattr(main, "_parser", functools.cache(main._parser))
+    monkeypatch.setattr(main.logging, "basicConfig", lambda **_: None)
+    monkeypatch.setattr(main.log, "exception", _unexpected)
     monkeypatch.setattr(session, "start_spark", _no_spark)
-    monkeypatch.setattr(cli_state, "start_spark", _no_spark)
-    monkeypatch.setattr(cli_state, "using_spark", _no_spark)
+    monkeypatch.setattr(state_commands, "start_spark", _no_spark)
+    monkeypatch.setattr(state_commands, "using_spark", _no_spark)
 
 
 def _refusing(do: Callable[..., Any]) -> Callable[..., Any]:

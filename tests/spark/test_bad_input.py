@@ -12,7 +12,7 @@ import pytest
 from streams import JOBS, Place, write_events
 
 import airflow_provider
-from airflow_provider.runtime import cli
+from airflow_provider.runtime.cli import main
 from airflow_provider.runtime.driver.run import run_job
 from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.jobdir.run_spec import Ask
@@ -74,7 +74,7 @@ def test_a_command_that_cannot_work_is_refused_before_spark(ready, capsys, more,
     """
     before = paths_under(ready.root)
 
-    assert EXIT_USAGE == cli.main(command(ready, *more, **asked))
+    assert EXIT_USAGE == main.main(command(ready, *more, **asked))
 
     error = error_of(capsys)
     assert words == [word for word in words if word in error]
@@ -95,7 +95,7 @@ def test_an_unknown_word_is_refused_with_those_that_are_known(ready, capsys, opt
     The command line refuses it with exit code 2 and lists the words there are.
     """
     with pytest.raises(SystemExit) as ended:
-        cli.main(command(ready, option))
+        main.main(command(ready, option))
 
     assert EXIT_USAGE == ended.value.code
     error = error_of(capsys)
@@ -127,7 +127,7 @@ def test_java_that_is_missing_is_said_so(ready, capsys, monkeypatch):
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setenv("PATH", "")
 
-    assert EXIT_USAGE == cli.main(command(ready))
+    assert EXIT_USAGE == main.main(command(ready))
 
     error = error_of(capsys)
     assert "there is none on PATH" in error
@@ -141,7 +141,7 @@ def test_a_java_home_without_java_is_said_so(ready, capsys, monkeypatch):
     """
     monkeypatch.setenv("JAVA_HOME", str(ready.root))
 
-    assert EXIT_USAGE == cli.main(command(ready))
+    assert EXIT_USAGE == main.main(command(ready))
 
     assert f"JAVA_HOME is {ready.root}, which has no bin/java" in error_of(capsys)
     assert not ready.job_dir.exists()
@@ -160,7 +160,7 @@ def test_java_that_is_too_old_is_said_so(ready, capsys, monkeypatch):
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setenv("PATH", str(java.parent) + os.pathsep + os.environ["PATH"])
 
-    assert EXIT_USAGE == cli.main(command(ready))
+    assert EXIT_USAGE == main.main(command(ready))
 
     error = error_of(capsys)
     assert f"{java} is Java 11, Spark needs 17 or newer" in error
@@ -174,7 +174,7 @@ def test_a_job_directory_of_a_newer_version_is_left_alone(ready, capsys):
     ready.job_dir.mkdir()
     (ready.job_dir / "job.json").write_text(json.dumps({"version": 99, "name": "later"}))
 
-    assert EXIT_USAGE == cli.main(command(ready))
+    assert EXIT_USAGE == main.main(command(ready))
 
     error = error_of(capsys)
     assert f"{ready.job_dir}/job.json: format version 99 is newer than 1" in error
@@ -187,7 +187,7 @@ def test_a_place_without_a_job_is_said_so(ready, capsys, verb):
     """
     Commands about a job that is not there say so and make nothing.
     """
-    assert EXIT_USAGE == cli.main([verb, str(ready.job_dir)])
+    assert EXIT_USAGE == main.main([verb, str(ready.job_dir)])
 
     assert f"{ready.job_dir}: no job there" in error_of(capsys)
     assert not ready.job_dir.exists()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from streams import failing_at, read_with_pandas, windows_of, write_events
 
-from airflow_provider.runtime import cli
+from airflow_provider.runtime.cli import main
 from airflow_provider.runtime.clock import SystemClock
 from airflow_provider.runtime.control.observer import RunWatcher, Verdict
 from airflow_provider.runtime.driver import recover_sinks
@@ -83,6 +83,6 @@ def test_a_place_without_a_job_is_refused(tmp_path, capsys):
     """
     There is nothing to clean up where no job ever ran; nothing is written.
     """
-    assert UnknownJobError.exit_code == cli.main(["cleanup", str(tmp_path / "none")])
+    assert UnknownJobError.exit_code == main.main(["cleanup", str(tmp_path / "none")])
     assert "none" in capsys.readouterr().err
     assert [] == list(tmp_path.iterdir())

@@ -8,7 +8,7 @@ import logging
 import pytest
 from streams import failing_at, read_with_pandas, write_events
 
-from airflow_provider.runtime.cli import main
+from airflow_provider.runtime.cli.main import main
 from airflow_provider.runtime.errors import RunFailedError
 from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.storage.open import open_storage

@@ -19,7 +19,7 @@ from streams import (
     write_events,
 )
 
-from airflow_provider.runtime.cli import main
+from airflow_provider.runtime.cli.main import main
 from airflow_provider.runtime.errors import (
     EXIT_FATAL,
     EXIT_OK,

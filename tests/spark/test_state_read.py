@@ -23,7 +23,7 @@ from pyspark.sql import functions as F  # noqa: N812 - the name everybody knows
 from state_truths import In, Rows
 from streams import START, Place, read_with_duckdb, windows_of, write_events
 
-from airflow_provider.runtime.cli import main
+from airflow_provider.runtime.cli.main import main
 from airflow_provider.runtime.clock import SystemClock
 from airflow_provider.runtime.queries.state_metrics import read_state_operators, reported_state
 from airflow_provider.runtime.savepoints.source import checkpoint_source, job_source

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from airflow_provider.hooks.backfills import Asker, check_backfill, is_backfill
+from airflow_provider.hooks.backfill_guard import Asker, check_backfill, is_backfill
 from airflow_provider.runtime.clock import SystemClock
 from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.host import ProcessIdentity

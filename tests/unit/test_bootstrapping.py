@@ -8,8 +8,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from airflow_provider.runtime import cli
 from airflow_provider.runtime.checkpoint.topology import Topology
+from airflow_provider.runtime.cli import main
 from airflow_provider.runtime.control.bootstrap_request import (
     BootstrapAsk,
     BootstrapRecord,
@@ -53,7 +53,7 @@ def test_a_job_that_has_begun_is_not_touched(job, capsys):
     """
     before = content_of(job)
 
-    code = cli.main(["state", "bootstrap", str(job), "--entry", "job.py:f"])
+    code = main.main(["state", "bootstrap", str(job), "--entry", "job.py:f"])
 
     assert EXIT_USAGE == code
     assert "has begun already (query 'q' has a checkpoint)" in capsys.readouterr().err
@@ -79,7 +79,7 @@ def test_a_savepoint_in_the_way(job, tmp_path):
     One that this ask has not made is somebody else's.
     """
     saved = str(tmp_path / "saved")
-    assert EXIT_OK == cli.main(["savepoint", "take", str(job), "--to", saved])
+    assert EXIT_OK == main.main(["savepoint", "take", str(job), "--to", saved])
 
     with pytest.raises(ConfigError, match="made of something else; choose another one"):
         bootstrap_job(BootstrapAsk(job_dir=str(tmp_path / "new"), entry="job.py:f", to=saved))
@@ -220,15 +220,15 @@ def test_a_savepoint_is_changed_and_stays_as_it_is(job, tmp_path, capsys):
     The plan first, then the new one; nothing else is left, and the old one has not a byte less.
     """
     old, new = str(tmp_path / "old"), str(tmp_path / "new")
-    cli.main(["savepoint", "take", str(job), "--to", old])
+    main.main(["savepoint", "take", str(job), "--to", old])
     before = content_of(tmp_path / "old")
     asked = ["state", "rewrite", old, "--to", new, "--rename-query=q=r", "--reset-source=0"]
     capsys.readouterr()
 
-    assert EXIT_OK == cli.main([*asked, "--dry-run"])
+    assert EXIT_OK == main.main([*asked, "--dry-run"])
     assert "called 'r' from now on" in capsys.readouterr().out
     assert not Path(new).exists()
-    assert EXIT_OK == cli.main([*asked, "--json"])
+    assert EXIT_OK == main.main([*asked, "--json"])
 
     told = json.loads(capsys.readouterr().out)
     steps = ["called 'r' from now on", "source 0 begins from its beginning"]
@@ -239,9 +239,11 @@ def test_a_savepoint_is_changed_and_stays_as_it_is(job, tmp_path, capsys):
     assert [] == verify_savepoint(made)
     assert before == content_of(tmp_path / "old")
     assert ["job", "new", "old"] == sorted(path.name for path in tmp_path.iterdir())
-    assert EXIT_USAGE == cli.main(asked)
+    assert EXIT_USAGE == main.main(asked)
     assert "there is a savepoint of this name" in capsys.readouterr().err
-    assert EXIT_USAGE == cli.main(["state", "rewrite", old, "--to", f"{old}/n", "--reset-source=0"])
+    assert EXIT_USAGE == main.main(
+        ["state", "rewrite", old, "--to", f"{old}/n", "--reset-source=0"]
+    )
     assert "lies in the savepoint" in capsys.readouterr().err
 
 
@@ -251,13 +253,13 @@ def test_a_batch_that_only_changed_state_is_not_what_the_job_has_written(job, tm
     that has the same number, and what that has written would be written again.
     """
     saved = tmp_path / "saved"
-    cli.main(["savepoint", "take", str(job), "--to", str(saved)])
+    main.main(["savepoint", "take", str(job), "--to", str(saved)])
     manifest = saved / "savepoint.json"
     record = json.loads(manifest.read_text())
-    assert EXIT_OK == cli.main(["savepoint", "restore", str(saved), str(job)])
+    assert EXIT_OK == main.main(["savepoint", "restore", str(saved), str(job)])
 
     record["queries"]["q"]["administrative"] = 1
     manifest.write_text(json.dumps({**record, "taken": "2026-01-02T00:00:00.000Z"}))
 
-    assert EXIT_USAGE == cli.main(["savepoint", "restore", str(saved), str(job)])
+    assert EXIT_USAGE == main.main(["savepoint", "restore", str(saved), str(job)])
     assert "has written epochs 1 to 1 after this savepoint" in capsys.readouterr().err

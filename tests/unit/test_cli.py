@@ -12,9 +12,10 @@ import threading
 
 import pytest
 
-from airflow_provider.runtime import cli, cli_stop
 from airflow_provider.runtime.checkpoint.drain_step import MAX_WATERMARK_MS
-from airflow_provider.runtime.cli import main
+from airflow_provider.runtime.cli import main as main_module
+from airflow_provider.runtime.cli import stop_commands
+from airflow_provider.runtime.cli.main import main
 from airflow_provider.runtime.clock import SystemClock
 from airflow_provider.runtime.errors import EXIT_FATAL, EXIT_OK, EXIT_RETRY, EXIT_USAGE
 from airflow_provider.runtime.host import identify
@@ -34,7 +35,7 @@ def job(tmp_path) -> HandMadeJob:
 @pytest.fixture(autouse=True)
 def quiet_logging(monkeypatch):
     """Leave the process's logging as it is."""
-    monkeypatch.setattr(cli.logging, "basicConfig", lambda **_: None)
+    monkeypatch.setattr(main_module.logging, "basicConfig", lambda **_: None)
 
 
 @pytest.fixture
@@ -533,7 +534,7 @@ def test_cancel_of_a_driver_that_does_not_stop(job, capsys, monkeypatch):
     """
     A driver that does not stop in time is named, with the way out, and the code says try again.
     """
-    monkeypatch.setattr(cli_stop, "_CANCEL_TIMEOUT_S", 0.0)
+    monkeypatch.setattr(stop_commands, "_CANCEL_TIMEOUT_S", 0.0)
     lease = take_lease(job.storage, FakeClock(), run_id="r1", heartbeat_s=0.01)
     job.begin()
 
@@ -644,7 +645,7 @@ def test_a_checkpoint_of_a_job_is_not_drained_by_hand(tmp_path, capsys, has_reco
 
 def test_the_command_runs_as_a_module():
     """
-    ``python -m airflow_provider.runtime.cli`` is the command.
+    ``python -m airflow_provider.runtime.cli.main`` is the command.
     """
     command = [sys.executable, "-m", "airflow_provider.runtime.cli"]
     run = subprocess.run([*command, "--help"], capture_output=True, text=True, check=False)

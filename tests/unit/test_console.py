@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from airflow_provider.runtime.checkpoint.topology import OperatorShape, Topology
-from airflow_provider.runtime.console import _table, live_progress
+from airflow_provider.runtime.cli.output import _table, live_progress
 from airflow_provider.runtime.driver.lifecycle.events import AtEnd, QueryPhase
 from airflow_provider.runtime.driver.lifecycle.machine import Lifecycle
 from airflow_provider.runtime.driver.progress import ProgressMeter

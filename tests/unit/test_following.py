@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_provider.hooks.following import FollowedRecord, LogFollower, log_folders
+from airflow_provider.hooks.log_tail import FollowedRecord, LogFollower, log_folders
 from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.storage.local import LocalStorage
 

@@ -7,7 +7,7 @@ import datetime as dt
 
 import pytest
 
-from airflow_provider.hooks.clearing import current_execution
+from airflow_provider.hooks.replays import current_execution
 from airflow_provider.runtime.errors import ConfigError, CorruptDocumentError
 from airflow_provider.runtime.jobdir.end_of_input import (
     drain_intent,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_provider.hooks.periods import Period
+from airflow_provider.hooks.watch_periods import Period
 from airflow_provider.runtime.jobdir.layout import JobDirectory
 from tests.unit.counting import CountingStorage
 from tests.unit.jobs import HandMadeJob

@@ -63,7 +63,7 @@ def test_importing_the_package_is_cheap(module):
     "module",
     [
         "airflow_provider.runtime.queries.context",
-        "airflow_provider.runtime.cli",
+        "airflow_provider.runtime.cli.main",
         "airflow_provider.runtime.driver.run",
         "airflow_provider.runtime.sinks.files",
         "airflow_provider.runtime.control.observer",

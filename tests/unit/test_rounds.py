@@ -9,7 +9,7 @@ from collections import Counter
 
 import pytest
 
-from airflow_provider.triggers.rounds import look_until
+from airflow_provider.triggers.polling import look_until
 
 WAITS = 200
 EVERY_S = 0.05

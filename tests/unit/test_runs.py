@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from airflow_provider.runtime import cli, cli_status
+from airflow_provider.runtime.cli import main, status_command
 from airflow_provider.runtime.control.observer import RunWatcher
 from airflow_provider.runtime.driver.prepare import check_before_spark
 from airflow_provider.runtime.errors import ConfigError, UnknownJobError
@@ -48,7 +48,7 @@ def cost_of(ended: Ended, clock, tmp_path) -> dict[str, dict[str, int]]:
         "replayable": lambda: replayable_runs(directory, "new", 3),
         "since": lambda: runs_since(directory, recent_runs(directory)[2].run_id),
         "last": lambda: last_run(directory),
-        "status": lambda: cli_status._status_document(directory, ids(recent_runs(directory))),
+        "status": lambda: status_command._status_document(directory, ids(recent_runs(directory))),
         "watch": lambda: RunWatcher(counted, "new", clock).look(),
         "lease": lambda: LeaseObserver(counted, clock).look(),
     }
@@ -172,7 +172,7 @@ def test_status_shows_the_newest_runs(ended, capsys):
     ended.runs(12)
 
     def shown(*options: str) -> list[str]:
-        assert 0 == cli.main(["status", ended.directory.url, "--json", *options])
+        assert 0 == main.main(["status", ended.directory.url, "--json", *options])
         return [run["run_id"] for run in json.loads(capsys.readouterr().out)["runs"]]
 
     assert [f"r{n}" for n in range(3, 13)] == shown()
@@ -188,11 +188,11 @@ def test_status_refuses_what_it_cannot_show(ended, capsys):
     ended.runs(2)
     url = ended.directory.url
 
-    assert 2 == cli.main(["status", url, "--last", "0"])
+    assert 2 == main.main(["status", url, "--last", "0"])
     assert "--last 0: a number of runs, 1 or more" in capsys.readouterr().err
-    assert 2 == cli.main(["status", url, "--run-id", "r9"])
+    assert 2 == main.main(["status", url, "--run-id", "r9"])
     assert "no run 'r9'; its newest runs: r2, r1" in capsys.readouterr().err
-    assert 2 == cli.main(["status", url, "--run-id", "../r1"])
+    assert 2 == main.main(["status", url, "--run-id", "../r1"])
     assert "use letters, digits" in capsys.readouterr().err
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_provider.runtime import cli
+from airflow_provider.runtime.cli import main
 from airflow_provider.runtime.errors import EXIT_USAGE
 from tests.unit.savepoint_refusals import RESTORES, TAKES, Case, make, rights, tree
 
@@ -27,7 +27,7 @@ def assert_refused(root: Path, case: Case, capsys: pytest.CaptureFixture[str], *
     case.spoil(root)
     before = tree(root)
     with rights(root, case.mode):
-        code = cli.main(["savepoint", *argv])
+        code = main.main(["savepoint", *argv])
 
     errors = [line for line in capsys.readouterr().err.splitlines() if "error: " in line]
     assert (EXIT_USAGE, 1) == (code, len(errors)), errors

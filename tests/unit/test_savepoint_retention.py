@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_provider.runtime import cli
+from airflow_provider.runtime.cli import main
 from airflow_provider.runtime.driver.restore_job import restore_job
 from airflow_provider.runtime.errors import EXIT_OK, ConfigError
 from airflow_provider.runtime.jobdir.layout import JobDirectory
@@ -233,7 +233,7 @@ def test_job_directories_beside_savepoints_stay(tmp_path):
     claim(jobs[1].storage, "take", FakeClock(NOON - dt.timedelta(days=9)))  # the mark of one
     before = {job.storage.url: tree(Path(job.storage.url)) for job in jobs}
 
-    assert EXIT_OK == cli.main(["savepoint", "retain", str(tmp_path), "--keep", "1"])
+    assert EXIT_OK == main.main(["savepoint", "retain", str(tmp_path), "--keep", "1"])
     assert [] == collect_garbage(str(tmp_path))
 
     assert before == {job.storage.url: tree(Path(job.storage.url)) for job in jobs}
@@ -332,7 +332,7 @@ def test_strange_things_beside_savepoints_are_passed_over(tmp_path, capsys):
         ["savepoint", "restore", newest.url, str(tmp_path / "new"), "--claim-mode", "claim"],
     ):
         assert [] == state_growth(job.storage.url)  # the job keeps none
-        assert EXIT_OK == cli.main(command), command
+        assert EXIT_OK == main.main(command), command
 
     left = {str(path) for path in Path(backup.url).iterdir()}
     assert before - {f"{backup.url}/s{number}" for number in range(3)} == left
@@ -353,7 +353,7 @@ def test_folders_that_cannot_be_read_are_passed_over(capsys):
     (place / "backup/locked").mkdir()
 
     with rights(place, ("backup/locked", 0o000)):
-        assert EXIT_OK == cli.main(["savepoint", "list", backup.url])
+        assert EXIT_OK == main.main(["savepoint", "list", backup.url])
         assert ["s0"] == retain(backup.url, Retention(keep=1))
 
     assert "locked" not in capsys.readouterr().out
@@ -373,11 +373,11 @@ def test_a_damaged_savepoint_hides_no_other(tmp_path, backup, capsys):
     (Path(backup.url) / "s9").mkdir()
     (Path(backup.url) / "s9/savepoint.json").mkdir()
 
-    assert EXIT_OK == cli.main(["savepoint", "list", backup.url])
+    assert EXIT_OK == main.main(["savepoint", "list", backup.url])
     out = capsys.readouterr().out
     assert "s3: damaged: " in out
     assert all(f"s{number}: periodic" in out for number in range(3))
-    assert EXIT_OK == cli.main(["savepoint", "list", backup.url, "--json"])
+    assert EXIT_OK == main.main(["savepoint", "list", backup.url, "--json"])
     damaged = json.loads(capsys.readouterr().out)["damaged"]
     assert [f"{backup.url}/s3", f"{backup.url}/s9"] == [each["url"] for each in damaged]
 

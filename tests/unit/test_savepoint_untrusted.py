@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_provider.runtime import cli
+from airflow_provider.runtime.cli import main
 from airflow_provider.runtime.errors import EXIT_USAGE
 from airflow_provider.runtime.savepoints.source import job_source
 from airflow_provider.runtime.savepoints.take import take_savepoint
@@ -62,7 +62,7 @@ def assert_refused(place: Path, capsys, *said: str) -> None:
         ["savepoint", "fork", str(place / "sp/s1"), str(new)],
         ["savepoint", "restore", str(place / "sp/s1"), str(new)],
     ):
-        assert EXIT_USAGE == cli.main(command)
+        assert EXIT_USAGE == main.main(command)
         error = capsys.readouterr().err.strip()
         assert (1, []) == (len(error.splitlines()), [word for word in said if word not in error])
     now = {str(path): path.read_bytes() for path in place.rglob("*") if path.is_file()}

@@ -8,8 +8,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from airflow_provider.runtime import cli
 from airflow_provider.runtime.checkpoint.topology import OperatorShape, Topology
+from airflow_provider.runtime.cli import main
 from airflow_provider.runtime.driver.initial_state import StartingPoint
 from airflow_provider.runtime.errors import EXIT_OK, EXIT_USAGE, CheckpointError, ConfigError
 from airflow_provider.runtime.jobdir.layout import JobDirectory
@@ -152,9 +152,9 @@ def test_a_fork_that_was_cut_short_is_ended_by_another(directory, url, clock, tm
     )
     (tmp_path / "new/queries/q/checkpoint").mkdir(parents=True)
 
-    assert EXIT_OK == cli.main(["savepoint", "fork", url, directory.url])
+    assert EXIT_OK == main.main(["savepoint", "fork", url, directory.url])
     assert 1 == logs_of(directory).position().last_commit
-    assert EXIT_USAGE == cli.main(["savepoint", "fork", url, directory.url])
+    assert EXIT_USAGE == main.main(["savepoint", "fork", url, directory.url])
     assert "there is a job already; name a new directory" in capsys.readouterr().err
 
 
@@ -169,7 +169,7 @@ def test_so_many_partitions_cannot_be(directory, url, capsys, action, partitions
         "restore": ["savepoint", "restore", url, directory.url],
         "fork": ["savepoint", "fork", url, directory.url],
     }
-    assert EXIT_USAGE == cli.main([*commands[action], "--partitions", partitions])
+    assert EXIT_USAGE == main.main([*commands[action], "--partitions", partitions])
     error = f"spark-stream: error: partitions {partitions}: state has from 1 to 32768 partitions\n"
     assert error == capsys.readouterr().err
     assert not directory.storage.exists("")

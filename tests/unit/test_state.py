@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from airflow_provider.runtime import cli
 from airflow_provider.runtime.checkpoint.logs import CheckpointLogs
 from airflow_provider.runtime.checkpoint.operators import StateVariable, describe_operator
 from airflow_provider.runtime.checkpoint.state_schema import StateSchema, read_schemas, type_text
 from airflow_provider.runtime.checkpoint.topology import OperatorShape, Topology
-from airflow_provider.runtime.cli import main
-from airflow_provider.runtime.console import text_table
+from airflow_provider.runtime.cli import main as main_module
+from airflow_provider.runtime.cli.main import main
+from airflow_provider.runtime.cli.output import text_table
 from airflow_provider.runtime.errors import (
     ConfigError,
     CorruptDocumentError,
@@ -408,7 +408,7 @@ def test_growth_without_spark(job):
 @pytest.fixture
 def command(monkeypatch, capsys):
     """Run a command; give its exit code, and what it has printed."""
-    monkeypatch.setattr(cli.logging, "basicConfig", lambda **_: None)
+    monkeypatch.setattr(main_module.logging, "basicConfig", lambda **_: None)
 
     def run(*arguments: str) -> tuple[int, str]:
         code = main(["state", *arguments])

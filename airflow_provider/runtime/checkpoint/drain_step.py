@@ -69,7 +69,7 @@ def next_drain_step(position: LogPosition, *, stateful: bool) -> DrainStep:
     """Decide from the logs alone, so that a restarted drain goes on where the last one died.
 
     They cannot tell of a drain that is DONE whether rows are left that wait for a later watermark
-    (``queries/flushing.py``).
+    (``queries/flush.py``).
 
     Args:
         position: how far the query's logs reach.

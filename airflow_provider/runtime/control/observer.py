@@ -82,7 +82,7 @@ class Verdict(str, enum.Enum):
     FOREIGN = "foreign"  # a driver of another run is alive
     FAILED = "failed"  # the watched driver ended without a final checkpoint
     ABSENT = "absent"  # nobody is at work on this run
-    # Of a run that is supervised, and whose driver is alive (see supervising.py):
+    # Of a run that is supervised, and whose driver is alive (see control/supervise.py):
     UNHEALTHY = "unhealthy"  # it does not get on
     DUE = "due"  # it is well, and the time for which it was to be watched is over
 

@@ -4,19 +4,19 @@
 
     job.json                                     JobRecord
     queries/<query>/checkpoint/                  Spark's own, format untouched; or
-    queries/<query>/checkpoint-<n>/              the same, made by restore n (places.py)
-    queries/<query>/committables/<query id>/     records of its epochs (sinks/records.py)
-    queries/<query>/drains/<query id>.json       DrainIntent (drains.py): before its drain
-    queries/<query>/ended/<query id>.json        EndedSources (drains.py): which are read no more
-    queries/<query>/markers/<source>/            markers of a source (markers.py)
-    queries/<query>/topologies/<query id>.json   TopologyRecord (topologies.py): at its first start
+    queries/<query>/checkpoint-<n>/              the same, made by restore n (checkpoint_places.py)
+    queries/<query>/committables/<query id>/     records of its epochs (epochs.py)
+    queries/<query>/drains/<query id>.json       DrainIntent (end_of_input.py): before its drain
+    queries/<query>/ended/<query id>.json        EndedSources: which are read no more
+    queries/<query>/markers/<source>/            markers of a source (watermark_markers.py)
+    queries/<query>/topologies/<query id>.json   TopologyRecord: at its first start
     runs/<run id>/run.json                       RunRecord
     runs/<run id>/submissions/<driver id>.json   SubmissionRecord: intent, put before submitting
     runs/<run id>/submissions/<driver id>.process.json   ProcessRecord: put once, or revoked
     runs/<run id>/submissions/<driver id>.exit.json, .lost.json   ExitRecord, LostRecord
-    runs/<run id>/submissions/<driver id>.followed.json   FollowedRecord (hooks/following.py)
+    runs/<run id>/submissions/<driver id>.followed.json   FollowedRecord (hooks/log_tail.py)
     runs/<run id>/attempts/<n>.json              AttemptRecord
-    runs/<run id>/asked_by.json                  AskerRecord (hooks/backfills.py): whose run it is
+    runs/<run id>/asked_by.json                  AskerRecord (hooks/backfill_guard.py): whose run
     runs/<run id>/claims/<n>.json, watch.json    ClaimRecord, WatchRecord (watches.py): who watches
     runs/<run id>/progress.json                  ProgressRecord
     runs/<run id>/stop.json                      StopRecord: a stop with drain that was accepted
@@ -24,12 +24,12 @@
     runs/<run id>/final.json                     FinalCheckpoint: put once, never changed
     runs/<run id>/rewound.json                   RewoundRecord: the run no longer counts
     runs/<run id>/replay.json                    ReplayRecord: a person has cleared the task
-    runs/<run id>/periods/<task>.<tries>.json    PeriodRecord (hooks/periods.py): a DAG run's time
-    restores/<n>.json                            RestoreRecord (places.py)
-    savepoints/<name>/                           see savepoint/records.py
-    bootstraps/<name>/                           a job directory of its own (state/bootstrapping.py)
+    runs/<run id>/periods/<task>.<tries>.json    PeriodRecord (hooks/watch_periods.py): its time
+    restores/<n>.json                            RestoreRecord (checkpoint_places.py)
+    savepoints/<name>/                           see savepoints/record.py
+    bootstraps/<name>/                           a job directory of its own (state/bootstrap.py)
     leases/<token>.json  heartbeats/<token>.json (lease.py); a sealed lease carries a final.json
-    retired.json                                 RetiredRecord (retiring.py): what is old is removed
+    retired.json                                 RetiredRecord (expiry.py): what is removed
     requests/<driver id>/<id>.json  bells/<driver id>.json  replies/<id>.json
 """
 

@@ -6,7 +6,7 @@ A *marked* source is read as ``union(source, markers)``, then the watermark, the
 no marker through. Its markers are a tiny stream of files: one row, with an event time, moves the
 source's watermark as a row of the source's would. Sources that have ended are announced after each
 start, as Flink does with tasks that were finished when it restored them (FLIP-147); those that are
-silent are moved along with the others (queries/eventtimes.py).
+silent are moved along with the others (queries/watermarks.py).
 """
 
 from __future__ import annotations

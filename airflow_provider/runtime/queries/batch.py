@@ -137,7 +137,7 @@ class BatchQuery:
             self._error = error
 
     def _stage(self) -> None:
-        if isinstance(self.epochs, NativeEpochs):  # modes.py has refused it before
+        if isinstance(self.epochs, NativeEpochs):  # driver/execution_mode.py has refused it before
             raise TypeError(self.epochs.sink.name)
         df = self.definition.df
         df.sparkSession.sparkContext.setJobGroup(self._group, f"query {self.name}")

@@ -332,7 +332,7 @@ def _collect(leftover: Leftover, clock: Clock) -> bool:
 def _shared_in(leftover: Leftover, clock: Clock) -> set[str] | None:
     """Return the paths in a folder that savepoints beside it name; None when that is not known.
 
-    A taker that is at it puts its claim before it looks whether anybody removes; see sharing.py.
+    A taker puts its claim before it looks whether anybody removes.
     """
     root_url, _, folder = leftover.place.url.rpartition("/")
     savepoints, others = find_savepoints(open_storage(root_url))

@@ -9,10 +9,10 @@ newest runs are kept, older ones are disposed of when another run begins.
 ==================================  ================================================================
 a crash                             the next call
 ==================================  ================================================================
-while rows are taken back           goes on (sinks/takeback.py)
+while rows are taken back           goes on (sinks/revert.py)
 before the intent to restore        finds the rows taken back
 before ``rewound.json``             finds the intent
-while the queries are restored      goes on (savepoint/restoring.py)
+while the queries are restored      goes on (savepoints/restore.py)
 ==================================  ================================================================
 """
 

@@ -7,8 +7,8 @@ import json
 import logging
 from typing import TYPE_CHECKING, Any, Final
 
-from airflow_provider.runtime import cli_bootstrap, cli_rewrite
-from airflow_provider.runtime.console import text_table
+from airflow_provider.runtime.cli import bootstrap_command, rewrite_command
+from airflow_provider.runtime.cli.output import text_table
 from airflow_provider.runtime.errors import EXIT_OK, ConfigError
 from airflow_provider.runtime.jobdir.run_spec import parse_pairs
 from airflow_provider.runtime.queries.session import job_session, start_spark, using_spark
@@ -75,8 +75,8 @@ def add_commands(
     growth.add_argument("--bytes-only", action="store_true", help=text)
     growth.add_argument("--json", action="store_true")
     _add_conf(growth)
-    cli_bootstrap.add_actions(actions, add, stop_on_signals)
-    cli_rewrite.add_actions(actions, add)
+    bootstrap_command.add_actions(actions, add, stop_on_signals)
+    rewrite_command.add_actions(actions, add)
 
 
 def _add_show(actions: Any, add: Callable[..., argparse.ArgumentParser]) -> None:

@@ -13,13 +13,18 @@ import sys
 import threading
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider.runtime import cli_savepoint, cli_state, cli_status, cli_stop
 from airflow_provider.runtime.checkpoint.describe import describe_checkpoint
 from airflow_provider.runtime.checkpoint.drain import plan_drain_batch
 from airflow_provider.runtime.checkpoint.logs import CheckpointLogs
-from airflow_provider.runtime.cli_options import add_secret_param
+from airflow_provider.runtime.cli import (
+    savepoint_commands,
+    state_commands,
+    status_command,
+    stop_commands,
+)
+from airflow_provider.runtime.cli.options import add_secret_param
+from airflow_provider.runtime.cli.output import live_progress
 from airflow_provider.runtime.clock import parse_duration
-from airflow_provider.runtime.console import live_progress
 from airflow_provider.runtime.errors import (
     EXIT_OK,
     RunFailedError,
@@ -217,16 +222,16 @@ def _parser() -> argparse.ArgumentParser:
     )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     _add_run(commands)
-    cli_status.add_command(commands, _add)
-    cli_stop.add_commands(commands, _add)
+    status_command.add_command(commands, _add)
+    stop_commands.add_commands(commands, _add)
     text = "publish what Spark has committed, and remove staged data that nothing references"
     cleanup = _add(commands, "cleanup", _cleanup, text)
     cleanup.add_argument("job_dir", metavar="JOB_DIR")
     cleanup.add_argument("--entry", metavar="FILE.py:FUNC", help="default: the last run's")
     cleanup.add_argument("--conf", action="append", default=[], metavar="K=V", help="for Spark")
     _add_rewind(commands)
-    cli_savepoint.add_commands(commands, _add)
-    cli_state.add_commands(commands, _add, _stop_on_signals)
+    savepoint_commands.add_commands(commands, _add)
+    state_commands.add_commands(commands, _add, _stop_on_signals)
     checkpoint = commands.add_parser("checkpoint", help="look at, or drain, any Spark checkpoint")
     actions = checkpoint.add_subparsers(required=True, metavar="ACTION")
     show = _add(actions, "show", _checkpoint_show, "explain a checkpoint as JSON")
@@ -299,7 +304,3 @@ def _add_failures(run: argparse.ArgumentParser) -> None:
     run.add_argument("--failover", choices=FAILOVERS, default=Failover.REGION.value, help=text)
     text = "the class of failures of an exception type, such as jobs.BadRow=NON_RECOVERABLE"
     run.add_argument("--fails-as", action="append", default=[], metavar="TYPE=CLASS", help=text)
-
-
-if __name__ == "__main__":
-    script()

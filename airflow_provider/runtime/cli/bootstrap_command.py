@@ -7,8 +7,8 @@ import json
 import threading
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider.runtime.cli_options import add_secret_param
-from airflow_provider.runtime.console import live_progress
+from airflow_provider.runtime.cli.options import add_secret_param
+from airflow_provider.runtime.cli.output import live_progress
 from airflow_provider.runtime.errors import EXIT_OK
 from airflow_provider.runtime.jobdir.run_spec import OUTPUTS, parse_interval, parse_pairs
 
