@@ -37,6 +37,10 @@ format: $(INSTALLED) ## Format, and fix what can be fixed
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+.PHONY: wheel
+wheel: $(INSTALLED) ## Build the wheel, install it into an empty environment with Airflow, try it
+	@$(BIN)/python scripts/check_wheel.py
+
 # Of two processes one has all that starts a JVM (tests/conftest.py). `-m` may select nothing of what
 # ARGS names (exit code 5).
 TWO := -n 2
