@@ -2,10 +2,115 @@
 
 from __future__ import annotations
 
+import importlib.util
 import re
 from pathlib import Path
 
+import pytest
+
+yaml = pytest.importorskip("yaml")
+packaging = pytest.importorskip("packaging.requirements")
+
 ROOT = Path(__file__).resolve().parents[2]
+MAKEFILE = (ROOT / "Makefile").read_text()
+PYPROJECT = (ROOT / "pyproject.toml").read_text()
+WORKFLOW = yaml.safe_load((ROOT / ".github/workflows/ci.yml").read_text())
+CHECK = WORKFLOW["jobs"]["check"]
+
+
+def recipe(target: str) -> list[str]:
+    """Return the commands of a target that has one command on each line."""
+    block = re.search(rf"(?m)^{target}:.*\n((?:\t.*\n)+)", MAKEFILE)
+    assert block, f"no target {target}"
+    return [line.strip().replace("$(BIN)", ".venv/bin") for line in block[1].splitlines()]
+
+
+def pairs() -> set[tuple[str, str]]:
+    """Return the Pythons and PySparks that the workflow runs on."""
+    matrix = CHECK["strategy"]["matrix"]
+    product = {(python, spark) for python in matrix["python"] for spark in matrix["pyspark"]}
+    return product | {(each["python"], each["pyspark"]) for each in matrix["include"]}
+
+
+def test_a_commit_is_checked_by_the_commands_of_make_check():
+    """
+    The hooks for commits run what `make check` runs, in its order, on the whole checkout.
+    """
+    config = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())
+    hooks = [hook for repo in config["repos"] for hook in repo["hooks"]]
+
+    assert recipe("check") == [hook["entry"] for hook in hooks]
+    for hook in hooks:
+        assert ("system", True, False) == (
+            hook["language"],
+            hook["always_run"],
+            hook["pass_filenames"],
+        )
+
+
+def test_the_workflow_makes_what_decides_whether_a_change_lands():
+    """
+    The workflow's last steps are the targets of `.ci/run`, one each, in the same order.
+    """
+    (command,) = re.findall(r"(?m)^exec make (.+)$", (ROOT / ".ci/run").read_text())
+    targets = command.split()
+
+    assert [f"make {target}" for target in targets] == [
+        step["run"] for step in CHECK["steps"][-len(targets) :]
+    ]
+
+
+def test_the_workflow_runs_on_every_python_of_the_set_up():
+    """
+    A Python that the set-up takes is checked, and no other.
+    """
+    spec = importlib.util.spec_from_file_location("setup_env", ROOT / "scripts/setup_env.py")
+    setup_env = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(setup_env)
+
+    assert {setup_env.dotted(version) for version in setup_env.SUPPORTED} == {
+        python for python, _ in pairs()
+    }
+
+
+def test_the_workflow_runs_on_pysparks_that_the_package_allows():
+    """
+    Every PySpark of the matrix fits pyproject.toml, and each pinned one is among them.
+    """
+    (wanted,) = re.findall(r'"(pyspark[<>=~!][^"]*)"', PYPROJECT)
+    allowed = packaging.Requirement(wanted).specifier
+    pinned = re.findall(r"(?m)^pyspark==([^;\s]+)", (ROOT / "constraints.txt").read_text())
+    tried = {spark for _, spark in pairs()}
+
+    assert [] == [spark for spark in tried if spark not in allowed]
+    assert {*pinned} <= tried
+
+
+def test_the_workflow_chooses_the_pyspark_of_its_matrix():
+    """
+    The step that chooses PySpark changes each of its pins, keeps their markers, and touches no other.
+    """
+    (step,) = (step for step in CHECK["steps"] if "PYSPARK" in step.get("env", {}))
+    before, after = re.search(r"s/(.+)/(.+)/", step["run"]).groups()
+    pins = (ROOT / "constraints.txt").read_text().splitlines()
+    changed = [re.sub(before, after.replace("$PYSPARK", "9.9.9"), pin) for pin in pins]
+
+    for pin, now in zip(pins, changed, strict=True):
+        name, _, rest = pin.partition("==")
+        marker = re.sub(r"^[^;]+", "", rest)
+        assert (f"pyspark==9.9.9{marker}" if name == "pyspark" else pin) == now
+    assert pins != changed
+
+
+def test_the_workflow_may_only_read():
+    """
+    The workflow's token can do nothing but read the code, and stays in no checkout.
+    """
+    (checkout,) = (step for step in CHECK["steps"] if "checkout" in step.get("uses", ""))
+
+    assert {"contents": "read"} == WORKFLOW["permissions"]
+    assert "permissions" not in CHECK
+    assert checkout["with"]["persist-credentials"] is False
 
 
 def test_the_coverage_of_the_protocol_is_of_modules_that_exist():
