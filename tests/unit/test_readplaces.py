@@ -5,21 +5,10 @@ from __future__ import annotations
 import pytest
 
 from airflow_provider.runtime.jobdir.read_range import ReadPlace
-from airflow_provider.runtime.queries.source import SourceDefinition
 
 
 def read(file_format="csv", path="/data/a", name="events", **options):
-    return ReadPlace.of(
-        SourceDefinition(
-            name=name,
-            format=file_format,
-            path=path,
-            schema=None,
-            options=options,
-            bounded=False,
-            watermark=None,
-        )
-    )
+    return ReadPlace.of(name, file_format, path, options)
 
 
 def kafka(**options):

@@ -25,14 +25,13 @@ import dataclasses
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from airflow_provider.runtime.errors import Failure, FailureClass
+from airflow_provider.runtime.jobdir.run_records import REPORT_S
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
 NO_PROGRESS: Final = "NO_PROGRESS"
 LAG: Final = "LAG"
-REPORT_S: Final = 10.0
-"""How often a driver reports when there is no news; what is news it reports about once a second."""
 _REPORTS: Final = 3  # one may be late, such as behind an outage
 _AWAY: Final = 0.5  # of the time allowed: who has not looked for so long has not seen it last
 

@@ -23,6 +23,7 @@ from airflow_provider.runtime.jobdir.requests import (
     find_request,
     put_request,
     read_reply,
+    savepoint_is_complete,
 )
 from airflow_provider.runtime.jobdir.runs import newest_run
 from airflow_provider.runtime.names import check_name
@@ -228,14 +229,6 @@ def _is_promised(directory: JobDirectory, run_id: str, request_id: str) -> bool:
 
 def _call(directory: JobDirectory, request: RequestRecord) -> StopCall:
     return StopCall(directory.url, request.id, str(request.run_id), int(request.token or 0))
-
-
-def savepoint_is_complete(savepoint: str) -> str:
-    """Return what is said of a savepoint whose stop did not come to its end."""
-    return (
-        f"The savepoint {savepoint} is complete: go on from it with --from-savepoint in a new job "
-        "directory, or with the same command in this one"
-    )
 
 
 def savepoint_address(job_dir: str, savepoint: str | None) -> str | None:

@@ -371,7 +371,8 @@ class Attempt:
         is_new = query.logs.position().last_offsets < 0
         query.start(instruction.how)
         if not self._is_batch:
-            keep_topology(self._directory, query.definition, anew=is_new)
+            definition = query.definition
+            keep_topology(self._directory, definition.name, definition.topology, anew=is_new)
 
     def _restart_query(self, instruction: lifecycle.RestartQuery) -> None:
         query = self._queries[instruction.query]

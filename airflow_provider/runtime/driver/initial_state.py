@@ -206,7 +206,7 @@ def _check_seam(url: str, saved: QuerySavepoint | None, query: QueryDefinition) 
     history = saved.history if saved is not None else ()
     read = {each["name"]: ReadPlace.from_dict(each) for each in history}
     for source in query.sources if read else ():
-        before, now = read.get(source.name), ReadPlace.of(source)
+        before, now = read.get(source.name), source.reads
         if before is not None and before.overlaps(now):
             msg = (
                 f"query {query.name!r}: source {source.name!r} ({now.where}) would read again what "

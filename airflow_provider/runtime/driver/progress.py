@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider.runtime.checkpoint.finished import marks_of
 from airflow_provider.runtime.clock import Clock, Due, to_iso
-from airflow_provider.runtime.control.health import REPORT_S
 from airflow_provider.runtime.driver.lifecycle.events import QueryPhase
 from airflow_provider.runtime.jobdir.end_of_input import ended_sources
 from airflow_provider.runtime.jobdir.late_rows import LateWarnings, late_rows_of, total_of
 from airflow_provider.runtime.jobdir.run_records import (
+    REPORT_S,
     ProgressRecord,
 )
 from airflow_provider.runtime.jobdir.watermark_markers import is_marker
@@ -59,8 +59,8 @@ class ProgressMeter:
     ) -> ProgressRecord:
         """Return the progress of this moment; put as ``progress.json`` of a run if it is news.
 
-        What has not changed is put again every :data:`~.health.REPORT_S` seconds, which says that
-        the driver's loop goes on. Where it cannot be put the job goes on: nothing is decided by it.
+        What has not changed is put again every :data:`~.run_records.REPORT_S` seconds, which says
+        that the driver's loop goes on. Where it cannot be put the job goes on: it decides nothing.
         """
         record = self.read(life, queries)
         self._late.look(record.to_dict())

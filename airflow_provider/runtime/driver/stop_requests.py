@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING
 
 from airflow_provider.runtime import failpoints
 from airflow_provider.runtime.clock import Clock, to_iso
-from airflow_provider.runtime.control.stop import savepoint_is_complete
 from airflow_provider.runtime.driver.lifecycle.events import (
     AtEnd,
     CancelRequested,
@@ -47,6 +46,7 @@ from airflow_provider.runtime.jobdir.requests import (
     Inbox,
     pending_requests,
     reply,
+    savepoint_is_complete,
 )
 from airflow_provider.runtime.jobdir.run_records import FINISHED, RequestRecord, StopRecord
 from airflow_provider.runtime.savepoints.catalog import open_savepoint

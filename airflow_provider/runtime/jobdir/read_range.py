@@ -17,8 +17,6 @@ from airflow_provider.runtime.typed_json import shaped
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from airflow_provider.runtime.queries.source import SourceDefinition
-
 
 class _ReadPlace(TypedDict):
     name: str
@@ -53,13 +51,13 @@ class ReadPlace:
     options: str
 
     @classmethod
-    def of(cls, source: SourceDefinition) -> ReadPlace:
-        """Return what a source of a job reads."""
-        kind = source.format.lower()
-        path = None
-        if source.path is not None:
-            path = (local_path_of(source.path) or source.path).rstrip("/")
-        return cls(source.name, kind, path, _digest(_telling(source.options, kind)))
+    def of(
+        cls, name: str, source_format: str, path: str | None, options: Mapping[str, str]
+    ) -> ReadPlace:
+        """Return what a source of a job reads, from how the job declares it."""
+        kind = source_format.lower()
+        where = (local_path_of(path) or path).rstrip("/") if path is not None else None
+        return cls(name, kind, where, _digest(_telling(options, kind)))
 
     @classmethod
     def from_dict(cls, raw: Mapping[str, Any]) -> ReadPlace:

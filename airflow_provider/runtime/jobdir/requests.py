@@ -248,3 +248,11 @@ def bell_of(driver_id: str) -> str:
 
 def _folder(driver_id: str) -> str:
     return f"requests/{check_name(driver_id, what='driver id')}"
+
+
+def savepoint_is_complete(savepoint: str) -> str:
+    """Return what is said of a savepoint whose stop did not come to its end."""
+    return (
+        f"The savepoint {savepoint} is complete: go on from it with --from-savepoint in a new job "
+        "directory, or with the same command in this one"
+    )

@@ -7,7 +7,6 @@ import uuid
 from typing import TYPE_CHECKING
 
 from airflow_provider.runtime.clock import from_iso, to_iso
-from airflow_provider.runtime.driver.lifecycle.events import AtEnd
 from airflow_provider.runtime.errors import ConfigError, JobDrainedError
 from airflow_provider.runtime.jobdir.batch_commit import committed_batch_run
 from airflow_provider.runtime.jobdir.end_of_input import check_drains_intended, draining_run
@@ -161,7 +160,7 @@ def check_same_as_ended(ask: Ask, stored: RunRecord | None) -> None:
     # Left to the job, it ends with its sources' data, or when it is stopped.
     is_open = ask.until is None and stored.until in {"end", "stopped"}
     until = stored.until if is_open else ask.until
-    at_end = ask.at_end or (AtEnd.DRAIN.value if until == "end" else AtEnd.SUSPEND.value)
+    at_end = ask.at_end or ("drain" if until == "end" else "suspend")
     asked = dataclasses.replace(
         stored,
         params=dict(ask.params),

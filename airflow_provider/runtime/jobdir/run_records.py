@@ -254,6 +254,9 @@ STREAMING: Final = "STREAMING"
 
 BATCH: Final = "BATCH"
 
+REPORT_S: Final = 10.0
+"""How often a driver reports progress when nothing is new; news it reports about once a second."""
+
 
 FINISHED: Final = "FINISHED"
 

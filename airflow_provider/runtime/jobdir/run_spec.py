@@ -7,7 +7,6 @@ import os
 from typing import TYPE_CHECKING, Final
 
 from airflow_provider.runtime.clock import from_iso, parse_duration
-from airflow_provider.runtime.driver.lifecycle.events import AtEnd
 from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.failures.failover_region import Failover
 from airflow_provider.runtime.failures.overrides import Marks
@@ -23,6 +22,7 @@ if TYPE_CHECKING:
 MODES: Final = ("automatic", "streaming", "batch")
 OUTPUTS: Final = ("discard", "keep")
 UNTIL: Final = ("end", "available", "stopped")
+AT_END: Final = ("drain", "suspend")
 REPLAYABLE_RUNS: Final = 3
 """Whoever clears a run does so soon after it has ended; each one kept holds files of its state."""
 DEFAULT_TARGET_S: Final = 10.0  # of a batch; most of it is not Spark's fixed time, half a second
@@ -211,7 +211,7 @@ def check_asked_words(mode: str, until: str | None, at_end: str | None) -> None:
     """
     _check_word("mode", mode, MODES)
     _check_word("until", until, (*UNTIL, None))
-    _check_word("at_end", at_end, (AtEnd.DRAIN.value, AtEnd.SUSPEND.value, None))
+    _check_word("at_end", at_end, (*AT_END, None))
     if mode == "batch" and (until not in {"end", None} or at_end not in {"drain", None}):
         msg = (
             f"mode 'batch' reads everything and ends, so until={until!r}, at_end={at_end!r} cannot "

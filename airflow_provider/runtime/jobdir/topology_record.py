@@ -20,7 +20,6 @@ from airflow_provider.runtime.typed_json import Name
 
 if TYPE_CHECKING:
     from airflow_provider.runtime.jobdir.layout import JobDirectory
-    from airflow_provider.runtime.queries.query import QueryDefinition
     from airflow_provider.runtime.storage.base import Storage
 
 
@@ -76,11 +75,11 @@ def put_topology(
         record.put_if_absent(directory.storage, path)
 
 
-def keep_topology(directory: JobDirectory, query: QueryDefinition, *, anew: bool) -> None:
+def keep_topology(directory: JobDirectory, query: str, topology: Topology, *, anew: bool) -> None:
     """Store what a query that has been started consists of; see :func:`put_topology`."""
-    query_id = CheckpointLogs(directory.checkpoint(query.name)).query_id()
+    query_id = CheckpointLogs(directory.checkpoint(query)).query_id()
     if query_id is not None:
-        put_topology(directory, query.name, query_id, query.topology, anew=anew)
+        put_topology(directory, query, query_id, topology, anew=anew)
 
 
 def kept_topology(directory: JobDirectory, query: str) -> Topology | None:

@@ -6,7 +6,7 @@ import dataclasses
 from typing import TYPE_CHECKING, Final
 
 from airflow_provider.runtime.errors import ConfigError
-from airflow_provider.runtime.jobdir.read_range import FILE_FORMATS
+from airflow_provider.runtime.jobdir.read_range import FILE_FORMATS, ReadPlace
 from airflow_provider.runtime.jobdir.watermark_markers import MARKER_COLUMN, marker_name
 from airflow_provider.runtime.storage.open import spark_url
 
@@ -81,6 +81,11 @@ class SourceDefinition:
     def is_known(self) -> bool:
         """Tell whether ``ctx.read`` has opened the source."""
         return self.format != UNKNOWN_FORMAT
+
+    @property
+    def reads(self) -> ReadPlace:
+        """Return what the source reads, comparable with what another one reads."""
+        return ReadPlace.of(self.name, self.format, self.path, self.options)
 
     def load(self, spark: SparkSession, *, streaming: bool = True) -> DataFrame:
         """Return the source as a streaming DataFrame, or as a static one.

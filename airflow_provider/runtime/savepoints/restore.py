@@ -3,7 +3,7 @@
 A restored query gets an id of its own, so that two jobs that come from one savepoint are two to
 every sink, and so that nothing that a driver of the time before may still do can reach the outputs:
 for the old id, the epochs after the savepoint count as taken back. Its checkpoint gets a place of
-its own, so that nothing that such a driver's Spark may still write is ever read (checkpoint_places.py).
+its own, so that nothing that such a driver's Spark may still write is ever read.
 
 Only one driver writes to a place before it counts. One that goes on with a restore that another one
 has begun takes a new number, and with it new ids and places for the queries that are not restored

@@ -22,7 +22,7 @@ import contextlib
 import dataclasses
 import logging
 import re
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from airflow_provider.runtime import failpoints
 from airflow_provider.runtime.checkpoint.logs import CheckpointLogs
@@ -61,9 +61,9 @@ if TYPE_CHECKING:
 
     from airflow_provider.runtime.jobdir.layout import JobDirectory
     from airflow_provider.runtime.jobdir.run_records import RunRecord
-    from airflow_provider.runtime.queries.query import QueryDefinition
     from airflow_provider.runtime.savepoints.source import Source
-    from airflow_provider.runtime.sinks.protocol import Fence
+    from airflow_provider.runtime.sinks.native import NativeSink
+    from airflow_provider.runtime.sinks.protocol import Fence, Sink
     from airflow_provider.runtime.sinks.revert import TakeBack
 
 
@@ -232,7 +232,23 @@ def check_start(directory: JobDirectory, run_id: str) -> Savepoint | None:
     return savepoint
 
 
-def check_own_sink(directory: JobDirectory, query: QueryDefinition, epoch: int) -> None:
+class OutputOfQuery(Protocol):
+    """A query as far as a rewind needs it: its name, and the sinks that it writes to."""
+
+    @property
+    def name(self) -> str:
+        """The query's name."""
+
+    @property
+    def sinks(self) -> Sequence[Sink]:
+        """The two-phase sinks."""
+
+    @property
+    def native(self) -> NativeSink | None:
+        """Spark's own sink, if it writes to one."""
+
+
+def check_own_sink(directory: JobDirectory, query: OutputOfQuery, epoch: int) -> None:
     """Refuse to take back what Spark's own sink of a query has written after an epoch.
 
     Raises:
@@ -243,7 +259,7 @@ def check_own_sink(directory: JobDirectory, query: QueryDefinition, epoch: int) 
 
 
 def take_backs_of(
-    directory: JobDirectory, query: QueryDefinition, epoch: int, fence: Fence, clock: Clock
+    directory: JobDirectory, query: OutputOfQuery, epoch: int, fence: Fence, clock: Clock
 ) -> list[TakeBack]:
     """Return what removes, under every id that a query had, what it has written after an epoch."""
     return take_back_after(
@@ -270,7 +286,7 @@ class Rewind:
 
     directory: JobDirectory
     run_id: str
-    queries: Sequence[QueryDefinition]
+    queries: Sequence[OutputOfQuery]
     fence: Fence
     clock: Clock
 
@@ -383,7 +399,7 @@ class Rewind:
             )
             raise TakeBackError(msg)
 
-    def _take_backs(self, query: QueryDefinition, savepoint: Savepoint | None) -> list[TakeBack]:
+    def _take_backs(self, query: OutputOfQuery, savepoint: Savepoint | None) -> list[TakeBack]:
         epoch = self._epoch_before(query.name, savepoint)
         return take_backs_of(self.directory, query, epoch, self.fence, self.clock)
 

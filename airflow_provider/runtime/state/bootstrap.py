@@ -43,7 +43,6 @@ from airflow_provider.runtime.driver.prepare import check_before_cleanup, declar
 from airflow_provider.runtime.driver.run import run_job
 from airflow_provider.runtime.errors import ConfigError, refusing
 from airflow_provider.runtime.jobdir.layout import JobDirectory, open_job_directory
-from airflow_provider.runtime.jobdir.read_range import ReadPlace
 from airflow_provider.runtime.jobdir.run_records import STREAMING
 from airflow_provider.runtime.jobdir.run_spec import Ask
 from airflow_provider.runtime.jobdir.topology_record import kept_topology
@@ -59,6 +58,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from airflow_provider.runtime.driver.attempt import OnProgress
+    from airflow_provider.runtime.jobdir.read_range import ReadPlace
     from airflow_provider.runtime.queries.query import QueryDefinition
     from airflow_provider.runtime.queries.source import SourceDefinition
     from airflow_provider.runtime.savepoints.catalog import Savepoint
@@ -268,7 +268,7 @@ def plan_seam(queries: Sequence[QueryDefinition], kept: Collection[str], *, outp
 
 def _history_of(query: QueryDefinition, stays: Collection[str]) -> tuple[ReadPlace, ...]:
     read = {s.name: s for s in query.sources if s.name not in stays and _can_be_told(s)}
-    return tuple(ReadPlace.of(source) for source in read.values())
+    return tuple(source.reads for source in read.values())
 
 
 def _can_be_told(source: SourceDefinition) -> bool:
@@ -318,7 +318,7 @@ def _check_same_shape(query: QueryDefinition, live: QueryDefinition) -> None:
 
 
 def _check_source(source: SourceDefinition, live: SourceDefinition, *, kept: bool) -> None:
-    before, now = ReadPlace.of(source), ReadPlace.of(live)
+    before, now = source.reads, live.reads
     if kept and before != now:
         msg = (
             f"source {source.name!r} is to keep its position, and reads {before.where} in history "
