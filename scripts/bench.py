@@ -149,13 +149,13 @@ def run_runtime(
     from airflow_provider.runtime.driver.run import run_job
     from airflow_provider.runtime.jobdir.end_of_input import drain_intent
     from airflow_provider.runtime.jobdir.layout import JobDirectory
-    from airflow_provider.runtime.jobdir.run_spec import Ask
+    from airflow_provider.runtime.jobdir.run_spec import RunSpec
     from airflow_provider.runtime.storage.open import open_storage
 
     params = {**params, "input": str(folder), "files_per_batch": str(files_per_batch)}
     entry = f"{ROOT}/scripts/benchmarks/windows.py:windows"
     job_dir = str(place / "job")
-    asked = Ask(job_dir=job_dir, entry=entry, params=params, conf=CONF, mode="streaming")
+    asked = RunSpec(job_dir=job_dir, entry=entry, params=params, conf=CONF, mode="streaming")
     final = run_job(asked, spark=spark)
     (query,) = final.queries
     intent = drain_intent(JobDirectory(open_storage(job_dir)), query)

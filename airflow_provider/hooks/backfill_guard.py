@@ -32,7 +32,7 @@ _WAY_OUT: Final = (
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class AskerRecord(Document):
+class RunOwnerRecord(Document):
     """``runs/<run id>/asked_by.json``: the DAG run that began the run; put once.
 
     Attributes:
@@ -47,7 +47,7 @@ class AskerRecord(Document):
 
 
 @dataclasses.dataclass(frozen=True)
-class Asker:
+class RunOwner:
     """The DAG run that asks, as its task's context tells.
 
     Args:
@@ -55,18 +55,18 @@ class Asker:
         run_id: the run that is derived from it; None for a task without one.
     """
 
-    record: AskerRecord
+    record: RunOwnerRecord
     run_id: str | None = None
 
     @classmethod
-    def of(cls, context: Mapping[str, Any], run_id: str | None = None) -> Asker:
+    def of(cls, context: Mapping[str, Any], run_id: str | None = None) -> RunOwner:
         """Return the one of a task's context."""
         ti = context["ti"]
         try:
             found = find_slice(context)
         except NoSliceError:  # said to who needs it; the others have none
             found = None
-        record = AskerRecord(
+        record = RunOwnerRecord(
             dag_id=str(ti.dag_id),
             dag_run_id=str(ti.run_id),
             run_type=_run_type(context),
@@ -78,7 +78,7 @@ class Asker:
         """Put down that it has begun the run. Idempotent: the first one stays."""
         self.record.put_if_absent(run.storage, _DOCUMENT)
 
-    def owns(self, run_id: str, asked_by: AskerRecord | None) -> bool:
+    def owns(self, run_id: str, asked_by: RunOwnerRecord | None) -> bool:
         """Tell whether a run is of the same DAG run; one without a record is told by its id."""
         if asked_by is None:
             return self.run_id is not None and run_id == self.run_id
@@ -114,7 +114,7 @@ def check_backfill(
         )
         raise ConfigError(msg)
     directory = JobDirectory(open_storage(job_dir))
-    reason = next(_objections(directory, Asker.of(context, run_id)), None)
+    reason = next(_objections(directory, RunOwner.of(context, run_id)), None)
     if reason is not None:
         msg = (
             f"{directory.url}: this is a live job's directory ({reason}), and this run is a "
@@ -123,7 +123,7 @@ def check_backfill(
         raise ConfigError(msg)
 
 
-def _objections(directory: JobDirectory, asker: Asker) -> Iterator[str]:
+def _objections(directory: JobDirectory, asker: RunOwner) -> Iterator[str]:
     """Yield what speaks against it, from what has run there."""
     known = []
     for run_id in directory.storage.list("runs"):
@@ -131,7 +131,7 @@ def _objections(directory: JobDirectory, asker: Asker) -> Iterator[str]:
         if run.record() is None and not run.submissions():
             continue
         known.append(run_id)
-        asked_by = AskerRecord.read(run.storage, _DOCUMENT)
+        asked_by = RunOwnerRecord.read(run.storage, _DOCUMENT)
         if asker.owns(run_id, asked_by):
             yield from _endless(run, asked_by)
         else:
@@ -145,13 +145,13 @@ def _objections(directory: JobDirectory, asker: Asker) -> Iterator[str]:
                 yield f"query {name!r} has a checkpoint that no run here has begun"
 
 
-def _endless(run: RunDirectory, asked_by: AskerRecord | None) -> Iterator[str]:
+def _endless(run: RunDirectory, asked_by: RunOwnerRecord | None) -> Iterator[str]:
     record = run.record()
     if record is not None and record.until == "stopped" and _is_live(asked_by):
         yield f"run {run.run_id!r} goes on until it is stopped"
 
 
-def _strange(run: RunDirectory, asked_by: AskerRecord | None, asker: Asker) -> Iterator[str]:
+def _strange(run: RunDirectory, asked_by: RunOwnerRecord | None, asker: RunOwner) -> Iterator[str]:
     name = f"run {run.run_id!r}"
     if asked_by is None:
         yield f"{name} was not begun by a DAG run's slice"
@@ -163,7 +163,7 @@ def _strange(run: RunDirectory, asked_by: AskerRecord | None, asker: Asker) -> I
         yield from _endless(run, asked_by)
 
 
-def _is_live(asked_by: AskerRecord | None) -> bool:
+def _is_live(asked_by: RunOwnerRecord | None) -> bool:
     return asked_by is None or asked_by.run_type != BACKFILL
 
 

@@ -29,7 +29,7 @@ class TriesRecord(Document):
 
 
 @dataclasses.dataclass(frozen=True)
-class Execution:
+class RunChoice:
     """Which run a task is about.
 
     Attributes:
@@ -41,7 +41,7 @@ class Execution:
     replays: str | None
 
 
-def current_execution(job_dir: str, run_id: str) -> Execution:
+def current_run(job_dir: str, run_id: str) -> RunChoice:
     """Return the run that stands for the task now; nothing is decided or written.
 
     Raises:
@@ -58,10 +58,10 @@ def current_execution(job_dir: str, run_id: str) -> Execution:
             )
             raise CorruptDocumentError(msg)
         seen.add(run_id)
-    return Execution(run_id, replays)
+    return RunChoice(run_id, replays)
 
 
-def execution_of(job_dir: str, run_id: str, max_tries: int, clock: Clock) -> Execution:
+def resolve_run(job_dir: str, run_id: str, max_tries: int, clock: Clock) -> RunChoice:
     """Return the run that stands for the task, after it was cleared another one.
 
     Args:
@@ -74,7 +74,7 @@ def execution_of(job_dir: str, run_id: str, max_tries: int, clock: Clock) -> Exe
     Idempotent: by run and number.
     """
     directory = JobDirectory(open_storage(job_dir))
-    execution = current_execution(job_dir, run_id)
+    execution = current_run(job_dir, run_id)
     run = directory.run(execution.run_id)
     begun = _begun_with(run, max_tries)
     if max_tries <= begun:
@@ -91,7 +91,7 @@ def execution_of(job_dir: str, run_id: str, max_tries: int, clock: Clock) -> Exe
         )
     )
     _begun_with(directory.run(replay.next_run_id), max_tries)
-    return Execution(replay.next_run_id, execution.run_id)
+    return RunChoice(replay.next_run_id, execution.run_id)
 
 
 def _begun_with(run: RunDirectory, max_tries: int) -> int:

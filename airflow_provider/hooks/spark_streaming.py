@@ -19,7 +19,7 @@ from airflow_provider.hooks.log_tail import LogFollower, log_folders
 from airflow_provider.hooks.packaging import application_path, token_conf
 from airflow_provider.runtime.clock import Clock, SystemClock, to_iso
 from airflow_provider.runtime.control.bootstrap_request import BootstrapWatcher
-from airflow_provider.runtime.control.observer import RunWatcher, Verdict, driver_at_work
+from airflow_provider.runtime.control.observer import RunState, RunWatcher, driver_at_work
 from airflow_provider.runtime.control.stop import savepoint_address
 from airflow_provider.runtime.control.submit import submit_driver
 from airflow_provider.runtime.control.supervise import SupervisingWatcher, Supervision
@@ -292,11 +292,11 @@ class SparkStreamingHook(BaseHook):
         view = watcher.look()
         verdict = watcher.decide(view).verdict
         driver_id = driver_at_work(view, verdict)
-        if driver_id is None and verdict is Verdict.STARTING and view.submission is not None:
+        if driver_id is None and verdict is RunState.STARTING and view.submission is not None:
             driver_id = view.submission.driver_id  # what looks after it is about to come up
         if driver_id is None:
             return False
-        is_saved = policy == "stop" and bootstrap is None and verdict is Verdict.RUNNING
+        is_saved = policy == "stop" and bootstrap is None and verdict is RunState.RUNNING
         if is_saved and view.lease is not None:
             put_request(
                 storage,

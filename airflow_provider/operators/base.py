@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple, TypeVar, cas
 from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowFailException
 
-from airflow_provider.hooks.backfill_guard import Asker, check_backfill
+from airflow_provider.hooks.backfill_guard import RunOwner, check_backfill
 from airflow_provider.hooks.spark_streaming import SparkStreamingHook
 from airflow_provider.operators.retry_policy import task_error
 from airflow_provider.runtime.clock import SystemClock
 from airflow_provider.runtime.control.observer import (
-    Judgement,
+    Assessment,
+    RunState,
     RunWatcher,
-    Verdict,
     View,
     driver_at_work,
 )
@@ -27,7 +27,7 @@ from airflow_provider.runtime.errors import CheckpointError, ConfigError
 from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.jobdir.requests import is_leaving
 from airflow_provider.runtime.names import check_name, derive_run_id
-from airflow_provider.runtime.retry import WORKER_TIMEOUT_S, Patience
+from airflow_provider.runtime.retry import WORKER_TIMEOUT_S, RetryBudget
 from airflow_provider.runtime.storage.open import local_path_of, open_storage
 from airflow_provider.slices import SliceInTemplates, slice_of
 from airflow_provider.triggers.job_poll import is_waiting
@@ -95,7 +95,7 @@ T = TypeVar("T")
 ON_KILL: Final = ("stop", "cancel", "detach")
 
 
-class Waited(NamedTuple):
+class AwaitedDriver(NamedTuple):
     """The driver that a task waits for, and its log.
 
     Attributes:
@@ -289,9 +289,9 @@ class DriverOperator(SlicedOperator):
         generation = hook.claim(self.job_dir, run_id)
         self._claimed = (run_id, generation)
         if decision.action is Action.SUBMIT:
-            Asker.of(context).put(run)
+            RunOwner.of(context).put(run)
             record = self._submit(hook, run_id, context)
-            waited = Waited(record.driver_id, record.log)
+            waited = AwaitedDriver(record.driver_id, record.log)
             if self._is_killed:  # meanwhile, when there was nobody to ask
                 self.on_kill()
         else:
@@ -299,7 +299,7 @@ class DriverOperator(SlicedOperator):
         shown = self._wait(run_id, waited, generation, context)
         return shown if shown is not None else self._reconcile(context)
 
-    def _decision(self, watcher: RunWatcher, view: View, judgement: Judgement) -> Decision:
+    def _decision(self, watcher: RunWatcher, view: View, judgement: Assessment) -> Decision:
         driver_id = driver_at_work(view, judgement.verdict)
         leaving = driver_id is not None and is_leaving(watcher.requests, driver_id)
         return reconcile(
@@ -310,23 +310,25 @@ class DriverOperator(SlicedOperator):
             is_leaving=leaving,
         )
 
-    def _existing(self, view: View, decision: Decision) -> Waited:
+    def _existing(self, view: View, decision: Decision) -> AwaitedDriver:
         """Return whom to wait for, instead of submitting."""
         driver_id = decision.driver_id
         if decision.action is Action.WAIT:
             # Such as that of the last try, whose trigger was killed by a clear.
             self.log.info("Waiting for the end of the driver that is at work: %s", driver_id)
-            return Waited(driver_id=None, log=None)
+            return AwaitedDriver(driver_id=None, log=None)
         self.log.info("Driver %s of this run is alive: waiting for it", driver_id)
-        return Waited(driver_id, view.submission.log if view.submission is not None else None)
+        return AwaitedDriver(
+            driver_id, view.submission.log if view.submission is not None else None
+        )
 
     def _patiently(self, look: Callable[[], T]) -> T:
         """Look at the job directory, also if the storage is away for a moment."""
-        patience = Patience(SystemClock(), WORKER_TIMEOUT_S)
+        patience = RetryBudget(SystemClock(), WORKER_TIMEOUT_S)
         return patience.insist(look, every_s=self.poll_interval)
 
     def _wait(
-        self, run_id: str, waited: Waited, generation: int, context: Context
+        self, run_id: str, waited: AwaitedDriver, generation: int, context: Context
     ) -> dict[str, Any] | None:
         """Return what the run has to show; None when the driver that was in the way has ended."""
         supervision = self._supervise(run_id, context)
@@ -349,10 +351,10 @@ class DriverOperator(SlicedOperator):
         return self._wait_here(watcher, waited, generation, context)
 
     def _wait_here(
-        self, watcher: RunWatcher, waited: Waited, generation: int, context: Context
+        self, watcher: RunWatcher, waited: AwaitedDriver, generation: int, context: Context
     ) -> dict[str, Any] | None:
         clock = SystemClock()
-        patience = Patience(clock)
+        patience = RetryBudget(clock)
         follower = self._follow(watcher.run_id, waited)
         while True:
             judgement = patience.insist(watcher.judge, every_s=self.poll_interval)
@@ -369,7 +371,7 @@ class DriverOperator(SlicedOperator):
                 return self._conclude(watcher.run_id, event, context)
             clock.sleep(self.poll_interval)
 
-    def _follow(self, run_id: str, waited: Waited) -> LogFollower:
+    def _follow(self, run_id: str, waited: AwaitedDriver) -> LogFollower:
         """Return what follows the driver's log, and say where it goes on."""
         follower = self._hook().follow(self.job_dir, run_id, waited.driver_id, waited.log)
         if follower.offset:
@@ -393,9 +395,9 @@ class DriverOperator(SlicedOperator):
         if event.get("lost"):  # the next try need not wait for it again
             run = JobDirectory(open_storage(self.job_dir)).run(run_id)
             run.put_lost(str(event["lost"]), float(event.get("waited_s", 0.0)))
-        if verdict == Verdict.DUE:
+        if verdict == RunState.DUE:
             return self._hand_over(run_id, context)
-        if verdict == Verdict.UNHEALTHY:
+        if verdict == RunState.UNHEALTHY:
             self._end_unhealthy(run_id, int(event["generation"]))
         elif event.get("driver_id") is None:
             return None

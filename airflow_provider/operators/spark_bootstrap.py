@@ -10,7 +10,7 @@ from airflow_provider.operators.secret_params import SecretParams
 from airflow_provider.operators.spark_savepoint import describe
 from airflow_provider.runtime.clock import SystemClock
 from airflow_provider.runtime.control.bootstrap_request import (
-    BootstrapAsk,
+    BootstrapSpec,
     BootstrapWatcher,
     check_not_begun,
     check_same,
@@ -184,9 +184,9 @@ class SparkBootstrapOperator(DriverOperator):
             arguments += ["--keep-position", name]
         return arguments + (["--interval", *map(str, self.interval)] if self.interval else [])
 
-    def _ask(self) -> BootstrapAsk:
+    def _ask(self) -> BootstrapSpec:
         """Return what the driver will be asked, as far as it decides what is made."""
-        return BootstrapAsk(
+        return BootstrapSpec(
             job_dir=self.job_dir,
             entry=self.job,
             params=self.history_params,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Any, ClassVar, Final, cast
 
-from airflow_provider.hooks.replays import current_execution, execution_of
+from airflow_provider.hooks.replays import current_run, resolve_run
 from airflow_provider.hooks.watch_periods import Period
 from airflow_provider.operators.base import (
     DriverOperator,
@@ -22,19 +22,19 @@ from airflow_provider.operators.supervision import (
 )
 from airflow_provider.runtime.clock import SystemClock, parse_duration
 from airflow_provider.runtime.control.handover import describe_running
-from airflow_provider.runtime.control.observer import Verdict
+from airflow_provider.runtime.control.observer import RunState
 from airflow_provider.runtime.control.supervise import Supervision, progress_of_driver
 from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.failures.failover_region import FAILOVERS, Failover
-from airflow_provider.runtime.failures.overrides import Marks
+from airflow_provider.runtime.failures.overrides import FailureOverrides
 from airflow_provider.runtime.failures.restart_strategy import parse_restart
 from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.jobdir.resolve_run import as_begun, check_same_as_ended
 from airflow_provider.runtime.jobdir.run_spec import (
     REPLAYABLE_RUNS,
-    Ask,
-    check_asked_words,
+    RunSpec,
     check_begins_from,
+    check_run_options,
     check_secret_params,
     parse_interval,
     parse_target_batch_time,
@@ -197,7 +197,7 @@ class SparkStreamingOperator(DriverOperator):
             params=params,  # Airflow wraps them
             **kwargs,
         )
-        check_asked_words(mode, until, at_end)
+        check_run_options(mode, until, at_end)
         check_choice("on_clear", on_clear, ON_CLEAR)
         if trigger is not None:
             parse_duration(trigger, name="trigger")
@@ -231,9 +231,9 @@ class SparkStreamingOperator(DriverOperator):
 
     def _hand_over(self, run_id: str, context: Context) -> dict[str, Any] | None:
         view, judgement = self._watcher(run_id).settle()
-        if judgement.verdict is Verdict.FAILED:  # since it was found to be well
+        if judgement.verdict is RunState.FAILED:  # since it was found to be well
             raise self._failed(context, dataclasses.asdict(judgement))
-        if judgement.verdict is not Verdict.RUNNING or progress_of_driver(view) is None:
+        if judgement.verdict is not RunState.RUNNING or progress_of_driver(view) is None:
             return None  # stopped, or replaced by somebody
         document = describe_running(JobDirectory(open_storage(self.job_dir)), view).to_dict()
         # From here on no trigger of this task, told late of its end, can end the driver.
@@ -266,7 +266,7 @@ class SparkStreamingOperator(DriverOperator):
         super()._check(hook, context)
 
     def _check_ended(self, run_id: str, context: Context) -> None:
-        ask = Ask(
+        ask = RunSpec(
             job_dir=self.job_dir,
             entry=self.job,
             run_id=run_id,
@@ -299,7 +299,7 @@ class SparkStreamingOperator(DriverOperator):
         if self.on_clear == "resume":
             return first
         tries = int(context["ti"].max_tries)
-        execution = execution_of(self.job_dir, first, tries, SystemClock())
+        execution = resolve_run(self.job_dir, first, tries, SystemClock())
         self._replays = execution.replays
         return execution.run_id
 
@@ -310,7 +310,7 @@ class SparkStreamingOperator(DriverOperator):
             return self._period(context).run_id()
         if self.on_clear == "resume":
             return first
-        execution = current_execution(self.job_dir, first)
+        execution = current_run(self.job_dir, first)
         self._replays = execution.replays
         return execution.run_id
 
@@ -386,6 +386,6 @@ def _failure_arguments(
     # In seconds, which a driver reads without any package of its own.
     strategy = ["--restart", parse_restart(restart).to_text()] if restart else []
     scope = ["--failover", failover] if failover != Failover.REGION else []
-    listed = sorted(Marks.parse(fails_as or {}).listed.items())
+    listed = sorted(FailureOverrides.parse(fails_as or {}).listed.items())
     types = [part for name, kind in listed for part in ("--fails-as", f"{name}={kind.value}")]
     return [*strategy, *scope, *types]

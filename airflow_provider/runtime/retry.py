@@ -19,7 +19,7 @@ WORKER_TIMEOUT_S: Final = 60.0  # who holds a worker has Airflow's retries, too
 T = TypeVar("T")
 
 
-class Patience:
+class RetryBudget:
     """Bears failures of the storage until they have lasted for too long.
 
     Args:
@@ -66,7 +66,7 @@ class Patience:
 _SETTLED_WITHIN_S: Final = 300.0  # other writers may win for this long before a start is failed
 
 
-class Pauses:
+class Backoff:
     """The pauses of a writer that lost against another one, and when it gives up.
 
     Args:

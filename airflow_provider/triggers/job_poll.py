@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from airflow_provider.hooks.spark_streaming import SparkStreamingHook
 from airflow_provider.runtime.clock import SystemClock
-from airflow_provider.runtime.control.observer import Judgement, Verdict
+from airflow_provider.runtime.control.observer import Assessment, RunState
 from airflow_provider.runtime.errors import SparkStreamError
-from airflow_provider.runtime.retry import STORAGE_TIMEOUT_S, Patience
+from airflow_provider.runtime.retry import STORAGE_TIMEOUT_S, RetryBudget
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -19,15 +19,15 @@ if TYPE_CHECKING:
     from airflow_provider.runtime.control.observer import RunWatcher
     from airflow_provider.triggers.spark_streaming import SparkStreamingTrigger
 
-_WAITING: Final = frozenset({Verdict.RUNNING, Verdict.STARTING})
+_WAITING: Final = frozenset({RunState.RUNNING, RunState.STARTING})
 
 
-def is_waiting(verdict: Verdict, *, wait_for_foreign: bool) -> bool:
+def is_waiting(verdict: RunState, *, wait_for_foreign: bool) -> bool:
     """Tell whether a task goes on waiting."""
-    return verdict in _WAITING or (wait_for_foreign and verdict is Verdict.FOREIGN)
+    return verdict in _WAITING or (wait_for_foreign and verdict is RunState.FOREIGN)
 
 
-class News(NamedTuple):
+class PollResult(NamedTuple):
     """What a look has to tell.
 
     Attributes:
@@ -36,16 +36,16 @@ class News(NamedTuple):
     """
 
     lines: Sequence[str] = ()
-    end: Judgement | None = None
+    end: Assessment | None = None
 
 
-class Look:
+class Poll:
     """Looks at the job once whenever it is called, in a thread."""
 
     def __init__(self, trigger: SparkStreamingTrigger) -> None:
         self._trigger = trigger
         self._watcher: RunWatcher | None = None  # made in the thread, too: it may load a library
-        self._patience = Patience(SystemClock(), STORAGE_TIMEOUT_S)
+        self._patience = RetryBudget(SystemClock(), STORAGE_TIMEOUT_S)
         self.follower = SparkStreamingHook().follow(
             trigger.job_dir,
             trigger.run_id,
@@ -54,24 +54,24 @@ class Look:
             trigger.log_offset,
         )
 
-    def __call__(self) -> News | None:
+    def __call__(self) -> PollResult | None:
         """Return what there is to tell; None for nothing."""
         try:
             judgement = self._judge()
             self._patience.succeeded()
         except SparkStreamError as error:
-            judgement = Judgement(Verdict.FAILED, str(error), fatal=True)
+            judgement = Assessment(RunState.FAILED, str(error), fatal=True)
         except OSError as error:
             if self._patience.bears(error):
                 return None
             reason = f"{self._trigger.job_dir} cannot be read: {error}"
-            judgement = Judgement(Verdict.FAILED, reason)
+            judgement = Assessment(RunState.FAILED, reason)
         lines = self.follower.new_lines()
         if not is_waiting(judgement.verdict, wait_for_foreign=self._trigger.wait_for_foreign):
-            return News(lines, judgement)
-        return News(lines) if lines else None
+            return PollResult(lines, judgement)
+        return PollResult(lines) if lines else None
 
-    def _judge(self) -> Judgement:
+    def _judge(self) -> Assessment:
         trigger = self._trigger
         if self._watcher is None:
             self._watcher = SparkStreamingHook().watcher(

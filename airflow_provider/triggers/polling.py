@@ -95,7 +95,7 @@ class _Wait(Generic[T]):
         return self.told.done()
 
 
-class Rounds:
+class PollScheduler:
     """The rounds of one event loop: see :func:`look_until`.
 
     Args:
@@ -168,7 +168,9 @@ def _far() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(_FAR_THREADS, thread_name_prefix="look-far")
 
 
-_rounds: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Rounds] = weakref.WeakKeyDictionary()
+_rounds: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, PollScheduler] = (
+    weakref.WeakKeyDictionary()
+)
 
 
 async def look_until(
@@ -188,5 +190,5 @@ async def look_until(
     loop = asyncio.get_running_loop()
     told: asyncio.Future[T] = loop.create_future()
     wait = _Wait(look, told, every_s=every_s, is_near=is_near)
-    _rounds.setdefault(loop, Rounds(loop)).begin(wait, after_s)
+    _rounds.setdefault(loop, PollScheduler(loop)).begin(wait, after_s)
     return await told  # cancelled, it is passed over when its turn comes

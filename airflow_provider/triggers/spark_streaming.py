@@ -14,14 +14,14 @@ from airflow_provider.triggers.polling import hold_back, look_until
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
 
-    from airflow_provider.runtime.control.observer import Judgement
-    from airflow_provider.triggers.job_poll import Look
+    from airflow_provider.runtime.control.observer import Assessment
+    from airflow_provider.triggers.job_poll import Poll
 
 _KILL_TIMEOUT_S: Final = 25.0
 _background: set[asyncio.Task[bool]] = set()
 
 
-def _lost(judgement: Judgement) -> dict[str, Any]:
+def _lost(judgement: Assessment) -> dict[str, Any]:
     if judgement.lost is None:
         return {}
     return {"lost": judgement.lost, "waited_s": judgement.waited_s}
@@ -81,7 +81,7 @@ class SparkStreamingTrigger(BaseTrigger):
         self.bootstrap = bootstrap
         self.supervision = supervision
         self._id: str | None = None  # this one, in this triggerer; not serialised
-        self._look: Look | None = None
+        self._look: Poll | None = None
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         """Return the class path and arguments from which another triggerer goes on."""
@@ -121,7 +121,7 @@ class SparkStreamingTrigger(BaseTrigger):
             }
         )
 
-    async def _wait(self) -> Judgement:
+    async def _wait(self) -> Assessment:
         look = await asyncio.to_thread(self._make_look)
         is_near = local_path_of(self.job_dir) is not None
         after_s = 0.0
@@ -138,10 +138,10 @@ class SparkStreamingTrigger(BaseTrigger):
                 return news.end
             after_s = self.poll_interval
 
-    def _make_look(self) -> Look:
-        from airflow_provider.triggers.job_poll import Look  # which takes a second, the first time
+    def _make_look(self) -> Poll:
+        from airflow_provider.triggers.job_poll import Poll  # which takes a second, the first time
 
-        self._look = Look(self)
+        self._look = Poll(self)
         return self._look
 
     def take_over(self) -> None:

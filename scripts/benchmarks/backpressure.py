@@ -208,11 +208,11 @@ def running(
     """Run the slow job until the block ends."""
     from airflow_provider.runtime.driver.run import run_job
     from airflow_provider.runtime.errors import RunCancelledError
-    from airflow_provider.runtime.jobdir.run_spec import Ask
+    from airflow_provider.runtime.jobdir.run_spec import RunSpec
 
     place = WORK / name
     job, stop = Job(place), threading.Event()
-    ask = Ask(
+    ask = RunSpec(
         job_dir=str(place / "job"),
         entry=f"{ROOT}/scripts/benchmarks/slow.py:slow",
         until="stopped",

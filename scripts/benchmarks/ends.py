@@ -24,7 +24,7 @@ from sessions import QUIET
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from airflow_provider.runtime.jobdir.run_spec import Ask
+    from airflow_provider.runtime.jobdir.run_spec import RunSpec
 
 ROOT = Path(__file__).resolve().parents[2]
 WORK = ROOT / ".work" / "ends"
@@ -73,15 +73,15 @@ def make_input(folder: Path) -> None:
         (folder / f"{part}.csv").write_text("".join(lines))
 
 
-def ask_for(job: str, place: Path, **more: Any) -> Ask:
+def ask_for(job: str, place: Path, **more: Any) -> RunSpec:
     """Ask for a job as streams, in a place of its own."""
-    from airflow_provider.runtime.jobdir.run_spec import Ask
+    from airflow_provider.runtime.jobdir.run_spec import RunSpec
 
     bounded = "no" if more.get("until") == "stopped" else "yes"
     params = {"input": str(WORK / "input"), "output": str(place / "output"), "bounded": bounded}
     entry = f"{ROOT}/scripts/benchmarks/stages.py:{job}"
     asked = {"mode": "streaming", "params": params, "conf": CONF, **more}
-    return Ask(job_dir=str(place / "job"), entry=entry, **asked)
+    return RunSpec(job_dir=str(place / "job"), entry=entry, **asked)
 
 
 def measure_end(spark: SparkSession, job: str, place: Path) -> float:

@@ -33,8 +33,8 @@ from airflow_provider.runtime.control.observer import RunWatcher
 from airflow_provider.runtime.driver.prepare import check_before_spark
 from airflow_provider.runtime.jobdir.epochs import HistoryRecord
 from airflow_provider.runtime.jobdir.expiry import KEEP_LEASES, retire_old
-from airflow_provider.runtime.jobdir.resolve_run import choose_run
-from airflow_provider.runtime.jobdir.run_spec import Ask
+from airflow_provider.runtime.jobdir.resolve_run import resolve_run_id
+from airflow_provider.runtime.jobdir.run_spec import RunSpec
 from airflow_provider.runtime.savepoints.rewind import replayable_runs
 from airflow_provider.runtime.savepoints.source import job_source
 from airflow_provider.runtime.savepoints.take import take_savepoint
@@ -188,7 +188,7 @@ def measure_runs(root: Path, runs: int) -> Found:
     job, clock = made.job, SystemClock()
     entry = root / "entry.py"
     entry.write_text("def job(ctx): ...\n")
-    ask = Ask(job_dir=job.directory.url, entry=f"{entry}:job")
+    ask = RunSpec(job_dir=job.directory.url, entry=f"{entry}:job")
 
     def retire() -> None:
         retire_old(job.directory, made.token)
@@ -199,7 +199,9 @@ def measure_runs(root: Path, runs: int) -> Found:
     if first > 1:
         job.storage.put("retired.json", f'{{"version": 1, "token": {first - 1}}}'.encode())
     return {
-        "which run, without an id": measured(lambda: choose_run(job.directory, ask, clock.now())),
+        "which run, without an id": measured(
+            lambda: resolve_run_id(job.directory, ask, clock.now())
+        ),
         "what is refused before Spark starts": measured(
             lambda: check_before_spark(ask, job.directory, "new", clock)
         ),

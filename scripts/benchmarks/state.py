@@ -200,10 +200,10 @@ class Bench:
 
     def bootstrap(self) -> int:
         """Bootstrap savepoint A; return how many batches that took."""
-        from airflow_provider.runtime.control.bootstrap_request import BootstrapAsk
+        from airflow_provider.runtime.control.bootstrap_request import BootstrapSpec
         from airflow_provider.runtime.state.bootstrap import bootstrap_job
 
-        ask = BootstrapAsk(
+        ask = BootstrapSpec(
             job_dir=str(self.place / "job"),
             entry=f"{ROOT}/scripts/benchmarks/totals.py:totals",
             params={"input": str(self.place / "history")},
@@ -217,11 +217,11 @@ class Bench:
         """Let the live job begin from savepoint A, and take savepoint B."""
         from airflow_provider.runtime.clock import SystemClock
         from airflow_provider.runtime.driver.run import run_job
-        from airflow_provider.runtime.jobdir.run_spec import Ask
+        from airflow_provider.runtime.jobdir.run_spec import RunSpec
         from airflow_provider.runtime.savepoints.source import job_source
         from airflow_provider.runtime.savepoints.take import take_savepoint
 
-        ask = Ask(
+        ask = RunSpec(
             job_dir=str(self.place / "job"),
             entry=f"{ROOT}/scripts/benchmarks/totals.py:totals",
             params={"input": str(self.place / "live")},

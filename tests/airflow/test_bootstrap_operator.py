@@ -23,12 +23,12 @@ from airflow_provider.runtime.control.bootstrap_request import (
     LABEL,
     ORIGIN,
     RUN_ID,
-    BootstrapAsk,
     BootstrapRecord,
+    BootstrapSpec,
     BootstrapView,
     judge_bootstrap,
 )
-from airflow_provider.runtime.control.observer import Verdict
+from airflow_provider.runtime.control.observer import RunState
 from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.host import identify_this
 from airflow_provider.runtime.jobdir.layout import JobDirectory
@@ -76,7 +76,7 @@ def make(job: Job, url: str | None = None, digest: str | None = None) -> Savepoi
     other = job.root.parent / "other"
     if not other.exists():
         EpochBench(other, FakeSink()).begun().published(2)
-    ask = BootstrapAsk(job_dir=job.url, entry=MISSING, params=HISTORY, to=url)
+    ask = BootstrapSpec(job_dir=job.url, entry=MISSING, params=HISTORY, to=url)
     return take_savepoint(
         job_source(str(other), SystemClock()),
         ask.target,
@@ -268,7 +268,7 @@ def test_a_driver_that_failed(job: Job) -> None:
 
     job.end("driver", 2, "spark-stream: error: history has no row for it")
     event = asyncio.run(trigger._wait())
-    assert (Verdict.FAILED, True) == (event.verdict, event.fatal)
+    assert (RunState.FAILED, True) == (event.verdict, event.fatal)
     assert "history has no row for it" in event.reason
     with pytest.raises(AirflowFailException, match="history has no row"):
         operator.resume({"ti": TI}, vars(event) | {"driver_id": "driver"})
@@ -302,18 +302,18 @@ def view(**changed: Any) -> BootstrapView:
 @pytest.mark.parametrize(
     ("changed", "verdict"),
     [
-        ({"made": True, "exit": an_exit(3)}, Verdict.DONE),
-        ({"submission": None}, Verdict.ABSENT),
-        ({"submission": None, "has_read": True}, Verdict.ABSENT),
-        ({"submission": None, "has_read": True, "reader_gone": False}, Verdict.RUNNING),
-        ({}, Verdict.STARTING),
-        ({"has_read": True}, Verdict.RUNNING),
-        ({"has_read": True, "exit": an_exit(3)}, Verdict.FAILED),
-        ({"has_read": True, "submission_gone": True}, Verdict.FAILED),
-        ({"exit": an_exit(0)}, Verdict.FAILED),
+        ({"made": True, "exit": an_exit(3)}, RunState.DONE),
+        ({"submission": None}, RunState.ABSENT),
+        ({"submission": None, "has_read": True}, RunState.ABSENT),
+        ({"submission": None, "has_read": True, "reader_gone": False}, RunState.RUNNING),
+        ({}, RunState.STARTING),
+        ({"has_read": True}, RunState.RUNNING),
+        ({"has_read": True, "exit": an_exit(3)}, RunState.FAILED),
+        ({"has_read": True, "submission_gone": True}, RunState.FAILED),
+        ({"exit": an_exit(0)}, RunState.FAILED),
     ],
 )
-def test_how_a_bootstrap_stands(changed: dict[str, Any], verdict: Verdict) -> None:
+def test_how_a_bootstrap_stands(changed: dict[str, Any], verdict: RunState) -> None:
     """
     Only the savepoint is its end. A driver that has read everything has no lease any more, and is
     at work as long as its process is.
@@ -340,7 +340,7 @@ def test_a_driver_at_its_end_whose_machine_is_gone(job: Job) -> None:
         verdicts.append(watcher.judge().verdict)
         clock.now_s += 3000.0
 
-    assert [Verdict.RUNNING, Verdict.RUNNING, Verdict.FAILED] == verdicts
+    assert [RunState.RUNNING, RunState.RUNNING, RunState.FAILED] == verdicts
 
 
 class SteppedClock(SystemClock):

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from airflow_provider.hooks.replays import Execution, current_execution, execution_of
+from airflow_provider.hooks.replays import RunChoice, current_run, resolve_run
 from airflow_provider.runtime.clock import SystemClock
 from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.storage.open import open_storage
@@ -28,8 +28,8 @@ def begin(job_dir: str, run_id: str) -> None:
     JobDirectory(open_storage(job_dir)).run(run_id).put_record(a_run(run_id))
 
 
-def execute(job_dir: str, max_tries: int) -> Execution:
-    return execution_of(job_dir, FIRST, max_tries, SystemClock())
+def execute(job_dir: str, max_tries: int) -> RunChoice:
+    return resolve_run(job_dir, FIRST, max_tries, SystemClock())
 
 
 def test_retries_are_of_the_same_run(job_dir: str) -> None:
@@ -39,7 +39,7 @@ def test_retries_are_of_the_same_run(job_dir: str) -> None:
     first = execute(job_dir, 3)
     begin(job_dir, FIRST)
 
-    assert Execution(FIRST, None) == first == execute(job_dir, 3) == execute(job_dir, 3)
+    assert RunChoice(FIRST, None) == first == execute(job_dir, 3) == execute(job_dir, 3)
 
 
 def test_a_clear_is_another_run_in_its_place(job_dir: str) -> None:
@@ -50,12 +50,12 @@ def test_a_clear_is_another_run_in_its_place(job_dir: str) -> None:
     begin(job_dir, FIRST)
 
     second = execute(job_dir, 4)
-    assert Execution(f"{FIRST}.r2", FIRST) == second == execute(job_dir, 4)
-    assert second == current_execution(job_dir, FIRST)
+    assert RunChoice(f"{FIRST}.r2", FIRST) == second == execute(job_dir, 4)
+    assert second == current_run(job_dir, FIRST)
 
     begin(job_dir, f"{FIRST}.r2")
     assert second == execute(job_dir, 4)
-    assert Execution(f"{FIRST}.r3", f"{FIRST}.r2") == execute(job_dir, 8)
+    assert RunChoice(f"{FIRST}.r3", f"{FIRST}.r2") == execute(job_dir, 8)
 
 
 def test_a_task_cleared_before_its_run_has_begun_has_nothing_to_undo(job_dir: str) -> None:
@@ -63,10 +63,10 @@ def test_a_task_cleared_before_its_run_has_begun_has_nothing_to_undo(job_dir: st
     The run goes on being the first one, also when it is retried afterwards.
     """
     execute(job_dir, 3)
-    assert Execution(FIRST, None) == execute(job_dir, 4)
+    assert RunChoice(FIRST, None) == execute(job_dir, 4)
 
     begin(job_dir, FIRST)
-    assert Execution(FIRST, None) == execute(job_dir, 4)
+    assert RunChoice(FIRST, None) == execute(job_dir, 4)
 
 
 def test_two_that_see_one_clear_agree(job_dir: str) -> None:
@@ -76,4 +76,4 @@ def test_two_that_see_one_clear_agree(job_dir: str) -> None:
     execute(job_dir, 0)
     begin(job_dir, FIRST)
 
-    assert execute(job_dir, 1) == execute(job_dir, 1) == current_execution(job_dir, FIRST)
+    assert execute(job_dir, 1) == execute(job_dir, 1) == current_run(job_dir, FIRST)

@@ -19,7 +19,7 @@ from airflow.sdk import (
 from airflow.sdk.exceptions import AirflowFailException
 from handmade import TI, Job
 
-from airflow_provider.hooks.backfill_guard import AskerRecord
+from airflow_provider.hooks.backfill_guard import RunOwnerRecord
 from airflow_provider.operators.spark_bootstrap import SparkBootstrapOperator
 from airflow_provider.operators.spark_savepoint import SparkSavepointOperator
 from airflow_provider.operators.spark_stop import SparkStopOperator
@@ -229,5 +229,5 @@ def test_a_run_says_who_has_begun_it(tmp_path: Path, monkeypatch: pytest.MonkeyP
             operator.execute(context(run_type))
 
     assert (
-        AskerRecord(dag_id="flights", dag_run_id="run_1", run_type="scheduled", slice=NAME)
-    ) == AskerRecord.read(job.run.storage, "asked_by.json")
+        RunOwnerRecord(dag_id="flights", dag_run_id="run_1", run_type="scheduled", slice=NAME)
+    ) == RunOwnerRecord.read(job.run.storage, "asked_by.json")

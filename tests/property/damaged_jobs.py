@@ -13,7 +13,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from airflow_provider.hooks.backfill_guard import AskerRecord
+from airflow_provider.hooks.backfill_guard import RunOwnerRecord
 from airflow_provider.hooks.replays import TriesRecord
 from airflow_provider.hooks.watch_periods import PeriodRecord
 from airflow_provider.runtime.checkpoint.drain_step import MAX_WATERMARK_MS
@@ -34,7 +34,7 @@ from airflow_provider.runtime.jobdir.run_records import (
     RewoundRecord,
 )
 from airflow_provider.runtime.jobdir.submissions import ProcessRecord, SubmissionRecord
-from airflow_provider.runtime.jobdir.watches import ClaimRecord, WatchRecord
+from airflow_provider.runtime.jobdir.watches import WatchClaimRecord, WatchRecord
 from airflow_provider.runtime.savepoints.source import checkpoint_source, job_source
 from airflow_provider.runtime.savepoints.take import take_savepoint
 from tests.unit.jobs import NOW, a_final, a_progress, a_run, a_stop, an_attempt, an_exit
@@ -156,11 +156,11 @@ def _asked(bench: EpochBench, directory: JobDirectory) -> None:
     """Leave what Airflow and persons put down of runs; one run was undone, and has a successor."""
     for run_id in ("r1", "r2", "r3"):
         run = directory.run(run_id).storage
-        AskerRecord(dag_id="d", dag_run_id="x", run_type="backfill", slice="a").put(
+        RunOwnerRecord(dag_id="d", dag_run_id="x", run_type="backfill", slice="a").put(
             run, "asked_by.json"
         )
         TriesRecord(max_tries=1).put(run, "tries.json")
-        ClaimRecord(generation=1, nonce="n").put(run, "claims/1.json")
+        WatchClaimRecord(generation=1, nonce="n").put(run, "claims/1.json")
         WatchRecord(generation=1, trigger="t").put(run, "watch.json")
         PeriodRecord(run_id=run_id, began=NOW).put(run, "periods/task.1.json")
     first = directory.run("r0")

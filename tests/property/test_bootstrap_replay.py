@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 from job_inputs import FAMILIES, SETTINGS, inputs, plans
 from streams import ROCKSDB, START, SUSPEND, Event, Place, Rows, read_with_pandas, write_events
 
-from airflow_provider.runtime.control.bootstrap_request import BootstrapAsk
+from airflow_provider.runtime.control.bootstrap_request import BootstrapSpec
 from airflow_provider.runtime.queries.state_metrics import read_state_operators
 from airflow_provider.runtime.savepoints.catalog import Savepoint
 from airflow_provider.runtime.state.bootstrap import bootstrap_job
@@ -143,7 +143,7 @@ class Seam:
             write_events(self.root / "live" / name, *files[until:], first=until)
 
     def bootstrap(self) -> Savepoint:
-        ask = BootstrapAsk(
+        ask = BootstrapSpec(
             job_dir=str(self.place.job_dir),
             entry=f"{JOBS}:composed",
             params={**self.params(past=True), "output": str(self.place.output)},

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from airflow_provider.hooks.backfill_guard import check_backfill
-from airflow_provider.hooks.replays import current_execution, execution_of
+from airflow_provider.hooks.replays import current_run, resolve_run
 from airflow_provider.hooks.watch_periods import Period
 from airflow_provider.runtime import clock
 from airflow_provider.runtime.cli import main, state_commands
@@ -48,10 +48,10 @@ from airflow_provider.runtime.jobdir.requests import is_leaving, pending_request
 from airflow_provider.runtime.jobdir.resolve_run import (
     check_not_drained,
     check_not_rewound,
-    choose_run,
+    resolve_run_id,
 )
 from airflow_provider.runtime.jobdir.run_records import FINISHED, FinalCheckpoint
-from airflow_provider.runtime.jobdir.run_spec import Ask
+from airflow_provider.runtime.jobdir.run_spec import RunSpec
 from airflow_provider.runtime.jobdir.topology_record import kept_topology
 from airflow_provider.runtime.queries import session
 from airflow_provider.runtime.savepoints.restore_log import check_no_open_restore
@@ -164,14 +164,14 @@ def _period(root: Path) -> None:
     period.ends(60.0)
 
 
-def _ask(root: Path, **values: Any) -> Ask:
-    return Ask(job_dir=f"{root}/job", entry=f"{__file__}:nothing", **values)
+def _ask(root: Path, **values: Any) -> RunSpec:
+    return RunSpec(job_dir=f"{root}/job", entry=f"{__file__}:nothing", **values)
 
 
 def _before_spark(root: Path) -> None:
     directory = JobDirectory(LocalStorage(f"{root}/job"))
     ask = _ask(root)
-    run_id = choose_run(directory, ask, FakeClock().now())
+    run_id = resolve_run_id(directory, ask, FakeClock().now())
     check_before_spark(ask, directory, run_id, FakeClock())
 
 
@@ -222,7 +222,7 @@ READERS: dict[str, Call] = {
     "not rewound": Call(_of(check_not_rewound, "r0")),
     "may be replayed": Call(_of(check_start, "r2")),
     "replayable": Call(_of(replayable_runs, "r3", 2)),
-    "current execution": Call(lambda root: current_execution(f"{root}/job", "r0")),
+    "current execution": Call(lambda root: current_run(f"{root}/job", "r0")),
     "lease": Call(lambda root: LeaseObserver(LocalStorage(f"{root}/job"), FakeClock()).settle()),
     "documents": Call(_read),
     "an ended run again": Call(_asked_again),
@@ -270,7 +270,7 @@ WRITERS: dict[str, Call] = {
         lambda root: restore_job(f"{root}/new", f"{root}/apart/s3", clock=FakeClock()),
         ("new", "apart/s3/"),
     ),
-    "clear": Call(lambda root: execution_of(f"{root}/job", "r1", 2, FakeClock()), ("job/runs",)),
+    "clear": Call(lambda root: resolve_run(f"{root}/job", "r1", 2, FakeClock()), ("job/runs",)),
     "retire": Call(
         _retired,
         (

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_provider.runtime.queries.rate_control import (
+    BatchSizeController,
     Limit,
     Load,
-    PaceController,
     Verdict,
     next_pace,
 )
@@ -33,7 +33,7 @@ class SimulatedQuery:
     warm_up_s: float = 0.0
 
     def __post_init__(self) -> None:
-        self.controller = PaceController(self.target_s)
+        self.controller = BatchSizeController(self.target_s)
         self.sizes: list[int] = []
         self.true_s: list[float] = []
         self.verdicts: list[Verdict] = []

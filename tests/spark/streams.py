@@ -20,7 +20,7 @@ from airflow_provider.runtime.clock import SystemClock
 from airflow_provider.runtime.driver.run import run_job
 from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.jobdir.run_records import FinalCheckpoint
-from airflow_provider.runtime.jobdir.run_spec import Ask
+from airflow_provider.runtime.jobdir.run_spec import RunSpec
 from airflow_provider.runtime.savepoints.catalog import Savepoint
 from airflow_provider.runtime.savepoints.source import job_source
 from airflow_provider.runtime.savepoints.take import take_savepoint
@@ -111,7 +111,7 @@ class Place:
         """Return the checkpoint that counts now."""
         return Path(JobDirectory(open_storage(str(self.job_dir))).checkpoint(query).url)
 
-    def ask(self, job: str, **asked: Any) -> Ask:
+    def ask(self, job: str, **asked: Any) -> RunSpec:
         """Ask for *job* of ``jobs.py``; ``params`` and ``conf`` are added to what it needs anyway.
 
         It runs as streams unless the test says otherwise: bounded as it is, AUTOMATIC would be BATCH.
@@ -121,7 +121,7 @@ class Place:
         conf = {**CONF, **asked.pop("conf", {})}
         entry = asked.pop("entry", f"{JOBS}:{job}")
         asked.setdefault("mode", "streaming")
-        return Ask(job_dir=str(self.job_dir), entry=entry, params=params, conf=conf, **asked)
+        return RunSpec(job_dir=str(self.job_dir), entry=entry, params=params, conf=conf, **asked)
 
     def run(self, spark: Any, job: str, **asked: Any) -> FinalCheckpoint:
         return run_job(self.ask(job, **asked), spark=spark)

@@ -15,7 +15,7 @@ import airflow_provider
 from airflow_provider.runtime.cli import main
 from airflow_provider.runtime.driver.run import run_job
 from airflow_provider.runtime.errors import ConfigError
-from airflow_provider.runtime.jobdir.run_spec import Ask
+from airflow_provider.runtime.jobdir.run_spec import RunSpec
 
 EXIT_USAGE = 2
 
@@ -266,7 +266,7 @@ def test_a_module_that_cannot_be_imported_is_named(spark, ready, entry, words):
     The error says which module or file, and what Python said.
     """
     (ready.root / "broken.py").write_text("def job(ctx:\n", encoding="utf-8")
-    ask = Ask(job_dir=str(ready.job_dir), entry=entry.format(root=ready.root))
+    ask = RunSpec(job_dir=str(ready.job_dir), entry=entry.format(root=ready.root))
 
     with pytest.raises(ConfigError) as refused:
         run_job(ask, spark=spark)

@@ -12,7 +12,7 @@ from driving import Driver
 from streams import CONF, JOBS, ROCKSDB, Place, read_with_pandas, windows_of, write_events
 
 from airflow_provider.runtime import failpoints
-from airflow_provider.runtime.control.bootstrap_request import BootstrapAsk
+from airflow_provider.runtime.control.bootstrap_request import BootstrapSpec
 from airflow_provider.runtime.driver.run import run_job
 from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.savepoints.verify import verify_savepoint
@@ -40,7 +40,7 @@ def parted(place):
 
 
 def bootstrap(spark, place, job, params, *, stop=None, **asked):
-    ask = BootstrapAsk(
+    ask = BootstrapSpec(
         job_dir=str(place.job_dir),
         entry=asked.pop("entry", f"{JOBS}:{job}"),
         params={"output": str(place.output), **params},

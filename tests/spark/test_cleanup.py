@@ -7,7 +7,7 @@ from streams import failing_at, read_with_pandas, windows_of, write_events
 
 from airflow_provider.runtime.cli import main
 from airflow_provider.runtime.clock import SystemClock
-from airflow_provider.runtime.control.observer import RunWatcher, Verdict
+from airflow_provider.runtime.control.observer import RunState, RunWatcher
 from airflow_provider.runtime.driver import recover_sinks
 from airflow_provider.runtime.driver.recover_sinks import clean_up
 from airflow_provider.runtime.errors import UnknownJobError
@@ -76,7 +76,7 @@ def test_no_task_takes_it_for_its_driver(spark, place, monkeypatch):
     monkeypatch.setattr(recover_sinks, "_recover", look)
     clean_up(str(place.job_dir), spark=spark)
 
-    assert [Verdict.FOREIGN] == seen
+    assert [RunState.FOREIGN] == seen
 
 
 def test_a_place_without_a_job_is_refused(tmp_path, capsys):

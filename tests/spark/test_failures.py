@@ -9,7 +9,7 @@ import pytest
 from streams import failing_at, read_with_pandas, windows_of, write_events
 
 from airflow_provider.runtime.errors import FailureClass, RunFailedError
-from airflow_provider.runtime.failures.overrides import Marks
+from airflow_provider.runtime.failures.overrides import FailureOverrides
 from airflow_provider.runtime.failures.restart_strategy import FixedDelay
 from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.storage.open import open_storage
@@ -39,7 +39,11 @@ def test_what_fails_in_a_worker_has_class_batch_and_host(spark, place, kind, lis
     same, and which batch of which query it has ended, and where.
     """
     write_events(place.input, [(1, "a", 7)])
-    asked = {"entry": f"{JOBS}:failing", "params": {"kind": kind}, "marks": Marks.parse(listed)}
+    asked = {
+        "entry": f"{JOBS}:failing",
+        "params": {"kind": kind},
+        "marks": FailureOverrides.parse(listed),
+    }
 
     with pytest.raises(RunFailedError) as raised:
         place.run(spark, "failing", **asked)

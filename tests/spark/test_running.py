@@ -13,7 +13,7 @@ from streams import write_events
 from airflow_provider.runtime.checkpoint.logs import CheckpointLogs
 from airflow_provider.runtime.clock import SystemClock
 from airflow_provider.runtime.queries.query import QueryDefinition
-from airflow_provider.runtime.queries.start_mode import Run
+from airflow_provider.runtime.queries.start_mode import StartMode
 from airflow_provider.runtime.queries.streaming import RunningQuery
 from airflow_provider.runtime.storage.open import open_storage
 
@@ -65,7 +65,7 @@ def test_a_batch_that_submits_its_job_while_it_is_stopped_does_not_run_to_its_en
         trigger={"availableNow": True},
         clock=SystemClock(),
     )
-    query.start(Run.INPUT)
+    query.start(StartMode.INPUT)
     assert epochs.in_batch.wait(60)
 
     stopping = threading.Thread(target=query.stop)

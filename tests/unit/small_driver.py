@@ -51,7 +51,7 @@ def main() -> int:
     published = Path(os.environ["PUBLISHED"])
     while not end.exists():
         try:
-            with lease.bearing_outages():
+            with lease.tolerating_outages():
                 lease.check()
                 with published.open("a") as file:
                     file.write(f"{lease.token} {driver_id}\n")

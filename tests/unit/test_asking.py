@@ -10,7 +10,7 @@ import pytest
 
 from airflow_provider.runtime.checkpoint.drain_step import MAX_WATERMARK_MS
 from airflow_provider.runtime.clock import to_iso
-from airflow_provider.runtime.driver.execution_mode import Plan, resolve
+from airflow_provider.runtime.driver.execution_mode import ExecutionPlan, resolve_plan
 from airflow_provider.runtime.driver.lifecycle.events import AtEnd
 from airflow_provider.runtime.driver.run import run_job
 from airflow_provider.runtime.errors import (
@@ -25,11 +25,11 @@ from airflow_provider.runtime.jobdir.resolve_run import (
     check_not_drained,
     check_not_over,
     check_same_as_ended,
-    check_same_ask,
-    choose_run,
+    check_same_spec,
+    resolve_run_id,
 )
 from airflow_provider.runtime.jobdir.run_records import CANCELLED, FAILED
-from airflow_provider.runtime.jobdir.run_spec import Ask
+from airflow_provider.runtime.jobdir.run_spec import RunSpec
 from tests.unit.jobs import NOW as NOW_TEXT
 from tests.unit.jobs import HandMadeJob, a_run, an_attempt
 from tests.unit.support import FakeClock
@@ -37,8 +37,8 @@ from tests.unit.support import FakeClock
 NOW = dt.datetime(2026, 1, 2, 3, 4, 5, tzinfo=dt.timezone.utc)
 
 
-def ask(**values) -> Ask:
-    return Ask(job_dir="/job", entry="job.py:daily", **values)
+def ask(**values) -> RunSpec:
+    return RunSpec(job_dir="/job", entry="job.py:daily", **values)
 
 
 def a_query(*bounded: bool) -> types.SimpleNamespace:
@@ -98,25 +98,25 @@ BOUNDED, UNBOUNDED, MIXED = a_query(True), a_query(False), a_query(True, False) 
 @pytest.mark.parametrize(
     ("queries", "until", "at_end", "plan"),
     [
-        ([BOUNDED], None, None, Plan("end", AtEnd.DRAIN)),
-        ([BOUNDED, BOUNDED], None, None, Plan("end", AtEnd.DRAIN)),
-        ([BOUNDED], None, "suspend", Plan("end", AtEnd.SUSPEND)),
-        ([BOUNDED], "end", "drain", Plan("end", AtEnd.DRAIN)),
-        ([BOUNDED], "available", None, Plan("available", AtEnd.SUSPEND)),
-        ([BOUNDED], "available", "drain", Plan("available", AtEnd.DRAIN)),
-        ([BOUNDED], "stopped", None, Plan("stopped", AtEnd.SUSPEND)),
-        ([UNBOUNDED], None, None, Plan("stopped", AtEnd.SUSPEND)),
-        ([UNBOUNDED], "available", None, Plan("available", AtEnd.SUSPEND)),
-        ([UNBOUNDED], None, "suspend", Plan("stopped", AtEnd.SUSPEND)),
-        ([MIXED], None, None, Plan("stopped", AtEnd.SUSPEND)),
-        ([BOUNDED, UNBOUNDED], None, None, Plan("stopped", AtEnd.SUSPEND)),
+        ([BOUNDED], None, None, ExecutionPlan("end", AtEnd.DRAIN)),
+        ([BOUNDED, BOUNDED], None, None, ExecutionPlan("end", AtEnd.DRAIN)),
+        ([BOUNDED], None, "suspend", ExecutionPlan("end", AtEnd.SUSPEND)),
+        ([BOUNDED], "end", "drain", ExecutionPlan("end", AtEnd.DRAIN)),
+        ([BOUNDED], "available", None, ExecutionPlan("available", AtEnd.SUSPEND)),
+        ([BOUNDED], "available", "drain", ExecutionPlan("available", AtEnd.DRAIN)),
+        ([BOUNDED], "stopped", None, ExecutionPlan("stopped", AtEnd.SUSPEND)),
+        ([UNBOUNDED], None, None, ExecutionPlan("stopped", AtEnd.SUSPEND)),
+        ([UNBOUNDED], "available", None, ExecutionPlan("available", AtEnd.SUSPEND)),
+        ([UNBOUNDED], None, "suspend", ExecutionPlan("stopped", AtEnd.SUSPEND)),
+        ([MIXED], None, None, ExecutionPlan("stopped", AtEnd.SUSPEND)),
+        ([BOUNDED, UNBOUNDED], None, None, ExecutionPlan("stopped", AtEnd.SUSPEND)),
     ],
 )
 def test_the_job_fills_in_what_the_ask_leaves_open(queries, until, at_end, plan):
     """
     Bounded jobs run to their end and drain, others until they are stopped and keep their state.
     """
-    assert plan == resolve(ask(until=until, at_end=at_end), queries)
+    assert plan == resolve_plan(ask(until=until, at_end=at_end), queries)
 
 
 @pytest.mark.parametrize(
@@ -133,7 +133,7 @@ def test_what_the_job_cannot_do_is_refused(queries, values, complaint):
     A job without a query, or the end of a source that has none, is one clear error.
     """
     with pytest.raises(ConfigError, match=complaint):
-        resolve(ask(**values), queries)
+        resolve_plan(ask(**values), queries)
 
 
 @pytest.mark.parametrize(
@@ -149,7 +149,7 @@ def test_the_plan_chooses_sparks_trigger(until, every_s, trigger):
     """
     A run with an end reads all there is; one without goes on at the pace that was asked.
     """
-    assert trigger == Plan(until, AtEnd.SUSPEND).trigger(every_s)
+    assert trigger == ExecutionPlan(until, AtEnd.SUSPEND).trigger(every_s)
 
 
 def begun(interval):
@@ -189,14 +189,14 @@ def test_an_ask_with_an_id_is_about_that_run(job):
     """
     job.asked("r1")
 
-    assert "r2" == choose_run(job.directory, ask(run_id="r2"), NOW)
+    assert "r2" == resolve_run_id(job.directory, ask(run_id="r2"), NOW)
 
 
 def test_a_new_directory_begins_a_new_run(job):
     """
     Without runs a new one is made, named by the time and unlike any other.
     """
-    chosen = [choose_run(job.directory, ask(), NOW) for _ in range(2)]
+    chosen = [resolve_run_id(job.directory, ask(), NOW) for _ in range(2)]
 
     assert all(re.fullmatch(r"manual-20260102T030405-[0-9a-f]{6}", run_id) for run_id in chosen)
     assert chosen[0] != chosen[1]
@@ -209,7 +209,7 @@ def test_the_unfinished_run_goes_on(job):
     job.asked("r1", token=1).suspended("r1")
     job.asked("r2", token=2)
 
-    assert "r2" == choose_run(job.directory, ask(), NOW)
+    assert "r2" == resolve_run_id(job.directory, ask(), NOW)
 
 
 def test_of_two_unfinished_runs_the_younger_goes_on(job):
@@ -219,7 +219,7 @@ def test_of_two_unfinished_runs_the_younger_goes_on(job):
     job.asked("younger", token=2)
     job.asked("older", token=1)
 
-    assert "younger" == choose_run(job.directory, ask(), NOW)
+    assert "younger" == resolve_run_id(job.directory, ask(), NOW)
 
 
 def test_a_finished_run_is_done(job):
@@ -228,7 +228,7 @@ def test_a_finished_run_is_done(job):
     """
     job.asked("r1").finished("r1")
 
-    assert "r1" == choose_run(job.directory, ask(), NOW)
+    assert "r1" == resolve_run_id(job.directory, ask(), NOW)
 
 
 def test_a_suspended_run_is_followed_by_another(job):
@@ -237,7 +237,7 @@ def test_a_suspended_run_is_followed_by_another(job):
     """
     job.asked("r1").suspended("r1")
 
-    assert choose_run(job.directory, ask(), NOW).startswith("manual-")
+    assert resolve_run_id(job.directory, ask(), NOW).startswith("manual-")
 
 
 def test_a_replay_without_an_id_is_a_run_of_its_own(job):
@@ -246,10 +246,10 @@ def test_a_replay_without_an_id_is_a_run_of_its_own(job):
     """
     job.asked("older", token=1)
     job.asked("r1", token=2).finished("r1")
-    assert choose_run(job.directory, ask(replays="r1"), NOW).startswith("manual-")
+    assert resolve_run_id(job.directory, ask(replays="r1"), NOW).startswith("manual-")
 
     job.asked("manual-1", token=3)
-    assert "manual-1" == choose_run(job.directory, ask(replays="r1"), NOW)
+    assert "manual-1" == resolve_run_id(job.directory, ask(replays="r1"), NOW)
 
 
 # --- another attempt ----------------------------------------------------------------------------
@@ -259,8 +259,8 @@ def test_the_same_ask_is_accepted():
     """
     A first attempt, and a later one that asks the same of a program that lies elsewhere, pass.
     """
-    check_same_ask(a_run(), None)
-    check_same_ask(a_run(entry="/new/place/job.py:daily", started="later"), a_run())
+    check_same_spec(a_run(), None)
+    check_same_spec(a_run(entry="/new/place/job.py:daily", started="later"), a_run())
 
 
 @pytest.mark.parametrize(
@@ -278,7 +278,7 @@ def test_another_ask_is_refused(name, value, shown):
     A later attempt that asks for something else is refused with both values and the way out.
     """
     with pytest.raises(ConfigError, match=shown) as raised:
-        check_same_ask(a_run(**{name: value}), a_run())
+        check_same_spec(a_run(**{name: value}), a_run())
     assert "ask as before, or use another run id or job directory" in str(raised.value)
 
 
@@ -377,7 +377,7 @@ def test_a_driver_that_has_ended_writes_nothing(job, tmp_path):
     entry.write_text("def job(ctx): ...")
     run = job.begin().asked("r1").directory.run("r1")
     run.put_attempt(an_attempt(1, driver_id="d1", ended=NOW_TEXT, outcome=CANCELLED))
-    again = Ask(job_dir=str(job.root), entry=f"{entry}:job", run_id="r1", driver_id="d1")
+    again = RunSpec(job_dir=str(job.root), entry=f"{entry}:job", run_id="r1", driver_id="d1")
     before = sorted(job.root.rglob("*"))
 
     with pytest.raises(ConfigError, match="started once more by its cluster"):
@@ -487,6 +487,6 @@ def test_a_rotated_secret_resumes_the_run(job):
     """
     stored = a_run(secret_params={"password": "OLD_VARIABLE"})
 
-    check_same_ask(a_run(secret_params={"password": "NEW_VARIABLE"}), stored)
+    check_same_spec(a_run(secret_params={"password": "NEW_VARIABLE"}), stored)
     with pytest.raises(ConfigError, match=r"secret_params=\['password'\] and is now asked.*\[\]"):
-        check_same_ask(a_run(), stored)
+        check_same_spec(a_run(), stored)

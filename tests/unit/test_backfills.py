@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from airflow_provider.hooks.backfill_guard import Asker, check_backfill, is_backfill
+from airflow_provider.hooks.backfill_guard import RunOwner, check_backfill, is_backfill
 from airflow_provider.runtime.clock import SystemClock
 from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.host import ProcessIdentity
@@ -44,7 +44,7 @@ class Begun:
         run = self.directory.run(run_id)
         run.put_record(a_run(run_id, until=until))
         if asked_by is not None:
-            Asker.of(asked_by).put(run)
+            RunOwner.of(asked_by).put(run)
         if final:
             run.put_final(a_final(run_id))
         return self

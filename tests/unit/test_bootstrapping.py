@@ -11,8 +11,8 @@ import pytest
 from airflow_provider.runtime.checkpoint.topology import Topology
 from airflow_provider.runtime.cli import main
 from airflow_provider.runtime.control.bootstrap_request import (
-    BootstrapAsk,
     BootstrapRecord,
+    BootstrapSpec,
     check_has_rows,
     check_same,
 )
@@ -64,14 +64,14 @@ def test_what_was_begun_from_another_history_is_not_mixed_with_this_one(tmp_path
     """
     Neither a bootstrap that did not end, nor a savepoint that was made of something else.
     """
-    ask = BootstrapAsk(job_dir=str(tmp_path / "new"), entry="job.py:f", params={"day": "1"})
+    ask = BootstrapSpec(job_dir=str(tmp_path / "new"), entry="job.py:f", params={"day": "1"})
     record = BootstrapRecord(savepoint=ask.target, digest="other", began="then")
     record.put(open_storage(f"{ask.job_dir}/bootstraps/bootstrap"), "bootstrap.json")
 
     with pytest.raises(ConfigError, match="began at then for .* with other parameters"):
         bootstrap_job(ask)
     with pytest.raises(ConfigError, match="output 'both': use one of 'discard', 'keep'"):
-        BootstrapAsk(job_dir="j", entry="e", output="both")
+        BootstrapSpec(job_dir="j", entry="e", output="both")
 
 
 def test_a_savepoint_in_the_way(job, tmp_path):
@@ -82,7 +82,7 @@ def test_a_savepoint_in_the_way(job, tmp_path):
     assert EXIT_OK == main.main(["savepoint", "take", str(job), "--to", saved])
 
     with pytest.raises(ConfigError, match="made of something else; choose another one"):
-        bootstrap_job(BootstrapAsk(job_dir=str(tmp_path / "new"), entry="job.py:f", to=saved))
+        bootstrap_job(BootstrapSpec(job_dir=str(tmp_path / "new"), entry="job.py:f", to=saved))
 
 
 # --- history without rows -----------------------------------------------------------------------
@@ -93,7 +93,7 @@ def scratch(tmp_path):
     """Return where history is read: query q has a batch, query p has none."""
     made = EpochBench(tmp_path / "new/bootstraps/bootstrap", FakeSink()).begun().published(1)
     SparkCheckpoint(tmp_path / "new/bootstraps/bootstrap/queries/p/checkpoint").begin()
-    digest = BootstrapAsk(job_dir=str(tmp_path / "new"), entry="e", params={"day": "1"}).digest
+    digest = BootstrapSpec(job_dir=str(tmp_path / "new"), entry="e", params={"day": "1"}).digest
     record = BootstrapRecord(savepoint=f"{tmp_path}/new/savepoints/s", digest=digest, began="then")
     record.put(made.storage, "bootstrap.json")
     return JobDirectory(made.storage)
@@ -108,7 +108,7 @@ def test_history_without_a_row_leaves_nothing(scratch, tmp_path):
     with pytest.raises(ConfigError, match="query 'p': history has no row .*check the parameters"):
         check_has_rows(scratch, ["q", "p"], output="discard")
     assert {} == content_of(tmp_path / "new")
-    check_same(scratch, BootstrapAsk(job_dir=str(tmp_path / "new"), entry="e"))
+    check_same(scratch, BootstrapSpec(job_dir=str(tmp_path / "new"), entry="e"))
 
 
 def test_output_that_was_kept_is_not_forgotten(scratch, tmp_path):

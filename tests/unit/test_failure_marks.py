@@ -6,7 +6,7 @@ import pytest
 
 from airflow_provider.runtime.errors import ConfigError, FailureClass
 from airflow_provider.runtime.failures.classify import classify
-from airflow_provider.runtime.failures.overrides import Marks, fails_as
+from airflow_provider.runtime.failures.overrides import FailureOverrides, fails_as
 
 
 @fails_as(FailureClass.NON_RECOVERABLE)
@@ -63,7 +63,7 @@ def test_what_is_listed_comes_before_decorators():
     Whoever runs a job may say otherwise than its author.
     """
     name = f"{UnknownCurrencyError.__module__}.UnknownCurrencyError"
-    marks = Marks.parse({name: "ENVIRONMENT"})
+    marks = FailureOverrides.parse({name: "ENVIRONMENT"})
 
     assert (
         FailureClass.ENVIRONMENT is classify(UnknownCurrencyError("X"), marks=marks).failure_class
@@ -74,7 +74,7 @@ def test_a_derived_type_may_be_listed_beside_its_base():
     """
     The most particular name counts, in whatever order they are listed.
     """
-    marks = Marks.parse(["LookupError=RECOVERABLE", "KeyError=NON_RECOVERABLE"])
+    marks = FailureOverrides.parse(["LookupError=RECOVERABLE", "KeyError=NON_RECOVERABLE"])
 
     assert FailureClass.NON_RECOVERABLE is classify(KeyError("k"), marks=marks).failure_class
     assert FailureClass.RECOVERABLE is classify(IndexError("i"), marks=marks).failure_class
@@ -85,7 +85,7 @@ def test_types_of_a_jobs_file_are_listed_by_the_files_name():
     A job's file is imported under a name with digits, which nobody has to know.
     """
     bad_row = type("BadRow", (Exception,), {"__module__": "jobs_0a1b2c3d"})
-    marks = Marks.parse({"jobs.BadRow": "DATA_MISSING"})
+    marks = FailureOverrides.parse({"jobs.BadRow": "DATA_MISSING"})
 
     assert FailureClass.DATA_MISSING is classify(bad_row("x"), marks=marks).failure_class
 
@@ -104,4 +104,4 @@ def test_a_listing_that_cannot_be_meant_is_refused(listed, said):
     The error names the thing and the way out.
     """
     with pytest.raises(ConfigError, match=said):
-        Marks.parse(listed)
+        FailureOverrides.parse(listed)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from airflow_provider.runtime.checkpoint.topology import OperatorShape, Topology
-from airflow_provider.runtime.driver.compatibility import Declared, Kept, find_misfits
+from airflow_provider.runtime.driver.compatibility import Declared, StoredQuery, find_incompatible
 
 COUNT, DEDUPE = OperatorShape(0, "stateStoreSave", ("in",)), OperatorShape(0, "dedupe", ("in",))
 COUNTED = Topology(("in",), (COUNT,))
@@ -14,15 +14,15 @@ PLAIN = Topology(("in",), ())
 
 
 def misfits(kept, declared, *, upstream=None, before=()):
-    return find_misfits(kept, Declared([*declared], declared, upstream or {}), before)
+    return find_incompatible(kept, Declared([*declared], declared, upstream or {}), before)
 
 
 def reading(topology):
-    return Kept(topology, ended=False)
+    return StoredQuery(topology, ended=False)
 
 
 def ended(topology):
-    return Kept(topology, ended=True)
+    return StoredQuery(topology, ended=True)
 
 
 @pytest.mark.parametrize("keep", [reading, ended])

@@ -10,9 +10,9 @@ import pytest
 from airflow_provider.runtime.control.health import (
     LAG,
     NO_PROGRESS,
-    Ailment,
     DriverLook,
     Health,
+    HealthProblem,
     Limits,
     QueryLook,
 )
@@ -34,7 +34,7 @@ def look(query: QueryLook | None = None, *, token: int = 1, report: str | None =
 
 def judged(
     looks: Iterable[tuple[float, DriverLook]], limits: Limits = SILENCE
-) -> list[tuple[float, Ailment]]:
+) -> list[tuple[float, HealthProblem]]:
     """Look again and again, and return what was wrong, and when."""
     health, found = Health(), []
     for at, each in looks:
@@ -69,7 +69,7 @@ def test_a_batch_that_does_not_end_is_noticed_when_the_time_is_over() -> None:
 
     assert 370.0 == at
     assert (
-        Ailment(
+        HealthProblem(
             NO_PROGRESS,
             "batch 5 is planned, and no batch was committed for 60 seconds",
             "worker-7",

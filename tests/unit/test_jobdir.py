@@ -7,7 +7,7 @@ import datetime as dt
 
 import pytest
 
-from airflow_provider.hooks.replays import current_execution
+from airflow_provider.hooks.replays import current_run
 from airflow_provider.runtime.errors import ConfigError, CorruptDocumentError
 from airflow_provider.runtime.jobdir.end_of_input import (
     drain_intent,
@@ -320,4 +320,4 @@ def test_runs_that_take_each_others_place_are_damage(job, places):
         )
 
     with pytest.raises(CorruptDocumentError, match="takes the place of itself"):
-        current_execution(job.directory.url, "r1")
+        current_run(job.directory.url, "r1")

@@ -20,7 +20,12 @@ from airflow_provider.runtime.errors import (
 )
 from airflow_provider.runtime.host import ProcessIdentity, identify
 from airflow_provider.runtime.jobdir.layout import JobDirectory
-from airflow_provider.runtime.jobdir.lease import Lease, LeaseObserver, Liveness, settle_free
+from airflow_provider.runtime.jobdir.lease import (
+    Lease,
+    LeaseObserver,
+    Liveness,
+    wait_for_free_lease,
+)
 from airflow_provider.runtime.jobdir.lease_records import (
     HeartbeatRecord,
     LeaseRecord,
@@ -118,7 +123,7 @@ def test_a_live_driver_is_noticed_before_anything_is_started(storage, clock, tak
     beating(take(run_id="nightly"), clock)
 
     with pytest.raises(LeaseHeldError, match="lease 1, run 'nightly'"):
-        settle_free(storage, clock)
+        wait_for_free_lease(storage, clock)
 
 
 @pytest.mark.parametrize("hours", [-5, 0, 5])

@@ -42,7 +42,7 @@ from airflow_provider.runtime.driver.lifecycle.events import (
 )
 from airflow_provider.runtime.driver.lifecycle.machine import Lifecycle
 from airflow_provider.runtime.errors import Failure, FailureClass, IllegalTransitionError
-from airflow_provider.runtime.queries.start_mode import Run
+from airflow_provider.runtime.queries.start_mode import StartMode
 
 BROKEN = Failure(FailureClass.RECOVERABLE, "disk on fire", "OSError", "q1", "host")
 LATER = Failure(FailureClass.RECOVERABLE, "another", "OSError", None, "host")
@@ -60,7 +60,7 @@ PAUSE = Stop(AtEnd.SUSPEND, savepoint=True, keeps_run=True)
 FLUSH, FLUSH_SAVED = Stop(AtEnd.DRAIN, savepoint=False), Stop(AtEnd.DRAIN, savepoint=True)
 
 
-def start(*names, how=Run.INPUT):
+def start(*names, how=StartMode.INPUT):
     return [StartQuery(name, how) for name in names]
 
 
@@ -70,7 +70,7 @@ def end_of(query):
 
 
 def planned(query):
-    return [PlanDrain(query), StartQuery(query, Run.ONE_BATCH)]
+    return [PlanDrain(query), StartQuery(query, StartMode.ONE_BATCH)]
 
 
 def sealed(at_end):
@@ -142,7 +142,7 @@ STORIES = {
     "some sources of a stream end, others go on": (
         a_job(ONE, **A_STREAM),
         [
-            (Started(mixed=ONE), start("q1", how=Run.AVAILABLE)),
+            (Started(mixed=ONE), start("q1", how=StartMode.AVAILABLE)),
             (QueryEnded("q1", PLAN), [EndSources("q1"), *start("q1")]),
             (StopRequested(KEEP), [HaltQuery("q1")]),
             (QueryEnded("q1", PLAN), [CommitEpochs()]),
@@ -152,11 +152,11 @@ STORIES = {
     "a stream is stopped before its sources have ended, and its savepoint fails": (
         a_job(ONE, **A_STREAM),
         [
-            (Started(mixed=ONE), start("q1", how=Run.AVAILABLE)),
+            (Started(mixed=ONE), start("q1", how=StartMode.AVAILABLE)),
             (StopRequested(KEEP_SAVED), [HaltQuery("q1")]),
             (QueryEnded("q1", PLAN), [CommitEpochs()]),
             (EpochsCommitted(), [TakeSavepoint()]),
-            (SavepointFailed(), start("q1", how=Run.AVAILABLE)),
+            (SavepointFailed(), start("q1", how=StartMode.AVAILABLE)),
             (QueryEnded("q1", PLAN), [EndSources("q1"), *start("q1")]),
             (StopRequested(KEEP), [HaltQuery("q1")]),
             (QueryEnded("q1", PLAN), [CommitEpochs()]),
@@ -166,7 +166,7 @@ STORIES = {
     "some sources of a slice end, and it goes on to what others have": (
         a_job(ONE, AtEnd.SUSPEND),
         [
-            (Started(mixed=ONE), start("q1", how=Run.AVAILABLE)),
+            (Started(mixed=ONE), start("q1", how=StartMode.AVAILABLE)),
             (QueryEnded("q1", PLAN), [EndSources("q1"), *start("q1")]),
             (QueryEnded("q1", PLAN), [CommitEpochs()]),
             *sealed(AtEnd.SUSPEND),
@@ -175,7 +175,7 @@ STORIES = {
     "some sources of a slice end, and the drain ends all": (
         a_job(ONE),
         [
-            (Started(mixed=ONE), start("q1", how=Run.AVAILABLE)),
+            (Started(mixed=ONE), start("q1", how=StartMode.AVAILABLE)),
             (QueryEnded("q1", PLAN), [EndSources("q1"), *end_of("q1")]),
             (IntentStored("q1", PLAN), planned("q1")),
             (QueryEnded("q1", DONE), [CallFinish()]),
@@ -185,7 +185,7 @@ STORIES = {
     "a bounded query drains at its end, and a stream beside it goes on": (
         a_job(("q1", "q2"), **A_STREAM, bounded={"q1"}),
         [
-            (Started(), [*start("q1", how=Run.AVAILABLE), *start("q2")]),
+            (Started(), [*start("q1", how=StartMode.AVAILABLE), *start("q2")]),
             (QueryEnded("q1", PLAN), end_of("q1")),
             (IntentStored("q1", PLAN), planned("q1")),
             (QueryEnded("q1", DONE), []),
@@ -197,7 +197,7 @@ STORIES = {
     "a bounded query drains while the stream beside it is stopped": (
         a_job(("q1", "q2"), **A_STREAM, bounded={"q1"}),
         [
-            (Started(), [*start("q1", how=Run.AVAILABLE), *start("q2")]),
+            (Started(), [*start("q1", how=StartMode.AVAILABLE), *start("q2")]),
             (QueryEnded("q1", PLAN), end_of("q1")),
             (StopRequested(KEEP), [HaltQuery("q2")]),
             (QueryEnded("q2", PLAN), []),
@@ -209,11 +209,11 @@ STORIES = {
     "in a stream, what a bounded query writes ends after it": (
         a_job(THREE, **A_STREAM, upstream={"q2": ("q1",)}, bounded={"q1", "q2"}),
         [
-            (Started(), [*start("q1", how=Run.AVAILABLE), *start("q3")]),
+            (Started(), [*start("q1", how=StartMode.AVAILABLE), *start("q3")]),
             (QueryEnded("q1", NOTHING), end_of("q1")),
             (
                 IntentStored("q1", NOTHING),
-                [PublishEpochs("q1"), *start("q2", how=Run.AVAILABLE)],
+                [PublishEpochs("q1"), *start("q2", how=StartMode.AVAILABLE)],
             ),
             (QueryEnded("q2", NOTHING), end_of("q2")),
             (IntentStored("q2", NOTHING), []),
@@ -243,11 +243,11 @@ STORIES = {
             (Started(), start("q1")),
             (QueryEnded("q1", PLAN), end_of("q1")),
             (IntentStored("q1", PLAN), planned("q1")),
-            (QueryEnded("q1", DONE), [PublishEpochs("q1"), *start("q2", how=Run.AVAILABLE)]),
+            (QueryEnded("q1", DONE), [PublishEpochs("q1"), *start("q2", how=StartMode.AVAILABLE)]),
             (QueryEnded("q2", NOTHING), end_of("q2")),
             (
                 IntentStored("q2", NOTHING),
-                [PublishEpochs("q2"), *start("q3", how=Run.AVAILABLE)],
+                [PublishEpochs("q2"), *start("q3", how=StartMode.AVAILABLE)],
             ),
             (QueryEnded("q3", PLAN), end_of("q3")),
             (IntentStored("q3", PLAN), planned("q3")),
@@ -259,7 +259,7 @@ STORIES = {
         a_job(("q1", "q2"), AtEnd.SUSPEND, upstream={"q2": ("q1",)}),
         [
             (Started(), start("q1")),
-            (QueryEnded("q1", PLAN), [PublishEpochs("q1"), *start("q2", how=Run.AVAILABLE)]),
+            (QueryEnded("q1", PLAN), [PublishEpochs("q1"), *start("q2", how=StartMode.AVAILABLE)]),
             (QueryEnded("q2", PLAN), [CommitEpochs()]),
             *sealed(AtEnd.SUSPEND),
         ],
@@ -341,7 +341,7 @@ STORIES = {
             (QueryEnded("q1", PLAN), []),
             (QueryEnded("q2", RUN_OPEN), [*end_of("q1"), *end_of("q2")]),
             (IntentStored("q1", PLAN), planned("q1")),
-            (IntentStored("q2", RUN_OPEN), start("q2", how=Run.ONE_BATCH)),
+            (IntentStored("q2", RUN_OPEN), start("q2", how=StartMode.ONE_BATCH)),
             (QueryEnded("q2", PLAN), planned("q2")),
             (QueryEnded("q1", DONE), []),
             (QueryEnded("q2", DONE), [CallFinish()]),
@@ -356,7 +356,7 @@ STORIES = {
             (QueryEnded("q2", PLAN), []),
             (QueryEnded("q1", PLAN), end_of("q1")),
             (IntentStored("q1", PLAN), planned("q1")),
-            (QueryEnded("q1", DONE), [PublishEpochs("q1"), *start("q2", how=Run.AVAILABLE)]),
+            (QueryEnded("q1", DONE), [PublishEpochs("q1"), *start("q2", how=StartMode.AVAILABLE)]),
             (QueryEnded("q2", PLAN), end_of("q2")),
             (IntentStored("q2", PLAN), planned("q2")),
             (QueryEnded("q2", DONE), [CallFinish()]),
@@ -392,7 +392,7 @@ STORIES = {
     "restart: an ordinary batch is open": (
         a_job(),
         [
-            (Started({"q1": RUN_OPEN}), start("q1", how=Run.ONE_BATCH)),
+            (Started({"q1": RUN_OPEN}), start("q1", how=StartMode.ONE_BATCH)),
             (QueryEnded("q1", PLAN), planned("q1")),
             (QueryEnded("q1", DONE), [CallFinish()]),
             *FINISH,
@@ -407,7 +407,7 @@ STORIES = {
         [
             (
                 Started({"q1": DONE, "q2": RUN_PLANNED, "q3": PLAN}),
-                [*start("q2", how=Run.ONE_BATCH), *planned("q3")],
+                [*start("q2", how=StartMode.ONE_BATCH), *planned("q3")],
             ),
             (QueryEnded("q3", DONE), []),
             (QueryEnded("q2", DONE), [CallFinish()]),
@@ -417,7 +417,7 @@ STORIES = {
     "restart: a chain whose upstream has ended": (
         a_job(("q1", "q2"), upstream={"q2": ("q1",)}),
         [
-            (Started({"q1": DONE}), [PublishEpochs("q1"), *start("q2", how=Run.AVAILABLE)]),
+            (Started({"q1": DONE}), [PublishEpochs("q1"), *start("q2", how=StartMode.AVAILABLE)]),
             (QueryEnded("q2", NOTHING), end_of("q2")),
             (IntentStored("q2", NOTHING), [CallFinish()]),
             *FINISH,
@@ -427,9 +427,9 @@ STORIES = {
         a_job(("q1", "q2"), upstream={"q2": ("q1",)}, **A_STREAM),
         [
             (Started({}, FLUSH), end_of("q1")),
-            (IntentStored("q1", RUN_OPEN), start("q1", how=Run.ONE_BATCH)),
+            (IntentStored("q1", RUN_OPEN), start("q1", how=StartMode.ONE_BATCH)),
             (QueryEnded("q1", PLAN), planned("q1")),
-            (QueryEnded("q1", DONE), [PublishEpochs("q1"), *start("q2", how=Run.AVAILABLE)]),
+            (QueryEnded("q1", DONE), [PublishEpochs("q1"), *start("q2", how=StartMode.AVAILABLE)]),
             (QueryEnded("q2", NOTHING), end_of("q2")),
             (IntentStored("q2", NOTHING), [CallFinish()]),
             *FINISH,
@@ -438,8 +438,8 @@ STORIES = {
     "a drain batch that ended uncommitted runs again": (
         a_job(),
         [
-            (Started({"q1": RUN_PLANNED}), start("q1", how=Run.ONE_BATCH)),
-            (QueryEnded("q1", RUN_PLANNED), start("q1", how=Run.ONE_BATCH)),
+            (Started({"q1": RUN_PLANNED}), start("q1", how=StartMode.ONE_BATCH)),
+            (QueryEnded("q1", RUN_PLANNED), start("q1", how=StartMode.ONE_BATCH)),
             (QueryEnded("q1", DONE), [CallFinish()]),
             *FINISH,
         ],
@@ -614,7 +614,7 @@ def test_a_query_that_failed_is_started_again_alone():
     assert JobPhase.READING is life.phase
 
     life, told = life.handle(RestartDue({"q2": NOTHING}))
-    assert (RestartQuery("q2", Run.INPUT),) == told
+    assert (RestartQuery("q2", StartMode.INPUT),) == told
     assert frozenset() == life.restarting
 
 
@@ -627,7 +627,7 @@ def test_its_region_is_stopped_and_started_with_it():
     assert (StopQuery("q2"),) == told
 
     _, told = life.handle(RestartDue(dict.fromkeys(("q1", "q2"), NOTHING)))
-    assert tuple(RestartQuery(name, Run.INPUT) for name in ("q1", "q2")) == told
+    assert tuple(RestartQuery(name, StartMode.INPUT) for name in ("q1", "q2")) == told
 
 
 def test_the_job_waits_for_a_query_that_is_about_to_start_again():
@@ -650,15 +650,15 @@ def test_a_second_failure_joins_the_restart_that_is_pending():
     life, _ = tell(reading(*THREE), [QueryFailed("q1", {"q1"}), QueryFailed("q3", {"q3"})])
     _, told = life.handle(RestartDue(dict.fromkeys(THREE, NOTHING)))
 
-    assert tuple(RestartQuery(name, Run.INPUT) for name in ("q1", "q3")) == told
+    assert tuple(RestartQuery(name, StartMode.INPUT) for name in ("q1", "q3")) == told
 
 
 @pytest.mark.parametrize(
     ("step", "told"),
     [
-        (RUN_PLANNED, (RestartQuery("q1", Run.ONE_BATCH),)),
-        (RUN_OPEN, (RestartQuery("q1", Run.ONE_BATCH),)),
-        (PLAN, (PlanDrain("q1"), RestartQuery("q1", Run.ONE_BATCH))),
+        (RUN_PLANNED, (RestartQuery("q1", StartMode.ONE_BATCH),)),
+        (RUN_OPEN, (RestartQuery("q1", StartMode.ONE_BATCH),)),
+        (PLAN, (PlanDrain("q1"), RestartQuery("q1", StartMode.ONE_BATCH))),
         (DONE, (CallFinish(),)),  # the batch had committed before the query failed
     ],
 )
@@ -696,7 +696,7 @@ def test_a_stop_waits_for_a_drain_that_is_started_again():
     assert (JobPhase.HALTING, {"q1"}) == (life.phase, life.restarting)
 
     _, told = life.handle(RestartDue({"q1": RUN_PLANNED}))
-    assert (RestartQuery("q1", Run.ONE_BATCH),) == told
+    assert (RestartQuery("q1", StartMode.ONE_BATCH),) == told
 
 
 def test_a_query_that_was_told_to_start_again_is_not_stopped_again():
@@ -715,7 +715,7 @@ def test_a_query_that_catches_up_does_so_again():
     """
     life, _ = tell(a_job(ONE), [Started(mixed={"q1"}), QueryFailed("q1", {"q1"})])
 
-    assert (RestartQuery("q1", Run.AVAILABLE),) == life.handle(RestartDue({"q1": NOTHING}))[1]
+    assert (RestartQuery("q1", StartMode.AVAILABLE),) == life.handle(RestartDue({"q1": NOTHING}))[1]
 
 
 EVENTS = {
@@ -872,14 +872,14 @@ class World:
         assert query not in self.running
         self.running.add(query)
         step = self.steps[query]
-        if how is Run.ONE_BATCH:
+        if how is StartMode.ONE_BATCH:
             self.before[query] = step
             self.steps[query] = {RUN_OPEN: PLAN, RUN_PLANNED: DONE}[step]
             return
         assert step not in {RUN_PLANNED, DONE}, "read after the drain"
-        if how is Run.AVAILABLE and not self.life.continuous:
+        if how is StartMode.AVAILABLE and not self.life.continuous:
             assert set(self.life.upstream.get(query, ())) <= self.published
-        if how is Run.INPUT:
+        if how is StartMode.INPUT:
             assert query not in self.mixed, "it has not caught up"
         # An open batch is run first, by any trigger; the query may be stopped in another one.
         self.steps[query] = self.draw(st.sampled_from([PLAN, RUN_OPEN]))

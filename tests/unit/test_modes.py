@@ -7,7 +7,7 @@ import types
 import pytest
 
 from airflow_provider.runtime.driver.execution_mode import (
-    Plan,
+    ExecutionPlan,
     check_batch,
     find_objections,
     wanted_mode,
@@ -20,7 +20,7 @@ from airflow_provider.runtime.sinks.files import files
 from airflow_provider.runtime.sinks.native import native
 from tests.unit.support import FakeSink
 
-TO_THE_END = Plan("end", AtEnd.DRAIN)
+TO_THE_END = ExecutionPlan("end", AtEnd.DRAIN)
 PLAIN = ("Aggregate", "Deduplicate", "Filter", "Join", "LogicalRelation", "MapInPandas", "Project")
 
 
@@ -159,9 +159,17 @@ def test_sources_and_sinks_can_speak_against_it(queries, why, refuses):
 @pytest.mark.parametrize(
     ("plan", "resumed", "why"),
     [
-        (Plan("available", AtEnd.DRAIN), None, "until='available' with at_end='drain' keeps state"),
-        (Plan("end", AtEnd.SUSPEND), None, "until='end' with at_end='suspend' keeps state"),
-        (Plan("stopped", AtEnd.SUSPEND), None, "until='stopped'"),
+        (
+            ExecutionPlan("available", AtEnd.DRAIN),
+            None,
+            "until='available' with at_end='drain' keeps state",
+        ),
+        (
+            ExecutionPlan("end", AtEnd.SUSPEND),
+            None,
+            "until='end' with at_end='suspend' keeps state",
+        ),
+        (ExecutionPlan("stopped", AtEnd.SUSPEND), None, "until='stopped'"),
         (TO_THE_END, "the savepoint /s", "goes on from the savepoint /s, and BATCH begins anew"),
     ],
 )

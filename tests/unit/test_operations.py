@@ -161,7 +161,7 @@ def cost_after(root: Path, before: int) -> tuple[dict[str, int], dict[str, int]]
     start = storage.taken()
     lease.release()
     storage.taken()
-    EpochRecords(storage.at("queries/q/committables"), QUERY_ID).standing_after(before)
+    EpochRecords(storage.at("queries/q/committables"), QUERY_ID).active_epochs_after(before)
     return start, storage.taken()
 
 

@@ -6,25 +6,25 @@ import pytest
 from py4j.protocol import Py4JError
 
 from airflow_provider.runtime.errors import ConfigError
-from airflow_provider.runtime.jobdir.run_spec import Ask, parse_target_batch_time
+from airflow_provider.runtime.jobdir.run_spec import RunSpec, parse_target_batch_time
 from airflow_provider.runtime.queries.query import QueryDefinition
 from airflow_provider.runtime.queries.rate_control import (
+    BatchSizeController,
     Limit,
     Load,
-    PaceController,
     Verdict,
     next_pace,
 )
-from airflow_provider.runtime.queries.rate_limiter import Pacemaker
+from airflow_provider.runtime.queries.rate_limiter import RateLimiter
 from airflow_provider.runtime.queries.source import SourceDefinition
 
 TARGET_S = 10.0
 ROWS = Limit(1000, "rows")
 
 
-def warm(target_s: float = TARGET_S) -> PaceController:
+def warm(target_s: float = TARGET_S) -> BatchSizeController:
     """Return a controller that has seen a first batch, and so believes the next one."""
-    controller = PaceController(target_s)
+    controller = BatchSizeController(target_s)
     controller.observe(1000, target_s, limited=True)
     return controller
 
@@ -79,7 +79,7 @@ def test_fixed_time_beyond_the_target_leaves_half_of_it_for_rows():
 
 def test_first_batch_is_forgotten_with_the_second():
     """What starts the executors and compiles the code says little about what follows."""
-    controller = PaceController(TARGET_S)
+    controller = BatchSizeController(TARGET_S)
     controller.observe(1000, 9.0, limited=True)
     controller.observe(1000, 0.1, limited=True)
 
@@ -194,7 +194,7 @@ class OtherSpark:
 def test_batch_does_not_fail_where_spark_does_not_let_us(clock):
     """The query runs as it is, progress says so, and the limits are not looked for again."""
     query = QueryDefinition("q", None, (), "append", operators=(), sources=(a_source("s"),))
-    pacemaker = Pacemaker(query, TARGET_S, clock)
+    pacemaker = RateLimiter(query, TARGET_S, clock)
     assert "starts" == pacemaker.describe()["decision"]
     for execution in (OtherSpark(), None):
         pacemaker.batch_ran(pacemaker.batch_begins(), execution, None, None)
@@ -227,7 +227,7 @@ def test_target_that_no_batch_can_take_is_refused(text):
 )
 def test_pacing_is_on_by_default_where_a_run_has_no_end(asked, until, target_s):
     """A bounded run is faster in one batch, so there somebody has to ask."""
-    assert target_s == Ask("/job", "a.py:f", target_batch_s=asked).pacing_s(until)
+    assert target_s == RunSpec("/job", "a.py:f", target_batch_s=asked).pacing_s(until)
 
 
 @pytest.mark.parametrize(

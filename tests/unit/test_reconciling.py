@@ -7,7 +7,7 @@ import itertools
 
 import pytest
 
-from airflow_provider.runtime.control.observer import View, judge
+from airflow_provider.runtime.control.observer import View, assess
 from airflow_provider.runtime.control.reconciler import ON_EXISTING, Action, reconcile
 from airflow_provider.runtime.jobdir.lease import Liveness
 from airflow_provider.runtime.jobdir.run_records import CANCELLED, FAILED
@@ -120,7 +120,7 @@ def decide(state: str, on_existing: str, *, is_leaving: bool = False):
     view: View = dataclasses.replace(NOTHING, **STATES[state][0])
     return reconcile(
         view,
-        judge(view, run_id="r1"),
+        assess(view, run_id="r1"),
         on_existing=on_existing,
         replays="r0",
         is_leaving=is_leaving,
@@ -167,4 +167,4 @@ def test_a_failure_for_good_is_one_whatever_the_submitter_exits_with(failure, ex
     attempt = an_attempt(outcome=FAILED, failure=failure)
     view = dataclasses.replace(NOTHING, **REMOTE, exit=an_exit(exit_code), attempt=attempt)
 
-    assert fatal is judge(view, run_id="r1").fatal
+    assert fatal is assess(view, run_id="r1").fatal

@@ -10,7 +10,7 @@ import pytest
 
 from airflow_provider.runtime.errors import FailureClass
 from airflow_provider.runtime.failures.classify import classify
-from airflow_provider.runtime.failures.overrides import Marks, fails_as
+from airflow_provider.runtime.failures.overrides import FailureOverrides, fails_as
 from tests.unit.recorded_failures import RECORDED, JavaThrowable, recorded
 
 NON_RECOVERABLE, DATA_MISSING, ENVIRONMENT = (
@@ -188,7 +188,7 @@ def test_a_listed_name_decides(rowjob, listed):
     A type listed by name, its own or one above it, of Python or the JVM, comes before the table.
     """
     names = ("executor_killed",) if "spark" in listed else ("udf_raises_on_a_row",)
-    marks = Marks.parse({listed: "data-missing"})
+    marks = FailureOverrides.parse({listed: "data-missing"})
 
     assert [DATA_MISSING] == [classify(recorded(n), marks=marks).failure_class for n in names]
 
@@ -198,7 +198,7 @@ def test_a_listed_name_needs_no_import(monkeypatch):
     A type that the driver has not imported is known by the name in the worker's traceback.
     """
     monkeypatch.delitem(sys.modules, "rowjob")
-    marks = Marks.parse(["rowjob.BadRow=NON_RECOVERABLE"])
+    marks = FailureOverrides.parse(["rowjob.BadRow=NON_RECOVERABLE"])
 
     assert NON_RECOVERABLE is classify(recorded("udf_raises_on_a_row"), marks=marks).failure_class
 

@@ -5,32 +5,40 @@ from __future__ import annotations
 import pytest
 
 from airflow_provider.runtime.errors import CheckpointError
-from airflow_provider.runtime.jobdir.epochs import EpochRecord, Found, HistoryRecord
+from airflow_provider.runtime.jobdir.epochs import EpochListing, EpochRecord, HistoryRecord
 from airflow_provider.runtime.sinks.recovery import Recovery, check_complete, plan_recovery
 
 
 @pytest.mark.parametrize(
     ("found", "tokens", "expected"),
     [
-        pytest.param(Found(), {}, Recovery(), id="nothing"),
-        pytest.param(Found((), {0: (1,)}), {}, Recovery(waiting=((0, 1),)), id="not published"),
+        pytest.param(EpochListing(), {}, Recovery(), id="nothing"),
         pytest.param(
-            Found((), {0: (1, 3), 1: (1,)}),
+            EpochListing((), {0: (1,)}), {}, Recovery(waiting=((0, 1),)), id="not published"
+        ),
+        pytest.param(
+            EpochListing((), {0: (1, 3), 1: (1,)}),
             {},
             Recovery(waiting=((0, 1), (0, 3), (1, 1))),
             id="staged by two drivers: both wait until one is published",
         ),
         pytest.param(
-            Found((0,), {0: (1,)}), {0: 1}, Recovery(recorded=((0, 1),)), id="died at the end"
+            EpochListing((0,), {0: (1,)}),
+            {0: 1},
+            Recovery(recorded=((0, 1),)),
+            id="died at the end",
         ),
         pytest.param(
-            Found((0,), {0: (1, 2)}),
+            EpochListing((0,), {0: (1, 2)}),
             {0: 1},
             Recovery(recorded=((0, 1),), obsolete=((0, 2),)),
             id="published, then staged by a driver that had been taken for dead",
         ),
         pytest.param(
-            Found((7,), {0: (2,)}), {0: 1}, Recovery(obsolete=((0, 2),)), id="published and folded"
+            EpochListing((7,), {0: (2,)}),
+            {0: 1},
+            Recovery(obsolete=((0, 2),)),
+            id="published and folded",
         ),
     ],
 )
@@ -44,14 +52,16 @@ def test_what_becomes_of_each_pre_commit(found, tokens, expected):
 @pytest.mark.parametrize(
     ("found", "last_commit", "settled"),
     [
-        pytest.param(Found(), -1, -1, id="nothing"),
-        pytest.param(Found((0, 1)), 1, 1, id="all published"),
-        pytest.param(Found((0,), {1: (1,)}), 1, 0, id="the last one waits"),
-        pytest.param(Found((0,), {1: (1,)}), 0, 0, id="one more is open"),
-        pytest.param(Found((0, 2), {1: (1,)}), 2, 0, id="one in between waits"),
-        pytest.param(Found((2,), folded=((0, 1),)), 2, 2, id="older ones folded"),
-        pytest.param(Found(folded=((0, 7),)), 7, 7, id="a restored checkpoint"),
-        pytest.param(Found((), {4: (1,)}), 4, 3, id="begun on a checkpoint of another origin"),
+        pytest.param(EpochListing(), -1, -1, id="nothing"),
+        pytest.param(EpochListing((0, 1)), 1, 1, id="all published"),
+        pytest.param(EpochListing((0,), {1: (1,)}), 1, 0, id="the last one waits"),
+        pytest.param(EpochListing((0,), {1: (1,)}), 0, 0, id="one more is open"),
+        pytest.param(EpochListing((0, 2), {1: (1,)}), 2, 0, id="one in between waits"),
+        pytest.param(EpochListing((2,), folded=((0, 1),)), 2, 2, id="older ones folded"),
+        pytest.param(EpochListing(folded=((0, 7),)), 7, 7, id="a restored checkpoint"),
+        pytest.param(
+            EpochListing((), {4: (1,)}), 4, 3, id="begun on a checkpoint of another origin"
+        ),
     ],
 )
 def test_records_that_agree_with_sparks_log(found, last_commit, settled):
@@ -66,18 +76,20 @@ def test_records_that_agree_with_sparks_log(found, last_commit, settled):
     ("found", "last_commit", "said"),
     [
         pytest.param(
-            Found((0, 1)), 0, r"the log: epoch 1 is published, .* batch 0", id="rolled back"
+            EpochListing((0, 1)), 0, r"the log: epoch 1 is published, .* batch 0", id="rolled back"
         ),
         pytest.param(
-            Found(packed=((0, 5),)), 3, r"epoch 5 is published, .* batch 3", id="folded, too"
-        ),
-        pytest.param(Found(), 0, r"batch 0 is committed, .* in there;", id="nobody recorded"),
-        pytest.param(Found((0,)), 1, "batch 1 is committed", id="the last one is missing"),
-        pytest.param(
-            Found((0,), {2: (1,)}), 2, "batch 1 is committed", id="one in between is missing"
+            EpochListing(packed=((0, 5),)), 3, r"epoch 5 is published, .* batch 3", id="folded, too"
         ),
         pytest.param(
-            Found((4,), folded=((0, 1),), packed=((3, 3),)),
+            EpochListing(), 0, r"batch 0 is committed, .* in there;", id="nobody recorded"
+        ),
+        pytest.param(EpochListing((0,)), 1, "batch 1 is committed", id="the last one is missing"),
+        pytest.param(
+            EpochListing((0,), {2: (1,)}), 2, "batch 1 is committed", id="one in between is missing"
+        ),
+        pytest.param(
+            EpochListing((4,), folded=((0, 1),), packed=((3, 3),)),
             4,
             "batch 2 is committed",
             id="one before the newest published is missing",

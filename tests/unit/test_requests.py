@@ -7,14 +7,14 @@ import dataclasses
 import pytest
 
 from airflow_provider.runtime.driver.lifecycle.events import CancelRequested, JobPhase
-from airflow_provider.runtime.driver.stop_requests import StopDesk
+from airflow_provider.runtime.driver.stop_requests import StopRequestHandler
 from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.jobdir.requests import (
     STOP,
     Inbox,
     find_request,
-    is_asked,
+    is_requested,
     pending_requests,
     put_cancel,
     put_request,
@@ -112,7 +112,7 @@ def test_a_driver_that_was_asked_before_it_came_up_hears_it(counted, clock):
     The first look finds what was asked of a driver id that was only submitted yet.
     """
     put_cancel(counted, "d1", clock)
-    desk = StopDesk(JobDirectory(counted), JobDirectory(counted).run("r1"), "d1", clock)
+    desk = StopRequestHandler(JobDirectory(counted), JobDirectory(counted).run("r1"), "d1", clock)
 
     assert [CancelRequested()] == desk.heard(JobPhase.OPENED)
     assert [] == desk.heard(JobPhase.OPENED)
@@ -136,13 +136,13 @@ def test_a_watcher_asks_with_one_read_whether_a_driver_is_busy(counted, clock):
     """
     Whoever supervises a stream that nobody has asked for anything lists nothing.
     """
-    assert not is_asked(counted, "d1")
+    assert not is_requested(counted, "d1")
     assert {"read": 1} == counted.taken()
 
     request = put_cancel(counted, "d1", clock)
-    assert is_asked(counted, "d1")
+    assert is_requested(counted, "d1")
     reply(counted, request, ok=True, message="", clock=clock)
-    assert not is_asked(counted, "d1")
+    assert not is_requested(counted, "d1")
 
 
 @pytest.mark.parametrize("name", ["../../planted", "a/b", ".hidden", ""])

@@ -25,7 +25,7 @@ from airflow_provider.runtime.failures.classify import classify
 from airflow_provider.runtime.failures.failover_region import Edge, Failover
 from airflow_provider.runtime.failures.restart_strategy import ExponentialDelay, FixedDelay
 from airflow_provider.runtime.jobdir.layout import JobDirectory
-from airflow_provider.runtime.jobdir.run_spec import Ask
+from airflow_provider.runtime.jobdir.run_spec import RunSpec
 from airflow_provider.runtime.storage.local import LocalStorage
 from tests.unit.jobs import an_attempt
 from tests.unit.recorded_failures import recorded
@@ -71,7 +71,7 @@ def restarter_of(run, clock, strategy=THREE_TIMES, attempt=1, job=None, **asked)
     record = an_attempt(attempt)
     run.put_attempt(record)
     dice = random.Random(0)
-    ask = Ask(job_dir=run.storage.url, entry="jobs:copy", restart=strategy, **asked)
+    ask = RunSpec(job_dir=run.storage.url, entry="jobs:copy", restart=strategy, **asked)
     return Restarter(ask, job or a_job(), run, record, clock, dice=dice)
 
 

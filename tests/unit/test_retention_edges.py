@@ -14,7 +14,7 @@ from airflow_provider.runtime.savepoints.catalog import find_savepoints
 from airflow_provider.runtime.savepoints.claims import (
     REMOVE,
     TAKE,
-    ClaimRecord,
+    SavepointClaimRecord,
     check_claimable,
     claim,
     end,
@@ -150,7 +150,7 @@ def test_garbage_that_another_process_removes_is_left_to_it(root, clock):
     leave_garbage(root, clock, "s1")
     elsewhere = ProcessIdentity(host="elsewhere", space="other/pid:[1]", processes=((7, 7),))
     began = to_iso(clock.now())
-    ClaimRecord(token=2, purpose=REMOVE, nonce="n", owner=elsewhere, began=began).put(
+    SavepointClaimRecord(token=2, purpose=REMOVE, nonce="n", owner=elsewhere, began=began).put(
         root, "s1/taking.2.json"
     )
 

@@ -24,7 +24,7 @@ from airflow_provider.runtime.jobdir.epochs import EpochRecords, HistoryRecord
 from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.jobdir.resolve_run import check_not_drained
 from airflow_provider.runtime.savepoints import rewind as rewind_module
-from airflow_provider.runtime.savepoints.claims import ClaimRecord
+from airflow_provider.runtime.savepoints.claims import SavepointClaimRecord
 from airflow_provider.runtime.savepoints.restore import begin_restore, finish_restore
 from airflow_provider.runtime.savepoints.restore_log import check_no_open_restore
 from airflow_provider.runtime.savepoints.rewind import (
@@ -347,7 +347,7 @@ def test_a_driver_that_was_lost_with_its_machine_leaves_its_folder(job, sink):
     run(job, "r1", 0)
     lost = job.storage.at("savepoints/rewind-r2")
     owner = ProcessIdentity(host="elsewhere", space="another/machine", processes=((1, 1),))
-    claim = ClaimRecord(
+    claim = SavepointClaimRecord(
         token=1,
         purpose="take",
         nonce="n",

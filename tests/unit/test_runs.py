@@ -12,8 +12,8 @@ from airflow_provider.runtime.driver.prepare import check_before_spark
 from airflow_provider.runtime.errors import ConfigError, UnknownJobError
 from airflow_provider.runtime.jobdir.lease import LeaseObserver
 from airflow_provider.runtime.jobdir.lease_records import newest_token
-from airflow_provider.runtime.jobdir.resolve_run import check_not_drained, choose_run
-from airflow_provider.runtime.jobdir.run_spec import Ask
+from airflow_provider.runtime.jobdir.resolve_run import check_not_drained, resolve_run_id
+from airflow_provider.runtime.jobdir.run_spec import RunSpec
 from airflow_provider.runtime.jobdir.runs import (
     last_run,
     newest_run,
@@ -40,9 +40,9 @@ def cost_of(ended: Ended, clock, tmp_path) -> dict[str, dict[str, int]]:
     directory, counted = ended.directory, ended.counted
     entry = tmp_path / "entry.py"
     entry.write_text("def f(ctx): ...\n")
-    ask = Ask(job_dir=directory.url, entry=f"{entry}:f")
+    ask = RunSpec(job_dir=directory.url, entry=f"{entry}:f")
     looks = {
-        "choose": lambda: choose_run(directory, ask, clock.now()),
+        "choose": lambda: resolve_run_id(directory, ask, clock.now()),
         "drained": lambda: check_not_drained(directory, "new"),
         "before": lambda: check_before_spark(ask, directory, "new", clock),
         "replayable": lambda: replayable_runs(directory, "new", 3),
@@ -148,11 +148,11 @@ def test_an_ask_without_an_id_resumes_an_unfinished_run_among_the_newest(ended, 
     """
     ended.run("left", ended=False)
     ended.runs(9)
-    ask = Ask(job_dir=ended.directory.url, entry="job.py:f")
-    assert "left" == choose_run(ended.directory, ask, clock.now())
+    ask = RunSpec(job_dir=ended.directory.url, entry="job.py:f")
+    assert "left" == resolve_run_id(ended.directory, ask, clock.now())
 
     ended.run("r10")
-    assert choose_run(ended.directory, ask, clock.now()).startswith("manual-")
+    assert resolve_run_id(ended.directory, ask, clock.now()).startswith("manual-")
 
 
 def test_the_newest_token_is_found_where_a_listing_is_old(ended, monkeypatch):

@@ -15,7 +15,7 @@ from airflow_provider.runtime.host import ProcessIdentity
 from airflow_provider.runtime.savepoints.catalog import find_savepoints, open_savepoint
 from airflow_provider.runtime.savepoints.claims import (
     BROKEN_AFTER_S,
-    ClaimRecord,
+    SavepointClaimRecord,
     claim,
     last_claim,
     release,
@@ -243,7 +243,7 @@ def test_a_claim_from_another_machine_is_believed_for_a_day(root, clock):
     """
     Nobody here can know whether a process there lives.
     """
-    theirs = ClaimRecord(
+    theirs = SavepointClaimRecord(
         token=1, purpose="take", nonce="n", owner=ELSEWHERE, began=to_iso(clock.now())
     )
     theirs.put(root, "taking.1.json")

@@ -13,7 +13,7 @@ import pytest
 from airflow_provider.runtime.driver.run import run_job
 from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.host import check_classic
-from airflow_provider.runtime.jobdir.run_spec import Ask
+from airflow_provider.runtime.jobdir.run_spec import RunSpec
 from airflow_provider.runtime.packaging import is_packed, runtime_zip
 from airflow_provider.runtime.queries.session import ship_runtime
 
@@ -110,7 +110,7 @@ def test_nothing_is_written_for_spark_connect(tmp_path, monkeypatch):
     """
     monkeypatch.setenv("SPARK_REMOTE", "sc://host")
     (tmp_path / "job.py").write_text("def daily(ctx): pass")
-    asked = Ask(job_dir=str(tmp_path / "job"), entry=f"{tmp_path}/job.py:daily")
+    asked = RunSpec(job_dir=str(tmp_path / "job"), entry=f"{tmp_path}/job.py:daily")
     with pytest.raises(ConfigError, match="SPARK_REMOTE"):
         run_job(asked)
 

@@ -10,7 +10,7 @@ import pytest
 from airflow_provider.runtime.control.stop import request_stop, savepoint_address
 from airflow_provider.runtime.driver import stop_requests as desk_module
 from airflow_provider.runtime.driver.lifecycle.events import AtEnd, JobPhase, Stop
-from airflow_provider.runtime.driver.stop_requests import StopDesk
+from airflow_provider.runtime.driver.stop_requests import StopRequestHandler
 from airflow_provider.runtime.errors import (
     EXIT_USAGE,
     StopError,
@@ -52,9 +52,9 @@ def job(tmp_path):
     bench.close()
 
 
-def desk_of(job: EpochBench) -> StopDesk:
+def desk_of(job: EpochBench) -> StopRequestHandler:
     directory = JobDirectory(job.storage)
-    return StopDesk(directory, directory.run("r1"), DRIVER, job.clock)
+    return StopRequestHandler(directory, directory.run("r1"), DRIVER, job.clock)
 
 
 def ask(job: EpochBench, **how):
@@ -144,7 +144,7 @@ def test_a_batch_run_is_not_stopped(job, drain):
     It keeps no state to go on from, and all that it has read counts at once or not at all.
     """
     directory = JobDirectory(job.storage)
-    desk = StopDesk(directory, directory.run("r1"), DRIVER, job.clock, is_batch=True)
+    desk = StopRequestHandler(directory, directory.run("r1"), DRIVER, job.clock, is_batch=True)
     request, call = ask(job, drain=drain)
 
     assert desk.hear(request, JobPhase.READING) is None

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from airflow_provider.runtime.clock import SystemClock
-from airflow_provider.runtime.control.observer import RunWatcher, Verdict
+from airflow_provider.runtime.control.observer import RunState, RunWatcher
 from airflow_provider.runtime.control.reconciler import Action, reconcile
 from airflow_provider.runtime.control.submit import enter, revoke_unstarted, submit_driver
 from airflow_provider.runtime.host import ProcessIdentity
@@ -215,7 +215,7 @@ def test_a_submitter_that_was_stopped_for_long_starts_nobody(tries):
     tries.await_that(lambda: not _launchers_of(paused))
 
     watcher = RunWatcher(tries.directory.storage, "r1", SystemClock(), paused)
-    assert Verdict.RUNNING is watcher.judge().verdict  # of the driver that is there
+    assert RunState.RUNNING is watcher.judge().verdict  # of the driver that is there
     assert {driver_id} == tries.workers()
     assert tries.run.exit_of(paused) is None
 

@@ -16,13 +16,13 @@ import pytest
 from airflow_provider.runtime.clock import SystemClock
 from airflow_provider.runtime.control.observer import RunWatcher
 from airflow_provider.runtime.driver.lifecycle.events import CancelRequested, JobPhase
-from airflow_provider.runtime.driver.stop_requests import StopDesk
+from airflow_provider.runtime.driver.stop_requests import StopRequestHandler
 from airflow_provider.runtime.errors import LeaseLostError
 from airflow_provider.runtime.host import ProcessIdentity, identify_this
 from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.jobdir.lease import LeaseObserver, Liveness, acquire_lease
 from airflow_provider.runtime.jobdir.requests import put_cancel, read_reply
-from airflow_provider.runtime.retry import Patience
+from airflow_provider.runtime.retry import RetryBudget
 from tests.unit.jobs import a_submission
 from tests.unit.small_driver import TIMEOUT_S as SHORT_S
 from tests.unit.support import FakeClock, take_lease
@@ -231,7 +231,7 @@ def test_an_outage_is_borne_as_long_as_the_lease_lasts(failing, clock):
     lease = take_lease(failing, clock, timeout_s=TIMEOUT_S)
 
     def look() -> None:
-        with lease.bearing_outages():
+        with lease.tolerating_outages():
             lease.check()
 
     failing.is_away = True
@@ -256,7 +256,7 @@ def test_an_error_that_stays_is_not_borne_while_the_lease_lasts(storage, clock):
 
     def look() -> None:
         lease.beat()
-        with lease.bearing_outages():
+        with lease.tolerating_outages():
             raise AWAY
 
     for clock.time in (0.0, 19.9):
@@ -271,7 +271,7 @@ def test_a_cancel_is_heard_though_it_cannot_be_answered(failing, clock):
     A storage that takes no answer does not make a driver deaf; one that is away is asked again.
     """
     directory = JobDirectory(failing)
-    desk = StopDesk(directory, directory.run("r1"), "d1", clock)
+    desk = StopRequestHandler(directory, directory.run("r1"), "d1", clock)
     request = put_cancel(failing, "d1", clock)
     failing.is_away = True
     with pytest.raises(OSError, match="not now"):
@@ -303,7 +303,7 @@ def test_patience_ends_and_is_restored(clock):
     """
     Failures are borne for their time from the first one, and each success forgets them.
     """
-    patience = Patience(clock, 60.0)
+    patience = RetryBudget(clock, 60.0)
     borne = []
     for clock.time in (0.0, 59.0, 60.0):
         borne.append(patience.bears(AWAY))
@@ -324,10 +324,10 @@ def test_insisting_ends_with_the_last_error(clock):
             raise error
         return "done"
 
-    assert "done" == Patience(clock, 60.0).insist(act, every_s=5.0)
+    assert "done" == RetryBudget(clock, 60.0).insist(act, every_s=5.0)
     assert 10.0 == clock.time
     with pytest.raises(OSError, match="not now"):
-        Patience(clock, 60.0).insist(lambda: (_ for _ in ()).throw(AWAY), every_s=5.0)
+        RetryBudget(clock, 60.0).insist(lambda: (_ for _ in ()).throw(AWAY), every_s=5.0)
     assert 70.0 == clock.time
 
 

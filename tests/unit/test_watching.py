@@ -14,11 +14,11 @@ import pytest
 from airflow_provider.runtime.control.observer import (
     LIFE_S,
     START_TIMEOUT_S,
-    Judgement,
+    Assessment,
+    RunState,
     RunWatcher,
-    Verdict,
     View,
-    judge,
+    assess,
     state_of,
 )
 from airflow_provider.runtime.errors import CheckpointError
@@ -70,20 +70,20 @@ BROKEN = {
     "reason": "no such file",
 }
 TABLE = {
-    "nothing": ({}, Verdict.ABSENT),
-    "a final checkpoint": ({"final": a_final()}, Verdict.DONE),
+    "nothing": ({}, RunState.ABSENT),
+    "a final checkpoint": ({"final": a_final()}, RunState.DONE),
     "a final checkpoint, its driver still closing": (
         {"final": a_final(), "lease": a_lease(), "liveness": Liveness.LIVE},
-        Verdict.DONE,
+        RunState.DONE,
     ),
     "a final checkpoint, and a later run at work": (
         {"final": a_final(), "lease": a_lease("r2"), "liveness": Liveness.LIVE},
-        Verdict.DONE,
+        RunState.DONE,
     ),
-    "a live driver": ({"lease": a_lease(), "liveness": Liveness.LIVE}, Verdict.RUNNING),
+    "a live driver": ({"lease": a_lease(), "liveness": Liveness.LIVE}, RunState.RUNNING),
     "a driver that may live": (
         {"lease": a_lease(), "liveness": Liveness.UNKNOWN},
-        Verdict.RUNNING,
+        RunState.RUNNING,
     ),
     "a live driver, whose submitter has ended": (
         {
@@ -92,52 +92,52 @@ TABLE = {
             "submission": a_submission(),
             "exit": an_exit(0),
         },
-        Verdict.RUNNING,
+        RunState.RUNNING,
     ),
     "another run's live driver": (
         {"lease": a_lease("r2"), "liveness": Liveness.LIVE},
-        Verdict.FOREIGN,
+        RunState.FOREIGN,
     ),
     "another run's driver that may live": (
         {"lease": a_lease("r2"), "liveness": Liveness.UNKNOWN, "submission": a_submission()},
-        Verdict.FOREIGN,
+        RunState.FOREIGN,
     ),
     "another run's dead driver": (
         {"lease": a_lease("r2"), "liveness": Liveness.DEAD},
-        Verdict.ABSENT,
+        RunState.ABSENT,
     ),
     "a dead driver of a person's command": (
         {"lease": a_lease(), "liveness": Liveness.DEAD},
-        Verdict.ABSENT,
+        RunState.ABSENT,
     ),
-    "submitted, nothing seen yet": ({"submission": a_submission()}, Verdict.STARTING),
+    "submitted, nothing seen yet": ({"submission": a_submission()}, RunState.STARTING),
     "submitted after another driver's end": (
         {
             "submission": a_submission("d2"),
             "lease": a_lease(driver_id="d1"),
             "liveness": Liveness.FREE,
         },
-        Verdict.STARTING,
+        RunState.STARTING,
     ),
     "the submitted driver is dead": (
         {"submission": a_submission(), "lease": a_lease(), "liveness": Liveness.DEAD},
-        Verdict.FAILED,
+        RunState.FAILED,
     ),
     "the submitted driver let go": (
         {"submission": a_submission(), "lease": a_lease(), "liveness": Liveness.FREE},
-        Verdict.FAILED,
+        RunState.FAILED,
     ),
     "the submitter's process is gone": (
         {"submission": a_submission(), "submission_gone": True},
-        Verdict.FAILED,
+        RunState.FAILED,
     ),
     "the driver has ended with 0 and no final checkpoint": (
         {"submission": a_submission(), "exit": an_exit(0)},
-        Verdict.FAILED,
+        RunState.FAILED,
     ),
     "the driver has ended with 3": (
         {"submission": a_submission(), "exit": an_exit(3)},
-        Verdict.FAILED,
+        RunState.FAILED,
     ),
 }
 
@@ -149,7 +149,7 @@ def test_a_view_has_one_verdict(case):
     """
     seen, verdict = TABLE[case]
 
-    assert verdict is judge(dataclasses.replace(NOTHING, **seen), run_id="r1").verdict
+    assert verdict is assess(dataclasses.replace(NOTHING, **seen), run_id="r1").verdict
 
 
 @pytest.mark.parametrize(
@@ -171,7 +171,7 @@ def test_an_exit_code_says_whether_a_retry_can_help(exit_code, fatal):
     """
     view = dataclasses.replace(NOTHING, submission=a_submission(), exit=an_exit(exit_code))
 
-    assert fatal is judge(view, run_id="r1").fatal
+    assert fatal is assess(view, run_id="r1").fatal
 
 
 @pytest.mark.parametrize(
@@ -223,7 +223,7 @@ def test_a_failure_says_why(seen, reason):
     """
     view = dataclasses.replace(NOTHING, submission=a_submission(), **seen)
 
-    assert reason == judge(view, run_id="r1").reason
+    assert reason == assess(view, run_id="r1").reason
 
 
 def test_another_runs_driver_is_named():
@@ -231,7 +231,7 @@ def test_another_runs_driver_is_named():
     A job that is busy says with which run, where, and what can be done.
     """
     view = dataclasses.replace(NOTHING, lease=a_lease("nightly"), liveness=Liveness.LIVE)
-    reason = judge(view, run_id="r1").reason
+    reason = assess(view, run_id="r1").reason
 
     assert reason.startswith("run 'nightly' is running this job (lease 3, on worker-7); wait")
 
@@ -267,11 +267,11 @@ def test_a_run_from_submission_to_its_end(job, clock):
     verdicts.append(watcher.judge().verdict)
 
     assert [
-        Verdict.ABSENT,
-        Verdict.STARTING,
-        Verdict.RUNNING,
-        Verdict.DONE,
-        Verdict.DONE,
+        RunState.ABSENT,
+        RunState.STARTING,
+        RunState.RUNNING,
+        RunState.DONE,
+        RunState.DONE,
     ] == verdicts
     assert a_final() == watcher.verified_final()
 
@@ -304,9 +304,9 @@ def test_a_watcher_keeps_to_its_own_submission(job, clock):
     run.put_exit("d1", an_exit(3))
     run.put_submission(a_submission("d2", submitted="2026-02-01T00:00:00Z"))
 
-    assert Verdict.FAILED is RunWatcher(job.storage, "r1", clock, "d1").judge().verdict
-    assert Verdict.STARTING is RunWatcher(job.storage, "r1", clock, "d2").judge().verdict
-    assert Verdict.STARTING is RunWatcher(job.storage, "r1", clock).judge().verdict
+    assert RunState.FAILED is RunWatcher(job.storage, "r1", clock, "d1").judge().verdict
+    assert RunState.STARTING is RunWatcher(job.storage, "r1", clock, "d2").judge().verdict
+    assert RunState.STARTING is RunWatcher(job.storage, "r1", clock).judge().verdict
 
 
 def test_a_submitter_that_died_is_noticed(job, clock):
@@ -323,7 +323,7 @@ def test_a_submitter_that_died_is_noticed(job, clock):
     child.kill()
     child.communicate()
 
-    assert [Verdict.STARTING, Verdict.FAILED] == [before, watcher.judge().verdict]
+    assert [RunState.STARTING, RunState.FAILED] == [before, watcher.judge().verdict]
 
 
 def test_a_driver_that_never_comes_up_has_failed(job, clock):
@@ -336,12 +336,12 @@ def test_a_driver_that_never_comes_up_has_failed(job, clock):
     record.put(run.storage, "submissions/d1.process.json")
     watcher = RunWatcher(job.storage, "r1", clock)
     clock.time = START_TIMEOUT_S
-    assert Verdict.STARTING is watcher.judge().verdict
+    assert RunState.STARTING is watcher.judge().verdict
 
     clock.time = START_TIMEOUT_S + 1
     judgement = watcher.judge()
 
-    assert Verdict.FAILED is judgement.verdict
+    assert RunState.FAILED is judgement.verdict
     assert not judgement.fatal
     assert "has not taken the lease in 601 seconds" in judgement.reason
 
@@ -353,10 +353,10 @@ def test_a_submitter_that_never_comes_up_has_failed_sooner(job, clock):
     job.directory.run("r1").put_submission(a_submission("d1"))
     watcher = RunWatcher(job.storage, "r1", clock)
     clock.time = 60.0
-    assert Verdict.STARTING is watcher.judge().verdict
+    assert RunState.STARTING is watcher.judge().verdict
 
     clock.time = 61.0
-    assert Verdict.FAILED is watcher.judge().verdict
+    assert RunState.FAILED is watcher.judge().verdict
 
 
 def test_settling_waits_until_it_is_known(job, clock):
@@ -368,7 +368,7 @@ def test_settling_waits_until_it_is_known(job, clock):
     _, judgement = RunWatcher(job.storage, "r1", clock).settle()
     lease.release()
 
-    assert Judgement(Verdict.RUNNING) == judgement
+    assert Assessment(RunState.RUNNING) == judgement
     assert 0 < clock.time < 1
 
 
@@ -381,7 +381,7 @@ def test_settling_on_a_silent_driver_takes_its_timeout(job, clock):
     lease.release()
 
     assert Liveness.DEAD is view.liveness
-    assert Verdict.ABSENT is judgement.verdict
+    assert RunState.ABSENT is judgement.verdict
     assert 20 <= clock.time < 21
 
 
@@ -450,7 +450,7 @@ def test_a_driver_at_work_costs_one_read_a_look(driven, clock):
     for _ in range(60):
         clock.time += 1.0
         driven.lease.beat()
-        assert Judgement(Verdict.RUNNING) == driven.watcher.judge()
+        assert Assessment(RunState.RUNNING) == driven.watcher.judge()
 
     assert {"read": 60 + 2 * 12} == driven.asked
 
@@ -459,10 +459,10 @@ def test_the_final_checkpoint_is_seen_at_the_next_look(driven):
     """
     However recently the driver's life was seen to.
     """
-    assert Verdict.RUNNING is driven.watcher.judge().verdict
+    assert RunState.RUNNING is driven.watcher.judge().verdict
     driven.run.put_final(a_final())
 
-    assert Verdict.DONE is driven.watcher.judge().verdict
+    assert RunState.DONE is driven.watcher.judge().verdict
 
 
 @pytest.mark.parametrize("end", ["released", "silent", "taken over"])
@@ -477,14 +477,14 @@ def test_the_end_of_a_driver_without_a_final_checkpoint_is_noticed(driven, job, 
     if end == "taken over":
         other = take_lease(job.storage, clock, run_id="r2", driver_id="d2")
     began = clock.time
-    while driven.watcher.judge().verdict is Verdict.RUNNING:
+    while driven.watcher.judge().verdict is RunState.RUNNING:
         clock.time += 1.0
     took = clock.time - began
     after = driven.watcher.judge().verdict
     if other is not None:
         other.release()
 
-    expected = Verdict.FOREIGN if end == "taken over" else Verdict.FAILED
+    expected = RunState.FOREIGN if end == "taken over" else RunState.FAILED
     assert expected is after
     assert took <= (20 + LIFE_S if end == "silent" else LIFE_S)
 
@@ -503,7 +503,7 @@ def test_a_driver_that_was_replaced_by_one_of_the_same_run_is_waited_for(driven,
         judged.append(driven.watcher.judge().verdict)
     second.release()
 
-    assert [Verdict.RUNNING] * 3 == judged
+    assert [RunState.RUNNING] * 3 == judged
 
 
 def test_a_job_directory_that_was_removed_has_nobody_at_work(driven, job, clock):
@@ -513,7 +513,7 @@ def test_a_job_directory_that_was_removed_has_nobody_at_work(driven, job, clock)
     shutil.rmtree(job.root)
     clock.time += LIFE_S
 
-    assert Verdict.ABSENT is driven.watcher.judge().verdict
+    assert RunState.ABSENT is driven.watcher.judge().verdict
 
 
 def test_the_last_attempt_is_the_one_with_the_highest_number(job):
@@ -534,18 +534,18 @@ def test_the_last_attempt_is_the_one_with_the_highest_number(job):
 
 KILLED = an_attempt()
 STATES = {
-    "absent": (Verdict.ABSENT, {}),
-    "absent, and another run goes on": (Verdict.FOREIGN, {}),
-    "running": (Verdict.RUNNING, {"attempt": KILLED}),
-    "starting": (Verdict.STARTING, {"attempt": an_attempt(outcome=FAILED)}),
-    "killed": (Verdict.ABSENT, {"attempt": KILLED}),
-    "killed, and another run goes on": (Verdict.FOREIGN, {"attempt": KILLED}),
-    "killed, as its submission tells": (Verdict.FAILED, {"attempt": KILLED}),
-    "failed": (Verdict.ABSENT, {"attempt": an_attempt(outcome=FAILED)}),
-    "failed, before its first attempt": (Verdict.FAILED, {}),
-    "cancelled": (Verdict.ABSENT, {"attempt": an_attempt(outcome=CANCELLED)}),
-    "SUSPENDED": (Verdict.DONE, {"final": a_final(outcome="SUSPENDED"), "attempt": KILLED}),
-    "FINISHED": (Verdict.DONE, {"final": a_final()}),
+    "absent": (RunState.ABSENT, {}),
+    "absent, and another run goes on": (RunState.FOREIGN, {}),
+    "running": (RunState.RUNNING, {"attempt": KILLED}),
+    "starting": (RunState.STARTING, {"attempt": an_attempt(outcome=FAILED)}),
+    "killed": (RunState.ABSENT, {"attempt": KILLED}),
+    "killed, and another run goes on": (RunState.FOREIGN, {"attempt": KILLED}),
+    "killed, as its submission tells": (RunState.FAILED, {"attempt": KILLED}),
+    "failed": (RunState.ABSENT, {"attempt": an_attempt(outcome=FAILED)}),
+    "failed, before its first attempt": (RunState.FAILED, {}),
+    "cancelled": (RunState.ABSENT, {"attempt": an_attempt(outcome=CANCELLED)}),
+    "SUSPENDED": (RunState.DONE, {"final": a_final(outcome="SUSPENDED"), "attempt": KILLED}),
+    "FINISHED": (RunState.DONE, {"final": a_final()}),
 }
 
 

@@ -29,7 +29,7 @@ import re
 from typing import TYPE_CHECKING, Final
 
 from airflow_provider.runtime.checkpoint.logs import OffsetEntry
-from airflow_provider.runtime.checkpoint.needed_files import Needs, Store, take_store
+from airflow_provider.runtime.checkpoint.needed_files import RequiredFiles, Store, take_store
 from airflow_provider.runtime.checkpoint.operators import OperatorMetadata, has_one_partition
 from airflow_provider.runtime.checkpoint.state_files import sort_files
 from airflow_provider.runtime.errors import UnknownFormatError
@@ -150,7 +150,7 @@ def take_inventory(
         CorruptDocumentError: something is not what its name says.
     """
     plain, found = sort_files(listing)
-    needs = Needs(listing, read, batch=batch, where=where)
+    needs = RequiredFiles(listing, read, batch=batch, where=where)
     for path in (*plain, "metadata"):
         needs.add(path)
     _take_logs(needs, batch, planned=planned)
@@ -169,7 +169,7 @@ def take_inventory(
     )
 
 
-def _take_logs(needs: Needs, batch: int, *, planned: bool) -> None:
+def _take_logs(needs: RequiredFiles, batch: int, *, planned: bool) -> None:
     before = f"offsets/{batch - 1}"
     if batch > 0 and (before in needs.listing or not planned):
         needs.add(before)
@@ -182,12 +182,12 @@ def _take_logs(needs: Needs, batch: int, *, planned: bool) -> None:
     needs.refuse_if_incomplete()
 
 
-def _read_offsets(needs: Needs, batch: int) -> OffsetEntry:
+def _read_offsets(needs: RequiredFiles, batch: int) -> OffsetEntry:
     path = f"offsets/{batch}"
     return OffsetEntry.parse(needs.read(path), where=needs.at(path))
 
 
-def _check_sources(needs: Needs, plain: Iterable[str], offsets: OffsetEntry) -> None:
+def _check_sources(needs: RequiredFiles, plain: Iterable[str], offsets: OffsetEntry) -> None:
     """Notice a listing in which a file source's log ends before the offsets that refer to it.
 
     The offset log does not tell which of its lines belongs to which folder, but there is no way to
@@ -209,7 +209,7 @@ def _check_sources(needs: Needs, plain: Iterable[str], offsets: OffsetEntry) -> 
             needs.lack(f"sources/{folder}/{offset}")
 
 
-def _check_operators(needs: Needs, found: Mapping[int, OperatorFiles]) -> None:
+def _check_operators(needs: RequiredFiles, found: Mapping[int, OperatorFiles]) -> None:
     """Notice a stateful operator without a single file.
 
     Spark numbers them from 0, and each one writes state in every batch.
@@ -220,7 +220,7 @@ def _check_operators(needs: Needs, found: Mapping[int, OperatorFiles]) -> None:
 
 
 def _take_operator(
-    needs: Needs, number: int, files: OperatorFiles, offsets: OffsetEntry
+    needs: RequiredFiles, number: int, files: OperatorFiles, offsets: OffsetEntry
 ) -> StateOperator:
     metadata = _take_metadata(needs, number, files.own)
     ids = needs.state_ids(needs.batch).get(number)
@@ -243,7 +243,7 @@ def _take_operator(
     )
 
 
-def _take_metadata(needs: Needs, number: int, own: Sequence[str]) -> OperatorMetadata:
+def _take_metadata(needs: RequiredFiles, number: int, own: Sequence[str]) -> OperatorMetadata:
     """Take what belongs to an operator as a whole; return what it is.
 
     Entries of later batches stay behind: Spark would keep them instead of writing those of the
@@ -265,7 +265,7 @@ def _take_metadata(needs: Needs, number: int, own: Sequence[str]) -> OperatorMet
 
 
 def _count_partitions(
-    needs: Needs, metadata: OperatorMetadata, files: OperatorFiles, offsets: OffsetEntry
+    needs: RequiredFiles, metadata: OperatorMetadata, files: OperatorFiles, offsets: OffsetEntry
 ) -> int:
     """Return how many partitions an operator's state has, in checkpoint format 1.
 
@@ -282,7 +282,7 @@ def _count_partitions(
 
 
 def _refuse_unknown_provider(
-    needs: Needs, number: int, files: OperatorFiles, conf: Mapping[str, str]
+    needs: RequiredFiles, number: int, files: OperatorFiles, conf: Mapping[str, str]
 ) -> None:
     stores = files.stores.values()
     is_known = any(store.snapshots or store.changes for store in stores)

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from airflow_provider.runtime.checkpoint.state_files import OperatorFiles
 
 
-class Needs:
+class RequiredFiles:
     """The files that are needed for one batch, collected.
 
     Args:
@@ -139,7 +139,7 @@ class Store:
             return None
 
 
-def take_store(needs: Needs, store: Store, operator: OperatorFiles) -> None:
+def take_store(needs: RequiredFiles, store: Store, operator: OperatorFiles) -> None:
     """Add the files from which Spark restores the store as the batch left it.
 
     Raises:
@@ -165,7 +165,7 @@ def take_store(needs: Needs, store: Store, operator: OperatorFiles) -> None:
             _take_shared(needs, store.folder, chain.snapshot)
 
 
-def _take_shared(needs: Needs, folder: str, snapshot: str) -> None:
+def _take_shared(needs: RequiredFiles, folder: str, snapshot: str) -> None:
     for name, size in shared_files(needs.read(snapshot), where=needs.at(snapshot)):
         path = f"{folder}/{name}"
         needs.add(path)
@@ -181,7 +181,7 @@ class _Writers:
     its changelog. Older commits say the same, and one of them speaks for all stores.
     """
 
-    def __init__(self, needs: Needs, store: Store) -> None:
+    def __init__(self, needs: RequiredFiles, store: Store) -> None:
         self._needs = needs
         self._store = store
         self._has_ids = store.operator in needs.state_ids(needs.batch)

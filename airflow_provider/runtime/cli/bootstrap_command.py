@@ -56,11 +56,11 @@ def add_actions(
 
 
 def _bootstrap(arguments: argparse.Namespace) -> int:
-    from airflow_provider.runtime.control.bootstrap_request import BootstrapAsk
+    from airflow_provider.runtime.control.bootstrap_request import BootstrapSpec
     from airflow_provider.runtime.state.bootstrap import bootstrap_job
 
     live = arguments.live_param
-    ask = BootstrapAsk(
+    ask = BootstrapSpec(
         job_dir=arguments.job_dir,
         entry=arguments.entry,
         params=parse_pairs(arguments.param, "--param"),

@@ -33,7 +33,7 @@ from airflow_provider.runtime.errors import (
 from airflow_provider.runtime.failures.classify import classify
 from airflow_provider.runtime.failures.failover_region import FAILOVERS, Failover
 from airflow_provider.runtime.failures.os_errors import of_the_system
-from airflow_provider.runtime.failures.overrides import Marks
+from airflow_provider.runtime.failures.overrides import FailureOverrides
 from airflow_provider.runtime.failures.restart_strategy import parse_restart
 from airflow_provider.runtime.jobdir.end_of_input import check_of_no_job
 from airflow_provider.runtime.jobdir.late_rows import describe_late_rows
@@ -41,7 +41,7 @@ from airflow_provider.runtime.jobdir.layout import known_job
 from airflow_provider.runtime.jobdir.run_spec import (
     MODES,
     UNTIL,
-    Ask,
+    RunSpec,
     parse_interval,
     parse_pairs,
     parse_target_batch_time,
@@ -135,9 +135,9 @@ def _run(arguments: argparse.Namespace) -> int:
     return EXIT_OK
 
 
-def _ask_of(arguments: argparse.Namespace) -> Ask:
+def _ask_of(arguments: argparse.Namespace) -> RunSpec:
     trigger = arguments.trigger
-    return Ask(
+    return RunSpec(
         job_dir=arguments.job_dir,
         entry=arguments.entry,
         run_id=arguments.run_id,
@@ -157,7 +157,7 @@ def _ask_of(arguments: argparse.Namespace) -> Ask:
         replayable_runs=arguments.replayable_runs,
         replays=arguments.replay,
         target_batch_s=parse_target_batch_time(arguments.target_batch_time),
-        marks=Marks.parse(arguments.fails_as),
+        marks=FailureOverrides.parse(arguments.fails_as),
         restart=parse_restart(arguments.restart) if arguments.restart else None,
         failover=Failover(arguments.failover),
     )

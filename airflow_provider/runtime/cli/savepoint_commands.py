@@ -10,7 +10,7 @@ from airflow_provider.runtime.clock import SystemClock, parse_duration
 from airflow_provider.runtime.errors import EXIT_FATAL, EXIT_OK, ConfigError, refusing
 from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.savepoints.catalog import (
-    Leftover,
+    IncompleteSavepoint,
     Savepoint,
     find_savepoints,
     open_savepoint,
@@ -167,7 +167,7 @@ def _list(arguments: argparse.Namespace) -> int:
     return EXIT_OK
 
 
-def _why_none(leftover: Leftover) -> str:
+def _why_none(leftover: IncompleteSavepoint) -> str:
     if leftover.damage is not None:
         return f"damaged: {leftover.damage}"
     held = leftover.claim

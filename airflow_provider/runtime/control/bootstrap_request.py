@@ -12,10 +12,10 @@ import json
 from typing import TYPE_CHECKING, Final
 
 from airflow_provider.runtime.checkpoint.logs import CheckpointLogs
-from airflow_provider.runtime.control.observer import Judgement, RunWatcher, Verdict, View, judge
+from airflow_provider.runtime.control.observer import Assessment, RunState, RunWatcher, View, assess
 from airflow_provider.runtime.errors import CheckpointError, ConfigError, refusing
 from airflow_provider.runtime.jobdir.layout import JobDirectory
-from airflow_provider.runtime.jobdir.lease import TAKEABLE, LeaseObserver, settle_free
+from airflow_provider.runtime.jobdir.lease import TAKEABLE, LeaseObserver, wait_for_free_lease
 from airflow_provider.runtime.jobdir.run_spec import OUTPUTS
 from airflow_provider.runtime.jobdir.runs import newest_run
 from airflow_provider.runtime.names import check_name
@@ -41,14 +41,14 @@ _SAVING_TIMEOUT_S: Final = 3600.0  # a store may copy for long; silence must end
 
 
 @dataclasses.dataclass(frozen=True)
-class BootstrapAsk:
+class BootstrapSpec:
     """What is to be made of what.
 
     Attributes:
         job_dir: the live job's directory, in which nothing has begun yet.
         entry: ``FILE.py:FUNC`` or ``pkg.mod:FUNC``: the live job's own.
         params: of the history.
-        secret_params: of the history and of the live job, as in :class:`~.asking.Ask`.
+        secret_params: of the history and of the live job, as in :class:`~.asking.RunSpec`.
         to: the savepoint's own folder; None for ``JOB_DIR/savepoints/bootstrap``.
         output: ``discard``, or ``keep`` to let the sinks have it.
         kept: names of sources that go on where history ended, because they read the same later on.
@@ -146,7 +146,7 @@ def check_not_begun(directory: JobDirectory, clock: Clock) -> None:
         ConfigError: it has begun.
     """
     with refusing(directory.url, "read"):
-        settle_free(directory.storage, clock)
+        wait_for_free_lease(directory.storage, clock)
         begun = [
             f"query {name!r} has a checkpoint"
             for name in directory.query_names()
@@ -164,7 +164,7 @@ def check_not_begun(directory: JobDirectory, clock: Clock) -> None:
         raise ConfigError(msg)
 
 
-def check_same(scratch: JobDirectory, ask: BootstrapAsk) -> None:
+def check_same(scratch: JobDirectory, ask: BootstrapSpec) -> None:
     """Refuse to go on with what was begun from another history.
 
     Raises:
@@ -187,7 +187,7 @@ def check_has_rows(scratch: JobDirectory, queries: Iterable[str], *, output: str
     Args:
         scratch: where it was read; its driver has given the lease up.
         queries: those of the job.
-        output: see :class:`BootstrapAsk`.
+        output: see :class:`BootstrapSpec`.
 
     Raises:
         ConfigError: the message names the query; what was read is removed, so that a command with
@@ -233,20 +233,20 @@ class BootstrapView(View):
     reader_gone: bool = True
 
 
-def judge_bootstrap(view: BootstrapView) -> Judgement:
+def judge_bootstrap(view: BootstrapView) -> Assessment:
     """Decide what is going on, from one look.
 
     A driver gives its lease up when it has read all history, and then takes the savepoint.
     """
     if view.made:
-        return Judgement(Verdict.DONE)
-    judgement = judge(view, run_id=RUN_ID)
+        return Assessment(RunState.DONE)
+    judgement = assess(view, run_id=RUN_ID)
     is_over = view.exit is not None or view.submission_gone
     if view.submission is None:  # a person's command, which says no more of itself
         is_over = view.reader_gone
-    no_lease = {Verdict.ABSENT, Verdict.STARTING, Verdict.FAILED}
+    no_lease = {RunState.ABSENT, RunState.STARTING, RunState.FAILED}
     if view.has_read and not is_over and judgement.verdict in no_lease:
-        return Judgement(Verdict.RUNNING)
+        return Assessment(RunState.RUNNING)
     return judgement
 
 
@@ -261,7 +261,7 @@ class BootstrapWatcher(RunWatcher):
         run_id: under which drivers are submitted.
         clock: measures how long a heartbeat has stood still.
         target: the savepoint's own folder.
-        digest: of what it is made, see :attr:`BootstrapAsk.digest`.
+        digest: of what it is made, see :attr:`BootstrapSpec.digest`.
         driver_id: the submission to watch; None for the last one.
     """
 
@@ -308,7 +308,7 @@ class BootstrapWatcher(RunWatcher):
         facts["reader_gone"] = lease is None or lease.owner.is_gone()
         return BootstrapView(**facts, made=self.made() is not None)
 
-    def decide(self, view: View) -> Judgement:
+    def decide(self, view: View) -> Assessment:
         """Decide from one look.
 
         A savepoint takes no lease, so only time tells that the machine which takes it is gone.
@@ -316,7 +316,7 @@ class BootstrapWatcher(RunWatcher):
         judgement = (
             judge_bootstrap(view) if isinstance(view, BootstrapView) else super().decide(view)
         )
-        is_saving = judgement.verdict is Verdict.RUNNING and view.liveness in TAKEABLE
+        is_saving = judgement.verdict is RunState.RUNNING and view.liveness in TAKEABLE
         if not is_saving:
             self._saving_since = None
             return judgement
@@ -325,7 +325,7 @@ class BootstrapWatcher(RunWatcher):
             self._saving_since = now
         if now - self._saving_since > _SAVING_TIMEOUT_S:
             reason = f"all history is read, and there is no savepoint in {_SAVING_TIMEOUT_S:.0f} s"
-            return Judgement(Verdict.FAILED, reason)
+            return Assessment(RunState.FAILED, reason)
         return judgement
 
     def clean(self) -> None:

@@ -98,7 +98,7 @@ class DriverLook:
 
 
 @dataclasses.dataclass(frozen=True)
-class Ailment:
+class HealthProblem:
     """What is wrong with a driver.
 
     Attributes:
@@ -127,7 +127,7 @@ class Ailment:
         )
 
 
-class _Sign(NamedTuple):
+class _Symptom(NamedTuple):
     """Something that is so at one look, and may not last.
 
     Two looks show the same sign when *key* is the same: a commit or a report in between changes it.
@@ -135,7 +135,7 @@ class _Sign(NamedTuple):
 
     key: tuple[str | int | None, ...]
     allowed_s: float
-    ailment: Ailment
+    ailment: HealthProblem
 
 
 @dataclasses.dataclass(frozen=True)
@@ -152,7 +152,7 @@ class Health:
 
     def after(
         self, look: DriverLook, limits: Limits, now_s: float
-    ) -> tuple[Health, Ailment | None]:
+    ) -> tuple[Health, HealthProblem | None]:
         """Return what is known after one more look, and what is wrong.
 
         Args:
@@ -161,7 +161,7 @@ class Health:
             now_s: the observer's own monotonic time.
         """
         since: dict[tuple[str | int | None, ...], float] = {}
-        found: Ailment | None = None
+        found: HealthProblem | None = None
         away_s = now_s - self.looked_s if self.looked_s is not None else 0.0
         for sign in _signs(look, limits):
             was_away = away_s > sign.allowed_s * _AWAY
@@ -171,20 +171,22 @@ class Health:
         return Health(since, now_s), found
 
 
-def _signs(look: DriverLook, limits: Limits) -> Iterator[_Sign]:
+def _signs(look: DriverLook, limits: Limits) -> Iterator[_Symptom]:
     if limits.silence_s is not None:
         yield from _silences(look, limits.silence_s)
     if not look.is_leaving:
         yield from _lags(look, limits)
 
 
-def _silences(look: DriverLook, silence_s: float) -> Iterator[_Sign]:
+def _silences(look: DriverLook, silence_s: float) -> Iterator[_Symptom]:
     if look.is_leaving:
         reason = (
             f"the driver with lease {look.token} was asked to end, and has not in {silence_s:g} "
             f"seconds; end its process on {look.host}"
         )
-        yield _Sign(("end", look.token), silence_s, Ailment(NO_PROGRESS, reason, look.host))
+        yield _Symptom(
+            ("end", look.token), silence_s, HealthProblem(NO_PROGRESS, reason, look.host)
+        )
         return
     has_begun = look.report is not None
     what = "has reported nothing" if has_begun else "has not begun its queries"
@@ -192,13 +194,13 @@ def _silences(look: DriverLook, silence_s: float) -> Iterator[_Sign]:
     reason = f"the driver with lease {look.token} {what} for {allowed_s:g} seconds"
     key = ("report", look.token, look.report)
     if not look.is_asked:
-        yield _Sign(key, allowed_s, Ailment(NO_PROGRESS, reason, look.host))
+        yield _Symptom(key, allowed_s, HealthProblem(NO_PROGRESS, reason, look.host))
     for name, query in look.queries.items():
         if query.has_work:
             yield _no_commit(look, name, query, silence_s)
 
 
-def _no_commit(look: DriverLook, name: str, query: QueryLook, silence_s: float) -> _Sign:
+def _no_commit(look: DriverLook, name: str, query: QueryLook, silence_s: float) -> _Symptom:
     is_open = query.planned > query.committed
     what = (
         f"batch {query.planned} is planned"
@@ -207,11 +209,11 @@ def _no_commit(look: DriverLook, name: str, query: QueryLook, silence_s: float) 
     )
     reason = f"{what}, and no batch was committed for {silence_s:g} seconds"
     batch = query.planned if is_open else None
-    ailment = Ailment(NO_PROGRESS, reason, look.host, name, batch)
-    return _Sign(("commit", look.token, name, query.committed), silence_s, ailment)
+    ailment = HealthProblem(NO_PROGRESS, reason, look.host, name, batch)
+    return _Symptom(("commit", look.token, name, query.committed), silence_s, ailment)
 
 
-def _lags(look: DriverLook, limits: Limits) -> Iterator[_Sign]:
+def _lags(look: DriverLook, limits: Limits) -> Iterator[_Symptom]:
     for name, query in look.queries.items():
         for measure, limit in limits.lag.items():
             unread = query.backlog.get(measure, 0)
@@ -220,8 +222,8 @@ def _lags(look: DriverLook, limits: Limits) -> Iterator[_Sign]:
                     f"{measure} is {unread:,}, and was over {limit:,} for {limits.lag_time_s:g} "
                     "seconds"
                 )
-                ailment = Ailment(LAG, reason, look.host, name)
-                yield _Sign(("lag", look.token, name, measure), limits.lag_time_s, ailment)
+                ailment = HealthProblem(LAG, reason, look.host, name)
+                yield _Symptom(("lag", look.token, name, measure), limits.lag_time_s, ailment)
 
 
 def _told(backlog: Mapping[str, int]) -> str:

@@ -19,7 +19,7 @@ from airflow_provider.runtime.control.submit import enter, entered_with
 from airflow_provider.runtime.errors import EXIT_LEASE
 from airflow_provider.runtime.jobdir.layout import JobDirectory, RunDirectory
 from airflow_provider.runtime.jobdir.submissions import ExitRecord
-from airflow_provider.runtime.retry import Patience
+from airflow_provider.runtime.retry import RetryBudget
 from airflow_provider.runtime.storage.open import open_storage
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def _look_after(run: RunDirectory, driver_id: str, command: Sequence[str], log: 
         exit_code=code, ended=to_iso(SystemClock().now()), last_lines=_last_lines(log)
     )
     # The storage may be what the driver has failed with.
-    Patience(SystemClock()).insist(lambda: run.put_exit(driver_id, record), every_s=_AGAIN_S)
+    RetryBudget(SystemClock()).insist(lambda: run.put_exit(driver_id, record), every_s=_AGAIN_S)
     return code
 
 

@@ -1,6 +1,6 @@
 """Watching a run from outside, through its job directory alone: status, operators, triggers.
 
-:class:`RunWatcher` looks, :func:`judge` decides. A watcher may live in another process, on another
+:class:`RunWatcher` looks, :func:`assess` decides. A watcher may live in another process, on another
 machine, and start long after the run did.
 """
 
@@ -73,7 +73,7 @@ class View:
     submission_lost: bool = False
 
 
-class Verdict(str, enum.Enum):
+class RunState(str, enum.Enum):
     """What a view comes to."""
 
     DONE = "done"  # the final checkpoint is there
@@ -88,7 +88,7 @@ class Verdict(str, enum.Enum):
 
 
 @dataclasses.dataclass(frozen=True)
-class Judgement:
+class Assessment:
     """A verdict and its reason.
 
     Attributes:
@@ -98,7 +98,7 @@ class Judgement:
         waited_s: for how long.
     """
 
-    verdict: Verdict
+    verdict: RunState
     reason: str = ""
     fatal: bool = False
     failure: dict[str, Any] | None = None
@@ -106,30 +106,32 @@ class Judgement:
     waited_s: float = 0.0
 
 
-def judge(view: View, *, run_id: str) -> Judgement:
+def assess(view: View, *, run_id: str) -> Assessment:
     """Decide what is going on with *run_id*, from one look."""
     if view.final is not None:
-        return Judgement(Verdict.DONE)
+        return Assessment(RunState.DONE)
     held = view.liveness in {Liveness.LIVE, Liveness.UNKNOWN}
     if held and view.lease is not None:
         if view.lease.run_id == run_id:
-            return Judgement(Verdict.RUNNING)
-        return Judgement(Verdict.FOREIGN, _foreign_reason(view.lease))
+            return Assessment(RunState.RUNNING)
+        return Assessment(RunState.FOREIGN, _foreign_reason(view.lease))
     if view.submission is None:
-        return Judgement(Verdict.ABSENT)
+        return Assessment(RunState.ABSENT)
     return _judge_submission(view)
 
 
-def _judge_submission(view: View) -> Judgement:
+def _judge_submission(view: View) -> Assessment:
     if view.exit is not None and not _is_under_way(view):
         return _judge_exit(view, view.exit)
     if _lease_of_submission(view) or (view.submission_gone and not _is_under_way(view)):
         reason = _attempt_reason(view) or "the driver died without a final checkpoint"
         failure = _recorded_failure(view)
-        return Judgement(Verdict.FAILED, reason, fatal=_is_for_good(failure), failure=failure)
+        return Assessment(RunState.FAILED, reason, fatal=_is_for_good(failure), failure=failure)
     if view.submission_lost:
-        return Judgement(Verdict.FAILED, "the driver was submitted, and has never taken the lease")
-    return Judgement(Verdict.STARTING)
+        return Assessment(
+            RunState.FAILED, "the driver was submitted, and has never taken the lease"
+        )
+    return Assessment(RunState.STARTING)
 
 
 def _is_under_way(view: View) -> bool:
@@ -139,7 +141,7 @@ def _is_under_way(view: View) -> bool:
     return is_remote and was_told and _own_attempt(view) is None and not _lease_of_submission(view)
 
 
-def _judge_exit(view: View, ended: ExitRecord) -> Judgement:
+def _judge_exit(view: View, ended: ExitRecord) -> Assessment:
     reason = _attempt_reason(view)
     failure = _recorded_failure(view)
     if reason is None:
@@ -152,7 +154,7 @@ def _judge_exit(view: View, ended: ExitRecord) -> Judgement:
     fatal = ended.exit_code in {EXIT_USAGE, EXIT_FATAL} or _is_for_good(failure)
     if ended.exit_code == EXIT_LEASE:
         reason = f"another driver held the lease: {reason}"
-    return Judgement(Verdict.FAILED, reason, fatal=fatal, failure=failure)
+    return Assessment(RunState.FAILED, reason, fatal=fatal, failure=failure)
 
 
 def _lease_of_submission(view: View) -> bool:
@@ -203,7 +205,7 @@ def _foreign_reason(lease: LeaseRecord) -> str:
     )
 
 
-def state_of(view: View, verdict: Verdict, *, is_undone: bool) -> str:
+def state_of(view: View, verdict: RunState, *, is_undone: bool) -> str:
     """Return how a run stands, in a word for people.
 
     Args:
@@ -221,16 +223,16 @@ def state_of(view: View, verdict: Verdict, *, is_undone: bool) -> str:
     if view.final is not None:
         return view.final.outcome
     attempt = view.attempt
-    if verdict in {Verdict.RUNNING, Verdict.STARTING} or attempt is None:
-        return Verdict.ABSENT.value if verdict is Verdict.FOREIGN else verdict.value
+    if verdict in {RunState.RUNNING, RunState.STARTING} or attempt is None:
+        return RunState.ABSENT.value if verdict is RunState.FOREIGN else verdict.value
     return attempt.outcome.lower() if attempt.outcome is not None else "killed"
 
 
-def driver_at_work(view: View, verdict: Verdict) -> str | None:
+def driver_at_work(view: View, verdict: RunState) -> str | None:
     """Return the driver that runs or starts on behalf of the run; None when there is none."""
-    if verdict is Verdict.RUNNING and view.lease is not None:
+    if verdict is RunState.RUNNING and view.lease is not None:
         return view.lease.driver_id
-    if verdict is Verdict.STARTING and view.submission is not None and view.submission_started:
+    if verdict is RunState.STARTING and view.submission is not None and view.submission_started:
         return view.submission.driver_id
     return None
 
@@ -301,18 +303,18 @@ class RunWatcher:
             progress=self._run.progress(),
         )
 
-    def decide(self, view: View) -> Judgement:
+    def decide(self, view: View) -> Assessment:
         """Decide from one look."""
-        return judge(view, run_id=self.run_id)
+        return assess(view, run_id=self.run_id)
 
-    def judge(self) -> Judgement:
+    def judge(self) -> Assessment:
         """Look, and decide; a driver that never comes up ends as failed.
 
         While the run's driver is known to live only one thing is looked for each time: what it is
         waited for. Its life is seen to every :data:`LIFE_S` seconds, or at each fifth look.
         """
         if self._alive is not None and self._goes_on(self._alive):
-            return Judgement(Verdict.RUNNING)
+            return Assessment(RunState.RUNNING)
         return self.judge_view(self.look())
 
     def _goes_on(self, token: int) -> bool:
@@ -334,26 +336,26 @@ class RunWatcher:
         """Tell whether what the run is waited for is there; one read."""
         return self._run.final() is not None
 
-    def judge_view(self, view: View) -> Judgement:
+    def judge_view(self, view: View) -> Assessment:
         """Decide from one look, and from how long a driver has not come up."""
         judgement = self.decide(view)
         self._alive = None
-        is_at_work = judgement.verdict is Verdict.RUNNING and view.liveness is Liveness.LIVE
+        is_at_work = judgement.verdict is RunState.RUNNING and view.liveness is Liveness.LIVE
         if is_at_work and view.lease is not None:
             self._alive = view.lease.since
             self._looks = 0
             self._life_due()  # it has just been seen to
         waited = self._clock.monotonic() - self._begun
         patience = START_TIMEOUT_S if view.submission_started else _PROCESS_TIMEOUT_S
-        if judgement.verdict is Verdict.STARTING and waited > patience:
+        if judgement.verdict is RunState.STARTING and waited > patience:
             reason = (
                 f"the driver was submitted, but has not taken the lease in {waited:.0f} seconds"
             )
             lost = view.submission.driver_id if view.submission is not None else None
-            return Judgement(Verdict.FAILED, reason, lost=lost, waited_s=waited)
+            return Assessment(RunState.FAILED, reason, lost=lost, waited_s=waited)
         return judgement
 
-    def settle(self, poll_s: float = 0.2) -> tuple[View, Judgement]:
+    def settle(self, poll_s: float = 0.2) -> tuple[View, Assessment]:
         """Look until it is known whether a driver lives; takes one lease timeout at most."""
         while True:
             view = self.look()

@@ -22,10 +22,10 @@ import dataclasses
 import enum
 from typing import TYPE_CHECKING, Final
 
-from airflow_provider.runtime.control.observer import Verdict, driver_at_work
+from airflow_provider.runtime.control.observer import RunState, driver_at_work
 
 if TYPE_CHECKING:
-    from airflow_provider.runtime.control.observer import Judgement, View
+    from airflow_provider.runtime.control.observer import Assessment, View
 
 ON_EXISTING: Final = ("adopt", "wait", "fail")
 
@@ -58,7 +58,7 @@ class Decision:
 
 def reconcile(
     view: View,
-    judgement: Judgement,
+    judgement: Assessment,
     *,
     on_existing: str = "adopt",
     replays: str | None = None,
@@ -73,9 +73,9 @@ def reconcile(
         replays: the run that this one takes the place of.
         is_leaving: whether this run's driver was asked to end before its run is over.
     """
-    if judgement.verdict is Verdict.DONE:
+    if judgement.verdict is RunState.DONE:
         return Decision(Action.FINISH)
-    if judgement.verdict is Verdict.FOREIGN:
+    if judgement.verdict is RunState.FOREIGN:
         is_replaced = view.lease is not None and view.lease.run_id == replays
         waits = on_existing == "wait" or is_replaced
         return (

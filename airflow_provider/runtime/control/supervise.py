@@ -12,10 +12,16 @@ from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider.runtime.checkpoint.logs import CheckpointLogs
 from airflow_provider.runtime.clock import Due
-from airflow_provider.runtime.control.health import Ailment, DriverLook, Health, Limits, QueryLook
-from airflow_provider.runtime.control.observer import Judgement, RunWatcher, Verdict, View
+from airflow_provider.runtime.control.health import (
+    DriverLook,
+    Health,
+    HealthProblem,
+    Limits,
+    QueryLook,
+)
+from airflow_provider.runtime.control.observer import Assessment, RunState, RunWatcher, View
 from airflow_provider.runtime.jobdir.lease import Liveness
-from airflow_provider.runtime.jobdir.requests import is_asked, is_leaving
+from airflow_provider.runtime.jobdir.requests import is_leaving, is_requested
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -90,7 +96,7 @@ class SupervisingWatcher(RunWatcher):
         self._look_due = Due(clock, supervision.look_every_s())
         self._health = Health()
 
-    def judge(self) -> Judgement:
+    def judge(self) -> Assessment:
         """Look once and decide.
 
         Of a driver that is alive: UNHEALTHY when something has lasted too long; DUE when the time
@@ -102,16 +108,16 @@ class SupervisingWatcher(RunWatcher):
             return super().judge()
         view = self.look()
         judgement = self.judge_view(view)
-        if judgement.verdict is not Verdict.RUNNING or view.lease is None:
+        if judgement.verdict is not RunState.RUNNING or view.lease is None:
             return judgement
         ailment = self._examine(view, view.lease) if is_due else None
         if ailment is not None:
             return _unhealthy(ailment)
         if is_over and self._may_hand_over(view, view.lease):
-            return Judgement(Verdict.DUE)
+            return Assessment(RunState.DUE)
         return judgement
 
-    def _examine(self, view: View, lease: LeaseRecord) -> Ailment | None:
+    def _examine(self, view: View, lease: LeaseRecord) -> HealthProblem | None:
         look = self._look_at(view, lease)
         now_s = self._clock.monotonic()
         self._health, ailment = self._health.after(look, self._supervision.limits, now_s)
@@ -122,7 +128,7 @@ class SupervisingWatcher(RunWatcher):
         if self._driver_id is None and is_leaving(self.requests, lease.driver_id):
             return DriverLook(lease.since, host, is_leaving=True)
         progress = progress_of_driver(view)
-        asked = is_asked(self.requests, lease.driver_id)
+        asked = is_requested(self.requests, lease.driver_id)
         if progress is None:
             return DriverLook(lease.since, host, is_asked=asked)
         queries = {
@@ -139,7 +145,7 @@ class SupervisingWatcher(RunWatcher):
         return (
             view.liveness is Liveness.LIVE
             and progress_of_driver(view) is not None
-            and not is_asked(self.requests, lease.driver_id)
+            and not is_requested(self.requests, lease.driver_id)
         )
 
 
@@ -165,6 +171,6 @@ def look_at_query(
     return QueryLook(planned, committed, dict(backlog or {}))
 
 
-def _unhealthy(ailment: Ailment) -> Judgement:
+def _unhealthy(ailment: HealthProblem) -> Assessment:
     failure = ailment.failure()
-    return Judgement(Verdict.UNHEALTHY, failure.describe(), failure=failure.to_dict())
+    return Assessment(RunState.UNHEALTHY, failure.describe(), failure=failure.to_dict())

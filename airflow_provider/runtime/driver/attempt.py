@@ -17,7 +17,7 @@ from airflow_provider.runtime.clock import Clock, Due, to_iso
 from airflow_provider.runtime.driver import lifecycle
 from airflow_provider.runtime.driver.final_checkpoint import check_agrees, final_of
 from airflow_provider.runtime.driver.open_queries import (
-    Opener,
+    QueryOpener,
     close_quietly,
     save_start,
     starting_point,
@@ -34,7 +34,7 @@ from airflow_provider.runtime.driver.records import (
     record_end_of_sources,
 )
 from airflow_provider.runtime.driver.restarts import Restarter
-from airflow_provider.runtime.driver.stop_requests import StopDesk
+from airflow_provider.runtime.driver.stop_requests import StopRequestHandler
 from airflow_provider.runtime.errors import (
     LeaseLostError,
     RunCancelledError,
@@ -48,7 +48,7 @@ from airflow_provider.runtime.jobdir.resolve_run import (
     check_not_drained,
     check_not_over,
     check_not_rewound,
-    check_same_ask,
+    check_same_spec,
 )
 from airflow_provider.runtime.jobdir.run_records import (
     BATCH,
@@ -74,10 +74,10 @@ if TYPE_CHECKING:
     import threading
 
     from airflow_provider.runtime.checkpoint.drain_step import DrainStep
-    from airflow_provider.runtime.driver.prepare import DeclaredJob
+    from airflow_provider.runtime.driver.prepare import LoadedJob
     from airflow_provider.runtime.errors import Failure
     from airflow_provider.runtime.jobdir.layout import JobDirectory, RunDirectory
-    from airflow_provider.runtime.jobdir.run_spec import Ask
+    from airflow_provider.runtime.jobdir.run_spec import RunSpec
     from airflow_provider.runtime.queries.batch import BatchQuery
     from airflow_provider.runtime.queries.streaming import RunningQuery
 
@@ -105,10 +105,10 @@ class Attempt:
 
     def __init__(
         self,
-        ask: Ask,
+        ask: RunSpec,
         directory: JobDirectory,
         run_id: str,
-        job: DeclaredJob,
+        job: LoadedJob,
         *,
         observer: LeaseObserver,
         clock: Clock,
@@ -136,13 +136,15 @@ class Attempt:
         self._final: FinalCheckpoint | None = None
         self._starting_point = starting_point(ask, directory, job)
         self._is_batch = job.plan.mode == BATCH
-        self._desk = StopDesk(directory, self._run, self._driver_id, clock, is_batch=self._is_batch)
+        self._desk = StopRequestHandler(
+            directory, self._run, self._driver_id, clock, is_batch=self._is_batch
+        )
         self._requests_due = Due(clock, _REQUEST_POLL_S)
         self._look_due = Due(clock, _SLOW_POLL_S)
         self._replayable: list[str] = []
-        self._acts = self._make_acts()
+        self._handlers = self._make_handlers()
 
-    def _make_acts(self) -> dict[type, Callable[..., None]]:
+    def _make_handlers(self) -> dict[type, Callable[..., None]]:
         # Each act takes the instruction it is paired with, which a type checker cannot see.
         return {
             lifecycle.StartQuery: self._start_query,
@@ -162,7 +164,7 @@ class Attempt:
 
     def run(self) -> FinalCheckpoint:
         """Live until the run has its final checkpoint; see :func:`driver.run_job`."""
-        check_same_ask(self._asked_record(), self._run.record())
+        check_same_spec(self._asked_record(), self._run.record())
         self._check_start()
         self._lease = acquire_lease(
             self._directory.storage,
@@ -191,7 +193,7 @@ class Attempt:
         asked = dataclasses.replace(self._asked_record(), token=self._lease.token)
         self._directory.put_job(JobRecord(name=self._job.name, created=to_iso(self._clock.now())))
         stored = self._run.put_record(asked)
-        check_same_ask(asked, stored)
+        check_same_spec(asked, stored)
         failpoints.hit("run.recorded")
         self._attempt = begin_attempt(
             self._run, self._ask.entry, self._driver_id, self._lease.token, self._clock.now()
@@ -240,7 +242,7 @@ class Attempt:
         if self._life.phase is not before:
             log.info("run=%s %s -> %s", self._run.run_id, before.value, self._life.phase.value)
         for instruction in instructions:
-            if not self._try(self._acts[type(instruction)], instruction):
+            if not self._try(self._handlers[type(instruction)], instruction):
                 return
 
     def _try(self, act: Callable[..., None], *args: lifecycle.Instruction | RunRecord) -> bool:
@@ -262,7 +264,7 @@ class Attempt:
     def _observe(self) -> None:
         for query in self._queries.values():
             if query.has_ended():
-                self._events.append(self._how_it_ended(query))
+                self._events.append(self._exit_reason(query))
                 return
             query.halt_in_time()
             if self._life.publishes and not self._publish_ready(query):
@@ -271,7 +273,7 @@ class Attempt:
             self._events.append(lifecycle.RestartDue(self._steps_of(self._life.restarting)))
             return
         is_due = self._look_due()
-        with self._lease.bearing_outages():
+        with self._lease.tolerating_outages():
             self._hear()
             if is_due:
                 self._lease.check()
@@ -300,7 +302,7 @@ class Attempt:
             return False
         return True
 
-    def _how_it_ended(self, query: RunningQuery | BatchQuery) -> lifecycle.Event:
+    def _exit_reason(self, query: RunningQuery | BatchQuery) -> lifecycle.Event:
         error = query.error()
         has_more = error is None and query.has_more()
         self._report_progress()
@@ -343,7 +345,7 @@ class Attempt:
         self._intents = {
             query.name: drain_intent(self._directory, query.name) for query in self._job.queries
         }
-        opener = Opener(
+        opener = QueryOpener(
             self._ask,
             self._directory,
             self._run,

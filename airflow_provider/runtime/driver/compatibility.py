@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 @dataclasses.dataclass(frozen=True)
-class Kept:
+class StoredQuery:
     """What is kept of a query that was started before.
 
     Attributes:
@@ -42,8 +42,8 @@ class Declared:
     upstream: Mapping[str, Sequence[str]]
 
 
-def find_misfits(
-    kept: Mapping[str, Kept], declared: Declared, before: Collection[str]
+def find_incompatible(
+    kept: Mapping[str, StoredQuery], declared: Declared, before: Collection[str]
 ) -> dict[str, str]:
     """Say which queries cannot go on, and why not.
 
@@ -73,7 +73,7 @@ def find_misfits(
     return misfits
 
 
-def _explain_change(name: str, kept: Kept, now: Topology) -> str | None:
+def _explain_change(name: str, kept: StoredQuery, now: Topology) -> str | None:
     wrong = mismatches(kept.topology, now)
     if not wrong:
         return None

@@ -18,7 +18,7 @@ from airflow_provider.runtime.queries.query import upstream_of
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from airflow_provider.runtime.jobdir.run_spec import Ask
+    from airflow_provider.runtime.jobdir.run_spec import RunSpec
     from airflow_provider.runtime.queries.query import QueryDefinition
     from airflow_provider.runtime.queries.source import SourceDefinition
 
@@ -88,7 +88,7 @@ def wanted_mode(asked: str, stored: str | None) -> str | None:
 
 
 def find_objections(
-    queries: Sequence[QueryDefinition], plan: Plan, resumed: str | None
+    queries: Sequence[QueryDefinition], plan: ExecutionPlan, resumed: str | None
 ) -> list[Objection]:
     """Return all that speaks against running the job in BATCH, refusals first.
 
@@ -117,7 +117,7 @@ def check_batch(objections: Iterable[Objection]) -> None:
             raise ConfigError(msg)
 
 
-def _of_the_ask(plan: Plan, resumed: str | None) -> Iterator[Objection]:
+def _of_the_ask(plan: ExecutionPlan, resumed: str | None) -> Iterator[Objection]:
     if plan.until != "end" or plan.at_end is not AtEnd.DRAIN:
         yield Objection(
             f"until={plan.until!r} with at_end={plan.at_end.value!r} keeps state to go on from, "
@@ -170,7 +170,7 @@ def _of_chains(queries: Sequence[QueryDefinition]) -> Iterator[Objection]:
 
 
 @dataclasses.dataclass(frozen=True)
-class Plan:
+class ExecutionPlan:
     """What the ask comes to for this job."""
 
     until: str
@@ -184,7 +184,7 @@ class Plan:
         return {"availableNow": True}
 
 
-def resolve(ask: Ask, queries: Sequence[QueryDefinition]) -> Plan:
+def resolve_plan(ask: RunSpec, queries: Sequence[QueryDefinition]) -> ExecutionPlan:
     """Fill in what the ask leaves to the job.
 
     Raises:
@@ -198,11 +198,11 @@ def resolve(ask: Ask, queries: Sequence[QueryDefinition]) -> Plan:
         _check_bounded(queries)
     if until != "stopped":
         at_end = AtEnd(ask.at_end or ("drain" if until == "end" else "suspend"))
-        return Plan(until, at_end)
+        return ExecutionPlan(until, at_end)
     if ask.at_end == AtEnd.DRAIN.value:
         msg = "at_end='drain' has no meaning with until='stopped'; such a run has no end of its own"
         raise ConfigError(msg)
-    return Plan(until, AtEnd.SUSPEND)
+    return ExecutionPlan(until, AtEnd.SUSPEND)
 
 
 def _check_bounded(queries: Sequence[QueryDefinition]) -> None:

@@ -19,7 +19,7 @@ from airflow_provider.runtime.jobdir.run_records import (
 from airflow_provider.runtime.jobdir.verify_final import _batch_of
 from airflow_provider.runtime.jobdir.watermark_markers import is_marker
 from airflow_provider.runtime.queries.state_metrics import (
-    StateOperator,
+    OperatorRows,
     read_state_operators,
     reported_state,
 )
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from airflow_provider.runtime.checkpoint.finished import Marks
     from airflow_provider.runtime.checkpoint.logs import CommitLog
     from airflow_provider.runtime.driver.lifecycle.machine import Lifecycle
-    from airflow_provider.runtime.driver.prepare import DeclaredJob
+    from airflow_provider.runtime.driver.prepare import LoadedJob
     from airflow_provider.runtime.jobdir.layout import JobDirectory
     from airflow_provider.runtime.jobdir.run_records import (
         AttemptRecord,
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     )
     from airflow_provider.runtime.queries.batch import BatchQuery
     from airflow_provider.runtime.queries.query import QueryDefinition
-    from airflow_provider.runtime.queries.state_metrics import StateOperator
+    from airflow_provider.runtime.queries.state_metrics import OperatorRows
     from airflow_provider.runtime.queries.streaming import RunningQuery
     from airflow_provider.runtime.savepoints.record import SavepointRecord
     from airflow_provider.runtime.sinks.committer import EpochCommitter
@@ -53,7 +53,7 @@ def describe_query(
     *,
     logs: CommitLog,
     epochs: EpochCommitter | NativeEpochs,
-    operators: Sequence[StateOperator],
+    operators: Sequence[OperatorRows],
     marks: Marks,
     finished: bool,
 ) -> dict[str, Any]:
@@ -142,7 +142,7 @@ log = logging.getLogger(__name__)
 
 
 def final_of(
-    job: DeclaredJob,
+    job: LoadedJob,
     directory: JobDirectory,
     queries: Mapping[str, RunningQuery | BatchQuery],
     *,
@@ -186,8 +186,8 @@ def final_of(
 
 
 def _state_operators(
-    job: DeclaredJob, directory: JobDirectory, query: RunningQuery | BatchQuery
-) -> list[StateOperator]:
+    job: LoadedJob, directory: JobDirectory, query: RunningQuery | BatchQuery
+) -> list[OperatorRows]:
     if not query.logs.is_stateful():
         return []
     reported = reported_state(query.last_progress(), query.logs.position().last_commit)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from airflow_provider.runtime.checkpoint.logs import CheckpointLogs
 from airflow_provider.runtime.checkpoint.topology import mismatches
-from airflow_provider.runtime.driver.compatibility import Declared, Kept, find_misfits
+from airflow_provider.runtime.driver.compatibility import Declared, StoredQuery, find_incompatible
 from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.jobdir.end_of_input import drain_intent
 from airflow_provider.runtime.jobdir.read_range import ReadPlace
@@ -286,12 +286,14 @@ class Continuation:
         """
         self.check_open()
         if self._open() is None:
-            self._find_misfits(keep_of(self._directory))
+            self._find_misfits(stored_query(self._directory))
 
     def check_rewound(self, savepoint: Savepoint | None) -> None:
         """As :meth:`check`, for a job that is about to be set to a savepoint; None: to nothing."""
         saved = savepoint.record.queries if savepoint is not None else {}
-        self._find_misfits({n: Kept(query.topology, query.has_ended) for n, query in saved.items()})
+        self._find_misfits(
+            {n: StoredQuery(query.topology, query.has_ended) for n, query in saved.items()}
+        )
 
     def restore(self, fence: Fence, clock: Clock) -> None:
         """Let the queries that cannot go on begin anew; what they have written stays.
@@ -309,7 +311,7 @@ class Continuation:
         if unfinished is not None and self._allow_non_restored:
             finish_restore(self._directory, unfinished, fence, clock)
         self.check_open()
-        misfits = self._find_misfits(keep_of(self._directory))
+        misfits = self._find_misfits(stored_query(self._directory))
         if not misfits:
             return
         for why in misfits.values():
@@ -329,12 +331,12 @@ class Continuation:
         last = Restores(self._directory).last()
         return last if last is not None and last.done is None and last.outputs_stay else None
 
-    def _find_misfits(self, kept: Mapping[str, Kept]) -> dict[str, str]:
+    def _find_misfits(self, kept: Mapping[str, StoredQuery]) -> dict[str, str]:
         if not kept:
             return {}
         topologies = {query.name: query.topology for query in self._queries if query.name in kept}
         declared = Declared([query.name for query in self._queries], topologies, self._upstream)
-        misfits = find_misfits(kept, declared, self._names_before(kept))
+        misfits = find_incompatible(kept, declared, self._names_before(kept))
         if misfits and not self._allow_non_restored:
             msg = (
                 f"{self._directory.url}: the job cannot go on as it is declared now: "
@@ -345,7 +347,7 @@ class Continuation:
             raise ConfigError(msg)
         return misfits
 
-    def _names_before(self, kept: Mapping[str, Kept]) -> Collection[str]:
+    def _names_before(self, kept: Mapping[str, StoredQuery]) -> Collection[str]:
         """Return the queries that the job has ever had, when there is one that may not get more."""
         writers = {
             w for name, each in kept.items() if each.ended for w in self._upstream.get(name, ())
@@ -356,7 +358,7 @@ class Continuation:
         return had | set(self._directory.query_names())
 
 
-def keep_of(directory: JobDirectory) -> dict[str, Kept]:
+def stored_query(directory: JobDirectory) -> dict[str, StoredQuery]:
     """Return what a job directory keeps of the queries that have planned a batch, or ended."""
     kept = {}
     for name in directory.query_names():
@@ -365,5 +367,5 @@ def keep_of(directory: JobDirectory) -> dict[str, Kept]:
             continue
         topology = kept_topology(directory, name)
         if topology is not None:
-            kept[name] = Kept(topology, ended)
+            kept[name] = StoredQuery(topology, ended)
     return kept

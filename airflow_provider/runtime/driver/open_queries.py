@@ -29,12 +29,12 @@ if TYPE_CHECKING:
 
     from airflow_provider.runtime.checkpoint.logs import CommitLog
     from airflow_provider.runtime.clock import Clock
-    from airflow_provider.runtime.driver.prepare import DeclaredJob
+    from airflow_provider.runtime.driver.prepare import LoadedJob
     from airflow_provider.runtime.jobdir.end_of_input import DrainIntent
     from airflow_provider.runtime.jobdir.layout import JobDirectory, RunDirectory
     from airflow_provider.runtime.jobdir.lease import Lease
     from airflow_provider.runtime.jobdir.run_records import RunRecord
-    from airflow_provider.runtime.jobdir.run_spec import Ask
+    from airflow_provider.runtime.jobdir.run_spec import RunSpec
     from airflow_provider.runtime.queries.context import JobContext
     from airflow_provider.runtime.queries.query import QueryDefinition
 
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-def starting_point(ask: Ask, directory: JobDirectory, job: DeclaredJob) -> StartingPoint:
+def starting_point(ask: RunSpec, directory: JobDirectory, job: LoadedJob) -> StartingPoint:
     """Return where an attempt begins: from a savepoint, or from what the job directory keeps."""
     return StartingPoint(
         directory,
@@ -82,7 +82,7 @@ def save_start(
 
 
 @dataclasses.dataclass(frozen=True)
-class Opener:
+class QueryOpener:
     """Opens the queries of one attempt.
 
     Attributes:
@@ -95,10 +95,10 @@ class Opener:
         clock: time.
     """
 
-    ask: Ask
+    ask: RunSpec
     directory: JobDirectory
     run: RunDirectory
-    job: DeclaredJob
+    job: LoadedJob
     lease: Lease
     replayable: Sequence[str]
     clock: Clock

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 from airflow_provider.runtime.checkpoint.logs import CheckpointLogs
 from airflow_provider.runtime.driver.execution_mode import (
-    Plan,
+    ExecutionPlan,
     check_batch,
     find_objections,
-    resolve,
+    resolve_plan,
     wanted_mode,
 )
 from airflow_provider.runtime.entry_point import check_entry_file, is_entry_file, load_entry
@@ -22,7 +22,7 @@ from airflow_provider.runtime.errors import (
 )
 from airflow_provider.runtime.failures.classify import refusal_of
 from airflow_provider.runtime.jobdir.end_of_input import sources_end
-from airflow_provider.runtime.jobdir.lease import settle_free
+from airflow_provider.runtime.jobdir.lease import wait_for_free_lease
 from airflow_provider.runtime.jobdir.resolve_run import check_not_drained, check_not_over
 from airflow_provider.runtime.jobdir.run_records import BATCH, STREAMING
 from airflow_provider.runtime.queries.context import JobContext
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from airflow_provider.runtime.jobdir.layout import JobDirectory
     from airflow_provider.runtime.jobdir.lease import LeaseObserver
     from airflow_provider.runtime.jobdir.run_records import RunRecord
-    from airflow_provider.runtime.jobdir.run_spec import Ask
+    from airflow_provider.runtime.jobdir.run_spec import RunSpec
     from airflow_provider.runtime.queries.query import QueryDefinition
     from airflow_provider.runtime.queries.source import SourceBinding
 
@@ -47,7 +47,7 @@ log = logging.getLogger(__name__)
 
 
 def check_before_spark(
-    ask: Ask, directory: JobDirectory, run_id: str, clock: Clock
+    ask: RunSpec, directory: JobDirectory, run_id: str, clock: Clock
 ) -> LeaseObserver:
     """Refuse all that can be refused without the seconds that a JVM takes to start.
 
@@ -66,14 +66,14 @@ def check_before_spark(
     return check_before_cleanup(ask, directory, clock)
 
 
-def check_before_cleanup(ask: Ask, directory: JobDirectory, clock: Clock) -> LeaseObserver:
+def check_before_cleanup(ask: RunSpec, directory: JobDirectory, clock: Clock) -> LeaseObserver:
     """As :func:`check_before_spark`, for a job that may have been drained."""
     check_entry_file(ask.entry)
-    return settle_free(directory.storage, clock)
+    return wait_for_free_lease(directory.storage, clock)
 
 
 @dataclasses.dataclass(frozen=True)
-class DeclaredJob:
+class LoadedJob:
     """What the job's function has declared, and how it is to be run.
 
     Attributes:
@@ -84,12 +84,12 @@ class DeclaredJob:
     name: str
     spark: SparkSession
     context: JobContext
-    plan: Plan
+    plan: ExecutionPlan
     queries: tuple[QueryDefinition, ...]
     declare: Declare
 
 
-def declare_job(ask: Ask, directory: JobDirectory, run_id: str, spark: SparkSession) -> DeclaredJob:
+def load_job(ask: RunSpec, directory: JobDirectory, run_id: str, spark: SparkSession) -> LoadedJob:
     """Call the job's function, which only declares, and settle the mode; nothing is written.
 
     An AUTOMATIC run that can be had in BATCH calls the function a second time.
@@ -99,7 +99,7 @@ def declare_job(ask: Ask, directory: JobDirectory, run_id: str, spark: SparkSess
     """
     stored = directory.run(run_id).record()
     wanted = wanted_mode(ask.mode, stored.mode if stored is not None else None)
-    job = declare_in(wanted or STREAMING, ask, run_id, spark)
+    job = load_job_in(wanted or STREAMING, ask, run_id, spark)
     if wanted == STREAMING:
         return _with_markers(job, directory)
     objections = find_objections(job.queries, job.plan, _find_resumed(ask, directory))
@@ -110,14 +110,14 @@ def declare_job(ask: Ask, directory: JobDirectory, run_id: str, spark: SparkSess
     reasons = [objection.why for objection in objections]
     if not reasons:
         try:
-            return declare_in(BATCH, ask, run_id, spark)
+            return load_job_in(BATCH, ask, run_id, spark)
         except ConfigError as error:
             reasons = [str(error)]
     log.info("run=%s mode=STREAMING, not BATCH: %s", run_id, "; ".join(reasons))
     return _with_markers(job, directory)
 
 
-def _with_markers(job: DeclaredJob, directory: JobDirectory) -> DeclaredJob:
+def _with_markers(job: LoadedJob, directory: JobDirectory) -> LoadedJob:
     """Declare those queries anew whose sources end or fall silent while others go on."""
     for query in job.queries:
         check_sources(query)
@@ -128,7 +128,7 @@ def _with_markers(job: DeclaredJob, directory: JobDirectory) -> DeclaredJob:
     return dataclasses.replace(job, queries=queries)
 
 
-def declare_in(mode: str, ask: Ask, run_id: str, spark: SparkSession) -> DeclaredJob:
+def load_job_in(mode: str, ask: RunSpec, run_id: str, spark: SparkSession) -> LoadedJob:
     """Call the job's function once, for a mode that is settled; nothing is written.
 
     Raises:
@@ -153,11 +153,11 @@ def declare_in(mode: str, ask: Ask, run_id: str, spark: SparkSession) -> Declare
         return context
 
     context = declare({})
-    return DeclaredJob(
+    return LoadedJob(
         name=getattr(function, "__name__", "job"),
         spark=session,
         context=context,
-        plan=dataclasses.replace(resolve(ask, context.queries), mode=mode),
+        plan=dataclasses.replace(resolve_plan(ask, context.queries), mode=mode),
         queries=context.queries,
         declare=lambda bindings: declare(bindings).queries,
     )
@@ -173,7 +173,7 @@ def _call(function: Callable[[JobContext], None], context: JobContext, entry: st
         raise refusal_of(error, msg) from error
 
 
-def _check_same_queries(job: DeclaredJob, stored: RunRecord | None) -> None:
+def _check_same_queries(job: LoadedJob, stored: RunRecord | None) -> None:
     """Refuse to go on with a BATCH run whose queries, which commit together, have changed."""
     before = stored.query_ids if stored is not None else None
     now = {query.name for query in job.queries}
@@ -186,7 +186,7 @@ def _check_same_queries(job: DeclaredJob, stored: RunRecord | None) -> None:
         raise ConfigError(msg)
 
 
-def _find_resumed(ask: Ask, directory: JobDirectory) -> str | None:
+def _find_resumed(ask: RunSpec, directory: JobDirectory) -> str | None:
     """Return what the run would go on from; None when it begins anew."""
     if ask.from_savepoint is not None:
         return f"the savepoint {ask.from_savepoint}"

@@ -25,11 +25,11 @@ from airflow_provider.runtime.jobdir.run_records import BATCH, AttemptRecord, Ba
 if TYPE_CHECKING:
     import datetime as dt
 
-    from airflow_provider.runtime.driver.prepare import DeclaredJob
+    from airflow_provider.runtime.driver.prepare import LoadedJob
     from airflow_provider.runtime.errors import Failure
-    from airflow_provider.runtime.failures.overrides import Marks
+    from airflow_provider.runtime.failures.overrides import FailureOverrides
     from airflow_provider.runtime.jobdir.layout import JobDirectory, RunDirectory
-    from airflow_provider.runtime.jobdir.run_spec import Ask
+    from airflow_provider.runtime.jobdir.run_spec import RunSpec
     from airflow_provider.runtime.queries.batch import BatchQuery
     from airflow_provider.runtime.queries.streaming import RunningQuery
 
@@ -37,7 +37,7 @@ log = logging.getLogger(__name__)
 
 
 def asked_record(
-    ask: Ask, directory: JobDirectory, run_id: str, job: DeclaredJob, now: dt.datetime
+    ask: RunSpec, directory: JobDirectory, run_id: str, job: LoadedJob, now: dt.datetime
 ) -> RunRecord:
     """Return what the run is asked to do, and where its queries stand."""
     logs = {q.name: CheckpointLogs(directory.checkpoint(q.name)) for q in job.queries}
@@ -128,7 +128,7 @@ def begin_attempt(
 
 
 def failure_of(
-    error: BaseException, marks: Marks, query: RunningQuery | BatchQuery | None = None
+    error: BaseException, marks: FailureOverrides, query: RunningQuery | BatchQuery | None = None
 ) -> Failure:
     """Return what is put down of *error*, which may have ended a query, and a batch of it."""
     if query is None:

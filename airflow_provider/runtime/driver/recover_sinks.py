@@ -6,14 +6,14 @@ import uuid
 from typing import TYPE_CHECKING
 
 from airflow_provider.runtime.clock import Clock, SystemClock
-from airflow_provider.runtime.driver.prepare import check_before_cleanup, declare_in
+from airflow_provider.runtime.driver.prepare import check_before_cleanup, load_job_in
 from airflow_provider.runtime.host import identify_this
 from airflow_provider.runtime.jobdir.batch_commit import commit_log_of
 from airflow_provider.runtime.jobdir.end_of_input import drain_intent, draining_run
 from airflow_provider.runtime.jobdir.layout import open_job_directory
 from airflow_provider.runtime.jobdir.lease import Lease, acquire_lease
 from airflow_provider.runtime.jobdir.run_records import BATCH
-from airflow_provider.runtime.jobdir.run_spec import Ask
+from airflow_provider.runtime.jobdir.run_spec import RunSpec
 from airflow_provider.runtime.jobdir.runs import last_run
 from airflow_provider.runtime.queries.session import jvm_pid, using_spark
 from airflow_provider.runtime.savepoints.restore_log import guard_restores
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from airflow_provider.runtime.driver.prepare import DeclaredJob
+    from airflow_provider.runtime.driver.prepare import LoadedJob
     from airflow_provider.runtime.jobdir.layout import JobDirectory
     from airflow_provider.runtime.jobdir.run_records import RunRecord
 
@@ -61,7 +61,7 @@ def clean_up(
     clock = clock or SystemClock()
     directory = open_job_directory(job_dir)
     last = last_run(directory)
-    ask = Ask(
+    ask = RunSpec(
         job_dir=job_dir,
         entry=entry or last.entry,
         run_id=last.run_id,
@@ -72,7 +72,7 @@ def clean_up(
     observer = check_before_cleanup(ask, directory, clock)
     app_name = f"spark-stream cleanup {job_dir}"
     with using_spark(spark, app_name, ask.master, ask.conf) as session:
-        job = declare_in(last.mode, ask, last.run_id, session)
+        job = load_job_in(last.mode, ask, last.run_id, session)
         name = f"cleanup-{uuid.uuid4().hex}"  # of no run: a task would adopt it as its driver
         lease = acquire_lease(
             directory.storage,
@@ -88,7 +88,7 @@ def clean_up(
 
 
 def _recover(
-    directory: JobDirectory, job: DeclaredJob, last: RunRecord, lease: Lease, clock: Clock
+    directory: JobDirectory, job: LoadedJob, last: RunRecord, lease: Lease, clock: Clock
 ) -> list[str]:
     run = directory.run(last.run_id)
     two_phase = [definition for definition in job.queries if definition.native is None]

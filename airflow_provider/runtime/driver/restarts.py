@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 
     from airflow_provider.runtime.clock import Clock
     from airflow_provider.runtime.driver.lifecycle.machine import Lifecycle
-    from airflow_provider.runtime.driver.prepare import DeclaredJob
+    from airflow_provider.runtime.driver.prepare import LoadedJob
     from airflow_provider.runtime.errors import Failure
     from airflow_provider.runtime.failures.failover_region import FailoverScope
     from airflow_provider.runtime.jobdir.layout import RunDirectory
     from airflow_provider.runtime.jobdir.run_records import AttemptRecord
-    from airflow_provider.runtime.jobdir.run_spec import Ask
+    from airflow_provider.runtime.jobdir.run_spec import RunSpec
     from airflow_provider.runtime.queries.batch import BatchQuery
     from airflow_provider.runtime.queries.query import QueryDefinition
     from airflow_provider.runtime.queries.streaming import RunningQuery
@@ -55,8 +55,8 @@ class Restarter:
 
     def __init__(
         self,
-        ask: Ask,
-        job: DeclaredJob,
+        ask: RunSpec,
+        job: LoadedJob,
         run: RunDirectory,
         attempt: AttemptRecord,
         clock: Clock,

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 
 from airflow_provider.runtime.clock import Clock, SystemClock, to_iso
 from airflow_provider.runtime.driver.initial_state import match_queries
-from airflow_provider.runtime.driver.prepare import declare_in
+from airflow_provider.runtime.driver.prepare import load_job_in
 from airflow_provider.runtime.errors import ConfigError, TakeBackError, refusing
 from airflow_provider.runtime.host import identify_this
 from airflow_provider.runtime.jobdir.layout import open_job_directory
-from airflow_provider.runtime.jobdir.lease import acquire_lease, settle_free
+from airflow_provider.runtime.jobdir.lease import acquire_lease, wait_for_free_lease
 from airflow_provider.runtime.jobdir.run_records import JobRecord, RewoundRecord
-from airflow_provider.runtime.jobdir.run_spec import Ask, check_partitions
+from airflow_provider.runtime.jobdir.run_spec import RunSpec, check_partitions
 from airflow_provider.runtime.jobdir.runs import last_run
 from airflow_provider.runtime.names import derive_run_id
 from airflow_provider.runtime.queries.session import jvm_pid, using_spark
@@ -115,7 +115,7 @@ def restore_job(
     check_not_parted(directory, savepoint, names)
     if partitions is not None:
         check_repartitionable(savepoint, names.values(), skip_in_flight=skip_in_flight)
-    observer = settle_free(directory.storage, clock)
+    observer = wait_for_free_lease(directory.storage, clock)
     is_spark_needed = take_back or partitions is not None
     using = using_spark(spark, f"spark-stream restore {directory.url}", None, conf)
     with (
@@ -187,7 +187,7 @@ def rewind_job(
     _check_whole(directory, run_id)
     if not with_later:
         check_start(directory, run_id)
-    observer = settle_free(directory.storage, clock)
+    observer = wait_for_free_lease(directory.storage, clock)
     with using_spark(spark, f"spark-stream rewind {directory.url}", None, conf) as session:
         queries = _declare(directory, entry, conf, session)
         with _leased(directory, f"rewind-{run_id}", session, observer, clock) as lease:
@@ -305,7 +305,7 @@ def _declare(
 ) -> Sequence[QueryDefinition]:
     """Call the job's function as its last run called it, to learn its sinks."""
     last = last_run(directory)
-    ask = Ask(
+    ask = RunSpec(
         job_dir=directory.url,
         entry=entry or last.entry,
         run_id=last.run_id,
@@ -313,7 +313,7 @@ def _declare(
         secret_params=last.secret_params,
         conf=conf or {},
     )
-    return declare_in(last.mode, ask, last.run_id, spark).queries
+    return load_job_in(last.mode, ask, last.run_id, spark).queries
 
 
 def _take_back(

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 from airflow_provider.runtime.clock import Clock, SystemClock
 from airflow_provider.runtime.driver.attempt import Attempt, OnProgress
-from airflow_provider.runtime.driver.prepare import check_before_spark, declare_job
+from airflow_provider.runtime.driver.prepare import check_before_spark, load_job
 from airflow_provider.runtime.jobdir.layout import open_job_directory
 from airflow_provider.runtime.jobdir.resolve_run import (
     as_begun,
     check_not_rewound,
     check_same_as_ended,
-    choose_run,
+    resolve_run_id,
 )
 from airflow_provider.runtime.jobdir.verify_final import verify_final
 from airflow_provider.runtime.queries.session import using_spark
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from airflow_provider.runtime.jobdir.run_records import FinalCheckpoint
-    from airflow_provider.runtime.jobdir.run_spec import Ask
+    from airflow_provider.runtime.jobdir.run_spec import RunSpec
 
 
 def run_job(
-    ask: Ask,
+    ask: RunSpec,
     *,
     spark: SparkSession | None = None,
     stop: threading.Event | None = None,
@@ -60,7 +60,7 @@ def run_job(
     """
     clock = clock or SystemClock()
     directory = open_job_directory(ask.job_dir)
-    run_id = choose_run(directory, ask, clock.now())
+    run_id = resolve_run_id(directory, ask, clock.now())
     check_not_rewound(directory, run_id)
     ask = as_begun(ask, directory.run(run_id).record())
     done = directory.run(run_id).final()
@@ -72,7 +72,7 @@ def run_job(
     with using_spark(spark, app_name, ask.master, ask.conf) as session:
         if on_spark_started is not None:
             on_spark_started()
-        job = declare_job(ask, directory, run_id, session)
+        job = load_job(ask, directory, run_id, session)
         stop = stop or threading.Event()
         attempt = Attempt(
             ask,

@@ -62,7 +62,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-class StopDesk:
+class StopRequestHandler:
     """Takes requests to stop one driver, and answers every one of them.
 
     Args:

@@ -15,7 +15,7 @@ from airflow_provider.runtime.errors import (
     first_line,
 )
 from airflow_provider.runtime.failures.causes import causes_of, text_of
-from airflow_provider.runtime.failures.overrides import Marks
+from airflow_provider.runtime.failures.overrides import FailureOverrides
 from airflow_provider.runtime.failures.rules import (
     JVM_GONE,
     WRAPPERS,
@@ -46,7 +46,7 @@ def classify(
     *,
     query: str | None = None,
     batch: int | None = None,
-    marks: Marks | None = None,
+    marks: FailureOverrides | None = None,
 ) -> Failure:
     """Say what *error* means for the next attempt; what is not known is RECOVERABLE.
 
@@ -62,7 +62,7 @@ def classify(
     if isinstance(error, RunFailedError):
         return error.failure
     causes = causes_of(error)
-    found = _decide(causes, marks or Marks())
+    found = _decide(causes, marks or FailureOverrides())
     place = place_in("\n".join([text_of(error), *(cause.words for cause in causes)]))
     return Failure(
         failure_class=found.failure_class,
@@ -96,7 +96,7 @@ def refusal_of(error: BaseException, message: str) -> SparkStreamError:
     return kind(message)
 
 
-def _decide(causes: list[Cause], marks: Marks) -> _Verdict:
+def _decide(causes: list[Cause], marks: FailureOverrides) -> _Verdict:
     marked = marks.class_of(causes)
     if marked is not None:
         failure_class, cause = marked

@@ -48,7 +48,7 @@ def fails_as(failure_class: FailureClass) -> Callable[[_E], _E]:
 
 
 @dataclasses.dataclass(frozen=True)
-class Marks:
+class FailureOverrides:
     """Exception types by name, and the class of each; they come before decorators.
 
     Attributes:
@@ -60,7 +60,7 @@ class Marks:
     listed: Mapping[str, FailureClass] = dataclasses.field(default_factory=dict)
 
     @classmethod
-    def parse(cls, listed: Mapping[str, str] | Iterable[str]) -> Marks:
+    def parse(cls, listed: Mapping[str, str] | Iterable[str]) -> FailureOverrides:
         """Read ``{"jobs.UnknownCurrency": "NON_RECOVERABLE"}`` or ``["NAME=CLASS", …]``.
 
         Raises:

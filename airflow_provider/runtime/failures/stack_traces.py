@@ -41,7 +41,7 @@ _STAGE: Final = re.compile(
 _AT_DRIVER: Final = "driver"  # what Spark calls its own process when that runs tasks
 
 
-class Told(NamedTuple):
+class ParsedError(NamedTuple):
     """An error of which only text is left.
 
     Attributes:
@@ -62,7 +62,7 @@ class Place(NamedTuple):
     executor: str | None
 
 
-def errors_in(text: str) -> list[Told]:
+def errors_in(text: str) -> list[ParsedError]:
     """Return the errors that *text* tells of, outermost first, each once."""
     jvm, workers = _split(text)
     found = [_told(match) for line in jvm for match in _JVM_TYPE.finditer(line)]
@@ -133,5 +133,5 @@ def _end_of_traceback(line: str) -> Iterator[re.Match[str]]:
         yield match
 
 
-def _told(match: re.Match[str], *, in_worker: bool = False) -> Told:
-    return Told(match["name"], (match["words"] or "").strip(), in_worker)
+def _told(match: re.Match[str], *, in_worker: bool = False) -> ParsedError:
+    return ParsedError(match["name"], (match["words"] or "").strip(), in_worker)

@@ -11,7 +11,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from airflow_provider.runtime import failpoints
-from airflow_provider.runtime.jobdir.epochs import EpochRecord, Found, HistoryRecord, PackRecord
+from airflow_provider.runtime.jobdir.epochs import (
+    EpochListing,
+    EpochRecord,
+    HistoryRecord,
+    PackRecord,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -56,7 +61,7 @@ def fold(
     unpacked = _no_longer_kept(records, found, keep_runs) if unpacks else []
     kept = [record for record in new if record.run_id in keep_runs]
     rest = [record for record in new if record.run_id not in keep_runs]
-    said = Found(folded=found.folded)
+    said = EpochListing(folded=found.folded)
     for span in unpacked:
         rest += [r for r in records.pack(span).records if not said.is_folded(r.epoch)]
     packed = _pack(records, found, kept)
@@ -67,7 +72,9 @@ def fold(
     return [*found.folded, *folded]
 
 
-def _no_longer_kept(records: EpochRecords, found: Found, keep_runs: Collection[str]) -> list[Span]:
+def _no_longer_kept(
+    records: EpochRecords, found: EpochListing, keep_runs: Collection[str]
+) -> list[Span]:
     """Return the oldest packs, up to the first of a run that may still be taken back."""
     unkept: list[Span] = []
     for span in found.packed[:_PACKS_AT_ONCE]:
@@ -77,7 +84,7 @@ def _no_longer_kept(records: EpochRecords, found: Found, keep_runs: Collection[s
     return unkept
 
 
-def _pack(records: EpochRecords, found: Found, new: Sequence[EpochRecord]) -> list[Span]:
+def _pack(records: EpochRecords, found: EpochListing, new: Sequence[EpochRecord]) -> list[Span]:
     put: list[Span] = []
     for group in _stretches(new):
         together = [*_begun(records, found, group[0]), *group]
@@ -87,7 +94,7 @@ def _pack(records: EpochRecords, found: Found, new: Sequence[EpochRecord]) -> li
     return put
 
 
-def _begun(records: EpochRecords, found: Found, record: EpochRecord) -> list[EpochRecord]:
+def _begun(records: EpochRecords, found: EpochListing, record: EpochRecord) -> list[EpochRecord]:
     """Return the records of the last pack, if *record* is the next one and there is room."""
     for first, last in found.packed:
         if last + 1 == record.epoch and last + 1 - first < PACK_EPOCHS:
@@ -97,7 +104,7 @@ def _begun(records: EpochRecords, found: Found, record: EpochRecord) -> list[Epo
     return []
 
 
-def _shorten(records: EpochRecords, found: Found, new: Sequence[EpochRecord]) -> list[Span]:
+def _shorten(records: EpochRecords, found: EpochListing, new: Sequence[EpochRecord]) -> list[Span]:
     put: list[Span] = []
     for group in _stretches(new, of_one_run=False):
         before = [span for span in (*found.folded, *put) if span[1] + 1 == group[0].epoch]
@@ -120,12 +127,12 @@ def _stretches(new: Sequence[EpochRecord], *, of_one_run: bool = True) -> list[l
 
 
 def _too_much(
-    found: Found, folded: Sequence[Span], packed: Sequence[Span], unpacked: Sequence[Span]
-) -> Found:
+    found: EpochListing, folded: Sequence[Span], packed: Sequence[Span], unpacked: Sequence[Span]
+) -> EpochListing:
     """Return what says nothing that a longer document does not say."""
     histories, packs = {*found.folded, *folded}, {*found.packed, *packed}
-    now = Found(folded=tuple(histories), packed=tuple(packs))
-    return Found(
+    now = EpochListing(folded=tuple(histories), packed=tuple(packs))
+    return EpochListing(
         published=tuple(epoch for epoch in found.published if now.is_folded(epoch)),
         folded=tuple(span for span in found.folded if _is_within(span, histories)),
         packed=tuple(s for s in found.packed if s in unpacked or _is_within(s, packs)),

@@ -184,7 +184,7 @@ class TakeBackRecord(Document):
 
 
 @dataclasses.dataclass(frozen=True)
-class Found:
+class EpochListing:
     """The records of one query id.
 
     Attributes:
@@ -243,7 +243,7 @@ class EpochRecords:
         """Return the folder's address."""
         return self._storage.url
 
-    def find(self) -> Found:
+    def find(self) -> EpochListing:
         """List them."""
         names = self._storage.list("")
         published = [int(m[1]) for name in names if (m := _PUBLISHED.fullmatch(name))]
@@ -251,7 +251,7 @@ class EpochRecords:
         for name in names:
             if match := _PRECOMMITTED.fullmatch(name):
                 waiting.setdefault(int(match[1]), []).append(int(match[2]))
-        return Found(
+        return EpochListing(
             tuple(sorted(published)),
             {epoch: tuple(sorted(waiting[epoch])) for epoch in sorted(waiting)},
             folded=_spans(_FOLDED, names),
@@ -281,7 +281,7 @@ class EpochRecords:
             for token in tokens:
                 yield self.precommitted(epoch, token)
 
-    def published(self, epoch: int, found: Found | None = None) -> EpochRecord | None:
+    def published(self, epoch: int, found: EpochListing | None = None) -> EpochRecord | None:
         """Return the record of a published epoch; None when there is none, or it is folded away.
 
         Args:
@@ -300,7 +300,7 @@ class EpochRecords:
         """Tell whether all sinks have published *epoch*, also when its record was folded away."""
         return self.find().is_published(epoch)
 
-    def token_of(self, epoch: int, found: Found) -> int | None:
+    def token_of(self, epoch: int, found: EpochListing) -> int | None:
         """Return the driver whose staging of *epoch* was published; None when none is."""
         if not found.is_published(epoch):
             return None
@@ -329,7 +329,7 @@ class EpochRecords:
         mine.put_if_absent(self._storage, _folded((mine.first, mine.last)))
         return mine.first, mine.last
 
-    def forget(self, found: Found) -> None:
+    def forget(self, found: EpochListing) -> None:
         """Remove the records of published epochs, and the longer documents, that *found* names."""
         names = [f"{epoch}.json" for epoch in found.published]
         names += [_folded(span) for span in found.folded]
@@ -357,7 +357,7 @@ class EpochRecords:
         """Put it unless it is there, which means the same."""
         record.put_if_absent(self._storage, f"{record.epoch}.json")
 
-    def forget_precommit(self, epoch: int, token: int) -> None:
+    def delete_precommit(self, epoch: int, token: int) -> None:
         """Remove the record of a pre-commit. Idempotent."""
         self._storage.delete(_waiting(epoch, token))
 
@@ -365,7 +365,7 @@ class EpochRecords:
         """Remove the record of a published epoch. Idempotent."""
         self._storage.delete(f"{epoch}.json")
 
-    def history(self, found: Found | None = None) -> HistoryRecord:
+    def history(self, found: EpochListing | None = None) -> HistoryRecord:
         """Return what is left of the epochs that were folded away.
 
         Args:
@@ -379,7 +379,7 @@ class EpochRecords:
                     ranges.append((begin, last, token, run_id))
         return HistoryRecord(query_id=self.query_id, ranges=ranges)
 
-    def standing_after(self, epoch: int) -> list[int]:
+    def active_epochs_after(self, epoch: int) -> list[int]:
         """Return the epochs after *epoch* that are, or may still be, published; none taken back.
 
         Nor any of a query that has begun anew beside them.

@@ -157,7 +157,7 @@ class LeaseObserver:
             self._clock.sleep(poll_s)
 
 
-def settle_free(storage: Storage, clock: Clock) -> LeaseObserver:
+def wait_for_free_lease(storage: Storage, clock: Clock) -> LeaseObserver:
     """Return what has watched the lease until it was known that nobody holds it.
 
     Raises:
@@ -212,7 +212,7 @@ class Lease:
         record.put(self._storage, heartbeat_path(token))
         self._beaten_at = max(self._beaten_at, began)
 
-    def is_running_out(self) -> bool:
+    def is_expiring(self) -> bool:
         """Tell whether no heartbeat could be put for so long that others may take over."""
         return self._clock.monotonic() - self._beaten_at >= self.record.timeout_s
 
@@ -235,7 +235,7 @@ class Lease:
             self._check()
 
     def _check(self) -> None:
-        if self.is_running_out():  # after a pause, or an outage: nobody may take it for dead
+        if self.is_expiring():  # after a pause, or an outage: nobody may take it for dead
             self.beat()
         # In this order: where the next one was taken, and the job directory is gone again, this one
         # is gone as well.
@@ -309,7 +309,7 @@ class Lease:
         self.record = record
 
     @contextlib.contextmanager
-    def bearing_outages(self) -> Iterator[None]:
+    def tolerating_outages(self) -> Iterator[None]:
         """Let a storage be away, in the middle of what can be left out, as long as a lease lasts.
 
         Nothing is committed meanwhile, since :meth:`check` needs the storage, and nobody takes
@@ -320,7 +320,7 @@ class Lease:
         except OSError as error:
             now = self._clock.monotonic()
             self._away_since = now if self._away_since is None else self._away_since
-            if self.is_running_out() or now - self._away_since >= self.record.timeout_s:
+            if self.is_expiring() or now - self._away_since >= self.record.timeout_s:
                 raise
             log.warning("lease %s: the storage cannot be reached: %s", self.token, error)
         else:

@@ -126,7 +126,7 @@ def pending_requests(storage: Storage, driver_id: str) -> list[RequestRecord]:
     return [request for request in found if read_reply(storage, request.id) is None]
 
 
-def is_asked(storage: Storage, driver_id: str) -> bool:
+def is_requested(storage: Storage, driver_id: str) -> bool:
     """Tell whether the driver has yet to answer something; one read while nobody has asked it."""
     return _rung(storage, driver_id) is not None and bool(pending_requests(storage, driver_id))
 

@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     import datetime as dt
 
     from airflow_provider.runtime.jobdir.layout import JobDirectory
-    from airflow_provider.runtime.jobdir.run_spec import Ask
+    from airflow_provider.runtime.jobdir.run_spec import RunSpec
 
 
-def choose_run(directory: JobDirectory, ask: Ask, now: dt.datetime) -> str:
+def resolve_run_id(directory: JobDirectory, ask: RunSpec, now: dt.datetime) -> str:
     """Return the run that the ask is about.
 
     Without an id of its own an ask means the job's unfinished run, so that the same command
@@ -115,7 +115,7 @@ def check_not_rewound(directory: JobDirectory, run_id: str) -> None:
         raise ConfigError(msg)
 
 
-def as_begun(ask: Ask, stored: RunRecord | None) -> Ask:
+def as_begun(ask: RunSpec, stored: RunRecord | None) -> RunSpec:
     """Return the ask with the moment of the run that it goes on with.
 
     An interval without length is the moment of a DAG run without data of its own, such as one that
@@ -129,7 +129,7 @@ def as_begun(ask: Ask, stored: RunRecord | None) -> Ask:
     return dataclasses.replace(ask, interval=(start, end))
 
 
-def check_same_ask(asked: RunRecord, stored: RunRecord | None) -> None:
+def check_same_spec(asked: RunRecord, stored: RunRecord | None) -> None:
     """Refuse another attempt of a run that asks for something else.
 
     Raises:
@@ -147,8 +147,8 @@ def check_same_ask(asked: RunRecord, stored: RunRecord | None) -> None:
             raise ConfigError(msg)
 
 
-def check_same_as_ended(ask: Ask, stored: RunRecord | None) -> None:
-    """Refuse as :func:`check_same_ask` does, of a run that has ended, without the job's function.
+def check_same_as_ended(ask: RunSpec, stored: RunRecord | None) -> None:
+    """Refuse as :func:`check_same_spec` does, of a run that has ended, without the job's function.
 
     What the function would settle is taken to be as it was, where it could have been that.
 
@@ -171,4 +171,4 @@ def check_same_as_ended(ask: Ask, stored: RunRecord | None) -> None:
         interval=(to_iso(ask.interval[0]), to_iso(ask.interval[1])) if ask.interval else None,
         from_savepoint=ask.from_savepoint,
     )
-    check_same_ask(asked, stored)
+    check_same_spec(asked, stored)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from airflow_provider.runtime.clock import from_iso, parse_duration
 from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.failures.failover_region import Failover
-from airflow_provider.runtime.failures.overrides import Marks
+from airflow_provider.runtime.failures.overrides import FailureOverrides
 from airflow_provider.runtime.names import check_name
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ DEFAULT_TARGET_S: Final = 10.0  # of a batch; most of it is not Spark's fixed ti
 
 
 @dataclasses.dataclass(frozen=True)
-class Ask:
+class RunSpec:
     """What the caller wants; None where the job decides.
 
     Attributes:
@@ -85,7 +85,7 @@ class Ask:
     bootstrap: str | None = None
     restart: RestartStrategy | None = None
     failover: Failover = Failover.REGION
-    marks: Marks = dataclasses.field(default_factory=Marks)
+    marks: FailureOverrides = dataclasses.field(default_factory=FailureOverrides)
 
     def __post_init__(self) -> None:
         """Refuse what needs no look at the job.
@@ -93,7 +93,7 @@ class Ask:
         Raises:
             ConfigError: a value is not one of those allowed.
         """
-        check_asked_words(self.mode, self.until, self.at_end)
+        check_run_options(self.mode, self.until, self.at_end)
         if self.trigger_s is not None and self.until in {"end", "available"}:
             msg = (
                 f"trigger is the time between batches of a run with until='stopped'; with "
@@ -203,7 +203,7 @@ def parse_target_batch_time(value: str | float | None) -> float | None:
     return seconds
 
 
-def check_asked_words(mode: str, until: str | None, at_end: str | None) -> None:
+def check_run_options(mode: str, until: str | None, at_end: str | None) -> None:
     """Refuse words that are not in the interface; the operator asks at DAG parse.
 
     Raises:

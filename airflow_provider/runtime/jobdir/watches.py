@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class ClaimRecord(Document):
+class WatchClaimRecord(Document):
     """``runs/<run id>/claims/<generation>.json``: a try of an Airflow task watches the run.
 
     Attributes:
@@ -57,7 +57,7 @@ def claim(run: Storage) -> int:
     """
     newest = _newest(run)
     while True:
-        mine = ClaimRecord(generation=newest + 1, nonce=uuid.uuid4().hex)
+        mine = WatchClaimRecord(generation=newest + 1, nonce=uuid.uuid4().hex)
         is_mine = mine.put_if_absent(run, _path(mine.generation))
         newest = max(_newest(run), mine.generation)  # a listing may be old
         # A number may be free again because later ones are there: the highest is never removed.
@@ -80,7 +80,7 @@ def _newest(run: Storage) -> int:
 
 
 def _is_there(run: Storage, generation: int) -> bool:
-    return ClaimRecord.read(run, _path(generation)) is not None
+    return WatchClaimRecord.read(run, _path(generation)) is not None
 
 
 def _path(generation: int) -> str:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from airflow_provider.runtime.checkpoint.logs import CommitLog
     from airflow_provider.runtime.queries.query import QueryDefinition
-    from airflow_provider.runtime.queries.start_mode import Run
+    from airflow_provider.runtime.queries.start_mode import StartMode
     from airflow_provider.runtime.sinks.committer import EpochCommitter
 
 
@@ -52,7 +52,7 @@ class BatchQuery:
         self._thread: threading.Thread | None = None
         self._error: BaseException | None = None
 
-    def start(self, how: Run) -> None:
+    def start(self, how: StartMode) -> None:
         """Start the job in a thread of its own; there is one way only.
 
         Crash safety: what it leaves is staged, and removed or replaced by the next attempt.

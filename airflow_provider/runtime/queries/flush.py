@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from airflow_provider.runtime.queries.batch import BatchQuery
     from airflow_provider.runtime.queries.query import QueryDefinition
-    from airflow_provider.runtime.queries.state_metrics import StateOperator
+    from airflow_provider.runtime.queries.state_metrics import OperatorRows
     from airflow_provider.runtime.queries.streaming import RunningQuery
     from airflow_provider.runtime.storage.base import Storage
 
@@ -147,12 +147,12 @@ def unflushed(query: RunningQuery | BatchQuery, checkpoint: str) -> list[Unflush
     return found
 
 
-def _may_wait(operator: StateOperator, definition: QueryDefinition) -> bool:
+def _may_wait(operator: OperatorRows, definition: QueryDefinition) -> bool:
     has_timers = any(each.endswith(":EventTime") for each in definition.operations)
     return operator.state_rows != 0 or has_timers  # which Spark does not count
 
 
-def _parts(operator: StateOperator, keeper: Keeper | None, output_mode: str) -> Iterable[_Part]:
+def _parts(operator: OperatorRows, keeper: Keeper | None, output_mode: str) -> Iterable[_Part]:
     kind = operator.kind
     if kind in _AGGREGATIONS:
         return [_Part("groups whose rows are to come")] if output_mode == "append" else []

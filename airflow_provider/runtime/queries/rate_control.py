@@ -52,7 +52,7 @@ class Step:
     reason: str
 
 
-class PaceController:
+class BatchSizeController:
     """Learns what a query's batches cost and says how large the next one should be.
 
     Args:
@@ -229,7 +229,7 @@ class Pace:
 
 
 def next_pace(
-    controller: PaceController,
+    controller: BatchSizeController,
     limits: Mapping[str, Limit],
     loads: Mapping[str, Load],
     seconds: float,

@@ -6,7 +6,7 @@ import dataclasses
 import logging
 from typing import TYPE_CHECKING, Any, Final
 
-from airflow_provider.runtime.queries.rate_control import Pace, PaceController, next_pace
+from airflow_provider.runtime.queries.rate_control import BatchSizeController, Pace, next_pace
 from airflow_provider.runtime.queries.read_limits import (
     FoundLimits,
     find_limits,
@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 LEFT: Final = "left alone"
 
 
-class Pacemaker:
+class RateLimiter:
     """Measures each batch of a query at its end and sets what the next one may read.
 
     It never fails a batch: where Spark does not let it look or set, the query runs as it is.
@@ -45,7 +45,7 @@ class Pacemaker:
         self._target_s = target_s
         self._sources = query.sources
         self._clock = clock
-        self._controller = PaceController(target_s)
+        self._controller = BatchSizeController(target_s)
         self._found: FoundLimits | None = None
         self._limits: Mapping[str, Limit] = {}
         self._around_s = 0.0  # what Spark adds to the callback: offsets, planning, commit
@@ -135,6 +135,6 @@ class Pacemaker:
         }
 
 
-def pacemaker_for(query: QueryDefinition, target_s: float, clock: Clock) -> Pacemaker | None:
+def pacemaker_for(query: QueryDefinition, target_s: float, clock: Clock) -> RateLimiter | None:
     """Return what paces the query; None when its batches may take as long as they do (0)."""
-    return Pacemaker(query, target_s, clock) if target_s else None
+    return RateLimiter(query, target_s, clock) if target_s else None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 
 
-class Run(str, enum.Enum):
+class StartMode(str, enum.Enum):
     """How a query is started."""
 
     INPUT = "input"  # read input by the job's own trigger

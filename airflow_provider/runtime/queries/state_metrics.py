@@ -18,7 +18,7 @@ _BY_TIME: Final = "__event_time"
 
 
 @dataclasses.dataclass(frozen=True)
-class StateOperator:
+class OperatorRows:
     """A stateful operator of a query.
 
     Attributes:
@@ -40,7 +40,7 @@ def prepare_state(spark: SparkSession) -> None:
     spark._jsparkSession.sessionState().streamingQueryManager()
 
 
-def reported_state(progress: Mapping[str, Any] | None, batch: int) -> list[StateOperator]:
+def reported_state(progress: Mapping[str, Any] | None, batch: int) -> list[OperatorRows]:
     """Return the operators as Spark has reported them with a batch; empty when it has not.
 
     Args:
@@ -50,12 +50,12 @@ def reported_state(progress: Mapping[str, Any] | None, batch: int) -> list[State
     if not progress or progress["batchId"] != batch:
         return []
     return [
-        StateOperator(index, operator["operatorName"], operator["numRowsTotal"])
+        OperatorRows(index, operator["operatorName"], operator["numRowsTotal"])
         for index, operator in enumerate(progress["stateOperators"])
     ]
 
 
-def read_state_operators(spark: SparkSession, checkpoint: str) -> list[StateOperator]:
+def read_state_operators(spark: SparkSession, checkpoint: str) -> list[OperatorRows]:
     """Read the operators of the last committed batch, in plan order.
 
     Their rows are those that Spark itself reports with a batch: what a job or an operator keeps,
@@ -67,7 +67,7 @@ def read_state_operators(spark: SparkSession, checkpoint: str) -> list[StateOper
     for row in rows:
         found.setdefault(row["operatorId"], []).append(row)
     return [
-        StateOperator(
+        OperatorRows(
             id=operator,
             kind=stores[0]["operatorName"],
             state_rows=_sum(

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from airflow_provider.runtime.errors import MissingInputError
 from airflow_provider.runtime.queries.plan import count_input_rows, count_late_rows, missing_files
 from airflow_provider.runtime.queries.read_limits import asked_once
-from airflow_provider.runtime.queries.start_mode import Run
+from airflow_provider.runtime.queries.start_mode import StartMode
 from airflow_provider.runtime.sinks.native import NativeEpochs
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from airflow_provider.runtime.checkpoint.logs import CheckpointLogs
     from airflow_provider.runtime.clock import Clock
     from airflow_provider.runtime.queries.query import QueryDefinition
-    from airflow_provider.runtime.queries.rate_limiter import Pacemaker
+    from airflow_provider.runtime.queries.rate_limiter import RateLimiter
     from airflow_provider.runtime.queries.watermarks import EventTimes
     from airflow_provider.runtime.sinks.committer import EpochCommitter
 
@@ -78,7 +78,7 @@ class RunningQuery:
         epochs: EpochCommitter | NativeEpochs,
         trigger: dict[str, Any],
         clock: Clock,
-        pacemaker: Pacemaker | None = None,
+        pacemaker: RateLimiter | None = None,
         event_times: EventTimes | None = None,
     ) -> None:
         self.name = definition.name
@@ -100,7 +100,7 @@ class RunningQuery:
         self._callback_error: BaseException | None = None
         self._progress: dict[str, Any] | None = None
 
-    def start(self, how: Run) -> None:
+    def start(self, how: StartMode) -> None:
         """Start the query; returns when Spark has begun to run it."""
         self._started.clear()
         self._callback_error = None
@@ -110,16 +110,16 @@ class RunningQuery:
         writer = writer.option("checkpointLocation", self._checkpoint)
         self._halt = None
         trigger = {
-            Run.INPUT: self._trigger,
-            Run.AVAILABLE: {"availableNow": True},
-            Run.ONE_BATCH: {"once": True},
+            StartMode.INPUT: self._trigger,
+            StartMode.AVAILABLE: {"availableNow": True},
+            StartMode.ONE_BATCH: {"once": True},
         }[how]
         self._reads_available = "availableNow" in trigger
         self._committed_before = self.logs.position().last_commit
-        self._is_paced = how is not Run.ONE_BATCH  # what is planned cannot be made smaller
+        self._is_paced = how is not StartMode.ONE_BATCH  # what is planned cannot be made smaller
         if self._pacemaker is not None:
             self._pacemaker.starts()
-        if self._event_times is not None and how is not Run.ONE_BATCH:
+        if self._event_times is not None and how is not StartMode.ONE_BATCH:
             self._event_times.starts()
         is_endless = self.definition.goes_by_clock and "availableNow" in trigger
         with self._without_empty_batches() if is_endless else contextlib.nullcontext():

@@ -15,7 +15,7 @@ from airflow_provider.runtime.errors import (
     UnsupportedVersionError,
     refusing,
 )
-from airflow_provider.runtime.savepoints.claims import ClaimRecord, claim_names, last_claim
+from airflow_provider.runtime.savepoints.claims import SavepointClaimRecord, claim_names, last_claim
 from airflow_provider.runtime.savepoints.record import MANIFEST, SavepointRecord
 from airflow_provider.runtime.storage.file_tree import folders_in, link_on_way
 from airflow_provider.runtime.storage.open import local_path_of, open_storage
@@ -54,7 +54,7 @@ class Savepoint:
 
 
 @dataclasses.dataclass(frozen=True)
-class Leftover:
+class IncompleteSavepoint:
     """A folder with the mark of a savepoint that is none: not yet, not any more, or damaged.
 
     Attributes:
@@ -65,7 +65,7 @@ class Leftover:
     """
 
     place: Storage
-    claim: ClaimRecord | None
+    claim: SavepointClaimRecord | None
     damage: str | None = None
 
     @property
@@ -119,7 +119,7 @@ def is_job(names: Iterable[str]) -> bool:
     return not _JOBS.isdisjoint(names)
 
 
-def find_savepoints(root: Storage) -> tuple[list[Savepoint], list[Leftover]]:
+def find_savepoints(root: Storage) -> tuple[list[Savepoint], list[IncompleteSavepoint]]:
     """Return all savepoints of a folder, and what has only the mark of one.
 
     Whatever else lies there is passed over: files, symbolic links, job directories, folders without
@@ -130,7 +130,7 @@ def find_savepoints(root: Storage) -> tuple[list[Savepoint], list[Leftover]]:
         leftovers. Whoever removes one claims it first, since somebody may be at it right now.
     """
     found: list[Savepoint] = []
-    leftovers: list[Leftover] = []
+    leftovers: list[IncompleteSavepoint] = []
     for name in folders_in(root.url):
         each = look_at(root.at(name))
         if isinstance(each, Savepoint):
@@ -140,7 +140,7 @@ def find_savepoints(root: Storage) -> tuple[list[Savepoint], list[Leftover]]:
     return sorted(found, key=lambda s: (s.record.taken, s.folder)), leftovers
 
 
-def look_at(place: Storage) -> Savepoint | Leftover | None:
+def look_at(place: Storage) -> Savepoint | IncompleteSavepoint | None:
     """Return what one folder is; None for what has no mark of a savepoint."""
     try:
         names = place.list("")
@@ -149,7 +149,7 @@ def look_at(place: Storage) -> Savepoint | Leftover | None:
             raise
         is_local = local_path_of(place.url) is not None
         # In a store it may share files; on a disk it is nobody's business.
-        return None if is_local else Leftover(place, None, str(error))
+        return None if is_local else IncompleteSavepoint(place, None, str(error))
     is_claimed = bool(claim_names(names))
     if is_job(names) or (MANIFEST not in names and not is_claimed):
         return None
@@ -159,14 +159,14 @@ def look_at(place: Storage) -> Savepoint | Leftover | None:
         held = last_claim(place) if is_claimed else None
         record = SavepointRecord.read(place, MANIFEST)
     except (CheckpointError, UnsupportedVersionError) as error:
-        return Leftover(place, held, str(error))
+        return IncompleteSavepoint(place, held, str(error))
     except OSError as error:
         if not _is_strange(error):
             raise
-        return Leftover(place, held, str(error))
+        return IncompleteSavepoint(place, held, str(error))
     if record is not None:
         return Savepoint(place.url, record)
-    return Leftover(place, held) if held is not None else None
+    return IncompleteSavepoint(place, held) if held is not None else None
 
 
 def _is_strange(error: OSError) -> bool:

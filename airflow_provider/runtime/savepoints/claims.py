@@ -65,7 +65,7 @@ class ReaderRecord(Document):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class ClaimRecord(ReaderRecord):
+class SavepointClaimRecord(ReaderRecord):
     """``taking.<token>.json``: somebody is at it.
 
     Attributes:
@@ -95,13 +95,13 @@ def reader_names(names: Iterable[str]) -> list[str]:
     return [name for name in names if _READER.fullmatch(name)]
 
 
-def last_claim(place: Storage) -> ClaimRecord | None:
+def last_claim(place: Storage) -> SavepointClaimRecord | None:
     """Return the claim that counts; None when there is none."""
     tokens = [int(m[1]) for name in place.list("") if (m := _CLAIM.fullmatch(name))]
-    return ClaimRecord.read(place, _name(max(tokens))) if tokens else None
+    return SavepointClaimRecord.read(place, _name(max(tokens))) if tokens else None
 
 
-def claim(place: Storage, purpose: str, clock: Clock) -> ClaimRecord:
+def claim(place: Storage, purpose: str, clock: Clock) -> SavepointClaimRecord:
     """Take the right to write in the folder.
 
     Raises:
@@ -112,7 +112,7 @@ def claim(place: Storage, purpose: str, clock: Clock) -> ClaimRecord:
     before = last_claim(place)
     if before is not None and not before.has_ended(clock):
         raise busy(place, before)
-    mine = ClaimRecord(
+    mine = SavepointClaimRecord(
         token=before.token + 1 if before else 1,
         purpose=purpose,
         nonce=uuid.uuid4().hex,
@@ -150,21 +150,21 @@ def check_claimable(place: Storage, names: Collection[str]) -> None:
         raise ConfigError(msg)
 
 
-def is_held(place: Storage, mine: ClaimRecord) -> bool:
+def is_held(place: Storage, mine: SavepointClaimRecord) -> bool:
     """Tell whether a claim is still the one that counts; asked by name, not by a listing."""
-    there = ClaimRecord.read(place, _name(mine.token))
+    there = SavepointClaimRecord.read(place, _name(mine.token))
     if there is None or there.nonce != mine.nonce:
         return False
     return not place.exists(_name(mine.token + 1))
 
 
-def withdraw(place: Storage, mine: ClaimRecord) -> None:
+def withdraw(place: Storage, mine: SavepointClaimRecord) -> None:
     """Give a claim back, with nothing changed. Idempotent."""
     if is_held(place, mine):
         place.delete(_name(mine.token))
 
 
-def end(place: Storage, mine: ClaimRecord) -> None:
+def end(place: Storage, mine: SavepointClaimRecord) -> None:
     """Leave a claim as the mark of garbage, for whoever collects it. Idempotent."""
     dataclasses.replace(mine, ended=True).put(place, _name(mine.token))
 
@@ -199,7 +199,7 @@ def forget_readers(place: Storage) -> None:
 
 def busy(place: Storage, held: ReaderRecord) -> SavepointBusyError:
     """Return the error that says who is at it."""
-    purpose = held.purpose if isinstance(held, ClaimRecord) else "read"
+    purpose = held.purpose if isinstance(held, SavepointClaimRecord) else "read"
     doing = {TAKE: "being taken", REMOVE: "being removed", "read": "being restored"}
     msg = (
         f"{place.url}: this savepoint is {doing.get(purpose, 'in use')} since {held.began} by "

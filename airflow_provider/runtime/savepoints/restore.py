@@ -323,7 +323,7 @@ def _check_nothing_after(directory: JobDirectory, name: str, batch: int) -> None
     storage = directory.committables(name)
     for query_id in query_ids(storage):
         records = EpochRecords(storage, query_id)
-        after = records.standing_after(batch)
+        after = records.active_epochs_after(batch)
         if after:
             msg = (
                 f"{records.url}: query {name!r} has written epochs {batch + 1} to {max(after)} "

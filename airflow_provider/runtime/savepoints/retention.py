@@ -31,7 +31,7 @@ from airflow_provider.runtime.errors import (
     refusing,
 )
 from airflow_provider.runtime.savepoints.catalog import (
-    Leftover,
+    IncompleteSavepoint,
     Savepoint,
     check_no_job,
     find_savepoints,
@@ -42,7 +42,7 @@ from airflow_provider.runtime.savepoints.catalog import (
 from airflow_provider.runtime.savepoints.claims import (
     REMOVE,
     TAKE,
-    ClaimRecord,
+    SavepointClaimRecord,
     busy,
     claim,
     end,
@@ -139,7 +139,7 @@ class Retention:
         return (now - taken).total_seconds() > self.max_age_s
 
 
-class Rule(Protocol):
+class RetentionRule(Protocol):
     """What says which savepoints may go; :class:`Retention` is one."""
 
     def expired(self, savepoints: Sequence[Savepoint], now: dt.datetime) -> list[Savepoint]:
@@ -168,7 +168,7 @@ def in_order(savepoints: Iterable[Savepoint]) -> list[list[Savepoint]]:
     return [sorted(group, key=place) for _, group in grouped]
 
 
-def retain(root_url: str, retention: Rule, *, clock: Clock | None = None) -> list[str]:
+def retain(root_url: str, retention: RetentionRule, *, clock: Clock | None = None) -> list[str]:
     """Dispose of the savepoints that may go, and remove what broken attempts have left.
 
     Whatever else lies in the folder stays: job directories, files, folders of others, savepoints
@@ -269,7 +269,7 @@ def _check_only_ours(savepoint: Savepoint) -> None:
         raise ConfigError(msg)
 
 
-def _check_same(savepoint: Savepoint, mine: ClaimRecord) -> None:
+def _check_same(savepoint: Savepoint, mine: SavepointClaimRecord) -> None:
     """Look once more at what is about to be removed, and whether this is still to do it."""
     place = open_storage(savepoint.url)
     if open_savepoint(savepoint.url) != savepoint or not is_held(place, mine):
@@ -294,11 +294,11 @@ def collect_garbage(root_url: str, *, clock: Clock | None = None) -> list[str]:
 def collect_leftover(url: str, *, clock: Clock | None = None) -> None:
     """Do for one folder what :func:`collect_garbage` does for all; the others are not looked at."""
     found = look_at(open_storage(url))
-    if isinstance(found, Leftover):
+    if isinstance(found, IncompleteSavepoint):
         _collect(found, clock or SystemClock())
 
 
-def _collect(leftover: Leftover, clock: Clock) -> bool:
+def _collect(leftover: IncompleteSavepoint, clock: Clock) -> bool:
     """Remove one folder's garbage; False when somebody is at it, or all of it is shared."""
     place, before = leftover.place, leftover.claim
     if leftover.damage is not None or before is None or not before.has_ended(clock):
@@ -329,7 +329,7 @@ def _collect(leftover: Leftover, clock: Clock) -> bool:
     return removed
 
 
-def _shared_in(leftover: Leftover, clock: Clock) -> set[str] | None:
+def _shared_in(leftover: IncompleteSavepoint, clock: Clock) -> set[str] | None:
     """Return the paths in a folder that savepoints beside it name; None when that is not known.
 
     A taker puts its claim before it looks whether anybody removes.
@@ -364,7 +364,7 @@ def _remove_unshared(place: Storage, shared: Collection[str]) -> bool:
 _Key = tuple[str, str, int, str]  # query id, path, size, tag
 
 
-class Held:
+class SharedFiles:
     """Which savepoints lie beside a new one, and which files lie where.
 
     Args:
@@ -394,7 +394,7 @@ class Held:
         return files
 
 
-def held_beside(target: Storage, clock: Clock) -> Held:
+def shared_files_beside(target: Storage, clock: Clock) -> SharedFiles:
     """Return what the savepoints beside *target* hold; no files on a local filesystem.
 
     Call it with *target* claimed: whoever removes garbage claims that first and looks for takers'
@@ -404,14 +404,14 @@ def held_beside(target: Storage, clock: Clock) -> Held:
     if local_path_of(target.url) is not None:
         with suppress(PermissionError):  # whoever may not list them can still take one
             names = [name for name in folders_in(root.url) if is_name(name)]
-            return Held({}, [name for name in names if root.exists(f"{name}/{MANIFEST}")])
-        return Held({})
+            return SharedFiles({}, [name for name in names if root.exists(f"{name}/{MANIFEST}")])
+        return SharedFiles({})
     found, others = find_savepoints(root)
     savepoints = [savepoint for savepoint in found if is_name(savepoint.folder)]
     folders = [savepoint.folder for savepoint in savepoints]
     claims = [other.claim for other in others if other.claim is not None]
     if any(held.purpose == REMOVE and not held.has_ended(clock) for held in claims):
-        return Held({}, folders)
+        return SharedFiles({}, folders)
     holders: dict[_Key, str] = {}
     for savepoint in savepoints:
         for query in savepoint.record.queries.values():
@@ -419,4 +419,4 @@ def held_beside(target: Storage, clock: Clock) -> Held:
                 if file.tag is not None:
                     key = (query.query_id, file.path, file.size, file.tag)
                     holders.setdefault(key, file.holder or savepoint.folder)
-    return Held(holders, folders)
+    return SharedFiles(holders, folders)

@@ -28,7 +28,7 @@ from airflow_provider.runtime.names import check_name
 from airflow_provider.runtime.savepoints.catalog import Savepoint
 from airflow_provider.runtime.savepoints.claims import (
     TAKE,
-    ClaimRecord,
+    SavepointClaimRecord,
     check_claimable,
     claim,
     is_held,
@@ -43,7 +43,7 @@ from airflow_provider.runtime.savepoints.record import (
     check_origin,
     without_checksums,
 )
-from airflow_provider.runtime.savepoints.retention import Held, held_beside
+from airflow_provider.runtime.savepoints.retention import SharedFiles, shared_files_beside
 from airflow_provider.runtime.savepoints.source import NothingYet, Take, choose
 from airflow_provider.runtime.savepoints.verify import VERIFIED_BYTES, find_damage
 from airflow_provider.runtime.storage.copy_files import copy_files
@@ -140,7 +140,7 @@ def take_savepoint(
     return Savepoint(target.url, record)
 
 
-def _claim_empty(target: Storage, clock: Clock) -> ClaimRecord:
+def _claim_empty(target: Storage, clock: Clock) -> SavepointClaimRecord:
     """Claim the folder for a new savepoint; what a dead taker has left there is removed."""
     names = target.list("")
     if MANIFEST in names:
@@ -161,7 +161,7 @@ def _taken(target: Storage) -> ConfigError:
     return ConfigError(msg)
 
 
-def _complete(target: Storage, mine: ClaimRecord, record: SavepointRecord) -> None:
+def _complete(target: Storage, mine: SavepointClaimRecord, record: SavepointRecord) -> None:
     """Put the record, if what it names is there before it and after it.
 
     Raises:
@@ -178,7 +178,7 @@ def _complete(target: Storage, mine: ClaimRecord, record: SavepointRecord) -> No
         raise
 
 
-def _check_complete(target: Storage, mine: ClaimRecord, record: SavepointRecord) -> None:
+def _check_complete(target: Storage, mine: SavepointClaimRecord, record: SavepointRecord) -> None:
     for name, query in record.queries.items():
         if damage := find_damage(target, name, query, verified_bytes=0):
             raise CheckpointError(damage[0])
@@ -194,7 +194,7 @@ def _overtaken(target: Storage) -> SavepointError:
     return SavepointError(msg)
 
 
-def _give_up(target: Storage, mine: ClaimRecord) -> None:
+def _give_up(target: Storage, mine: SavepointClaimRecord) -> None:
     """Remove what was copied; what cannot be removed now is garbage that retention removes."""
     try:
         if not is_held(target, mine):
@@ -233,7 +233,7 @@ class _Taker:
         self._clock = clock
         self._aligned_timeout_s = aligned_timeout_s
         self._verified_bytes = verified_bytes
-        self._held = Held({})
+        self._held = SharedFiles({})
         self.beside: list[str] = []
         self._checked: dict[str, _Listed] = {}
 
@@ -247,7 +247,7 @@ class _Taker:
 
         Downstream ones are taken first: so none has read what its upstream's copy lacks.
         """
-        self._held = held_beside(self._target, self._clock)
+        self._held = shared_files_beside(self._target, self._clock)
         self.beside = self._held.savepoints
         taken = {
             query.name: self._until_complete(query, self._copy, self._aligned_timeout_s)

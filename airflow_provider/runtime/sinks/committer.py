@@ -18,7 +18,12 @@ from airflow_provider.runtime import failpoints
 from airflow_provider.runtime.clock import Clock, to_iso
 from airflow_provider.runtime.errors import CheckpointError, LeaseLostError, SinkError
 from airflow_provider.runtime.jobdir.epoch_folding import KEEP_EPOCHS, fold
-from airflow_provider.runtime.jobdir.epochs import EpochRecord, EpochRecords, Found, query_ids
+from airflow_provider.runtime.jobdir.epochs import (
+    EpochListing,
+    EpochRecord,
+    EpochRecords,
+    query_ids,
+)
 from airflow_provider.runtime.jobdir.late_rows import add_late, add_rows
 from airflow_provider.runtime.sinks.fencing import QueryFence
 from airflow_provider.runtime.sinks.protocol import (
@@ -171,11 +176,11 @@ class EpochCommitter:
 
     def _clear(self, records: EpochRecords, plan: Recovery) -> None:
         for epoch, token in plan.recorded:
-            records.forget_precommit(epoch, token)
+            records.delete_precommit(epoch, token)
         for epoch, token in plan.obsolete:
             self._abort(records.precommitted(epoch, token))
 
-    def _garbage_of(self, records: EpochRecords, found: Found) -> Callable[[int, int], bool]:
+    def _garbage_of(self, records: EpochRecords, found: EpochListing) -> Callable[[int, int], bool]:
         """Return what tells staged data that nothing will ever publish.
 
         What a driver that may still be alive staged for an epoch that is not published is not: it
@@ -398,7 +403,7 @@ class EpochCommitter:
         done = dataclasses.replace(record, committed=to_iso(self._clock.now()))
         records.put_published(done)
         failpoints.hit("sink.committed")
-        records.forget_precommit(record.epoch, record.token)
+        records.delete_precommit(record.epoch, record.token)
         failpoints.hit("sink.forgotten")
         self._settled = epoch
         for token, other in staged.items():
@@ -444,7 +449,7 @@ class EpochCommitter:
         for part in record.sinks:
             if part["name"] in by_name:
                 by_name[part["name"]].abort(committable_of(self._query, record, part))
-        EpochRecords(self._storage, record.query_id).forget_precommit(record.epoch, record.token)
+        EpochRecords(self._storage, record.query_id).delete_precommit(record.epoch, record.token)
 
     # --- what is known --------------------------------------------------------------------------
 
@@ -480,7 +485,7 @@ def committable_of(query: str, record: EpochRecord, part: dict[str, Any]) -> Com
     )
 
 
-def _published_tokens(records: EpochRecords, found: Found) -> dict[int, int | None]:
+def _published_tokens(records: EpochRecords, found: EpochListing) -> dict[int, int | None]:
     """Return whose staging was published, of each published epoch that has pre-commits."""
     both = [epoch for epoch in found.precommitted if found.is_published(epoch)]
     return {epoch: records.token_of(epoch, found) for epoch in both}

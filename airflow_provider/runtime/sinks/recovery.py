@@ -21,7 +21,7 @@ from airflow_provider.runtime.errors import CheckpointError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from airflow_provider.runtime.jobdir.epochs import Found
+    from airflow_provider.runtime.jobdir.epochs import EpochListing
 
 Precommit = tuple[int, int]  # epoch and token
 
@@ -42,7 +42,7 @@ class Recovery:
     recorded: tuple[Precommit, ...] = ()
 
 
-def plan_recovery(found: Found, published_token: Mapping[int, int | None]) -> Recovery:
+def plan_recovery(found: EpochListing, published_token: Mapping[int, int | None]) -> Recovery:
     """Decide about every pre-commit that was found.
 
     Args:
@@ -63,7 +63,7 @@ def plan_recovery(found: Found, published_token: Mapping[int, int | None]) -> Re
     return Recovery(tuple(waiting), tuple(obsolete), tuple(recorded))
 
 
-def check_complete(found: Found, last_commit: int, *, where: str, log: str) -> int:
+def check_complete(found: EpochListing, last_commit: int, *, where: str, log: str) -> int:
     """Refuse records that contradict Spark's commit log.
 
     Args:

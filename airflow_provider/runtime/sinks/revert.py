@@ -53,7 +53,7 @@ def take_back_after(
         clock: for the records' times.
     """
     found = [EpochRecords(storage, query_id) for query_id in query_ids(storage)]
-    standing = [(max(after), r) for r in found if (after := r.standing_after(epoch))]
+    standing = [(max(after), r) for r in found if (after := r.active_epochs_after(epoch))]
     newest_first = sorted(standing, key=lambda pair: pair[0], reverse=True)
     return [
         TakeBack(
@@ -88,7 +88,7 @@ def runs_after(storage: Storage, epoch: int) -> set[str]:
     runs = set()
     for query_id in query_ids(storage):
         records = EpochRecords(storage, query_id)
-        for number in records.standing_after(epoch):
+        for number in records.active_epochs_after(epoch):
             record = records.published(number)
             if record is not None:
                 runs.add(record.run_id)

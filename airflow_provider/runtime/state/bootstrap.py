@@ -30,8 +30,8 @@ from airflow_provider.runtime.control.bootstrap_request import (
     LABEL,
     ORIGIN,
     RUN_ID,
-    BootstrapAsk,
     BootstrapRecord,
+    BootstrapSpec,
     check_has_rows,
     check_not_begun,
     check_same,
@@ -39,12 +39,12 @@ from airflow_provider.runtime.control.bootstrap_request import (
     remove_scratch,
     scratch_of,
 )
-from airflow_provider.runtime.driver.prepare import check_before_cleanup, declare_in
+from airflow_provider.runtime.driver.prepare import check_before_cleanup, load_job_in
 from airflow_provider.runtime.driver.run import run_job
 from airflow_provider.runtime.errors import ConfigError, refusing
 from airflow_provider.runtime.jobdir.layout import JobDirectory, open_job_directory
 from airflow_provider.runtime.jobdir.run_records import STREAMING
-from airflow_provider.runtime.jobdir.run_spec import Ask
+from airflow_provider.runtime.jobdir.run_spec import RunSpec
 from airflow_provider.runtime.jobdir.topology_record import kept_topology
 from airflow_provider.runtime.jobdir.watermark_markers import is_marker
 from airflow_provider.runtime.queries.session import using_spark
@@ -68,7 +68,7 @@ log = logging.getLogger(__name__)
 
 
 def bootstrap_job(
-    ask: BootstrapAsk,
+    ask: BootstrapSpec,
     *,
     spark: SparkSession | None = None,
     stop: threading.Event | None = None,
@@ -128,7 +128,7 @@ def bootstrap_job(
 
 
 def _read_history(
-    ask: BootstrapAsk,
+    ask: BootstrapSpec,
     directory: JobDirectory,
     scratch: JobDirectory,
     *,
@@ -141,13 +141,13 @@ def _read_history(
     check_before_cleanup(run, scratch, clock)
     app_name = f"spark-stream bootstrap {ask.job_dir}"
     with using_spark(spark, app_name, ask.master, ask.conf) as session:
-        history = declare_in(STREAMING, run, RUN_ID, session).queries
+        history = load_job_in(STREAMING, run, RUN_ID, session).queries
         seam = plan_seam(history, ask.kept, output=ask.output)
         if ask.live_params is not None:
             live = dataclasses.replace(
                 run, job_dir=directory.url, params=ask.live_params, bootstrap=None
             )
-            check_seam(history, declare_in(STREAMING, live, RUN_ID, session).queries, seam)
+            check_seam(history, load_job_in(STREAMING, live, RUN_ID, session).queries, seam)
         began = to_iso(clock.now())
         record = BootstrapRecord(savepoint=ask.target, digest=ask.digest, began=began)
         with refusing(scratch.url, "written"):
@@ -158,8 +158,8 @@ def _read_history(
     return seam
 
 
-def _ask_of(ask: BootstrapAsk, scratch: JobDirectory) -> Ask:
-    return Ask(
+def _ask_of(ask: BootstrapSpec, scratch: JobDirectory) -> RunSpec:
+    return RunSpec(
         job_dir=scratch.url,
         entry=ask.entry,
         run_id=RUN_ID,
@@ -186,7 +186,7 @@ def _leave_offsets(scratch: JobDirectory, seam: Seam) -> None:
         failpoints.hit("bootstrap.reset_one")
 
 
-def _take(scratch: JobDirectory, ask: BootstrapAsk, seam: Seam, clock: Clock) -> Savepoint:
+def _take(scratch: JobDirectory, ask: BootstrapSpec, seam: Seam, clock: Clock) -> Savepoint:
     source = job_source(scratch.url, clock)
     queries = tuple(
         dataclasses.replace(

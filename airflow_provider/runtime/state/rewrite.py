@@ -50,7 +50,12 @@ from airflow_provider.runtime.savepoints.restore import (
 from airflow_provider.runtime.savepoints.source import Source, SourceQuery
 from airflow_provider.runtime.savepoints.take import take_savepoint
 from airflow_provider.runtime.sinks.protocol import OpenFence
-from airflow_provider.runtime.state.rewrite_plan import Changes, Plan, QueryPlan, plan_changes
+from airflow_provider.runtime.state.rewrite_plan import (
+    Changes,
+    QueryPlan,
+    RewritePlan,
+    plan_changes,
+)
 from airflow_provider.runtime.state.rewrite_rows import Chooser, Deleted, QueryRows
 from airflow_provider.runtime.state.state_rewriter import check_rewriter
 from airflow_provider.runtime.storage.file_tree import remove_if_empty, remove_tree
@@ -82,7 +87,7 @@ class Rewritten:
         savepoint: the new one; None after a dry run.
     """
 
-    plan: Plan
+    plan: RewritePlan
     deleted: Mapping[str, list[Deleted]]
     savepoint: Savepoint | None
 
@@ -177,7 +182,7 @@ def _labels(savepoint: Savepoint) -> dict[str, str]:
     return {**savepoint.record.labels, _FROM: savepoint.url}
 
 
-def _check_partitions(savepoint: Savepoint, plan: Plan, changes: Changes) -> None:
+def _check_partitions(savepoint: Savepoint, plan: RewritePlan, changes: Changes) -> None:
     """Refuse a number that cannot be had, or that the state is spread over already."""
     if changes.partitions is None:
         return
@@ -212,7 +217,7 @@ def _scratch(url: str, clock: Clock) -> Iterator[str]:
 
 @contextlib.contextmanager
 def _session(
-    plan: Plan, conf: Mapping[str, str] | None, spark: SparkSession | None
+    plan: RewritePlan, conf: Mapping[str, str] | None, spark: SparkSession | None
 ) -> Iterator[SparkSession | None]:
     """Yield a session that can do what is planned; None when Spark is not needed."""
     if not plan.needs_spark:
@@ -240,7 +245,7 @@ class _Work:
         self,
         root: str,
         savepoint: Savepoint,
-        plan: Plan,
+        plan: RewritePlan,
         *,
         others: Mapping[str, Savepoint],
         spark: SparkSession | None,

@@ -152,7 +152,7 @@ class QueryPlan:
 
 
 @dataclasses.dataclass(frozen=True)
-class Plan:
+class RewritePlan:
     """What becomes of a savepoint.
 
     Attributes:
@@ -182,7 +182,9 @@ def _called(operator: Mapping[str, Any]) -> str:
     return f"{operator['id']} ({known})"
 
 
-def plan_changes(savepoint: Savepoint, changes: Changes, others: Mapping[str, Savepoint]) -> Plan:
+def plan_changes(
+    savepoint: Savepoint, changes: Changes, others: Mapping[str, Savepoint]
+) -> RewritePlan:
     """Decide what becomes of each query; nothing is read but the savepoints' records.
 
     Args:
@@ -195,7 +197,9 @@ def plan_changes(savepoint: Savepoint, changes: Changes, others: Mapping[str, Sa
             would be what it is already; the message lists what there is.
     """
     planner = _Planner(savepoint, changes, others)
-    return Plan(savepoint.url, tuple(planner.plan(name) for name in savepoint.record.queries))
+    return RewritePlan(
+        savepoint.url, tuple(planner.plan(name) for name in savepoint.record.queries)
+    )
 
 
 class _Planner:

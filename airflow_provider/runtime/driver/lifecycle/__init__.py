@@ -40,7 +40,7 @@ from airflow_provider.runtime.driver.lifecycle.events import (
     TakeSavepoint,
 )
 from airflow_provider.runtime.driver.lifecycle.machine import Lifecycle
-from airflow_provider.runtime.queries.start_mode import Run
+from airflow_provider.runtime.queries.start_mode import StartMode
 
 __all__ = [
     "AtEnd",
@@ -68,9 +68,9 @@ __all__ = [
     "QueryPhase",
     "RestartDue",
     "RestartQuery",
-    "Run",
     "SavepointFailed",
     "SavepointTaken",
+    "StartMode",
     "StartQuery",
     "Started",
     "Stop",

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
     from airflow_provider.runtime.checkpoint.drain_step import DrainStep
     from airflow_provider.runtime.errors import Failure
-    from airflow_provider.runtime.queries.start_mode import Run
+    from airflow_provider.runtime.queries.start_mode import StartMode
 
 
 class JobPhase(str, enum.Enum):
@@ -200,7 +200,7 @@ class StartQuery:
     """Start the query."""
 
     query: str
-    how: Run
+    how: StartMode
 
 
 @dataclasses.dataclass(frozen=True)
@@ -211,7 +211,7 @@ class RestartQuery:
     """
 
     query: str
-    how: Run
+    how: StartMode
 
 
 @dataclasses.dataclass(frozen=True)

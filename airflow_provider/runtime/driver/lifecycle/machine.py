@@ -66,7 +66,7 @@ from airflow_provider.runtime.driver.lifecycle.events import (
     TakeSavepoint,
 )
 from airflow_provider.runtime.errors import IllegalTransitionError
-from airflow_provider.runtime.queries.start_mode import Run
+from airflow_provider.runtime.queries.start_mode import StartMode
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
@@ -129,7 +129,7 @@ class Lifecycle:
     continuous: bool = False
     bounded: Collection[str] = ()
     mixed: Collection[str] = ()
-    hows: Mapping[str, Run] = dataclasses.field(default_factory=dict)
+    hows: Mapping[str, StartMode] = dataclasses.field(default_factory=dict)
     restarting: frozenset[str] = frozenset()
     phase: JobPhase = JobPhase.OPENED
     stop: Stop | None = None
@@ -214,12 +214,12 @@ class Lifecycle:
             return self._with({query: QueryPhase.WAITING}), ()
         if self.stop is not None:
             return self._end_of_data(query)
-        return self._read(query, Run.AVAILABLE if query in self.bounded else Run.INPUT)
+        return self._read(query, StartMode.AVAILABLE if query in self.bounded else StartMode.INPUT)
 
-    def _read(self, query: str, how: Run) -> tuple[Lifecycle, Told]:
+    def _read(self, query: str, how: StartMode) -> tuple[Lifecycle, Told]:
         phase = QueryPhase.READING
         if query in self.mixed:
-            phase, how = QueryPhase.CATCHING_UP, Run.AVAILABLE
+            phase, how = QueryPhase.CATCHING_UP, StartMode.AVAILABLE
         life = dataclasses.replace(self._with({query: phase}), hows={**self.hows, query: how})
         return life, (StartQuery(query, how),)
 
@@ -244,7 +244,7 @@ class Lifecycle:
         if not self.continuous and self.ending is AtEnd.DRAIN:
             life, told = life._end_of_data(query)
         else:
-            life, told = life._read(query, Run.INPUT)
+            life, told = life._read(query, StartMode.INPUT)
         return life, (EndSources(query), *told)
 
     def _end_of_data(self, query: str) -> tuple[Lifecycle, Told]:
@@ -262,7 +262,7 @@ class Lifecycle:
             return self._with({query: QueryPhase.DRAINED}), ()
         plan = (PlanDrain(query),) if step is DrainStep.PLAN else ()
         draining = self._with({query: QueryPhase.DRAINING})
-        return draining, (*plan, StartQuery(query, Run.ONE_BATCH))
+        return draining, (*plan, StartQuery(query, StartMode.ONE_BATCH))
 
     # --- what follows when a query has changed ---------------------------------------------------
 
@@ -288,7 +288,7 @@ class Lifecycle:
         life = self
         for name, phase in self.queries.items():
             if phase is QueryPhase.WAITING and self._has_all_input(name):
-                life, more = life._read(name, Run.AVAILABLE)
+                life, more = life._read(name, StartMode.AVAILABLE)
                 published = tuple(PublishEpochs(up) for up in sorted(self.upstream[name]))
                 told += (*published, *more)
         return life, told

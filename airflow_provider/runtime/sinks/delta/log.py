@@ -268,7 +268,7 @@ def removal(
     )
 
 
-def facts_of(epoch: EpochId) -> dict[str, Any]:
+def commit_info(epoch: EpochId) -> dict[str, Any]:
     """Return what the table's history tells people of an epoch."""
     return {
         "sparkStream": {

@@ -24,14 +24,14 @@ from airflow_provider.runtime.errors import (
     TakeBackError,
 )
 from airflow_provider.runtime.failures.classify import refusal_of
-from airflow_provider.runtime.retry import Pauses
+from airflow_provider.runtime.retry import Backoff
 from airflow_provider.runtime.sinks.delta.add_file import DataFile, has_rows, read_data_file
 from airflow_provider.runtime.sinks.delta.log import (
     Change,
     DeltaLog,
     active_paths,
+    commit_info,
     epochs_after,
-    facts_of,
     files_of,
     folder_of,
     has_files_of,
@@ -237,7 +237,7 @@ class DeltaSink:
             except ConfigError as error:  # it was made or changed after check()
                 raise SinkError(str(error)) from error
             read[:] = read or self._read_staged(committable)
-            change = Change({epoch.query_id: epoch.epoch}, facts_of(epoch), added=read)
+            change = Change({epoch.query_id: epoch.epoch}, commit_info(epoch), added=read)
             fence.check()
             failpoints.hit("delta.committing")
             self._log.write(table, change)
@@ -300,7 +300,7 @@ class DeltaSink:
         Also when it is not known whether its version was put: either the next look finds it, or the
         next attempt and the one on its way are for the same version, of which one fails.
         """
-        pauses = Pauses(self._clock, first_s=_FIRST_WAIT_S, longest_s=_LONGEST_WAIT_S)
+        pauses = Backoff(self._clock, first_s=_FIRST_WAIT_S, longest_s=_LONGEST_WAIT_S)
         failures = 0
         while True:
             try:

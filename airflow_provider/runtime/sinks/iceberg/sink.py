@@ -22,7 +22,7 @@ from airflow_provider.runtime.errors import (
     TakeBackError,
 )
 from airflow_provider.runtime.failures.classify import refusal_of
-from airflow_provider.runtime.retry import Pauses
+from airflow_provider.runtime.retry import Backoff
 from airflow_provider.runtime.sinks.iceberg.ledger import Ledger, facts_of_epoch, published_token
 from airflow_provider.runtime.sinks.iceberg.schema import (
     as_staged,
@@ -304,7 +304,7 @@ class IcebergSink:
             iceberg_errors.CommitStateUnknownException,
             iceberg_errors.WaitingForLockException,
         )
-        pauses = Pauses(self._clock, first_s=_FIRST_WAIT_S, longest_s=_LONGEST_WAIT_S)
+        pauses = Backoff(self._clock, first_s=_FIRST_WAIT_S, longest_s=_LONGEST_WAIT_S)
         with self._errors():
             while True:
                 try:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from airflow_provider.runtime.sinks.postgres.bookkeeping import Bookkeeping
     from airflow_provider.runtime.sinks.postgres.columns import TargetColumn
     from airflow_provider.runtime.sinks.postgres.publish import Destination
-    from airflow_provider.runtime.sinks.postgres.table import Existing
+    from airflow_provider.runtime.sinks.postgres.table import TableInfo
 
 _OLDEST: Final = 120000  # generated columns, and floating point that can be read back
 _NEEDED: Final = {
@@ -77,7 +77,7 @@ def _check_can_make(connection: Connection[Any], destination: Destination) -> No
 
 
 def _check_may_write(
-    connection: Connection[Any], destination: Destination, table: Existing
+    connection: Connection[Any], destination: Destination, table: TableInfo
 ) -> None:
     for privilege in _NEEDED[destination.mode]:
         question = "SELECT has_table_privilege(%s::oid, %s)"

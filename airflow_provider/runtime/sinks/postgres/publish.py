@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from psycopg import Connection
     from psycopg.sql import Composable, Composed
 
-    from airflow_provider.runtime.sinks.postgres.table import Existing, TableName
+    from airflow_provider.runtime.sinks.postgres.table import TableInfo, TableName
     from airflow_provider.runtime.sinks.protocol import Committable, Fence
 
 
@@ -122,7 +122,7 @@ def _insert(
 
 def _look_or_make(
     connection: Connection[Any], destination: Destination, columns: Sequence[TargetColumn]
-) -> Existing:
+) -> TableInfo:
     table = destination.table.look(connection)
     if table is None:
         if unknown := [column for column in columns if not is_own_type(column.type)]:
@@ -141,7 +141,7 @@ def _look_or_make(
     return table
 
 
-def _has_epoch_column(destination: Destination, table: Existing) -> bool:
+def _has_epoch_column(destination: Destination, table: TableInfo) -> bool:
     column = destination.epoch_column
     return column is not None and table.column(column) is not None
 
@@ -177,7 +177,7 @@ def lock_against_writers(connection: Connection[Any], table: TableName) -> None:
 def _statement(
     books: Bookkeeping,
     destination: Destination,
-    table: Existing,
+    table: TableInfo,
     columns: Sequence[TargetColumn],
     staged_id: int,
 ) -> Composed:

@@ -21,7 +21,7 @@ _TABLE_KINDS: Final = ("r", "p")  # ordinary and partitioned
 
 
 @dataclasses.dataclass(frozen=True)
-class Existing:
+class TableInfo:
     """A table of the database.
 
     Attributes:
@@ -72,7 +72,7 @@ class TableName:
 
         return sql.Identifier(*self.parts)
 
-    def look(self, connection: Connection[Any]) -> Existing | None:
+    def look(self, connection: Connection[Any]) -> TableInfo | None:
         """Return what the table is like; None when there is none.
 
         Raises:
@@ -96,7 +96,7 @@ class TableName:
             " ORDER BY a.attnum",
             (oid,),
         ).fetchall()
-        return Existing(
+        return TableInfo(
             oid=oid,
             columns=tuple(TargetColumn(name, kind) for name, kind, _, _ in rows),
             required=frozenset(name for name, _, is_required, _ in rows if is_required),
@@ -138,7 +138,7 @@ def definition(column: TargetColumn) -> Any:
 
 
 def check_fits(
-    table: Existing,
+    table: TableInfo,
     wanted: Sequence[TargetColumn],
     *,
     keys: Sequence[str],

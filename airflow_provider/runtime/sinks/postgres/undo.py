@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from psycopg.sql import Composed
 
     from airflow_provider.runtime.sinks.postgres.bookkeeping import Bookkeeping, Epoch
-    from airflow_provider.runtime.sinks.postgres.table import Existing
+    from airflow_provider.runtime.sinks.postgres.table import TableInfo
     from airflow_provider.runtime.sinks.protocol import Committable, Fence
 
 
@@ -29,7 +29,7 @@ def plan_take_back(
     books: Bookkeeping,
     destination: Destination,
     committables: Sequence[Committable],
-) -> tuple[Existing | None, list[Epoch]]:
+) -> tuple[TableInfo | None, list[Epoch]]:
     """Return the table, and the published epochs to take out of it, newest first.
 
     Raises:
@@ -48,7 +48,7 @@ def plan_take_back(
     return table, sorted(epochs, key=lambda epoch: epoch.id, reverse=True)
 
 
-def _check_can_undo(destination: Destination, table: Existing, epoch: Epoch) -> None:
+def _check_can_undo(destination: Destination, table: TableInfo, epoch: Epoch) -> None:
     name = destination.table.text
     if epoch.mode == "upsert":
         if not epoch.has_undo:
@@ -108,7 +108,7 @@ def _remove(
     connection: Connection[Any],
     books: Bookkeeping,
     destination: Destination,
-    table: Existing,
+    table: TableInfo,
     epochs: Sequence[Epoch],
 ) -> None:
     from psycopg import sql
@@ -128,7 +128,7 @@ def _restore(
     connection: Connection[Any],
     books: Bookkeeping,
     destination: Destination,
-    table: Existing,
+    table: TableInfo,
     epoch: Epoch,
 ) -> None:
     """Give the rows that an epoch changed, and nobody since, what they were before."""
@@ -155,7 +155,7 @@ def _restore(
 def _restoring(
     books: Bookkeeping,
     destination: Destination,
-    table: Existing,
+    table: TableInfo,
     keys: Sequence[str],
     kept: Sequence[str],
 ) -> list[Composed]:
