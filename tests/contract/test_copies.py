@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 from adlfs import AzureBlobFileSystem
 
+from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.storage import buckets as buckets_module
 from airflow_provider.runtime.storage.buckets import AzureBucket, Bucket, S3Bucket
 from airflow_provider.runtime.storage.copy_files import Copied, copy_files
@@ -219,13 +220,6 @@ class TestS3Copies(CopyContract):
     def server(self, s3: StoreServer) -> StoreServer:
         return s3
 
-    @pytest.fixture
-    def parts(self, monkeypatch) -> int:
-        """Take what does not fit into one copy for what does not fit into 5 GiB."""
-        monkeypatch.setattr(S3Bucket, "copied_at_once_bytes", 50_000)
-        monkeypatch.setattr(S3Bucket, "copied_part_bytes", 50_000)
-        return 3
-
     def test_a_small_object_is_one_request(self, source, target, server: StoreServer):
         """
         An object is copied by one request, without a look at it first.
@@ -237,36 +231,48 @@ class TestS3Copies(CopyContract):
 
         assert ["GET", "PUT", "GET"] == [request["method"] for request in server.requests()]
 
-    @pytest.mark.slow
-    def test_a_large_object_is_copied_in_parts(self, source, target, server, parts):
+    def test_more_than_5_gib_is_refused(self, source, target, server: StoreServer):
         """
-        What is too large for one CopyObject is copied part by part, by the store.
+        What is too large for one CopyObject is named, with its size, before anything is copied.
         """
         names = filled(source)
         server.requests()
 
-        copy_files(source.url, target.url, names)
-        asked = server.requests()
+        with pytest.raises(ConfigError, match="has 5368709121 bytes") as raised:
+            copy_files(source.url, target.url, [*names, ("state/0/1/9.snapshot", 5 * 2**30 + 1)])
 
-        assert contents(source) == contents(target)
-        numbers = [request["query"].get("partNumber") for request in asked if is_copy(request)]
-        assert parts == len([number for number in numbers if number])
-        assert sum(request["sent_bytes"] for request in asked) < 1000  # the list of the parts
+        assert str(raised.value).startswith(f"{source.url}/state/0/1/9.snapshot: ")
+        assert all(map(is_listing, server.requests()))
 
-    def test_a_part_that_fails_leaves_nothing(self, source, target, server, parts):
+    def test_5_gib_are_asked_for(self, source, target, server: StoreServer):
         """
-        When a part cannot be copied, those that were are removed, and no object is there.
+        The largest object that S3 copies by one request is not refused here.
         """
-        filled(source)
-        server.disturb("denied", methods="PUT", times=1)
+        source.put("state/0/1/9.snapshot", b"in truth it is small")
+        server.requests()
 
-        with pytest.raises(PermissionError, match="may not copy here"):
-            copy_files(source.url, target.url, [("state/0/1/large.zip", LARGE)])
+        with pytest.raises(WrongSizeError, match="instead of 5368709120 bytes"):
+            copy_files(source.url, target.url, [("state/0/1/9.snapshot", 5 * 2**30)])
 
-        asked = server.requests()
-        assert "DELETE" == asked[-1]["method"]
-        assert "uploadId" in asked[-1]["query"]
+        assert 1 == sum(map(is_copy, server.requests()))
+
+    @pytest.mark.slow
+    def test_the_way_out_for_large_files(self, source, target, gcs, tmp_path, monkeypatch):
+        """
+        What the store does not copy itself arrives by way of a folder, and in another store.
+        """
+        monkeypatch.setattr(S3Bucket, "largest_copy_bytes", LARGE - 1)
+        names = filled(source)
+        other = open_storage(f"{gcs.url}/{uuid.uuid4().hex}")
+
+        with pytest.raises(ConfigError, match="by way of a local folder or another store"):
+            copy_files(source.url, target.url, names)
         assert {} == contents(target)
+        copy_files(source.url, str(tmp_path), names)
+        copy_files(str(tmp_path), target.url, names)
+        copy_files(source.url, other.url, names)
+
+        assert contents(source) == contents(target) == contents(other)
 
     @pytest.mark.slow
     def test_from_bucket_to_bucket(self, source, server: StoreServer):
@@ -322,7 +328,7 @@ class TestAzureCopies(CopyContract):
     @pytest.fixture
     def copy_large(self, source, target):
         filled(source)
-        return partial(target.copy_from, source, self.large, size_bytes=LARGE)
+        return partial(target.copy_from, source, self.large)
 
     @pytest.mark.slow
     def test_a_copy_that_takes_time_is_waited_for(self, source, target, server: StoreServer):

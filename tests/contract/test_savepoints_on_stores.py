@@ -22,6 +22,7 @@ from airflow_provider.runtime.savepoints.retention import (
 from airflow_provider.runtime.savepoints.source import checkpoint_source
 from airflow_provider.runtime.savepoints.take import take_savepoint
 from airflow_provider.runtime.savepoints.verify import verify_savepoint
+from airflow_provider.runtime.storage.buckets import S3Bucket
 from airflow_provider.runtime.storage.copy_files import copy_files
 from airflow_provider.runtime.storage.file_tree import files_under
 from airflow_provider.runtime.storage.open import open_storage
@@ -205,6 +206,26 @@ def test_moved_from_a_disk_to_a_store_and_back(place, tmp_path):
 
     restored = JobDirectory(open_storage(str(tmp_path / "job"))).checkpoint("query")
     assert 1 == CheckpointLogs(restored).position().last_commit
+    assert b"x" * BIG == restored.read("other/large")
+
+
+def test_a_file_too_large_for_s3_goes_by_way_of_a_folder(s3, tmp_path, monkeypatch):
+    """
+    A savepoint inside S3 is refused for a file that S3 does not copy, and leaves nothing; one in a
+    folder is taken, and restored to S3.
+    """
+    monkeypatch.setattr(S3Bucket, "largest_copy_bytes", BIG - 1)
+    place = open_storage(f"{s3.url}/{uuid.uuid4().hex}")
+    checkpoint = place.at("checkpoint")
+    write(checkpoint, 0, 1)
+
+    with pytest.raises(ConfigError, match="/other/large: has 100000 bytes, and the store itself"):
+        take(checkpoint, f"{place.url}/savepoint")
+    assert ["checkpoint"] == place.list("")
+    taken = take(checkpoint, str(tmp_path / "savepoint"))
+    restore_job(f"{place.url}/job", taken.url, clock=FakeClock())
+
+    restored = JobDirectory(place.at("job")).checkpoint("query")
     assert b"x" * BIG == restored.read("other/large")
 
 

@@ -19,12 +19,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 from fsspec.asyn import sync
 from fsspec.callbacks import Callback
 
-from airflow_provider.runtime.storage.store_copies import (
-    copy_blob,
-    copy_in_parts,
-    part_bytes,
-    pieces_of,
-)
+from airflow_provider.runtime.storage.store_copies import copy_blob
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -33,6 +28,7 @@ if TYPE_CHECKING:
 
 _DELETES_AT_ONCE = 32  # requests in flight; more only earns "slow down" from the store
 _S3_DELETE_LIMIT = 1000  # objects that one DeleteObjects may name
+_S3_PART_LIMIT = 10_000  # parts in which one object may be sent
 _MIB = 2**20
 _SENT_AT_ONCE_BYTES = 8 * _MIB  # held in memory for each file on its way
 
@@ -58,7 +54,11 @@ class Bucket:
 
     Attributes:
         heeds_conditions: whether the store was seen to refuse a write for its condition.
+        largest_copy_bytes: the largest object that the store copies by one request; None when it
+            copies all that it holds.
     """
+
+    largest_copy_bytes: int | None = None
 
     def __init__(self, name: str, connect: Callable[[], Any]) -> None:
         self.name = name
@@ -95,16 +95,13 @@ class Bucket:
         """Return what is equal for buckets between which the store itself copies."""
         return type(self).__name__
 
-    def copy_from(
-        self, source: Bucket, source_key: str, key: str, *, size_bytes: int, go_on: GoOn
-    ) -> None:
+    def copy_from(self, source: Bucket, source_key: str, key: str, *, go_on: GoOn) -> None:
         """Have the store copy an object of a bucket of the same store; it appears whole.
 
         Args:
             source: where it is.
             source_key: its key there.
             key: its key here; what is there is replaced.
-            size_bytes: its size.
             go_on: raises to end it in the middle.
         """
         raise NotImplementedError
@@ -173,16 +170,9 @@ def _watched(go_on: GoOn) -> Callback:
 
 
 class S3Bucket(Bucket):
-    """A bucket of Amazon S3 or of a store that speaks its protocol.
+    """A bucket of Amazon S3 or of a store that speaks its protocol."""
 
-    Attributes:
-        copied_at_once_bytes: the largest object that one CopyObject copies.
-        copied_part_bytes: what is copied by one request of a larger one, if that makes no more
-            parts than it may have.
-    """
-
-    copied_at_once_bytes = 5 * 2**30
-    copied_part_bytes = 256 * _MIB
+    largest_copy_bytes = 5 * 2**30
 
     def read(self, key: str) -> bytes:
         """Return the object's bytes, of one version; one request."""
@@ -219,28 +209,17 @@ class S3Bucket(Bucket):
                 kind = PermissionError if refused.get("Code") == "AccessDenied" else OSError
                 raise kind(msg)
 
-    def copy_from(
-        self, source: Bucket, source_key: str, key: str, *, size_bytes: int, go_on: GoOn
-    ) -> None:
-        """Copy with one CopyObject, or in parts what is too large for that."""
+    def copy_from(self, source: Bucket, source_key: str, key: str, *, go_on: GoOn) -> None:
+        """Copy with CopyObject."""
+        go_on()
         origin = {"Bucket": source.name, "Key": source_key}
-        if size_bytes > self.copied_at_once_bytes:
-            step = part_bytes(size_bytes, self.copied_part_bytes)
-            copy_in_parts(
-                self.filesystem.call_s3,
-                origin,
-                {"Bucket": self.name, "Key": key},
-                pieces_of(size_bytes, step),
-                go_on=go_on,
-            )
-        else:
-            self.filesystem.call_s3("copy_object", Bucket=self.name, Key=key, CopySource=origin)
+        self.filesystem.call_s3("copy_object", Bucket=self.name, Key=key, CopySource=origin)
 
     def _send_in_parts(self, path: str, key: str, size_bytes: int, go_on: GoOn) -> None:
         self.filesystem.put_file(
             path,
             self._path(key),
-            chunksize=part_bytes(size_bytes, _SENT_AT_ONCE_BYTES),
+            chunksize=max(_SENT_AT_ONCE_BYTES, -(-size_bytes // _S3_PART_LIMIT)),
             max_concurrency=1,
             callback=_watched(go_on),
         )
@@ -268,15 +247,7 @@ class GcsBucket(Bucket):
             if options["pageToken"] is None:
                 return
 
-    def copy_from(
-        self,
-        source: Bucket,
-        source_key: str,
-        key: str,
-        *,
-        size_bytes: int,
-        go_on: GoOn,
-    ) -> None:
+    def copy_from(self, source: Bucket, source_key: str, key: str, *, go_on: GoOn) -> None:
         """Copy with ``objects.rewrite``, which a large object needs several times."""
         go_on()
         self.filesystem.cp_file(source._path(source_key), self._path(key))
@@ -319,9 +290,7 @@ class AzureBucket(Bucket):
 
         yield from sync(filesystem.loop, ask)
 
-    def copy_from(
-        self, source: Bucket, source_key: str, key: str, *, size_bytes: int, go_on: GoOn
-    ) -> None:
+    def copy_from(self, source: Bucket, source_key: str, key: str, *, go_on: GoOn) -> None:
         """Copy with Copy Blob, and wait for it: within an account it is mostly done at once.
 
         Until it is done there is an empty blob.

@@ -72,8 +72,8 @@ def copy_files(source_url: str, target_url: str, names: Iterable[tuple[str, int]
         names: paths relative to both, with ``/``, and the bytes that each file has.
 
     Raises:
-        ConfigError: a folder is on a filesystem of another kind, or a name leads out of it;
-            nothing was written.
+        ConfigError: a folder is on a filesystem of another kind, a name leads out of it, or a file
+            is larger than the store itself copies; nothing was written.
         FileNotFoundError: a source is gone, such as one that Spark has cleaned up meanwhile.
         WrongSizeError: a source or target has another size than was said.
         OSError: a source is a symbolic link or lies behind one, or is no file.
@@ -124,6 +124,7 @@ def _to_store(
     if isinstance(source, Path):
         bring, at_once = partial(_send, source, target), _STREAMS_AT_ONCE
     elif target.is_beside(source):
+        _refuse_large(source, missing, target.largest_copy_bytes)
         bring, at_once = partial(_copy_beside, source, target), _REQUESTS_AT_ONCE
     else:
         bring, at_once = partial(_pass_on, source, target), _STREAMS_AT_ONCE
@@ -177,8 +178,7 @@ def _send(source: Path, target: ObjectStorage, file: _File, go_on: GoOn) -> None
 
 
 def _copy_beside(source: ObjectStorage, target: ObjectStorage, file: _File, go_on: GoOn) -> None:
-    name, size = file
-    target.copy_from(source, name, size_bytes=size, go_on=go_on)
+    target.copy_from(source, file[0], go_on=go_on)
 
 
 def _pass_on(source: ObjectStorage, target: ObjectStorage, file: _File, go_on: GoOn) -> None:
@@ -218,6 +218,21 @@ def _place(url: str) -> Path | ObjectStorage:
         )
         raise ConfigError(msg)
     return place
+
+
+def _refuse_large(
+    source: ObjectStorage, sizes: Mapping[str, int], largest_bytes: int | None
+) -> None:
+    """Refuse what the store itself does not copy, before anything is copied."""
+    for name, size in sizes.items():
+        if largest_bytes is not None and size > largest_bytes:
+            msg = (
+                f"{source.url}/{name}: has {size} bytes, and the store itself copies no more than "
+                f"{largest_bytes}; copy by way of a local folder or another store (a savepoint "
+                "taken there, or moved there and restored), or let the job begin with smaller "
+                "files: state in RocksDB, or more spark.sql.shuffle.partitions"
+            )
+            raise ConfigError(msg)
 
 
 def _refuse_links(source: Path, names: Iterable[str]) -> None:

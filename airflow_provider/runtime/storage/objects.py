@@ -163,7 +163,12 @@ class ObjectStorage:
         """Tell whether the store itself copies from *other* to here."""
         return self._bucket.store == other._bucket.store
 
-    def copy_from(self, source: ObjectStorage, path: str, *, size_bytes: int, go_on: GoOn) -> None:
+    @property
+    def largest_copy_bytes(self) -> int | None:
+        """Return the size of the largest object that :meth:`copy_from` takes; None: of any."""
+        return self._bucket.largest_copy_bytes
+
+    def copy_from(self, source: ObjectStorage, path: str, *, go_on: GoOn) -> None:
         """Have the store copy an object of the same path; no byte of it comes here.
 
         Raises:
@@ -173,13 +178,7 @@ class ObjectStorage:
         Idempotent: by path.
         """
         with explained(source._where(path), "copy"):
-            self._bucket.copy_from(
-                source._bucket,
-                source._key(path),
-                self._key(path),
-                size_bytes=size_bytes,
-                go_on=go_on,
-            )
+            self._bucket.copy_from(source._bucket, source._key(path), self._key(path), go_on=go_on)
 
     def fetch(self, path: str, file: str, *, go_on: GoOn) -> None:
         """Write the object's bytes to a local file, which is the caller's to flush and to name.
