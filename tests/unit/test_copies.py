@@ -23,7 +23,7 @@ SEVERAL = ("1.delta", "state/0/1/2.delta", "state/0/1/_metadata/schema", "offset
 # Dies by itself in the middle: `what` is a function of os that works `times` times.
 DYING_PROCESS = """
 import errno, os, sys
-from airflow_provider.runtime.storage import folders
+from airflow_provider.runtime.storage import local_copy
 from airflow_provider.runtime.storage.copy_files import copy_files
 from airflow_provider.runtime.storage.file_tree import files_under
 
@@ -43,7 +43,7 @@ def work_or_die(*args):
 real = getattr(os, what)
 if what != "link":
     os.link = refuse
-    folders._STEP_BYTES = folders._KERNEL_STEP_BYTES = 1
+    local_copy._STEP_BYTES = local_copy._KERNEL_STEP_BYTES = 1
 setattr(os, what, work_or_die)
 copy_files(source, target, files_under(source))
 """
