@@ -1,4 +1,4 @@
-"""Removing savepoints in a store without links, where newer ones share the files of older ones."""
+"""Savepoints in a store without links, where newer ones share the files of older ones."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from airflow_provider.runtime.checkpoint.inventory import NeededFile
 from airflow_provider.runtime.clock import to_iso
 from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.host import ProcessIdentity
@@ -27,7 +28,8 @@ from airflow_provider.runtime.savepoints.record import (
     SavedFile,
     SavepointRecord,
 )
-from airflow_provider.runtime.savepoints.retention import collect_garbage, dispose
+from airflow_provider.runtime.savepoints.retention import collect_garbage, dispose, held_beside
+from airflow_provider.runtime.storage.file_tree import FileFacts
 from airflow_provider.runtime.storage.open import open_storage
 from tests.unit.support import FakeClock
 
@@ -168,3 +170,48 @@ def test_the_name_of_a_savepoint_is_not_given_again_while_its_files_are_shared(r
     with pytest.raises(ConfigError, match="s1: a savepoint of this name was disposed of"):
         check_claimable(root.at("s1"), root.list("s1"))
     assert b"xxx" == root.read(SHARED)
+
+
+# --- what a new savepoint need not copy ---------------------------------------------------------
+
+
+def named_by_the_next(root: Storage, clock: FakeClock, *, tag: str | None = "t1") -> SavedFile:
+    """Return how a savepoint that is taken now, s9, would name the shared file."""
+    claim(root.at("s9"), TAKE, clock)
+    held = held_beside(root.at("s9"), clock)
+    (named,) = held.where("id", [NeededFile("shared", 3)], {"shared": FileFacts(3, tag)})
+    return named
+
+
+def make_two_tagged(root: Storage, clock: FakeClock) -> None:
+    make(root, "s1", clock, SavedFile("shared", 3, "t1"))
+    make(root, "s2", clock, SavedFile("shared", 3, "t1", "s1"))
+
+
+def test_a_shared_file_is_named_where_its_bytes_lie(root, clock):
+    """
+    The holder is the folder that has the file, and not a savepoint that only names it.
+    """
+    make_two_tagged(root, clock)
+
+    assert SavedFile("shared", 3, "t1", "s1") == named_by_the_next(root, clock)
+
+
+@pytest.mark.parametrize("tag", ["t2", None])
+def test_a_file_that_was_replaced_since_is_copied(root, clock, tag):
+    """
+    A file of the same name and size is another one when the store's tag differs, or says nothing.
+    """
+    make_two_tagged(root, clock)
+
+    assert SavedFile("shared", 3, tag) == named_by_the_next(root, clock, tag=tag)
+
+
+def test_nothing_is_shared_while_garbage_beside_it_is_removed(root, clock):
+    """
+    What is being removed may be what a new savepoint would name, so the new one copies all.
+    """
+    make_two_tagged(root, clock)
+    claim(root.at("s0"), REMOVE, clock)
+
+    assert SavedFile("shared", 3, "t1") == named_by_the_next(root, clock)
