@@ -290,13 +290,13 @@ class SparkStreamingHook(BaseHook):
             return False
         watcher = self.watcher(job_dir, run_id, bootstrap=bootstrap)
         view = watcher.look()
-        verdict = watcher.decide(view).verdict
-        driver_id = driver_at_work(view, verdict)
-        if driver_id is None and verdict is RunState.STARTING and view.submission is not None:
+        run_state = watcher.decide(view).run_state
+        driver_id = driver_at_work(view, run_state)
+        if driver_id is None and run_state is RunState.STARTING and view.submission is not None:
             driver_id = view.submission.driver_id  # what looks after it is about to come up
         if driver_id is None:
             return False
-        is_saved = policy == "stop" and bootstrap is None and verdict is RunState.RUNNING
+        is_saved = policy == "stop" and bootstrap is None and run_state is RunState.RUNNING
         if is_saved and view.lease is not None:
             put_request(
                 storage,

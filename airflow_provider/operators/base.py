@@ -194,7 +194,7 @@ class DriverOperator(SlicedOperator):
         """Continue when the trigger has fired; the job directory, asked again, is the truth."""
         run_id = self._current(context)
         try:
-            shown = self._patiently(lambda: self._shown(self._watcher(run_id), context))
+            shown = self._retrying(lambda: self._shown(self._watcher(run_id), context))
             if shown is None:
                 shown = self._conclude(run_id, event or {}, context)
             # None: the driver that was in the way has ended, or the one to hand over is another
@@ -270,8 +270,8 @@ class DriverOperator(SlicedOperator):
         run_id = self._decide(context)
         hook = self._hook()
         watcher = self._watcher(run_id)
-        view, judgement = self._patiently(watcher.settle)
-        decision = self._decision(watcher, view, judgement)
+        view, assessment = self._retrying(watcher.settle)
+        decision = self._decision(watcher, view, assessment)
         if decision.action is Action.FINISH:
             self._check_ended(run_id, context)
             self.log.info("Run %s has what it is for; nothing is left to do", run_id)
@@ -299,12 +299,12 @@ class DriverOperator(SlicedOperator):
         shown = self._wait(run_id, waited, generation, context)
         return shown if shown is not None else self._reconcile(context)
 
-    def _decision(self, watcher: RunWatcher, view: View, judgement: Assessment) -> Decision:
-        driver_id = driver_at_work(view, judgement.verdict)
+    def _decision(self, watcher: RunWatcher, view: View, assessment: Assessment) -> Decision:
+        driver_id = driver_at_work(view, assessment.run_state)
         leaving = driver_id is not None and is_leaving(watcher.requests, driver_id)
         return reconcile(
             view,
-            judgement,
+            assessment,
             on_existing=self.on_existing,
             replays=self._replays,
             is_leaving=leaving,
@@ -322,10 +322,10 @@ class DriverOperator(SlicedOperator):
             driver_id, view.submission.log if view.submission is not None else None
         )
 
-    def _patiently(self, look: Callable[[], T]) -> T:
+    def _retrying(self, look: Callable[[], T]) -> T:
         """Look at the job directory, also if the storage is away for a moment."""
-        patience = RetryBudget(SystemClock(), WORKER_TIMEOUT_S)
-        return patience.insist(look, every_s=self.poll_interval)
+        retry_budget = RetryBudget(SystemClock(), WORKER_TIMEOUT_S)
+        return retry_budget.retry(look, every_s=self.poll_interval)
 
     def _wait(
         self, run_id: str, waited: AwaitedDriver, generation: int, context: Context
@@ -354,20 +354,20 @@ class DriverOperator(SlicedOperator):
         self, watcher: RunWatcher, waited: AwaitedDriver, generation: int, context: Context
     ) -> dict[str, Any] | None:
         clock = SystemClock()
-        patience = RetryBudget(clock)
+        retry_budget = RetryBudget(clock)
         follower = self._follow(watcher.run_id, waited)
         while True:
-            judgement = patience.insist(watcher.judge, every_s=self.poll_interval)
+            assessment = retry_budget.retry(watcher.assess, every_s=self.poll_interval)
             while lines := follower.new_lines():
                 for line in lines:
                     self.log.info("driver: %s", line)
             follower.keep()
-            shown = self._patiently(lambda: self._shown(watcher, context))
+            shown = self._retrying(lambda: self._shown(watcher, context))
             if shown is not None:
                 return shown
-            if not is_waiting(judgement.verdict, wait_for_foreign=self._waits_for_foreign()):
+            if not is_waiting(assessment.run_state, wait_for_foreign=self._waits_for_foreign()):
                 told = {"driver_id": waited.driver_id, "generation": generation}
-                event = {**dataclasses.asdict(judgement), **told}
+                event = {**dataclasses.asdict(assessment), **told}
                 return self._conclude(watcher.run_id, event, context)
             clock.sleep(self.poll_interval)
 
@@ -391,13 +391,13 @@ class DriverOperator(SlicedOperator):
         Raises:
             AirflowException: the driver has failed, or was ended because it did not get on.
         """
-        verdict = event.get("verdict")
+        run_state = event.get("verdict")
         if event.get("lost"):  # the next try need not wait for it again
             run = JobDirectory(open_storage(self.job_dir)).run(run_id)
             run.put_lost(str(event["lost"]), float(event.get("waited_s", 0.0)))
-        if verdict == RunState.DUE:
+        if run_state == RunState.DUE:
             return self._hand_over(run_id, context)
-        if verdict == RunState.UNHEALTHY:
+        if run_state == RunState.UNHEALTHY:
             self._end_unhealthy(run_id, int(event["generation"]))
         elif event.get("driver_id") is None:
             return None

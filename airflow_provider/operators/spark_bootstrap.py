@@ -152,14 +152,14 @@ class SparkBootstrapOperator(DriverOperator):
         return told
 
     def _bootstrap(self) -> Mapping[str, str]:
-        ask = self._ask()
-        return {"target": open_storage(ask.target).url, "digest": ask.digest}
+        spec = self._spec()
+        return {"target": open_storage(spec.target).url, "digest": spec.digest}
 
     def _check(self, hook: SparkStreamingHook, context: Context) -> None:
         super()._check(hook, context)
-        ask, directory = self._ask(), JobDirectory(open_storage(self.job_dir))
+        spec, directory = self._spec(), JobDirectory(open_storage(self.job_dir))
         check_not_begun(directory, SystemClock())
-        check_same(scratch_of(directory, ask.target), ask)
+        check_same(scratch_of(directory, spec.target), spec)
 
     def _submit(self, hook: SparkStreamingHook, run_id: str, context: Context) -> SubmissionRecord:
         secrets = SecretParams(self.secret_params)
@@ -184,7 +184,7 @@ class SparkBootstrapOperator(DriverOperator):
             arguments += ["--keep-position", name]
         return arguments + (["--interval", *map(str, self.interval)] if self.interval else [])
 
-    def _ask(self) -> BootstrapSpec:
+    def _spec(self) -> BootstrapSpec:
         """Return what the driver will be asked, as far as it decides what is made."""
         return BootstrapSpec(
             job_dir=self.job_dir,

@@ -92,7 +92,7 @@ class SparkStopOperator(SlicedOperator):
         here_s = min(timeout_s, parse_duration(self.defer_after, name="defer_after"))
         try:
             self._check_backfill(context)
-            call = self._ask(context)
+            call = self._put_request(context)
             if not self.deferrable or here_s == timeout_s:
                 answer = call.wait(SystemClock(), timeout_s)
             else:
@@ -128,7 +128,7 @@ class SparkStopOperator(SlicedOperator):
             raise kind(event["error"])
         return self._told(context, run_id, event["answer"])
 
-    def _ask(self, context: Context) -> StopCall:
+    def _put_request(self, context: Context) -> StopCall:
         ti = context["ti"]
         # A clear raises max_tries, a retry does not: see hooks/replays.py.
         asker = f"{ti.dag_id}-{ti.task_id}-{ti.run_id}-{ti.map_index}-{ti.max_tries}"

@@ -230,10 +230,10 @@ class SparkStreamingOperator(DriverOperator):
         return tell(final.to_dict(), self.outlets, context) if final is not None else None
 
     def _hand_over(self, run_id: str, context: Context) -> dict[str, Any] | None:
-        view, judgement = self._watcher(run_id).settle()
-        if judgement.verdict is RunState.FAILED:  # since it was found to be well
-            raise self._failed(context, dataclasses.asdict(judgement))
-        if judgement.verdict is not RunState.RUNNING or progress_of_driver(view) is None:
+        view, assessment = self._watcher(run_id).settle()
+        if assessment.run_state is RunState.FAILED:  # since it was found to be well
+            raise self._failed(context, dataclasses.asdict(assessment))
+        if assessment.run_state is not RunState.RUNNING or progress_of_driver(view) is None:
             return None  # stopped, or replaced by somebody
         document = describe_running(JobDirectory(open_storage(self.job_dir)), view).to_dict()
         # From here on no trigger of this task, told late of its end, can end the driver.
@@ -266,7 +266,7 @@ class SparkStreamingOperator(DriverOperator):
         super()._check(hook, context)
 
     def _check_ended(self, run_id: str, context: Context) -> None:
-        ask = RunSpec(
+        spec = RunSpec(
             job_dir=self.job_dir,
             entry=self.job,
             run_id=run_id,
@@ -279,7 +279,7 @@ class SparkStreamingOperator(DriverOperator):
             from_savepoint=self.from_savepoint or None,
         )
         stored = JobDirectory(open_storage(self.job_dir)).run(run_id).record()
-        check_same_as_ended(as_begun(ask, stored), stored)  # as the driver does
+        check_same_as_ended(as_begun(spec, stored), stored)  # as the driver does
 
     def _submit(self, hook: SparkStreamingHook, run_id: str, context: Context) -> SubmissionRecord:
         secrets = SecretParams(self.secret_params)

@@ -36,7 +36,7 @@ class RetryBudget:
         """Forget what was borne."""
         self._since = None
 
-    def bears(self, error: OSError) -> bool:
+    def should_retry(self, error: OSError) -> bool:
         """Tell whether to go on after one more failure."""
         now = self._clock.monotonic()
         if self._since is None:
@@ -45,7 +45,7 @@ class RetryBudget:
         log.warning("the storage cannot be reached, for %.0f s now: %s", lasted_s, error)
         return lasted_s < self._timeout_s
 
-    def insist(self, act: Callable[[], T], *, every_s: float) -> T:
+    def retry(self, act: Callable[[], T], *, every_s: float) -> T:
         """Return what *act* does in the end; it must be idempotent.
 
         Raises:
@@ -55,7 +55,7 @@ class RetryBudget:
             try:
                 result = act()
             except OSError as error:
-                if not self.bears(error):
+                if not self.should_retry(error):
                     raise
                 self._clock.sleep(every_s)
             else:

@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 _WAITING: Final = frozenset({RunState.RUNNING, RunState.STARTING})
 
 
-def is_waiting(verdict: RunState, *, wait_for_foreign: bool) -> bool:
+def is_waiting(run_state: RunState, *, wait_for_foreign: bool) -> bool:
     """Tell whether a task goes on waiting."""
-    return verdict in _WAITING or (wait_for_foreign and verdict is RunState.FOREIGN)
+    return run_state in _WAITING or (wait_for_foreign and run_state is RunState.FOREIGN)
 
 
 class PollResult(NamedTuple):
@@ -45,7 +45,7 @@ class Poll:
     def __init__(self, trigger: SparkStreamingTrigger) -> None:
         self._trigger = trigger
         self._watcher: RunWatcher | None = None  # made in the thread, too: it may load a library
-        self._patience = RetryBudget(SystemClock(), STORAGE_TIMEOUT_S)
+        self._retry_budget = RetryBudget(SystemClock(), STORAGE_TIMEOUT_S)
         self.follower = SparkStreamingHook().follow(
             trigger.job_dir,
             trigger.run_id,
@@ -57,21 +57,21 @@ class Poll:
     def __call__(self) -> PollResult | None:
         """Return what there is to tell; None for nothing."""
         try:
-            judgement = self._judge()
-            self._patience.succeeded()
+            assessment = self._assess()
+            self._retry_budget.succeeded()
         except SparkStreamError as error:
-            judgement = Assessment(RunState.FAILED, str(error), fatal=True)
+            assessment = Assessment(RunState.FAILED, str(error), fatal=True)
         except OSError as error:
-            if self._patience.bears(error):
+            if self._retry_budget.should_retry(error):
                 return None
             reason = f"{self._trigger.job_dir} cannot be read: {error}"
-            judgement = Assessment(RunState.FAILED, reason)
+            assessment = Assessment(RunState.FAILED, reason)
         lines = self.follower.new_lines()
-        if not is_waiting(judgement.verdict, wait_for_foreign=self._trigger.wait_for_foreign):
-            return PollResult(lines, judgement)
+        if not is_waiting(assessment.run_state, wait_for_foreign=self._trigger.wait_for_foreign):
+            return PollResult(lines, assessment)
         return PollResult(lines) if lines else None
 
-    def _judge(self) -> Assessment:
+    def _assess(self) -> Assessment:
         trigger = self._trigger
         if self._watcher is None:
             self._watcher = SparkStreamingHook().watcher(
@@ -81,6 +81,6 @@ class Poll:
                 bootstrap=trigger.bootstrap,
                 supervision=trigger.supervision,
             )
-        judgement = self._watcher.judge()
+        assessment = self._watcher.assess()
         trigger.take_over()  # only now, when it is known that what is read is the job directory
-        return judgement
+        return assessment

@@ -21,10 +21,10 @@ _KILL_TIMEOUT_S: Final = 25.0
 _background: set[asyncio.Task[bool]] = set()
 
 
-def _lost(judgement: Assessment) -> dict[str, Any]:
-    if judgement.lost is None:
+def _lost(assessment: Assessment) -> dict[str, Any]:
+    if assessment.lost is None:
         return {}
-    return {"lost": judgement.lost, "waited_s": judgement.waited_s}
+    return {"lost": assessment.lost, "waited_s": assessment.waited_s}
 
 
 class SparkStreamingTrigger(BaseTrigger):
@@ -107,17 +107,17 @@ class SparkStreamingTrigger(BaseTrigger):
         """Look until there is something to say; storage is read in threads."""
         clock = SystemClock()
         began = clock.monotonic()
-        judgement = await self._wait()
+        assessment = await self._wait()
         await hold_back(began, clock)
         yield TriggerEvent(  # type: ignore[no-untyped-call]  # as above
             {
-                "verdict": judgement.verdict.value,
-                "reason": judgement.reason,
-                "fatal": judgement.fatal,
-                "failure": judgement.failure,
+                "verdict": assessment.run_state.value,
+                "reason": assessment.reason,
+                "fatal": assessment.fatal,
+                "failure": assessment.failure,
                 "driver_id": self.driver_id,
                 "generation": self.generation,
-                **_lost(judgement),
+                **_lost(assessment),
             }
         )
 

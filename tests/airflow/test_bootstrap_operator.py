@@ -26,7 +26,7 @@ from airflow_provider.runtime.control.bootstrap_request import (
     BootstrapRecord,
     BootstrapSpec,
     BootstrapView,
-    judge_bootstrap,
+    assess_bootstrap,
 )
 from airflow_provider.runtime.control.observer import RunState
 from airflow_provider.runtime.errors import ConfigError
@@ -268,7 +268,7 @@ def test_a_driver_that_failed(job: Job) -> None:
 
     job.end("driver", 2, "spark-stream: error: history has no row for it")
     event = asyncio.run(trigger._wait())
-    assert (RunState.FAILED, True) == (event.verdict, event.fatal)
+    assert (RunState.FAILED, True) == (event.run_state, event.fatal)
     assert "history has no row for it" in event.reason
     with pytest.raises(AirflowFailException, match="history has no row"):
         operator.resume({"ti": TI}, vars(event) | {"driver_id": "driver"})
@@ -313,12 +313,12 @@ def view(**changed: Any) -> BootstrapView:
         ({"exit": an_exit(0)}, RunState.FAILED),
     ],
 )
-def test_how_a_bootstrap_stands(changed: dict[str, Any], verdict: RunState) -> None:
+def test_how_a_bootstrap_stands(changed: dict[str, Any], run_state: RunState) -> None:
     """
     Only the savepoint is its end. A driver that has read everything has no lease any more, and is
     at work as long as its process is.
     """
-    assert verdict is judge_bootstrap(view(**changed)).verdict
+    assert run_state is assess_bootstrap(view(**changed)).run_state
 
 
 def test_a_driver_at_its_end_whose_machine_is_gone(job: Job) -> None:
@@ -335,12 +335,12 @@ def test_a_driver_at_its_end_whose_machine_is_gone(job: Job) -> None:
     watcher = SparkStreamingHook(clock=clock).watcher(
         job.url, job.run_id, "driver", bootstrap=bootstrap
     )
-    verdicts = []
+    run_states = []
     for _ in range(3):
-        verdicts.append(watcher.judge().verdict)
+        run_states.append(watcher.assess().run_state)
         clock.now_s += 3000.0
 
-    assert [RunState.RUNNING, RunState.RUNNING, RunState.FAILED] == verdicts
+    assert [RunState.RUNNING, RunState.RUNNING, RunState.FAILED] == run_states
 
 
 class SteppedClock(SystemClock):

@@ -481,11 +481,11 @@ def test_a_program_that_cannot_be_started_is_a_usage_error(
 
     record = submit(hook_of(), job, entry)
     ended = wait_for("the exit is recorded", lambda: job.run.exit_of(record.driver_id), within=30)
-    judgement = hook_of().watcher(job.url, RUN).judge()
+    assessment = hook_of().watcher(job.url, RUN).assess()
 
     assert 2 == ended.exit_code
-    assert judgement.fatal
-    assert "spark3-submit could not be started" in judgement.reason
+    assert assessment.fatal
+    assert "spark3-submit could not be started" in assessment.reason
 
 
 # --- what is refused ------------------------------------------------------------------------------

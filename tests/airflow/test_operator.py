@@ -614,7 +614,7 @@ def test_a_job_directory_that_is_away_for_a_moment_costs_no_try(job: Job) -> Non
         )
         job.root.rename(away)
         with pytest.raises(FileNotFoundError):
-            operator._watcher(RUN, "driver").judge()
+            operator._watcher(RUN, "driver").assess()
         away.rename(job.root)
         job.finish()
 

@@ -98,8 +98,8 @@ def _of(do: Callable[..., object], *args: Any, **values: Any) -> Callable[[Path]
 def _watched(root: Path) -> None:
     for run_id in RUNS:
         watcher = RunWatcher(LocalStorage(f"{root}/job"), run_id, FakeClock(), f"driver-{run_id}")
-        view, judgement = watcher.settle()
-        reconcile(view, judgement, on_existing="adopt")
+        view, assessment = watcher.settle()
+        reconcile(view, assessment, on_existing="adopt")
         watcher.has_ended()
 
 
@@ -125,7 +125,7 @@ def _check_truth(final: FinalCheckpoint, run_id: str) -> None:
 def _supervised(root: Path) -> None:
     told = Supervision(Limits(60.0, {}, 0.0), FakeClock().now())
     watcher = SupervisingWatcher(LocalStorage(f"{root}/job"), "r3", FakeClock(), told)
-    watcher.judge()
+    watcher.assess()
     describe_running(watcher._directory, watcher.look())
 
 

@@ -71,7 +71,7 @@ def test_no_task_takes_it_for_its_driver(spark, place, monkeypatch):
     seen = []
 
     def look(*_) -> None:
-        seen.append(RunWatcher(directory.storage, run_id, SystemClock()).judge().verdict)
+        seen.append(RunWatcher(directory.storage, run_id, SystemClock()).assess().run_state)
 
     monkeypatch.setattr(recover_sinks, "_recover", look)
     clean_up(str(place.job_dir), spark=spark)

@@ -40,9 +40,9 @@ def judged(
     for at, each in looks:
         # A driver that works reports something new each time, unless the test says otherwise.
         seen = each if each.report != "" else dataclasses.replace(each, report=f"at {at}")
-        health, ailment = health.after(seen, limits, at)
-        if ailment is not None:
-            found.append((at, ailment))
+        health, problem = health.after(seen, limits, at)
+        if problem is not None:
+            found.append((at, problem))
     return found
 
 
@@ -65,7 +65,7 @@ def test_a_batch_that_does_not_end_is_noticed_when_the_time_is_over() -> None:
     """
     looks = every(10, 300, look(IDLE)) + every(10, 370, look(OPEN), begin=310)
 
-    (at, ailment), *_ = judged(looks)
+    (at, problem), *_ = judged(looks)
 
     assert 370.0 == at
     assert (
@@ -76,7 +76,7 @@ def test_a_batch_that_does_not_end_is_noticed_when_the_time_is_over() -> None:
             "daily",
             5,
         )
-        == ailment
+        == problem
     )
 
 
@@ -96,10 +96,10 @@ def test_a_backlog_that_nobody_reads_is_no_progress() -> None:
     """
     A source that says there is more to read, and no batch in all the time: the query stands still.
     """
-    (at, ailment), *_ = judged(every(10, 60, look(BEHIND)))
+    (at, problem), *_ = judged(every(10, 60, look(BEHIND)))
 
-    assert (60.0, NO_PROGRESS, None) == (at, ailment.condition, ailment.batch)
-    assert "there is more to read (maxOffsetsBehindLatest 101)" in ailment.reason
+    assert (60.0, NO_PROGRESS, None) == (at, problem.condition, problem.batch)
+    assert "there is more to read (maxOffsetsBehindLatest 101)" in problem.reason
 
 
 @pytest.mark.parametrize(
@@ -110,10 +110,10 @@ def test_a_driver_that_says_nothing_of_itself_is_noticed(report: str | None, sai
     """
     A heartbeat is no report: one that hangs before its first batch, or in its loop, still beats.
     """
-    (at, ailment), *_ = judged(every(10, 60, look(IDLE, report=report)))
+    (at, problem), *_ = judged(every(10, 60, look(IDLE, report=report)))
 
-    assert (60.0, None) == (at, ailment.query)
-    assert f"the driver with lease 1 {said} for 60 seconds" == ailment.reason
+    assert (60.0, None) == (at, problem.query)
+    assert f"the driver with lease 1 {said} for 60 seconds" == problem.reason
 
 
 def test_a_driver_that_takes_a_savepoint_need_not_report() -> None:
@@ -143,11 +143,11 @@ def test_a_driver_that_was_asked_to_end_and_does_not_is_noticed() -> None:
     """
     leaving = DriverLook(3, "worker-7", is_leaving=True)
 
-    (at, ailment), *_ = judged(every(10, 60, leaving))
+    (at, problem), *_ = judged(every(10, 60, leaving))
 
     assert 60.0 == at
     assert (
-        "was asked to end, and has not in 60 seconds; end its process on worker-7" in ailment.reason
+        "was asked to end, and has not in 60 seconds; end its process on worker-7" in problem.reason
     )
 
 
@@ -170,10 +170,10 @@ def test_lag_over_the_limit_is_noticed_when_it_lasts() -> None:
         for at in range(0, 70, 10)
     ]
 
-    (at, ailment), *_ = judged(looks, LAGGING)
+    (at, problem), *_ = judged(looks, LAGGING)
 
-    assert (60.0, LAG, "daily") == (at, ailment.condition, ailment.query)
-    assert "maxOffsetsBehindLatest is 101, and was over 100 for 60 seconds" == ailment.reason
+    assert (60.0, LAG, "daily") == (at, problem.condition, problem.query)
+    assert "maxOffsetsBehindLatest is 101, and was over 100 for 60 seconds" == problem.reason
 
 
 def test_lag_that_was_made_up_for_once_begins_anew() -> None:
@@ -198,8 +198,8 @@ def test_what_is_wrong_is_a_failure_that_a_retry_may_heal() -> None:
     """
     The task that reports it is tried again, with another driver.
     """
-    (_, ailment), *_ = judged(every(10, 60, look(OPEN)))
-    failure = ailment.failure()
+    (_, problem), *_ = judged(every(10, 60, look(OPEN)))
+    failure = problem.failure()
 
     assert (
         "RECOVERABLE: query 'daily', batch 5: NO_PROGRESS: batch 5 is planned" in failure.describe()
@@ -214,6 +214,6 @@ def test_a_driver_is_not_ended_for_having_no_news() -> None:
     still = look(IDLE, report="the same")
 
     assert [] == judged(every(1, 29, still), Limits(silence_s=5))
-    ((at, ailment),) = judged(every(1, 30, still), Limits(silence_s=5))
-    assert (30.0, "has reported nothing for 30 seconds") == (at, ailment.reason[-35:])
+    ((at, problem),) = judged(every(1, 30, still), Limits(silence_s=5))
+    assert (30.0, "has reported nothing for 30 seconds") == (at, problem.reason[-35:])
     assert [5.0] == [at for at, _ in judged(every(1, 5, look(report=None)), Limits(silence_s=5))]

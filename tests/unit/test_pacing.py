@@ -49,11 +49,11 @@ def pace_of(limit: Limit, load: Load, seconds: float):
     ],
     ids=["a little short", "a little long", "half", "four times", "growth is bounded"],
 )
-def test_limit_follows_what_the_batch_took(seconds, verdict, amount):
+def test_limit_follows_what_the_batch_took(seconds, run_state, amount):
     """Within 25 percent nothing changes; else the limit is set to what would have fitted."""
     pace = pace_of(ROWS, Load(1000), seconds)
 
-    assert (verdict, amount) == (pace.verdict, pace.limits["s"].amount)
+    assert (run_state, amount) == (pace.run_state, pace.limits["s"].amount)
 
 
 def test_fixed_time_is_told_from_time_per_row():
@@ -72,7 +72,7 @@ def test_fixed_time_beyond_the_target_leaves_half_of_it_for_rows():
     for rows in (100, 1000, 2000):
         step = controller.observe(rows, 3.0 + 0.001 * rows, limited=True)
 
-    assert Verdict.SHRINK is step.verdict
+    assert Verdict.SHRINK is step.run_state
     assert step.reason.startswith("out of reach: ")
     assert 300 < 2000 * step.factor < 600
 
@@ -91,7 +91,7 @@ def test_source_that_had_no_more_teaches_nothing():
     pace = pace_of(ROWS, Load(10), 0.3)
 
     assert (Verdict.HOLD, "the source had no more to read", 1000) == (
-        pace.verdict,
+        pace.run_state,
         pace.reason,
         pace.limits["s"].amount,
     )
@@ -101,7 +101,7 @@ def test_slow_batch_shrinks_the_limit_also_if_it_was_not_full():
     """Far fewer rows than allowed took too long: so many must not come at all."""
     pace = pace_of(Limit(1_000_000, "rows"), Load(1000), 100.0)
 
-    assert (Verdict.SHRINK, 100) == (pace.verdict, pace.limits["s"].amount)
+    assert (Verdict.SHRINK, 100) == (pace.run_state, pace.limits["s"].amount)
 
 
 def test_one_slow_file_is_not_divided():
@@ -109,7 +109,7 @@ def test_one_slow_file_is_not_divided():
     pace = pace_of(Limit(5000, "bytes"), Load(1000, bytes=4000, files=1), 40.0)
 
     assert (Verdict.HOLD, "a batch is at least one file, and one takes 40.0 s", 5000) == (
-        pace.verdict,
+        pace.run_state,
         pace.reason,
         pace.limits["s"].amount,
     )
@@ -143,14 +143,14 @@ def test_the_jobs_own_limit_is_named_as_the_reason():
     pace = pace_of(Limit(1000, "rows", ceiling=1000), Load(1000), 1.0)
 
     assert (Verdict.HOLD, "at the job's own limit") == (
-        pace.verdict,
+        pace.run_state,
         pace.reason,
     )
 
 
 def test_empty_batch_changes_nothing():
     """A batch without rows only cleans up state."""
-    assert Verdict.HOLD is pace_of(ROWS, Load(0), 60.0).verdict
+    assert Verdict.HOLD is pace_of(ROWS, Load(0), 60.0).run_state
 
 
 def test_source_that_reads_beyond_its_limit_twice_in_a_row_is_known_for_it():

@@ -112,10 +112,12 @@ def test_a_driver_that_was_asked_before_it_came_up_hears_it(counted, clock):
     The first look finds what was asked of a driver id that was only submitted yet.
     """
     put_cancel(counted, "d1", clock)
-    desk = StopRequestHandler(JobDirectory(counted), JobDirectory(counted).run("r1"), "d1", clock)
+    handler = StopRequestHandler(
+        JobDirectory(counted), JobDirectory(counted).run("r1"), "d1", clock
+    )
 
-    assert [CancelRequested()] == desk.heard(JobPhase.OPENED)
-    assert [] == desk.heard(JobPhase.OPENED)
+    assert [CancelRequested()] == handler.poll(JobPhase.OPENED)
+    assert [] == handler.poll(JobPhase.OPENED)
 
 
 def test_asking_again_under_the_same_id_rings_again(counted, clock):

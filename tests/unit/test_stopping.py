@@ -8,7 +8,7 @@ from unittest.mock import Mock
 import pytest
 
 from airflow_provider.runtime.control.stop import request_stop, savepoint_address
-from airflow_provider.runtime.driver import stop_requests as desk_module
+from airflow_provider.runtime.driver import stop_requests as handler_module
 from airflow_provider.runtime.driver.lifecycle.events import AtEnd, JobPhase, Stop
 from airflow_provider.runtime.driver.stop_requests import StopRequestHandler
 from airflow_provider.runtime.errors import (
@@ -52,7 +52,7 @@ def job(tmp_path):
     bench.close()
 
 
-def desk_of(job: EpochBench) -> StopRequestHandler:
+def handler_of(job: EpochBench) -> StopRequestHandler:
     directory = JobDirectory(job.storage)
     return StopRequestHandler(directory, directory.run("r1"), DRIVER, job.clock)
 
@@ -72,15 +72,15 @@ def test_a_stop_is_accepted_while_the_job_reads(job):
     """
     Without drain nothing is promised: a driver that dies now is followed by one that reads on.
     """
-    desk, (request, _) = desk_of(job), ask(job)
+    handler, (request, _) = handler_of(job), ask(job)
 
-    assert desk.hear(request, JobPhase.OPENED) is None, "there is nothing to stop yet"
-    assert KEEP == desk.hear(request, JobPhase.READING)
-    assert desk.hear(request, JobPhase.HALTING) is None, "it is known"
+    assert handler.decide(request, JobPhase.OPENED) is None, "there is nothing to stop yet"
+    assert KEEP == handler.decide(request, JobPhase.READING)
+    assert handler.decide(request, JobPhase.HALTING) is None, "it is known"
     assert answer(job, request) is None
-    assert desk_of(job).promised() is None
+    assert handler_of(job).accepted() is None
 
-    desk.close("SUSPENDED", "")
+    handler.close("SUSPENDED", "")
     assert (True, "SUSPENDED") == (answer(job, request).ok, answer(job, request).outcome)
 
 
@@ -92,13 +92,13 @@ def test_a_stop_may_leave_the_run_to_its_next_attempt(job, tmp_path):
     request = put_request(
         job.storage, STOP, DRIVER, job.clock, savepoint=url, keeps_run=True, run_id="r1", token=1
     )
-    desk = desk_of(job)
+    handler = handler_of(job)
 
     pause = Stop(AtEnd.SUSPEND, savepoint=True, keeps_run=True)
-    assert pause == desk.hear(request, JobPhase.READING)
-    assert desk_of(job).promised() is None
-    assert desk.take_savepoint()
-    desk.close("CANCELLED", "")
+    assert pause == handler.decide(request, JobPhase.READING)
+    assert handler_of(job).accepted() is None
+    assert handler.take_savepoint()
+    handler.close("CANCELLED", "")
     told = answer(job, request)
     assert (True, "CANCELLED", url) == (told.ok, told.outcome, told.savepoint)
 
@@ -110,14 +110,14 @@ def test_a_drain_is_promised(job, tmp_path):
     url = str(tmp_path / "s1")
     request, _ = ask(job, drain=True, savepoint=url)
 
-    assert Stop(AtEnd.DRAIN, savepoint=True) == desk_of(job).hear(request, JobPhase.READING)
+    assert Stop(AtEnd.DRAIN, savepoint=True) == handler_of(job).decide(request, JobPhase.READING)
 
-    later = desk_of(job)
-    assert Stop(AtEnd.DRAIN, savepoint=True) == later.promised()
+    later = handler_of(job)
+    assert Stop(AtEnd.DRAIN, savepoint=True) == later.accepted()
     assert later.take_savepoint()
-    assert desk_of(job).promised() is not None
-    again = desk_of(job)
-    again.promised()
+    assert handler_of(job).accepted() is not None
+    again = handler_of(job)
+    again.accepted()
     assert again.take_savepoint(), "a third attempt finds the savepoint by the request's id"
     again.close("FINISHED", "")
     assert (True, url) == (answer(job, request).ok, answer(job, request).savepoint)
@@ -128,10 +128,10 @@ def test_a_second_stop_is_refused(job):
     """
     One at a time: whoever comes second is told so.
     """
-    desk, (first, _), (second, _) = desk_of(job), ask(job), ask(job, drain=True)
-    desk.hear(first, JobPhase.READING)
+    handler, (first, _), (second, _) = handler_of(job), ask(job), ask(job, drain=True)
+    handler.decide(first, JobPhase.READING)
 
-    assert desk.hear(second, JobPhase.HALTING) is None
+    assert handler.decide(second, JobPhase.HALTING) is None
     assert (False, "the job is being stopped already") == (
         answer(job, second).ok,
         answer(job, second).message,
@@ -144,16 +144,16 @@ def test_a_batch_run_is_not_stopped(job, drain):
     It keeps no state to go on from, and all that it has read counts at once or not at all.
     """
     directory = JobDirectory(job.storage)
-    desk = StopRequestHandler(directory, directory.run("r1"), DRIVER, job.clock, is_batch=True)
+    handler = StopRequestHandler(directory, directory.run("r1"), DRIVER, job.clock, is_batch=True)
     request, call = ask(job, drain=drain)
 
-    assert desk.hear(request, JobPhase.READING) is None
+    assert handler.decide(request, JobPhase.READING) is None
     assert not answer(job, request).ok
     assert "is in BATCH" in answer(job, request).message
     assert EXIT_USAGE == answer(job, request).exit_code
     with pytest.raises(StopRefusedError, match="is in BATCH"):
         call.wait(job.clock, 0.05)
-    assert desk.promised() is None
+    assert handler.accepted() is None
 
 
 @pytest.mark.parametrize("phase", [JobPhase.DRAINING, JobPhase.COMMITTING, JobPhase.CLOSING])
@@ -161,19 +161,19 @@ def test_a_job_that_is_ending_by_itself(job, phase, tmp_path):
     """
     Who wants it drained waits for its end; who wants something else is told that it comes too late.
     """
-    desk = desk_of(job)
+    handler = handler_of(job)
     met, _ = ask(job, drain=True)
     unmet, _ = ask(job)
     saved, _ = ask(job, drain=True, savepoint=str(tmp_path / "s1"))
 
     for request in (met, unmet, saved):
-        assert desk.hear(request, phase) is None
+        assert handler.decide(request, phase) is None
     assert answer(job, met) is None
     for request in (unmet, saved):
         assert not answer(job, request).ok
         assert "is ending by itself" in answer(job, request).message
 
-    desk.close("FINISHED", "")
+    handler.close("FINISHED", "")
     assert (True, "FINISHED") == (answer(job, met).ok, answer(job, met).outcome)
 
 
@@ -183,49 +183,49 @@ def test_a_folder_that_is_taken_is_refused_before_anything_stops(job, tmp_path):
     """
     (tmp_path / "s1").mkdir()
     (tmp_path / "s1" / "letter").touch()
-    desk, (request, _) = desk_of(job), ask(job, drain=True, savepoint=str(tmp_path / "s1"))
+    handler, (request, _) = handler_of(job), ask(job, drain=True, savepoint=str(tmp_path / "s1"))
 
-    assert desk.hear(request, JobPhase.READING) is None
+    assert handler.decide(request, JobPhase.READING) is None
     assert "choose another name for the savepoint; the job goes on" in answer(job, request).message
-    assert desk_of(job).promised() is None
+    assert handler_of(job).accepted() is None
 
     request, _ = ask(job)
-    assert KEEP == desk.hear(request, JobPhase.READING)
+    assert KEEP == handler.decide(request, JobPhase.READING)
 
 
 def test_a_savepoint_that_fails_lets_the_job_go_on(job, tmp_path):
     """
     The caller is told why, nothing is left of it, and the next stop is heard.
     """
-    desk, url = desk_of(job), tmp_path / "s1"
+    handler, url = handler_of(job), tmp_path / "s1"
     request, _ = ask(job, savepoint=str(url))
-    desk.hear(request, JobPhase.READING)
+    handler.decide(request, JobPhase.READING)
     job.spark.storage.delete("offsets/0")
 
-    assert not desk.take_savepoint()
+    assert not handler.take_savepoint()
     assert not url.exists()
-    desk.go_on()
+    handler.resume()
     assert not answer(job, request).ok
     assert "offsets/0" in answer(job, request).message
     assert answer(job, request).message.endswith("the job goes on running")
 
     request, _ = ask(job)
-    assert KEEP == desk.hear(request, JobPhase.READING)
+    assert KEEP == handler.decide(request, JobPhase.READING)
 
 
 def test_what_a_full_disk_has_stopped_may_be_asked_again(job, tmp_path, monkeypatch):
     """
     Nothing is wrong with the ask: the caller is told so, and the same id asks once more.
     """
-    desk = desk_of(job)
+    handler = handler_of(job)
     call = request_stop(job.storage.url, job.clock, request_id="ask", savepoint=str(tmp_path / "s"))
     (request,) = pending_requests(job.storage, DRIVER)
-    desk.hear(request, JobPhase.READING)
+    handler.decide(request, JobPhase.READING)
     full = OSError(errno.ENOSPC, "No space left on device")
     with monkeypatch.context() as patch:
-        patch.setattr(desk_module, "take_savepoint", Mock(side_effect=full))
-        assert not desk.take_savepoint()
-    desk.go_on()
+        patch.setattr(handler_module, "take_savepoint", Mock(side_effect=full))
+        assert not handler.take_savepoint()
+    handler.resume()
 
     with pytest.raises(StopNotYetError, match="No space left on device; the job goes on running"):
         call.wait(job.clock, 0.05)
@@ -234,9 +234,9 @@ def test_what_a_full_disk_has_stopped_may_be_asked_again(job, tmp_path, monkeypa
     )
     assert ("ask", "ask.2") == (call.request_id, again.request_id)
     (request,) = pending_requests(job.storage, DRIVER)
-    desk.hear(request, JobPhase.READING)
-    assert desk.take_savepoint()
-    desk.close("SUSPENDED", "")
+    handler.decide(request, JobPhase.READING)
+    assert handler.take_savepoint()
+    handler.close("SUSPENDED", "")
     assert str(tmp_path / "s") == again.wait(job.clock, 0.05).savepoint
 
 
@@ -244,12 +244,12 @@ def test_a_drain_without_its_savepoint_has_drained(job, tmp_path):
     """
     There is no way back: the caller learns the outcome, and why there is no savepoint.
     """
-    desk, (request, _) = desk_of(job), ask(job, drain=True, savepoint=str(tmp_path / "s1"))
-    desk.hear(request, JobPhase.READING)
+    handler, (request, _) = handler_of(job), ask(job, drain=True, savepoint=str(tmp_path / "s1"))
+    handler.decide(request, JobPhase.READING)
     job.spark.storage.delete("offsets/0")
 
-    assert not desk.take_savepoint()
-    desk.close("FINISHED", "")
+    assert not handler.take_savepoint()
+    handler.close("FINISHED", "")
 
     assert (False, "FINISHED") == (answer(job, request).ok, answer(job, request).outcome)
     assert "FINISHED, but no savepoint: " in answer(job, request).message
@@ -259,11 +259,11 @@ def test_stopping_that_fails_names_the_savepoint(job, tmp_path):
     """
     What is complete is named, with the ways on.
     """
-    desk, (request, call) = desk_of(job), ask(job, savepoint=str(tmp_path / "s1"))
-    desk.hear(request, JobPhase.READING)
-    assert desk.take_savepoint()
+    handler, (request, call) = handler_of(job), ask(job, savepoint=str(tmp_path / "s1"))
+    handler.decide(request, JobPhase.READING)
+    assert handler.take_savepoint()
 
-    desk.close(None, "RECOVERABLE: OSError: disk on fire")
+    handler.close(None, "RECOVERABLE: OSError: disk on fire")
 
     assert str(tmp_path / "s1") == answer(job, request).savepoint
     with pytest.raises(StopError, match=r"disk on fire. The savepoint .*s1 is complete"):
@@ -274,11 +274,11 @@ def test_everybody_is_answered_at_the_end(job):
     """
     Also those whose requests came in the last moment, and those who were never heard.
     """
-    desk = desk_of(job)
+    handler = handler_of(job)
     early, _ = ask(job)
     late, _ = ask(job, drain=True)
 
-    desk.close(None, "the attempt was cancelled")
+    handler.close(None, "the attempt was cancelled")
 
     for request in (early, late):
         assert not answer(job, request).ok
@@ -307,9 +307,9 @@ def test_a_savepoint_outlives_the_driver_that_has_taken_it(job, tmp_path):
     A driver that dies between the savepoint and its answer leaves a caller who knows of it.
     """
     url = str(tmp_path / "s1")
-    desk, (request, call) = desk_of(job), ask(job, savepoint=url)
-    desk.hear(request, JobPhase.READING)
-    assert desk.take_savepoint()
+    handler, (request, call) = handler_of(job), ask(job, savepoint=url)
+    handler.decide(request, JobPhase.READING)
+    assert handler.take_savepoint()
     job.close()
 
     with pytest.raises(StopError, match=rf"without an answer. The savepoint {url} is complete"):

@@ -81,8 +81,8 @@ class Tries:
         """Do what ``execute()`` does, and return it with the driver that is waited for."""
         while True:
             watcher = RunWatcher(self.directory.storage, "r1", SystemClock())
-            view, judgement = watcher.settle()
-            decision = reconcile(view, judgement)
+            view, assessment = watcher.settle()
+            decision = reconcile(view, assessment)
             if decision.action is not Action.SUBMIT:
                 return decision.action, str(decision.driver_id)
             if revoke_unstarted(self.run):
@@ -215,7 +215,7 @@ def test_a_submitter_that_was_stopped_for_long_starts_nobody(tries):
     tries.await_that(lambda: not _launchers_of(paused))
 
     watcher = RunWatcher(tries.directory.storage, "r1", SystemClock(), paused)
-    assert RunState.RUNNING is watcher.judge().verdict  # of the driver that is there
+    assert RunState.RUNNING is watcher.assess().run_state  # of the driver that is there
     assert {driver_id} == tries.workers()
     assert tries.run.exit_of(paused) is None
 

@@ -271,20 +271,20 @@ def test_a_cancel_is_heard_though_it_cannot_be_answered(failing, clock):
     A storage that takes no answer does not make a driver deaf; one that is away is asked again.
     """
     directory = JobDirectory(failing)
-    desk = StopRequestHandler(directory, directory.run("r1"), "d1", clock)
+    handler = StopRequestHandler(directory, directory.run("r1"), "d1", clock)
     request = put_cancel(failing, "d1", clock)
     failing.is_away = True
     with pytest.raises(OSError, match="not now"):
-        desk.heard(JobPhase.READING)
+        handler.poll(JobPhase.READING)
     failing.is_away = False
 
     failing.refuses_writes = True
-    assert [CancelRequested()] == desk.heard(JobPhase.READING)
+    assert [CancelRequested()] == handler.poll(JobPhase.READING)
 
     failing.refuses_writes = False
-    assert [CancelRequested()] == desk.heard(JobPhase.READING)
+    assert [CancelRequested()] == handler.poll(JobPhase.READING)
     assert read_reply(failing, request).ok
-    assert [] == desk.heard(JobPhase.READING)
+    assert [] == handler.poll(JobPhase.READING)
 
 
 def test_a_release_that_fails_hides_no_error(failing, clock):
@@ -303,12 +303,12 @@ def test_patience_ends_and_is_restored(clock):
     """
     Failures are borne for their time from the first one, and each success forgets them.
     """
-    patience = RetryBudget(clock, 60.0)
+    retry_budget = RetryBudget(clock, 60.0)
     borne = []
     for clock.time in (0.0, 59.0, 60.0):
-        borne.append(patience.bears(AWAY))
-    patience.succeeded()
-    borne.append(patience.bears(AWAY))
+        borne.append(retry_budget.should_retry(AWAY))
+    retry_budget.succeeded()
+    borne.append(retry_budget.should_retry(AWAY))
 
     assert [True, True, False, True] == borne
 
@@ -324,10 +324,10 @@ def test_insisting_ends_with_the_last_error(clock):
             raise error
         return "done"
 
-    assert "done" == RetryBudget(clock, 60.0).insist(act, every_s=5.0)
+    assert "done" == RetryBudget(clock, 60.0).retry(act, every_s=5.0)
     assert 10.0 == clock.time
     with pytest.raises(OSError, match="not now"):
-        RetryBudget(clock, 60.0).insist(lambda: (_ for _ in ()).throw(AWAY), every_s=5.0)
+        RetryBudget(clock, 60.0).retry(lambda: (_ for _ in ()).throw(AWAY), every_s=5.0)
     assert 70.0 == clock.time
 
 
@@ -342,7 +342,7 @@ def test_a_job_directory_that_vanishes_is_away(tmp_path, storage, clock):
     (tmp_path / "job").rename(tmp_path / "elsewhere")
 
     with pytest.raises(FileNotFoundError, match="nothing of driver d1 is there"):
-        watcher.judge()
+        watcher.assess()
 
 
 # --- real processes -----------------------------------------------------------------------------

@@ -147,9 +147,9 @@ def test_a_view_has_one_verdict(case):
     """
     What one look shows comes to one verdict.
     """
-    seen, verdict = TABLE[case]
+    seen, run_state = TABLE[case]
 
-    assert verdict is assess(dataclasses.replace(NOTHING, **seen), run_id="r1").verdict
+    assert run_state is assess(dataclasses.replace(NOTHING, **seen), run_id="r1").run_state
 
 
 @pytest.mark.parametrize(
@@ -250,21 +250,21 @@ def test_a_run_from_submission_to_its_end(job, clock):
     """
     watcher = RunWatcher(job.storage, "r1", clock)
     run = job.directory.run("r1")
-    verdicts = [watcher.judge().verdict]
+    run_states = [watcher.assess().run_state]
 
     run.put_submission(a_submission("d1"))
-    verdicts.append(watcher.judge().verdict)
+    run_states.append(watcher.assess().run_state)
 
     lease = take_lease(job.storage, clock, run_id="r1", driver_id="d1")
-    verdicts.append(watcher.judge().verdict)
+    run_states.append(watcher.assess().run_state)
 
     job.ran(0)
     run.put_attempt(an_attempt())
     run.put_record(a_run())
     run.put_final(a_final())
-    verdicts.append(watcher.judge().verdict)
+    run_states.append(watcher.assess().run_state)
     lease.release()
-    verdicts.append(watcher.judge().verdict)
+    run_states.append(watcher.assess().run_state)
 
     assert [
         RunState.ABSENT,
@@ -272,7 +272,7 @@ def test_a_run_from_submission_to_its_end(job, clock):
         RunState.RUNNING,
         RunState.DONE,
         RunState.DONE,
-    ] == verdicts
+    ] == run_states
     assert a_final() == watcher.verified_final()
 
 
@@ -304,9 +304,9 @@ def test_a_watcher_keeps_to_its_own_submission(job, clock):
     run.put_exit("d1", an_exit(3))
     run.put_submission(a_submission("d2", submitted="2026-02-01T00:00:00Z"))
 
-    assert RunState.FAILED is RunWatcher(job.storage, "r1", clock, "d1").judge().verdict
-    assert RunState.STARTING is RunWatcher(job.storage, "r1", clock, "d2").judge().verdict
-    assert RunState.STARTING is RunWatcher(job.storage, "r1", clock).judge().verdict
+    assert RunState.FAILED is RunWatcher(job.storage, "r1", clock, "d1").assess().run_state
+    assert RunState.STARTING is RunWatcher(job.storage, "r1", clock, "d2").assess().run_state
+    assert RunState.STARTING is RunWatcher(job.storage, "r1", clock).assess().run_state
 
 
 def test_a_submitter_that_died_is_noticed(job, clock):
@@ -319,11 +319,11 @@ def test_a_submitter_that_died_is_noticed(job, clock):
     record = ProcessRecord(identity=identify([child.pid]))
     record.put(run.storage, "submissions/d1.process.json")
     watcher = RunWatcher(job.storage, "r1", clock)
-    before = watcher.judge().verdict
+    before = watcher.assess().run_state
     child.kill()
     child.communicate()
 
-    assert [RunState.STARTING, RunState.FAILED] == [before, watcher.judge().verdict]
+    assert [RunState.STARTING, RunState.FAILED] == [before, watcher.assess().run_state]
 
 
 def test_a_driver_that_never_comes_up_has_failed(job, clock):
@@ -336,14 +336,14 @@ def test_a_driver_that_never_comes_up_has_failed(job, clock):
     record.put(run.storage, "submissions/d1.process.json")
     watcher = RunWatcher(job.storage, "r1", clock)
     clock.time = START_TIMEOUT_S
-    assert RunState.STARTING is watcher.judge().verdict
+    assert RunState.STARTING is watcher.assess().run_state
 
     clock.time = START_TIMEOUT_S + 1
-    judgement = watcher.judge()
+    assessment = watcher.assess()
 
-    assert RunState.FAILED is judgement.verdict
-    assert not judgement.fatal
-    assert "has not taken the lease in 601 seconds" in judgement.reason
+    assert RunState.FAILED is assessment.run_state
+    assert not assessment.fatal
+    assert "has not taken the lease in 601 seconds" in assessment.reason
 
 
 def test_a_submitter_that_never_comes_up_has_failed_sooner(job, clock):
@@ -353,10 +353,10 @@ def test_a_submitter_that_never_comes_up_has_failed_sooner(job, clock):
     job.directory.run("r1").put_submission(a_submission("d1"))
     watcher = RunWatcher(job.storage, "r1", clock)
     clock.time = 60.0
-    assert RunState.STARTING is watcher.judge().verdict
+    assert RunState.STARTING is watcher.assess().run_state
 
     clock.time = 61.0
-    assert RunState.FAILED is watcher.judge().verdict
+    assert RunState.FAILED is watcher.assess().run_state
 
 
 def test_settling_waits_until_it_is_known(job, clock):
@@ -365,10 +365,10 @@ def test_settling_waits_until_it_is_known(job, clock):
     """
     lease = take_lease(job.storage, clock, run_id="r1")
     clock.during_sleep = lease.beat
-    _, judgement = RunWatcher(job.storage, "r1", clock).settle()
+    _, assessment = RunWatcher(job.storage, "r1", clock).settle()
     lease.release()
 
-    assert Assessment(RunState.RUNNING) == judgement
+    assert Assessment(RunState.RUNNING) == assessment
     assert 0 < clock.time < 1
 
 
@@ -377,11 +377,11 @@ def test_settling_on_a_silent_driver_takes_its_timeout(job, clock):
     A driver that fell silent is known to be dead after one timeout.
     """
     lease = take_lease(job.storage, clock, run_id="r1", timeout_s=20.0)
-    view, judgement = RunWatcher(job.storage, "r1", clock).settle()
+    view, assessment = RunWatcher(job.storage, "r1", clock).settle()
     lease.release()
 
     assert Liveness.DEAD is view.liveness
-    assert RunState.ABSENT is judgement.verdict
+    assert RunState.ABSENT is assessment.run_state
     assert 20 <= clock.time < 21
 
 
@@ -435,7 +435,7 @@ def driven(job, clock):
     run.put_attempt(an_attempt())
     storage = Counted(job.storage)
     watcher = RunWatcher(storage, "r1", clock)
-    while watcher.judge_view(view := watcher.look()) and view.liveness is not Liveness.LIVE:
+    while watcher.assess_view(view := watcher.look()) and view.liveness is not Liveness.LIVE:
         lease.beat()
     storage.asked.clear()
     yield SimpleNamespace(lease=lease, watcher=watcher, asked=storage.asked, run=run)
@@ -450,7 +450,7 @@ def test_a_driver_at_work_costs_one_read_a_look(driven, clock):
     for _ in range(60):
         clock.time += 1.0
         driven.lease.beat()
-        assert Assessment(RunState.RUNNING) == driven.watcher.judge()
+        assert Assessment(RunState.RUNNING) == driven.watcher.assess()
 
     assert {"read": 60 + 2 * 12} == driven.asked
 
@@ -459,10 +459,10 @@ def test_the_final_checkpoint_is_seen_at_the_next_look(driven):
     """
     However recently the driver's life was seen to.
     """
-    assert RunState.RUNNING is driven.watcher.judge().verdict
+    assert RunState.RUNNING is driven.watcher.assess().run_state
     driven.run.put_final(a_final())
 
-    assert RunState.DONE is driven.watcher.judge().verdict
+    assert RunState.DONE is driven.watcher.assess().run_state
 
 
 @pytest.mark.parametrize("end", ["released", "silent", "taken over"])
@@ -477,10 +477,10 @@ def test_the_end_of_a_driver_without_a_final_checkpoint_is_noticed(driven, job, 
     if end == "taken over":
         other = take_lease(job.storage, clock, run_id="r2", driver_id="d2")
     began = clock.time
-    while driven.watcher.judge().verdict is RunState.RUNNING:
+    while driven.watcher.assess().run_state is RunState.RUNNING:
         clock.time += 1.0
     took = clock.time - began
-    after = driven.watcher.judge().verdict
+    after = driven.watcher.assess().run_state
     if other is not None:
         other.release()
 
@@ -500,7 +500,7 @@ def test_a_driver_that_was_replaced_by_one_of_the_same_run_is_waited_for(driven,
     for _ in range(3):
         clock.time += LIFE_S
         second.beat()
-        judged.append(driven.watcher.judge().verdict)
+        judged.append(driven.watcher.assess().run_state)
     second.release()
 
     assert [RunState.RUNNING] * 3 == judged
@@ -513,7 +513,7 @@ def test_a_job_directory_that_was_removed_has_nobody_at_work(driven, job, clock)
     shutil.rmtree(job.root)
     clock.time += LIFE_S
 
-    assert RunState.ABSENT is driven.watcher.judge().verdict
+    assert RunState.ABSENT is driven.watcher.assess().run_state
 
 
 def test_the_last_attempt_is_the_one_with_the_highest_number(job):
@@ -550,7 +550,7 @@ STATES = {
 
 
 @pytest.mark.parametrize(("verdict", "seen"), STATES.values(), ids=STATES)
-def test_how_a_run_stands_has_a_word(request, verdict, seen):
+def test_how_a_run_stands_has_a_word(request, run_state, seen):
     """
     Runs that were killed, have failed, or were cancelled are told apart; an undone one is undone,
     whatever it was before.
@@ -558,5 +558,5 @@ def test_how_a_run_stands_has_a_word(request, verdict, seen):
     word = request.node.callspec.id.partition(",")[0]
     view = dataclasses.replace(NOTHING, **seen)
 
-    assert word == state_of(view, verdict, is_undone=False)
-    assert "undone" == state_of(view, verdict, is_undone=True)
+    assert word == state_of(view, run_state, is_undone=False)
+    assert "undone" == state_of(view, run_state, is_undone=True)

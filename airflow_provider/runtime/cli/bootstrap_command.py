@@ -60,7 +60,7 @@ def _bootstrap(arguments: argparse.Namespace) -> int:
     from airflow_provider.runtime.state.bootstrap import bootstrap_job
 
     live = arguments.live_param
-    ask = BootstrapSpec(
+    spec = BootstrapSpec(
         job_dir=arguments.job_dir,
         entry=arguments.entry,
         params=parse_pairs(arguments.param, "--param"),
@@ -77,7 +77,7 @@ def _bootstrap(arguments: argparse.Namespace) -> int:
     stop = threading.Event()
     with live_progress() as on_progress:
         savepoint = bootstrap_job(
-            ask,
+            spec,
             stop=stop,
             on_progress=on_progress,
             on_spark_started=lambda: arguments.stop_on_signals(stop),

@@ -116,11 +116,11 @@ def _report(error: SparkStreamError, *, as_json: bool) -> int:
 def _run(arguments: argparse.Namespace) -> int:
     from airflow_provider.runtime.driver.run import run_job
 
-    ask = _ask_of(arguments)
+    spec = _spec_of(arguments)
     stop = threading.Event()
     with live_progress() as on_progress:
         final = run_job(
-            ask,
+            spec,
             stop=stop,
             on_progress=on_progress,
             on_spark_started=lambda: _stop_on_signals(stop),
@@ -135,7 +135,7 @@ def _run(arguments: argparse.Namespace) -> int:
     return EXIT_OK
 
 
-def _ask_of(arguments: argparse.Namespace) -> RunSpec:
+def _spec_of(arguments: argparse.Namespace) -> RunSpec:
     trigger = arguments.trigger
     return RunSpec(
         job_dir=arguments.job_dir,

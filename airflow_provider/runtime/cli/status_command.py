@@ -129,11 +129,11 @@ def _run_document(directory: JobDirectory, run_id: str, observer: LeaseObserver)
 
 def _readable_run(directory: JobDirectory, run_id: str, observer: LeaseObserver) -> dict[str, Any]:
     watcher = RunWatcher(directory.storage, run_id, SystemClock(), observer=observer)
-    view, judgement = watcher.settle()
+    view, assessment = watcher.settle()
     attempt, final = view.attempt, view.final
     is_undone = watcher.is_undone()  # what its final checkpoint says does not count any more
     problem = contradiction(directory, final) if final is not None and not is_undone else None
-    state = state_of(view, judgement.verdict, is_undone=is_undone)
+    state = state_of(view, assessment.run_state, is_undone=is_undone)
     return {
         "run_id": run_id,
         "state": state if problem is None else "UNVERIFIED",

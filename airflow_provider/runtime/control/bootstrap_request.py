@@ -164,7 +164,7 @@ def check_not_begun(directory: JobDirectory, clock: Clock) -> None:
         raise ConfigError(msg)
 
 
-def check_same(scratch: JobDirectory, ask: BootstrapSpec) -> None:
+def check_same(scratch: JobDirectory, spec: BootstrapSpec) -> None:
     """Refuse to go on with what was begun from another history.
 
     Raises:
@@ -172,7 +172,7 @@ def check_same(scratch: JobDirectory, ask: BootstrapSpec) -> None:
     """
     with refusing(scratch.url, "read"):
         before = BootstrapRecord.read(scratch.storage, DOCUMENT)
-    if before is not None and (before.savepoint, before.digest) != (ask.target, ask.digest):
+    if before is not None and (before.savepoint, before.digest) != (spec.target, spec.digest):
         msg = (
             f"{scratch.url}: a bootstrap began at {before.began} for {before.savepoint} with other "
             "parameters, and did not end; end it with the same command, give this one another "
@@ -233,21 +233,21 @@ class BootstrapView(View):
     reader_gone: bool = True
 
 
-def judge_bootstrap(view: BootstrapView) -> Assessment:
+def assess_bootstrap(view: BootstrapView) -> Assessment:
     """Decide what is going on, from one look.
 
     A driver gives its lease up when it has read all history, and then takes the savepoint.
     """
     if view.made:
         return Assessment(RunState.DONE)
-    judgement = assess(view, run_id=RUN_ID)
+    assessment = assess(view, run_id=RUN_ID)
     is_over = view.exit is not None or view.submission_gone
     if view.submission is None:  # a person's command, which says no more of itself
         is_over = view.reader_gone
     no_lease = {RunState.ABSENT, RunState.STARTING, RunState.FAILED}
-    if view.has_read and not is_over and judgement.verdict in no_lease:
+    if view.has_read and not is_over and assessment.run_state in no_lease:
         return Assessment(RunState.RUNNING)
-    return judgement
+    return assessment
 
 
 class BootstrapWatcher(RunWatcher):
@@ -313,20 +313,20 @@ class BootstrapWatcher(RunWatcher):
 
         A savepoint takes no lease, so only time tells that the machine which takes it is gone.
         """
-        judgement = (
-            judge_bootstrap(view) if isinstance(view, BootstrapView) else super().decide(view)
+        assessment = (
+            assess_bootstrap(view) if isinstance(view, BootstrapView) else super().decide(view)
         )
-        is_saving = judgement.verdict is RunState.RUNNING and view.liveness in TAKEABLE
+        is_saving = assessment.run_state is RunState.RUNNING and view.liveness in TAKEABLE
         if not is_saving:
             self._saving_since = None
-            return judgement
+            return assessment
         now = self._clock.monotonic()
         if self._saving_since is None:
             self._saving_since = now
         if now - self._saving_since > _SAVING_TIMEOUT_S:
             reason = f"all history is read, and there is no savepoint in {_SAVING_TIMEOUT_S:.0f} s"
             return Assessment(RunState.FAILED, reason)
-        return judgement
+        return assessment
 
     def clean(self) -> None:
         """Remove what a driver that died at its very end has left, once the savepoint is made."""

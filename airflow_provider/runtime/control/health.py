@@ -135,7 +135,7 @@ class _Symptom(NamedTuple):
 
     key: tuple[str | int | None, ...]
     allowed_s: float
-    ailment: HealthProblem
+    problem: HealthProblem
 
 
 @dataclasses.dataclass(frozen=True)
@@ -167,7 +167,7 @@ class Health:
             was_away = away_s > sign.allowed_s * _AWAY
             since[sign.key] = now_s if was_away else self.since_s.get(sign.key, now_s)
             if found is None and now_s - since[sign.key] >= sign.allowed_s:
-                found = sign.ailment
+                found = sign.problem
         return Health(since, now_s), found
 
 
@@ -209,8 +209,8 @@ def _no_commit(look: DriverLook, name: str, query: QueryLook, silence_s: float) 
     )
     reason = f"{what}, and no batch was committed for {silence_s:g} seconds"
     batch = query.planned if is_open else None
-    ailment = HealthProblem(NO_PROGRESS, reason, look.host, name, batch)
-    return _Symptom(("commit", look.token, name, query.committed), silence_s, ailment)
+    problem = HealthProblem(NO_PROGRESS, reason, look.host, name, batch)
+    return _Symptom(("commit", look.token, name, query.committed), silence_s, problem)
 
 
 def _lags(look: DriverLook, limits: Limits) -> Iterator[_Symptom]:
@@ -222,8 +222,8 @@ def _lags(look: DriverLook, limits: Limits) -> Iterator[_Symptom]:
                     f"{measure} is {unread:,}, and was over {limit:,} for {limits.lag_time_s:g} "
                     "seconds"
                 )
-                ailment = HealthProblem(LAG, reason, look.host, name)
-                yield _Symptom(("lag", look.token, name, measure), limits.lag_time_s, ailment)
+                problem = HealthProblem(LAG, reason, look.host, name)
+                yield _Symptom(("lag", look.token, name, measure), limits.lag_time_s, problem)
 
 
 def _told(backlog: Mapping[str, int]) -> str:

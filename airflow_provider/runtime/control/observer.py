@@ -98,7 +98,7 @@ class Assessment:
         waited_s: for how long.
     """
 
-    verdict: RunState
+    run_state: RunState
     reason: str = ""
     fatal: bool = False
     failure: dict[str, Any] | None = None
@@ -117,12 +117,12 @@ def assess(view: View, *, run_id: str) -> Assessment:
         return Assessment(RunState.FOREIGN, _foreign_reason(view.lease))
     if view.submission is None:
         return Assessment(RunState.ABSENT)
-    return _judge_submission(view)
+    return _assess_submission(view)
 
 
-def _judge_submission(view: View) -> Assessment:
+def _assess_submission(view: View) -> Assessment:
     if view.exit is not None and not _is_under_way(view):
-        return _judge_exit(view, view.exit)
+        return _assess_exit(view, view.exit)
     if _lease_of_submission(view) or (view.submission_gone and not _is_under_way(view)):
         reason = _attempt_reason(view) or "the driver died without a final checkpoint"
         failure = _recorded_failure(view)
@@ -141,7 +141,7 @@ def _is_under_way(view: View) -> bool:
     return is_remote and was_told and _own_attempt(view) is None and not _lease_of_submission(view)
 
 
-def _judge_exit(view: View, ended: ExitRecord) -> Assessment:
+def _assess_exit(view: View, ended: ExitRecord) -> Assessment:
     reason = _attempt_reason(view)
     failure = _recorded_failure(view)
     if reason is None:
@@ -205,12 +205,12 @@ def _foreign_reason(lease: LeaseRecord) -> str:
     )
 
 
-def state_of(view: View, verdict: RunState, *, is_undone: bool) -> str:
+def state_of(view: View, run_state: RunState, *, is_undone: bool) -> str:
     """Return how a run stands, in a word for people.
 
     Args:
         view: one look at it.
-        verdict: what that came to.
+        run_state: what that came to.
         is_undone: whether the job went back to before the run, or into the middle of it.
 
     Returns:
@@ -223,16 +223,16 @@ def state_of(view: View, verdict: RunState, *, is_undone: bool) -> str:
     if view.final is not None:
         return view.final.outcome
     attempt = view.attempt
-    if verdict in {RunState.RUNNING, RunState.STARTING} or attempt is None:
-        return RunState.ABSENT.value if verdict is RunState.FOREIGN else verdict.value
+    if run_state in {RunState.RUNNING, RunState.STARTING} or attempt is None:
+        return RunState.ABSENT.value if run_state is RunState.FOREIGN else run_state.value
     return attempt.outcome.lower() if attempt.outcome is not None else "killed"
 
 
-def driver_at_work(view: View, verdict: RunState) -> str | None:
+def driver_at_work(view: View, run_state: RunState) -> str | None:
     """Return the driver that runs or starts on behalf of the run; None when there is none."""
-    if verdict is RunState.RUNNING and view.lease is not None:
+    if run_state is RunState.RUNNING and view.lease is not None:
         return view.lease.driver_id
-    if verdict is RunState.STARTING and view.submission is not None and view.submission_started:
+    if run_state is RunState.STARTING and view.submission is not None and view.submission_started:
         return view.submission.driver_id
     return None
 
@@ -307,7 +307,7 @@ class RunWatcher:
         """Decide from one look."""
         return assess(view, run_id=self.run_id)
 
-    def judge(self) -> Assessment:
+    def assess(self) -> Assessment:
         """Look, and decide; a driver that never comes up ends as failed.
 
         While the run's driver is known to live only one thing is looked for each time: what it is
@@ -315,7 +315,7 @@ class RunWatcher:
         """
         if self._alive is not None and self._goes_on(self._alive):
             return Assessment(RunState.RUNNING)
-        return self.judge_view(self.look())
+        return self.assess_view(self.look())
 
     def _goes_on(self, token: int) -> bool:
         """Tell whether a driver that was alive still is, and has not reached its end."""
@@ -336,24 +336,24 @@ class RunWatcher:
         """Tell whether what the run is waited for is there; one read."""
         return self._run.final() is not None
 
-    def judge_view(self, view: View) -> Assessment:
+    def assess_view(self, view: View) -> Assessment:
         """Decide from one look, and from how long a driver has not come up."""
-        judgement = self.decide(view)
+        assessment = self.decide(view)
         self._alive = None
-        is_at_work = judgement.verdict is RunState.RUNNING and view.liveness is Liveness.LIVE
+        is_at_work = assessment.run_state is RunState.RUNNING and view.liveness is Liveness.LIVE
         if is_at_work and view.lease is not None:
             self._alive = view.lease.since
             self._looks = 0
             self._life_due()  # it has just been seen to
         waited = self._clock.monotonic() - self._begun
-        patience = START_TIMEOUT_S if view.submission_started else _PROCESS_TIMEOUT_S
-        if judgement.verdict is RunState.STARTING and waited > patience:
+        retry_budget = START_TIMEOUT_S if view.submission_started else _PROCESS_TIMEOUT_S
+        if assessment.run_state is RunState.STARTING and waited > retry_budget:
             reason = (
                 f"the driver was submitted, but has not taken the lease in {waited:.0f} seconds"
             )
             lost = view.submission.driver_id if view.submission is not None else None
             return Assessment(RunState.FAILED, reason, lost=lost, waited_s=waited)
-        return judgement
+        return assessment
 
     def settle(self, poll_s: float = 0.2) -> tuple[View, Assessment]:
         """Look until it is known whether a driver lives; takes one lease timeout at most."""

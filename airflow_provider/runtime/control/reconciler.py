@@ -58,7 +58,7 @@ class Decision:
 
 def reconcile(
     view: View,
-    judgement: Assessment,
+    assessment: Assessment,
     *,
     on_existing: str = "adopt",
     replays: str | None = None,
@@ -68,22 +68,22 @@ def reconcile(
 
     Args:
         view: what was seen when it was known whether a driver lives.
-        judgement: what it comes to.
+        assessment: what it comes to.
         on_existing: one of :data:`ON_EXISTING`.
         replays: the run that this one takes the place of.
         is_leaving: whether this run's driver was asked to end before its run is over.
     """
-    if judgement.verdict is RunState.DONE:
+    if assessment.run_state is RunState.DONE:
         return Decision(Action.FINISH)
-    if judgement.verdict is RunState.FOREIGN:
+    if assessment.run_state is RunState.FOREIGN:
         is_replaced = view.lease is not None and view.lease.run_id == replays
         waits = on_existing == "wait" or is_replaced
         return (
             Decision(Action.WAIT, ends_replaced=is_replaced)
             if waits
-            else Decision(Action.REFUSE, reason=judgement.reason)
+            else Decision(Action.REFUSE, reason=assessment.reason)
         )
-    driver_id = driver_at_work(view, judgement.verdict)
+    driver_id = driver_at_work(view, assessment.run_state)
     if driver_id is None:
         return Decision(Action.SUBMIT)
     if is_leaving:

@@ -96,7 +96,7 @@ class SupervisingWatcher(RunWatcher):
         self._look_due = Due(clock, supervision.look_every_s())
         self._health = Health()
 
-    def judge(self) -> Assessment:
+    def assess(self) -> Assessment:
         """Look once and decide.
 
         Of a driver that is alive: UNHEALTHY when something has lasted too long; DUE when the time
@@ -105,23 +105,23 @@ class SupervisingWatcher(RunWatcher):
         is_over = self._is_over()
         is_due = self._look_due()
         if not is_due and not is_over:
-            return super().judge()
+            return super().assess()
         view = self.look()
-        judgement = self.judge_view(view)
-        if judgement.verdict is not RunState.RUNNING or view.lease is None:
-            return judgement
-        ailment = self._examine(view, view.lease) if is_due else None
-        if ailment is not None:
-            return _unhealthy(ailment)
+        assessment = self.assess_view(view)
+        if assessment.run_state is not RunState.RUNNING or view.lease is None:
+            return assessment
+        problem = self._examine(view, view.lease) if is_due else None
+        if problem is not None:
+            return _unhealthy(problem)
         if is_over and self._may_hand_over(view, view.lease):
             return Assessment(RunState.DUE)
-        return judgement
+        return assessment
 
     def _examine(self, view: View, lease: LeaseRecord) -> HealthProblem | None:
         look = self._look_at(view, lease)
         now_s = self._clock.monotonic()
-        self._health, ailment = self._health.after(look, self._supervision.limits, now_s)
-        return ailment
+        self._health, problem = self._health.after(look, self._supervision.limits, now_s)
+        return problem
 
     def _look_at(self, view: View, lease: LeaseRecord) -> DriverLook:
         host = lease.owner.host
@@ -171,6 +171,6 @@ def look_at_query(
     return QueryLook(planned, committed, dict(backlog or {}))
 
 
-def _unhealthy(ailment: HealthProblem) -> Assessment:
-    failure = ailment.failure()
+def _unhealthy(problem: HealthProblem) -> Assessment:
+    failure = problem.failure()
     return Assessment(RunState.UNHEALTHY, failure.describe(), failure=failure.to_dict())

@@ -24,7 +24,6 @@ from airflow_provider.runtime.driver.open_queries import (
 )
 from airflow_provider.runtime.driver.progress import ProgressMeter
 from airflow_provider.runtime.driver.records import (
-    asked_record,
     begin_attempt,
     end_attempt,
     failure_of,
@@ -32,6 +31,7 @@ from airflow_provider.runtime.driver.records import (
     record_batch_commit,
     record_end_of_data,
     record_end_of_sources,
+    run_record,
 )
 from airflow_provider.runtime.driver.restarts import Restarter
 from airflow_provider.runtime.driver.stop_requests import StopRequestHandler
@@ -93,7 +93,7 @@ class Attempt:
     """One driver's work on one run, from the lease to its release.
 
     Args:
-        ask: what is wanted.
+        spec: what is wanted.
         directory: the job directory.
         run_id: the run.
         job: what the job's function has declared.
@@ -105,7 +105,7 @@ class Attempt:
 
     def __init__(
         self,
-        ask: RunSpec,
+        spec: RunSpec,
         directory: JobDirectory,
         run_id: str,
         job: LoadedJob,
@@ -115,7 +115,7 @@ class Attempt:
         stop: threading.Event,
         on_progress: OnProgress | None,
     ) -> None:
-        self._ask = ask
+        self._spec = spec
         self._directory = directory
         self._run: RunDirectory = directory.run(run_id)
         self._job = job
@@ -128,15 +128,15 @@ class Attempt:
             job.plan.at_end,
             upstream=upstream_of(job.queries),
             continuous=job.plan.until == "stopped",
-            bounded=() if ask.bootstrap else ending_alone(job.queries),
+            bounded=() if spec.bootstrap else ending_alone(job.queries),
         )
         self._events: deque[lifecycle.Event] = deque()
         self._queries: dict[str, RunningQuery | BatchQuery] = {}
-        self._driver_id = ask.driver_id or uuid.uuid4().hex
+        self._driver_id = spec.driver_id or uuid.uuid4().hex
         self._final: FinalCheckpoint | None = None
-        self._starting_point = starting_point(ask, directory, job)
+        self._starting_point = starting_point(spec, directory, job)
         self._is_batch = job.plan.mode == BATCH
-        self._desk = StopRequestHandler(
+        self._stop_requests = StopRequestHandler(
             directory, self._run, self._driver_id, clock, is_batch=self._is_batch
         )
         self._requests_due = Due(clock, _REQUEST_POLL_S)
@@ -164,7 +164,7 @@ class Attempt:
 
     def run(self) -> FinalCheckpoint:
         """Live until the run has its final checkpoint; see :func:`driver.run_job`."""
-        check_same_spec(self._asked_record(), self._run.record())
+        check_same_spec(self._run_record(), self._run.record())
         self._check_start()
         self._lease = acquire_lease(
             self._directory.storage,
@@ -183,39 +183,39 @@ class Attempt:
         done = self._run.final()
         if done is not None:
             return verify_final(self._directory, done)
-        check_not_over(self._directory, self._run.run_id, self._ask.driver_id)
+        check_not_over(self._directory, self._run.run_id, self._spec.driver_id)
         check_not_rewound(self._directory, self._run.run_id)
-        if self._ask.replays is not None:
-            self._rewind(self._ask.replays, self._lease).rewind()
+        if self._spec.replays is not None:
+            self._rewind(self._spec.replays, self._lease).rewind()
         check_not_drained(self._directory, self._run.run_id)
         self._starting_point.check()
         self._starting_point.restore(self._lease, self._clock)
-        asked = dataclasses.replace(self._asked_record(), token=self._lease.token)
+        asked = dataclasses.replace(self._run_record(), token=self._lease.token)
         self._directory.put_job(JobRecord(name=self._job.name, created=to_iso(self._clock.now())))
         stored = self._run.put_record(asked)
         check_same_spec(asked, stored)
         failpoints.hit("run.recorded")
         self._attempt = begin_attempt(
-            self._run, self._ask.entry, self._driver_id, self._lease.token, self._clock.now()
+            self._run, self._spec.entry, self._driver_id, self._lease.token, self._clock.now()
         )
         failpoints.hit("attempt.recorded")
-        self._restarter = Restarter(self._ask, self._job, self._run, self._attempt, self._clock)
+        self._restarter = Restarter(self._spec, self._job, self._run, self._attempt, self._clock)
         self._meter = ProgressMeter(self._clock, self._attempt.attempt)
         self._replayable = replayable_runs(
-            self._directory, self._run.run_id, self._ask.replayable_runs
+            self._directory, self._run.run_id, self._spec.replayable_runs
         )
         try:
-            self._live(stored)
+            self._run_loop(stored)
         except SparkStreamError as error:
-            self._end_attempt(FAILED, failure_of(error, self._ask.marks))
+            self._end_attempt(FAILED, failure_of(error, self._spec.marks))
             raise
         return self._conclude()
 
     def _check_start(self) -> None:
         """Refuse a start that cannot be had; nothing is written."""
-        if self._ask.replays is not None:
-            self._rewind(self._ask.replays, OpenFence()).check()
-            start = check_start(self._directory, self._ask.replays)
+        if self._spec.replays is not None:
+            self._rewind(self._spec.replays, OpenFence()).check()
+            start = check_start(self._directory, self._spec.replays)
             self._starting_point.check_rewound(start)
         else:
             self._starting_point.check()
@@ -223,7 +223,7 @@ class Attempt:
     def _rewind(self, run_id: str, fence: Fence) -> Rewind:
         return Rewind(self._directory, run_id, self._job.queries, fence, self._clock)
 
-    def _live(self, run: RunRecord) -> None:
+    def _run_loop(self, run: RunRecord) -> None:
         """Feed the lifecycle until it has ended; errors become its events."""
         self._record = run
         if self._try(self._open_queries) and self._try(self._save_start, run):
@@ -255,7 +255,7 @@ class Attempt:
         except Exception as error:
             log.info("run=%s fails", self._run.run_id, exc_info=True)
             self._events.clear()
-            self._events.append(lifecycle.Failed(failure_of(error, self._ask.marks)))
+            self._events.append(lifecycle.Failed(failure_of(error, self._spec.marks)))
             return False
         return True
 
@@ -274,7 +274,7 @@ class Attempt:
             return
         is_due = self._look_due()
         with self._lease.tolerating_outages():
-            self._hear()
+            self._poll_stop_requests()
             if is_due:
                 self._lease.check()
         if is_due:
@@ -316,7 +316,7 @@ class Attempt:
         return lifecycle.QueryEnded(query.name, self._next_step(query), has_more)
 
     def _failed(self, error: BaseException, query: RunningQuery | BatchQuery) -> lifecycle.Event:
-        failure = failure_of(error, self._ask.marks, query)
+        failure = failure_of(error, self._spec.marks, query)
         if self._is_batch:  # it runs once; the run is what is tried again
             return lifecycle.Failed(failure)
         return self._restarter.after(failure, self._life)
@@ -327,12 +327,12 @@ class Attempt:
     def _steps_of(self, names: Iterable[str]) -> dict[str, DrainStep]:
         return {name: self._next_step(self._queries[name]) for name in names}
 
-    def _hear(self) -> None:
+    def _poll_stop_requests(self) -> None:
         if self._stop.is_set():
             self._stop.clear()
             self._events.append(lifecycle.CancelRequested())
         elif self._requests_due():
-            self._events.extend(self._desk.heard(self._life.phase))
+            self._events.extend(self._stop_requests.poll(self._life.phase))
 
     def _report_progress(self) -> None:
         record = self._meter.report(self._run.storage, self._life, self._queries.values())
@@ -346,7 +346,7 @@ class Attempt:
             query.name: drain_intent(self._directory, query.name) for query in self._job.queries
         }
         opener = QueryOpener(
-            self._ask,
+            self._spec,
             self._directory,
             self._run,
             self._job,
@@ -357,15 +357,17 @@ class Attempt:
         self._queries = opener.open(self._intents)
 
     def _save_start(self, run: RunRecord) -> None:
-        kept = self._replayable if self._ask.replayable_runs else None
+        kept = self._replayable if self._spec.replayable_runs else None
         save_start(self._directory, run, kept, token=self._lease.token, clock=self._clock)
 
     def _begin(self) -> None:
         committed = self._run.batch_commit() is not None
         begun = [n for n, intent in self._intents.items() if committed or intent is not None]
         left = {name: query.definition.yet_to_end for name, query in self._queries.items()}
-        mixed = [name for name in left if left[name] and not self._ask.bootstrap]
-        self._events.append(lifecycle.Started(self._steps_of(begun), self._desk.promised(), mixed))
+        mixed = [name for name in left if left[name] and not self._spec.bootstrap]
+        self._events.append(
+            lifecycle.Started(self._steps_of(begun), self._stop_requests.accepted(), mixed)
+        )
 
     def _start_query(self, instruction: lifecycle.StartQuery) -> None:
         self._lease.check()
@@ -397,7 +399,7 @@ class Attempt:
         query.epochs.give_up_open()
 
     def _halt_query(self, instruction: lifecycle.HaltQuery) -> None:
-        self._queries[instruction.query].halt(self._desk.aligned_timeout_s)
+        self._queries[instruction.query].halt(self._stop_requests.aligned_timeout_s)
 
     def _end_sources(self, instruction: lifecycle.EndSources) -> None:
         self._lease.check()
@@ -426,11 +428,11 @@ class Attempt:
         plan_drain(self._directory, instruction.query)
 
     def _take_savepoint(self, _: lifecycle.TakeSavepoint) -> None:
-        if self._desk.take_savepoint():
+        if self._stop_requests.take_savepoint():
             self._events.append(lifecycle.SavepointTaken())
             return
         if self._life.ending is lifecycle.AtEnd.SUSPEND:
-            self._desk.go_on()
+            self._stop_requests.resume()
         self._events.append(lifecycle.SavepointFailed())
 
     def _call_finish(self, _: lifecycle.CallFinish) -> None:
@@ -457,7 +459,7 @@ class Attempt:
             run=self._record,
             attempt=self._attempt,
             at_end=instruction.at_end,
-            savepoint=self._desk.savepoint,
+            savepoint=self._stop_requests.savepoint,
             now=self._clock.now(),
         )
         verify_final(self._directory, final)
@@ -476,25 +478,25 @@ class Attempt:
 
     # --- records --------------------------------------------------------------------------------
 
-    def _asked_record(self) -> RunRecord:
+    def _run_record(self) -> RunRecord:
         now = self._clock.now()
-        return asked_record(self._ask, self._directory, self._run.run_id, self._job, now)
+        return run_record(self._spec, self._directory, self._run.run_id, self._job, now)
 
     def _end_attempt(self, outcome: str, failure: Failure | None = None) -> Failure | None:
         return end_attempt(self._run, self._restarter.attempt, self._clock.now(), outcome, failure)
 
     def _conclude(self) -> FinalCheckpoint:
         if self._final is not None:
-            self._desk.close(self._final.outcome, "")
+            self._stop_requests.close(self._final.outcome, "")
             self._end_attempt(self._final.outcome)
             return self._final
         failure = self._life.failure
         if failure is not None:
-            self._desk.close(None, failure.describe())
-            failure = self._desk.final_failure(failure)
+            self._stop_requests.close(None, failure.describe())
+            failure = self._stop_requests.final_failure(failure)
             raise RunFailedError(self._end_attempt(FAILED, failure) or failure)
         outcome = CANCELLED if self._life.keeps_run else None
-        self._desk.close(outcome, "the attempt was cancelled")
+        self._stop_requests.close(outcome, "the attempt was cancelled")
         self._end_attempt(CANCELLED)
         msg = f"run {self._run.run_id!r} was cancelled; the same command resumes it"
         raise RunCancelledError(msg)

@@ -184,22 +184,22 @@ class ExecutionPlan:
         return {"availableNow": True}
 
 
-def resolve_plan(ask: RunSpec, queries: Sequence[QueryDefinition]) -> ExecutionPlan:
+def resolve_plan(spec: RunSpec, queries: Sequence[QueryDefinition]) -> ExecutionPlan:
     """Fill in what the ask leaves to the job.
 
     Raises:
         ConfigError: the job has no query, or the end is asked of a source that has none.
     """
     if not queries:
-        msg = f"entry {ask.entry!r}: the function wrote no query; call ctx.write(name, df, to=…)"
+        msg = f"entry {spec.entry!r}: the function wrote no query; call ctx.write(name, df, to=…)"
         raise ConfigError(msg)
-    until = ask.until or ("end" if all(query.bounded for query in queries) else "stopped")
+    until = spec.until or ("end" if all(query.bounded for query in queries) else "stopped")
     if until == "end":
         _check_bounded(queries)
     if until != "stopped":
-        at_end = AtEnd(ask.at_end or ("drain" if until == "end" else "suspend"))
+        at_end = AtEnd(spec.at_end or ("drain" if until == "end" else "suspend"))
         return ExecutionPlan(until, at_end)
-    if ask.at_end == AtEnd.DRAIN.value:
+    if spec.at_end == AtEnd.DRAIN.value:
         msg = "at_end='drain' has no meaning with until='stopped'; such a run has no end of its own"
         raise ConfigError(msg)
     return ExecutionPlan(until, AtEnd.SUSPEND)

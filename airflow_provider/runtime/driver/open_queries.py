@@ -42,14 +42,14 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-def starting_point(ask: RunSpec, directory: JobDirectory, job: LoadedJob) -> StartingPoint:
+def starting_point(spec: RunSpec, directory: JobDirectory, job: LoadedJob) -> StartingPoint:
     """Return where an attempt begins: from a savepoint, or from what the job directory keeps."""
     return StartingPoint(
         directory,
-        ask.from_savepoint,
+        spec.from_savepoint,
         job.queries,
-        allow_non_restored=ask.allow_non_restored_state,
-        partitions=ask.partitions,
+        allow_non_restored=spec.allow_non_restored_state,
+        partitions=spec.partitions,
         make_repartition=lambda: spark_repartition(job.spark),
         upstream=upstream_of(job.queries),
     )
@@ -86,7 +86,7 @@ class QueryOpener:
     """Opens the queries of one attempt.
 
     Attributes:
-        ask: what is wanted.
+        spec: what is wanted.
         directory: the job directory.
         run: the run.
         job: what the job's function has declared.
@@ -95,7 +95,7 @@ class QueryOpener:
         clock: time.
     """
 
-    ask: RunSpec
+    spec: RunSpec
     directory: JobDirectory
     run: RunDirectory
     job: LoadedJob
@@ -133,13 +133,13 @@ class QueryOpener:
         logs = CheckpointLogs(place)
         epochs = self._epochs_of(query, logs)
         epochs.recover(held_back.batch if held_back is not None else None)
-        target_s = self.ask.pacing_s(self.job.plan.until)
+        target_s = self.spec.pacing_s(self.job.plan.until)
         return RunningQuery(
             query,
             checkpoint=spark_url(place.url),
             logs=logs,
             epochs=epochs,
-            trigger=self.job.plan.trigger(self.ask.trigger_s),
+            trigger=self.job.plan.trigger(self.spec.trigger_s),
             clock=self.clock,
             pacemaker=pacemaker_for(query, target_s, self.clock),
             event_times=event_times_of(query, self.clock, ended.reached if ended else {}),

@@ -47,7 +47,7 @@ log = logging.getLogger(__name__)
 
 
 def check_before_spark(
-    ask: RunSpec, directory: JobDirectory, run_id: str, clock: Clock
+    spec: RunSpec, directory: JobDirectory, run_id: str, clock: Clock
 ) -> LeaseObserver:
     """Refuse all that can be refused without the seconds that a JVM takes to start.
 
@@ -59,16 +59,16 @@ def check_before_spark(
         LeaseHeldError: another driver is running the job.
         TakeBackError: the run to be replayed cannot be rewound.
     """
-    check_not_over(directory, run_id, ask.driver_id)
-    if ask.replays is not None:
-        check_start(directory, ask.replays)
-    check_not_drained(directory, run_id, replays=ask.replays)
-    return check_before_cleanup(ask, directory, clock)
+    check_not_over(directory, run_id, spec.driver_id)
+    if spec.replays is not None:
+        check_start(directory, spec.replays)
+    check_not_drained(directory, run_id, replays=spec.replays)
+    return check_before_cleanup(spec, directory, clock)
 
 
-def check_before_cleanup(ask: RunSpec, directory: JobDirectory, clock: Clock) -> LeaseObserver:
+def check_before_cleanup(spec: RunSpec, directory: JobDirectory, clock: Clock) -> LeaseObserver:
     """As :func:`check_before_spark`, for a job that may have been drained."""
-    check_entry_file(ask.entry)
+    check_entry_file(spec.entry)
     return wait_for_free_lease(directory.storage, clock)
 
 
@@ -89,7 +89,7 @@ class LoadedJob:
     declare: Declare
 
 
-def load_job(ask: RunSpec, directory: JobDirectory, run_id: str, spark: SparkSession) -> LoadedJob:
+def load_job(spec: RunSpec, directory: JobDirectory, run_id: str, spark: SparkSession) -> LoadedJob:
     """Call the job's function, which only declares, and settle the mode; nothing is written.
 
     An AUTOMATIC run that can be had in BATCH calls the function a second time.
@@ -98,11 +98,11 @@ def load_job(ask: RunSpec, directory: JobDirectory, run_id: str, spark: SparkSes
         ConfigError: the function is not there, failed, or declared what cannot be run.
     """
     stored = directory.run(run_id).record()
-    wanted = wanted_mode(ask.mode, stored.mode if stored is not None else None)
-    job = load_job_in(wanted or STREAMING, ask, run_id, spark)
+    wanted = wanted_mode(spec.mode, stored.mode if stored is not None else None)
+    job = load_job_in(wanted or STREAMING, spec, run_id, spark)
     if wanted == STREAMING:
         return _with_markers(job, directory)
-    objections = find_objections(job.queries, job.plan, _find_resumed(ask, directory))
+    objections = find_objections(job.queries, job.plan, _find_resumed(spec, directory))
     if wanted == BATCH:
         check_batch(objections)
         _check_same_queries(job, stored)
@@ -110,7 +110,7 @@ def load_job(ask: RunSpec, directory: JobDirectory, run_id: str, spark: SparkSes
     reasons = [objection.why for objection in objections]
     if not reasons:
         try:
-            return load_job_in(BATCH, ask, run_id, spark)
+            return load_job_in(BATCH, spec, run_id, spark)
         except ConfigError as error:
             reasons = [str(error)]
     log.info("run=%s mode=STREAMING, not BATCH: %s", run_id, "; ".join(reasons))
@@ -128,28 +128,28 @@ def _with_markers(job: LoadedJob, directory: JobDirectory) -> LoadedJob:
     return dataclasses.replace(job, queries=queries)
 
 
-def load_job_in(mode: str, ask: RunSpec, run_id: str, spark: SparkSession) -> LoadedJob:
+def load_job_in(mode: str, spec: RunSpec, run_id: str, spark: SparkSession) -> LoadedJob:
     """Call the job's function once, for a mode that is settled; nothing is written.
 
     Raises:
         ConfigError: the function is not there, failed, or declared what cannot be run.
     """
-    session = job_session(spark, ask.conf)
-    function = load_entry(ask.entry)
+    session = job_session(spark, spec.conf)
+    function = load_entry(spec.entry)
     _send_by_value(function)
 
     def declare(bindings: Mapping[str, SourceBinding]) -> JobContext:
         context = JobContext(
             session,
-            params=ask.all_params(),
+            params=spec.all_params(),
             run_id=run_id,
             mode=mode,
-            interval=ask.interval,
-            target_batch_s=ask.target_batch_s,
-            discards_output=ask.bootstrap == "discard",
+            interval=spec.interval,
+            target_batch_s=spec.target_batch_s,
+            discards_output=spec.bootstrap == "discard",
             bindings=bindings,
         )
-        _call(function, context, ask.entry)
+        _call(function, context, spec.entry)
         return context
 
     context = declare({})
@@ -157,7 +157,7 @@ def load_job_in(mode: str, ask: RunSpec, run_id: str, spark: SparkSession) -> Lo
         name=getattr(function, "__name__", "job"),
         spark=session,
         context=context,
-        plan=dataclasses.replace(resolve_plan(ask, context.queries), mode=mode),
+        plan=dataclasses.replace(resolve_plan(spec, context.queries), mode=mode),
         queries=context.queries,
         declare=lambda bindings: declare(bindings).queries,
     )
@@ -186,10 +186,10 @@ def _check_same_queries(job: LoadedJob, stored: RunRecord | None) -> None:
         raise ConfigError(msg)
 
 
-def _find_resumed(ask: RunSpec, directory: JobDirectory) -> str | None:
+def _find_resumed(spec: RunSpec, directory: JobDirectory) -> str | None:
     """Return what the run would go on from; None when it begins anew."""
-    if ask.from_savepoint is not None:
-        return f"the savepoint {ask.from_savepoint}"
+    if spec.from_savepoint is not None:
+        return f"the savepoint {spec.from_savepoint}"
     for name in directory.query_names():
         logs = CheckpointLogs(directory.checkpoint(name))
         if logs.exists():

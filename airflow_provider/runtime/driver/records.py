@@ -36,25 +36,25 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-def asked_record(
-    ask: RunSpec, directory: JobDirectory, run_id: str, job: LoadedJob, now: dt.datetime
+def run_record(
+    spec: RunSpec, directory: JobDirectory, run_id: str, job: LoadedJob, now: dt.datetime
 ) -> RunRecord:
     """Return what the run is asked to do, and where its queries stand."""
     logs = {q.name: CheckpointLogs(directory.checkpoint(q.name)) for q in job.queries}
     return RunRecord(
         run_id=run_id,
-        entry=ask.entry,
-        params=dict(ask.params),
-        secret_params=dict(ask.secret_params),
+        entry=spec.entry,
+        params=dict(spec.params),
+        secret_params=dict(spec.secret_params),
         mode=job.plan.mode,
         until=job.plan.until,
         at_end=job.plan.at_end.value,
-        trigger_s=ask.trigger_s,
-        interval=(to_iso(ask.interval[0]), to_iso(ask.interval[1])) if ask.interval else None,
+        trigger_s=spec.trigger_s,
+        interval=(to_iso(spec.interval[0]), to_iso(spec.interval[1])) if spec.interval else None,
         starting={name: log.position().last_commit for name, log in logs.items()},
         started=to_iso(now),
-        from_savepoint=ask.from_savepoint,
-        replayable=ask.replayable_runs > 0,
+        from_savepoint=spec.from_savepoint,
+        replayable=spec.replayable_runs > 0,
         query_ids={name: str(uuid.uuid4()) for name in logs} if job.plan.mode == BATCH else None,
     )
 

@@ -61,7 +61,7 @@ def clean_up(
     clock = clock or SystemClock()
     directory = open_job_directory(job_dir)
     last = last_run(directory)
-    ask = RunSpec(
+    spec = RunSpec(
         job_dir=job_dir,
         entry=entry or last.entry,
         run_id=last.run_id,
@@ -69,10 +69,10 @@ def clean_up(
         secret_params=last.secret_params,
         conf=conf or {},
     )
-    observer = check_before_cleanup(ask, directory, clock)
+    observer = check_before_cleanup(spec, directory, clock)
     app_name = f"spark-stream cleanup {job_dir}"
-    with using_spark(spark, app_name, ask.master, ask.conf) as session:
-        job = load_job_in(last.mode, ask, last.run_id, session)
+    with using_spark(spark, app_name, spec.master, spec.conf) as session:
+        job = load_job_in(last.mode, spec, last.run_id, session)
         name = f"cleanup-{uuid.uuid4().hex}"  # of no run: a task would adopt it as its driver
         lease = acquire_lease(
             directory.storage,

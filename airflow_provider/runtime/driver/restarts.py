@@ -45,7 +45,7 @@ class Restarter:
     ended it begins anew: then whoever has started it again has decided so.
 
     Args:
-        ask: which strategy, or None for the default of such a run, and which failover.
+        spec: which strategy, or None for the default of such a run, and which failover.
         job: what the job's function has declared.
         run: where the attempts are.
         attempt: this one.
@@ -55,7 +55,7 @@ class Restarter:
 
     def __init__(
         self,
-        ask: RunSpec,
+        spec: RunSpec,
         job: LoadedJob,
         run: RunDirectory,
         attempt: AttemptRecord,
@@ -63,8 +63,8 @@ class Restarter:
         *,
         dice: random.Random | None = None,
     ) -> None:
-        self._strategy = ask.restart or default_restart(job.plan.until)
-        self._failover = ask.failover
+        self._strategy = spec.restart or default_restart(job.plan.until)
+        self._failover = spec.failover
         self._queries = job.queries
         self._run = run
         self._clock = clock

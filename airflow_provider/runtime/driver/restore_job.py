@@ -305,7 +305,7 @@ def _declare(
 ) -> Sequence[QueryDefinition]:
     """Call the job's function as its last run called it, to learn its sinks."""
     last = last_run(directory)
-    ask = RunSpec(
+    spec = RunSpec(
         job_dir=directory.url,
         entry=entry or last.entry,
         run_id=last.run_id,
@@ -313,7 +313,7 @@ def _declare(
         secret_params=last.secret_params,
         conf=conf or {},
     )
-    return load_job_in(last.mode, ask, last.run_id, spark).queries
+    return load_job_in(last.mode, spec, last.run_id, spark).queries
 
 
 def _take_back(

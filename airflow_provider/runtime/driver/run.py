@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 def run_job(
-    ask: RunSpec,
+    spec: RunSpec,
     *,
     spark: SparkSession | None = None,
     stop: threading.Event | None = None,
@@ -39,7 +39,7 @@ def run_job(
     """Run a job until it has its final checkpoint; one attempt.
 
     Args:
-        ask: what is wanted.
+        spec: what is wanted.
         spark: a session whose JVM is used and left running; None to start Spark, and stop it.
         stop: set by the caller to cancel the attempt.
         on_progress: called about once a second.
@@ -59,23 +59,23 @@ def run_job(
     Crash safety: the same ask resumes from any point; see the crash table in ARCHITECTURE.md.
     """
     clock = clock or SystemClock()
-    directory = open_job_directory(ask.job_dir)
-    run_id = resolve_run_id(directory, ask, clock.now())
+    directory = open_job_directory(spec.job_dir)
+    run_id = resolve_run_id(directory, spec, clock.now())
     check_not_rewound(directory, run_id)
-    ask = as_begun(ask, directory.run(run_id).record())
+    spec = as_begun(spec, directory.run(run_id).record())
     done = directory.run(run_id).final()
     if done is not None:
-        check_same_as_ended(ask, directory.run(run_id).record())
+        check_same_as_ended(spec, directory.run(run_id).record())
         return verify_final(directory, done)
-    observer = check_before_spark(ask, directory, run_id, clock)
-    app_name = f"spark-stream {ask.job_dir} {run_id}"
-    with using_spark(spark, app_name, ask.master, ask.conf) as session:
+    observer = check_before_spark(spec, directory, run_id, clock)
+    app_name = f"spark-stream {spec.job_dir} {run_id}"
+    with using_spark(spark, app_name, spec.master, spec.conf) as session:
         if on_spark_started is not None:
             on_spark_started()
-        job = load_job(ask, directory, run_id, session)
+        job = load_job(spec, directory, run_id, session)
         stop = stop or threading.Event()
         attempt = Attempt(
-            ask,
+            spec,
             directory,
             run_id,
             job,

@@ -93,14 +93,14 @@ class StopRequestHandler:
         self.savepoint: str | None = None
         self.aligned_timeout_s: float | None = None
 
-    def promised(self) -> Stop | None:
+    def accepted(self) -> Stop | None:
         """Return the stop with drain that an earlier attempt has accepted; None for none."""
         self._accepted = self._run.stop()
         if self._accepted is None:
             return None
         return Stop(AtEnd.DRAIN, savepoint=self._accepted.savepoint is not None)
 
-    def heard(self, phase: JobPhase) -> list[CancelRequested | StopRequested]:
+    def poll(self, phase: JobPhase) -> list[CancelRequested | StopRequested]:
         """Return what others ask of the driver, after it was accepted; a cancel is answered.
 
         Args:
@@ -115,7 +115,7 @@ class StopRequestHandler:
                 if request.kind == CANCEL or (request.keeps_run and self._is_batch):
                     events.append(CancelRequested())
                     self._answer(request.id, ok=True, message="cancelling")
-                elif request.kind == STOP and (stop := self.hear(request, phase)) is not None:
+                elif request.kind == STOP and (stop := self.decide(request, phase)) is not None:
                     events.append(StopRequested(stop))
                     break  # the others are heard when this one is under way
         except OSError:
@@ -123,7 +123,7 @@ class StopRequestHandler:
                 raise
         return events
 
-    def hear(self, request: RequestRecord, phase: JobPhase) -> Stop | None:
+    def decide(self, request: RequestRecord, phase: JobPhase) -> Stop | None:
         """Accept a request, refuse it, or let it wait for the end that is near.
 
         Args:
@@ -148,11 +148,11 @@ class StopRequestHandler:
             self._answer(request.id, ok=False, message=message, exit_code=EXIT_USAGE)
             return None
         if phase is not JobPhase.READING:
-            self._hear_at_the_end(request)
+            self._decide_at_the_end(request)
             return None
         return self._accept(request)
 
-    def _hear_at_the_end(self, request: RequestRecord) -> None:
+    def _decide_at_the_end(self, request: RequestRecord) -> None:
         """Refuse what the end under way does not give; answer the rest when it is there."""
         if not request.drain or request.savepoint is not None:
             message = (
@@ -232,7 +232,7 @@ class StopRequestHandler:
             clock=self._clock,
         )
 
-    def go_on(self) -> None:
+    def resume(self) -> None:
         """Answer that there is no savepoint, and that the job reads on."""
         if self._accepted is not None:
             refusal = self._refusal

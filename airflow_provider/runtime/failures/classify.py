@@ -119,10 +119,10 @@ def _innermost(causes: list[Cause]) -> Cause:
     return (telling or causes)[-1]
 
 
-def _reason_of(verdict: _Verdict) -> str:
-    if verdict.what == JVM_GONE.what:
+def _reason_of(run_state: _Verdict) -> str:
+    if run_state.what == JVM_GONE.what:
         return _JVM_GONE_REASON
-    return first_line(verdict.cause.essence) or verdict.cause.simple_name
+    return first_line(run_state.cause.essence) or run_state.cause.simple_name
 
 
 def _condition_of(cause: Cause) -> str:

@@ -118,7 +118,7 @@ class LeaseObserver:
             return lease, Liveness.FREE
         if lease.owner.is_gone():
             return lease, Liveness.DEAD
-        return lease, self._judge(lease, beat.beat if beat else 0, began)
+        return lease, self._assess(lease, beat.beat if beat else 0, began)
 
     def _read(self) -> tuple[LeaseRecord | None, HeartbeatRecord | None]:
         lease, beat = self._read_beat()
@@ -133,7 +133,7 @@ class LeaseObserver:
             return None, None
         return lease, read_heartbeat(self._storage, lease.token)
 
-    def _judge(self, lease: LeaseRecord, beat: int, began: float) -> Liveness:
+    def _assess(self, lease: LeaseRecord, beat: int, began: float) -> Liveness:
         now = self._clock.monotonic()
         seen = (lease.token, beat)
         if seen != self._seen:

@@ -21,18 +21,18 @@ if TYPE_CHECKING:
     from airflow_provider.runtime.jobdir.run_spec import RunSpec
 
 
-def resolve_run_id(directory: JobDirectory, ask: RunSpec, now: dt.datetime) -> str:
+def resolve_run_id(directory: JobDirectory, spec: RunSpec, now: dt.datetime) -> str:
     """Return the run that the ask is about.
 
     Without an id of its own an ask means the job's unfinished run, so that the same command
     resumes; else its drained run, which is done; else a new one. Only the newest runs are looked at
     (:data:`~.runs.RECENT`). One that replays means a run that began after the replayed one.
     """
-    if ask.run_id is not None:
-        return ask.run_id
+    if spec.run_id is not None:
+        return spec.run_id
     for record in recent_runs(directory):
         run = directory.run(record.run_id)
-        if run.run_id == ask.replays:
+        if run.run_id == spec.replays:
             break
         final = run.final()
         if (final is None or final.outcome == FINISHED) and run.rewound() is None:
@@ -115,18 +115,18 @@ def check_not_rewound(directory: JobDirectory, run_id: str) -> None:
         raise ConfigError(msg)
 
 
-def as_begun(ask: RunSpec, stored: RunRecord | None) -> RunSpec:
+def as_begun(spec: RunSpec, stored: RunRecord | None) -> RunSpec:
     """Return the ask with the moment of the run that it goes on with.
 
     An interval without length is the moment of a DAG run without data of its own, such as one that
     was triggered by hand. The next DAG run has another, and goes on with the same run all the same.
     """
-    if stored is None or stored.interval is None or ask.interval is None:
-        return ask
+    if stored is None or stored.interval is None or spec.interval is None:
+        return spec
     start, end = (from_iso(text) for text in stored.interval)
-    if start != end or ask.interval[0] != ask.interval[1]:
-        return ask
-    return dataclasses.replace(ask, interval=(start, end))
+    if start != end or spec.interval[0] != spec.interval[1]:
+        return spec
+    return dataclasses.replace(spec, interval=(start, end))
 
 
 def check_same_spec(asked: RunRecord, stored: RunRecord | None) -> None:
@@ -147,7 +147,7 @@ def check_same_spec(asked: RunRecord, stored: RunRecord | None) -> None:
             raise ConfigError(msg)
 
 
-def check_same_as_ended(ask: RunSpec, stored: RunRecord | None) -> None:
+def check_same_as_ended(spec: RunSpec, stored: RunRecord | None) -> None:
     """Refuse as :func:`check_same_spec` does, of a run that has ended, without the job's function.
 
     What the function would settle is taken to be as it was, where it could have been that.
@@ -158,17 +158,17 @@ def check_same_as_ended(ask: RunSpec, stored: RunRecord | None) -> None:
     if stored is None:
         return
     # Left to the job, it ends with its sources' data, or when it is stopped.
-    is_open = ask.until is None and stored.until in {"end", "stopped"}
-    until = stored.until if is_open else ask.until
-    at_end = ask.at_end or ("drain" if until == "end" else "suspend")
+    is_open = spec.until is None and stored.until in {"end", "stopped"}
+    until = stored.until if is_open else spec.until
+    at_end = spec.at_end or ("drain" if until == "end" else "suspend")
     asked = dataclasses.replace(
         stored,
-        params=dict(ask.params),
-        secret_params=dict(ask.secret_params),
-        mode=stored.mode if ask.mode == "automatic" else ask.mode.upper(),
+        params=dict(spec.params),
+        secret_params=dict(spec.secret_params),
+        mode=stored.mode if spec.mode == "automatic" else spec.mode.upper(),
         until=until or "end or stopped",
         at_end=stored.at_end if until is None else at_end,
-        interval=(to_iso(ask.interval[0]), to_iso(ask.interval[1])) if ask.interval else None,
-        from_savepoint=ask.from_savepoint,
+        interval=(to_iso(spec.interval[0]), to_iso(spec.interval[1])) if spec.interval else None,
+        from_savepoint=spec.from_savepoint,
     )
     check_same_spec(asked, stored)

@@ -47,7 +47,7 @@ class Step:
         reason: for people.
     """
 
-    verdict: Verdict
+    run_state: Verdict
     factor: float
     reason: str
 
@@ -223,7 +223,7 @@ class Pace:
         limits: by source.
     """
 
-    verdict: Verdict
+    run_state: Verdict
     reason: str
     limits: Mapping[str, Limit]
 
@@ -245,9 +245,9 @@ def next_pace(
         return Pace(Verdict.HOLD, "the batch has read nothing", held)
     full = {name for name, limit in held.items() if _is_full(limit, loads.get(name, Load()))}
     step = controller.observe(rows, seconds, limited=bool(full))
-    if step.verdict is Verdict.HOLD:
-        return Pace(step.verdict, step.reason, held)
-    if step.verdict is Verdict.SHRINK and _is_indivisible(held, loads):
+    if step.run_state is Verdict.HOLD:
+        return Pace(step.run_state, step.reason, held)
+    if step.run_state is Verdict.SHRINK and _is_indivisible(held, loads):
         reason = f"a batch is at least one file, and one takes {seconds:.1f} s"
         return Pace(Verdict.HOLD, reason, held)
     changed = {
@@ -258,7 +258,7 @@ def next_pace(
         at_ceiling = any(limit.amount == limit.ceiling for limit in changed.values())
         reason = "at the job's own limit" if at_ceiling else "as near as whole rows and files come"
         return Pace(Verdict.HOLD, reason, held)
-    return Pace(step.verdict, step.reason, changed)
+    return Pace(step.run_state, step.reason, changed)
 
 
 def _mark(limit: Limit, load: Load) -> Limit:

@@ -311,14 +311,14 @@ def choose(first: Seen, now: Seen, *, waited_s: float, aligned_timeout_s: float)
     wanted = first.position.last_commit if in_flight is None else in_flight
     if now.complete >= max(wanted, 0):
         return Take(now.complete, planned=False)
-    if now.driven and waited_s < _patience(first, now, wanted, aligned_timeout_s):
+    if now.driven and waited_s < _retry_budget(first, now, wanted, aligned_timeout_s):
         return Wait()
     if now.complete < 0:
         return NothingYet()
     return Take(now.complete, planned=now.position.last_offsets > now.complete)
 
 
-def _patience(first: Seen, now: Seen, wanted: int, aligned_timeout_s: float) -> float:
+def _retry_budget(first: Seen, now: Seen, wanted: int, aligned_timeout_s: float) -> float:
     """Return for how long, from the first look, waiting makes sense."""
     committed = now.position.last_commit >= max(wanted, 0)
     unpublished = now.complete < first.position.last_commit

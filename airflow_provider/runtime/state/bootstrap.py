@@ -68,7 +68,7 @@ log = logging.getLogger(__name__)
 
 
 def bootstrap_job(
-    ask: BootstrapSpec,
+    spec: BootstrapSpec,
     *,
     spark: SparkSession | None = None,
     stop: threading.Event | None = None,
@@ -79,7 +79,7 @@ def bootstrap_job(
     """Make a job's first state from history, and take a savepoint of it.
 
     Args:
-        ask: what is wanted.
+        spec: what is wanted.
         spark: a session whose JVM is used and left running; None to start Spark, and stop it.
         stop: set by the caller to cancel it.
         on_progress: called about once a second.
@@ -102,14 +102,14 @@ def bootstrap_job(
     Idempotent: by the savepoint's address and what was asked.
     """
     clock = clock or SystemClock()
-    directory = open_job_directory(ask.job_dir)
-    scratch = scratch_of(directory, ask.target)
-    done = find_made(ask.target, ask.digest)
+    directory = open_job_directory(spec.job_dir)
+    scratch = scratch_of(directory, spec.target)
+    done = find_made(spec.target, spec.digest)
     if done is None:
         check_not_begun(directory, clock)
-        check_same(scratch, ask)
+        check_same(scratch, spec)
         seam = _read_history(
-            ask,
+            spec,
             directory,
             scratch,
             spark=spark,
@@ -120,15 +120,15 @@ def bootstrap_job(
                 "on_spark_started": on_spark_started,
             },
         )
-        check_has_rows(scratch, seam.history, output=ask.output)
+        check_has_rows(scratch, seam.history, output=spec.output)
         _leave_offsets(scratch, seam)
-        done = _take(scratch, ask, seam, clock)
+        done = _take(scratch, spec, seam, clock)
     remove_scratch(scratch)
     return done
 
 
 def _read_history(
-    ask: BootstrapSpec,
+    spec: BootstrapSpec,
     directory: JobDirectory,
     scratch: JobDirectory,
     *,
@@ -137,19 +137,19 @@ def _read_history(
     observers: Mapping[str, Any],
 ) -> Seam:
     """Run the job's queries over the history, until it ends."""
-    run = _ask_of(ask, scratch)
+    run = _spec_of(spec, scratch)
     check_before_cleanup(run, scratch, clock)
-    app_name = f"spark-stream bootstrap {ask.job_dir}"
-    with using_spark(spark, app_name, ask.master, ask.conf) as session:
+    app_name = f"spark-stream bootstrap {spec.job_dir}"
+    with using_spark(spark, app_name, spec.master, spec.conf) as session:
         history = load_job_in(STREAMING, run, RUN_ID, session).queries
-        seam = plan_seam(history, ask.kept, output=ask.output)
-        if ask.live_params is not None:
+        seam = plan_seam(history, spec.kept, output=spec.output)
+        if spec.live_params is not None:
             live = dataclasses.replace(
-                run, job_dir=directory.url, params=ask.live_params, bootstrap=None
+                run, job_dir=directory.url, params=spec.live_params, bootstrap=None
             )
             check_seam(history, load_job_in(STREAMING, live, RUN_ID, session).queries, seam)
         began = to_iso(clock.now())
-        record = BootstrapRecord(savepoint=ask.target, digest=ask.digest, began=began)
+        record = BootstrapRecord(savepoint=spec.target, digest=spec.digest, began=began)
         with refusing(scratch.url, "written"):
             record.put_if_absent(scratch.storage, DOCUMENT)
         failpoints.hit("bootstrap.recorded")
@@ -158,22 +158,22 @@ def _read_history(
     return seam
 
 
-def _ask_of(ask: BootstrapSpec, scratch: JobDirectory) -> RunSpec:
+def _spec_of(spec: BootstrapSpec, scratch: JobDirectory) -> RunSpec:
     return RunSpec(
         job_dir=scratch.url,
-        entry=ask.entry,
+        entry=spec.entry,
         run_id=RUN_ID,
-        params=ask.params,
-        secret_params=ask.secret_params,
+        params=spec.params,
+        secret_params=spec.secret_params,
         mode="streaming",
         until="available",
         at_end="suspend",
-        interval=ask.interval,
-        master=ask.master,
-        conf=ask.conf,
+        interval=spec.interval,
+        master=spec.master,
+        conf=spec.conf,
         target_batch_s=0.0,  # as few batches as the job itself allows
-        bootstrap=ask.output,
-        driver_id=ask.driver_id,
+        bootstrap=spec.output,
+        driver_id=spec.driver_id,
     )
 
 
@@ -186,7 +186,7 @@ def _leave_offsets(scratch: JobDirectory, seam: Seam) -> None:
         failpoints.hit("bootstrap.reset_one")
 
 
-def _take(scratch: JobDirectory, ask: BootstrapSpec, seam: Seam, clock: Clock) -> Savepoint:
+def _take(scratch: JobDirectory, spec: BootstrapSpec, seam: Seam, clock: Clock) -> Savepoint:
     source = job_source(scratch.url, clock)
     queries = tuple(
         dataclasses.replace(
@@ -197,9 +197,9 @@ def _take(scratch: JobDirectory, ask: BootstrapSpec, seam: Seam, clock: Clock) -
     )
     return take_savepoint(
         dataclasses.replace(source, queries=queries),
-        ask.target,
+        spec.target,
         origin=ORIGIN,
-        labels={LABEL: ask.digest},
+        labels={LABEL: spec.digest},
         clock=clock,
     )
 
