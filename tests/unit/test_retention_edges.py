@@ -28,7 +28,11 @@ from airflow_provider.runtime.savepoints.record import (
     SavedFile,
     SavepointRecord,
 )
-from airflow_provider.runtime.savepoints.retention import collect_garbage, dispose, held_beside
+from airflow_provider.runtime.savepoints.retention import (
+    collect_garbage,
+    dispose,
+    shared_files_beside,
+)
 from airflow_provider.runtime.storage.file_tree import FileFacts
 from airflow_provider.runtime.storage.open import open_storage
 from tests.unit.support import FakeClock
@@ -178,14 +182,15 @@ def test_the_name_of_a_savepoint_is_not_given_again_while_its_files_are_shared(r
 def named_by_the_next(root: Storage, clock: FakeClock, *, tag: str | None = "t1") -> SavedFile:
     """Return how a savepoint that is taken now, s9, would name the shared file."""
     claim(root.at("s9"), TAKE, clock)
-    held = held_beside(root.at("s9"), clock)
-    (named,) = held.where("id", [NeededFile("shared", 3)], {"shared": FileFacts(3, tag)})
+    shared = shared_files_beside(root.at("s9"), clock)
+    (named,) = shared.where("id", [NeededFile("shared", 3)], {"shared": FileFacts(3, tag)})
     return named
 
 
 def make_two_tagged(root: Storage, clock: FakeClock) -> None:
+    """Make two as make_two does; the one that names the file is the first of a listing."""
     make(root, "s1", clock, SavedFile("shared", 3, "t1"))
-    make(root, "s2", clock, SavedFile("shared", 3, "t1", "s1"))
+    make(root, "s0", clock, SavedFile("shared", 3, "t1", "s1"))
 
 
 def test_a_shared_file_is_named_where_its_bytes_lie(root, clock):
@@ -212,6 +217,6 @@ def test_nothing_is_shared_while_garbage_beside_it_is_removed(root, clock):
     What is being removed may be what a new savepoint would name, so the new one copies all.
     """
     make_two_tagged(root, clock)
-    claim(root.at("s0"), REMOVE, clock)
+    claim(root.at("s2"), REMOVE, clock)
 
     assert SavedFile("shared", 3, "t1") == named_by_the_next(root, clock)
