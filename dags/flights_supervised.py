@@ -44,7 +44,7 @@ def flights_supervised() -> None:
         until="stopped",
         trigger="10 seconds",
         max_runtime="59 minutes",
-        max_silence="10 minutes",  # longer than Spark takes to start, and any batch to end
+        progress_timeout="10 minutes",  # longer than Spark takes to start, and any batch to end
         on_kill="detach",  # clearing or marking a run is no reason to interrupt the stream
         retries=5,  # an hour
         retry_policy=FailureRetryPolicy(),

@@ -2,7 +2,7 @@
 
 ``flights_versioned`` supervises the version that is in force; ``flights_upgrade`` puts another one
 in its place. Each version that is tried has a job directory and an output folder of its own. So
-nothing that the new version writes has to be taken back: if it gets nowhere its folder counts for
+nothing that the new version writes has to be reverted: if it gets nowhere its folder counts for
 nothing, and the old version goes on in its own job directory, which stands where the savepoint was
 taken. The rows of the stream are those of all folders in ``outputs``, each of which goes on where
 the one before it ends; readers are told of them by the asset's event.
@@ -90,7 +90,9 @@ def in_force() -> dict[str, Any]:
 @dag(schedule="0 * * * *", catchup=False, max_active_runs=1, tags=["spark", "streaming"])
 def flights_versioned() -> None:
     """Watch the version that is in force; while it is replaced, do nothing."""
-    watched = stream("stream", "in_force", max_runtime=WATCHED, max_silence="10 minutes", retries=5)
+    watched = stream(
+        "stream", "in_force", max_runtime=WATCHED, progress_timeout="10 minutes", retries=5
+    )
     is_at_rest() >> in_force() >> watched
 
 
@@ -170,7 +172,7 @@ def flights_upgrade() -> None:
     )
     savepoint = "{{ ti.xcom_pull(task_ids='stop_old')['savepoint'] }}"
     version = new_version(savepoint)
-    new = stream("new", "new_version", max_runtime=PROBATION, max_silence="2 minutes")
+    new = stream("new", "new_version", max_runtime=PROBATION, progress_timeout="2 minutes")
     progress = check_progress(new.output, savepoint)
     begin() >> stop_old >> version >> new >> progress >> accept(version)
     # Handed over as soon as it is at work.

@@ -78,22 +78,22 @@ LINES: Final[Mapping[str, Sequence[str]]] = {
     ),
     "host.py": ("ProcessIdentity", "_has_ended", "_is_unused"),
     "sinks/delta/sink.py": (
-        *("recover", "commit", "abort", "take_back", "_remove", "_published", "_has"),
+        *("recover", "commit", "abort", "revert", "_remove", "_published", "_has"),
         "_check_all_after",
     ),
     "sinks/committer.py": ("EpochCommitter",),
     "sinks/files.py": (
-        *("recover", "commit", "abort", "take_back", "_publish", "_moves", "_staging"),
+        *("recover", "commit", "abort", "revert", "_publish", "_moves", "_staging"),
     ),
-    "sinks/iceberg/sink.py": ("recover", "commit", "abort", "take_back", "_remove", "_has"),
+    "sinks/iceberg/sink.py": ("recover", "commit", "abort", "revert", "_remove", "_has"),
     "jobdir/epochs.py": ("EpochRecords", "HistoryRecord"),
     "sinks/recovery.py": ("plan_recovery", "check_complete", "unpublished"),
     "sinks/postgres/bookkeeping.py": ("forget", "check_kept", "staged_for", "raise_fence"),
     "sinks/postgres/publish.py": ("publish", "_look_or_make"),
-    "sinks/postgres/sink.py": ("recover", "commit", "abort", "take_back"),
-    "sinks/postgres/undo.py": ("take_back", "_remove"),
+    "sinks/postgres/sink.py": ("recover", "commit", "abort", "revert"),
+    "sinks/postgres/undo.py": ("revert", "_remove"),
     "sinks/staging.py": ("stage_files",),
-    "sinks/revert.py": ("TakeBack",),
+    "sinks/revert.py": ("Revert",),
     "storage/local.py": ("put", "put_if_absent", "_refused", "_written", "make_folder", "_is_at"),
     "storage/file_tree.py": ("flush", "_folders_above"),
     "jobdir/watches.py": ("claim", "is_newest"),
@@ -107,7 +107,7 @@ SLOWER: Final[Mapping[str, Sequence[str]]] = {
 FAST: Final = "not spark and not airflow and not alone and not soak and not slow"
 TESTS_OF_ONE: Final = 80  # of the tests that run a line; more of them say the same
 TIMEOUT_S: Final = 120.0
-DURABLE: Final = ("put", "delete", "remove", "forget", "release", "commit", "publish", "take_back")
+DURABLE: Final = ("put", "delete", "remove", "forget", "release", "commit", "publish", "revert")
 
 _AGAIN: Final = "whoever restores has looked before; this is the same look, under the lease"
 SURVIVORS: Final[dict[str, str]] = {

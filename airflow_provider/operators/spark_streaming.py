@@ -86,14 +86,14 @@ class SparkStreamingOperator(DriverOperator):
         allow_non_restored_state: queries that the savepoint has not, or that do not fit it, begin
             anew; so do those that do not fit what the job directory keeps, beside what they have
             written.
-        partitions: spread the savepoint's state over so many partitions; None for as many as it
-            has.
+        state_partitions: spread the savepoint's state over this many partitions; None for the
+            number that it has.
         interval: start and end as ISO 8601; by default that of the DAG run's slice, if it has one
             (see :mod:`airflow_provider.slices`); None for none.
         on_existing: what to do about a live driver. ``adopt``: wait for it if it is this run's,
             fail if it is another run's; ``wait``: also wait for another run's to end; ``fail``.
         on_clear: what a person's clear of the task means. ``resume``: a run that has ended is done,
-            another one goes on; ``replay``: what the run has committed is taken back from every
+            another one goes on; ``replay``: what the run has committed is reverted from every
             sink, the job is set back to before it, and it is executed again. Such runs begin with a
             savepoint. A retry always resumes.
         replayable_runs: with ``on_clear="replay"``, how many of the job's newest runs can be
@@ -116,8 +116,8 @@ class SparkStreamingOperator(DriverOperator):
             succeeds, and the driver goes on, for the next DAG run to adopt. The run is the same for
             every DAG run, and a successor of it after a stop. The time is counted from the first
             try, and anew after a clear; see docs/supervising.md.
-        max_silence: how long the driver may make no progress while there is something to do; then
-            it is ended, and the task fails, so that a retry starts another. None for ever.
+        progress_timeout: how long the driver may make no progress while it has work; then it
+            is ended, and the task fails, so that a retry starts another. None for ever.
         max_lag: how much may be unread for longer than *max_lag_time*, by the measure that the
             source reports, such as ``{"maxOffsetsBehindLatest": 100_000}``; what follows is the
             same.
@@ -162,7 +162,7 @@ class SparkStreamingOperator(DriverOperator):
         packages: str | None = None,
         from_savepoint: str | None = None,
         allow_non_restored_state: bool = False,
-        partitions: int | None = None,
+        state_partitions: int | None = None,
         interval: Sequence[str] | str | None = _RUN_INTERVAL,
         on_existing: str = "adopt",
         on_clear: str = "resume",
@@ -174,7 +174,7 @@ class SparkStreamingOperator(DriverOperator):
         failover: str = Failover.REGION.value,
         fails_as: Mapping[str, str] | None = None,
         max_runtime: str | float | None = None,
-        max_silence: str | float | None = None,
+        progress_timeout: str | float | None = None,
         max_lag: Mapping[str, int] | None = None,
         max_lag_time: str | float = MAX_LAG_TIME,
         deferrable: bool = True,
@@ -203,7 +203,7 @@ class SparkStreamingOperator(DriverOperator):
             parse_duration(trigger, name="trigger")
         if interval != _RUN_INTERVAL:
             check_interval(interval)
-        check_begins_from(from_savepoint, partitions)
+        check_begins_from(from_savepoint, state_partitions)
         _check_numbers(replayable_runs, target_batch_time)
         self.job_params = _own_params(params)
         check_secret_params(self.job_params, self.secret_params)
@@ -212,7 +212,7 @@ class SparkStreamingOperator(DriverOperator):
         self.at_end = at_end
         self.from_savepoint = from_savepoint
         self.allow_non_restored_state = allow_non_restored_state
-        self.partitions = partitions
+        self.state_partitions = state_partitions
         self.interval = interval
         self.on_clear = on_clear
         self.replayable_runs = replayable_runs
@@ -222,7 +222,7 @@ class SparkStreamingOperator(DriverOperator):
         self.failure_arguments = _failure_arguments(restart, failover, fails_as)
         self.max_runtime_s = parse_max_runtime(max_runtime, until=until, on_clear=on_clear)
         self.limits = parse_limits(
-            max_silence, max_lag, max_lag_time, trigger=trigger, poll_interval=poll_interval
+            progress_timeout, max_lag, max_lag_time, trigger=trigger, poll_interval=poll_interval
         )
 
     def _shown(self, watcher: RunWatcher, context: Context) -> dict[str, Any] | None:
@@ -346,7 +346,9 @@ class SparkStreamingOperator(DriverOperator):
         arguments = ["--from-savepoint", self.from_savepoint]
         if self.allow_non_restored_state:
             arguments += ["--allow-non-restored-state"]
-        return arguments + (["--partitions", str(self.partitions)] if self.partitions else [])
+        return arguments + (
+            ["--state-partitions", str(self.state_partitions)] if self.state_partitions else []
+        )
 
     def _interval(self, context: Context) -> list[str] | None:
         if self.interval is None:

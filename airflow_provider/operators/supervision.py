@@ -47,7 +47,7 @@ def parse_max_runtime(
 
 
 def parse_limits(
-    max_silence: str | float | None,
+    progress_timeout: str | float | None,
     max_lag: Mapping[str, int] | None,
     max_lag_time: str | float,
     *,
@@ -60,13 +60,13 @@ def parse_limits(
         ConfigError: what is said is no time or no number, or batches or looks come more rarely than
             that.
     """
-    silence_s = None
-    if max_silence is not None:
-        silence_s = _positive(max_silence, name="max_silence")
-        if trigger is not None and silence_s <= parse_duration(trigger, name="trigger"):
+    progress_timeout_s = None
+    if progress_timeout is not None:
+        progress_timeout_s = _positive(progress_timeout, name="progress_timeout")
+        if trigger is not None and progress_timeout_s <= parse_duration(trigger, name="trigger"):
             msg = (
-                f"max_silence {max_silence!r}: batches come every {trigger!r}, so nothing shorter "
-                "says that there is no progress"
+                f"progress_timeout {progress_timeout!r}: batches come every {trigger!r}, so "
+                "nothing shorter says that there is no progress"
             )
             raise ConfigError(msg)
     for measure, limit in (max_lag or {}).items():
@@ -75,13 +75,16 @@ def parse_limits(
             raise ConfigError(msg)
     lag_time_s = _positive(max_lag_time, name="max_lag_time")
     shortest_s = LOOKS * poll_interval
-    for name, each_s in {"max_silence": silence_s, "max_lag_time": lag_time_s}.items():
-        if each_s is not None and each_s < shortest_s and (max_lag or name == "max_silence"):
+    for name, each_s in {
+        "progress_timeout": progress_timeout_s,
+        "max_lag_time": lag_time_s,
+    }.items():
+        if each_s is not None and each_s < shortest_s and (max_lag or name == "progress_timeout"):
             msg = (
                 f"{name} {each_s:g} s: give at least {LOOKS} times poll_interval, {shortest_s:g} s"
             )
             raise ConfigError(msg)
-    return Limits(silence_s, dict(max_lag or {}), lag_time_s)
+    return Limits(progress_timeout_s, dict(max_lag or {}), lag_time_s)
 
 
 def tell(document: dict[str, Any], outlets: Iterable[Any], context: Context) -> dict[str, Any]:

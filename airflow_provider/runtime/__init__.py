@@ -12,9 +12,20 @@ if TYPE_CHECKING:
     from airflow_provider.runtime.sinks.delta.sink import delta as delta
     from airflow_provider.runtime.sinks.files import files as files
     from airflow_provider.runtime.sinks.iceberg.sink import iceberg as iceberg
-    from airflow_provider.runtime.sinks.native import native as native
     from airflow_provider.runtime.sinks.postgres.sink import sql as sql
+    from airflow_provider.runtime.sinks.spark_sink import spark_sink as spark_sink
 
+# Loaded when first used: a DAG file that names a sink must not pay for the whole runtime.
+_HOMES = {
+    "FailureClass": "errors",
+    "JobContext": "queries.context",
+    "delta": "sinks.delta.sink",
+    "fails_as": "failures.overrides",
+    "files": "sinks.files",
+    "iceberg": "sinks.iceberg.sink",
+    "spark_sink": "sinks.spark_sink",
+    "sql": "sinks.postgres.sink",
+}
 __all__ = [
     "FailureClass",
     "JobContext",
@@ -22,16 +33,9 @@ __all__ = [
     "fails_as",
     "files",
     "iceberg",
-    "native",
+    "spark_sink",
     "sql",
 ]
-
-# Loaded when first asked for: a DAG file that names a sink must not pay for the whole runtime.
-_HOMES = {
-    **dict.fromkeys(__all__, "airflow_provider.runtime.sinks"),
-    **dict.fromkeys(("FailureClass", "fails_as"), "airflow_provider.runtime.failures"),
-    "JobContext": "airflow_provider.runtime.queries.context",
-}
 
 
 def __getattr__(name: str) -> Any:
@@ -39,4 +43,4 @@ def __getattr__(name: str) -> Any:
     if home is None:
         msg = f"module {__name__!r} has no attribute {name!r}"
         raise AttributeError(msg)
-    return getattr(import_module(home), name)
+    return getattr(import_module(f"{__name__}.{home}"), name)

@@ -25,7 +25,7 @@
     ├ StopError                      a job was not stopped as asked                      4
     ├ StopNotYetError                the same, and the same stop may work later          3
     ├ SinkError                      a sink could not stage or publish                   3
-    │ └ TakeBackError                what was published cannot be removed exactly        4
+    │ └ RevertError                what was published cannot be removed exactly        4
     ├ RunFailedError                 the attempt ended; .failure says class and reason   3 or 4
     ├ RunCancelledError              somebody cancelled it; the same command resumes     3
     └ IllegalTransitionError         a bug of this package                               4
@@ -225,7 +225,7 @@ class SinkError(SparkStreamError):
     """A sink could not stage or publish; what was published stays, the next start goes on."""
 
 
-class TakeBackError(SinkError):
+class RevertError(SinkError):
     """What a run has published cannot be removed exactly; nothing was removed."""
 
     exit_code = EXIT_FATAL

@@ -8,7 +8,7 @@
             return MyCase(tmp_path)     # see SinkCase
 
 The suite stages with real Spark (a pytest fixture ``spark`` gives the session) and lets real
-processes die and stop in the middle of a commit and of a take-back, at every failpoint that the
+processes die and stop in the middle of a commit and of a revert, at every failpoint that the
 sink passes. It needs ``pytest``.
 """
 
@@ -45,7 +45,7 @@ Row = tuple[Any, ...]
 
 QUERY_ID: Final = "7d0f2a34-5f5e-4c0e-9f0a-1f4f2f1c9b11"
 SCHEMA: Final = "id long, name string"
-_ACTIONS: Final = ("commit", "abort", "take_back")
+_ACTIONS: Final = ("commit", "abort", "revert")
 _DEADLINE_S: Final = 60.0
 
 
@@ -82,8 +82,8 @@ class Child:
 
     Args:
         sink: a picklable sink.
-        action: ``commit``, ``abort`` or ``take_back``.
-        committables: what to do it to; one, but for ``take_back``.
+        action: ``commit``, ``abort`` or ``revert``.
+        committables: what to do it to; one, but for ``revert``.
         token: the fencing token it holds.
         fails_at: the failpoint at which it dies or stops.
         stops: stop (SIGSTOP) instead of dying.
@@ -138,8 +138,8 @@ def act() -> None:
     sink, action, committables, token = pickle.loads(sys.stdin.buffer.read())  # noqa: S301 - ours
     if action not in _ACTIONS:
         raise ValueError(action)
-    if action == "take_back":
-        sink.take_back(committables, OpenFence(token))
+    if action == "revert":
+        sink.revert(committables, OpenFence(token))
     elif action == "commit":
         sink.commit(committables[0], OpenFence(token))
     else:
@@ -163,8 +163,8 @@ class SinkContract:
     A subclass gives the fixture ``case``, a fresh :class:`SinkCase`, and a ``spark`` session.
     """
 
-    can_take_back = True
-    """Whether the sink can take back; False makes the suite ask for the refusal instead."""
+    can_revert = True
+    """Whether the sink can revert; False makes the suite ask for the refusal instead."""
 
     @pytest.fixture
     def bench(self, case: SinkCase, spark: SparkSession) -> SinkBench:
@@ -329,11 +329,11 @@ class SinkContract:
 
             assert bench.all_rows() == bench.visible(), point
 
-    # --- taking back ----------------------------------------------------------------------------
+    # --- reverting ----------------------------------------------------------------------------
 
-    def test_taking_back_removes_the_given_epochs(self, bench: SinkBench) -> None:
+    def test_reverting_removes_the_given_epochs(self, bench: SinkBench) -> None:
         """Exactly the rows of the given epochs go, published or not; twice is once."""
-        if not self.can_take_back:
+        if not self.can_revert:
             pytest.skip("refused: see below")
         kept = bench.stage(0, "kept")
         others = bench.stage(0, "others", query_id=QUERY_ID.replace("7", "8"))
@@ -341,52 +341,52 @@ class SinkContract:
         for committable in (kept, first, others, second):
             bench.commit(committable)
         for _ in range(2):
-            bench.sink.check_take_back([waiting, second, first])
-            bench.sink.take_back([waiting, second, first], OpenFence())
+            bench.sink.check_revert([waiting, second, first])
+            bench.sink.revert([waiting, second, first], OpenFence())
 
             assert sorted(bench.rows(0, "kept") + bench.rows(0, "others")) == bench.visible()
 
     def test_a_late_commit_does_not_bring_rows_back(self, bench: SinkBench) -> None:
-        """A driver that was paused before it committed publishes nothing after a take-back."""
-        if not self.can_take_back:
+        """A driver that was paused before it committed publishes nothing after a revert."""
+        if not self.can_revert:
             pytest.skip("refused: see below")
         published, waiting = bench.stage(0, "a"), bench.stage(1, "b")
         bench.commit(published)
-        bench.sink.take_back([waiting, published], OpenFence())
+        bench.sink.revert([waiting, published], OpenFence())
         for late in (published, waiting):
             with contextlib.suppress(LeaseLostError, SinkError):
                 bench.case.open().commit(late, OpenFence())
 
         assert [] == bench.visible()
 
-    def test_a_take_back_that_dies_anywhere_is_completed(self, bench: SinkBench) -> None:
-        """A process dies at every step of a take-back; the same call again completes it."""
-        if not self.can_take_back:
+    def test_a_revert_that_dies_anywhere_is_completed(self, bench: SinkBench) -> None:
+        """A process dies at every step of a revert; the same call again completes it."""
+        if not self.can_revert:
             pytest.skip("refused: see below")
         kept = bench.stage(0, "kept")
         bench.commit(kept)
         trial = bench.stage(1, "a")
         bench.commit(trial)
-        points = bench.points("take_back", [trial])
+        points = bench.points("revert", [trial])
         assert points
         for epoch, point in enumerate(points, start=2):
-            # A query's id ends with a take-back.
+            # A query's id ends with a revert.
             taken = [bench.stage(epoch, "b", "c", query_id=f"{epoch}{QUERY_ID[1:]}")]
             bench.commit(taken[0])
-            died, stderr = bench.child("take_back", taken, fails_at=point).wait()
+            died, stderr = bench.child("revert", taken, fails_at=point).wait()
             assert failpoints.CRASH_EXIT == died, stderr
-            bench.case.open().take_back(taken, OpenFence())
+            bench.case.open().revert(taken, OpenFence())
 
             assert bench.rows(0, "kept") == bench.visible(), point
 
-    def test_a_take_back_is_fenced(self, bench: SinkBench) -> None:
+    def test_a_revert_is_fenced(self, bench: SinkBench) -> None:
         """A driver that lost its lease takes nothing back."""
-        if not self.can_take_back:
+        if not self.can_revert:
             pytest.skip("refused: see below")
         committable = bench.stage(0, "a")
         bench.commit(committable)
         with pytest.raises(LeaseLostError):
-            bench.sink.take_back([committable], LosingFence(1))
+            bench.sink.revert([committable], LosingFence(1))
 
         assert bench.rows(0, "a") == bench.visible()
 
@@ -453,8 +453,8 @@ class SinkBench:
         """Do it here, and return the failpoints that were passed, each once."""
         with _recorded() as points:
             sink = self.case.open()
-            if action == "take_back":
-                sink.take_back(committables, OpenFence())
+            if action == "revert":
+                sink.revert(committables, OpenFence())
             else:
                 sink.commit(committables[0], OpenFence())
         return sorted(set(points))

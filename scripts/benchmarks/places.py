@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider.runtime import delta, files, iceberg, native, sql
+from airflow_provider.runtime import delta, files, iceberg, spark_sink, sql
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -19,7 +19,7 @@ def sink_of(kind: str, place: str, database: str) -> Any:
     if kind == "files":
         return files(f"{place}/output")
     if kind == "native":
-        return native("parquet", {"path": f"{place}/output"})
+        return spark_sink("parquet", {"path": f"{place}/output"})
     if kind == "delta":
         return delta(f"{place}/output")
     if kind == "iceberg":

@@ -61,7 +61,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--keys", type=int, nargs="+", default=[1_000_000, 10_000_000])
     parser.add_argument("--rounds", type=int, default=2, help="of reading, after one that warms")
-    parser.add_argument("--partitions", type=int, default=8, help="of the state")
+    parser.add_argument("--state-partitions", type=int, default=8, help="of the state")
     parser.add_argument("--store", choices=tuple(STORES), default="rocksdb")
     parser.add_argument("--heap", default=HEAP, help="of the JVM")
     parser.add_argument("--side", action="store_true", help="measure one size, print JSON")
@@ -75,7 +75,7 @@ def main() -> int:
 def run_side(arguments: argparse.Namespace, keys: int) -> dict[str, Any]:
     """Measure one size in processes of its own."""
     asked = {"keys": keys, "heap": arguments.heap, "store": arguments.store}
-    asked |= {"rounds": arguments.rounds, "partitions": arguments.partitions}
+    asked |= {"rounds": arguments.rounds, "partitions": arguments.state_partitions}
     command = [sys.executable, __file__, "--side"]
     command += [f"--{name}={value}" for name, value in asked.items()]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
@@ -94,7 +94,7 @@ def measure(arguments: argparse.Namespace) -> int:
         **QUIET,
         "spark.driver.memory": arguments.heap,
         "spark.sql.session.timeZone": "UTC",
-        "spark.sql.shuffle.partitions": str(arguments.partitions),
+        "spark.sql.shuffle.partitions": str(arguments.state_partitions),
         f"{STATE}.providerClass": f"{PROVIDERS}.{STORES[arguments.store]}",
     }
     spark = start_spark("state", "local[2]", conf)

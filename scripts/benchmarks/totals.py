@@ -16,10 +16,10 @@ SCHEMA = "account string, amount long"
 
 def totals(ctx: JobContext) -> None:
     """Keep the totals of all accounts; what comes of it is not written anywhere."""
-    from airflow_provider.runtime import native
+    from airflow_provider.runtime import spark_sink
 
     sales = ctx.read("sales", format="parquet", path=ctx.params["input"], schema=SCHEMA)
-    ctx.write("totals", total(sales), to=native("noop"), output_mode="update")
+    ctx.write("totals", total(sales), to=spark_sink("noop"), output_mode="update")
 
 
 def total(sales: DataFrame) -> DataFrame:

@@ -475,7 +475,7 @@ def test_another_runs_driver_can_be_waited_for_in_a_worker(job: Job) -> None:
 def test_a_driver_of_the_run_that_is_to_be_undone_is_stopped_and_waited_for(job: Job) -> None:
     """
     Cleared with ``on_clear="replay"`` while its driver works, the task stops that driver, which would
-    only go on writing what is taken back, and submits another run's driver when it has ended.
+    only go on writing what is reverted, and submits another run's driver when it has ended.
     """
     operator = operator_of(job, on_clear="replay")
     ti = SimpleNamespace(**vars(TI), max_tries=0)
@@ -840,7 +840,7 @@ def test_a_job_begins_from_a_savepoint() -> None:
 
     assert [
         *("--mode", "automatic", "--from-savepoint", "/saved/s1"),
-        *("--allow-non-restored-state", "--partitions", "5"),
+        *("--allow-non-restored-state", "--state-partitions", "5"),
     ] == operator._arguments(context())
 
     operator = in_dag(**asked, interval=None)

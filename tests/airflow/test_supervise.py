@@ -82,9 +82,9 @@ def test_one_stream_under_three_dag_runs(place: Path) -> None:
     drivers = len(documents(place, "attempts/*.json"))
     put(place, "stuck.csv", -4, 5)
     with pytest.raises(SparkRunFailedError, match="NO_PROGRESS: batch 1 is planned"):
-        watch(place, "run_3", max_runtime="1 hour", max_silence="3 seconds")
+        watch(place, "run_3", max_runtime="1 hour", progress_timeout="3 seconds")
     (place / "gate").touch()
-    third = watch(place, "run_3", max_runtime="4 seconds", max_silence="1 minute")
+    third = watch(place, "run_3", max_runtime="4 seconds", progress_timeout="1 minute")
     wait_for("the batch that was stuck", lambda: list(committed.glob("*/1.json")), within=60)
     attempts = documents(place, "attempts/*.json")
 

@@ -91,13 +91,13 @@ def periods(stream: Stream) -> dict[str, PeriodRecord]:
         ({"on_clear": "replay"}, "max_runtime goes with on_clear='resume'"),
         ({"max_runtime": 0}, "max_runtime 0: a time, more than 0"),
         ({"max_runtime": "a while"}, "max_runtime: 'a while' is not a duration"),
-        ({"max_silence": 0}, "max_silence 0: a time, more than 0"),
-        ({"max_silence": "1 minute", "trigger": "1 minute"}, "batches come every '1 minute'"),
+        ({"progress_timeout": 0}, "progress_timeout 0: a time, more than 0"),
+        ({"progress_timeout": "1 minute", "trigger": "1 minute"}, "batches come every '1 minute'"),
         ({"max_lag": {"maxOffsetsBehindLatest": "many"}}, "max_lag: 'many' for 'maxOffsetsBeh"),
         ({"max_lag": {"maxOffsetsBehindLatest": -1}}, "max_lag: -1 for 'maxOffsetsBehindLatest'"),
         (
-            {"max_silence": 3, "poll_interval": 1},
-            "max_silence 3 s: give at least 4 times poll_interval",
+            {"progress_timeout": 3, "poll_interval": 1},
+            "progress_timeout 3 s: give at least 4 times poll_interval",
         ),
         (
             {"max_lag": {"numFilesOutstanding": 1}, "max_lag_time": 3, "poll_interval": 1},
@@ -402,7 +402,7 @@ def test_a_stream_that_does_not_get_on_is_ended_and_its_task_is_tried_again(
     waits for its end and submits another.
     """
     stream.begin().commit(0).spark.plan(1)
-    operator = operator_of(stream, max_silence=0.5)
+    operator = operator_of(stream, progress_timeout=0.5)
     told = context()
     with stream.driver():
         event = fire(deferral(operator, told))
@@ -425,7 +425,9 @@ def test_a_worker_that_waits_itself_ends_it_too(stream: Stream) -> None:
     With ``deferrable=False`` it is the same; so it is without ``max_runtime``.
     """
     stream.begin().spark.plan(0)
-    operator = operator_of(stream, run_id=RUN, max_runtime=None, max_silence=0.5, deferrable=False)
+    operator = operator_of(
+        stream, run_id=RUN, max_runtime=None, progress_timeout=0.5, deferrable=False
+    )
     with stream.driver(), pytest.raises(SparkRunFailedError, match="NO_PROGRESS"):
         operator.execute(context())
 
@@ -449,7 +451,7 @@ def test_a_stream_whose_input_is_silent_is_left_alone(stream: Stream) -> None:
     No batch for many times the silence that is allowed, and nothing to do.
     """
     stream.begin().commit(0)
-    operator = operator_of(stream, max_silence=0.6)
+    operator = operator_of(stream, progress_timeout=0.6)
     with stream.driver(), pytest.raises(asyncio.TimeoutError):
         fire(deferral(operator, context()), within=2.0)
 
@@ -459,7 +461,7 @@ def test_a_driver_that_a_newer_task_watches_is_not_ended(stream: Stream) -> None
     Told that the driver does not get on, a task that no longer has the claim fails, and no more.
     """
     stream.begin().spark.plan(0)
-    operator = operator_of(stream, max_silence=0.3)
+    operator = operator_of(stream, progress_timeout=0.3)
     with stream.driver():
         event = fire(deferral(operator, context()))
         SparkStreamingHook().claim(stream.url, RUN)
@@ -475,7 +477,7 @@ def test_a_driver_that_does_not_end_when_asked_fails_the_task(stream: Stream) ->
     machine on which a person has to end it.
     """
     stream.begin()
-    operator = operator_of(stream, max_silence=0.5)
+    operator = operator_of(stream, progress_timeout=0.5)
     with stream.driver():
         put_cancel(stream.storage, "driver", SystemClock())
         event = fire(deferral(operator, context()))
@@ -488,12 +490,12 @@ def test_a_trigger_of_a_supervised_run_survives_serialisation(stream: Stream) ->
     Another triggerer goes on with the same limits and the same end.
     """
     stream.begin()
-    operator = operator_of(stream, max_silence="2 minutes", max_lag={"numFilesOutstanding": 5})
+    operator = operator_of(stream, progress_timeout="2 minutes", max_lag={"numFilesOutstanding": 5})
     with stream.driver():
         arguments = deferral(operator, context()).serialize()[1]
 
     assert arguments == SparkStreamingTrigger(**arguments).serialize()[1]
     supervision = arguments["supervision"]
     assert (120.0, {"numFilesOutstanding": 5}, 300.0) == tuple(
-        supervision[key] for key in ("silence_s", "lag", "lag_time_s")
+        supervision[key] for key in ("progress_timeout_s", "lag", "lag_time_s")
     )

@@ -60,7 +60,7 @@ class StoreServer:
         self.ask("POST", "/-/faults", json.dumps([fault]))
 
     def be_calm(self) -> None:
-        """Take back what is left of the faults."""
+        """Revert what is left of the faults."""
         self.ask("POST", "/-/faults", "[]")
 
     def stop(self) -> None:

@@ -57,8 +57,8 @@ def table(s3: StoreServer) -> Table:
 
 
 @pytest.mark.slow
-def test_epochs_are_published_and_taken_back(table):
-    """Published once, also by drivers at the same moment; taken back without a trace."""
+def test_epochs_are_published_and_reverted(table):
+    """Published once, also by drivers at the same moment; reverted without a trace."""
     table.open().check(Frame(), "append")
     committables = [table.stage(epoch, f"row {epoch}") for epoch in range(3)]
     for committable in committables:
@@ -73,8 +73,8 @@ def test_epochs_are_published_and_taken_back(table):
     assert ["row 0", "row 1", "row 2"] == table.visible()
 
     for _ in range(2):
-        table.open().check_take_back(committables[:0:-1])
-        table.open().take_back(committables[:0:-1], OpenFence())
+        table.open().check_revert(committables[:0:-1])
+        table.open().revert(committables[:0:-1], OpenFence())
         assert ["row 0"] == table.visible()
 
 

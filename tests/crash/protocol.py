@@ -1,7 +1,7 @@
 """One driver's life without Spark, as a process of its own that a failpoint can end.
 
 ``python -m tests.crash.protocol ROOT drive RUN EPOCHS`` recovers, then runs batches until there are
-EPOCHS of them; ``… take-back RUN`` takes the run back.
+EPOCHS of them; ``… revert RUN`` takes the run back.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from pathlib import Path
 
 from airflow_provider.runtime.jobdir import epoch_folding
 from airflow_provider.runtime.jobdir.epochs import EpochRecords
-from airflow_provider.runtime.sinks.revert import TakeBack
+from airflow_provider.runtime.sinks.revert import Revert
 from tests.unit.support import QUERY_ID, EpochBench, FakeFrame, HandStagedFiles, counted
 
 KEPT = 2  # records of earlier runs, so that folding happens
@@ -43,16 +43,16 @@ def drive(root: Path, run_id: str, upto: int) -> None:
     job.close()
 
 
-def take_back(root: Path, run_id: str) -> None:
+def revert(root: Path, run_id: str) -> None:
     job = open_job(root)
-    TakeBack(
+    Revert(
         "q",
         records=EpochRecords(job.committables, QUERY_ID),
         sinks=job.sinks,
         run_id=run_id,
         fence=job.lease(run_id),
         clock=job.clock,
-    ).take_back()
+    ).revert()
     job.close()
 
 
@@ -62,4 +62,4 @@ if __name__ == "__main__":
     if action == "drive":
         drive(Path(place), run, int(more[0]))
     else:
-        take_back(Path(place), run)
+        revert(Path(place), run)

@@ -25,17 +25,17 @@ ROOT = Path(__file__).resolve().parents[2]
 SINKS = ("files", "delta", "iceberg", "sql")
 # In the order in which one rewind comes by.
 DEATHS = (
-    "takeback.intended",
-    "files.taken_back_one",
-    "takeback.removed_one",
-    "delta.taking_back",
-    "delta.taken_back",
-    "iceberg.taking_back",
-    "iceberg.taken_back",
-    "sql.taking_back",
-    "sql.taken_back",
-    "takeback.done",
-    "rewind.taken_back",
+    "revert.intended",
+    "files.reverted_one",
+    "revert.removed_one",
+    "delta.reverting",
+    "delta.reverted",
+    "iceberg.reverting",
+    "iceberg.reverted",
+    "sql.reverting",
+    "sql.reverted",
+    "revert.done",
+    "rewind.reverted",
     "rewind.intended",
     "rewind.recorded",
     "restore.copied",
@@ -57,11 +57,11 @@ def test_every_failpoint_of_a_rewind_is_died_at():
     """
     The list of deaths and the source agree. A rewind spreads no state over other partitions.
     """
-    steps = ("rewind.", "takeback.", "restore.")
+    steps = ("rewind.", "revert.", "restore.")
     points = {
         point
         for point in failpoints.ALL
-        if point.startswith(steps) or "taking_back" in point or "taken_back" in point
+        if point.startswith(steps) or "reverting" in point or "reverted" in point
     }
 
     assert points - {"restore.repartitioned"} == set(DEATHS)

@@ -1,8 +1,8 @@
 """A query and all that can happen to it, for hypothesis to put in any order.
 
 Batches, crashes, restarts in the driver, pauses between any two steps, lost replies, writes that
-take effect after a takeover, second drivers, other writers, ends of runs and take-backs: what
-readers see is what Spark has committed, once, less what was taken back.
+take effect after a takeover, second drivers, other writers, ends of runs and reverts: what
+readers see is what Spark has committed, once, less what was reverted.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from airflow_provider.runtime.jobdir.run_records import FINISHED
 from airflow_provider.runtime.jobdir.verify_final import verify_final
 from airflow_provider.runtime.savepoints.restore_log import Restores
 from airflow_provider.runtime.sinks import committer
-from airflow_provider.runtime.sinks.revert import TakeBack
+from airflow_provider.runtime.sinks.revert import Revert
 from airflow_provider.runtime.storage.local import LocalStorage
 from tests.unit.jobs import NOW, a_final, a_run
 from tests.unit.support import (
@@ -46,10 +46,10 @@ IN_A_BATCH = ("sink.staged", "sink.precommitted", *IN_SPARK)
 PUBLISHING = ("files.published_one", "sink.published", "sink.committed", "sink.forgotten")
 RECOVERING = ("recover.planned", "recover.aborted", "recover.published", "recover.cleaned")
 TAKING_BACK = (
-    "takeback.intended",
-    "files.taken_back_one",
-    "takeback.removed_one",
-    "takeback.done",
+    "revert.intended",
+    "files.reverted_one",
+    "revert.removed_one",
+    "revert.done",
 )
 FINISHING = ("final.sealed", "final.put")
 WRITES = ("put", "put_if_absent", "delete", "delete_all")
@@ -109,7 +109,7 @@ no_crash = st.none()
 while_publishing = st.tuples(st.sampled_from(PUBLISHING), st.integers(1, 3))
 in_a_batch = st.tuples(st.sampled_from(IN_A_BATCH), st.just(1))
 while_starting = st.tuples(st.sampled_from(("lease.acquired", *RECOVERING)), st.just(1))
-while_taking_back = st.tuples(st.sampled_from(TAKING_BACK), st.integers(1, 3))
+while_reverting = st.tuples(st.sampled_from(TAKING_BACK), st.integers(1, 3))
 while_finishing = st.tuples(st.sampled_from(FINISHING), st.just(1))
 losing_replies = st.tuples(st.sampled_from(WRITES), st.integers(1, 4))
 pauses = st.tuples(st.sampled_from([f"pause {step}" for step in STEPS]), st.integers(1, 4))
@@ -130,7 +130,7 @@ class EpochsMachine(RuleBasedStateMachine):
         self.incarnation = 0
         self.run = 0
         self.run_of: dict[int, int] = {}  # by batch
-        self.taking_back = False
+        self.reverting = False
         self.theirs = 0
         self.driver = None
         self.overtaken = []
@@ -227,7 +227,7 @@ class EpochsMachine(RuleBasedStateMachine):
 
     # --- the driver -----------------------------------------------------------------------------
 
-    @precondition(lambda self: self.driver is None and not self.taking_back)
+    @precondition(lambda self: self.driver is None and not self.reverting)
     @rule(fails_at=no_crash | while_starting | while_publishing | losing_replies)
     def start(self, fails_at) -> None:
         self.start_driver(fails_at)
@@ -470,26 +470,26 @@ class EpochsMachine(RuleBasedStateMachine):
     def an_overtaken_drivers_spark_wakes_up_and_commits(self) -> None:
         self.spark_commits(self.job.spark, self.job.spark.logs.position().open_batch)
 
-    # --- taking back ----------------------------------------------------------------------------
+    # --- reverting ----------------------------------------------------------------------------
 
-    @precondition(lambda self: self.taking_back or self.run in self.run_of.values())
-    @rule(fails_at=no_crash | while_taking_back | losing_replies)
+    @precondition(lambda self: self.reverting or self.run in self.run_of.values())
+    @rule(fails_at=no_crash | while_reverting | losing_replies)
     def take_the_run_back(self, fails_at) -> None:
-        """The run is taken back, by one driver after the other if they die; then it begins anew."""
+        """The run is reverted, by one driver after the other if they die; then it begins anew."""
         if self.driver is not None:
             self.overtaken.append(self.driver)
             self.driver = None
-        self.taking_back = True
+        self.reverting = True
         with self.dying_at(fails_at):
             lease = self.job.lease(f"run-{self.run}")
-            TakeBack(
+            Revert(
                 "q",
                 records=EpochRecords(self.job.committables, self.query_id),
                 sinks=self.sinks,
                 run_id=f"run-{self.run}",
                 fence=lease,
                 clock=self.job.clock,
-            ).take_back()
+            ).revert()
             self.armed = None
             self.restore_the_checkpoint(lease)
 
@@ -525,7 +525,7 @@ class EpochsMachine(RuleBasedStateMachine):
         EpochRecords(self.job.committables, self.query_id).continue_after(last)
         restores.end(intent, NOW)
         self.stalled.clear()
-        self.taking_back = False
+        self.reverting = False
         self.run += 1  # what is undone has perhaps a final checkpoint; another run takes its place
         self.begin_a_run()
 
@@ -563,7 +563,7 @@ class EpochsMachine(RuleBasedStateMachine):
 
     def recover_for_good(self) -> None:
         """Whatever happened, one more start makes it right, leaves nothing staged, and counts."""
-        if self.taking_back:
+        if self.reverting:
             self.take_the_run_back(None)
         self.armed = None
         driver = self.job.driver(f"run-{self.run}")

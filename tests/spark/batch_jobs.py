@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame, Row
 from pyspark.sql import functions as F  # noqa: N812 - the name everybody knows
 from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle
 
-from airflow_provider.runtime import JobContext, files, native, sql
+from airflow_provider.runtime import JobContext, files, spark_sink, sql
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -113,7 +113,7 @@ def unbounded(ctx: JobContext) -> None:
 
 
 def to_native(ctx: JobContext) -> None:
-    ctx.write("out", tumbling(events(ctx), "k"), to=native("noop"))
+    ctx.write("out", tumbling(events(ctx), "k"), to=spark_sink("noop"))
 
 
 def chained(ctx: JobContext) -> None:

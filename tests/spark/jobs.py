@@ -28,7 +28,7 @@ from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle
 from pyspark.sql.streaming.datasource import ReadMaxRows
 from pyspark.sql.streaming.state import GroupState, GroupStateTimeout
 
-from airflow_provider.runtime import JobContext, delta, files, iceberg, native, sql
+from airflow_provider.runtime import JobContext, delta, files, iceberg, spark_sink, sql
 
 SCHEMA = "time timestamp, k string, v int"
 
@@ -67,7 +67,7 @@ def tumbling(df: DataFrame, *keys: str) -> DataFrame:
 
 def unpaced(ctx: JobContext) -> None:
     """Read with a limit that no target time changes."""
-    write(ctx, events(ctx, paced=False).select(seconds("time").alias("t"), "v"))
+    write(ctx, events(ctx, adaptive_batches=False).select(seconds("time").alias("t"), "v"))
 
 
 def slow_rows(ctx: JobContext) -> None:
@@ -442,13 +442,13 @@ def rows_of(df: DataFrame) -> DataFrame:
 
 def native_windows(ctx: JobContext) -> None:
     """Write windows with Spark's own file sink."""
-    sink = native("parquet", {"path": ctx.params["output"]})
+    sink = spark_sink("parquet", {"path": ctx.params["output"]})
     ctx.write("out", tumbling(events(ctx), "k"), to=sink)
 
 
 def native_and_files(ctx: JobContext) -> None:
     """Ask for two phases and for one in the same query."""
-    sinks = [files(ctx.params["output"]), native("noop")]
+    sinks = [files(ctx.params["output"]), spark_sink("noop")]
     ctx.write("out", tumbling(events(ctx), "k"), to=sinks)
 
 
@@ -534,7 +534,7 @@ def late_watermark(ctx: JobContext) -> None:
 def often_silent(ctx: JobContext) -> None:
     """Count two streams, one of which may be silent."""
     loud = events(ctx, "loud")
-    silent = events(ctx, "silent", param="silent", idle_after=ctx.params["idle_after"])
+    silent = events(ctx, "silent", param="silent", idle_timeout=ctx.params["idle_timeout"])
     write(ctx, tumbling(loud.union(silent), "k"))
 
 

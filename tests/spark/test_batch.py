@@ -258,7 +258,7 @@ def test_a_job_that_has_state_goes_on_as_a_stream(spark, place):
     ("job", "complaint"),
     [
         ("unbounded", "source 'events' is not bounded.*bounded=True.*'streaming'"),
-        ("to_native", "query 'out': Spark's own sink native:noop is exactly once in a stream only"),
+        ("to_native", "query 'out': Spark's own sink spark:noop is exactly once in a stream only"),
         ("chained", "query 'second' reads what 'first' writes; run with mode 'streaming'"),
         ("cleaning", "source 'events' of query 'out': .*cleanSource would be ignored"),
         ("foreign_stream", "query 'out': a stream, which BATCH cannot run; begin with ctx.read"),

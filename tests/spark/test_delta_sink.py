@@ -92,7 +92,7 @@ def test_rows_of_every_type_are_read_back(spark, tmp_path):
 
 @pytest.mark.parametrize("kind", ["string", "int", "date"])
 def test_partitions_are_read_back(spark, tmp_path, kind):
-    """Nulls and odd texts come back from the folders that Spark made, and can be taken back."""
+    """Nulls and odd texts come back from the folders that Spark made, and can be reverted."""
     values = {
         "string": ["a b", "c/d", "e:f%20", "é?#=&", "..", "[{^'\"\\*", None],
         "int": [1, -2, None],
@@ -104,7 +104,7 @@ def test_partitions_are_read_back(spark, tmp_path, kind):
     assert rows == [(row["id"], row["p"]) for row in read.to_pylist()]
 
     committable = Committable(EpochId("q", QUERY_ID, 0, 1), staged.data)
-    delta(str(tmp_path), ("p",)).take_back([committable], OpenFence())
+    delta(str(tmp_path), ("p",)).revert([committable], OpenFence())
     assert 0 == DeltaTable(str(tmp_path)).to_pyarrow_table().num_rows
 
 

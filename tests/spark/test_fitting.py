@@ -111,7 +111,7 @@ def test_a_job_begins_with_other_partitions(spark, place, job, store, partitions
     write_events(place.input, LATER, first=1)
 
     asked = {"params": params, "conf": conf}
-    run_in(spark, place, "new", job, from_savepoint=savepoint.url, partitions=after, **asked)
+    run_in(spark, place, "new", job, from_savepoint=savepoint.url, state_partitions=after, **asked)
     restored = read_with_pandas(place.output)
 
     shutil.rmtree(place.output)
@@ -128,14 +128,14 @@ def test_what_spark_cannot_repartition_is_refused_before_anything_is_written(spa
     new = place.root / "new"
     for begin in (
         lambda: restore_job(str(new), savepoint.url, partitions=5, spark=spark),
-        lambda: run_in(spark, place, "new", from_savepoint=savepoint.url, partitions=5),
+        lambda: run_in(spark, place, "new", from_savepoint=savepoint.url, state_partitions=5),
     ):
         with pytest.raises(ConfigError, match=r"0 \(stateStoreSave\) keeps it in hdfs, and Spark"):
             begin()
     with pytest.raises(ConfigError, match="partitions 0: state has from 1 to"):
         restore_job(str(new), savepoint.url, partitions=0, spark=spark)
     with pytest.raises(ConfigError, match="partitions goes with a savepoint"):
-        place.ask("tumbling_window", partitions=5)
+        place.ask("tumbling_window", state_partitions=5)
     assert not new.exists()
 
 
@@ -157,7 +157,7 @@ def test_a_job_has_begun_with_its_partitions(spark, place):
         run_in(spark, place, "new", conf=FORMAT_2)
     record = restore_job(new, savepoint.url)
     with pytest.raises(ConfigError, match="with partitions=None, and is now asked for 5"):
-        run_in(spark, place, "new", from_savepoint=savepoint.url, partitions=5)
+        run_in(spark, place, "new", from_savepoint=savepoint.url, state_partitions=5)
 
     write_events(place.input, LATER, first=1)
     run_in(spark, place, "new", from_savepoint=savepoint.url, conf=FORMAT_2)

@@ -164,7 +164,7 @@ def test_a_silent_source_does_not_stop_the_others_and_may_speak_again(spark, pla
     silent = place.root / "silent"
     write_events(silent, [(1, "s", 1)])
     write_events(place.input, *LIVE[:3])
-    params = {"silent": str(silent), "idle_after": "1 second", "bounded": "no"}
+    params = {"silent": str(silent), "idle_timeout": "1 second", "bounded": "no"}
     with driving(spark, place, "often_silent", **asked(place, **params)) as driver:
         so_far = [(1, "s", 1), *live(3)]
         closed = [row for row in windows_of(so_far) if row[0] < START + 50]
@@ -210,7 +210,7 @@ def test_a_bounded_query_ends_beside_one_that_goes_on(spark, place):
     [
         ("half_bounded_rate", {}, "'past' (rate) is bounded"),
         ("late_watermark", {}, "watermark of source 'past' would stand still"),
-        ("often_silent", {"idle_after": "soon"}, "'soon' is not a duration"),
+        ("often_silent", {"idle_timeout": "soon"}, "'soon' is not a duration"),
     ],
 )
 def test_what_cannot_end_is_refused(spark, place, job, params, message):

@@ -1,4 +1,4 @@
-"""The ``native`` sink: Spark writes by itself, and the job ends like any other."""
+"""The ``spark_sink`` sink: Spark writes by itself, and the job ends like any other."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_the_last_windows_are_written_before_the_job_is_finished(spark, place):
         query["operators"][0]["state_rows"],
     )
     assert [None] == [sink["rows"] for sink in query["sinks"]]
-    assert [f"native:parquet:{place.output}"] == [sink["name"] for sink in query["sinks"]]
+    assert [f"spark:parquet:{place.output}"] == [sink["name"] for sink in query["sinks"]]
     assert final.rows_read is None
 
 

@@ -126,7 +126,7 @@ def test_a_pipeline_that_has_finished_emits_nothing_again(spark, place):
     assert [] == job.rows("a", other)
     assert TRUTH["b"] == sorted([*at_save, *job.rows("b", other)])
 
-    restore_job(str(place.job_dir), savepoint.url, take_back=True, spark=spark)
+    restore_job(str(place.job_dir), savepoint.url, revert=True, spark=spark)
     assert at_save == job.rows("b")
     final = job.run(place, run_id="again")
     assert "FINISHED" == final.outcome

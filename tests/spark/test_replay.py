@@ -10,7 +10,7 @@ from streams import Place, Rows, plain, read_with_pandas, windows_of, write_even
 from airflow_provider.runtime import failpoints
 from airflow_provider.runtime.clock import SystemClock
 from airflow_provider.runtime.driver.restore_job import restore_job, rewind_job
-from airflow_provider.runtime.errors import EXIT_FATAL, TakeBackError
+from airflow_provider.runtime.errors import EXIT_FATAL, RevertError
 from airflow_provider.runtime.savepoints.source import job_source
 from airflow_provider.runtime.savepoints.take import take_savepoint
 from tests.crash.drivers import Drivers
@@ -63,7 +63,7 @@ def test_drivers_die_while_they_undo_a_run(spark, place, drivers):
     refused = drivers.run("two_queries", {}, "--run-id=one.r2", "--replay=one")
     assert EXIT_FATAL == refused.wait()
     assert "rewind them first, the newest first: two.r2 (" in refused.log
-    with pytest.raises(TakeBackError, match=r"the newest first: two\.r2 "):
+    with pytest.raises(RevertError, match=r"the newest first: two\.r2 "):
         rewind_job(str(place.job_dir), "one", spark=spark)
 
     undone = rewind_job(str(place.job_dir), "one", with_later=True, spark=spark)
@@ -85,10 +85,10 @@ def test_what_sparks_own_sinks_have_written_is_not_written_again(spark, place):
     place.run(spark, "native_windows", run_id="two", **SUSPEND)
     rows = read_with_pandas(place.output)
 
-    with pytest.raises(TakeBackError, match="Spark's own sinks have written cannot be taken back"):
+    with pytest.raises(RevertError, match="Spark's own sinks have written cannot be reverted"):
         place.run(spark, "native_windows", run_id="two.r2", replays="two")
-    with pytest.raises(TakeBackError, match="Spark's own sinks have written cannot be taken back"):
-        restore_job(str(place.job_dir), before, take_back=True, spark=spark)
+    with pytest.raises(RevertError, match="Spark's own sinks have written cannot be reverted"):
+        restore_job(str(place.job_dir), before, revert=True, spark=spark)
 
     assert rows == read_with_pandas(place.output)
     final = place.run(spark, "native_windows", run_id="three")
@@ -109,7 +109,7 @@ def test_what_an_undone_driver_uploads_late_counts_nowhere(spark, place):
     place.run(spark, "tumbling_window", run_id="two", **SUSPEND)
     shutil.copytree(left, place.root / "late")
 
-    restore_job(str(place.job_dir), before, take_back=True, spark=spark)
+    restore_job(str(place.job_dir), before, revert=True, spark=spark)
     write_events(place.input, CORRECTED, first=1)
     place.run(spark, "tumbling_window", run_id="three", **SUSPEND)
     shutil.copytree(place.root / "late", left)

@@ -169,7 +169,7 @@ def test_what_does_not_fit_may_begin_anew(spark, place, monkeypatch):
     with pytest.raises(
         ConfigError, match="query 'b' began anew after the savepoint .*s1 was taken"
     ):
-        restore_job(str(place.job_dir), saved.url, spark=spark, take_back=True)
+        restore_job(str(place.job_dir), saved.url, spark=spark, revert=True)
 
     with pytest.raises(ConfigError, match="'b' has changed: expected 1 source .*, found 2 sources"):
         run_job(ask_for(place, "two", run_id="r3"), spark=spark)

@@ -124,7 +124,7 @@ def test_a_drained_job_gives_no_savepoint_to_go_on_from(spark, place):
     assert not (place.root / "new").exists()
 
 
-def test_back_into_the_jobs_own_directory_with_its_rows_taken_back(spark, place):
+def test_back_into_the_jobs_own_directory_with_its_rows_reverted(spark, place):
     """
     What was written after the savepoint is taken out of the output, and written again by whoever
     runs next: each row once, and the runs that wrote it no longer count.
@@ -138,7 +138,7 @@ def test_back_into_the_jobs_own_directory_with_its_rows_taken_back(spark, place)
 
     with pytest.raises(ConfigError, match="has written epochs"):
         restore_job(str(place.job_dir), savepoint.url, spark=spark)
-    restore_job(str(place.job_dir), savepoint.url, take_back=True, spark=spark)
+    restore_job(str(place.job_dir), savepoint.url, revert=True, spark=spark)
     place.run(spark, "tumbling_window", run_id="three")
 
     assert windows_of([*FIRST, *LATER]) == read_with_pandas(place.output)
@@ -149,7 +149,7 @@ def test_back_into_the_jobs_own_directory_with_its_rows_taken_back(spark, place)
 @pytest.mark.parametrize("begins", ["anew", "in the middle"])
 def test_a_replayed_run_is_executed_once(spark, place, begins):
     """
-    What a run has written is taken back, its drain is undone, and the run in its place writes it.
+    What a run has written is reverted, its drain is undone, and the run in its place writes it.
     """
     write_events(place.input, FIRST)
     if begins == "in the middle":

@@ -124,7 +124,7 @@ if task["action"] == "commit":
     for committable in committables:
         sink.commit(committable, Gate())
 else:
-    sink.take_back(committables, Gate())
+    sink.revert(committables, Gate())
 """
 
 
@@ -136,11 +136,11 @@ def act(
     fails_at: str = "",
     gate: Path | None = None,
 ) -> subprocess.Popen[bytes]:
-    """Let a process of its own commit each, or take back all.
+    """Let a process of its own commit each, or revert all.
 
     Args:
         folder: the table.
-        action: ``commit`` or ``take_back``.
+        action: ``commit`` or ``revert``.
         committables: of what.
         fails_at: the failpoint at which it dies.
         gate: a file without which the fence lets nobody pass; ``.reached`` tells of one who waits.

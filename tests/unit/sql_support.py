@@ -243,7 +243,7 @@ class Table:
 def main() -> None:
     """Be another driver: do what the argument asks.
 
-    ``commit`` and ``take_back`` do that. ``commit_stopped`` stops itself, as by ``SIGSTOP``, right
+    ``commit`` and ``revert`` do that. ``commit_stopped`` stops itself, as by ``SIGSTOP``, right
     before its COMMIT, when it has made sure for the last time that it may.
     """
     ask = json.loads(sys.argv[1])
@@ -253,8 +253,8 @@ def main() -> None:
     if ask["what"] == "commit_stopped":
         fence.at = lambda n: os.kill(os.getpid(), signal.SIGSTOP) if n == 2 else None
     try:
-        if ask["what"] == "take_back":
-            sink.take_back(committables, fence)
+        if ask["what"] == "revert":
+            sink.revert(committables, fence)
         else:
             sink.commit(committables[0], fence)
     except LeaseLostError as error:

@@ -162,11 +162,11 @@ class FakeSink:
         self.calls.append(("abort", committable.epoch.epoch))
         self.staged.pop(committable.data["key"], None)
 
-    def check_take_back(self, committables: Any) -> None:
-        self.calls.append(("check_take_back", [c.epoch.epoch for c in committables]))
+    def check_revert(self, committables: Any) -> None:
+        self.calls.append(("check_revert", [c.epoch.epoch for c in committables]))
 
-    def take_back(self, committables: Any, fence: Fence) -> None:
-        self.calls.append(("take_back", [c.epoch.epoch for c in committables]))
+    def revert(self, committables: Any, fence: Fence) -> None:
+        self.calls.append(("revert", [c.epoch.epoch for c in committables]))
         for committable in committables:
             fence.check()
             self.staged.pop(committable.data["key"], None)

@@ -17,7 +17,7 @@ from airflow_provider.runtime.errors import (
     CheckpointError,
     ConfigError,
     LeaseLostError,
-    TakeBackError,
+    RevertError,
 )
 from airflow_provider.runtime.jobdir.end_of_input import (
     DrainIntent,
@@ -316,9 +316,9 @@ def test_nobody_goes_back_to_before_a_query_began_anew(job, sink):
     job.close()
     after = save(job, "after")
 
-    for take_back in (False, True):
+    for revert in (False, True):
         with pytest.raises(ConfigError, match="'q' began anew after the savepoint .*before was"):
-            restore_job(job.storage.url, before.url, take_back=take_back, clock=job.clock)
+            restore_job(job.storage.url, before.url, revert=revert, clock=job.clock)
     query = SimpleNamespace(name="q", sinks=(sink,), native=None)
     Rewind(directory, "r2", [query], OpenFence(), job.clock).check()
     restore_job(job.storage.url, after.url, clock=job.clock)
@@ -334,7 +334,7 @@ def test_a_run_in_which_a_query_began_anew_is_not_rewound(job, sink):
     job.spark.begin("another")
     query = SimpleNamespace(name="q", sinks=(sink,), native=None)
 
-    with pytest.raises(TakeBackError, match="'r1' cannot be rewound: query 'q' began anew in it"):
+    with pytest.raises(RevertError, match="'r1' cannot be rewound: query 'q' began anew in it"):
         Rewind(directory_of(job), "r1", [query], OpenFence(), job.clock).check()
 
 

@@ -23,8 +23,8 @@ from airflow_provider.runtime.errors import (
     ConfigError,
     CorruptDocumentError,
     LeaseLostError,
+    RevertError,
     SinkError,
-    TakeBackError,
 )
 from airflow_provider.runtime.jobdir.epochs import EpochRecords
 from airflow_provider.runtime.sinks.delta.add_file import partition_of
@@ -129,8 +129,8 @@ def test_a_record_that_names_other_files_is_refused(folder):
         changed.data["files"][0][0] = path
         for act_on in (
             lambda: sink.commit(changed, OpenFence()),
-            lambda: sink.check_take_back([changed]),
-            lambda: sink.take_back([changed], OpenFence()),
+            lambda: sink.check_revert([changed]),
+            lambda: sink.revert([changed], OpenFence()),
         ):
             with pytest.raises(CorruptDocumentError, match="the record of epoch 1 of query 'q'"):
                 act_on()
@@ -407,23 +407,23 @@ def test_a_commit_that_dies_is_completed(folder, point, first):
     assert ([] if first else ["a"]) + ["b", "c"] == visible(folder)
 
 
-@pytest.mark.parametrize("point", ["delta.taking_back", "delta.taken_back"])
-def test_a_take_back_that_dies_is_completed(folder, point):
+@pytest.mark.parametrize("point", ["delta.reverting", "delta.reverted"])
+def test_a_revert_that_dies_is_completed(folder, point):
     """A process dies before or after the removal; the next call removes what is left to."""
     kept, taken = staged(folder, 0, "kept"), staged(folder, 1, "b")
     commit(folder, kept, taken)
-    died = act(folder, "take_back", [taken], fails_at=point).wait(60)
+    died = act(folder, "revert", [taken], fails_at=point).wait(60)
     assert failpoints.CRASH_EXIT == died
-    delta(str(folder)).check_take_back([taken])
-    delta(str(folder)).take_back([taken], OpenFence())
+    delta(str(folder)).check_revert([taken])
+    delta(str(folder)).revert([taken], OpenFence())
 
     assert ["kept"] == visible(folder)
 
 
-# --- taking back ----------------------------------------------------------------------------------
+# --- reverting ----------------------------------------------------------------------------------
 
 
-def test_taking_back_removes_the_epochs_and_nothing_else(folder):
+def test_reverting_removes_the_epochs_and_nothing_else(folder):
     """Rows of other epochs, queries and writers stay; one version removes; twice is once."""
     kept, one, two = (staged(folder, epoch, f"sink {epoch}") for epoch in range(3))
     theirs = staged(folder, 1, "theirs", query_id=OTHER)
@@ -433,81 +433,81 @@ def test_taking_back_removes_the_epochs_and_nothing_else(folder):
     add(folder, "other 2")
     before = DeltaTable(str(folder)).version()
     for _ in range(2):
-        delta(str(folder)).check_take_back([two, one])
-        delta(str(folder)).take_back([two, one], OpenFence())
+        delta(str(folder)).check_revert([two, one])
+        delta(str(folder)).revert([two, one], OpenFence())
 
         assert ["other 1", "other 2", "sink 0", "theirs"] == visible(folder)
         assert before + 1 == DeltaTable(str(folder)).version()
 
 
-def test_taking_back_leaves_three_numbers_however_many_epochs_there_were(folder):
-    """The table remembers from where on everything was taken back, and not each epoch."""
+def test_reverting_leaves_three_numbers_however_many_epochs_there_were(folder):
+    """The table remembers from where on everything was reverted, and not each epoch."""
     committables = [staged(folder, epoch, "a") for epoch in range(6)]
     commit(folder, *committables[:5])
     sink = delta(str(folder))
-    for first in (4, 2, 1):  # a second take-back may go further back
-        sink.take_back(committables[:0:-1][: 6 - first], OpenFence())
+    for first in (4, 2, 1):  # a second revert may go further back
+        sink.revert(committables[:0:-1][: 6 - first], OpenFence())
         for late in committables[first:]:
             commit(folder, late)
         assert first == len(visible(folder))
 
     table = DeltaTable(str(folder))
-    names = ("", "/taken-back-from", "/published-below")
+    names = ("", "/reverted-from", "/published-below")
     assert [5, 1, 5] == [table.transaction_version(f"{QUERY_ID}{name}") for name in names]
-    assert None is table.transaction_version(f"{QUERY_ID}/taken-back/4")
+    assert None is table.transaction_version(f"{QUERY_ID}/reverted/4")
     assert not (folder / committables[5].data["files"][0][0]).exists()
 
 
-def test_a_staging_that_was_taken_back_before_anything_was_published_is_removed(folder):
+def test_a_staging_that_was_reverted_before_anything_was_published_is_removed(folder):
     """Without a published epoch no older version of the table names a file."""
     waiting = staged(folder, 0, "a")
-    delta(str(folder)).take_back([waiting], OpenFence())
+    delta(str(folder)).revert([waiting], OpenFence())
 
     assert not (folder / waiting.data["files"][0][0]).exists()
 
 
-def test_a_query_id_that_was_taken_back_publishes_nothing_any_more(folder):
-    """Also not an epoch that nobody knew of when its predecessors were taken back."""
+def test_a_query_id_that_was_reverted_publishes_nothing_any_more(folder):
+    """Also not an epoch that nobody knew of when its predecessors were reverted."""
     first, unknown = staged(folder, 0, "a"), staged(folder, 1, "b")
     commit(folder, first)
-    delta(str(folder)).take_back([first], OpenFence())
+    delta(str(folder)).revert([first], OpenFence())
     commit(folder, unknown)
 
     assert [] == visible(folder)
 
 
-def test_an_epoch_in_between_is_not_taken_back_alone(folder):
-    """All from an epoch on is taken back, or nothing: later ones would be refused as well."""
+def test_an_epoch_in_between_is_not_reverted_alone(folder):
+    """All from an epoch on is reverted, or nothing: later ones would be refused as well."""
     first, second = staged(folder, 0, "a"), staged(folder, 1, "b")
     commit(folder, first, second)
-    for refused in (delta(str(folder)).check_take_back, take_back_open(folder)):
-        with pytest.raises(TakeBackError, match="epoch 1 is after what is taken back"):
+    for refused in (delta(str(folder)).check_revert, revert_open(folder)):
+        with pytest.raises(RevertError, match="epoch 1 is after what is reverted"):
             refused([first])
 
     assert ["a", "b"] == visible(folder)
 
 
-def take_back_open(folder):
-    return lambda committables: delta(str(folder)).take_back(committables, OpenFence())
+def revert_open(folder):
+    return lambda committables: delta(str(folder)).revert(committables, OpenFence())
 
 
 def test_the_older_version_can_still_be_read(folder):
-    """Taking back leaves the files to VACUUM: who reads the version before is not disturbed."""
+    """Reverting leaves the files to VACUUM: who reads the version before is not disturbed."""
     taken = staged(folder, 0, "a")
     commit(folder, taken)
     before = DeltaTable(str(folder))
     for _ in range(2):
-        delta(str(folder)).take_back([taken], OpenFence())
+        delta(str(folder)).revert([taken], OpenFence())
     delta(str(folder)).recover(QUERY_ID, lambda *_: True, OpenFence())
 
     assert ["a"] == before.to_pyarrow_table().column("name").to_pylist()
 
 
 def test_no_late_commit_brings_rows_back(folder):
-    """Neither a published epoch nor a waiting one is published after it was taken back."""
+    """Neither a published epoch nor a waiting one is published after it was reverted."""
     published, waiting = staged(folder, 0, "a"), staged(folder, 1, "b")
     commit(folder, published)
-    late = CallingFence(lambda: delta(str(folder)).take_back([waiting, published], OpenFence()))
+    late = CallingFence(lambda: delta(str(folder)).revert([waiting, published], OpenFence()))
     delta(str(folder)).commit(waiting, late)
     commit(folder, published, waiting)
 
@@ -516,20 +516,20 @@ def test_no_late_commit_brings_rows_back(folder):
 
 
 def test_no_late_commit_makes_a_table(folder):
-    """An epoch that is taken back before there is a table stays out of it."""
+    """An epoch that is reverted before there is a table stays out of it."""
     waiting = staged(folder, 0, "a")
-    late = CallingFence(lambda: delta(str(folder)).take_back([waiting], OpenFence()))
+    late = CallingFence(lambda: delta(str(folder)).revert([waiting], OpenFence()))
     delta(str(folder)).commit(waiting, late)
 
     assert [] == visible(folder)
 
 
-def test_of_two_stagings_the_published_one_is_taken_back(folder):
+def test_of_two_stagings_the_published_one_is_reverted(folder):
     """A run may have staged an epoch twice; what was published goes, the other is cleaned up."""
     obsolete, published = staged(folder, 0, "half"), staged(folder, 0, "a", "b", token=2)
     commit(folder, published)
     add(folder, "other")
-    delta(str(folder)).take_back([published, obsolete], OpenFence())
+    delta(str(folder)).revert([published, obsolete], OpenFence())
 
     assert ["other"] == visible(folder)
     assert not (folder / obsolete.data["files"][0][0]).exists()
@@ -543,17 +543,17 @@ def test_of_two_stagings_the_published_one_is_taken_back(folder):
         lambda table: table.update(updates={"id": "1"}, predicate="name = 'a'"),
     ],
 )
-def test_taking_back_what_was_rewritten_is_refused(folder, change):
+def test_reverting_what_was_rewritten_is_refused(folder, change):
     """A file that is no longer in the table is named, and nothing is removed."""
     first, second = staged(folder, 0, "a", "x"), staged(folder, 1, "b")
     commit(folder, first, second)
     change(DeltaTable(str(folder)))
     before = visible(folder)
     for refuse in (
-        lambda sink: sink.check_take_back([second, first]),
-        lambda sink: sink.take_back([second, first], OpenFence()),
+        lambda sink: sink.check_revert([second, first]),
+        lambda sink: sink.revert([second, first], OpenFence()),
     ):
-        with pytest.raises(TakeBackError, match=r"epoch \d is no longer in the table"):
+        with pytest.raises(RevertError, match=r"epoch \d is no longer in the table"):
             refuse(delta(str(folder)))
 
     assert before == visible(folder)
@@ -563,7 +563,7 @@ def test_taking_back_what_was_rewritten_is_refused(folder, change):
 ROW_0 = "^Bg9^0rr910000000000iXQKl0rr91000005c8Xg00000"
 
 
-def test_taking_back_a_file_that_lost_rows_is_refused(folder):
+def test_reverting_a_file_that_lost_rows_is_refused(folder):
     """A deletion vector hides rows of a file that is still named; its rows are somebody's say."""
     committable = staged(folder, 0, "a", "b", "c")
     commit(folder, committable)
@@ -582,8 +582,8 @@ def test_taking_back_a_file_that_lost_rows_is_refused(folder):
     log = folder / "_delta_log" / f"{version:020d}.json"
     log.write_text("\n".join(json.dumps(action) for action in entry))
 
-    with pytest.raises(TakeBackError, match=r"deleted rows"):
-        delta(str(folder)).check_take_back([committable])
+    with pytest.raises(RevertError, match=r"deleted rows"):
+        delta(str(folder)).check_revert([committable])
 
 
 def test_a_compaction_at_the_last_moment_is_not_undone(folder):
@@ -591,19 +591,19 @@ def test_a_compaction_at_the_last_moment_is_not_undone(folder):
     first, second = staged(folder, 0, "a"), staged(folder, 1, "b")
     commit(folder, first, second)
     fence = CallingFence(DeltaTable(str(folder)).optimize.compact)
-    with pytest.raises(TakeBackError, match=r"no longer in the table"):
-        delta(str(folder)).take_back([second], fence)
+    with pytest.raises(RevertError, match=r"no longer in the table"):
+        delta(str(folder)).revert([second], fence)
 
     assert ["a", "b"] == visible(folder)
 
 
-def test_a_table_that_is_only_added_to_cannot_be_taken_back_from(folder):
-    """delta.appendOnly forbids what a take-back does."""
+def test_a_table_that_is_only_added_to_cannot_be_reverted_from(folder):
+    """delta.appendOnly forbids what a revert does."""
     committable = staged(folder, 0, "a")
     commit(folder, committable)
     DeltaTable(str(folder)).alter.set_table_properties({"delta.appendOnly": "true"})
-    with pytest.raises(TakeBackError, match=r"appendOnly"):
-        delta(str(folder)).check_take_back([committable])
+    with pytest.raises(RevertError, match=r"appendOnly"):
+        delta(str(folder)).check_revert([committable])
 
     assert ["a"] == visible(folder)
 
@@ -640,7 +640,7 @@ def test_vacuum_treats_the_files_as_the_tables_own(folder):
     """VACUUM keeps what is published and takes what was removed, however deep it lies."""
     kept, taken = staged(folder, 0, "a"), staged(folder, 1, "b")
     commit(folder, kept, taken)
-    delta(str(folder)).take_back([taken], OpenFence())
+    delta(str(folder)).revert([taken], OpenFence())
     table = DeltaTable(str(folder))
     table.vacuum(0, dry_run=False, enforce_retention_duration=False, full=True)
 
@@ -654,7 +654,7 @@ ODD = ["a b", "c/d", "e:f%20", "é?#=&", "__x", None, "..", "+", "[{^'\"\\*", "a
 
 
 def test_odd_partition_values_are_read_back(folder):
-    """Nulls and texts that a path must escape come back, and can be taken back."""
+    """Nulls and texts that a path must escape come back, and can be reverted."""
     rows = pa.table({"name": [f"n{n}" for n in range(len(ODD))], "p": pa.array(ODD, pa.string())})
     sink = HandStagedDelta(folder, ("p",))
     epoch = EpochId("q", QUERY_ID, 0, 1)
@@ -664,7 +664,7 @@ def test_odd_partition_values_are_read_back(folder):
     assert dict(zip(rows["name"].to_pylist(), ODD, strict=True)) == dict(
         zip(read["name"].to_pylist(), read["p"].to_pylist(), strict=True)
     )
-    sink.take_back([committable], OpenFence())
+    sink.revert([committable], OpenFence())
 
     assert [] == visible(folder)
     entry = (folder / "_delta_log" / f"{2:020d}.json").read_text().splitlines()

@@ -237,7 +237,7 @@ def test_recovery_publishes_what_spark_committed(job, sink):
 
 def test_an_epoch_that_spark_did_not_commit_is_replaced_when_its_batch_runs_again(job, sink):
     """
-    An epoch without a commit is neither published nor taken back at the start; what its batch
+    An epoch without a commit is neither published nor reverted at the start; what its batch
     stages when Spark runs it again takes its place, and only that is published.
     """
     first = job.recovered()
@@ -584,7 +584,7 @@ def test_a_place_that_has_lost_the_newest_epoch_is_refused_before_anything_is_pu
 
 def test_a_place_forgets_the_epochs_whose_records_are_folded(tmp_path, monkeypatch):
     """
-    What a line of the history stands for is neither committed again nor taken back.
+    What a line of the history stands for is neither committed again nor reverted.
     """
     monkeypatch.setattr(epoch_folding, "KEEP_EPOCHS", 2)
     sink = Forgetful(tmp_path / "out")
@@ -760,7 +760,7 @@ def test_rows_are_counted_over_a_run(job):
 
 def test_rows_are_counted_across_restarts(job):
     """
-    A restarted attempt counts on from the epochs that hold, without those that were taken back.
+    A restarted attempt counts on from the epochs that hold, without those that were reverted.
     """
     first = job.recovered()
     run_epoch(job, first, 0, "a", "b", read=10)

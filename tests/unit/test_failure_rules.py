@@ -21,9 +21,9 @@ from airflow_provider.runtime.errors import (
     FailureClass,
     LeaseLostError,
     MissingStateError,
+    RevertError,
     RunFailedError,
     SinkError,
-    TakeBackError,
 )
 from airflow_provider.runtime.failures.classify import classify
 from airflow_provider.runtime.failures.rules import (
@@ -251,7 +251,7 @@ def test_what_is_only_told_has_a_class(text, failure_class, condition):
         (MissingStateError("ckpt", 3, ("state/0/0/4.delta",)), DATA_MISSING),
         (CorruptDocumentError("not JSON"), NON_RECOVERABLE),
         (ConfigError("no such file"), NON_RECOVERABLE),
-        (TakeBackError("not exactly"), NON_RECOVERABLE),
+        (RevertError("not exactly"), NON_RECOVERABLE),
         (LeaseLostError("another"), RECOVERABLE),
         (SinkError("cannot stage"), RECOVERABLE),
         (MemoryError(), ENVIRONMENT),

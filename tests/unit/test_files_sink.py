@@ -229,20 +229,20 @@ def test_recovery_removes_what_is_garbage(sink, output):
     assert ["1-1", "1-2", "half"] == sorted(p.name for p in staging_of(output).iterdir())
 
 
-# --- taking back --------------------------------------------------------------------------------
+# --- reverting --------------------------------------------------------------------------------
 
 
-def test_taking_back_deletes_the_epochs_files(sink, output):
+def test_reverting_deletes_the_epochs_files(sink, output):
     """
-    A take-back deletes the files of its epochs and nothing else, and leaves the folder.
+    A revert deletes the files of its epochs and nothing else, and leaves the folder.
     """
     output.mkdir()
     (output / "theirs.json").write_text("theirs")
     taken = [stage_by_hand(output, ["b"], epoch=2), stage_by_hand(output, ["a"], epoch=1)]
     for committable in (stage_by_hand(output, ["kept"], epoch=0), *taken):
         sink.commit(committable, OpenFence())
-    sink.take_back(taken, OpenFence())
-    sink.take_back(taken, OpenFence())
+    sink.revert(taken, OpenFence())
+    sink.revert(taken, OpenFence())
 
     assert ["kept"] == sink.visible()
     assert (output / "theirs.json").exists()
@@ -254,7 +254,7 @@ def test_a_rename_that_was_about_to_happen_finds_nothing(sink, output):
     """
     committable = stage_by_hand(output, ["a", "b"])
     fence = OpenFence()
-    fence.check = lambda: HandStagedFiles(output).take_back([committable], OpenFence())
+    fence.check = lambda: HandStagedFiles(output).revert([committable], OpenFence())
 
     with pytest.raises(SinkError, match="neither published nor staged"):
         sink.commit(committable, fence)
@@ -273,7 +273,7 @@ def test_what_is_staged_goes_before_what_is_published(sink, output):
     left = []
     looking = OpenFence()
     looking.check = lambda: left.append(staging_of(output).exists())
-    sink.take_back([committable], looking)
+    sink.revert([committable], looking)
 
     assert [False, False] == left
     assert [] == sink.visible()
@@ -304,7 +304,7 @@ FINAL = f"part-0000000000-00000-{QUERY_ID}.json"
         ("", FINAL),
     ],
 )
-@pytest.mark.parametrize("action", ["commit", "check_take_back", "take_back"])
+@pytest.mark.parametrize("action", ["commit", "check_revert", "revert"])
 def test_a_record_that_names_other_files_touches_none(sink, output, tmp_path, move, action):
     """
     A committable that names what the sink has not staged for the epoch is refused as a whole.
@@ -339,7 +339,7 @@ def test_a_query_id_that_leads_elsewhere_is_damage(query_id):
         EpochId("q", query_id, 0, 1)
 
 
-@pytest.mark.parametrize("action", ["commit", "take_back"])
+@pytest.mark.parametrize("action", ["commit", "revert"])
 @pytest.mark.parametrize("link", ["published", "staged", "staging"])
 def test_nothing_is_reached_by_a_symbolic_link(sink, output, tmp_path, action, link):
     """
@@ -377,12 +377,12 @@ def test_the_folder_itself_may_be_a_link(tmp_path):
 
 
 def _act(sink, action, committable):
-    if action == "check_take_back":
-        sink.check_take_back([committable])
+    if action == "check_revert":
+        sink.check_revert([committable])
     elif action == "commit":
         sink.commit(committable, OpenFence())
     else:
-        sink.take_back([committable], OpenFence())
+        sink.revert([committable], OpenFence())
 
 
 # --- loss of power ------------------------------------------------------------------------------
@@ -440,12 +440,12 @@ def test_published_names_are_flushed_before_the_record(output, sink, partition, 
 
 def test_removed_names_are_flushed_before_the_record(output, sink, flushed):
     """
-    When an epoch counts as taken back, a loss of power brings no file of it back.
+    When an epoch counts as reverted, a loss of power brings no file of it back.
     """
     committable = stage_by_hand(output, ["a"])
     sink.commit(committable, OpenFence())
     flushed.clear()
-    sink.take_back([committable], OpenFence())
+    sink.revert([committable], OpenFence())
 
     assert [output] == flushed
 

@@ -79,7 +79,7 @@ def test_what_is_not_kept_becomes_one_document(records):
 
 
 @pytest.mark.slow
-def test_what_may_be_taken_back_keeps_its_records_in_few_documents(records):
+def test_what_may_be_reverted_keeps_its_records_in_few_documents(records):
     """
     Each record of a kept run is still there, many in one document, which is full at a thousand.
     """

@@ -20,7 +20,7 @@ from airflow_provider.runtime.control.health import (
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-SILENCE = Limits(silence_s=60)
+SILENCE = Limits(progress_timeout_s=60)
 LAGGING = Limits(lag={"maxOffsetsBehindLatest": 100}, lag_time_s=60)
 IDLE = QueryLook(planned=4, committed=4)
 OPEN = QueryLook(planned=5, committed=4)
@@ -213,7 +213,9 @@ def test_a_driver_is_not_ended_for_having_no_news() -> None:
     """
     still = look(IDLE, report="the same")
 
-    assert [] == judged(every(1, 29, still), Limits(silence_s=5))
-    ((at, problem),) = judged(every(1, 30, still), Limits(silence_s=5))
+    assert [] == judged(every(1, 29, still), Limits(progress_timeout_s=5))
+    ((at, problem),) = judged(every(1, 30, still), Limits(progress_timeout_s=5))
     assert (30.0, "has reported nothing for 30 seconds") == (at, problem.reason[-35:])
-    assert [5.0] == [at for at, _ in judged(every(1, 5, look(report=None)), Limits(silence_s=5))]
+    assert [5.0] == [
+        at for at, _ in judged(every(1, 5, look(report=None)), Limits(progress_timeout_s=5))
+    ]

@@ -23,8 +23,8 @@ from airflow_provider.runtime.errors import (
     CorruptDocumentError,
     LeaseLostError,
     OutageError,
+    RevertError,
     SinkError,
-    TakeBackError,
 )
 from airflow_provider.runtime.sinks.iceberg.ledger import Ledger
 from airflow_provider.runtime.sinks.iceberg.sink import IcebergSink, iceberg
@@ -220,7 +220,7 @@ def test_a_record_that_names_other_files_is_refused(sink, catalog):
         {"files": 7},
     ):
         other = Committable(changed.epoch, {**changed.data, **changes})
-        for action in ("commit", "check_take_back", "take_back", "abort"):
+        for action in ("commit", "check_revert", "revert", "abort"):
             with pytest.raises(CorruptDocumentError, match="the record of epoch 1 of query 'q'"):
                 _act(sink, action, other)
 
@@ -247,12 +247,12 @@ def test_a_folder_of_another_place_is_neither_added_nor_removed(sink, catalog, t
 def _act(sink, action, committable):
     if action == "commit":
         sink.commit(committable, OpenFence())
-    elif action == "take_back":
-        sink.take_back([committable], OpenFence())
+    elif action == "revert":
+        sink.revert([committable], OpenFence())
     elif action == "abort":
         sink.abort(committable)
     else:
-        sink.check_take_back([committable])
+        sink.check_revert([committable])
 
 
 def test_only_one_staging_of_an_epoch_counts(sink, catalog):
@@ -372,8 +372,8 @@ def test_a_table_made_again_is_refused(sink, catalog):
     sink.staged(0, "b")
     with pytest.raises(SinkError, match="dropped and made again"):
         sink.commit(committable, OpenFence())
-    with pytest.raises(TakeBackError, match="dropped and made again"):
-        sink.check_take_back([committable])
+    with pytest.raises(RevertError, match="dropped and made again"):
+        sink.check_revert([committable])
 
 
 def test_a_new_table_keeps_its_metadata_small(sink, catalog):
@@ -607,26 +607,26 @@ def test_a_commit_that_dies_is_completed(sink, catalog, point):
 
 
 @pytest.mark.slow
-def test_a_stopped_driver_loses_to_a_take_back(sink, catalog):
+def test_a_stopped_driver_loses_to_a_revert(sink, catalog):
     """
-    A process stopped right before the catalog's commit goes on after the epoch was taken back,
+    A process stopped right before the catalog's commit goes on after the epoch was reverted,
     which had nothing to remove: no row appears.
     """
     sink.commit(sink.staged(0, "kept"), OpenFence())
     waiting = sink.staged(1, "a")
     child = Child(opened(catalog), "commit", [waiting], fails_at="iceberg.committing", stops=True)
     assert child.wait_until_stopped()
-    opened(catalog).take_back([waiting], OpenFence(2))
+    opened(catalog).revert([waiting], OpenFence(2))
     child.go_on()
     child.wait()
 
     assert ["kept"] == names(catalog)
 
 
-# --- taking back --------------------------------------------------------------------------------
+# --- reverting --------------------------------------------------------------------------------
 
 
-def test_taking_back_removes_the_epochs_files_only(sink, catalog):
+def test_reverting_removes_the_epochs_files_only(sink, catalog):
     """
     Other epochs, queries and writers keep their rows; twice is once; one snapshot does it.
     """
@@ -639,23 +639,23 @@ def test_taking_back_removes_the_epochs_files_only(sink, catalog):
     append(catalog, "theirs too")
     before = len(snapshots(catalog))
     for _ in range(2):
-        sink.check_take_back([second, first])
-        opened(catalog).take_back([second, first], OpenFence())
+        sink.check_revert([second, first])
+        opened(catalog).revert([second, first], OpenFence())
 
         assert ["0", "0'", "other", "theirs", "theirs too"] == names(catalog)
         assert before + 1 == len(snapshots(catalog))
     facts = load(catalog).current_snapshot().summary.additional_properties
-    assert "1-2" == facts["spark-stream.taken-back"]
+    assert "1-2" == facts["spark-stream.reverted"]
 
 
 def test_a_late_commit_does_not_bring_rows_back(sink, catalog, tmp_path):
     """
-    Commits of epochs that were taken back, published before or not, change nothing; what was
+    Commits of epochs that were reverted, published before or not, change nothing; what was
     staged and never published is removed.
     """
     published, waiting = sink.staged(0, "a"), sink.staged(1, "b")
     sink.commit(published, OpenFence())
-    sink.take_back([waiting, published], OpenFence())
+    sink.revert([waiting, published], OpenFence())
     expire_all_but_the_last(catalog)
     for late in (published, waiting):
         opened(catalog).commit(late, OpenFence())
@@ -664,61 +664,61 @@ def test_a_late_commit_does_not_bring_rows_back(sink, catalog, tmp_path):
     assert ["0-1"] == staged_files(tmp_path)
 
 
-def test_a_new_query_may_write_after_a_take_back(sink, catalog):
+def test_a_new_query_may_write_after_a_revert(sink, catalog):
     """
-    The run that replaces the one taken back has a new query id, and publishes its epochs.
+    The run that replaces the one reverted has a new query id, and publishes its epochs.
     """
     taken = sink.staged(0, "a")
     sink.commit(taken, OpenFence())
-    sink.take_back([taken], OpenFence())
+    sink.revert([taken], OpenFence())
     sink.commit(sink.staged(0, "b", query_id="new"), OpenFence())
 
     assert ["b"] == names(catalog)
 
 
-def test_a_take_back_wins_against_a_busy_writer(sink, catalog):
+def test_a_revert_wins_against_a_busy_writer(sink, catalog):
     """
-    Other writers commit between the take-back's look and its commit: it looks again.
+    Other writers commit between the revert's look and its commit: it looks again.
     """
     taken = sink.staged(0, "a")
     sink.commit(taken, OpenFence())
-    sink.take_back([taken], ReplacedFence(lambda: append(catalog, "theirs"), times=3))
+    sink.revert([taken], ReplacedFence(lambda: append(catalog, "theirs"), times=3))
 
     assert ["theirs"] * 3 == names(catalog)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("point", ["iceberg.taking_back", "iceberg.taken_back"])
-def test_a_take_back_that_dies_is_completed(sink, catalog, point):
+@pytest.mark.parametrize("point", ["iceberg.reverting", "iceberg.reverted"])
+def test_a_revert_that_dies_is_completed(sink, catalog, point):
     """
-    A process dies right before or after the take-back's commit; the same call completes it.
+    A process dies right before or after the revert's commit; the same call completes it.
     """
     kept, taken = sink.staged(0, "kept"), sink.staged(1, "a")
     for committable in (kept, taken):
         sink.commit(committable, OpenFence())
-    code, stderr = Child(opened(catalog), "take_back", [taken], fails_at=point).wait()
+    code, stderr = Child(opened(catalog), "revert", [taken], fails_at=point).wait()
     assert 137 == code, stderr
     append(catalog, "theirs")
-    sink.check_take_back([taken])
-    sink.take_back([taken], OpenFence())
+    sink.check_revert([taken])
+    sink.revert([taken], OpenFence())
 
     assert ["kept", "theirs"] == names(catalog)
 
 
-def test_a_rewritten_file_cannot_be_taken_back(sink, catalog):
+def test_a_rewritten_file_cannot_be_reverted(sink, catalog):
     """
-    When another program has rewritten a file, the take-back is refused by name, and nothing goes.
+    When another program has rewritten a file, the revert is refused by name, and nothing goes.
     """
     first, second = sink.staged(0, "a", "b"), sink.staged(1, "c")
     sink.commit(first, OpenFence())
     sink.commit(second, OpenFence())
     load(catalog).delete("name = 'a'")
-    for refused in (sink.check_take_back, lambda c: sink.take_back(c, OpenFence())):
-        with pytest.raises(TakeBackError, match=r"part-00000.* of epoch 0 is no longer"):
+    for refused in (sink.check_revert, lambda c: sink.revert(c, OpenFence())):
+        with pytest.raises(RevertError, match=r"part-00000.* of epoch 0 is no longer"):
             refused([second, first])
 
     assert ["b", "c"] == names(catalog)
-    sink.take_back([second], OpenFence())
+    sink.revert([second], OpenFence())
     assert ["b"] == names(catalog)
 
 
@@ -730,21 +730,21 @@ def test_the_loser_of_an_epoch_does_not_stand_in_the_way(sink, catalog):
     sink.commit(winner, OpenFence())
     append(catalog, "theirs")
     expire_all_but_the_last(catalog)
-    sink.check_take_back([winner, loser])
-    sink.take_back([winner, loser], OpenFence())
+    sink.check_revert([winner, loser])
+    sink.revert([winner, loser], OpenFence())
 
     assert ["theirs"] == names(catalog)
 
 
-def test_nothing_to_take_back_from_no_table(sink, catalog):
+def test_nothing_to_revert_from_no_table(sink, catalog):
     """
-    Without a table, or without epochs, there is nothing to take back and nothing to refuse.
+    Without a table, or without epochs, there is nothing to revert and nothing to refuse.
     """
     committable = sink.staged(0, "a")
     catalog_of(catalog).drop_table(TABLE)
-    sink.check_take_back([committable])
-    sink.take_back([committable], OpenFence())
-    sink.take_back([], OpenFence())
+    sink.check_revert([committable])
+    sink.revert([committable], OpenFence())
+    sink.revert([], OpenFence())
 
     assert not catalog_of(catalog).table_exists(TABLE)
 
@@ -753,14 +753,14 @@ def test_a_ledger_survives_its_property():
     """
     What the property says is what the ledger said, with gaps and single epochs.
     """
-    ledger = Ledger("q", 9).with_taken_back([3, 4, 5, 8, 10, 12])
+    ledger = Ledger("q", 9).with_reverted([3, 4, 5, 8, 10, 12])
     (key, text), *_ = ledger.to_properties().items()
 
     assert "spark-stream.q" == key
-    assert {"epoch": 12, "taken_back": [[3, 5], [8, 8]], "refused": [[10, 10], [12, 12]]} == (
+    assert {"epoch": 12, "reverted": [[3, 5], [8, 8]], "refused": [[10, 10], [12, 12]]} == (
         json.loads(text)
     )
-    assert ledger.taken_back == frozenset({3, 4, 5, 8})
+    assert ledger.reverted == frozenset({3, 4, 5, 8})
     assert [True, False, False] == [ledger.is_standing(e) for e in (9, 8, 12)]
 
 
@@ -787,7 +787,7 @@ def test_abort_removes_what_was_not_published(sink, catalog, tmp_path):
 def test_recovery_never_removes_a_file_that_a_snapshot_names(sink, catalog, tmp_path):
     """
     Garbage goes, but what any snapshot names stays, whatever is called garbage, also when the
-    snapshot that added it has expired or was taken back.
+    snapshot that added it has expired or was reverted.
     """
     first, taken = sink.staged(0, "a"), sink.staged(1, "b")
     sink.staged(0, "loser", token=2)
@@ -797,7 +797,7 @@ def test_recovery_never_removes_a_file_that_a_snapshot_names(sink, catalog, tmp_
     append(catalog, "foreign")
     expire_all_but_the_last(catalog)
     sink.commit(taken, OpenFence())
-    sink.take_back([taken], OpenFence())
+    sink.revert([taken], OpenFence())
     for _ in range(2):
         sink.recover(QUERY_ID, lambda *_: True, OpenFence(3))
 
@@ -854,7 +854,7 @@ def test_a_partitioned_table_gets_its_values_from_the_files(catalog):
     assert 1 == len(list(table.scan(f"name = '{values[1]}'").plan_files()))
 
 
-def test_taking_back_partitions(catalog):
+def test_reverting_partitions(catalog):
     """
     An epoch's files in several partitions are removed, and other epochs' in the same stay.
     """
@@ -864,7 +864,7 @@ def test_taking_back_partitions(catalog):
     sink.commit(kept, OpenFence())
     sink.commit(taken, OpenFence())
     assert 6 == len(list(load(catalog).scan().plan_files()))
-    sink.take_back([taken], OpenFence())
+    sink.revert([taken], OpenFence())
 
     assert {("a",), ("b",), (None,)} == {
         tuple(task.file.partition) for task in load(catalog).scan().plan_files()

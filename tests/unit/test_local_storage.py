@@ -182,7 +182,7 @@ def test_flushing_leaves_nothing_open(tmp_path, calls):
     assert before == len(os.listdir("/proc/self/fd"))
 
 
-def test_files_that_are_taken_back_stay_away(tmp_path, calls):
+def test_files_that_are_reverted_stay_away(tmp_path, calls):
     """
     The folder from which published files were removed is flushed before they are told as gone.
     """
@@ -191,7 +191,7 @@ def test_files_that_are_taken_back_stay_away(tmp_path, calls):
     sink.commit(committable, AnyFence())
     calls.seen.clear()
 
-    sink.take_back([committable], AnyFence())
+    sink.revert([committable], AnyFence())
 
     assert [("folder", "out/day=1")] == calls.seen
     assert [] == sink.visible()

@@ -17,7 +17,7 @@ from airflow_provider.runtime.errors import EXIT_USAGE, ConfigError
 from airflow_provider.runtime.queries.query import QueryDefinition
 from airflow_provider.runtime.queries.source import SourceDefinition
 from airflow_provider.runtime.sinks.files import files
-from airflow_provider.runtime.sinks.native import native
+from airflow_provider.runtime.sinks.spark_sink import spark_sink
 from tests.unit.support import FakeSink
 
 TO_THE_END = ExecutionPlan("end", AtEnd.DRAIN)
@@ -127,7 +127,7 @@ def test_each_operator_that_batch_would_change_is_named(kind, why, refuses):
         ),
         ([query(reads=(source(options={"CLEANSOURCE": "archive"}),))], "cleans no files", True),
         ([query(reads=(source(options={"fileNameOnly": "true"}),))], "also two of one name", True),
-        ([query(native_sink=native("noop"))], "Spark's own sink native:noop", True),
+        ([query(native_sink=spark_sink("noop"))], "Spark's own sink spark:noop", True),
         (
             [query(does=("Project",), to=types.SimpleNamespace(name="sql", replaces_rows=True))],
             "the later epoch's wins",

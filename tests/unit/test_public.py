@@ -87,8 +87,8 @@ sys.modules.update(dict.fromkeys(("airflow", "pendulum", "rich")))  # None: it c
 from airflow_provider.runtime.queries.context import JobContext
 ctx = JobContext(MagicMock(), params={}, run_id="r", mode="STREAMING")
 for name, idle in (("words", "3 seconds"), ("iso", "PT1M30S"), ("number", 5)):
-    ctx.read(name, format="rate", watermark=("timestamp", "1 second"), idle_after=idle)
-print(*(source.idle_after_s for source in ctx._sources))
+    ctx.read(name, format="rate", watermark=("timestamp", "1 second"), idle_timeout=idle)
+print(*(source.idle_timeout_s for source in ctx._sources))
 """
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
 

@@ -13,8 +13,8 @@ from airflow_provider.runtime.driver import restore_job as restore_job_module
 from airflow_provider.runtime.driver.restore_job import restore_job, rewind_job
 from airflow_provider.runtime.errors import (
     CheckpointError,
+    RevertError,
     SavepointBusyError,
-    TakeBackError,
     UnknownJobError,
 )
 from airflow_provider.runtime.host import ProcessIdentity
@@ -32,14 +32,14 @@ from airflow_provider.runtime.savepoints.rewind import (
     begin_rewindable,
     forget_older,
     replayable_runs,
+    reverts_of,
     starting_savepoint,
-    take_backs_of,
 )
 from airflow_provider.runtime.savepoints.source import job_source
 from airflow_provider.runtime.savepoints.take import take_savepoint
 from airflow_provider.runtime.sinks.committer import EpochCommitter
-from airflow_provider.runtime.sinks.native import native
 from airflow_provider.runtime.sinks.protocol import OpenFence
+from airflow_provider.runtime.sinks.spark_sink import spark_sink
 from airflow_provider.runtime.sinks.written_rows import output_of
 from tests.unit.jobs import a_run
 from tests.unit.support import QUERY_ID, EpochBench, FakeFrame, FakeSink, SparkCheckpoint, counted
@@ -150,7 +150,7 @@ def test_later_runs_are_rewound_first(job, sink):
     for number in range(3):
         run(job, f"r{number}", number)
 
-    with pytest.raises(TakeBackError, match=r"rewind them first, the newest first: r2, r1"):
+    with pytest.raises(RevertError, match=r"rewind them first, the newest first: r2, r1"):
         rewind(job, "r0").rewind()
     assert 3 == len(sink.published)
 
@@ -185,7 +185,7 @@ def test_what_cannot_be_rewound(job, sink):
     with pytest.raises(UnknownJobError, match="no run 'nobody'"):
         rewind(job, "nobody").check()
     with pytest.raises(
-        TakeBackError, match="run 'r2' cannot be rewound: it did not begin with a sav"
+        RevertError, match="run 'r2' cannot be rewound: it did not begin with a sav"
     ):
         rewind(job, "r2").check()
     assert {0: ["r1 0"], 1: ["r2 1"]} == sink.published
@@ -196,12 +196,12 @@ def test_a_run_that_wrote_with_one_of_sparks_own_sinks(job):
     Nobody knows what it has written, so it is refused once a batch has committed.
     """
     run(job, "r1")
-    query = SimpleNamespace(name="q", sinks=(), native=native("console"))
+    query = SimpleNamespace(name="q", sinks=(), native=spark_sink("console"))
     spark = Rewind(JobDirectory(job.storage), "r1", [query], OpenFence(), job.clock)
     spark.check()
     job.spark.run(0).plan(1)
 
-    with pytest.raises(TakeBackError, match="native:console: what Spark's own sinks have written"):
+    with pytest.raises(RevertError, match="spark:console: what Spark's own sinks have written"):
         spark.rewind()
     assert job.spark.logs.exists()
 
@@ -221,8 +221,8 @@ def test_what_spark_has_written_by_itself_since_a_restore_is_noticed(job):
     begin_rewindable(directory, directory.run("r1").put_record(run_record), job.clock)
     job.spark.run(1)
 
-    query = SimpleNamespace(name="q", sinks=(), native=native("console"))
-    with pytest.raises(TakeBackError, match="native:console: what Spark's own sinks have written"):
+    query = SimpleNamespace(name="q", sinks=(), native=spark_sink("console"))
+    with pytest.raises(RevertError, match="spark:console: what Spark's own sinks have written"):
         Rewind(directory, "r1", [query], OpenFence(), job.clock).check()
     source = job_source(job.storage.url, job.clock)
     newest = take_savepoint(source, f"{job.storage.url}/savepoints/s2", clock=job.clock)
@@ -238,7 +238,7 @@ def test_no_driver_runs_a_job_that_is_half_rewound(job):
     lost = SimpleNamespace(token=9, check=lambda: (_ for _ in ()).throw(KeyboardInterrupt))
     with pytest.raises(KeyboardInterrupt):
         Rewind(half.directory, "r1", half.queries, lost, job.clock).rewind()
-    assert job.records.take_back() is None  # stopped before the first step
+    assert job.records.revert() is None  # stopped before the first step
 
     calls = iter([None, None, None])
     dies_later = SimpleNamespace(token=9, check=lambda: next(calls))
@@ -264,7 +264,7 @@ def test_the_savepoints_of_the_newest_runs_are_kept(job, sink):
     assert ["rewind-mine", "rewind-r3", "rewind-r4"] == keep(job, "r4", 2)
     for number in (4, 3):
         rewind(job, f"r{number}").rewind()
-    with pytest.raises(TakeBackError, match="was disposed of.*replayable_runs says how many"):
+    with pytest.raises(RevertError, match="was disposed of.*replayable_runs says how many"):
         rewind(job, "r2").rewind()
     assert [0, 1, 2] == sorted(sink.published)
 
@@ -283,7 +283,7 @@ def test_a_run_is_not_made_replayable_in_its_middle(job, sink):
     run(job, "r2", 2)
 
     assert [] == job.storage.list("savepoints")
-    with pytest.raises(TakeBackError, match="it did not begin with a savepoint"):
+    with pytest.raises(RevertError, match="it did not begin with a savepoint"):
         rewind(job, "r2").rewind()
     assert 3 == len(sink.published)
 
@@ -374,9 +374,9 @@ def test_runs_that_took_turns_are_not_rewound_alone(job, sink):
     run(job, "r2", 1)
     run(job, "r1", 2)
 
-    with pytest.raises(TakeBackError, match="r1 has written to query 'q' since it began"):
+    with pytest.raises(RevertError, match="r1 has written to query 'q' since it began"):
         rewind(job, "r2").rewind()
-    with pytest.raises(TakeBackError, match="the newest first: r2"):
+    with pytest.raises(RevertError, match="the newest first: r2"):
         rewind(job, "r1").rewind()
     assert 3 == len(sink.published)
 
@@ -399,18 +399,18 @@ def test_a_query_that_has_had_no_batch(job):
 
 def test_a_query_that_the_job_no_longer_has(job, sink):
     """
-    Its rows cannot be found without its sinks, so nothing is taken back.
+    Its rows cannot be found without its sinks, so nothing is reverted.
     """
     run(job, "r1", 0)
     query = SimpleNamespace(name="renamed", sinks=job.sinks, native=None)
     directory = JobDirectory(job.storage)
 
-    with pytest.raises(TakeBackError, match="ran query 'q', which the job no longer has"):
+    with pytest.raises(RevertError, match="ran query 'q', which the job no longer has"):
         Rewind(directory, "r1", [query], OpenFence(9), job.clock).rewind()
     assert {0: ["r1 0"]} == sink.published
 
 
-def test_no_driver_writes_to_a_job_that_is_half_taken_back(job):
+def test_no_driver_writes_to_a_job_that_is_half_reverted(job):
     """
     It is refused before it has recorded its run, which would stand in the way of the rewind.
     """
@@ -471,7 +471,7 @@ def undo(job, monkeypatch):
     return call
 
 
-def test_what_is_taken_back_is_counted(job, undo):
+def test_what_is_reverted_is_counted(job, undo):
     """
     Epochs, rows and sinks; another call says that there was nothing left to do.
     """
@@ -481,10 +481,10 @@ def test_what_is_taken_back_is_counted(job, undo):
 
     assert ["run r3: nothing to undo, it has written nothing; it does not count"] == undo("r3")
     assert [
-        "run r2: undone: 2 epoch(s), 2 row(s) in fake taken back",
-        "run r1: undone: 1 epoch(s), 1 row(s) in fake taken back",
+        "run r2: undone: 2 epoch(s), 2 row(s) in fake reverted",
+        "run r1: undone: 1 epoch(s), 1 row(s) in fake reverted",
     ] == undo("r1", with_later=True)[1:]
-    again = "run r2: undone: 2 epoch(s), 2 row(s) in fake had been taken back before"
+    again = "run r2: undone: 2 epoch(s), 2 row(s) in fake had been reverted before"
     assert [again] == undo("r2")
 
 
@@ -498,15 +498,15 @@ def test_an_undo_that_would_undo_nothing_is_refused(job, sink, undo):
     saved = take_savepoint(source, f"{job.storage.url}/savepoints/s1", clock=job.clock)
     run(job, "r1", 2, 3, 4)
     query = SimpleNamespace(name="q", sinks=job.sinks, native=None)
-    for work in take_backs_of(JobDirectory(job.storage), query, 1, OpenFence(99), job.clock):
-        work.take_back()
+    for work in reverts_of(JobDirectory(job.storage), query, 1, OpenFence(99), job.clock):
+        work.revert()
     restore_job(job.storage.url, saved.url, clock=job.clock)
 
     said = (
         r"run 'r1' is undone in part.*savepoints/s1 at .*\. 3 epoch\(s\), 3 row\(s\) in fake were "
-        r"taken back; 2 epoch\(s\), 2 row\(s\) in fake stay.*savepoint restore"
+        r"reverted; 2 epoch\(s\), 2 row\(s\) in fake stay.*savepoint restore"
     )
-    with pytest.raises(TakeBackError, match=said):
+    with pytest.raises(RevertError, match=said):
         undo("r1")
     assert {0: ["r1 0"], 1: ["r1 1"]} == sink.published
 
@@ -521,10 +521,10 @@ def test_rows_whose_records_were_folded_are_not_guessed(job):
 
     output = output_of([job.committables], "r1")
     said = "2 epoch(s), 1 row(s) (and those of 1 folded epochs) in fake"
-    assert (said, "0 epoch(s), 0 row(s)") == (str(output.standing), str(output.taken_back))
+    assert (said, "0 epoch(s), 0 row(s)") == (str(output.standing), str(output.reverted))
 
 
-def test_a_sink_that_cannot_take_back_is_asked_before_anything_goes(job, sink, monkeypatch):
+def test_a_sink_that_cannot_revert_is_asked_before_anything_goes(job, sink, monkeypatch):
     """
     The refusal comes from the look, while every row is still there.
     """
@@ -532,11 +532,11 @@ def test_a_sink_that_cannot_take_back_is_asked_before_anything_goes(job, sink, m
     run(job, "r2", 1)
 
     def refuse(_: object) -> None:
-        raise TakeBackError("rows were changed since")
+        raise RevertError("rows were changed since")
 
-    monkeypatch.setattr(sink, "check_take_back", refuse)
+    monkeypatch.setattr(sink, "check_revert", refuse)
 
-    with pytest.raises(TakeBackError, match="rows were changed since"):
+    with pytest.raises(RevertError, match="rows were changed since"):
         rewind(job, "r2").check()
     assert {0: ["r1 0"], 1: ["r2 1"]} == sink.published
 

@@ -23,9 +23,9 @@ from airflow_provider.runtime.errors import (
     CorruptDocumentError,
     LeaseLostError,
     OutageError,
+    RevertError,
     SinkError,
     SparkStreamError,
-    TakeBackError,
 )
 from airflow_provider.runtime.jobdir import epoch_folding
 from airflow_provider.runtime.sinks.postgres.columns import (
@@ -104,7 +104,7 @@ def test_the_sinks_own_types_make_a_table(url):
     assert [] == [c.type for c in columns_for(schema) if not is_own_type(c.type)]
 
 
-@pytest.mark.parametrize("action", ["commit", "abort", "take_back"])
+@pytest.mark.parametrize("action", ["commit", "abort", "revert"])
 @pytest.mark.parametrize("other", ["another epoch", "another table", "another driver"])
 def test_a_record_that_names_another_staging_table_is_refused(url, action, other):
     """
@@ -121,7 +121,7 @@ def test_a_record_that_names_another_staging_table_is_refused(url, action, other
     acts = {
         "commit": lambda: table.sink.commit(changed, Fence()),
         "abort": lambda: table.sink.abort(changed),
-        "take_back": lambda: table.sink.take_back([changed], Fence()),
+        "revert": lambda: table.sink.revert([changed], Fence()),
     }
     with pytest.raises(CorruptDocumentError, match="the record of epoch 0 of query 'q' names"):
         acts[action]()
@@ -358,21 +358,21 @@ def test_a_crash_while_committing_is_made_good(table, point, visible):
     assert [] == table.staging_tables()
 
 
-@pytest.mark.parametrize(("point", "left"), [("sql.taking_back", [A, B]), ("sql.taken_back", [A])])
+@pytest.mark.parametrize(("point", "left"), [("sql.reverting", [A, B]), ("sql.reverted", [A])])
 @pytest.mark.parametrize("options", [{}, UPSERT])
-def test_a_crash_while_taking_back_is_made_good(url, point, left, options):
+def test_a_crash_while_reverting_is_made_good(url, point, left, options):
     """
-    A process that dies before or after the COMMIT of a take-back has done nothing or all of it.
+    A process that dies before or after the COMMIT of a revert has done nothing or all of it.
     """
     table = Table(url, **options)
     table.publish(A)
     second = table.publish(B, epoch=1)
-    process = table.in_process("take_back", second, SPARK_STREAM_FAILPOINT=point)
+    process = table.in_process("revert", second, SPARK_STREAM_FAILPOINT=point)
     process.communicate(timeout=30)
 
     assert failpoints.CRASH_EXIT == process.returncode
     assert left == wait_for("the server noticed", table.rows)
-    table.sink.take_back([second], Fence(2))
+    table.sink.revert([second], Fence(2))
     assert [A] == table.rows()
 
 
@@ -423,7 +423,7 @@ def _is_stopped(pid):
 
 def test_a_driver_that_was_overtaken_is_shut_out_by_the_database(table):
     """
-    Once a later driver has recovered, an earlier one commits and takes back nothing more, even if
+    Once a later driver has recovered, an earlier one commits and reverts nothing more, even if
     its lease says that it may.
     """
     first = table.publish(A)
@@ -433,7 +433,7 @@ def test_a_driver_that_was_overtaken_is_shut_out_by_the_database(table):
     with pytest.raises(LeaseLostError):
         table.sink.commit(committable, Fence(1))
     with pytest.raises(LeaseLostError):
-        table.sink.take_back([first], Fence(1))
+        table.sink.revert([first], Fence(1))
     with pytest.raises(LeaseLostError):
         table.sink.recover(QUERY_ID, lambda epoch, token: True, Fence(1))
     assert [A] == table.rows()
@@ -596,7 +596,7 @@ def test_records_of_old_epochs_are_forgotten_and_stay_refused(url, options):
     with pytest.raises(CheckpointError, match="epoch 0 .* is not there, but epoch 3"):
         table.sink.commit(published[0], Fence())
     table.sink.commit(published[3], Fence())
-    table.sink.take_back([published[3], published[2]], Fence())
+    table.sink.revert([published[3], published[2]], Fence())
     assert [(0, "x"), (1, "x"), (9, "x")] == table.rows()
 
 
@@ -747,14 +747,14 @@ def test_a_row_of_keys_only_is_upserted(url):
     second = table.publish((1,), (2,), epoch=1, schema="id long")
     assert [(1,), (2,)] == table.rows("id")
 
-    table.sink.take_back([second, first], Fence())
+    table.sink.revert([second, first], Fence())
     assert [] == table.rows("id")
 
 
-# --- taking back --------------------------------------------------------------------------------
+# --- reverting --------------------------------------------------------------------------------
 
 
-def test_appended_rows_are_taken_back_exactly(table):
+def test_appended_rows_are_reverted_exactly(table):
     """
     Rows of other epochs, queries and writers stay; twice is once; a late commit changes nothing.
     """
@@ -764,8 +764,8 @@ def test_appended_rows_are_taken_back_exactly(table):
     table.publish(C, query_id=str(uuid.uuid4()), epoch=1)
     table.ask("INSERT INTO t VALUES (4, 'd')")
     for _ in range(2):
-        table.sink.check_take_back([staged, second])
-        table.sink.take_back([staged, second], Fence())
+        table.sink.check_revert([staged, second])
+        table.sink.revert([staged, second], Fence())
         table.sink.commit(staged, Fence())
         table.sink.commit(second, Fence())
         table.sink.commit(first, Fence())
@@ -776,7 +776,7 @@ def test_appended_rows_are_taken_back_exactly(table):
 
 def test_upserted_rows_become_what_they_were(url):
     """
-    Taking back two epochs restores what both have replaced, and removes what they have added.
+    Reverting two epochs restores what both have replaced, and removes what they have added.
     """
     table = Table(url, **UPSERT)
     table.publish(A, B)
@@ -784,8 +784,8 @@ def test_upserted_rows_become_what_they_were(url):
     second = table.publish((2, "x"), C, epoch=1)
     third = table.publish((2, "y"), (1, None), D, epoch=2)
     for _ in range(2):
-        table.sink.check_take_back([third, second])
-        table.sink.take_back([third, second], Fence())
+        table.sink.check_revert([third, second])
+        table.sink.revert([third, second], Fence())
 
     assert before == table.rows("id, name, spark_epoch")
     assert [(2,)] == table.ask("SELECT count(*) FROM spark_stream.undo")
@@ -793,18 +793,18 @@ def test_upserted_rows_become_what_they_were(url):
 
 def test_what_another_writer_changed_since_stays_as_it_left_it(url):
     """
-    A take-back touches only rows that are still as the epoch wrote them.
+    A revert touches only rows that are still as the epoch wrote them.
     """
     table = Table(url, **UPSERT)
     table.publish(A, B)
     second = table.publish((1, "x"), (2, "y"), C, D, epoch=1)
     table.ask("UPDATE t SET name = 'theirs' WHERE id IN (1, 3); DELETE FROM t WHERE id = 2")
-    table.sink.take_back([second], Fence())
+    table.sink.revert([second], Fence())
 
     assert [(1, "theirs"), (3, "theirs")] == table.rows()
 
 
-def test_a_take_back_below_another_query_is_as_if_the_epoch_had_never_been(url):
+def test_a_revert_below_another_query_is_as_if_the_epoch_had_never_been(url):
     """
     Another query's later row stays, and taking that back gives what was there before both.
     """
@@ -812,10 +812,10 @@ def test_a_take_back_below_another_query_is_as_if_the_epoch_had_never_been(url):
     table.ask("CREATE TABLE t (id bigint PRIMARY KEY, name text); INSERT INTO t VALUES (1, 'mine')")
     ours = table.publish((1, "ours"), (2, "ours"))
     theirs = table.publish((1, "theirs"), (2, "theirs"), query_id=str(uuid.uuid4()))
-    table.sink.take_back([ours], Fence())
+    table.sink.revert([ours], Fence())
     assert [(1, "theirs"), (2, "theirs")] == table.rows()
 
-    table.sink.take_back([theirs], Fence())
+    table.sink.revert([theirs], Fence())
     assert [(1, "mine")] == table.rows()
 
 
@@ -833,58 +833,58 @@ def test_every_value_is_restored_as_it_was(url):
     before = table.ask("SELECT t::text FROM t ORDER BY id")
     second = table.publish((1, "x"), (2, "y"))
     assert [(1, "x"), (2, "y")] == table.rows()
-    table.sink.take_back([second], Fence())
+    table.sink.revert([second], Fence())
 
     assert before == table.ask("SELECT t::text FROM t ORDER BY id")
 
 
 def test_a_column_added_or_dropped_since_does_not_stand_in_the_way(url):
     """
-    A take-back after ALTER TABLE restores what still has a column.
+    A revert after ALTER TABLE restores what still has a column.
     """
     table = Table(url, **UPSERT)
     table.ask("CREATE TABLE t (id bigint PRIMARY KEY, name text, gone int)")
     table.publish(A)
     second = table.publish((1, "x"), epoch=1)
     table.ask("ALTER TABLE t DROP COLUMN gone; ALTER TABLE t ADD COLUMN new int DEFAULT 7")
-    table.sink.take_back([second], Fence())
+    table.sink.revert([second], Fence())
 
     assert [(1, "a", 7)] == table.rows("id, name, new")
 
 
-def test_a_table_without_epoch_column_works_and_cannot_be_taken_back(table):
+def test_a_table_without_epoch_column_works_and_cannot_be_reverted(table):
     """
-    The refusal says what to do; epochs from before that cannot be taken back, those after it can.
+    The refusal says what to do; epochs from before that cannot be reverted, those after it can.
     """
     table.ask("CREATE TABLE t (id bigint, name text)")
     first = table.publish(A)
-    with pytest.raises(TakeBackError, match="ALTER TABLE t ADD COLUMN spark_epoch bigint"):
-        table.sink.check_take_back([first])
+    with pytest.raises(RevertError, match="ALTER TABLE t ADD COLUMN spark_epoch bigint"):
+        table.sink.check_revert([first])
     table.ask("ALTER TABLE t ADD COLUMN spark_epoch bigint")
     second = table.publish(B, epoch=1)
 
-    with pytest.raises(TakeBackError):
-        table.sink.take_back([second, first], Fence())
+    with pytest.raises(RevertError):
+        table.sink.revert([second, first], Fence())
     assert [A, B] == table.rows()
-    table.sink.take_back([second], Fence())
+    table.sink.revert([second], Fence())
     assert [A] == table.rows()
 
 
 def test_the_undo_log_is_pruned_and_older_epochs_are_refused(url):
     """
-    What was replaced is kept for the last epochs only, and a take-back beyond them is refused.
+    What was replaced is kept for the last epochs only, and a revert beyond them is refused.
     """
     table = Table(url, **UPSERT, undo_epochs=2)
     first, second, third = (table.publish((1, str(n)), epoch=n) for n in range(3))
 
     assert [(2,)] == table.ask("SELECT count(*) FROM spark_stream.undo")
-    with pytest.raises(TakeBackError, match="undo_epochs=2"):
-        table.sink.check_take_back([third, second, first])
-    table.sink.take_back([third, second], Fence())
+    with pytest.raises(RevertError, match="undo_epochs=2"):
+        table.sink.check_revert([third, second, first])
+    table.sink.revert([third, second], Fence())
     assert [(1, "0")] == table.rows()
 
 
-def test_without_an_undo_log_an_upsert_is_not_taken_back(url):
+def test_without_an_undo_log_an_upsert_is_not_reverted(url):
     """
     ``undo_epochs=0`` writes no undo log, and says so when it is needed.
     """
@@ -892,8 +892,8 @@ def test_without_an_undo_log_an_upsert_is_not_taken_back(url):
     first = table.publish(A)
 
     assert [(0,)] == table.ask("SELECT count(*) FROM spark_stream.undo")
-    with pytest.raises(TakeBackError, match="undo_epochs=0"):
-        table.sink.check_take_back([first])
+    with pytest.raises(RevertError, match="undo_epochs=0"):
+        table.sink.check_revert([first])
 
 
 # --- what is refused before anything is written -------------------------------------------------

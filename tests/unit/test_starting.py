@@ -169,7 +169,7 @@ def test_so_many_partitions_cannot_be(directory, url, capsys, action, partitions
         "restore": ["savepoint", "restore", url, directory.url],
         "fork": ["savepoint", "fork", url, directory.url],
     }
-    assert EXIT_USAGE == main.main([*commands[action], "--partitions", partitions])
+    assert EXIT_USAGE == main.main([*commands[action], "--state-partitions", partitions])
     error = f"spark-stream: error: partitions {partitions}: state has from 1 to 32768 partitions\n"
     assert error == capsys.readouterr().err
     assert not directory.storage.exists("")

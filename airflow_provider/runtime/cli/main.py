@@ -153,7 +153,7 @@ def _spec_of(arguments: argparse.Namespace) -> RunSpec:
         driver_id=arguments.driver_id,
         from_savepoint=arguments.from_savepoint,
         allow_non_restored_state=arguments.allow_non_restored_state,
-        partitions=arguments.partitions,
+        state_partitions=arguments.state_partitions,
         replayable_runs=arguments.replayable_runs,
         replays=arguments.replay,
         target_batch_s=parse_target_batch_time(arguments.target_batch_time),
@@ -252,7 +252,7 @@ def _add(
 
 
 def _add_rewind(commands: Any) -> None:
-    text = "undo a run: its rows are taken back, the job is as it was before it"
+    text = "undo a run: its rows are reverted, the job is as it was before it"
     rewind = _add(commands, "rewind", _rewind, text)
     rewind.add_argument("job_dir", metavar="JOB_DIR")
     rewind.add_argument("run_id", metavar="RUN_ID")
@@ -285,10 +285,10 @@ def _add_run(commands: Any) -> None:
         help="queries that do not fit the savepoint, or what the job directory keeps, begin anew",
     )
     text = "with --from-savepoint: spread its state over N partitions"
-    run.add_argument("--partitions", type=int, metavar="N", help=text)
+    run.add_argument("--state-partitions", type=int, metavar="N", help=text)
     text = "begin with a savepoint, so that the run can be replayed; keep those of N runs"
     run.add_argument("--replayable-runs", type=int, default=0, metavar="N", help=text)
-    text = "first undo this run: its rows are taken back, the job is as it was before it"
+    text = "first undo this run: its rows are reverted, the job is as it was before it"
     run.add_argument("--replay", metavar="RUN_ID", help=text)
     _add_failures(run)
     run.add_argument("--master", metavar="URL", help="default: local[*], or what spark-submit says")

@@ -48,7 +48,7 @@ def add_actions(actions: Any, add: Callable[..., argparse.ArgumentParser]) -> No
         "--set-offset", action="append", default=[], metavar="NAME=JSON", help=text
     )
     text = "spread the state over N partitions"
-    rewrite.add_argument("--partitions", type=int, metavar="N", help=text)
+    rewrite.add_argument("--state-partitions", type=int, metavar="N", help=text)
     text = "only say what would become of it"
     rewrite.add_argument("--dry-run", action="store_true", help=text)
     rewrite.add_argument("--conf", action="append", default=[], metavar="K=V", help="for Spark")
@@ -67,7 +67,7 @@ def _rewrite(arguments: argparse.Namespace) -> int:
         rename=parse_pairs(arguments.rename_query, "--rename-query"),
         reset=tuple(arguments.reset_source),
         offsets=parse_pairs(arguments.set_offset, "--set-offset"),
-        partitions=arguments.partitions,
+        partitions=arguments.state_partitions,
         replace=parse_pairs(arguments.replace_operator, "--replace-operator"),
     )
     rewritten = rewrite_savepoint(

@@ -83,11 +83,11 @@ def _add_restore(actions: Any, add: Callable[..., argparse.ArgumentParser]) -> N
     restore.add_argument("job_dir", metavar="JOB_DIR", help="a new one, or the job's own")
     restore.add_argument("--claim-mode", choices=("no-claim", "claim"), default="no-claim")
     restore.add_argument(
-        "--take-back",
+        "--revert",
         action="store_true",
         help="first remove from the sinks what was written after the savepoint",
     )
-    restore.add_argument("--entry", metavar="FILE.py:FUNC", help="with --take-back")
+    restore.add_argument("--entry", metavar="FILE.py:FUNC", help="with --revert")
     _add_partitions(restore)
     restore.add_argument(
         "--skip-in-flight",
@@ -98,7 +98,7 @@ def _add_restore(actions: Any, add: Callable[..., argparse.ArgumentParser]) -> N
 
 def _add_partitions(command: argparse.ArgumentParser) -> None:
     text = "spread the state over N partitions, by Spark; default: as many as it has"
-    command.add_argument("--partitions", type=int, metavar="N", help=text)
+    command.add_argument("--state-partitions", type=int, metavar="N", help=text)
     command.add_argument("--conf", action="append", default=[], metavar="K=V", help="for Spark")
 
 
@@ -203,12 +203,12 @@ def _restore(arguments: argparse.Namespace) -> int:
     record = restore_job(
         arguments.job_dir,
         arguments.url,
-        take_back=arguments.take_back,
+        revert=arguments.revert,
         entry=arguments.entry,
         conf=dict(_pair(value, "--conf") for value in arguments.conf),
         claim_mode=arguments.claim_mode.replace("-", "_"),
         skip_in_flight=arguments.skip_in_flight,
-        partitions=arguments.partitions,
+        partitions=arguments.state_partitions,
     )
     _print_restored(arguments.job_dir, record)
     return EXIT_OK
@@ -227,7 +227,7 @@ def _fork(arguments: argparse.Namespace) -> int:
         arguments.job_dir,
         arguments.url,
         conf=dict(_pair(value, "--conf") for value in arguments.conf),
-        partitions=arguments.partitions,
+        partitions=arguments.state_partitions,
     )
     _print_restored(arguments.job_dir, record)
     return EXIT_OK

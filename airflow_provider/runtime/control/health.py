@@ -41,19 +41,19 @@ class Limits:
     """What is allowed, and for how long.
 
     Attributes:
-        silence_s: how long there may be no progress, in seconds; None for as long as it likes.
+        progress_timeout_s: how long there may be no progress, in seconds; None for no limit.
         lag: how much may be unread, by the measure that the source reports.
         lag_time_s: how long more than that may be unread, in seconds.
     """
 
-    silence_s: float | None = None
+    progress_timeout_s: float | None = None
     lag: Mapping[str, int] = dataclasses.field(default_factory=dict)
     lag_time_s: float = 0.0
 
     @property
     def allow_all(self) -> bool:
         """Tell whether nothing is limited."""
-        return self.silence_s is None and not self.lag
+        return self.progress_timeout_s is None and not self.lag
 
 
 @dataclasses.dataclass(frozen=True)
@@ -172,45 +172,47 @@ class Health:
 
 
 def _signs(look: DriverLook, limits: Limits) -> Iterator[_Symptom]:
-    if limits.silence_s is not None:
-        yield from _silences(look, limits.silence_s)
+    if limits.progress_timeout_s is not None:
+        yield from _stalls(look, limits.progress_timeout_s)
     if not look.is_leaving:
         yield from _lags(look, limits)
 
 
-def _silences(look: DriverLook, silence_s: float) -> Iterator[_Symptom]:
+def _stalls(look: DriverLook, progress_timeout_s: float) -> Iterator[_Symptom]:
     if look.is_leaving:
         reason = (
-            f"the driver with lease {look.token} was asked to end, and has not in {silence_s:g} "
-            f"seconds; end its process on {look.host}"
+            f"the driver with lease {look.token} was asked to end, and has not in "
+            f"{progress_timeout_s:g} seconds; end its process on {look.host}"
         )
         yield _Symptom(
-            ("end", look.token), silence_s, HealthProblem(NO_PROGRESS, reason, look.host)
+            ("end", look.token), progress_timeout_s, HealthProblem(NO_PROGRESS, reason, look.host)
         )
         return
     has_begun = look.report is not None
     what = "has reported nothing" if has_begun else "has not begun its queries"
-    allowed_s = max(silence_s, REPORT_S * _REPORTS) if has_begun else silence_s
+    allowed_s = max(progress_timeout_s, REPORT_S * _REPORTS) if has_begun else progress_timeout_s
     reason = f"the driver with lease {look.token} {what} for {allowed_s:g} seconds"
     key = ("report", look.token, look.report)
     if not look.is_asked:
         yield _Symptom(key, allowed_s, HealthProblem(NO_PROGRESS, reason, look.host))
     for name, query in look.queries.items():
         if query.has_work:
-            yield _no_commit(look, name, query, silence_s)
+            yield _no_commit(look, name, query, progress_timeout_s)
 
 
-def _no_commit(look: DriverLook, name: str, query: QueryLook, silence_s: float) -> _Symptom:
+def _no_commit(
+    look: DriverLook, name: str, query: QueryLook, progress_timeout_s: float
+) -> _Symptom:
     is_open = query.planned > query.committed
     what = (
         f"batch {query.planned} is planned"
         if is_open
         else f"there is more to read ({_told(query.backlog)})"
     )
-    reason = f"{what}, and no batch was committed for {silence_s:g} seconds"
+    reason = f"{what}, and no batch was committed for {progress_timeout_s:g} seconds"
     batch = query.planned if is_open else None
     problem = HealthProblem(NO_PROGRESS, reason, look.host, name, batch)
-    return _Symptom(("commit", look.token, name, query.committed), silence_s, problem)
+    return _Symptom(("commit", look.token, name, query.committed), progress_timeout_s, problem)
 
 
 def _lags(look: DriverLook, limits: Limits) -> Iterator[_Symptom]:

@@ -52,7 +52,7 @@ class Supervision:
     def to_dict(self) -> dict[str, Any]:
         """Return plain JSON values."""
         return {
-            "silence_s": self.limits.silence_s,
+            "progress_timeout_s": self.limits.progress_timeout_s,
             "lag": dict(self.limits.lag),
             "lag_time_s": self.limits.lag_time_s,
             "ends": self.ends.isoformat() if self.ends is not None else None,
@@ -61,13 +61,15 @@ class Supervision:
     @classmethod
     def from_dict(cls, raw: Mapping[str, Any]) -> Supervision:
         """Return what :meth:`to_dict` has written."""
-        limits = Limits(raw["silence_s"], raw["lag"], raw["lag_time_s"])
+        limits = Limits(raw["progress_timeout_s"], raw["lag"], raw["lag_time_s"])
         ends = raw.get("ends")
         return cls(limits, dt.datetime.fromisoformat(ends) if ends is not None else None)
 
     def look_every_s(self) -> float:
         """Return how long to wait between looks at the job's progress."""
-        allowed = [self.limits.silence_s] if self.limits.silence_s is not None else []
+        allowed = (
+            [self.limits.progress_timeout_s] if self.limits.progress_timeout_s is not None else []
+        )
         allowed += [self.limits.lag_time_s] if self.limits.lag else []
         return min([_LOOK_S, *(each / _LOOKS_PER_LIMIT for each in allowed)])
 

@@ -45,14 +45,14 @@ if TYPE_CHECKING:
     from airflow_provider.runtime.queries.streaming import RunningQuery
     from airflow_provider.runtime.savepoints.record import SavepointRecord
     from airflow_provider.runtime.sinks.committer import EpochCommitter
-    from airflow_provider.runtime.sinks.native import NativeEpochs
+    from airflow_provider.runtime.sinks.spark_sink import SparkSinkEpochs
 
 
 def describe_query(
     query: QueryDefinition,
     *,
     logs: CommitLog,
-    epochs: EpochCommitter | NativeEpochs,
+    epochs: EpochCommitter | SparkSinkEpochs,
     operators: Sequence[OperatorRows],
     marks: Marks,
     finished: bool,

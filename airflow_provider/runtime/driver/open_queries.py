@@ -21,7 +21,7 @@ from airflow_provider.runtime.queries.streaming import RunningQuery
 from airflow_provider.runtime.queries.watermarks import event_times_of
 from airflow_provider.runtime.savepoints.rewind import begin_rewindable, forget_older
 from airflow_provider.runtime.sinks.committer import EpochCommitter
-from airflow_provider.runtime.sinks.native import NativeEpochs
+from airflow_provider.runtime.sinks.spark_sink import SparkSinkEpochs
 from airflow_provider.runtime.storage.open import spark_url
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def starting_point(spec: RunSpec, directory: JobDirectory, job: LoadedJob) -> St
         spec.from_savepoint,
         job.queries,
         allow_non_restored=spec.allow_non_restored_state,
-        partitions=spec.partitions,
+        partitions=spec.state_partitions,
         make_repartition=lambda: spark_repartition(job.spark),
         upstream=upstream_of(job.queries),
     )
@@ -151,11 +151,13 @@ class QueryOpener:
         epochs.recover(through=-1)  # what a batch job has produced follows finish()
         return BatchQuery(query, logs=logs, epochs=epochs)
 
-    def _epochs_of(self, query: QueryDefinition, logs: CommitLog) -> EpochCommitter | NativeEpochs:
+    def _epochs_of(
+        self, query: QueryDefinition, logs: CommitLog
+    ) -> EpochCommitter | SparkSinkEpochs:
         if query.native is not None:
             sink = query.native
             log.info("query=%s sink=%s guarantees: %s", query.name, sink.name, sink.guarantee)
-            return NativeEpochs(sink)
+            return SparkSinkEpochs(sink)
         return EpochCommitter(
             query.name,
             storage=self.directory.committables(query.name),

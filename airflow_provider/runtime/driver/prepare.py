@@ -57,7 +57,7 @@ def check_before_spark(
     Raises:
         ConfigError: the ask cannot be met.
         LeaseHeldError: another driver is running the job.
-        TakeBackError: the run to be replayed cannot be rewound.
+        RevertError: the run to be replayed cannot be rewound.
     """
     check_not_over(directory, run_id, spec.driver_id)
     if spec.replays is not None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from airflow_provider.runtime.clock import Clock, SystemClock, to_iso
 from airflow_provider.runtime.driver.initial_state import match_queries
 from airflow_provider.runtime.driver.prepare import load_job_in
-from airflow_provider.runtime.errors import ConfigError, TakeBackError, refusing
+from airflow_provider.runtime.errors import ConfigError, RevertError, refusing
 from airflow_provider.runtime.host import identify_this
 from airflow_provider.runtime.jobdir.layout import open_job_directory
 from airflow_provider.runtime.jobdir.lease import acquire_lease, wait_for_free_lease
@@ -40,8 +40,8 @@ from airflow_provider.runtime.savepoints.rewind import (
     Rewind,
     check_own_sink,
     check_start,
+    reverts_of,
     runs_since,
-    take_backs_of,
 )
 from airflow_provider.runtime.sinks.written_rows import Output, Written, output_of
 from airflow_provider.runtime.storage.open import open_storage
@@ -63,7 +63,7 @@ def restore_job(
     job_dir: str,
     savepoint_url: str,
     *,
-    take_back: bool = False,
+    revert: bool = False,
     entry: str | None = None,
     conf: Mapping[str, str] | None = None,
     claim_mode: str = "no_claim",
@@ -77,10 +77,10 @@ def restore_job(
     Args:
         job_dir: a directory that holds no job yet, or the job's own.
         savepoint_url: the savepoint.
-        take_back: first remove from the job's sinks what it has written after the savepoint; the
+        revert: first remove from the job's sinks what it has written after the savepoint; the
             job's function is called for that, as its last run called it.
         entry: where that function lies now; None for where the last run found it.
-        conf: Spark configuration, for *take_back* and *partitions*.
+        conf: Spark configuration, for *revert* and *partitions*.
         claim_mode: ``no_claim`` leaves the savepoint alone; ``claim`` lets it go over to the job:
             when the restore is done, the savepoint is disposed of.
         skip_in_flight: never run the batch in flight of an unaligned savepoint: its rows are lost.
@@ -92,9 +92,9 @@ def restore_job(
         What was restored.
 
     Raises:
-        UnknownJobError: no such savepoint, or no run whose function *take_back* could call.
+        UnknownJobError: no such savepoint, or no run whose function *revert* could call.
         ConfigError: it is not this job's, its state cannot be repartitioned, or the job has written
-            after it and *take_back* is False.
+            after it and *revert* is False.
         JobDrainedError, CheckpointError: the savepoint cannot be restored.
         LeaseHeldError: a driver is running the job.
 
@@ -116,17 +116,17 @@ def restore_job(
     if partitions is not None:
         check_repartitionable(savepoint, names.values(), skip_in_flight=skip_in_flight)
     observer = wait_for_free_lease(directory.storage, clock)
-    is_spark_needed = take_back or partitions is not None
+    is_spark_needed = revert or partitions is not None
     using = using_spark(spark, f"spark-stream restore {directory.url}", None, conf)
     with (
         held_savepoint(savepoint_url, clock) as savepoint,
         using if is_spark_needed else contextlib.nullcontext() as session,
     ):
-        queries = _declare(directory, entry, conf, session) if take_back and session else ()
+        queries = _declare(directory, entry, conf, session) if revert and session else ()
         repartition = spark_repartition(session) if partitions is not None and session else None
         with _leased(directory, f"restore-{savepoint.folder}", session, observer, clock) as lease:
             after = {q.name: _batch_of(savepoint, names.get(q.name, "")) for q in queries}
-            _take_back(directory, queries, after, lease, clock)
+            _revert(directory, queries, after, lease, clock)
             record = begin_restore(
                 directory,
                 savepoint,
@@ -157,7 +157,7 @@ def rewind_job(
     spark: SparkSession | None = None,
     clock: Clock | None = None,
 ) -> list[Undone]:
-    """Undo a run: its rows are taken back, the job is as it was before it; no query is started.
+    """Undo a run: its rows are reverted, the job is as it was before it; no query is started.
 
     Args:
         job_dir: the job's directory.
@@ -170,12 +170,12 @@ def rewind_job(
         clock: time; None for the machine's.
 
     Returns:
-        The runs that no longer count, in the order in which they were undone, and what was taken
-        back of each.
+        The runs that no longer count, in the order in which they were undone, and what was reverted
+         of each.
 
     Raises:
         UnknownJobError: no such run.
-        TakeBackError: a run cannot be undone, or a restore has undone a part of it, and the job
+        RevertError: a run cannot be undone, or a restore has undone a part of it, and the job
             goes on from the rest; those after it may be undone, whole.
         LeaseHeldError: a driver is running the job.
 
@@ -204,20 +204,20 @@ class Undone:
 
     Attributes:
         run_id: the run.
-        taken_back: what this call has removed from every sink.
+        reverted: what this call has removed from every sink.
         before: what had been removed before.
         standing: what is there; only of a run that a restore has undone in part.
     """
 
     run_id: str
-    taken_back: Written
+    reverted: Written
     before: Written
     standing: Written
 
     def __str__(self) -> str:
         """Return it in words."""
-        said = [f"{self.taken_back} taken back"] if self.taken_back.epochs else []
-        said += [f"{self.before} had been taken back before"] if self.before.epochs else []
+        said = [f"{self.reverted} reverted"] if self.reverted.epochs else []
+        said += [f"{self.before} had been reverted before"] if self.before.epochs else []
         if self.standing.epochs:
             return f"run {self.run_id}: undone in part: {'; '.join(said)}; {self.standing} stay"
         if not said:
@@ -229,8 +229,8 @@ def _undo(directory: JobDirectory, run_id: str, rewind: Rewind) -> Undone:
     before = _output_of(directory, run_id)
     rewind.rewind()
     after = _output_of(directory, run_id)
-    taken_back = before.standing - after.standing
-    return Undone(run_id, taken_back, before.taken_back, after.standing)
+    reverted = before.standing - after.standing
+    return Undone(run_id, reverted, before.reverted, after.standing)
 
 
 def _output_of(directory: JobDirectory, run_id: str) -> Output:
@@ -244,11 +244,11 @@ def _check_whole(directory: JobDirectory, run_id: str) -> None:
         msg = (
             f"{directory.url}: run {run_id!r} is undone in part, and nothing was done now: the job "
             f"was set to {rewound.savepoint} at {rewound.at}, in the middle of the run. "
-            f"{output.taken_back} were taken back; {output.standing} stay, because the job goes "
+            f"{output.reverted} were reverted; {output.standing} stay, because the job goes "
             "on from there. To undo them, too, set the job to a savepoint from before the run: "
-            "spark-stream savepoint restore URL JOB_DIR --take-back"
+            "spark-stream savepoint restore URL JOB_DIR --revert"
         )
-        raise TakeBackError(msg)
+        raise RevertError(msg)
 
 
 def _to_undo(
@@ -316,7 +316,7 @@ def _declare(
     return load_job_in(last.mode, spec, last.run_id, spark).queries
 
 
-def _take_back(
+def _revert(
     directory: JobDirectory,
     queries: Sequence[QueryDefinition],
     after: Mapping[str, int],
@@ -327,8 +327,8 @@ def _take_back(
     for query in queries:
         check_own_sink(directory, query, after[query.name])
     for query in queries:
-        for work in take_backs_of(directory, query, after[query.name], fence, clock):
-            work.take_back()
+        for work in reverts_of(directory, query, after[query.name], fence, clock):
+            work.revert()
 
 
 def _batch_of(savepoint: Savepoint, name: str) -> int:

@@ -4,7 +4,7 @@
 a crash                         afterwards
 ==============================  ====================================================================
 before ``stop.json``            as if nobody had asked; the caller sees the driver gone
-after it (stop with drain)      the run's next attempt drains: a drain is not taken back
+after it (stop with drain)      the run's next attempt drains: a drain is not reverted
 before the savepoint is whole   its folder is garbage; the next attempt takes it again
 after ``savepoint.json``        the next attempt of a drain finds it by the request's id
 ==============================  ====================================================================

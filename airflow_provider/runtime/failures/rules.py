@@ -95,7 +95,7 @@ RULES: Final[tuple[Rule, ...]] = (
     Rule(
         "the job, its options or its checkpoint cannot be used as they are",
         _NON_RECOVERABLE,
-        types=("ConfigError", "CheckpointError", "TakeBackError", "StopError"),
+        types=("ConfigError", "CheckpointError", "RevertError", "StopError"),
     ),
     JVM_GONE,
     Rule(

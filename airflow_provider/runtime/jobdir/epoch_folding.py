@@ -1,6 +1,6 @@
 """Folding the records of old epochs into fewer documents, so that their number does not grow.
 
-What may have to be taken back keeps its records, many in one document; of everything else a line
+What may have to be reverted keeps its records, many in one document; of everything else a line
 per driver and run is left. A document is put once and then replaced by a longer one, so a driver
 that dies or is overtaken in here leaves the same facts twice, and the next fold removes the shorter
 one.
@@ -75,7 +75,7 @@ def fold(
 def _no_longer_kept(
     records: EpochRecords, found: EpochListing, keep_runs: Collection[str]
 ) -> list[Span]:
-    """Return the oldest packs, up to the first of a run that may still be taken back."""
+    """Return the oldest packs, up to the first of a run that may still be reverted."""
     unkept: list[Span] = []
     for span in found.packed[:_PACKS_AT_ONCE]:
         if records.pack(span).records[0].run_id in keep_runs:

@@ -3,9 +3,9 @@
 ``<epoch>.<token>.json`` is put once when a driver has staged an epoch in all sinks: pre-committed.
 ``<epoch>.json`` is put once when all sinks have published it. Those of older epochs are folded
 (:mod:`.folding`): ``<first>-<last>.json`` says of a stretch of epochs whose staging was published,
-``<first>-<last>.packed.json`` holds their records, for what may have to be taken back. Both are put
+``<first>-<last>.packed.json`` holds their records, for what may have to be reverted. Both are put
 once and never changed: what they say stays true, also when an overtaken driver puts them; longer
-ones take their place. ``takeback.json`` says from which epoch on everything was taken back. The
+ones take their place. ``revert.json`` says from which epoch on everything was reverted. The
 folder carries the query's id because epochs are numbered anew when it changes, and a driver that
 was taken for dead may still write under the old one.
 """
@@ -39,7 +39,7 @@ _PUBLISHED = re.compile(rf"({NUMBER})\.json")
 _PRECOMMITTED = re.compile(rf"({NUMBER})\.({NUMBER})\.json")
 _FOLDED = re.compile(rf"({NUMBER})-({NUMBER})\.json")
 _PACKED = re.compile(rf"({NUMBER})-({NUMBER})\.packed\.json")
-_TAKE_BACK = "takeback.json"
+_TAKE_BACK = "revert.json"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -163,8 +163,8 @@ class PackRecord(Document):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class TakeBackRecord(Document):
-    """``takeback.json``: the epochs from ``first_epoch`` on are taken back, or are about to be.
+class RevertRecord(Document):
+    """``revert.json``: the epochs from ``first_epoch`` on are reverted, or are about to be.
 
     Attributes:
         run_id: the run whose epochs they were.
@@ -173,7 +173,7 @@ class TakeBackRecord(Document):
             begun anew: nothing counts them any more.
     """
 
-    PLACES = ("committables/{query_id}/takeback.json",)
+    PLACES = ("committables/{query_id}/revert.json",)
 
     query_id: Name
     run_id: NameOrNone
@@ -380,11 +380,11 @@ class EpochRecords:
         return HistoryRecord(query_id=self.query_id, ranges=ranges)
 
     def active_epochs_after(self, epoch: int) -> list[int]:
-        """Return the epochs after *epoch* that are, or may still be, published; none taken back.
+        """Return the epochs after *epoch* that are, or may still be, published; none reverted.
 
         Nor any of a query that has begun anew beside them.
         """
-        found, taken = self.find(), self.take_back()
+        found, taken = self.find(), self.revert()
         if taken is not None and taken.outputs_stay:
             return []
         upto = taken.first_epoch if taken is not None and taken.done is not None else None
@@ -412,13 +412,13 @@ class EpochRecords:
         if epoch >= 0:
             self.put_folded(HistoryRecord(ranges=[(0, epoch, 0, "")]))
 
-    def take_back(self) -> TakeBackRecord | None:
-        """Return what was taken back; None when nothing was."""
-        return TakeBackRecord.read(self._storage, _TAKE_BACK)
+    def revert(self) -> RevertRecord | None:
+        """Return what was reverted; None when nothing was."""
+        return RevertRecord.read(self._storage, _TAKE_BACK)
 
     def is_left(self) -> bool:
         """Tell whether the query began anew under another id, beside what it has written."""
-        taken = self.take_back()
+        taken = self.revert()
         return taken is not None and taken.outputs_stay
 
     def is_copy(self) -> bool:
@@ -426,22 +426,22 @@ class EpochRecords:
         return any(not run_id for *_, run_id in self.history().ranges)
 
     def check_standing(self) -> None:
-        """Refuse to go on under this id when epochs of it were taken back, or are about to be.
+        """Refuse to go on under this id when epochs of it were reverted, or are about to be.
 
         Raises:
             CheckpointError: they were.
         """
-        taken = self.take_back()
+        taken = self.revert()
         if taken is not None:
             what = f"what run {taken.run_id!r} wrote" if taken.run_id else "what was written"
             msg = (
-                f"{self.url}: {what}, from epoch {taken.first_epoch} on, was taken back; the "
+                f"{self.url}: {what}, from epoch {taken.first_epoch} on, was reverted; the "
                 "checkpoint must be restored to before that run: give the command that took it "
                 "back again"
             )
             raise CheckpointError(msg)
 
-    def put_take_back(self, record: TakeBackRecord) -> None:
+    def put_revert(self, record: RevertRecord) -> None:
         """Put or replace it."""
         record.put(self._storage, _TAKE_BACK)
 

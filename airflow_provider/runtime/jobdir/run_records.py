@@ -148,7 +148,7 @@ class BatchCommit(Document):
 class RewoundRecord(Document):
     """``rewound.json``: the job went back to before this run, or into the middle of it.
 
-    What the run had written is taken back, it cannot be resumed, and a drain that it began or ended
+    What the run had written is reverted, it cannot be resumed, and a drain that it began or ended
     does not end the job.
 
     Attributes:

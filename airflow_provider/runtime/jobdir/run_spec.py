@@ -47,7 +47,7 @@ class RunSpec:
         allow_non_restored_state: begin also when the savepoint and the job have not the same
             queries; one that the savepoint has not, or that does not fit it, begins anew. The same
             for what a job that has begun keeps; then what the query has written stays.
-        partitions: spread the savepoint's state over so many; None for as many as it has.
+        state_partitions: spread the savepoint's state over so many; None for as many as it has.
         replayable_runs: begin the run with a savepoint, so that it can be rewound, and keep those
             of this many newest runs; 0 to begin without one, and keep all.
         replays: a run that is rewound first.
@@ -78,7 +78,7 @@ class RunSpec:
     driver_id: str | None = None
     from_savepoint: str | None = None
     allow_non_restored_state: bool = False
-    partitions: int | None = None
+    state_partitions: int | None = None
     replayable_runs: int = 0
     replays: str | None = None
     target_batch_s: float | None = None
@@ -114,7 +114,7 @@ class RunSpec:
                 "use another run id"
             )
             raise ConfigError(msg)
-        check_begins_from(self.from_savepoint, self.partitions)
+        check_begins_from(self.from_savepoint, self.state_partitions)
         check_secret_params(self.params, self.secret_params)
 
     def all_params(self) -> dict[str, str]:
@@ -220,18 +220,18 @@ def check_run_options(mode: str, until: str | None, at_end: str | None) -> None:
         raise ConfigError(msg)
 
 
-def check_begins_from(savepoint: str | None, partitions: int | None) -> None:
+def check_begins_from(savepoint: str | None, state_partitions: int | None) -> None:
     """Refuse partitions that cannot be had; the operator asks at DAG parse.
 
     Raises:
         ConfigError: there is no savepoint, or there cannot be so many.
     """
-    if partitions is None:
+    if state_partitions is None:
         return
-    check_partitions(partitions)
+    check_partitions(state_partitions)
     if savepoint is None:
         msg = (
-            "partitions goes with a savepoint to begin from; a job that has begun goes on with "
+            "state_partitions goes with a savepoint to begin from; a job that has begun keeps "
             "those that it has"
         )
         raise ConfigError(msg)

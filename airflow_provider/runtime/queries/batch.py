@@ -7,7 +7,7 @@ import uuid
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider.runtime.queries.plan import ADAPTIVE, leaves, rows_of, source_scans
-from airflow_provider.runtime.sinks.native import NativeEpochs
+from airflow_provider.runtime.sinks.spark_sink import SparkSinkEpochs
 
 if TYPE_CHECKING:
     import threading
@@ -42,7 +42,7 @@ class BatchQuery:
         definition: QueryDefinition,
         *,
         logs: CommitLog,
-        epochs: EpochCommitter | NativeEpochs,
+        epochs: EpochCommitter | SparkSinkEpochs,
     ) -> None:
         self.name = definition.name
         self.definition = definition
@@ -137,7 +137,9 @@ class BatchQuery:
             self._error = error
 
     def _stage(self) -> None:
-        if isinstance(self.epochs, NativeEpochs):  # driver/execution_mode.py has refused it before
+        if isinstance(
+            self.epochs, SparkSinkEpochs
+        ):  # driver/execution_mode.py has refused it before
             raise TypeError(self.epochs.sink.name)
         df = self.definition.df
         df.sparkSession.sparkContext.setJobGroup(self._group, f"query {self.name}")

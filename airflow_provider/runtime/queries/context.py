@@ -13,8 +13,8 @@ from airflow_provider.runtime.queries.plan import check_supported, is_streaming,
 from airflow_provider.runtime.queries.query import QueryDefinition, place_of, sources_of
 from airflow_provider.runtime.queries.source import SourceBinding, SourceDefinition, load_table
 from airflow_provider.runtime.sinks.files import FilesSink
-from airflow_provider.runtime.sinks.native import NativeSink
 from airflow_provider.runtime.sinks.protocol import DiscardSink
+from airflow_provider.runtime.sinks.spark_sink import SparkSink
 
 if TYPE_CHECKING:
     import datetime as dt
@@ -32,8 +32,8 @@ _SINK_METHODS = (
     "stage",
     "commit",
     "abort",
-    "check_take_back",
-    "take_back",
+    "check_revert",
+    "revert",
 )
 
 
@@ -87,8 +87,8 @@ class JobContext:
         options: Mapping[str, str] | None = None,
         bounded: bool = False,
         watermark: tuple[str, str] | None = None,
-        paced: bool = True,
-        idle_after: str | float | None = None,
+        adaptive_batches: bool = True,
+        idle_timeout: str | float | None = None,
     ) -> DataFrame:
         """Declare a source and return it: a streaming DataFrame, in BATCH a static one.
 
@@ -101,14 +101,15 @@ class JobContext:
             bounded: whether the source ends. The end of a file source is what is there when an
                 attempt starts.
             watermark: event-time column and delay, as for ``withWatermark``.
-            paced: whether the size of its batches may be fitted to a target time, as the run asks.
-            idle_after: how long it may give no row before the query's watermark goes on without it,
+            adaptive_batches: whether the size of its batches is fitted to the target time of
+                the run.
+            idle_timeout: how long it may give no row before the query's watermark ignores it,
                 a duration; by default it is waited for as long as the query runs. Needs a
                 *watermark*. Its rows count again as soon as it has some.
 
         Raises:
             ConfigError: the name is used twice, Spark cannot read the source, BATCH is asked of one
-                that is not bounded, or *idle_after* cannot be had.
+                that is not bounded, or *idle_timeout* cannot be had.
         """
         check_name(name, what="source")
         if any(source.name == name for source in self._sources):
@@ -125,9 +126,9 @@ class JobContext:
             bounded=bounded,
             watermark=watermark,
             is_internal=written,
-            paced=paced,
+            adaptive_batches=adaptive_batches,
             target_s=self._target_batch_s,
-            idle_after_s=_idle_after(name, idle_after, watermark),
+            idle_timeout_s=_idle_timeout(name, idle_timeout, watermark),
             markers=binding.markers,
             ended=binding.ended,
         )
@@ -179,7 +180,7 @@ class JobContext:
         name: str,
         df: DataFrame,
         *,
-        to: Sink | NativeSink | Sequence[Sink],
+        to: Sink | SparkSink | Sequence[Sink],
         output_mode: str = "append",
         operators: Sequence[str] | None = None,
     ) -> None:
@@ -188,7 +189,7 @@ class JobContext:
         Args:
             name: the query's stable identity in this job; its checkpoint lies under this name.
             df: what it computes.
-            to: a sink, or several that share every epoch; ``native`` takes a query of its own.
+            to: a sink, or several that share every epoch; ``spark_sink`` takes a query of its own.
             output_mode: ``append``, ``update`` or ``complete``, as far as the sinks allow.
             operators: names of its stateful operators in plan order: one comes before those whose
                 rows it gets.
@@ -231,8 +232,8 @@ class JobContext:
             QueryDefinition(
                 name=name,
                 df=df,
-                sinks=tuple(sink for sink in sinks if not isinstance(sink, NativeSink)),
-                native=next((sink for sink in sinks if isinstance(sink, NativeSink)), None),
+                sinks=tuple(sink for sink in sinks if not isinstance(sink, SparkSink)),
+                native=next((sink for sink in sinks if isinstance(sink, SparkSink)), None),
                 output_mode=output_mode,
                 operators=tuple(operators or ()),
                 sources=sources,
@@ -286,15 +287,15 @@ class JobContext:
         return tuple(self._queries)
 
 
-def _idle_after(
+def _idle_timeout(
     source: str, value: str | float | None, watermark: tuple[str, str] | None
 ) -> float | None:
     if value is None:
         return None
-    seconds = parse_duration(value, name=f"source {source!r}: idle_after")
+    seconds = parse_duration(value, name=f"source {source!r}: idle_timeout")
     if watermark is None or seconds == 0:
         msg = (
-            f"source {source!r}: idle_after is a time in which its watermark may stand still, so "
+            f"source {source!r}: idle_timeout is a time in which its watermark may stand still, so "
             "it is more than 0 and needs watermark=(column, delay)"
         )
         raise ConfigError(msg)
@@ -310,20 +311,20 @@ class _Params(dict[str, str]):
         raise ConfigError(msg)
 
 
-def _sinks_of(query: str, to: Sink | NativeSink | Sequence[Sink]) -> tuple[Sink | NativeSink, ...]:
+def _sinks_of(query: str, to: Sink | SparkSink | Sequence[Sink]) -> tuple[Sink | SparkSink, ...]:
     sinks: tuple[Any, ...] = tuple(to) if isinstance(to, (list, tuple)) else (to,)
     if not sinks:
         msg = f"query {query!r} has no sink; write it to files(…)"
         raise ConfigError(msg)
     for sink in sinks:
-        if not isinstance(sink, NativeSink) and not _is_sink(sink):
+        if not isinstance(sink, SparkSink) and not _is_sink(sink):
             msg = f"query {query!r}: unknown sink {sink!r}; use files(…) or a sink of your own"
             raise ConfigError(msg)
     names = [sink.name for sink in sinks]
     if len(set(names)) != len(names):
         msg = f"query {query!r} has two sinks {names}; each must write to a place of its own"
         raise ConfigError(msg)
-    if len(sinks) > 1 and any(isinstance(sink, NativeSink) for sink in sinks):
+    if len(sinks) > 1 and any(isinstance(sink, SparkSink) for sink in sinks):
         msg = (
             f"query {query!r}: one of Spark's own sinks cannot share epochs with others {names}; "
             "write a second query"

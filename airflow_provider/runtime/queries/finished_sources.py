@@ -60,12 +60,12 @@ def check_sources(query: QueryDefinition) -> None:
             "ctx.read(…, watermark=(column, delay))"
         )
         raise ConfigError(msg)
-    silent = [source.name for source in query.sources if source.idle_after_s is not None]
+    silent = [source.name for source in query.sources if source.idle_timeout_s is not None]
     if silent and query.native is not None:
         msg = (
             f"query {query.name!r}: nothing tells whether source {silent[0]!r} is idle when "
             f"Spark's own sink {query.native.name} takes the output; use another sink, or leave "
-            "idle_after out"
+            "idle_timeout out"
         )
         raise ConfigError(msg)
 

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from airflow_provider.runtime.checkpoint.topology import OperatorShape
-    from airflow_provider.runtime.sinks.native import NativeSink
     from airflow_provider.runtime.sinks.protocol import Sink
+    from airflow_provider.runtime.sinks.spark_sink import SparkSink
 
 _BY_CLOCK: Final = frozenset(
     {
@@ -56,7 +56,7 @@ class QueryDefinition:
     output_mode: str
     operators: tuple[str, ...]
     sources: tuple[SourceDefinition, ...]
-    native: NativeSink | None = None
+    native: SparkSink | None = None
     operations: tuple[str, ...] = ()
 
     @property
@@ -111,7 +111,7 @@ class QueryDefinition:
         named = [
             source.name
             for source in self._sources_of_rows
-            if source.watermark is not None and (is_mixed or source.idle_after_s is not None)
+            if source.watermark is not None and (is_mixed or source.idle_timeout_s is not None)
         ]
         return tuple(dict.fromkeys(named))
 

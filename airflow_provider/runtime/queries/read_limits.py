@@ -84,7 +84,7 @@ def find_limits(execution: Any, sources: tuple[SourceDefinition, ...]) -> FoundL
     for stream, source in zip(streams, sources, strict=True):
         default = kept.get(stream)
         limit = _limit_of(default.get()) if default.isDefined() else None
-        if not source.paced:
+        if not source.adaptive_batches:
             left[source.name] = "switched off for this source"
         elif not source.is_known:
             left[source.name] = "the job opened it without ctx.read"

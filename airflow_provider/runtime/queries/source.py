@@ -51,9 +51,9 @@ class SourceDefinition:
     Attributes:
         watermark: event-time column and the delay after which rows are late, or None.
         is_internal: whether another query of the job writes what it reads.
-        paced: whether the size of its batches may be fitted to a target time.
+        adaptive_batches: whether the size of its batches may be fitted to a target time.
         target_s: the time that the run asks batches to take; None if it does not.
-        idle_after_s: how long it may be silent before the others go on without it; None for ever.
+        idle_timeout_s: how long it may be silent before the others go on without it; None for ever.
         markers: the folder of its markers in the query that reads it; None when it has none.
         ended: all of it has been read for good, so that it is read no more.
     """
@@ -66,9 +66,9 @@ class SourceDefinition:
     bounded: bool
     watermark: tuple[str, str] | None
     is_internal: bool = False
-    paced: bool = True
+    adaptive_batches: bool = True
     target_s: float | None = None
-    idle_after_s: float | None = None
+    idle_timeout_s: float | None = None
     markers: str | None = None
     ended: bool = False
 
@@ -125,7 +125,11 @@ class SourceDefinition:
     def of_its_markers(self) -> SourceDefinition:
         """Return the stream of its markers as a source of the query."""
         return dataclasses.replace(
-            self, name=marker_name(self.name), format="json", path=self.markers, paced=False
+            self,
+            name=marker_name(self.name),
+            format="json",
+            path=self.markers,
+            adaptive_batches=False,
         )
 
     def _first_limit(self) -> dict[str, str]:
@@ -134,7 +138,7 @@ class SourceDefinition:
         None where the job has a limit of its own; nor where files are read newest first, since with
         a limit Spark no longer passes over files that are too old for it.
         """
-        if not self.target_s or not self.paced:
+        if not self.target_s or not self.adaptive_batches:
             return {}
         given = {
             key.lower() for key, value in self.options.items() if str(value).lower() != "false"

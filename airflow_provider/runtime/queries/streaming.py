@@ -13,7 +13,7 @@ from airflow_provider.runtime.errors import MissingInputError
 from airflow_provider.runtime.queries.plan import count_input_rows, count_late_rows, missing_files
 from airflow_provider.runtime.queries.read_limits import asked_once
 from airflow_provider.runtime.queries.start_mode import StartMode
-from airflow_provider.runtime.sinks.native import NativeEpochs
+from airflow_provider.runtime.sinks.spark_sink import SparkSinkEpochs
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -75,7 +75,7 @@ class RunningQuery:
         *,
         checkpoint: str,
         logs: CheckpointLogs,
-        epochs: EpochCommitter | NativeEpochs,
+        epochs: EpochCommitter | SparkSinkEpochs,
         trigger: dict[str, Any],
         clock: Clock,
         pacemaker: RateLimiter | None = None,
@@ -257,7 +257,7 @@ class RunningQuery:
 
     def _with_sinks(self, writer: DataStreamWriter) -> DataStreamWriter:
         epochs = self.epochs
-        if isinstance(epochs, NativeEpochs):
+        if isinstance(epochs, SparkSinkEpochs):
             return epochs.sink.attach(writer)
         return writer.foreachBatch(lambda df, batch: self._on_batch(epochs, df, batch))
 

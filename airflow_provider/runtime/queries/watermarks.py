@@ -37,13 +37,13 @@ class SourceTime:
 
     Attributes:
         heard_s: when it had its last row, or the query started; on a monotonic clock.
-        idle_after_s: after how long a silence it is idle; None for never.
+        idle_timeout_s: after how long a silence it is idle; None for never.
         delay_ms: its watermark's delay.
         latest_ms: its latest event time; None before it has any.
     """
 
     heard_s: float
-    idle_after_s: float | None
+    idle_timeout_s: float | None
     delay_ms: int = 0
     latest_ms: int | None = None
 
@@ -54,7 +54,7 @@ class SourceTime:
 
     def is_idle(self, now_s: float) -> bool:
         """Tell whether it has been silent for so long that nobody waits for it."""
-        return self.idle_after_s is not None and now_s - self.heard_s >= self.idle_after_s
+        return self.idle_timeout_s is not None and now_s - self.heard_s >= self.idle_timeout_s
 
 
 def move_along(times: Mapping[str, SourceTime], now_s: float) -> dict[str, int]:
@@ -118,7 +118,7 @@ class EventTimes:
                 put_marker(source.markers, reached)
             if not source.ended:
                 times[source.name] = SourceTime(
-                    now, source.idle_after_s, _delay_ms(source), latest_ms=reached
+                    now, source.idle_timeout_s, _delay_ms(source), latest_ms=reached
                 )
         self._times = times
 
@@ -156,7 +156,7 @@ class EventTimes:
 
     def _is_wanted(self) -> bool:
         ends = set(self._definition.ending) - set(self._definition.ended)
-        return bool(ends) or any(time.idle_after_s is not None for time in self._times.values())
+        return bool(ends) or any(time.idle_timeout_s is not None for time in self._times.values())
 
     def look(self) -> None:
         """Move the idle sources along to where the others stand."""

@@ -2,7 +2,7 @@
 
 A restored query gets an id of its own, so that two jobs that come from one savepoint are two to
 every sink, and so that nothing that a driver of the time before may still do can reach the outputs:
-for the old id, the epochs after the savepoint count as taken back. Its checkpoint gets a place of
+for the old id, the epochs after the savepoint count as reverted. Its checkpoint gets a place of
 its own, so that nothing that such a driver's Spark may still write is ever read.
 
 Only one driver writes to a place before it counts. One that goes on with a restore that another one
@@ -47,7 +47,7 @@ from airflow_provider.runtime.jobdir.end_of_input import (
     put_drain_intent,
     put_ended_sources,
 )
-from airflow_provider.runtime.jobdir.epochs import EpochRecords, TakeBackRecord, query_ids
+from airflow_provider.runtime.jobdir.epochs import EpochRecords, RevertRecord, query_ids
 from airflow_provider.runtime.jobdir.topology_record import put_topology
 from airflow_provider.runtime.savepoints.catalog import open_savepoint, saved_offsets
 from airflow_provider.runtime.savepoints.record import without_checksums
@@ -118,7 +118,7 @@ def begin_restore(
     """Store the intent to set the job's queries to a savepoint, or find the one that was stored.
 
     Args:
-        directory: the job directory; the caller holds its lease, and has taken back what its
+        directory: the job directory; the caller holds its lease, and has reverted what its
             queries have published after the savepoint.
         savepoint: what to restore; None for the job's very beginning.
         names: for each of the job's queries the one of the savepoint that it goes on with, or ""
@@ -328,7 +328,7 @@ def _check_nothing_after(directory: JobDirectory, name: str, batch: int) -> None
             msg = (
                 f"{records.url}: query {name!r} has written epochs {batch + 1} to {max(after)} "
                 "after this savepoint; going on from it would write their rows again. Take them "
-                "back from its sinks first (--take-back), or restore into a new job directory"
+                "back from its sinks first (--revert), or restore into a new job directory"
             )
             raise ConfigError(msg)
 
@@ -363,10 +363,10 @@ def _retire(directory: JobDirectory, name: str, record: RestoreRecord, clock: Cl
     if plan["replaces"] is None:
         return
     records = EpochRecords(directory.committables(name), plan["replaces"])
-    if records.take_back() is None:
+    if records.revert() is None:
         now = to_iso(clock.now())
-        records.put_take_back(
-            TakeBackRecord(
+        records.put_revert(
+            RevertRecord(
                 query_id=plan["replaces"],
                 run_id="",
                 first_epoch=(plan["stays"] if "stays" in plan else plan["batch"]) + 1,

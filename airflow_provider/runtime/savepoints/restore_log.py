@@ -12,7 +12,7 @@ from airflow_provider.runtime.errors import (
     CheckpointError,
     ConfigError,
     LeaseLostError,
-    TakeBackError,
+    RevertError,
 )
 from airflow_provider.runtime.jobdir.checkpoint_places import (
     RestoreRecord,
@@ -265,7 +265,7 @@ def check_not_parted_in(directory: JobDirectory, name: str, run_id: str) -> None
     """Refuse to rewind a run in the middle of which a query began anew.
 
     Raises:
-        TakeBackError: the run had written before, and that has stayed.
+        RevertError: the run had written before, and that has stayed.
     """
     for query_id in _left_ids(directory, name):
         records = EpochRecords(directory.committables(name), query_id)
@@ -275,7 +275,7 @@ def check_not_parted_in(directory: JobDirectory, name: str, run_id: str) -> None
                 f"{directory.url}: run {run_id!r} cannot be rewound: query {name!r} began anew in "
                 "it, or since, beside what it had written before"
             )
-            raise TakeBackError(msg)
+            raise RevertError(msg)
 
 
 def _left_ids(directory: JobDirectory, name: str) -> list[str]:

@@ -1,7 +1,7 @@
 """Rewinding a run: the job as it was before it, and its outputs too.
 
 A run that may be replayed begins with a savepoint of origin ``rewind``, or at the very beginning of
-its job. Rewinding takes back what the run has committed in every sink, sets the queries to where
+its job. Rewinding reverts what the run has committed in every sink, sets the queries to where
 they stood, and records that the run no longer counts. Each step is put down before it is done, so
 whoever comes next goes on; until the last one no driver can run the job. The savepoints of the
 newest runs are kept, older ones are disposed of when another run begins.
@@ -9,8 +9,8 @@ newest runs are kept, older ones are disposed of when another run begins.
 ==================================  ================================================================
 a crash                             the next call
 ==================================  ================================================================
-while rows are taken back           goes on (sinks/revert.py)
-before the intent to restore        finds the rows taken back
+while rows are reverted           goes on (sinks/revert.py)
+before the intent to restore        finds the rows reverted
 before ``rewound.json``             finds the intent
 while the queries are restored      goes on (savepoints/restore.py)
 ==================================  ================================================================
@@ -29,8 +29,8 @@ from airflow_provider.runtime.checkpoint.logs import CheckpointLogs
 from airflow_provider.runtime.clock import Clock, to_iso
 from airflow_provider.runtime.errors import (
     ConfigError,
+    RevertError,
     SavepointBusyError,
-    TakeBackError,
     UnknownJobError,
 )
 from airflow_provider.runtime.jobdir.epochs import EpochRecords
@@ -51,8 +51,8 @@ from airflow_provider.runtime.savepoints.take import take_savepoint
 from airflow_provider.runtime.sinks.revert import (
     check_native,
     has_written,
+    revert_after,
     runs_after,
-    take_back_after,
 )
 
 if TYPE_CHECKING:
@@ -62,9 +62,9 @@ if TYPE_CHECKING:
     from airflow_provider.runtime.jobdir.layout import JobDirectory
     from airflow_provider.runtime.jobdir.run_records import RunRecord
     from airflow_provider.runtime.savepoints.source import Source
-    from airflow_provider.runtime.sinks.native import NativeSink
     from airflow_provider.runtime.sinks.protocol import Fence, Sink
-    from airflow_provider.runtime.sinks.revert import TakeBack
+    from airflow_provider.runtime.sinks.revert import Revert
+    from airflow_provider.runtime.sinks.spark_sink import SparkSink
 
 
 log = logging.getLogger(__name__)
@@ -211,7 +211,7 @@ def check_start(directory: JobDirectory, run_id: str) -> Savepoint | None:
 
     Raises:
         UnknownJobError: there is no such run.
-        TakeBackError: later runs have built on it, or its savepoint is not there.
+        RevertError: later runs have built on it, or its savepoint is not there.
     """
     since = runs_since(directory, run_id)
     record = directory.run(run_id).record()
@@ -224,11 +224,11 @@ def check_start(directory: JobDirectory, run_id: str) -> Savepoint | None:
             f"it; rewind them first, the newest first: {', '.join(reversed(later))} (all of them "
             f"at once: spark-stream rewind --with-later)"
         )
-        raise TakeBackError(msg)
+        raise RevertError(msg)
     savepoint = starting_savepoint(directory, run_id)
     if savepoint is None and not _begins_anew(record):
         msg = f"{directory.url}: run {run_id!r} cannot be rewound: {_why_none(record)}"
-        raise TakeBackError(msg)
+        raise RevertError(msg)
     return savepoint
 
 
@@ -244,25 +244,25 @@ class OutputOfQuery(Protocol):
         """The two-phase sinks."""
 
     @property
-    def native(self) -> NativeSink | None:
+    def native(self) -> SparkSink | None:
         """Spark's own sink, if it writes to one."""
 
 
 def check_own_sink(directory: JobDirectory, query: OutputOfQuery, epoch: int) -> None:
-    """Refuse to take back what Spark's own sink of a query has written after an epoch.
+    """Refuse to revert what Spark's own sink of a query has written after an epoch.
 
     Raises:
-        TakeBackError: it may have written.
+        RevertError: it may have written.
     """
     planned = CheckpointLogs(directory.checkpoint(query.name)).position().last_offsets
     check_native(query.native, planned=planned, epoch=epoch)
 
 
-def take_backs_of(
+def reverts_of(
     directory: JobDirectory, query: OutputOfQuery, epoch: int, fence: Fence, clock: Clock
-) -> list[TakeBack]:
+) -> list[Revert]:
     """Return what removes, under every id that a query had, what it has written after an epoch."""
-    return take_back_after(
+    return revert_after(
         query.name,
         storage=directory.committables(query.name),
         sinks=[*query.sinks, *([query.native] if query.native else [])],
@@ -295,8 +295,8 @@ class Rewind:
 
         Raises:
             UnknownJobError: there is no such run.
-            TakeBackError: later runs have built on it, its savepoint is not there, another run has
-                written meanwhile, or a sink cannot take back what it has written.
+            RevertError: later runs have built on it, its savepoint is not there, another run has
+                written meanwhile, or a sink cannot revert what it has written.
         """
         savepoint = check_start(self.directory, self.run_id)
         record = self.directory.run(self.run_id).record()
@@ -308,11 +308,11 @@ class Rewind:
             epoch = self._epoch_before(query.name, savepoint)
             check_own_sink(self.directory, query, epoch)
             self._check_alone(query.name, epoch)
-            for take_back in self._take_backs(query, savepoint):
-                take_back.check()
+            for revert in self._reverts(query, savepoint):
+                revert.check()
 
     def rewind(self) -> None:
-        """Take back what the run has committed, and set the queries to where they stood before it.
+        """Revert what the run has committed, and set the queries to where they stood before it.
 
         Raises:
             LeaseLostError: another driver has taken over.
@@ -339,11 +339,11 @@ class Rewind:
             self._finish_restore(holding)
 
     def _undo(self, savepoint: Savepoint | None) -> None:
-        """Take back the run's rows, and put the intent to restore the queries."""
+        """Revert the run's rows, and put the intent to restore the queries."""
         for query in self.queries:
-            for take_back in self._take_backs(query, savepoint):
-                take_back.take_back()
-        failpoints.hit("rewind.taken_back")
+            for revert in self._reverts(query, savepoint):
+                revert.revert()
+        failpoints.hit("rewind.reverted")
         saved = savepoint.record.queries if savepoint is not None else {}
         names = {q.name: q.name if q.name in saved else "" for q in self.queries}
         begin_restore(
@@ -373,7 +373,7 @@ class Rewind:
                 f"{self.directory.url}: run {self.run_id!r} ran query {gone[0]!r}, which the job "
                 "no longer has, so its rows cannot be found; put it back"
             )
-            raise TakeBackError(msg)
+            raise RevertError(msg)
 
     def _check_not_parted(self, savepoint: Savepoint | None) -> None:
         """Refuse when a query began anew beside what this run, or one before, had written."""
@@ -385,7 +385,7 @@ class Rewind:
             try:
                 check_not_parted(self.directory, savepoint, names)
             except ConfigError as error:
-                raise TakeBackError(str(error)) from error
+                raise RevertError(str(error)) from error
 
     def _check_alone(self, query: str, epoch: int) -> None:
         """Refuse when an older run was resumed after this one had begun: its rows would go, too."""
@@ -395,13 +395,13 @@ class Rewind:
                 f"{self.directory.url}: run {self.run_id!r} cannot be rewound alone: "
                 f"{', '.join(sorted(others))} has written to query {query!r} since it began; set "
                 "the job to a savepoint from before both: spark-stream savepoint restore "
-                "--take-back"
+                "--revert"
             )
-            raise TakeBackError(msg)
+            raise RevertError(msg)
 
-    def _take_backs(self, query: OutputOfQuery, savepoint: Savepoint | None) -> list[TakeBack]:
+    def _reverts(self, query: OutputOfQuery, savepoint: Savepoint | None) -> list[Revert]:
         epoch = self._epoch_before(query.name, savepoint)
-        return take_backs_of(self.directory, query, epoch, self.fence, self.clock)
+        return reverts_of(self.directory, query, epoch, self.fence, self.clock)
 
     def _epoch_before(self, query: str, savepoint: Savepoint | None) -> int:
         saved = savepoint.record.queries.get(query) if savepoint is not None else None
@@ -448,7 +448,7 @@ def _has_written(directory: JobDirectory, record: RunRecord) -> bool:
 
 
 def _stands(directory: JobDirectory, run_id: str) -> bool:
-    """Tell whether a run has written something that was not taken back."""
+    """Tell whether a run has written something that was not reverted."""
     run = directory.run(run_id)
     record = run.record()
     return record is not None and run.rewound() is None and _has_written(directory, record)

@@ -62,7 +62,7 @@ class SourceQuery:
         """Return the newest epoch that every sink has published; None when nobody records it.
 
         Raises:
-            CheckpointError: what the query wrote was taken back and the checkpoint not restored.
+            CheckpointError: what the query wrote was reverted and the checkpoint not restored.
         """
         if self.directory is None:
             return None

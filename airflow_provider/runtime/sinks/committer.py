@@ -70,7 +70,7 @@ class EpochCommitter:
         lease: the right to commit.
         run_id: the run on whose behalf epochs are written.
         clock: for the records' times.
-        keep_runs: the runs of which every epoch keeps its record, so that they can be taken back;
+        keep_runs: the runs of which every epoch keeps its record, so that they can be reverted;
             None for this one. Of others the newest do.
     """
 
@@ -199,7 +199,7 @@ class EpochCommitter:
     def _check_same_query(self, query_id: str | None) -> None:
         for other in query_ids(self._storage):
             records = EpochRecords(self._storage, other)
-            taken = records.take_back()
+            taken = records.revert()
             settled = taken is not None and taken.done is not None
             if other == query_id or settled or not records.find().published:
                 continue

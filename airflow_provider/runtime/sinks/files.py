@@ -171,12 +171,12 @@ class FilesSink:
         """Remove the epoch's hidden folder."""
         self._remove_staging(self._folder_of(committable.epoch))
 
-    def check_take_back(self, committables: Sequence[Committable]) -> None:
+    def check_revert(self, committables: Sequence[Committable]) -> None:
         """Accept what the sink has published: a file's name says which epoch it is of."""
         for committable in committables:
             self._moves(committable)
 
-    def take_back(self, committables: Sequence[Committable], fence: Fence) -> None:
+    def revert(self, committables: Sequence[Committable], fence: Fence) -> None:
         """Delete the files that the epochs have published, one by one."""
         folders: set[Path] = set()
         targets = [[target for _, target in self._moves(c)] for c in committables]
@@ -186,7 +186,7 @@ class FilesSink:
             for target in published:
                 fence.check()
                 target.unlink(missing_ok=True)
-                failpoints.hit("files.taken_back_one")
+                failpoints.hit("files.reverted_one")
                 folders.add(target.parent)
         for folder in folders:
             if folder.is_dir():

@@ -6,7 +6,7 @@ of an epoch in one sink::
 
     stage ── pre-commit (the runtime records the committable) ── Spark commits the batch ── commit
       │            └── abort: the batch was run again, and what that staged counts instead
-      └── recover: nothing recorded it                                     take_back ──┘
+      └── recover: nothing recorded it                                     revert ──┘
 
 Whoever writes a sink of their own checks it with ``airflow_provider.runtime.testing``.
 """
@@ -158,7 +158,7 @@ class Sink(Protocol):
         """Publish what was staged; checks *fence* before each visible step.
 
         Crash safety: calling it again completes it.
-        Idempotent: by query id and epoch, also in another process, after :meth:`take_back`, and
+        Idempotent: by query id and epoch, also in another process, after :meth:`revert`, and
         when a driver that was paused in here goes on after another one has published.
 
         Raises:
@@ -171,14 +171,14 @@ class Sink(Protocol):
     def abort(self, committable: Committable) -> None:
         """Remove what was staged for an epoch that will not be published. Idempotent."""
 
-    def check_take_back(self, committables: Sequence[Committable]) -> None:
-        """Refuse a take-back that cannot be exact; called before anything is removed.
+    def check_revert(self, committables: Sequence[Committable]) -> None:
+        """Refuse a revert that cannot be exact; called before anything is removed.
 
         Raises:
-            TakeBackError: the message says what stands in the way.
+            RevertError: the message says what stands in the way.
         """
 
-    def take_back(self, committables: Sequence[Committable], fence: Fence) -> None:
+    def revert(self, committables: Sequence[Committable], fence: Fence) -> None:
         """Remove exactly what committing *committables* has published.
 
         Args:
@@ -199,7 +199,7 @@ class Remembering(Protocol):
     """
 
     def forget(self, query_id: str, epochs: Sequence[tuple[int, int]]) -> None:
-        """Remove the records of published epochs that are never committed again, nor taken back.
+        """Remove the records of published epochs that are never committed again, nor reverted.
 
         Their rows stay. The query's newest record stays in any case. Idempotent.
 
@@ -315,8 +315,8 @@ class DiscardSink:
     def abort(self, committable: Committable) -> None:
         """Do nothing: nothing was staged."""
 
-    def check_take_back(self, committables: Sequence[Committable]) -> None:
+    def check_revert(self, committables: Sequence[Committable]) -> None:
         """Accept: there is nothing to remove."""
 
-    def take_back(self, committables: Sequence[Committable], fence: Fence) -> None:
+    def revert(self, committables: Sequence[Committable], fence: Fence) -> None:
         """Do nothing: nothing was published."""

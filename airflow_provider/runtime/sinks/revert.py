@@ -1,9 +1,9 @@
-"""Taking back what was published: the epochs at the end of a query's history, in every sink.
+"""Reverting what was published: the epochs at the end of a query's history, in every sink.
 
 The intent is put before the first row is removed, so whoever comes next goes on instead of running
 the query on outputs that are half there. The query's id has ended with it: the checkpoint that is
 restored to before the run gets a new one, and a driver of the old one that wakes up later finds its
-epochs taken back in every sink.
+epochs reverted in every sink.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING
 
 from airflow_provider.runtime import failpoints
 from airflow_provider.runtime.clock import Clock, to_iso
-from airflow_provider.runtime.errors import TakeBackError
+from airflow_provider.runtime.errors import RevertError
 from airflow_provider.runtime.jobdir.epochs import (
     EpochRecord,
     EpochRecords,
-    TakeBackRecord,
+    RevertRecord,
     query_ids,
 )
 from airflow_provider.runtime.sinks.committer import committable_of
-from airflow_provider.runtime.sinks.native import NativeSink
+from airflow_provider.runtime.sinks.spark_sink import SparkSink
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -30,16 +30,16 @@ if TYPE_CHECKING:
     from airflow_provider.runtime.storage.base import Storage
 
 
-def take_back_after(
+def revert_after(
     query: str,
     *,
     storage: Storage,
-    sinks: Sequence[Sink | NativeSink],
+    sinks: Sequence[Sink | SparkSink],
     epoch: int,
     fence: Fence,
     clock: Clock,
-) -> list[TakeBack]:
-    """Return what takes back all that a query has published after *epoch*, under any of its ids.
+) -> list[Revert]:
+    """Return what reverts all that a query has published after *epoch*, under any of its ids.
 
     A restored checkpoint has a new id, and its epochs go on: what was written before it and what
     was written after it lie under different ids.
@@ -56,14 +56,12 @@ def take_back_after(
     standing = [(max(after), r) for r in found if (after := r.active_epochs_after(epoch))]
     newest_first = sorted(standing, key=lambda pair: pair[0], reverse=True)
     return [
-        TakeBack(
-            query, records=records, sinks=sinks, first_epoch=epoch + 1, fence=fence, clock=clock
-        )
+        Revert(query, records=records, sinks=sinks, first_epoch=epoch + 1, fence=fence, clock=clock)
         for _, records in newest_first
     ]
 
 
-def check_native(sink: NativeSink | None, *, planned: int, epoch: int) -> None:
+def check_native(sink: SparkSink | None, *, planned: int, epoch: int) -> None:
     """Refuse to go back before what one of Spark's own sinks has written, or begun to.
 
     Args:
@@ -72,10 +70,10 @@ def check_native(sink: NativeSink | None, *, planned: int, epoch: int) -> None:
         epoch: the last one that stays.
 
     Raises:
-        TakeBackError: nobody knows what it has written.
+        RevertError: nobody knows what it has written.
     """
     if sink is not None and planned > epoch:
-        sink.check_take_back(())
+        sink.check_revert(())
 
 
 def runs_after(storage: Storage, epoch: int) -> set[str]:
@@ -111,8 +109,8 @@ def has_written(storage: Storage, run_id: str) -> bool:
     return False
 
 
-class TakeBack:
-    """Takes back one run's epochs of one query, or all from one epoch on.
+class Revert:
+    """Reverts one run's epochs of one query, or all from one epoch on.
 
     No query may run on the checkpoint meanwhile: the caller holds the lease.
 
@@ -131,7 +129,7 @@ class TakeBack:
         query: str,
         *,
         records: EpochRecords,
-        sinks: Sequence[Sink | NativeSink],
+        sinks: Sequence[Sink | SparkSink],
         fence: Fence,
         clock: Clock,
         run_id: str = "",
@@ -139,8 +137,8 @@ class TakeBack:
     ) -> None:
         self._query = query
         self._records = records
-        self._native = [sink for sink in sinks if isinstance(sink, NativeSink)]
-        self._sinks = [sink for sink in sinks if not isinstance(sink, NativeSink)]
+        self._native = [sink for sink in sinks if isinstance(sink, SparkSink)]
+        self._sinks = [sink for sink in sinks if not isinstance(sink, SparkSink)]
         self._fence = fence
         self._clock = clock
         self._run_id = run_id
@@ -150,68 +148,68 @@ class TakeBack:
         """Refuse what cannot be done; nothing is removed or recorded.
 
         Raises:
-            TakeBackError: a later run has written to the query, a record was folded away, a sink
+            RevertError: a later run has written to the query, a record was folded away, a sink
                 is missing, or a sink cannot remove exactly what it published.
         """
         self._plan()
 
-    def take_back(self) -> int:
+    def revert(self) -> int:
         """Remove what was published from every sink.
 
         Returns:
-            The first epoch taken back; -1 when there is none.
+            The first epoch reverted; -1 when there is none.
 
         Raises:
-            TakeBackError: as :meth:`check`.
+            RevertError: as :meth:`check`.
             LeaseLostError: another driver has taken over; the next call goes on.
 
         Crash safety: calling it again completes it.
         Idempotent: by query id and first epoch.
         """
-        begun = self._records.take_back()
+        begun = self._records.revert()
         if begun is not None and begun.done and self._is_same(begun):
             return begun.first_epoch
         first, work = self._plan()
         if first < 0:
             return first
         self._fence.check()
-        intent = TakeBackRecord(
+        intent = RevertRecord(
             query_id=self._records.query_id,
             run_id=self._run_id,
             first_epoch=first,
             began=to_iso(self._clock.now()),
         )
-        self._records.put_take_back(intent)
-        failpoints.hit("takeback.intended")
+        self._records.put_revert(intent)
+        failpoints.hit("revert.intended")
         for sink, committables in work:
-            sink.take_back(committables, self._fence)
-            failpoints.hit("takeback.removed_one")
+            sink.revert(committables, self._fence)
+            failpoints.hit("revert.removed_one")
         self._fence.check()
-        self._records.put_take_back(dataclasses.replace(intent, done=to_iso(self._clock.now())))
-        failpoints.hit("takeback.done")
+        self._records.put_revert(dataclasses.replace(intent, done=to_iso(self._clock.now())))
+        failpoints.hit("revert.done")
         return first
 
     def _plan(self) -> tuple[int, list[tuple[Sink, list[Committable]]]]:
         """Return the first epoch, and for each sink the committables, newest first."""
         for native in self._native:
-            native.check_take_back(())
-        begun = self._records.take_back()
+            native.check_revert(())
+        begun = self._records.revert()
         if begun is not None and begun.done is None and not self._is_same(begun):
             whose = f"run {begun.run_id!r}" if begun.run_id else f"epoch {begun.first_epoch} on"
             msg = (
-                f"{self._records.url}: {whose} is being taken back, which began at {begun.began}; "
+                f"{self._records.url}: {whose} is being reverted, which began at {begun.began}; "
                 "finish that first"
             )
-            raise TakeBackError(msg)
+            raise RevertError(msg)
         chosen = self._chosen()
         if not chosen:
             return -1, []
         work = [(sink, self._committables(sink, chosen)) for sink in self._sinks_of(chosen)]
         for sink, committables in work:
-            sink.check_take_back(committables)
+            sink.check_revert(committables)
         return min(record.epoch for record in chosen), work
 
-    def _is_same(self, begun: TakeBackRecord) -> bool:
+    def _is_same(self, begun: RevertRecord) -> bool:
         if self._first_epoch is None:
             return begun.run_id == self._run_id
         return not begun.run_id and begun.first_epoch == self._first_epoch
@@ -231,15 +229,15 @@ class TakeBack:
         self, chosen: Sequence[EpochRecord], published: Sequence[EpochRecord]
     ) -> None:
         first = min((record.epoch for record in chosen), default=-1)
-        taken = self._records.take_back()
+        taken = self._records.revert()
         standing = [r for r in published if taken is None or r.epoch < taken.first_epoch]
         later = [r for r in standing if chosen and r.run_id != self._run_id and r.epoch > first]
         if later:
             msg = (
                 f"{self._records.url}: run {later[0].run_id!r} has written to query "
-                f"{self._query!r} after run {self._run_id!r}; take back the later runs first"
+                f"{self._query!r} after run {self._run_id!r}; revert the later runs first"
             )
-            raise TakeBackError(msg)
+            raise RevertError(msg)
 
     def _check_all_recorded(self) -> None:
         history = self._records.history()
@@ -250,10 +248,10 @@ class TakeBack:
         if folded:
             msg = (
                 f"{self._records.url}: records of epochs up to {history.last} were folded "
-                "away, so these cannot be taken back; restore a savepoint into a new job "
+                "away, so these cannot be reverted; restore a savepoint into a new job "
                 "directory and rebuild the output instead"
             )
-            raise TakeBackError(msg)
+            raise RevertError(msg)
 
     def _sinks_of(self, chosen: Sequence[EpochRecord]) -> list[Sink]:
         by_name = {sink.name: sink for sink in self._sinks}
@@ -263,7 +261,7 @@ class TakeBack:
                 f"query {self._query!r}: rows were written to {missing[0]!r}, which the job "
                 "no longer writes to; put it back"
             )
-            raise TakeBackError(msg)
+            raise RevertError(msg)
         return [sink for sink in self._sinks if sink.name in names]
 
     def _committables(self, sink: Sink, chosen: Sequence[EpochRecord]) -> list[Committable]:

@@ -1,4 +1,4 @@
-"""What a run has written, and how much of it was taken back: counted from the epochs' records."""
+"""What a run has written, and how much of it was reverted: counted from the epochs' records."""
 
 from __future__ import annotations
 
@@ -60,11 +60,11 @@ class Output:
 
     Attributes:
         standing: what is there.
-        taken_back: what was removed from every sink again.
+        reverted: what was removed from every sink again.
     """
 
     standing: Written
-    taken_back: Written
+    reverted: Written
 
 
 def output_of(committables: Iterable[Storage], run_id: str) -> Output:
@@ -74,24 +74,24 @@ def output_of(committables: Iterable[Storage], run_id: str) -> Output:
         committables: the folders of its job's queries.
         run_id: the run.
     """
-    standing, taken_back = Written(), Written()
+    standing, reverted = Written(), Written()
     for storage in committables:
         for query_id in query_ids(storage):
             found = _under_id(EpochRecords(storage, query_id), run_id)
-            standing, taken_back = standing + found.standing, taken_back + found.taken_back
-    return Output(standing, taken_back)
+            standing, reverted = standing + found.standing, reverted + found.reverted
+    return Output(standing, reverted)
 
 
 def _under_id(records: EpochRecords, run_id: str) -> Output:
-    taken = records.take_back()
+    taken = records.revert()
     is_taken = taken is not None and taken.done is not None and not taken.outputs_stay
-    standing, taken_back = Written(), Written()
+    standing, reverted = Written(), Written()
     for epoch, written in _published(records, run_id):
         if is_taken and taken is not None and epoch >= taken.first_epoch:
-            taken_back += written
+            reverted += written
         else:
             standing += written
-    return Output(standing, taken_back)
+    return Output(standing, reverted)
 
 
 def _published(records: EpochRecords, run_id: str) -> Iterable[tuple[int, Written]]:

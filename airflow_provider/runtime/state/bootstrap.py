@@ -309,7 +309,7 @@ def _check_same_shape(query: QueryDefinition, live: QueryDefinition) -> None:
     wrong = mismatches(query.topology, live.topology)
     if set(query.marked) != set(live.marked):
         wrong.append(
-            "the same sources must be bounded, with the same idle_after, in both: the markers of "
+            "the same sources must be bounded, with the same idle_timeout, in both: the markers of "
             f"{_names(query.marked)} in history are those of {_names(live.marked)} in the live job"
         )
     if wrong:

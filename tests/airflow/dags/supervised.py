@@ -25,7 +25,7 @@ def stream(**more: Any) -> None:
         run_id="stream",
         until="stopped",
         trigger="1 second",
-        max_silence="20 seconds",
+        progress_timeout="20 seconds",
         on_kill="cancel",
         outlets=[Asset("supervised_rows")],
         poll_interval=0.5,

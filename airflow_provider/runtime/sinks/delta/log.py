@@ -205,8 +205,8 @@ def last_epoch(table: DeltaTable, query_id: str) -> int:
     return -1 if version is None else version
 
 
-def is_taken_back(table: DeltaTable, epoch: EpochId) -> bool:
-    """Tell whether the epoch was taken back, published or not."""
+def is_reverted(table: DeltaTable, epoch: EpochId) -> bool:
+    """Tell whether the epoch was reverted, published or not."""
     first = table.transaction_version(_first_mark(epoch.query_id))
     return first is not None and epoch.epoch >= first
 
@@ -220,7 +220,7 @@ def may_be_named(table: DeltaTable, epoch: EpochId) -> bool:
     """Tell whether a version of the table that somebody may read names the staging's files."""
     if epoch.epoch > last_epoch(table, epoch.query_id):
         return False
-    if is_taken_back(table, epoch):
+    if is_reverted(table, epoch):
         # VACUUM removes them when nobody can read the older version any more.
         return epoch.epoch < (table.transaction_version(_published_mark(epoch.query_id)) or 0)
     return bool(active_paths(table, [f"{folder_of(epoch)}/"]))
@@ -235,7 +235,7 @@ def epochs_after(table: DeltaTable, query_id: str, epoch: int) -> set[int]:
 
 
 def _first_mark(query_id: str) -> str:
-    return f"{query_id}/taken-back-from"
+    return f"{query_id}/reverted-from"
 
 
 def _published_mark(query_id: str) -> str:

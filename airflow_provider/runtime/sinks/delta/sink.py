@@ -19,9 +19,9 @@ from airflow_provider.runtime import failpoints
 from airflow_provider.runtime.clock import Clock, SystemClock
 from airflow_provider.runtime.errors import (
     ConfigError,
+    RevertError,
     SinkError,
     SparkStreamError,
-    TakeBackError,
 )
 from airflow_provider.runtime.failures.classify import refusal_of
 from airflow_provider.runtime.retry import Backoff
@@ -36,7 +36,7 @@ from airflow_provider.runtime.sinks.delta.log import (
     folder_of,
     has_files_of,
     home_of,
-    is_taken_back,
+    is_reverted,
     last_epoch,
     may_be_named,
     partly_deleted,
@@ -252,7 +252,7 @@ class DeltaSink:
             CheckpointError: it has a later one and not this one.
         """
         last = last_epoch(table, epoch.query_id)
-        if is_taken_back(table, epoch):
+        if is_reverted(table, epoch):
             return True
         if epoch.epoch >= last:
             return epoch.epoch == last
@@ -346,9 +346,9 @@ class DeltaSink:
         if table is None or not may_be_named(table, epoch):
             remove_tree(f"{self._url}/{folder_of(epoch)}")
 
-    # --- taking back ------------------------------------------------------------------------------
+    # --- reverting ------------------------------------------------------------------------------
 
-    def check_take_back(self, committables: Sequence[Committable]) -> None:
+    def check_revert(self, committables: Sequence[Committable]) -> None:
         """Refuse when a published file is no longer the table's: rewritten, or deleted."""
         written = [c for c in committables if files_of(c)]
         table = self._loaded()
@@ -358,7 +358,7 @@ class DeltaSink:
                 if written:
                     self._check_all_after(table, written)
 
-    def take_back(self, committables: Sequence[Committable], fence: Fence) -> None:
+    def revert(self, committables: Sequence[Committable], fence: Fence) -> None:
         """Remove the epochs' files in one version, and refuse their late commits from then on.
 
         The files themselves stay until VACUUM, as with every removal in Delta.
@@ -371,15 +371,15 @@ class DeltaSink:
             # Without a table nothing could refuse a late commit, which would make it.
             table = self._ensure_table(written[0], fence)
             published = self._published(table, written)
-            epochs = {c.epoch.epoch for c in written if not is_taken_back(table, c.epoch)}
+            epochs = {c.epoch.epoch for c in written if not is_reverted(table, c.epoch)}
             if not epochs:
                 return
             self._check_all_after(table, written)
             change = removal(table, written[0].epoch, epochs, published)
             fence.check()
-            failpoints.hit("delta.taking_back")
+            failpoints.hit("delta.reverting")
             self._log.write(table, change)
-            failpoints.hit("delta.taken_back")
+            failpoints.hit("delta.reverted")
             others[:] = [c for c in written if c.epoch.epoch in epochs and c not in published]
 
         others: list[Committable] = []
@@ -396,21 +396,21 @@ class DeltaSink:
         given = {c.epoch.epoch for c in committables}
         more = epochs_after(table, committables[0].epoch.query_id, min(given)) - given
         if more:
-            msg = f"{self.name}: epoch {min(more)} is after what is taken back; take it back, too"
-            raise TakeBackError(msg)
+            msg = f"{self.name}: epoch {min(more)} is after what is reverted; take it back, too"
+            raise RevertError(msg)
 
     def _published(
         self, table: DeltaTable, committables: Sequence[Committable]
     ) -> list[Committable]:
-        """Return those of *committables* that are published and not taken back.
+        """Return those of *committables* that are published and not reverted.
 
         Raises:
-            TakeBackError: one of their files is no longer what was published.
+            RevertError: one of their files is no longer what was published.
         """
         standing: dict[int, list[Committable]] = {}
         for c in committables:
             settled = c.epoch.epoch <= last_epoch(table, c.epoch.query_id)
-            if settled and files_of(c) and not is_taken_back(table, c.epoch):
+            if settled and files_of(c) and not is_reverted(table, c.epoch):
                 standing.setdefault(c.epoch.epoch, []).append(c)
         if not standing:
             return []
@@ -419,7 +419,7 @@ class DeltaSink:
         active = active_paths(table, prefixes)
         if changed := partly_deleted(table, prefixes):
             msg = f"{self.name}: somebody has deleted rows of {min(changed)}"
-            raise TakeBackError(msg)
+            raise RevertError(msg)
         return [self._whole(stagings, active) for stagings in standing.values()]
 
     def _whole(self, stagings: Sequence[Committable], active: set[str]) -> Committable:
@@ -433,9 +433,9 @@ class DeltaSink:
             f"{self.name}: {gone} of epoch {epoch} is no longer in the table; somebody has "
             "compacted, overwritten or deleted it, so its rows cannot be told apart"
         )
-        raise TakeBackError(msg)
+        raise RevertError(msg)
 
     def _check_removable(self, table: DeltaTable) -> None:
         if table.metadata().configuration.get("delta.appendOnly", "").lower() == "true":
             msg = f"{self.name}: the table has delta.appendOnly, so nothing can be removed from it"
-            raise TakeBackError(msg)
+            raise RevertError(msg)

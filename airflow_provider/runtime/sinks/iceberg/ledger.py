@@ -2,10 +2,10 @@
 
 One property per query id, moved in the same commit as the rows::
 
-    spark-stream.<query id> = {"epoch":7,"taken_back":[[5,6]],"refused":[[7,7]]}
+    spark-stream.<query id> = {"epoch":7,"reverted":[[5,6]],"refused":[[7,7]]}
 
 ``epoch`` is the last one that is settled: it and those before it are never published (again). Of
-these, the ``taken_back`` were published and removed, and the ``refused`` were taken back before
+these, the ``reverted`` were published and removed, and the ``refused`` were reverted before
 they were published. Snapshots carry the same facts in their summaries, for people, but anybody may
 expire them, so the summaries decide only where the property is missing.
 """
@@ -29,7 +29,7 @@ _QUERY: Final = _PREFIX + "query"
 _QUERY_ID: Final = _PREFIX + "query-id"
 _EPOCH: Final = _PREFIX + "epoch"
 _TOKEN: Final = _PREFIX + "token"
-_TAKEN_BACK: Final = _PREFIX + "taken-back"
+_TAKEN_BACK: Final = _PREFIX + "reverted"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,13 +39,13 @@ class Ledger:
     Attributes:
         query_id: the query's.
         last: the last settled epoch; -1 when there is none.
-        taken_back: epochs that were published, and removed again.
-        refused: epochs that were taken back before anybody had published them.
+        reverted: epochs that were published, and removed again.
+        refused: epochs that were reverted before anybody had published them.
     """
 
     query_id: str
     last: int = -1
-    taken_back: frozenset[int] = frozenset()
+    reverted: frozenset[int] = frozenset()
     refused: frozenset[int] = frozenset()
 
     @classmethod
@@ -59,40 +59,40 @@ class Ledger:
         return cls(
             query_id,
             read["epoch"],
-            _from_ranges(read.get("taken_back", ())),
+            _from_ranges(read.get("reverted", ())),
             _from_ranges(read.get("refused", ())),
         )
 
     def to_properties(self) -> dict[str, str]:
         """Return the table property that keeps the ledger."""
         value: dict[str, object] = {"epoch": self.last}
-        if self.taken_back:
-            value["taken_back"] = _to_ranges(self.taken_back)
+        if self.reverted:
+            value["reverted"] = _to_ranges(self.reverted)
         if self.refused:
             value["refused"] = _to_ranges(self.refused)
         return {_PREFIX + self.query_id: json.dumps(value, separators=(",", ":"))}
 
     def is_standing(self, epoch: int) -> bool:
-        """Tell whether the epoch, if it had rows, is published and not taken back."""
-        return epoch <= self.last and epoch not in self.taken_back | self.refused
+        """Tell whether the epoch, if it had rows, is published and not reverted."""
+        return epoch <= self.last and epoch not in self.reverted | self.refused
 
     def with_published(self, epoch: int) -> Ledger:
         """Return the ledger after *epoch* was published."""
         return dataclasses.replace(self, last=epoch)
 
-    def with_taken_back(self, epochs: Iterable[int]) -> Ledger:
-        """Return the ledger after *epochs* were taken back."""
-        new = frozenset(epochs) - self.taken_back - self.refused
+    def with_reverted(self, epochs: Iterable[int]) -> Ledger:
+        """Return the ledger after *epochs* were reverted."""
+        new = frozenset(epochs) - self.reverted - self.refused
         removed = frozenset(epoch for epoch in new if epoch <= self.last)
         return Ledger(
             self.query_id,
             max(self.last, *epochs),
-            self.taken_back | removed,
+            self.reverted | removed,
             self.refused | (new - removed),
         )
 
-    def facts_of_take_back(self, epochs: Iterable[int]) -> dict[str, str]:
-        """Return what the summary of a take-back's snapshot says."""
+    def facts_of_revert(self, epochs: Iterable[int]) -> dict[str, str]:
+        """Return what the summary of a revert's snapshot says."""
         spans = (f"{first}-{last}" for first, last in _to_ranges(epochs))
         return {_QUERY_ID: self.query_id, _TAKEN_BACK: ",".join(spans)}
 

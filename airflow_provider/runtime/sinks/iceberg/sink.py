@@ -17,9 +17,9 @@ from airflow_provider.runtime import failpoints
 from airflow_provider.runtime.clock import Clock, SystemClock
 from airflow_provider.runtime.errors import (
     ConfigError,
+    RevertError,
     SinkError,
     SparkStreamError,
-    TakeBackError,
 )
 from airflow_provider.runtime.failures.classify import refusal_of
 from airflow_provider.runtime.retry import Backoff
@@ -202,7 +202,7 @@ class IcebergSink:
             remove_tree(folder)
         found = [name for name, _ in staged.files] if staged.rows else []
         with self._errors():
-            # Only what is published is named, so that a take-back finds all that is named.
+            # Only what is published is named, so that a revert finds all that is named.
             names = [name for name in found if has_rows(table, f"{folder}/{name}")]
         uuid = str(table.metadata.table_uuid)
         return Staged({"table_uuid": uuid, "folder": folder, "files": names}, staged.rows)
@@ -360,9 +360,9 @@ class IcebergSink:
         if is_below(table, folder):
             remove_tree(folder)
 
-    # --- taking back ------------------------------------------------------------------------------
+    # --- reverting ------------------------------------------------------------------------------
 
-    def check_take_back(self, committables: Sequence[Committable]) -> None:
+    def check_revert(self, committables: Sequence[Committable]) -> None:
         """Refuse when a published file is no longer the table's: rewritten, or deleted."""
         for committable in committables:
             paths_of(committable)
@@ -373,7 +373,7 @@ class IcebergSink:
             ledger = Ledger.of(table.metadata, committables[0].epoch.query_id)
             self._published_files(table, ledger, committables)
 
-    def take_back(self, committables: Sequence[Committable], fence: Fence) -> None:
+    def revert(self, committables: Sequence[Committable], fence: Fence) -> None:
         """Remove the epochs' files in one snapshot, and refuse their late commits from then on."""
         if not committables:
             return
@@ -387,12 +387,12 @@ class IcebergSink:
 
         def attempt(table: Table) -> None:
             ledger = Ledger.of(table.metadata, query_id)
-            if epochs <= ledger.taken_back | ledger.refused:
+            if epochs <= ledger.reverted | ledger.refused:
                 return
             published = self._published_files(table, ledger, committables)
-            after = ledger.with_taken_back(epochs)
+            after = ledger.with_reverted(epochs)
             change = begin_change(table)
-            update = change.update_snapshot(after.facts_of_take_back(epochs))
+            update = change.update_snapshot(after.facts_of_revert(epochs))
             # A snapshot even when no file goes: it makes the commits fail that are on their way.
             producer = update.overwrite() if published else update.fast_append()
             with producer:
@@ -400,9 +400,9 @@ class IcebergSink:
                     producer.delete_data_file(data_file)
             change.set_properties(after.to_properties())
             fence.check()
-            failpoints.hit("iceberg.taking_back")
+            failpoints.hit("iceberg.reverting")
             swap(table, change)
-            failpoints.hit("iceberg.taken_back")
+            failpoints.hit("iceberg.reverted")
 
         self._until_settled(attempt, committables[0])
         for committable in committables:
@@ -411,7 +411,7 @@ class IcebergSink:
     def _check_same(self, table: Table, committables: Sequence[Committable]) -> None:
         if any(c.data["table_uuid"] != str(table.metadata.table_uuid) for c in committables):
             msg = f"{self.name}: the table was dropped and made again since it was written to"
-            raise TakeBackError(msg)
+            raise RevertError(msg)
 
     def _published_files(
         self, table: Table, ledger: Ledger, committables: Sequence[Committable]
@@ -419,7 +419,7 @@ class IcebergSink:
         """Return the data files that are the epochs' and still the table's.
 
         Raises:
-            TakeBackError: an epoch was published, and one of its files is no longer in the table.
+            RevertError: an epoch was published, and one of its files is no longer in the table.
         """
         standing = [c for c in committables if ledger.is_standing(c.epoch.epoch) and paths_of(c)]
         wanted = {path for c in standing for path in paths_of(c)}
@@ -438,7 +438,7 @@ class IcebergSink:
                     f"{self.name}: {gone} of epoch {epoch} is no longer in the table; somebody "
                     "has compacted, overwritten or deleted it, so its rows cannot be told apart"
                 )
-                raise TakeBackError(msg)
+                raise RevertError(msg)
             chosen += [live[path] for c in whole for path in paths_of(c)]
         return chosen
 

@@ -51,7 +51,7 @@ CREATE TABLE IF NOT EXISTS {schema}.epochs (
   has_ids boolean NOT NULL,
   has_undo boolean NOT NULL,
   committed_at timestamptz NOT NULL DEFAULT now(),
-  taken_back_at timestamptz,
+  reverted_at timestamptz,
   UNIQUE (query_id, target, epoch)
 );
 CREATE INDEX IF NOT EXISTS epochs_with_undo ON {schema}.epochs (target, id) WHERE has_undo;
@@ -89,7 +89,7 @@ class Epoch:
         mode: how its rows went in.
         has_ids: whether its rows in the target carry ``id``.
         has_undo: whether what its rows replaced is still known.
-        is_taken_back: whether it counts no longer.
+        is_reverted: whether it counts no longer.
     """
 
     id: int
@@ -97,7 +97,7 @@ class Epoch:
     rows: int
     has_ids: bool
     has_undo: bool
-    is_taken_back: bool
+    is_reverted: bool
 
 
 class Bookkeeping:
@@ -166,10 +166,10 @@ class Bookkeeping:
     # --- epochs ---------------------------------------------------------------------------------
 
     def epoch_of(self, connection: Connection[Any], epoch: EpochId) -> Epoch | None:
-        """Return the record of an epoch that was published or taken back, else None."""
+        """Return the record of an epoch that was published or reverted, else None."""
         row = connection.execute(
             self.statement(
-                "SELECT id, mode, rows, has_ids, has_undo, taken_back_at IS NOT NULL"
+                "SELECT id, mode, rows, has_ids, has_undo, reverted_at IS NOT NULL"
                 " FROM {schema}.epochs WHERE query_id = %s AND target = %s AND epoch = %s"
             ),
             (epoch.query_id, self.target, epoch.epoch),
@@ -177,7 +177,7 @@ class Bookkeeping:
         return None if row is None else Epoch(*row)
 
     def last_epoch(self, connection: Connection[Any], query_id: str) -> int:
-        """Return the last epoch that was published or taken back; -1 when there is none."""
+        """Return the last epoch that was published or reverted; -1 when there is none."""
         found = _scalar(
             connection,
             self.statement(
@@ -205,29 +205,29 @@ class Bookkeeping:
         rows: int,
         has_ids: bool = False,
         has_undo: bool = False,
-        is_taken_back: bool = False,
+        is_reverted: bool = False,
     ) -> int:
         """Record an epoch and return its id."""
         found = _scalar(
             connection,
             self.statement(
                 "INSERT INTO {schema}.epochs (query_id, target, epoch, token, query, mode, rows,"
-                " has_ids, has_undo, taken_back_at)"
+                " has_ids, has_undo, reverted_at)"
                 " VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, CASE WHEN %s THEN now() END)"
                 " RETURNING id"
             ),
             (
                 *(epoch.query_id, self.target, epoch.epoch, epoch.token, epoch.query),
-                *(mode, rows, has_ids, has_undo, is_taken_back),
+                *(mode, rows, has_ids, has_undo, is_reverted),
             ),
         )
         return int(found)
 
-    def mark_taken_back(self, connection: Connection[Any], ids: Sequence[int]) -> None:
+    def mark_reverted(self, connection: Connection[Any], ids: Sequence[int]) -> None:
         """Record that epochs count no longer; they stay known, so that nobody publishes them."""
         connection.execute(
             self.statement(
-                "UPDATE {schema}.epochs SET taken_back_at = now(), has_undo = false"
+                "UPDATE {schema}.epochs SET reverted_at = now(), has_undo = false"
                 " WHERE id = ANY(%s)"
             ),
             (list(ids),),

@@ -73,7 +73,7 @@ def sql(
             it, for taking appended rows back; None for none. A table of yours may be without.
         bookkeeping_schema: where the sink keeps what it remembers and what it has staged.
         undo_epochs: for how many of the table's last epochs it is kept what an upsert replaced, so
-            that it can be taken back; 0 for none, which is faster and lets other writers in.
+            that it can be reverted; 0 for none, which is faster and lets other writers in.
         idle_timeout_s: after so long without a sign from a driver that holds locks, the server ends
             its transaction.
 
@@ -277,22 +277,22 @@ class SqlSink:
         if epochs:
             self._run(work, query_id=query_id, token=0)
 
-    def check_take_back(self, committables: Sequence[Committable]) -> None:
+    def check_revert(self, committables: Sequence[Committable]) -> None:
         """Refuse epochs whose rows the table cannot tell, or whose undo log is gone."""
 
         def work(connection: Connection[Any]) -> None:
-            undo.plan_take_back(connection, self._books, self._to, committables)
+            undo.plan_revert(connection, self._books, self._to, committables)
 
         if committables:
             epoch = committables[0].epoch
             self._run(work, query_id=epoch.query_id, token=epoch.token)
 
-    def take_back(self, committables: Sequence[Committable], fence: Fence) -> None:
+    def revert(self, committables: Sequence[Committable], fence: Fence) -> None:
         """Delete what was appended and restore what was replaced, in one transaction."""
 
         def work(connection: Connection[Any]) -> None:
             self._books.make(connection)
-            undo.take_back(connection, self._books, self._to, committables, fence)
+            undo.revert(connection, self._books, self._to, committables, fence)
 
         if committables:
             query_id = committables[0].epoch.query_id

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider.runtime import failpoints
-from airflow_provider.runtime.errors import TakeBackError
+from airflow_provider.runtime.errors import RevertError
 from airflow_provider.runtime.sinks.postgres.publish import (
     Destination,
     commas,
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from airflow_provider.runtime.sinks.protocol import Committable, Fence
 
 
-def plan_take_back(
+def plan_revert(
     connection: Connection[Any],
     books: Bookkeeping,
     destination: Destination,
@@ -33,12 +33,12 @@ def plan_take_back(
     """Return the table, and the published epochs to take out of it, newest first.
 
     Raises:
-        TakeBackError: it could not be exact.
+        RevertError: it could not be exact.
     """
     if not books.exists(connection):
         return None, []
     found = (books.epoch_of(connection, committable.epoch) for committable in committables)
-    epochs = [epoch for epoch in found if epoch is not None and not epoch.is_taken_back]
+    epochs = [epoch for epoch in found if epoch is not None and not epoch.is_reverted]
     table = destination.table.look(connection)
     if table is None:
         return None, epochs
@@ -56,7 +56,7 @@ def _check_can_undo(destination: Destination, table: TableInfo, epoch: Epoch) ->
                 f"{name}: what epoch id {epoch.id} replaced is no longer known, it is kept for "
                 f"undo_epochs={destination.undo_epochs} epochs; restore the table from a backup"
             )
-            raise TakeBackError(msg)
+            raise RevertError(msg)
         return
     column = destination.epoch_column
     if not epoch.has_ids or column is None or table.column(column) is None:
@@ -65,10 +65,10 @@ def _check_can_undo(destination: Destination, table: TableInfo, epoch: Epoch) ->
             f"table has or had no column for it; ALTER TABLE {name} ADD COLUMN "
             f"{column or 'spark_epoch'} bigint makes it possible for later epochs"
         )
-        raise TakeBackError(msg)
+        raise RevertError(msg)
 
 
-def take_back(
+def revert(
     connection: Connection[Any],
     books: Bookkeeping,
     destination: Destination,
@@ -79,7 +79,7 @@ def take_back(
 
     Raises:
         LeaseLostError: another driver has taken over.
-        TakeBackError: it could not be exact; nothing was changed.
+        RevertError: it could not be exact; nothing was changed.
 
     Crash safety: all in one transaction, or nothing.
     Idempotent: by query id, table and epoch.
@@ -88,20 +88,20 @@ def take_back(
         return
     with connection.transaction():
         books.raise_fence(connection, committables[0].epoch.query_id, fence.token)
-        table, epochs = plan_take_back(connection, books, destination, committables)
+        table, epochs = plan_revert(connection, books, destination, committables)
         if table is not None and epochs:
             lock_against_writers(connection, destination.table)
             _remove(connection, books, destination, table, epochs)
-        books.mark_taken_back(connection, [epoch.id for epoch in epochs])
+        books.mark_reverted(connection, [epoch.id for epoch in epochs])
         for committable in committables:
             if books.epoch_of(connection, committable.epoch) is None:
                 books.record_epoch(
-                    connection, committable.epoch, mode=destination.mode, rows=0, is_taken_back=True
+                    connection, committable.epoch, mode=destination.mode, rows=0, is_reverted=True
                 )
             books.drop_staged(connection, books.staged_for(connection, committable))
         fence.check()
-        failpoints.hit("sql.taking_back")
-    failpoints.hit("sql.taken_back")
+        failpoints.hit("sql.reverting")
+    failpoints.hit("sql.reverted")
 
 
 def _remove(
@@ -145,7 +145,7 @@ def _restore(
             f"{destination.table.text}: what tells rows apart was renamed or removed since epoch "
             f"id {epoch.id}; rename it back"
         )
-        raise TakeBackError(msg)
+        raise RevertError(msg)
     kept = [column for column in table.writable if column.name in before]
     gone = [name for name in before if name not in {column.name for column in kept}]
     for statement in _restoring(books, destination, table, keys, [c.name for c in kept]):

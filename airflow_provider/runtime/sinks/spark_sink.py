@@ -1,0 +1,144 @@
+"""``spark_sink``: one of Spark's own sinks, passed through, with Spark's guarantees and no more."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from airflow_provider.runtime.errors import ConfigError, RevertError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from pyspark.sql import DataFrame
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+    from airflow_provider.runtime.sinks.protocol import Committable
+
+_FILES: Final = (
+    "exactly once for readers that honour the folder's _spark_metadata, as Spark does; every other "
+    "reader also sees files of batches that failed"
+)
+GUARANTEES: Final[Mapping[str, str]] = {
+    "parquet": _FILES,
+    "json": _FILES,
+    "csv": _FILES,
+    "orc": _FILES,
+    "text": _FILES,
+    "kafka": "at least once: a batch that runs again is written again",
+    "console": "for looking on",
+    "memory": "for looking on; gone with the driver",
+    "noop": "writes nothing",
+}
+_UNKNOWN: Final = "what its connector promises; a batch that runs again is given to it again"
+
+
+def spark_sink(format: str, options: Mapping[str, str] | None = None) -> SparkSink:
+    """Write a query with one of Spark's own sinks.
+
+    Rows are visible when Spark writes them, which is before the batch has committed, before
+    ``on_finish`` is called and whoever holds the lease. They cannot be reverted, and are not
+    counted. Such a query has this one sink.
+
+    Args:
+        format: ``parquet``, ``kafka``, ``console`` or any other that Spark can stream to.
+        options: of Spark's writer; ``path`` for files.
+    """
+    return SparkSink(format, dict(options or {}))
+
+
+class SparkSink:
+    """See :func:`spark_sink`, which makes one. It is not a :class:`Sink`: it has one phase only."""
+
+    def __init__(self, file_format: str, options: dict[str, str]) -> None:
+        self._format = file_format
+        self._options = options
+
+    @property
+    def location(self) -> str | None:
+        """Return the folder that it writes; None when it has none."""
+        return self._options.get("path")
+
+    @property
+    def name(self) -> str:
+        """Return the sink's name: its format and, for files, its path."""
+        path = self._options.get("path") or self._options.get("topic")
+        return f"spark:{self._format}" + (f":{path}" if path else "")
+
+    @property
+    def guarantee(self) -> str:
+        """Return what Spark promises for the format."""
+        return GUARANTEES.get(self._format, _UNKNOWN)
+
+    def check(self, df: DataFrame, output_mode: str) -> None:
+        """Refuse files without a path, or in another output mode than append."""
+        del df  # Spark checks it when the query starts
+        if GUARANTEES.get(self._format) is not _FILES:
+            return
+        if "path" not in self._options:
+            msg = f"{self.name}: where to? spark_sink({self._format!r}, {{'path': …}})"
+            raise ConfigError(msg)
+        if output_mode != "append":
+            msg = f"{self.name}: files can only be added to; output_mode must be 'append'"
+            raise ConfigError(msg)
+
+    def check_revert(self, committables: Sequence[Committable]) -> None:
+        """Refuse: Spark's sinks keep no account of what a batch has written.
+
+        Raises:
+            RevertError: always.
+        """
+        del committables
+        msg = (
+            f"{self.name}: what Spark's own sinks have written cannot be reverted; use one of "
+            "the two-phase sinks (files, delta, iceberg, sql) for a run that may be replayed"
+        )
+        raise RevertError(msg)
+
+    def attach(self, writer: DataStreamWriter) -> DataStreamWriter:
+        """Return *writer* with this sink."""
+        return writer.format(self._format).options(**self._options)
+
+
+class SparkSinkEpochs:
+    """What :class:`~.epochs.EpochCommitter` is for the other sinks: here Spark publishes alone.
+
+    Args:
+        sink: Spark's own.
+    """
+
+    def __init__(self, sink: SparkSink) -> None:
+        self.sink = sink
+
+    def recover(self, through: int | None = None) -> None:
+        """Do nothing: Spark runs an open batch again by itself."""
+
+    def remove_leftovers(self) -> None:
+        """Do nothing: nothing is staged."""
+
+    def commit_ready(self) -> None:
+        """Do nothing: what Spark has committed is published."""
+
+    def commit_through(self, last_commit: int) -> None:
+        """Do nothing: what Spark has committed is published."""
+
+    def has_pending(self) -> bool:
+        """Tell that nothing waits to be published."""
+        return False
+
+    def last_record(self) -> None:
+        """Return None: no epoch is recorded."""
+
+    def run_rows(self, sink_name: str) -> None:
+        """Return None: Spark's sinks do not count over a crash."""
+
+    def give_up_open(self) -> None:
+        """Do nothing: what Spark has written of a batch that was cut short, it has written."""
+
+    def begin_again(self) -> None:
+        """Do nothing: a batch that runs again is given to Spark's sink again."""
+
+    def late_rows(self) -> None:
+        """Return None: Spark counts them only after its commit."""
+
+    def rows_read(self) -> None:
+        """Return None: Spark counts a batch's input only after its commit."""
