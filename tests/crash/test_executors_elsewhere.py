@@ -18,8 +18,8 @@ import sys
 from airflow_provider.runtime.queries.session import using_spark
 
 def found(_):
-    from airflow_provider.runtime.sinks.postgres import staging
-    return [staging.__file__]
+    from airflow_provider.runtime.sinks.postgres import copy
+    return [copy.__file__]
 
 with using_spark(None, "shipping", sys.argv[1], {"spark.executor.memory": "512m"}) as spark:
     print(*spark.sparkContext.parallelize([1], 1).mapPartitions(found).collect())
@@ -46,4 +46,4 @@ def test_executors_run_what_the_driver_has_sent(tmp_path):
         cluster.end()
 
     assert "/spark-stream-runtime-" in done.stdout, done.stderr[-3000:]
-    assert done.stdout.strip().endswith(".zip/airflow_provider/runtime/sinks/sql/staging.py")
+    assert done.stdout.strip().endswith(".zip/airflow_provider/runtime/sinks/postgres/copy.py")

@@ -12,7 +12,7 @@ from airflow_provider.runtime.queries.rate_control import (
     BatchSizeController,
     Limit,
     Load,
-    Verdict,
+    PacingDecision,
     next_pace,
 )
 
@@ -36,7 +36,7 @@ class SimulatedQuery:
         self.controller = BatchSizeController(self.target_s)
         self.sizes: list[int] = []
         self.true_s: list[float] = []
-        self.run_states: list[Verdict] = []
+        self.decisions: list[PacingDecision] = []
 
     @property
     def aim_s(self) -> float:
@@ -51,7 +51,7 @@ class SimulatedQuery:
             pace = next_pace(self.controller, {"s": self.limit}, {"s": Load(rows)}, seconds)
             self.sizes.append(rows)
             self.true_s.append(true_s)
-            self.run_states.append(pace.run_state)
+            self.decisions.append(pace.decision)
             self.limit = pace.limits["s"]
 
     def near_share(self, since: int) -> float:
@@ -85,7 +85,7 @@ def test_the_target_is_met_after_a_few_batches_and_kept(query):
     query.run(40)
 
     assert query.near_share(10) >= MOST, query.true_s
-    assert sum(run_state is not Verdict.HOLD for run_state in query.run_states[10:]) <= 6
+    assert sum(decision is not PacingDecision.HOLD for decision in query.decisions[10:]) <= 6
 
 
 @given(queries())

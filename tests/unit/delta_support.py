@@ -108,7 +108,7 @@ def visible(folder: Path) -> list[str]:
 _ACT = """
 import json, os, sys, time
 from pathlib import Path
-from airflow_provider.runtime.sinks.delta import delta
+from airflow_provider.runtime.sinks.delta.sink import delta
 from airflow_provider.runtime.sinks.protocol import Committable, EpochId
 task = json.load(sys.stdin)
 class Gate:

@@ -49,7 +49,7 @@ from tests.unit.support import FakeClock
 KEY = f"spark-stream.{QUERY_ID}"
 PAUSED = """
 import json, pathlib, sys, time
-from airflow_provider.runtime.sinks.iceberg import iceberg
+from airflow_provider.runtime.sinks.iceberg.sink import iceberg
 from airflow_provider.runtime.sinks.protocol import Committable, EpochId
 
 task = json.loads(sys.argv[1])

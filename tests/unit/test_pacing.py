@@ -12,7 +12,7 @@ from airflow_provider.runtime.queries.rate_control import (
     BatchSizeController,
     Limit,
     Load,
-    Verdict,
+    PacingDecision,
     next_pace,
 )
 from airflow_provider.runtime.queries.rate_limiter import RateLimiter
@@ -39,21 +39,21 @@ def pace_of(limit: Limit, load: Load, seconds: float):
 
 
 @pytest.mark.parametrize(
-    ("seconds", "verdict", "amount"),
+    ("seconds", "decision", "amount"),
     [
-        (8.0, Verdict.HOLD, 1000),
-        (12.4, Verdict.HOLD, 1000),
-        (5.0, Verdict.GROW, 2000),
-        (40.0, Verdict.SHRINK, 250),
-        (0.01, Verdict.GROW, 8000),
+        (8.0, PacingDecision.HOLD, 1000),
+        (12.4, PacingDecision.HOLD, 1000),
+        (5.0, PacingDecision.GROW, 2000),
+        (40.0, PacingDecision.SHRINK, 250),
+        (0.01, PacingDecision.GROW, 8000),
     ],
     ids=["a little short", "a little long", "half", "four times", "growth is bounded"],
 )
-def test_limit_follows_what_the_batch_took(seconds, run_state, amount):
+def test_limit_follows_what_the_batch_took(seconds, decision, amount):
     """Within 25 percent nothing changes; else the limit is set to what would have fitted."""
     pace = pace_of(ROWS, Load(1000), seconds)
 
-    assert (run_state, amount) == (pace.run_state, pace.limits["s"].amount)
+    assert (decision, amount) == (pace.decision, pace.limits["s"].amount)
 
 
 def test_fixed_time_is_told_from_time_per_row():
@@ -72,7 +72,7 @@ def test_fixed_time_beyond_the_target_leaves_half_of_it_for_rows():
     for rows in (100, 1000, 2000):
         step = controller.observe(rows, 3.0 + 0.001 * rows, limited=True)
 
-    assert Verdict.SHRINK is step.run_state
+    assert PacingDecision.SHRINK is step.decision
     assert step.reason.startswith("out of reach: ")
     assert 300 < 2000 * step.factor < 600
 
@@ -90,8 +90,8 @@ def test_source_that_had_no_more_teaches_nothing():
     """The few rows of a quiet minute must not set the limit of the next rush."""
     pace = pace_of(ROWS, Load(10), 0.3)
 
-    assert (Verdict.HOLD, "the source had no more to read", 1000) == (
-        pace.run_state,
+    assert (PacingDecision.HOLD, "the source had no more to read", 1000) == (
+        pace.decision,
         pace.reason,
         pace.limits["s"].amount,
     )
@@ -101,15 +101,15 @@ def test_slow_batch_shrinks_the_limit_also_if_it_was_not_full():
     """Far fewer rows than allowed took too long: so many must not come at all."""
     pace = pace_of(Limit(1_000_000, "rows"), Load(1000), 100.0)
 
-    assert (Verdict.SHRINK, 100) == (pace.run_state, pace.limits["s"].amount)
+    assert (PacingDecision.SHRINK, 100) == (pace.decision, pace.limits["s"].amount)
 
 
 def test_one_slow_file_is_not_divided():
     """A batch is at least one file; the limit is not driven down for nothing."""
     pace = pace_of(Limit(5000, "bytes"), Load(1000, bytes=4000, files=1), 40.0)
 
-    assert (Verdict.HOLD, "a batch is at least one file, and one takes 40.0 s", 5000) == (
-        pace.run_state,
+    assert (PacingDecision.HOLD, "a batch is at least one file, and one takes 40.0 s", 5000) == (
+        pace.decision,
         pace.reason,
         pace.limits["s"].amount,
     )
@@ -142,15 +142,15 @@ def test_the_jobs_own_limit_is_named_as_the_reason():
     """At the ceiling nothing changes, and progress says why."""
     pace = pace_of(Limit(1000, "rows", ceiling=1000), Load(1000), 1.0)
 
-    assert (Verdict.HOLD, "at the job's own limit") == (
-        pace.run_state,
+    assert (PacingDecision.HOLD, "at the job's own limit") == (
+        pace.decision,
         pace.reason,
     )
 
 
 def test_empty_batch_changes_nothing():
     """A batch without rows only cleans up state."""
-    assert Verdict.HOLD is pace_of(ROWS, Load(0), 60.0).run_state
+    assert PacingDecision.HOLD is pace_of(ROWS, Load(0), 60.0).decision
 
 
 def test_source_that_reads_beyond_its_limit_twice_in_a_row_is_known_for_it():
@@ -240,7 +240,7 @@ def test_pacing_is_on_by_default_where_a_run_has_no_end(asked, until, target_s):
         ("csv", {"latestFirst": "true"}, {"target_s": 10.0}, False),
         ("kafka", {"maxOffsetsPerTrigger": "3"}, {"target_s": 10.0}, False),
         ("rate", {}, {"target_s": 10.0}, False),
-        ("csv", {}, {"target_s": 10.0, "paced": False}, False),
+        ("csv", {}, {"target_s": 10.0, "adaptive_batches": False}, False),
         ("csv", {}, {"target_s": 0.0}, False),
         ("csv", {}, {}, False),
     ],

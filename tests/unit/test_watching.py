@@ -549,7 +549,7 @@ STATES = {
 }
 
 
-@pytest.mark.parametrize(("verdict", "seen"), STATES.values(), ids=STATES)
+@pytest.mark.parametrize(("run_state", "seen"), STATES.values(), ids=STATES)
 def test_how_a_run_stands_has_a_word(request, run_state, seen):
     """
     Runs that were killed, have failed, or were cancelled are told apart; an undone one is undone,

@@ -34,7 +34,7 @@ _JVM_GONE_REASON: Final = (
 _MARKED: Final = "the job's author says so"
 
 
-class _Verdict(NamedTuple):
+class _Classification(NamedTuple):
     failure_class: FailureClass
     what: str
     restartable: bool
@@ -96,16 +96,18 @@ def refusal_of(error: BaseException, message: str) -> SparkStreamError:
     return kind(message)
 
 
-def _decide(causes: list[Cause], marks: FailureOverrides) -> _Verdict:
+def _decide(causes: list[Cause], marks: FailureOverrides) -> _Classification:
     marked = marks.class_of(causes)
     if marked is not None:
         failure_class, cause = marked
-        return _Verdict(failure_class, _MARKED, heals_by_restart(failure_class), cause)
+        return _Classification(failure_class, _MARKED, heals_by_restart(failure_class), cause)
     found = find_rule(causes)
     if found is None:
-        return _Verdict(FailureClass.RECOVERABLE, "", restartable=True, cause=_most_telling(causes))
+        return _Classification(
+            FailureClass.RECOVERABLE, "", restartable=True, cause=_most_telling(causes)
+        )
     rule, matching = found
-    return _Verdict(rule.failure_class, rule.what, rule.restartable, _most_telling(matching))
+    return _Classification(rule.failure_class, rule.what, rule.restartable, _most_telling(matching))
 
 
 def _most_telling(causes: list[Cause]) -> Cause:
@@ -119,10 +121,10 @@ def _innermost(causes: list[Cause]) -> Cause:
     return (telling or causes)[-1]
 
 
-def _reason_of(run_state: _Verdict) -> str:
-    if run_state.what == JVM_GONE.what:
+def _reason_of(found: _Classification) -> str:
+    if found.what == JVM_GONE.what:
         return _JVM_GONE_REASON
-    return first_line(run_state.cause.essence) or run_state.cause.simple_name
+    return first_line(found.cause.essence) or found.cause.simple_name
 
 
 def _condition_of(cause: Cause) -> str:

@@ -30,7 +30,7 @@ _FADE_FIXED: Final = 0.8  # weight of a batch's size in the fixed time, per batc
 _FADE_RATE: Final = 0.5  # the same in the time per row, which changes sooner
 
 
-class Verdict(str, enum.Enum):
+class PacingDecision(str, enum.Enum):
     """What becomes of the limits after a batch."""
 
     HOLD = "holds"
@@ -47,7 +47,7 @@ class Step:
         reason: for people.
     """
 
-    run_state: Verdict
+    decision: PacingDecision
     factor: float
     reason: str
 
@@ -87,19 +87,19 @@ class BatchSizeController:
         seconds = max(seconds, _SHORTEST_S)
         too_long = seconds > self._target_s * (1 + THRESHOLD)
         if not limited and not too_long:
-            return Step(Verdict.HOLD, 1.0, "the source had no more to read")
+            return Step(PacingDecision.HOLD, 1.0, "the source had no more to read")
         self._learn(size, seconds)
         factor = (self._aim_s() - self._fixed_s) / self._per_unit_s / size
         if abs(1 / factor - 1) <= THRESHOLD:
-            return Step(Verdict.HOLD, 1.0, NEAR)
+            return Step(PacingDecision.HOLD, 1.0, NEAR)
         if factor < 1:
-            return Step(Verdict.SHRINK, factor, self._why("longer"))
+            return Step(PacingDecision.SHRINK, factor, self._why("longer"))
         if not limited:
-            return Step(Verdict.HOLD, 1.0, "one batch was slow, the last ones were not")
+            return Step(PacingDecision.HOLD, 1.0, "one batch was slow, the last ones were not")
         safe = max(_RISK * self._target_s / self.predict(size), 1.0)
         wanted = max(factor, _PROBE) if self._is_stuck(size) else factor
         self._outgrown = size
-        return Step(Verdict.GROW, min(wanted, GROWTH, safe), self._why("shorter"))
+        return Step(PacingDecision.GROW, min(wanted, GROWTH, safe), self._why("shorter"))
 
     def _is_stuck(self, size: float) -> bool:
         """Tell whether a batch was to be larger than the last one and is not, as with large files.
@@ -223,7 +223,7 @@ class Pace:
         limits: by source.
     """
 
-    run_state: Verdict
+    decision: PacingDecision
     reason: str
     limits: Mapping[str, Limit]
 
@@ -242,14 +242,14 @@ def next_pace(
     held = {name: _mark(limit, loads.get(name, Load())) for name, limit in limits.items()}
     rows = sum(load.rows for load in loads.values())
     if rows == 0:
-        return Pace(Verdict.HOLD, "the batch has read nothing", held)
+        return Pace(PacingDecision.HOLD, "the batch has read nothing", held)
     full = {name for name, limit in held.items() if _is_full(limit, loads.get(name, Load()))}
     step = controller.observe(rows, seconds, limited=bool(full))
-    if step.run_state is Verdict.HOLD:
-        return Pace(step.run_state, step.reason, held)
-    if step.run_state is Verdict.SHRINK and _is_indivisible(held, loads):
+    if step.decision is PacingDecision.HOLD:
+        return Pace(step.decision, step.reason, held)
+    if step.decision is PacingDecision.SHRINK and _is_indivisible(held, loads):
         reason = f"a batch is at least one file, and one takes {seconds:.1f} s"
-        return Pace(Verdict.HOLD, reason, held)
+        return Pace(PacingDecision.HOLD, reason, held)
     changed = {
         name: _scale(limit, loads.get(name, Load()), step.factor) for name, limit in held.items()
     }
@@ -257,8 +257,8 @@ def next_pace(
     if all(abs(changed[name].amount / now.amount - 1) <= least for name, now in held.items()):
         at_ceiling = any(limit.amount == limit.ceiling for limit in changed.values())
         reason = "at the job's own limit" if at_ceiling else "as near as whole rows and files come"
-        return Pace(Verdict.HOLD, reason, held)
-    return Pace(step.run_state, step.reason, changed)
+        return Pace(PacingDecision.HOLD, reason, held)
+    return Pace(step.decision, step.reason, changed)
 
 
 def _mark(limit: Limit, load: Load) -> Limit:

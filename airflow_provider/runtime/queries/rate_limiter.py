@@ -103,9 +103,9 @@ class RateLimiter:
             self._leave(found, obeying, pace)
         if any(pace.limits[s.name].amount != self._limits[s.name].amount for s in obeying):
             set_limits(execution, jvm, obeying, pace.limits)
-            log.info("query=%s %s: %s", self._query, pace.run_state.value, pace.reason)
+            log.info("query=%s %s: %s", self._query, pace.decision.value, pace.reason)
         self._limits = {source.name: pace.limits[source.name] for source in obeying}
-        self._said = self._say(pace.run_state.value, pace.reason, seconds)
+        self._said = self._say(pace.decision.value, pace.reason, seconds)
 
     def _leave(self, found: FoundLimits, obeying: tuple[Any, ...], pace: Pace) -> None:
         """Give up sources that read more than they may."""
