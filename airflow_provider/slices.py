@@ -1,4 +1,4 @@
-"""Which slice of the data a task run is for: a partition, a stretch of time.
+"""Slices: the part of the data that a task run is for, a partition or an interval of time.
 
 ``{{ slice.name }}`` in the templated arguments of this package's operators, :func:`slice_of` in a
 Python task. It is decided in one place and in this order:
@@ -37,12 +37,12 @@ _LONGEST_PERIOD: Final = dt.timedelta(days=3660)  # timetables are asked until s
 
 
 class NoSliceError(ConfigError):
-    """It cannot be told which slice a task run is for."""
+    """The slice that a task run is for is not known."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Slice:
-    """What part of the data a task run is for.
+    """The part of the data that a task run is for.
 
     Attributes:
         key: the partition key; None where time alone tells.
@@ -97,7 +97,7 @@ class Slice:
 
 @dataclasses.dataclass(frozen=True)
 class RunFacts:
-    """What a DAG run says of its slice.
+    """The facts of a DAG run that decide its slice.
 
     Attributes:
         run: the DAG run's id, for errors.
@@ -141,7 +141,7 @@ def slice_of(context: Mapping[str, Any]) -> Slice:
     empty = facts.data_interval
     seen = "no data interval" if empty is None else f"an empty data interval at {empty[0]}"
     msg = (
-        f"run {facts.run!r}: it cannot be told which slice it is for: it has no partition key, "
+        f"run {facts.run!r}: its slice is not known: it has no partition key, "
         f"{seen}, and no configuration. Give the DAG a timetable with intervals, such as "
         "CronDataIntervalTimetable, or with partitions, such as CronPartitionTimetable; or trigger "
         f'it with a logical date, or with {{"{INTERVAL_START}": …, "{INTERVAL_END}": …}} or '

@@ -1,4 +1,4 @@
-"""A live job that begins with what came before it: bootstrapped from history up to a moment.
+"""A live job that begins with the state of its history: bootstrapped up to a moment.
 
 All flights until noon of July 1st are history, an archive. The rest arrives where the live job
 reads. A bootstrap calls the job's own function with the archive as its input, and takes a

@@ -9,8 +9,8 @@ drains, so that the day is complete at midnight. A drained job has ended for goo
 
 - a job directory of its own, or the first slice of the next day would be refused;
 - an input folder of its own, or a new job would begin by reading all earlier days again. A file
-  goes to the day of its flights, or an hour around midnight would be written by two jobs. What
-  comes to a folder after its last slice is not read.
+  goes to the day of its flights, or an hour around midnight would be written by two jobs. Files
+  that arrive in a folder after its last slice are not read.
 
 When Airflow was away at midnight the day is still open: trigger its last hour by hand, with its
 logical date, for without one a run has no hour. ``airflow backfill create`` will not do: both jobs

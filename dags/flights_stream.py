@@ -2,7 +2,7 @@
 
 ``flights_stream`` reads the folder that ``flights_daily_delays`` fills, a file a month, until its
 task is marked. ``flights_savepoints`` takes a savepoint every ten minutes; the stream does not
-notice. Who is scheduled by the asset ``flights_savepoint`` finds the savepoint's address in the
+notice. A DAG that is scheduled by the asset ``flights_savepoint`` finds the address in the
 event, as ``flights_savepoint_check`` does, which reads all of it again.
 """
 

@@ -1,10 +1,10 @@
-"""A stream that never ends, under DAG runs that do: each watches it for an hour.
+"""Supervision of a stream that never ends, by DAG runs of an hour each.
 
-Every hour a run adopts the stream's one driver, or starts one that goes on where the last was. It
-ends a driver that lives and gets nowhere, and its own retries start another. When its time is over
-it succeeds, the driver goes on, and the next run adopts it. So the stream outlives DAG runs,
-deployments of Airflow and ``airflow db clean``, each hour is green or red, and has retries of its
-own, and what waits for the asset is told each hour how far the stream has come.
+Every hour a run adopts the stream's one driver, or starts one that continues where the last was. It
+stops a driver that is alive but makes no progress, and its own retries start another. When its time
+is over it succeeds, the driver goes on, and the next run adopts it. So the stream outlives DAG
+runs, deployments of Airflow and ``airflow db clean``. Each hour is green or red, has retries of its
+own, and ends with an asset event that says how far the stream is.
 
 Pausing the DAG leaves the stream running, unwatched. ``spark-stream stop`` ends it: the run that
 watches it succeeds, and the next one starts it again, so pause the DAG before.

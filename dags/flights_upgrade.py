@@ -1,11 +1,11 @@
 """Upgrade a running stream: savepoint, stop, start the new version from it, or roll back.
 
 ``flights_versioned`` supervises the version that is in force; ``flights_upgrade`` puts another one
-in its place. Each version that is tried has a job directory and an output folder of its own. So
-nothing that the new version writes has to be reverted: if it gets nowhere its folder counts for
-nothing, and the old version goes on in its own job directory, which stands where the savepoint was
-taken. The rows of the stream are those of all folders in ``outputs``, each of which goes on where
-the one before it ends; readers are told of them by the asset's event.
+in its place. Each version that is tried has a job directory and an output folder of its own, so
+nothing that the new version writes has to be reverted: if it makes no progress its folder is
+ignored, and the old version continues in its own job directory, from where the savepoint was taken.
+The rows of the stream are those of all folders in ``outputs``, each of which continues where the
+one before it ends; the asset's event lists them for readers.
 
 ==================================  ================================================================
 what happens                        what follows
@@ -34,7 +34,7 @@ from airflow_provider.operators.spark_streaming import SparkStreamingOperator
 HERE = Path(__file__).resolve().parent
 DATA = os.environ.get("FLIGHTS_DATA", str(HERE.parent / ".work" / "flights"))
 PLACE = f"{DATA}/upgrade"
-# How long a version is watched, and how long a new one has to show that it gets on.
+# How long a version is watched, and how long a new one has to show that it makes progress.
 WATCHED = os.environ.get("FLIGHTS_WATCHED", "59 minutes")
 PROBATION = os.environ.get("FLIGHTS_PROBATION", "5 minutes")
 STATE = "flights_versions"
@@ -50,14 +50,14 @@ def versions() -> dict[str, Any]:
 
 
 def keep(state: dict[str, Any], **changes: Any) -> None:
-    """Put down what has become of it."""
+    """Store the new state."""
     Variable.set(STATE, {**state, **changes}, serialize_json=True)
 
 
 def stream(task_id: str, version: str, **more: Any) -> SparkStreamingOperator:
     """Watch a version, or start it: the one that the task *version* has returned.
 
-    Whoever starts it asks for the same, the savepoint included, or would be refused.
+    Each start of it has the same arguments, the savepoint included, or would be refused.
     """
     told = f"ti.xcom_pull(task_ids='{version}')"
     place = f"{PLACE}/{{{{ {told}['number'] }}}}"

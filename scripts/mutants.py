@@ -109,7 +109,7 @@ TESTS_OF_ONE: Final = 80  # of the tests that run a line; more of them say the s
 TIMEOUT_S: Final = 120.0
 DURABLE: Final = ("put", "delete", "remove", "forget", "release", "commit", "publish", "revert")
 
-_AGAIN: Final = "whoever restores has looked before; this is the same look, under the lease"
+_AGAIN: Final = "a restore has checked this before; this is the same check, under the lease"
 SURVIVORS: Final[dict[str, str]] = {
     "savepoints/restore.py:begin_restore:check:1": _AGAIN,
     "savepoints/restore.py:begin_restore:check:2": _AGAIN,

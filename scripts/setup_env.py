@@ -140,7 +140,7 @@ def apt_install(candidates: tuple[str, ...]) -> None:
 
 
 def ensure_venv() -> None:
-    """Keep the environment if it works, else make it anew."""
+    """Keep the environment if it works, else make a new one."""
     wanted = os.environ.get("PYTHON")
     if venv_works() and (not wanted or probe(wanted)[:2] == probe(str(VENV_PYTHON))[:2]):
         say(f"Python {dotted(probe(str(VENV_PYTHON)))} in .venv")

@@ -1,7 +1,7 @@
-"""May a backfill's task work in this job directory? Not if a live job lives there.
+"""Guard of live jobs: refuses a job directory to a backfill's task when a live job uses it.
 
 ``airflow backfill create`` makes DAG runs for times long past, with the arguments of the DAG as it
-is now. A job directory that is not each slice's own would be gone on with, or ended, out of order.
+is now. If slices shared a job directory, a backfill would continue or end its job out of order.
 """
 
 from __future__ import annotations
@@ -48,10 +48,10 @@ class RunOwnerRecord(Document):
 
 @dataclasses.dataclass(frozen=True)
 class RunOwner:
-    """The DAG run that asks, as its task's context tells.
+    """The DAG run that a task belongs to, from the task's context.
 
     Args:
-        record: what is put down of it.
+        record: what the job directory stores about it.
         run_id: the run that is derived from it; None for a task without one.
     """
 
@@ -75,11 +75,11 @@ class RunOwner:
         return cls(record, run_id)
 
     def put(self, run: RunDirectory) -> None:
-        """Put down that it has begun the run. Idempotent: the first one stays."""
+        """Record that it has begun the run. Idempotent: the first record stays."""
         self.record.put_if_absent(run.storage, _DOCUMENT)
 
     def owns(self, run_id: str, asked_by: RunOwnerRecord | None) -> bool:
-        """Tell whether a run is of the same DAG run; one without a record is told by its id."""
+        """Tell whether a run is of the same DAG run; without a record, its id decides."""
         if asked_by is None:
             return self.run_id is not None and run_id == self.run_id
         mine = (self.record.dag_id, self.record.dag_run_id)
@@ -100,7 +100,7 @@ def check_backfill(
         job_dir: the job directory.
         context: the task's.
         run_id: the run that is derived from the DAG run; None for a task without one.
-        is_shared: whether every run of the task is told this directory.
+        is_shared: whether every run of the task uses this directory.
 
     Raises:
         ConfigError: the job there is not this slice's own.
@@ -109,7 +109,7 @@ def check_backfill(
         return
     if is_shared:
         msg = (
-            f"{job_dir}: every run of this task is given this job directory, so a live job may be "
+            f"{job_dir}: every run of this task uses this job directory, so a live job may be "
             f"in it, and this run is a backfill: {_WAY_OUT}"
         )
         raise ConfigError(msg)
@@ -124,7 +124,7 @@ def check_backfill(
 
 
 def _objections(directory: JobDirectory, asker: RunOwner) -> Iterator[str]:
-    """Yield what speaks against it, from what has run there."""
+    """Yield the reasons against it, from the runs in the directory."""
     known = []
     for run_id in directory.storage.list("runs"):
         run = directory.run(run_id)

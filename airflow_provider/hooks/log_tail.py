@@ -1,9 +1,9 @@
-"""Following a driver's log file from the task's log.
+"""Log tail: copies new lines of a driver's log file to the task's log.
 
-How far it was followed is put down in the job directory, beside the driver's submission, so that
-the next trigger, or the next task that watches the same driver, goes on there. What is read is a
-plain file in the folder of the run's logs and nothing else: the document that names it is written
-by whoever may write to the job directory, and the one who reads may see more than they may.
+The offset is stored in the job directory, beside the driver's submission, so that the next trigger,
+or the next task that watches the same driver, continues there. Only a plain file in the folder of
+the run's logs is read: anyone with write access to the job directory can change the document that
+names it, and the reader may have more rights than they have.
 """
 
 from __future__ import annotations
@@ -58,16 +58,16 @@ def log_folders(job_dir: str, run_id: str, log_folder: Path) -> list[Path]:
 
 
 class LogFollower:
-    """Reads what has been added to a file since it was last asked.
+    """Reads what was added to a file since the last call.
 
     Args:
         path: the file; None, or one on another machine, has nothing to say.
         folders: it is read only when it lies in one of these, and no link below them leads to it;
             without any nothing is.
-        kept: where it is put down how far the file was followed; None for nowhere.
+        kept: the storage where the offset is stored; None to store it nowhere.
         driver_id: whose log it is.
         offset: where to begin, in bytes, unless more was followed before.
-        clock: says when it is time to put it down.
+        clock: says when it is time to store the offset.
     """
 
     def __init__(
@@ -92,8 +92,8 @@ class LogFollower:
     def new_lines(self) -> list[str]:
         """Return the next whole lines, as many as fit into one read; empty when there are no more.
 
-        A line still being written waits, unless it is too long for one read. Whoever asks again has
-        logged what was returned before.
+        A line still being written waits, unless it is too long for one read. A second call means
+        that the lines of the first one have been logged.
         """
         if self._path is None:
             return []
@@ -112,7 +112,7 @@ class LogFollower:
         return data[:end].decode(errors="replace").splitlines()
 
     def keep(self) -> None:
-        """Put down how far the log was followed. Where that cannot be, lines come twice later."""
+        """Store how far the log was followed. If that fails, lines are logged twice later."""
         if self._kept is None or self.offset == self._put:
             return
         with contextlib.suppress(OSError):

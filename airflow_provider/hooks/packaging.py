@@ -1,4 +1,4 @@
-"""What goes with a submission: the application, beside the runtime's zip, and its token."""
+"""Parts of a submission: the application, beside the runtime's zip, and its token."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Has a person cleared the task? Told from Airflow's own numbers, kept in the job directory.
+"""Detects that a task was cleared, by comparing ``max_tries`` with the value stored with the run.
 
 Airflow counts tries on for ever, and raises ``max_tries`` when, and only when, somebody clears the
 task; a retry leaves it. The number that a run was begun with is therefore kept with the run, and a
@@ -42,7 +42,7 @@ class RunChoice:
 
 
 def current_run(job_dir: str, run_id: str) -> RunChoice:
-    """Return the run that stands for the task now; nothing is decided or written.
+    """Return the task's current run; nothing is decided or written.
 
     Raises:
         CorruptDocumentError: runs take each other's place.
@@ -62,7 +62,7 @@ def current_run(job_dir: str, run_id: str) -> RunChoice:
 
 
 def resolve_run(job_dir: str, run_id: str, max_tries: int, clock: Clock) -> RunChoice:
-    """Return the run that stands for the task, after it was cleared another one.
+    """Return the task's current run; after a clear, that is a new one.
 
     Args:
         job_dir: the job directory.
@@ -70,7 +70,7 @@ def resolve_run(job_dir: str, run_id: str, max_tries: int, clock: Clock) -> RunC
         max_tries: Airflow's number.
         clock: for the record's time.
 
-    Crash safety: a clear is put down before anything follows from it.
+    Crash safety: a clear is recorded before anything follows from it.
     Idempotent: by run and number.
     """
     directory = JobDirectory(open_storage(job_dir))

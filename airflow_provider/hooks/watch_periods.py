@@ -1,7 +1,7 @@
-"""For how long, and which run, one DAG run's task supervises: kept in the job directory.
+"""Supervision periods: how long, and which run, a DAG run's task supervises; stored with the job.
 
-A stream is one run for many DAG runs. The first try of a task puts down when its time began and
-which run it found; every later try, and every triggerer, goes by that. Airflow raises ``max_tries``
+A stream is one run for many DAG runs. The first try of a task records when its time began and
+which run it found; every later try, and every triggerer, uses that. Airflow raises ``max_tries``
 when, and only when, somebody clears the task, so the number in the document's name gives a task
 that is cleared a time of its own.
 
@@ -11,7 +11,7 @@ what the first try finds                        which run it is about
 nothing                                         the run of the given id: it begins
 a run that goes on, or whose driver has died    that run
 its run SUSPENDED by a stop, or undone          the next: ``<id>.2``, ``<id>.3`` …, which goes on
-                                                from where the job stands
+                                                from the job's current state
 its run FINISHED by a drain                     that run: there is nothing left to do, for ever
 ==============================================  ====================================================
 
@@ -21,7 +21,7 @@ A run that is stopped while a task supervises it stays that task's, which succee
 a crash                                         afterwards
 ==============================================  ====================================================
 before the document                             the next try begins the time
-after it                                        the next try goes by it; if the time is over, it
+after it                                        the next try uses it; if the time is over, it
                                                 hands over as soon as a driver is well
 ==============================================  ====================================================
 """

@@ -1,1 +1,1 @@
-"""What waits in the triggerer."""
+"""Triggers: they wait in Airflow's triggerer, without a worker slot."""

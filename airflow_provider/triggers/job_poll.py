@@ -1,4 +1,4 @@
-"""What a trigger looks for: the end of a wait, and what the driver has logged.
+"""One poll of a job for a trigger: whether the wait is over, and the driver's new log lines.
 
 A triggerer loads this module in a thread: it takes a second, in which its event loop goes on.
 """
@@ -28,7 +28,7 @@ def is_waiting(run_state: RunState, *, wait_for_foreign: bool) -> bool:
 
 
 class PollResult(NamedTuple):
-    """What a look has to tell.
+    """The result of one poll.
 
     Attributes:
         lines: what the driver has logged since the last one.

@@ -1,9 +1,9 @@
-"""Where all the waits of a triggerer have their jobs looked at.
+"""Polls every job that this triggerer waits for, on a shared thread pool.
 
-A triggerer waits for a thousand jobs in one event loop. If each took one of asyncio's few threads
-for each look, handing over would cost more than looking, and slow storage would make all triggers
-queue for the threads, those of others as well. Here those that are due are looked at together, in
-threads of our own, and a wait's coroutine is not even woken while there is nothing to tell.
+A triggerer waits for a thousand jobs in one event loop. If each poll took one of asyncio's few
+threads, the hand-over to the thread would cost more than the poll, and slow storage would make all
+triggers queue for these threads, also those of other providers. Here the jobs that are due are
+polled together, in threads of our own, and a wait's coroutine is woken only when there is news.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ _EARLY: Final = 0.1  # ... and by no more than this part of the time between two
 
 
 class _Wait(Generic[T]):
-    """One wait: what is looked for, how often, and who is told."""
+    """One wait: what is polled, how often, and the future that gets the result."""
 
     def __init__(
         self,
@@ -85,7 +85,7 @@ class _Wait(Generic[T]):
             self.error = error
 
     def tell(self) -> bool:
-        """Tell who waits, if there is something to tell."""
+        """Resolve the future if there is a result; return whether the wait is over."""
         if self.told.done():  # nobody waits any more
             return True
         if self.error is not None:
@@ -109,7 +109,7 @@ class PollScheduler:
         self._timer: asyncio.TimerHandle | None = None
 
     def begin(self, wait: _Wait[Any], after_s: float) -> None:
-        """Look again and again until there is something to tell, or nobody waits any more."""
+        """Poll until there is a result, or nobody waits any more."""
         loop = wait.told.get_loop()
         self._put(wait, loop.time() + after_s)
         self._set_timer(loop)
@@ -126,7 +126,7 @@ class PollScheduler:
         self._timer = loop.call_at(self._due[0][0], self._begin, loop)
 
     def _begin(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Have all looked at that are due."""
+        """Poll all that are due."""
         self._timer = None
         due: list[_Wait[Any]] = []
         now = loop.time()
@@ -151,7 +151,7 @@ class PollScheduler:
                 loop.call_soon_threadsafe(self._end, loop, bundle)
 
     def _end(self, loop: asyncio.AbstractEventLoop, bundle: list[_Wait[Any]]) -> None:
-        """Tell who is to be told; the others' next look is after the time between two."""
+        """Resolve the waits that have a result; schedule the next poll of the others."""
         for wait in bundle:
             if not wait.tell():
                 self._put(wait, loop.time() + wait.every_s)

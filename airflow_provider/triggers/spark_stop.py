@@ -1,4 +1,4 @@
-"""Waits in the triggerer for a driver's answer to a stop."""
+"""Trigger that waits for a driver's answer to a stop request."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ class SparkStopTrigger(BaseTrigger):
     """Fires once: when the driver has answered, has ended without an answer, or time is up.
 
     Its event holds ``answer``, or ``error`` and ``may_retry``. Nothing is undone when the task is
-    killed: a request that was put stands.
+    killed: a request that was put stays.
 
     Args:
         job_dir: URL of the job directory.
         request_id: the request.
         run_id: the run that is stopped.
-        token: the lease of the driver that was asked.
+        token: the lease of the driver that got the request.
         timeout_s: how long to wait from now on, in seconds.
         poll_interval: seconds between looks.
     """

@@ -1,4 +1,4 @@
-"""Waits in the triggerer for a run to end; costs no worker slot."""
+"""Trigger that waits for a run to end, without a worker slot."""
 
 from __future__ import annotations
 
@@ -45,11 +45,11 @@ class SparkStreamingTrigger(BaseTrigger):
         on_kill_policy: ``stop``, ``cancel`` or ``detach``.
         poll_interval: seconds between looks.
         log_path: the driver's log file, followed when this machine has it.
-        log_offset: where to begin in it at the earliest, in bytes; how far it was followed is put
-            down beside the driver's submission.
-        bootstrap: None, or what :meth:`SparkStreamingHook.watcher` is told of a bootstrap.
-        supervision: None, or what it is told of a run to be supervised; then the trigger fires also
-            when the driver is not well, and when its time is over.
+        log_offset: where to begin in it at the earliest, in bytes; a later offset may be stored
+                beside the driver's submission.
+        bootstrap: None, or the arguments of a bootstrap for :meth:`SparkStreamingHook.watcher`.
+        supervision: None, or its arguments for a run to be supervised; then the trigger fires also
+                when the driver is not well, and when its time is over.
     """
 
     def __init__(
@@ -156,9 +156,9 @@ class SparkStreamingTrigger(BaseTrigger):
             self._id = hook.watch(self.job_dir, self.run_id, self.generation)
 
     async def cleanup(self) -> None:
-        """Let go of the run: a triggerer that stood still meanwhile may have kept this trigger.
+        """Let go of the run: a triggerer that was paused meanwhile may have kept this trigger.
 
-        It goes on with it, without starting it again, if this triggerer ends before it wakes.
+        That one continues it, without starting it again, if this triggerer ends before it wakes.
         """
         if self._look is not None:
             await asyncio.to_thread(self._look.follower.keep)

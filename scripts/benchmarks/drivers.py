@@ -1,7 +1,7 @@
-"""One process that is the driver of many jobs, by their records alone: no Spark, and no rows.
+"""Simulated drivers of many jobs in one process: their records alone, no Spark, no rows.
 
 It makes the job directories as drivers make them, renews each job's lease every two seconds, and
-ends a job when it is told to on its input: `end NUMBER`. It answers with the time at which it began
+ends a job when its input says so: `end NUMBER`. It answers with the time at which it began
 to put the final checkpoint.
 """
 
@@ -112,7 +112,7 @@ class Driver:
             acquired=self._began,
         )
         record.put_if_absent(self._storage, "leases/1.json")
-        return Lease(self._storage, record, CLOCK)  # its beats come from the loop below
+        return Lease(self._storage, record, CLOCK)  # its heartbeats come from the loop below
 
     def end(self) -> float:
         """End as a driver does: the final checkpoint first; return when."""

@@ -135,7 +135,7 @@ def await_idle(place: Path, job: str) -> None:
         if time.monotonic() - since > REST_S:
             return
         time.sleep(0.05)
-    sys.exit("ends: the job has not come to rest in two minutes")
+    sys.exit("ends: the job has not become idle within two minutes")
 
 
 def check(job: str, place: Path) -> None:

@@ -1,4 +1,4 @@
-"""Where the benchmark writes to: each kind of sink, and how many rows a reader finds there."""
+"""Outputs of the benchmark: each kind of sink, and how many rows a reader finds there."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Measure what savepoints cost: the query that they are taken of, and whoever takes them.
+"""Measure what savepoints cost the query that they are taken of, and the process that takes them.
 
 ``running``: one query at full speed in one JVM (counts per key in RocksDB, with changelogs and with
 snapshots and cleaning as often as can be). Short phases without savepoints and with one each second
@@ -94,7 +94,7 @@ def serve_takes() -> int:
 
 
 class Taker:
-    """The process that takes savepoints when it is told to."""
+    """The process that takes savepoints on request."""
 
     def __init__(self) -> None:
         command = [sys.executable, __file__, "taker"]

@@ -3,12 +3,11 @@
 A real Airflow: API server, scheduler, DAG processor and one triggerer as processes, on PostgreSQL.
 One task is mapped over as many jobs; each of its instances is really executed by a worker, adopts
 its job's driver, and defers. The drivers are one process that has no Spark: it makes the job
-directories, renews the leases, and puts final checkpoints when told. Measured are the CPU time of
+directories, renews the leases, and puts final checkpoints on request. Measured are the CPU time of
 the triggerer (with its child) while all wait, and, while most go on waiting, the time from a final
 checkpoint to the moment at which the task's success is seen in Airflow's database.
 
-Other intervals between looks are put into the same triggers' arguments, and the triggerer is
-started anew.
+Other poll intervals are put into the same triggers' arguments, and the triggerer is restarted.
 """
 
 from __future__ import annotations
@@ -109,7 +108,7 @@ def running(waits: int) -> Iterator[Bench]:
 
 
 class Components(Airflow):
-    """Airflow's processes, one of which can be started anew."""
+    """Airflow's processes, one of which can be restarted."""
 
     def process(self, name: str) -> psutil.Process:
         """Return a component's first process."""
@@ -175,7 +174,7 @@ class Bench:
         self._await_triggers()
 
     def restart_triggerer(self, interval_s: float) -> None:
-        """Let the same waits go on in a triggerer anew, with another interval between looks."""
+        """Let the same waits continue in a restarted triggerer, with another poll interval."""
         self.ask(
             "UPDATE trigger SET kwargs = jsonb_set(kwargs::jsonb, '{poll_interval}', %s::jsonb)",
             str(interval_s),

@@ -176,7 +176,7 @@ def test_a_run_of_which_nothing_tells_the_slice(begun: Begun) -> None:
     """
     log = begun.fails(PARTITIONED, begun.without_slice, "delays")
 
-    assert "it cannot be told which slice it is for: it has no partition key" in log
+    assert "its slice is not known: it has no partition key" in log
     of_the_other = "20130103T000000Z-20130104T000000Z"
     assert {of_the_other, "input"} >= {path.name for path in begun.sliced.iterdir()}
 

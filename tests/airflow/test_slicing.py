@@ -145,7 +145,7 @@ def test_a_template_without_a_slice_needs_none() -> None:
     assert "/j/run_1" == operator.job_dir
 
     operator = streaming(job_dir="/j/{{ slice.name }}")
-    with pytest.raises(AirflowFailException, match="run 'run_1': it cannot be told which slice"):
+    with pytest.raises(AirflowFailException, match="run 'run_1': its slice is not known"):
         operator.render_template_fields(context(**none))
 
 
@@ -203,7 +203,7 @@ def test_no_operator_touches_a_live_job_in_a_backfill(
     live.submit(process=identify_this())
     before = live.documents()
     for job_dir, said in (
-        (live.url, "every run of this task is given this job directory"),
+        (live.url, "every run of this task uses this job directory"),
         ("{{ dag_run.where }}", "'live' was not begun by a DAG run's slice"),
     ):
         operator = make(job_dir)

@@ -121,7 +121,7 @@ def test_a_directory_that_all_runs_are_given(job):
     """
     Also before anything has run in it: the first backfill would begin the live job.
     """
-    assert "every run of this task is given this job directory" in job.refusal(
+    assert "every run of this task uses this job directory" in job.refusal(
         context(), is_shared=True
     )
 

@@ -135,7 +135,7 @@ def test_one_error_says_all_that_would_tell(context, seen):
         slice_of(context)
 
     said = str(raised.value)
-    assert said.startswith("run 'r1': it cannot be told which slice it is for")
+    assert said.startswith("run 'r1': its slice is not known")
     assert seen in said
     for way_out in ("CronDataIntervalTimetable", "CronPartitionTimetable", "logical date"):
         assert way_out in said
