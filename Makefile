@@ -41,30 +41,39 @@ format: $(INSTALLED) ## Format, and fix what can be fixed
 wheel: $(INSTALLED) ## Build the wheel, install it into an empty environment with Airflow, try it
 	@$(BIN)/python scripts/check_wheel.py
 
-# Of two processes one has all that starts a JVM (tests/conftest.py). `-m` may select nothing of what
-# ARGS names (exit code 5).
+# Both processes start JVMs, and share what else there is: tests/conftest.py, tests/README.md. What is
+# compiled once is not compiled again by the hundreds of processes that tests start.
 TWO := -n 2
-TOGETHER := "not alone and not soak"
-ALONE := "alone and not soak"
-FAST := "not spark and not airflow and not alone and not soak and not slow"
+CHOICE := not soak and not whole
+FAST := not spark and not airflow and not alone and not slow and $(CHOICE)
+test test-all test-fast coverage: export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: test
-test: $(INSTALLED) ## Every test but the soak ones (ARGS adds pytest options)
+test: $(INSTALLED) ## All promises, by a choice of cases: under ten minutes (ARGS adds pytest options)
+	$(call pytest_together_and_alone,$(CHOICE))
+
+.PHONY: test-all
+test-all: $(INSTALLED) ## Every test but the soak ones: the whole products of cases, too
+	$(call pytest_together_and_alone,not soak)
+
+# What runs alone lies in tests/perf. `-m` may select nothing of what ARGS names (exit code 5).
+define pytest_together_and_alone
 	@failed=0; set -x; \
-	$(BIN)/python -m pytest -m $(TOGETHER) $(TWO) $(ARGS) || [ $$? -eq 5 ] || failed=1; \
-	$(BIN)/python -m pytest -m $(ALONE) $(ARGS) || [ $$? -eq 5 ] || failed=1; \
+	$(BIN)/python -m pytest -m "not alone and $(1)" $(TWO) $(ARGS) || [ $$? -eq 5 ] || failed=1; \
+	$(BIN)/python -m pytest -m "alone and $(1)" $(or $(ARGS),tests/perf) || [ $$? -eq 5 ] || failed=1; \
 	exit $$failed
+endef
 
 # What no fast test lies in is not even imported, for that takes seconds in each process.
 .PHONY: test-fast
-test-fast: $(INSTALLED) ## The tests without Spark and Airflow: under one minute
-	$(BIN)/python -m pytest -m $(FAST) $(TWO) \
-		--ignore=tests/airflow --ignore=tests/crash $(ARGS)
+test-fast: $(INSTALLED) ## The tests that take no time: under 30 seconds, without Spark and Airflow
+	$(BIN)/python -m pytest -m "$(FAST)" $(TWO) \
+		--ignore=tests/airflow --ignore=tests/crash --ignore=tests/spark $(ARGS)
 
 # Tracing takes time, which Hypothesis's profile `ci` does not limit.
 .PHONY: coverage
 coverage: $(INSTALLED) ## Branch coverage of the protocol by the fast tests; fails below its limit
-	$(BIN)/python -m pytest -q -m $(FAST) $(TWO) --ignore=tests/airflow --ignore=tests/crash \
+	$(BIN)/python -m pytest -q -m "$(FAST)" $(TWO) --ignore=tests/airflow --ignore=tests/crash \
 		--hypothesis-profile=ci --cov --cov-config=coverage-protocol.toml $(ARGS)
 
 .PHONY: soak

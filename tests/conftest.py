@@ -1,23 +1,31 @@
-"""What holds for every test."""
+"""What holds for every test: what it needs says in which process it runs, and when."""
 
 from __future__ import annotations
 
-import functools
 import gc
+import json
+import tempfile
 from pathlib import Path
 from typing import Any
 
 import pytest
 from xdist.scheduler import LoadScopeScheduling
 
-ROOT = Path(__file__).parents[1]
-# Modules that share servers, of which one each is enough.
+# Folders and modules that share servers, of which one each is enough.
 SHARING = ("tests/contract/", "tests/unit/test_sql_sink.py")
+# Fixtures that take long to make, and what is slow stays with who has made it.
+SERVICES = ("airflow_services", "sqlite_airflow")
+# Where the process that deals out the tests finds their lanes.
+LANES = pytest.StashKey[Path]()
 
 
-def pytest_configure() -> None:
+def pytest_configure(config: pytest.Config) -> None:
     """Look for no garbage while the tests are imported: there is none yet."""
     gc.disable()
+    if not hasattr(config, "workerinput"):
+        folder = tempfile.TemporaryDirectory(prefix="lanes-")
+        config.add_cleanup(folder.cleanup)
+        config.stash[LANES] = Path(folder.name) / "lanes.json"
 
 
 def pytest_collection_finish() -> None:
@@ -26,26 +34,69 @@ def pytest_collection_finish() -> None:
     gc.enable()
 
 
-class OneJvmAtATime(LoadScopeScheduling):  # type: ignore[misc]  # xdist tells no types here
-    """Gives one process all that starts a JVM or Airflow, and the other ones the rest.
+# --- lanes --------------------------------------------------------------------------------------
 
-    Marks could not say so: xdist's groups do nothing with pytest 9.2.
+
+def lane_of(item: pytest.Item) -> tuple[int, str]:
+    """Tell what a test runs together with in one process, and how early that begins.
+
+    The long lanes come first: Airflow's services, then the modules that start a JVM. Tests of
+    their own fill what time is left, so that all processes end together.
     """
+    fixtures = getattr(item, "fixturenames", ())
+    for name in SERVICES:
+        if name in fixtures:
+            return 0, name
+    module = item.nodeid.partition("::")[0]
+    if item.get_closest_marker("spark"):
+        return 1, module
+    if item.get_closest_marker("airflow"):
+        return 2, module
+    shared = next((shared for shared in SHARING if module.startswith(shared)), None)
+    return (3, shared) if shared else (4, item.nodeid)
 
-    def _split_scope(self, nodeid: str) -> str:
-        module = nodeid.partition("::")[0]
-        if starts_jvm(module):
-            return "jvm"
-        return next((shared for shared in SHARING if module.startswith(shared)), nodeid)
 
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Put the long lanes first, and tell the process that deals out the tests which lane each has.
 
-@functools.cache
-def starts_jvm(module: str) -> bool:
-    """Tell whether tests of the module start a JVM, or Airflow."""
-    return module.startswith("tests/airflow/") or "mark.spark" in (ROOT / module).read_text("utf-8")
+    Marks stay in the processes that run the tests. Node ids could carry the lane, as xdist's own
+    groups do, were they not fixed with pytest 9.2.
+    """
+    for item in items:
+        if item.get_closest_marker("alone") and "tests/perf/" not in item.nodeid:
+            msg = f"{item.nodeid}: `make test` looks for tests to run alone in tests/perf only"
+            raise pytest.UsageError(msg)
+    items.sort(key=lambda item: lane_of(item)[0])
+    if table := getattr(config, "workerinput", {}).get("lanes"):
+        written = Path(f"{table}.{config.workerinput['workerid']}")
+        written.write_text(json.dumps({item.nodeid: lane_of(item)[1] for item in items}))
+        written.replace(table)
 
 
 @pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> OneJvmAtATime:
+def pytest_configure_node(node: Any) -> None:
+    """Tell a process of ``-n`` where to write the lanes."""
+    node.workerinput["lanes"] = str(node.config.stash[LANES])
+
+
+class Lanes(LoadScopeScheduling):  # type: ignore[misc]  # xdist tells no types here
+    """Gives each lane to one process, in the order of the collection, and the next to who is free."""
+
+    def __init__(self, config: pytest.Config, log: Any) -> None:
+        super().__init__(config, log)
+        config.option.loadscopereorder = False
+        self._lanes: dict[str, str] = {}
+
+    def schedule(self) -> None:
+        self._lanes = json.loads(self.config.stash[LANES].read_text())
+        super().schedule()
+
+    def _split_scope(self, nodeid: str) -> str:
+        return self._lanes[nodeid]
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Lanes:
     """Spread the tests over the processes of ``-n``."""
-    return OneJvmAtATime(config, log)
+    return Lanes(config, log)
