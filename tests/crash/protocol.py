@@ -1,12 +1,11 @@
-"""One driver's life without Spark, as a process of its own that a failpoint can end.
+"""One driver's life without Spark, for a process of its own that a failpoint can end.
 
-``python -m tests.crash.protocol ROOT drive RUN EPOCHS`` recovers, then runs batches until there are
-EPOCHS of them; ``… revert RUN`` takes the run back.
+``main(ROOT, "drive", RUN, EPOCHS)`` recovers, then runs batches until there are EPOCHS of them;
+``main(ROOT, "revert", RUN)`` takes the run back.
 """
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 from airflow_provider.runtime.jobdir import epoch_folding
@@ -56,10 +55,10 @@ def revert(root: Path, run_id: str) -> None:
     job.close()
 
 
-if __name__ == "__main__":
+def main(root: str, action: str, run: str, upto: str = "") -> None:
+    """Be a driver, or who takes a run back."""
     epoch_folding.KEEP_EPOCHS = KEPT
-    place, action, run, *more = sys.argv[1:]
     if action == "drive":
-        drive(Path(place), run, int(more[0]))
+        drive(Path(root), run, int(upto))
     else:
-        revert(Path(place), run)
+        revert(Path(root), run)

@@ -1,8 +1,7 @@
-"""What a process does to savepoints that a test lets die: ``python -m tests.crash.savepoints``."""
+"""Acts on savepoints, for processes that a test lets die."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -62,5 +61,6 @@ def spread(root: Path) -> None:
         finish_restore(directory, record, OpenFence(), clock, repartition)
 
 
-if __name__ == "__main__":
-    act(sys.argv[1], Path(sys.argv[2]))
+def main(action: str, root: str) -> None:
+    """Be a process that does one thing."""
+    act(action, Path(root))

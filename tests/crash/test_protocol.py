@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import itertools
-import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
 
 import pytest
 
 from airflow_provider.runtime import failpoints
+from tests.crash.forking import run_forked
 from tests.crash.protocol import open_job, rows_of
 
 pytestmark = pytest.mark.slow
@@ -25,17 +24,12 @@ TAKING_BACK = (
     "revert.done",
 )
 EPOCHS = 5
-ROOT = Path(__file__).parents[2]
 
 
 def run(root: Path, *arguments: str, dies_at: str = "") -> int:
-    env = {"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin"}
-    if dies_at:
-        env["SPARK_STREAM_FAILPOINT"] = dies_at
-    command = [sys.executable, "-m", "tests.crash.protocol", str(root), *arguments]
-    done = subprocess.run(command, env=env, cwd=ROOT, capture_output=True, check=False, timeout=60)
-    assert done.returncode in {0, failpoints.CRASH_EXIT}, done.stderr.decode()[-3000:]
-    return done.returncode
+    code, errors = run_forked("tests.crash.protocol", str(root), *arguments, dies_at=dies_at)
+    assert code in {0, failpoints.CRASH_EXIT}, errors[-3000:]
+    return code
 
 
 def visible(root: Path) -> list[Counter]:

@@ -7,9 +7,6 @@ command completes the work; what the dead one left is found and removed.
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -24,12 +21,12 @@ from airflow_provider.runtime.savepoints.retention import collect_garbage
 from airflow_provider.runtime.savepoints.source import job_source
 from airflow_provider.runtime.savepoints.take import take_savepoint
 from airflow_provider.runtime.savepoints.verify import verify_savepoint
+from tests.crash.forking import run_forked
 from tests.crash.savepoints import act
 from tests.unit.support import QUERY_ID, EpochBench, FakeSink
 
 pytestmark = pytest.mark.slow
 
-ROOT = Path(__file__).resolve().parents[2]
 TAKING = ("savepoint.claimed", "savepoint.copied_one", "savepoint.copied", "savepoint.put")
 REMOVING = (
     "savepoint.removing",
@@ -93,16 +90,8 @@ def crowded(place) -> Path:
 
 def die(place: Path, action: str, point: str) -> None:
     """Let a process die at a failpoint."""
-    env = {**os.environ, "SPARK_STREAM_FAILPOINT": point, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.crash.savepoints", action, str(place)],
-        env=env,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-    )
-    assert failpoints.CRASH_EXIT == done.returncode, done.stderr
+    code, errors = run_forked("tests.crash.savepoints", action, str(place), dies_at=point)
+    assert failpoints.CRASH_EXIT == code, errors
 
 
 def complete(place: Path, action: str) -> None:
