@@ -1,4 +1,4 @@
-"""Time behind one small interface, so that tests own it."""
+"""Clock: time behind one small interface, so that tests control it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 _EPOCH: Final = dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc)
-_CALENDAR_YEARS: Final = 400  # after so many the Gregorian calendar begins anew
+_CALENDAR_YEARS: Final = 400  # after so many the Gregorian calendar repeats
 _CALENDAR_MS: Final = 146_097 * 86_400_000
 
 

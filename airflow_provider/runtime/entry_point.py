@@ -1,4 +1,4 @@
-"""From ``FILE.py:FUNC`` or ``pkg.mod:FUNC`` to the job's function."""
+"""Entry points: ``FILE.py:FUNC`` or ``pkg.mod:FUNC``, resolved to the job's function."""
 
 from __future__ import annotations
 

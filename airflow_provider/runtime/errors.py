@@ -8,7 +8,7 @@
     │ ├ UnsupportedVersionError      written by a newer version of this package
     │ ├ UnknownJobError              no job, run or checkpoint at that place
     │ ├ JobDrainedError              the job has ended for good and cannot resume
-    │ ├ RefusedCheckpointError       what was asked for is damaged; a CheckpointError, too
+    │ ├ RefusedCheckpointError       the requested thing is damaged; a CheckpointError, too
     │ ├ SavepointBusyError           somebody else is taking or removing that savepoint
     │ └ StopRefusedError             a stop that this job cannot have; it goes on running
     ├ OutageError                    what the job needs does not answer; nothing written 3
@@ -22,7 +22,7 @@
     │ └ OpenBatchError               a planned batch has not been committed
     ├ MissingInputError              input that a batch was planned with is gone         3
     ├ SavepointError                 a savepoint could not be taken; there is none of it 3
-    ├ StopError                      a job was not stopped as asked                      4
+    ├ StopError                      a job was not stopped as requested                  4
     ├ StopNotYetError                the same, and the same stop may work later          3
     ├ SinkError                      a sink could not stage or publish                   3
     │ └ RevertError                what was published cannot be removed exactly        4
@@ -68,7 +68,7 @@ class SparkStreamError(Exception):
 
 
 class ConfigError(SparkStreamError, ValueError):
-    """What was asked for cannot be done; the message names the thing and the way out."""
+    """The request cannot be met; the message names the thing and the way out."""
 
     exit_code = EXIT_USAGE
 
@@ -98,7 +98,7 @@ class OutageError(SparkStreamError):
 
 
 class StopRefusedError(ConfigError):
-    """A job cannot be stopped in the way that was asked for; it goes on running."""
+    """A job cannot be stopped in the way that was requested; it goes on running."""
 
 
 class LeaseHeldError(SparkStreamError):
@@ -120,7 +120,7 @@ class CheckpointError(SparkStreamError):
 
 
 class RefusedCheckpointError(ConfigError, CheckpointError):
-    """What was asked for is damaged, or of an unknown form; nothing was written."""
+    """The requested thing is damaged, or of an unknown form; nothing was written."""
 
 
 class CorruptDocumentError(CheckpointError):
@@ -212,7 +212,7 @@ class SavepointError(SparkStreamError):
 
 
 class StopError(SparkStreamError):
-    """A job was not stopped as it was asked; the message says how it stands."""
+    """A job was not stopped as requested; the message says in what state it is."""
 
     exit_code = EXIT_FATAL
 
@@ -346,10 +346,10 @@ def first_line(text: str) -> str:
 
 @contextlib.contextmanager
 def refusing(where: str, doing: str) -> Iterator[None]:
-    """Turn errors into those of a caller who has asked for what cannot be had.
+    """Turn errors into those of a caller whose request cannot be met.
 
     Args:
-        where: the place that is asked for, named when the error names none.
+        where: the requested place, named when the error names none.
         doing: ``read`` or ``written``.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Processes named so that another process can tell, for certain, that they are gone."""
+"""Process identities, by which another process can tell for certain that a process is gone."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def _is_unused(pid: int) -> bool:
         os.kill(pid, 0)  # sends nothing
     except ProcessLookupError:
         return True
-    except (OSError, OverflowError):  # it may not be asked: there is one
+    except (OSError, OverflowError):  # no right to signal it: there is one
         return False
     return False
 

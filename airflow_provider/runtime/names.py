@@ -49,7 +49,7 @@ def number_in(name: str, suffix: str = "") -> int | None:
     """Return the number that *name* is, before *suffix*; None for any other name.
 
     One number has one name: ``007``, ``+7`` and digits of other scripts are no numbers, since
-    whoever looks for 7 by its name would not find them.
+    a reader that looks for 7 by its name would not find them.
     """
     if not name.endswith(suffix):
         return None

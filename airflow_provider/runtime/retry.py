@@ -1,4 +1,4 @@
-"""How long whoever looks at a job bears a storage that cannot be reached."""
+"""Retry budget: how long observers of a job tolerate a storage outage."""
 
 from __future__ import annotations
 

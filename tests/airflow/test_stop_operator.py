@@ -212,7 +212,9 @@ def test_the_trigger_hands_the_answer_over(job: Job) -> None:
     expected = {"run_id": RUN, "outcome": "SUSPENDED", "savepoint": None}
     assert expected == stop.resume(context(), told, RUN)
     assert [False, True] == [first.drain, second.drain]
-    with pytest.raises(AirflowFailException, match="not stopped as asked: the job is being stop"):
+    with pytest.raises(
+        AirflowFailException, match="not stopped as requested: the job is being stop"
+    ):
         stop.resume(context(), said, RUN)
 
 

@@ -481,7 +481,7 @@ def test_a_driver_that_does_not_end_when_asked_fails_the_task(stream: Stream) ->
     with stream.driver():
         put_cancel(stream.storage, "driver", SystemClock())
         event = fire(deferral(operator, context()))
-        with pytest.raises(AirflowException, match="was asked to end, and has not"):
+        with pytest.raises(AirflowException, match="was requested to end, and has not"):
             operator.resume(context(), event)
 
 

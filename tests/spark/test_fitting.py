@@ -186,7 +186,7 @@ def test_another_job_is_refused_before_anything_is_written(spark, place):
         ("no_state", ROCKSDB, f"{operators} no stateful operator"),
         ("session_window", ROCKSDB, f"{operators} .* 0 sessionWindowStateStoreSaveExec"),
         ("window_over_window", ROCKSDB, f"{operators} .* 0 stateStoreSave, 1 stateStoreSave"),
-        ("tumbling_window", HDFS, "expected state in rocksdb, found that hdfs is asked for"),
+        ("tumbling_window", HDFS, "expected state in rocksdb, found that hdfs is configured"),
     ]:
         with pytest.raises(ConfigError, match=said):
             run_in(

@@ -209,7 +209,7 @@ def test_a_bounded_query_ends_beside_one_that_goes_on(spark, place):
     ("job", "params", "message"),
     [
         ("half_bounded_rate", {}, "'past' (rate) is bounded"),
-        ("late_watermark", {}, "watermark of source 'past' would stand still"),
+        ("late_watermark", {}, "watermark of source 'past' would stop"),
         ("often_silent", {"idle_timeout": "soon"}, "'soon' is not a duration"),
     ],
 )

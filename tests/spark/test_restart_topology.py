@@ -75,11 +75,11 @@ REFUSED = [
     (
         "source_before_the_finished",
         r"query 'a' has finished, with its stateful operator 0 stateStoreSave, and source 'extra' "
-        r"now stands in front of it: expected 1 source \(a\), found 2 sources \(a, extra\)",
+        r"is now in front of it: expected 1 source \(a\), found 2 sources \(a, extra\)",
     ),
     (
         "query_before_the_finished",
-        "query 'a' has finished, and query 'new', which is new, now stands in front of it",
+        "query 'a' has finished, and query 'new', which is new, is now in front of it",
     ),
     (
         "operator_on_another_source",

@@ -261,7 +261,7 @@ def test_beginning_anew_may_be_cut_short_anywhere(job, looks):
     with pytest.raises(LeaseLostError):
         point(job, allow=True).restore(Lost(looks), job.clock)
 
-    said = "queries q were to begin anew.*again with --allow-non-restored-state to end it"
+    said = "queries q were to start from scratch.*again with --allow-non-restored-state to end it"
     with pytest.raises(CheckpointError, match=said):
         point(job, AS_IT_WAS).check()
     begin_anew(job)
@@ -281,7 +281,9 @@ def test_what_is_committed_is_published_first(job):
     point(job, AS_IT_WAS).check()
     job.spark.commit(2)
 
-    with pytest.raises(ConfigError, match="'q' cannot begin anew yet.*spark-stream cleanup"):
+    with pytest.raises(
+        ConfigError, match="'q' cannot start from scratch yet.*spark-stream cleanup"
+    ):
         begin_anew(job)
     assert Restores(directory_of(job)).last() is None
 

@@ -50,14 +50,14 @@ def test_the_same_queries_go_on(keep):
             ended,
             MORE,
             "query 'a' has finished, with its stateful operator 0 stateStoreSave, and source "
-            "'extra' now stands in front of it: expected 1 source (in), found 2 sources (in, extra)",
+            "'extra' is now in front of it: expected 1 source (in), found 2 sources (in, extra)",
         ),
-        (ended, Topology(("in", "in"), (COUNT,)), "and source 'in' now stands in front of it"),
+        (ended, Topology(("in", "in"), (COUNT,)), "and source 'in' is now in front of it"),
     ],
 )
 def test_a_changed_query_is_named_with_both_sides(keep, now, said):
     """
-    Of one that has finished it is said what now stands in front of it.
+    Of one that has finished it is said what is now in front of it.
     """
     assert said in misfits({"a": keep(COUNTED)}, {"a": now})["a"]
 
@@ -69,7 +69,7 @@ def test_a_finished_query_without_state_or_names():
     plain = misfits({"a": ended(PLAIN)}, {"a": Topology(("in", "extra"), ())})["a"]
     nameless = misfits({"a": ended(Topology((None,), None))}, {"a": MORE})["a"]
 
-    assert plain.startswith("query 'a' has finished, and source 'extra' now stands in front")
+    assert plain.startswith("query 'a' has finished, and source 'extra' is now in front")
     assert "query 'a' has changed: expected 1 source, found 2 sources (in, extra)" == nameless
 
 
@@ -99,7 +99,7 @@ def test_a_new_query_in_front_of_another_one(keep, before, refused):
     declared = {"first": PLAIN, "last": COUNTED}
     found = misfits({"last": keep(COUNTED)}, declared, upstream={"last": ("first",)}, before=before)
 
-    said = "query 'last' has finished, and query 'first', which is new, now stands in front of it"
+    said = "query 'last' has finished, and query 'first', which is new, is now in front of it"
     assert refused == (said in found.get("last", ""))
     assert refused == bool(found)
 
@@ -116,4 +116,4 @@ def test_what_begins_anew_takes_the_finished_behind_it_along():
 
     assert ["one", "two", "three"] == list(found)
     assert "query 'two' has finished, and query 'one', which does not go on" in found["two"]
-    assert "query 'two', which does not go on, now stands in front" in found["three"]
+    assert "query 'two', which does not go on, is now in front" in found["three"]

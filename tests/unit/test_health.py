@@ -147,7 +147,8 @@ def test_a_driver_that_was_asked_to_end_and_does_not_is_noticed() -> None:
 
     assert 60.0 == at
     assert (
-        "was asked to end, and has not in 60 seconds; end its process on worker-7" in problem.reason
+        "was requested to end, and has not in 60 seconds; end its process on worker-7"
+        in problem.reason
     )
 
 

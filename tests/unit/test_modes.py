@@ -170,7 +170,11 @@ def test_sources_and_sinks_can_speak_against_it(queries, why, refuses):
             "until='end' with at_end='suspend' keeps state",
         ),
         (ExecutionPlan("stopped", AtEnd.SUSPEND), None, "until='stopped'"),
-        (TO_THE_END, "the savepoint /s", "goes on from the savepoint /s, and BATCH begins anew"),
+        (
+            TO_THE_END,
+            "the savepoint /s",
+            "goes on from the savepoint /s, and BATCH starts from scratch",
+        ),
     ],
 )
 def test_what_is_to_go_on_is_no_batch(plan, resumed, why):

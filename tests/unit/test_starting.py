@@ -239,7 +239,7 @@ def test_a_query_that_does_not_fit(directory, url, clock, caplog):
     begin(directory, url, clock, topology=changed, allow=True)
 
     assert not logs_of(directory).exists()
-    assert "it begins anew, without its state" in caplog.text
+    assert "it starts from scratch, without its state" in caplog.text
 
 
 def test_a_job_that_was_rewound_has_begun_all_the_same(directory, url, clock):
@@ -259,7 +259,7 @@ def test_a_job_that_was_rewound_has_begun_all_the_same(directory, url, clock):
     begin(directory, url, clock, topology=Topology(("events",), None))  # there is no real state
 
     assert query_id == logs_of(directory).query_id()
-    with pytest.raises(ConfigError, match="partitions=None, and is now asked for 5"):
+    with pytest.raises(ConfigError, match="partitions=None, and 5 are requested now"):
         start(directory, url, partitions=5).check()
     with pytest.raises(ConfigError, match="was set to .*saved before, not to .*rewind-r1"):
         start(directory, rewind.url).check()

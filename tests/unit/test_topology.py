@@ -64,7 +64,7 @@ SOME = "the stateful operators 0 stateStoreSave, 1 symmetricHashJoin"
             Topology((), BOTH.operators, "hdfs"),
             [
                 "expected 2 sources (shown, clicked), found 0 sources",
-                "expected state in rocksdb, found that hdfs is asked for",
+                "expected state in rocksdb, found that hdfs is configured",
             ],
         ),
     ],

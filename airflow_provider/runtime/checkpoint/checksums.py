@@ -1,4 +1,4 @@
-"""The two kinds of checksum that lie beside a checkpoint's files.
+"""The two kinds of checksum beside a checkpoint's files.
 
 Spark, for state files when it writes checkpoint format 2 (``<file>.crc``, one CRC-32C)::
 

@@ -1,4 +1,4 @@
-"""What a drain needs next, decided from a query's logs alone; pure."""
+"""The next step of a drain, decided from a query's logs alone; pure."""
 
 from __future__ import annotations
 

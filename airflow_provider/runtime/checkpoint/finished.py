@@ -1,4 +1,4 @@
-"""Which parts of a query have ended: its sources and its stateful operators; pure.
+"""Finished parts of a query: its sources and its stateful operators; pure.
 
 A source ends when no row of it will ever be read again. A stateful operator ends in two steps:
 first all sources above it, then the drain, which flushes its state.
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Mark(str, enum.Enum):
-    """How far something has come to its end."""
+    """How close something is to its end."""
 
     RUNNING = "running"
     PARTLY_FINISHED = "partly_finished"  # of operators: it gets less input, or none, and has state
@@ -30,7 +30,7 @@ AnyMark = Annotated[str, among(*(mark.value for mark in Mark))]
 
 
 class SourceMark(TypedDict):
-    """How far a source has come to its end; its name is None when it is not known."""
+    """How close a source is to its end; its name is None when it is not known."""
 
     name: str | None
     mark: AnyMark
@@ -90,7 +90,7 @@ def mark_operator(
     """Mark a stateful operator.
 
     Args:
-        above: the sources whose rows come to it.
+        above: the sources whose rows reach it.
         ended: the sources of the query that have ended.
         drained: whether its state was flushed for good.
     """

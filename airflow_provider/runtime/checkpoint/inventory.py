@@ -1,7 +1,7 @@
-"""Which files of a checkpoint a copy needs, so that its query can go on after a committed batch.
+"""Inventory of a checkpoint: the files that a copy needs, to resume after a committed batch.
 
 The files that a committed batch has written never change, so they can be copied while the query
-runs on. Which ones is decided here, from a listing and a few small files.
+runs on. This module decides which ones, from a listing and a few small files.
 
 ===========================  =====================================================================
 restarted after batch N      Spark reads
@@ -270,7 +270,7 @@ def _count_partitions(
     """Return how many partitions an operator's state has, in checkpoint format 1.
 
     The settings in the offset log decide and not the operator's metadata, which Spark does not
-    write anew when it repartitions state.
+    rewrite when it repartitions state.
     """
     partitions = offsets.partitions or metadata.partitions
     # Repartitioning writes an empty state for each of the others, once.

@@ -312,4 +312,4 @@ class CommitLog(Protocol):
         """Tell whether any batch has written state."""
 
     def offsets(self, batch: int) -> OffsetEntry:
-        """Return where the sources stood at the end of a planned batch."""
+        """Return the offsets of the sources at the end of a planned batch."""

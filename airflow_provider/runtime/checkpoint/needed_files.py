@@ -1,4 +1,4 @@
-"""What has been found to be needed of a checkpoint, and the reading of what was listed."""
+"""Files of a checkpoint that a copy needs, and how a listing of them is read."""
 
 from __future__ import annotations
 

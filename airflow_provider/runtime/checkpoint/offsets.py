@@ -1,8 +1,8 @@
-"""Where the sources of a stopped query go on: changed in its logs, while its state stays.
+"""Offsets of a stopped query's sources: changed in its logs, while its state stays.
 
 Spark begins a source without an offset, which its log shows as ``-``, from its beginning. It looks
 at the last two entries: at the one before the last, because some sources want to see the last batch
-planned again. What a source itself has put down, such as which files it has seen, lies in
+planned again. What a source itself has stored, such as which files it has seen, lies in
 ``sources/<place>`` and goes with its offset.
 """
 
@@ -24,10 +24,10 @@ _BY_PLACE: Final = "v1"
 
 
 def can_reset(names: Sequence[str | None], places: Collection[int]) -> bool:
-    """Tell whether it is clear what the sources at these places have put down.
+    """Tell whether it is clear what the sources at these places have stored.
 
     A source that is read at several places of the plan has a line for each, and one folder or
-    several; so the folders behind it cannot be told from their numbers, unless all of them go.
+    several; so the numbers of its folders are not known, unless all of them are removed.
 
     Args:
         names: the sources in the order of the offset log.

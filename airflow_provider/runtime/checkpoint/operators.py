@@ -1,4 +1,4 @@
-"""What a checkpoint says of its stateful operators.
+"""Metadata of the stateful operators in a checkpoint.
 
 ``state/<operator>/_metadata/metadata``, written once, or for operators whose state may change its
 schema ``state/<operator>/_metadata/v2/<batch>``, written by the first batch of each run::

@@ -1,4 +1,4 @@
-"""What Spark's schema files say of the columns in a state store.
+"""Columns of a state store, from Spark's schema files.
 
 ``state/<operator>/0/[<store>/]_metadata/schema``, or for operators whose state may change its
 schema the files that their metadata names. Strings are those of Java's ``writeUTF``::

@@ -1,4 +1,4 @@
-"""What a checkpoint and the query that goes on from it must have in common.
+"""Topology of a query: what a checkpoint and the query that resumes from it must have in common.
 
 Spark numbers a query's sources and stateful operators by their places in its plan, and gives each
 the positions and the state of that number: when a query has changed, to another one than before.
@@ -19,7 +19,7 @@ class OperatorShape(NamedTuple):
     Attributes:
         id: its number in the query's plan.
         kind: what Spark calls it, such as ``stateStoreSave``.
-        sources: the names of the sources whose rows come to it; None when they are not known.
+        sources: the names of the sources whose rows reach it; None when they are not known.
         name: what the job calls it; None when it does not, or that is not known.
         keys: of a join, whose state does not tell, what each column of its key is called in the
             streams; None for all others, and where that is not known.
@@ -57,7 +57,7 @@ class Topology:
     Attributes:
         sources: one name for each line in the offset log; None for a name that is not known.
         operators: the stateful ones, by id; None when they are not known.
-        provider: what keeps, or is asked to keep, their state; None when that is left to Spark.
+        provider: the class that keeps their state, as configured; None for Spark's default.
     """
 
     sources: tuple[str | None, ...]
@@ -139,4 +139,4 @@ def _list_operators(operators: Sequence[OperatorShape]) -> str:
 def _compare_providers(expected: Topology, found: Topology) -> Iterable[str]:
     asked, kept = found.provider, expected.provider
     if expected.operators and kept is not None and asked is not None and asked != kept:
-        yield f"expected state in {kept}, found that {asked} is asked for"
+        yield f"expected state in {kept}, found that {asked} is configured"

@@ -1,4 +1,4 @@
-"""``python -m airflow_provider.runtime.cli`` is ``spark-stream``."""
+"""Entry point: ``python -m airflow_provider.runtime.cli`` is ``spark-stream``."""
 
 from airflow_provider.runtime.cli.main import script
 

@@ -1,4 +1,4 @@
-"""``spark-stream``: the runtime from a shell. Exit codes are in :mod:`errors`."""
+"""The command ``spark-stream``: the runtime from a shell. Exit codes are in :mod:`errors`."""
 
 from __future__ import annotations
 
@@ -282,7 +282,7 @@ def _add_run(commands: Any) -> None:
     run.add_argument(
         "--allow-non-restored-state",
         action="store_true",
-        help="queries that do not fit the savepoint, or what the job directory keeps, begin anew",
+        help="queries that do not fit the savepoint or the job directory start from scratch",
     )
     text = "with --from-savepoint: spread its state over N partitions"
     run.add_argument("--state-partitions", type=int, metavar="N", help=text)

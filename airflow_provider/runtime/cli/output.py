@@ -1,4 +1,4 @@
-"""What people see: progress on a terminal, by rich or not at all, and rows as text."""
+"""Output for people: progress on a terminal, if rich is installed, and rows as text tables."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``spark-stream state``: show, query, diff and growth, which only read; and what makes state."""
+"""``spark-stream state``: show, query, diff and growth, which only read; and what writes."""
 
 from __future__ import annotations
 
@@ -289,7 +289,7 @@ def _spark(arguments: argparse.Namespace) -> Iterator[SparkSession]:
     borrowed = None if is_ours else start_spark(app_name, None, conf)
     with using_spark(borrowed, app_name, None, conf) as spark:
         if is_ours:
-            spark.sparkContext.setLogLevel("FATAL")  # what fails is told in one line
+            spark.sparkContext.setLogLevel("FATAL")  # errors are printed in one line
         yield job_session(spark, conf)
 
 

@@ -1,4 +1,4 @@
-"""``spark-stream status``: how a job's runs stand."""
+"""``spark-stream status``: the state of a job's runs."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def add_command(commands: Any, add: Callable[..., argparse.ArgumentParser]) -> N
         commands: ``spark-stream``'s own.
         add: makes one command: where, its name, what it calls, what it does.
     """
-    status = add(commands, "status", _status, "say how a job's runs stand")
+    status = add(commands, "status", _status, "show the state of a job's runs")
     status.add_argument("job_dir", metavar="JOB_DIR")
     which = status.add_mutually_exclusive_group()
     which.add_argument("--run-id", metavar="ID")
@@ -67,7 +67,7 @@ def _status(arguments: argparse.Namespace) -> int:
 
 
 def _shown_runs(directory: JobDirectory, arguments: argparse.Namespace) -> list[str]:
-    """Return the runs that are asked for, oldest first."""
+    """Return the requested runs, oldest first."""
     run_id = arguments.run_id
     if arguments.last < 1:
         msg = f"--last {arguments.last}: a number of runs, 1 or more"

@@ -1,4 +1,4 @@
-"""A job's first state from history, as it is asked for and as it stands; without Spark.
+"""Bootstrap requests: what was requested, and how far it is; without Spark.
 
 :mod:`airflow_provider.runtime.state.bootstrap` makes it. This is what those use as well who
 only ask for it and wait: the documents, where they lie, and whether it is made.
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 ORIGIN: Final = "bootstrap"
 RUN_ID: Final = "bootstrap"
 LABEL: Final = "bootstrap"
-"""The savepoint's label that tells what it was asked for with."""
+"""The savepoint's label with a digest of the request."""
 DOCUMENT: Final = "bootstrap.json"
 _SAVING_TIMEOUT_S: Final = 3600.0  # a store may copy for long; silence must end some time
 
@@ -259,7 +259,7 @@ class BootstrapWatcher(RunWatcher):
     Args:
         directory: the live job's.
         run_id: under which drivers are submitted.
-        clock: measures how long a heartbeat has stood still.
+        clock: measures how long a heartbeat has not changed.
         target: the savepoint's own folder.
         digest: of what it is made, see :attr:`BootstrapSpec.digest`.
         driver_id: the submission to watch; None for the last one.

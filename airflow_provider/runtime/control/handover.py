@@ -1,4 +1,4 @@
-"""What is said of a run that goes on when whoever watched it hands it over.
+"""The hand-over record of a supervised stream: what is committed when a DAG run passes it on.
 
 It is no final checkpoint: nothing has ended, ``outcome`` is RUNNING, and nothing is stored. It is
 read from what decides: a batch in it is in Spark's commit log, and its epoch is published.

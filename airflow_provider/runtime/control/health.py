@@ -1,19 +1,19 @@
-"""Is a driver that beats also at work? A pure judgement over successive looks.
+"""Health of a driver: decides whether one with a current heartbeat makes progress; pure.
 
-A heartbeat says that a process lives. Whether its job gets on is seen from what lies in the job
-directory: what the driver reports of itself, Spark's logs, and the backlog that its sources report.
+A heartbeat shows that a process is alive. Whether its job makes progress is seen from the job
+directory: the driver's progress reports, Spark's logs, and the backlog that its sources report.
 Each of the following may last for a stated time *on the observer's own monotonic clock*; machines'
 clocks are never compared, and no time in which nobody looked counts.
 
 ==========================  =====================================================================
 what lasts                  what is seen, at every look
 ==========================  =====================================================================
-no report                   the driver has not begun its queries, or its loop stands still; but not
+no report                   the driver has not begun its queries, or its loop is blocked; but not
                             while it has yet to answer a request
 no commit                   a batch is planned, or the source says there is more to read, and the
                             last committed batch is still the same
 lag                         a source says that more is unread than the limit allows
-no end                      it was asked to end, and still holds its lease
+no end                      it got a request to end, and still holds its lease
 ==========================  =====================================================================
 
 A stream whose input is silent plans nothing, has nothing unread, and is well.
@@ -181,7 +181,7 @@ def _signs(look: DriverLook, limits: Limits) -> Iterator[_Symptom]:
 def _stalls(look: DriverLook, progress_timeout_s: float) -> Iterator[_Symptom]:
     if look.is_leaving:
         reason = (
-            f"the driver with lease {look.token} was asked to end, and has not in "
+            f"the driver with lease {look.token} was requested to end, and has not in "
             f"{progress_timeout_s:g} seconds; end its process on {look.host}"
         )
         yield _Symptom(

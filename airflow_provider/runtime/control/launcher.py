@@ -1,6 +1,6 @@
-"""Looks after one submission: starts ``spark-submit``, waits, and records how it ended.
+"""Launcher of one submission: starts ``spark-submit``, waits, and records its exit code.
 
-It runs detached from whoever submitted, in a process group of its own, so that the death of an
+It runs detached from the process that submitted, in a process group of its own, so the death of an
 Airflow worker neither kills the driver nor loses its exit code. It holds no state: a run whose
 launcher was killed goes on, and its watchers then judge by the lease, and by what it had started.
 """
@@ -71,7 +71,7 @@ def _run(command: Sequence[str], output: IO[bytes], on_started: Callable[[int], 
     except OSError as error:
         output.write(f"spark-stream: error: {command[0]} could not be started: {error}\n".encode())
         return 2
-    with suppress(OSError):  # it runs, whether or not that can be put down
+    with suppress(OSError):  # it runs, whether or not that can be recorded
         on_started(process.pid)
     return process.wait()
 

@@ -1,4 +1,4 @@
-"""Watching a run from outside, through its job directory alone: status, operators, triggers.
+"""Observer of a run, from outside, through its job directory alone: status, operators, triggers.
 
 :class:`RunWatcher` looks, :func:`assess` decides. A watcher may live in another process, on another
 machine, and start long after the run did.
@@ -40,8 +40,8 @@ START_TIMEOUT_S: Final = 600.0  # a cluster may queue a driver for long; silence
 _PROCESS_TIMEOUT_S: Final = (
     60.0  # the process that submits says that it is there in a second or two
 )
-# The life of a driver at work is seen to so often, or at each fifth look, if that comes sooner:
-# after two or three of its beats, in a quarter of a lease's timeout.
+# How often the heartbeat of a driver at work is read, or at each fifth look, if that is sooner:
+# after two or three heartbeats, in a quarter of a lease's timeout.
 LIFE_S: Final = 5.0
 _LIFE_LOOKS: Final = 5
 
@@ -74,7 +74,7 @@ class View:
 
 
 class RunState(str, enum.Enum):
-    """What a view comes to."""
+    """The state of a run, as assessed from a view."""
 
     DONE = "done"  # the final checkpoint is there
     RUNNING = "running"  # a driver of this run is alive, or may be
@@ -206,11 +206,11 @@ def _foreign_reason(lease: LeaseRecord) -> str:
 
 
 def state_of(view: View, run_state: RunState, *, is_undone: bool) -> str:
-    """Return how a run stands, in a word for people.
+    """Return the state of a run, in a word for people.
 
     Args:
         view: one look at it.
-        run_state: what that came to.
+        run_state: its assessment.
         is_undone: whether the job went back to before the run, or into the middle of it.
 
     Returns:
@@ -243,12 +243,12 @@ class RunWatcher:
     Args:
         storage: the job directory.
         run_id: the run.
-        clock: measures how long a heartbeat has stood still.
+        clock: measures how long a heartbeat has not changed.
         driver_id: the submission to watch; None for the run's last one.
         observer: what has watched the job's lease so far; None to begin.
 
     Attributes:
-        requests: the job directory in which its drivers are asked for something.
+        requests: the job directory in which its drivers get requests.
     """
 
     def __init__(

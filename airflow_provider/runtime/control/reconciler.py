@@ -1,4 +1,4 @@
-"""What a task does about what it finds in the job directory; decided without I/O, clock or Airflow.
+"""Reconciler: decides what a task does about the state of the job directory; pure.
 
 =======================================  ===========================================================
 found                                    what follows
@@ -13,7 +13,7 @@ anything else                            SUBMIT: nothing yet; an intent that nob
                                          cancelled, or was waited for in vain
 =======================================  ===========================================================
 
-Airflow's own stores are not asked: they may be empty, of another run, or gone.
+Airflow's own stores are not read: they may be empty, of another run, or gone.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def reconcile(
 
     Args:
         view: what was seen when it was known whether a driver lives.
-        assessment: what it comes to.
+        assessment: the assessment of that view.
         on_existing: one of :data:`ON_EXISTING`.
         replays: the run that this one takes the place of.
         is_leaving: whether this run's driver was asked to end before its run is over.

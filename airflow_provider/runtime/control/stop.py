@@ -1,4 +1,4 @@
-"""The caller's side of a stop: from any process that reaches the job directory."""
+"""Stop requests, the caller's side: from any process that reaches the job directory."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ _NO: Final = {EXIT_USAGE: StopRefusedError, EXIT_RETRY: StopNotYetError}
 
 @dataclasses.dataclass(frozen=True)
 class StopCall:
-    """A stop that was asked for.
+    """A stop that was requested.
 
     Attributes:
         job_dir: the job directory's address.
         request_id: the request.
         run_id: the run that is stopped.
-        token: the lease of the driver that was asked.
+        token: the lease of the driver that got the request.
     """
 
     job_dir: str
@@ -78,7 +78,7 @@ class StopCall:
         """Return the driver's answer.
 
         Raises:
-            StopNotYetError: it gave none in *timeout_s* seconds; the request stands, and may still
+            StopNotYetError: it gave none in *timeout_s* seconds; the request stays, and may still
                 be met.
             SparkStreamError: as :meth:`answer_within`.
         """
@@ -92,7 +92,7 @@ class StopCall:
 
         Raises:
             StopRefusedError: it said that this job cannot be stopped so.
-            StopNotYetError: it said no, or ended without an answer, and may be asked again.
+            StopNotYetError: it refused, or ended without an answer; the request can be repeated.
             StopError: it said no for good, or ended when the savepoint was taken.
         """
         observer = LeaseObserver(open_storage(self.job_dir), clock)
@@ -138,7 +138,8 @@ class StopCall:
 
     def _checked(self, answer: ReplyRecord) -> ReplyRecord:
         if not answer.ok:
-            msg = f"{self.job_dir}: run {self.run_id!r} was not stopped as asked: {answer.message}"
+            why = f"was not stopped as requested: {answer.message}"
+            msg = f"{self.job_dir}: run {self.run_id!r} {why}"
             raise _NO.get(answer.exit_code, StopError)(msg)
         return answer
 
@@ -194,10 +195,10 @@ def request_stop(
 def _standing(
     directory: JobDirectory, request_id: str, lease: LeaseRecord | None, liveness: Liveness
 ) -> tuple[str, RequestRecord | None]:
-    """Return the id to ask with, and what was asked with it and still stands, if anything.
+    """Return the id of the request, and the request with it that is still open, if any.
 
-    What a driver could not do, and what it ended without a word about while another one has come,
-    is asked again under the next number.
+    What a driver could not do, and what it left unanswered when it ended and another driver took
+    over, is requested again under the next number.
     """
     for number in itertools.count(1):
         name = request_id if number == 1 else f"{request_id}.{number}"

@@ -1,8 +1,8 @@
-"""From the intent to start a driver to the process that looks after it; nothing is lost in between.
+"""Submission of a driver: from the intent to the launcher process; nothing is lost in between.
 
 ``submissions/<driver id>.process.json`` is put if absent, by the process that is about to start
 ``spark-submit``, or by the next try that finds an intent and nobody behind it. One of the two wins,
-whatever has died or is only late; no clock is asked.
+whatever has died or is only late; no clock is read.
 
 ==========================  ========================================================================
 a crash, or a long pause    what the next try finds, and does
@@ -15,7 +15,7 @@ before the intent           nothing: it submits
 ``submission.started``      (the launcher's) ``spark-submit``, which goes on: it adopts the driver
 ==========================  ========================================================================
 
-The token of a submission is its driver id: it stands in the command line (``--driver-id``), in the
+The token of a submission is its driver id: it is in the command line (``--driver-id``), in the
 application's name, tags or labels, in the lease that the driver takes, and in its attempt.
 """
 
@@ -72,7 +72,7 @@ def submit_driver(
         start_new_session=True,  # neither the worker's death nor its signals reach the driver
         env=dict(environment),
     )
-    # Whoever outlives it must not leave it a zombie; nobody else waits for it.
+    # A process that outlives it must not leave it a zombie; nobody else waits for it.
     threading.Thread(target=process.wait, name="reaper", daemon=True).start()
     failpoints.hit("submission.launched")
 

@@ -1,6 +1,6 @@
-"""Watching an unbounded run for a bounded time: is it well, and is the time over?
+"""Supervision of an unbounded run for a bounded time: is it well, and is the time over?
 
-:mod:`.health` judges; this module looks. What a supervisor is told travels as plain JSON values, so
+:mod:`.health` judges; this module looks. A supervisor's arguments travel as plain JSON values, so
 that another triggerer goes on with it.
 """
 
@@ -38,7 +38,7 @@ _LOOKS_PER_LIMIT: Final = 10
 
 @dataclasses.dataclass(frozen=True)
 class Supervision:
-    """What a supervisor is told.
+    """The arguments of a supervisor.
 
     Attributes:
         limits: when the driver is not well.
@@ -81,8 +81,8 @@ class SupervisingWatcher(RunWatcher):
         storage: the job directory.
         run_id: the run.
         clock: measures how long something lasts; its wall clock tells when the time is over.
-        supervision: what it is told.
-        driver_id: the submission to watch; None for the end of a driver that was asked to end.
+        supervision: its arguments.
+        driver_id: the submission to watch; None for the end of a driver that was requested to end.
     """
 
     def __init__(
@@ -102,7 +102,7 @@ class SupervisingWatcher(RunWatcher):
         """Look once and decide.
 
         Of a driver that is alive: UNHEALTHY when something has lasted too long; DUE when the time
-        is over, it is well, has reported what it reads, and is asked for nothing.
+        is over, it is well, has reported what it reads, and has no open request.
         """
         is_over = self._is_over()
         is_due = self._look_due()

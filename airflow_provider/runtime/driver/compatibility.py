@@ -1,4 +1,4 @@
-"""Whether a job, as it is declared now, can go on from what its queries have kept; pure."""
+"""Compatibility of a job, as it is declared now, with what its queries have kept; pure."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def _explain_change(name: str, kept: StoredQuery, now: Topology) -> str | None:
     if kept.ended and added and None not in kept.topology.sources:
         sources = ", ".join(f"source {source!r}" for source in added)
         return (
-            f"query {name!r} has finished{_operators_of(kept.topology)}, and {sources} now stands "
+            f"query {name!r} has finished{_operators_of(kept.topology)}, and {sources} is now "
             f"in front of it: {'; '.join(wrong)}"
         )
     return f"query {name!r} has changed: {'; '.join(wrong)}"
@@ -90,7 +90,7 @@ def _explain_change(name: str, kept: StoredQuery, now: Topology) -> str | None:
 def _find_fed(
     ended: Sequence[str], declared: Declared, before: Collection[str], misfits: Mapping[str, str]
 ) -> Iterator[tuple[str, str]]:
-    """Yield what has ended and reads from a query that is new, or begins anew; with the reason."""
+    """Yield what has ended and reads from a query that is new, or is reset; with the reason."""
     for name in ended:
         for writer in () if name in misfits else declared.upstream.get(name, ()):
             how = (
@@ -99,7 +99,7 @@ def _find_fed(
             if how:
                 yield (
                     name,
-                    f"query {name!r} has finished, and query {writer!r}, which {how}, now stands "
+                    f"query {name!r} has finished, and query {writer!r}, which {how}, is now "
                     "in front of it and writes what it reads",
                 )
 

@@ -1,8 +1,8 @@
-"""Whether a job runs as streams or as batch jobs; pure decisions over what it declares.
+"""Execution mode: whether a job runs as streams or as batch jobs; pure decisions over its plan.
 
 STREAMING and BATCH give the same result wherever both can run. Where a batch job would lose rows,
-or cannot run, BATCH is refused; where the two may differ in what nobody has promised, AUTOMATIC
-takes STREAMING, and BATCH is for whoever asks for it by name.
+or cannot run, BATCH is refused; where the two may differ in what is not guaranteed, AUTOMATIC
+takes STREAMING, and BATCH has to be requested by name.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class Objection:
 
     Attributes:
         why: for people; names the query or source.
-        refuses: BATCH is refused, too, when it is asked for by name.
+        refuses: BATCH is refused, too, when it is requested by name.
     """
 
     why: str
@@ -94,7 +94,7 @@ def find_objections(
 
     Args:
         queries: what it has declared, in whatever mode.
-        plan: what the ask comes to.
+        plan: the execution plan.
         resumed: what the run would go on from; None when there is nothing.
     """
     found = [*_of_the_ask(plan, resumed), *_of_chains(queries)]
@@ -106,7 +106,7 @@ def find_objections(
 
 
 def check_batch(objections: Iterable[Objection]) -> None:
-    """Refuse a BATCH that was asked for by name and cannot be had.
+    """Refuse a BATCH that was requested by name and is not possible.
 
     Raises:
         ConfigError: the message has the first reason.
@@ -124,7 +124,7 @@ def _of_the_ask(plan: ExecutionPlan, resumed: str | None) -> Iterator[Objection]
             "and BATCH has none"
         )
     if resumed is not None:
-        yield Objection(f"the run goes on from {resumed}, and BATCH begins anew")
+        yield Objection(f"the run goes on from {resumed}, and BATCH starts from scratch")
 
 
 def _of_query(query: QueryDefinition) -> Iterator[Objection]:
@@ -171,7 +171,7 @@ def _of_chains(queries: Sequence[QueryDefinition]) -> Iterator[Objection]:
 
 @dataclasses.dataclass(frozen=True)
 class ExecutionPlan:
-    """What the ask comes to for this job."""
+    """The execution plan of a run: its mode, and how it reads and ends."""
 
     until: str
     at_end: AtEnd
@@ -188,7 +188,7 @@ def resolve_plan(spec: RunSpec, queries: Sequence[QueryDefinition]) -> Execution
     """Fill in what the ask leaves to the job.
 
     Raises:
-        ConfigError: the job has no query, or the end is asked of a source that has none.
+        ConfigError: the job has no query, or the run is to end with a source that has no end.
     """
     if not queries:
         msg = f"entry {spec.entry!r}: the function wrote no query; call ctx.write(name, df, to=…)"

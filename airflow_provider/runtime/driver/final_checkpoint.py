@@ -1,4 +1,4 @@
-"""The final checkpoint: built when all is committed, and verified before anybody is told."""
+"""The final checkpoint: built when all is committed, and verified before it is reported."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def describe_query(
         logs: what says which of its batches are committed.
         epochs: what it has published.
         operators: its stateful operators and the rows they hold.
-        marks: how far its sources and operators have come to their end.
+        marks: how close its sources and operators are to their end.
         finished: whether it was drained.
     """
     position = logs.position()

@@ -1,4 +1,4 @@
-"""Where a job begins: from a savepoint, in a new job directory, or from where it stands."""
+"""Initial state of a job: a savepoint, an empty job directory, or the job's current state."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class StartingPoint:
         url: the savepoint; None to begin from the beginning, or to go on.
         queries: what the job has declared.
         allow_non_restored: begin also when the queries are not the same; one that the savepoint
-            has not, or that does not fit it, begins anew.
+            has not, or that does not fit it, starts from scratch.
         partitions: spread the state over so many; None for as many as it has.
         make_repartition: called when that is to be done.
         upstream: for each query that reads what others of the job write: these.
@@ -107,7 +107,7 @@ class StartingPoint:
     def restore(self, fence: Fence, clock: Clock) -> None:
         """Set the queries to the savepoint, unless that was done.
 
-        A job that has begun goes on; those of its queries that cannot begin anew, if they may.
+        A job that has begun resumes; queries that cannot, start from scratch, if that is allowed.
 
         Args:
             fence: the driver's lease.
@@ -141,8 +141,8 @@ class StartingPoint:
             if last.done is not None and self._partitions not in {None, last.partitions}:
                 msg = (
                     f"{self._directory.url}: the job has begun from {self._url} already, with "
-                    f"partitions={last.partitions}, and is now asked for {self._partitions}; ask "
-                    "as before, or use a new job directory"
+                    f"partitions={last.partitions}, and {self._partitions} are requested now; use "
+                    "the same number, or a new job directory"
                 )
                 raise ConfigError(msg)
             return last.done is not None
@@ -189,10 +189,10 @@ class StartingPoint:
             if not self._allow_non_restored:
                 msg += (
                     ". Its state and positions would go to the wrong ones: declare it as it was, "
-                    "or let it begin anew, without its state (--allow-non-restored-state)"
+                    "or let it start from scratch, without its state (--allow-non-restored-state)"
                 )
                 raise ConfigError(msg)
-            log.warning("%s; it begins anew, without its state", msg)
+            log.warning("%s; it starts from scratch, without its state", msg)
             names[query.name] = ""
         return names
 
@@ -211,8 +211,8 @@ def _check_seam(url: str, saved: QuerySavepoint | None, query: QueryDefinition) 
             msg = (
                 f"query {query.name!r}: source {source.name!r} ({now.where}) would read again what "
                 f"the bootstrap of {url} has read ({before.where}), so its rows would "
-                "count twice. Let it read what came after, from another place; or bootstrap anew "
-                f"with --keep-position {source.name}, so that it goes on where history ended"
+                "count twice. Let it read later data, from another place; or bootstrap again with "
+                f"--keep-position {source.name}, so that it continues where history ended"
             )
             raise ConfigError(msg)
 
@@ -220,7 +220,7 @@ def _check_seam(url: str, saved: QuerySavepoint | None, query: QueryDefinition) 
 def match_queries(
     savepoint: Savepoint, declared: Sequence[str], *, allow_non_restored: bool = False
 ) -> dict[str, str]:
-    """Return for each query of a job the savepoint's that it goes on with; "" to begin anew.
+    """Return for each query of a job the savepoint's that it resumes from; "" for none.
 
     The only query of a checkpoint of other origin, which has no name, is the job's only one.
 
@@ -252,7 +252,7 @@ class Continuation:
         directory: the job directory.
         queries: what the job has declared.
         upstream: for each query that reads what others write: these.
-        allow_non_restored: let a query that cannot go on begin anew.
+        allow_non_restored: let a query that cannot resume start from scratch.
     """
 
     def __init__(
@@ -296,7 +296,7 @@ class Continuation:
         )
 
     def restore(self, fence: Fence, clock: Clock) -> None:
-        """Let the queries that cannot go on begin anew; what they have written stays.
+        """Start the queries that cannot resume from scratch; what they have written stays.
 
         Args:
             fence: the driver's lease.
@@ -315,7 +315,9 @@ class Continuation:
         if not misfits:
             return
         for why in misfits.values():
-            log.warning("%s: %s; it begins anew, without its state", self._directory.url, why)
+            log.warning(
+                "%s: %s; it starts from scratch, without its state", self._directory.url, why
+            )
         record = begin_restore(
             self._directory,
             None,
@@ -327,7 +329,7 @@ class Continuation:
         finish_restore(self._directory, record, fence, clock)
 
     def _open(self) -> RestoreRecord | None:
-        """Return the beginning anew that was cut short; None when there is none."""
+        """Return the reset of queries that was interrupted; None when there is none."""
         last = Restores(self._directory).last()
         return last if last is not None and last.done is None and last.outputs_stay else None
 
@@ -341,8 +343,8 @@ class Continuation:
             msg = (
                 f"{self._directory.url}: the job cannot go on as it is declared now: "
                 f"{'; '.join(misfits.values())}. Declare it as it was, use a new job directory, or "
-                "let what does not fit begin anew, without its state and beside what it has "
-                "written (--allow-non-restored-state)"
+                "let what does not fit start from scratch, without its state and beside what it "
+                "has written (--allow-non-restored-state)"
             )
             raise ConfigError(msg)
         return misfits

@@ -1,4 +1,4 @@
-"""What people see of a run while it runs."""
+"""Progress of a run, for people, while it runs."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class ProgressMeter:
             record.put(storage, "progress.json")
         except OSError as error:
             if self._is_put:
-                log.warning("%s: no progress can be told: %s", storage.url, error)
+                log.warning("%s: progress cannot be reported: %s", storage.url, error)
             self._is_put = False
             self._told = None
         else:

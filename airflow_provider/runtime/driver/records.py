@@ -1,4 +1,4 @@
-"""What a driver puts down of its run and of itself."""
+"""Records of the driver: writes its run, attempt and progress."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ log = logging.getLogger(__name__)
 def run_record(
     spec: RunSpec, directory: JobDirectory, run_id: str, job: LoadedJob, now: dt.datetime
 ) -> RunRecord:
-    """Return what the run is asked to do, and where its queries stand."""
+    """Return the record of the run: its options, and the batch from which each query starts."""
     logs = {q.name: CheckpointLogs(directory.checkpoint(q.name)) for q in job.queries}
     return RunRecord(
         run_id=run_id,
@@ -62,7 +62,7 @@ def run_record(
 def record_end_of_sources(
     directory: JobDirectory, run_id: str, query: RunningQuery | BatchQuery, now: dt.datetime
 ) -> EndedSources:
-    """Put down that those sources of the query that end have ended. Idempotent."""
+    """Record that those sources of the query that end have ended. Idempotent."""
     ended = EndedSources(
         query_id=str(query.logs.query_id()),
         run_id=run_id,
@@ -84,7 +84,7 @@ def record_end_of_data(
     token: int,
     now: dt.datetime,
 ) -> None:
-    """Put down that the query has read its last row, under the lease *token*. Idempotent."""
+    """Record that the query has read its last row, under the lease *token*. Idempotent."""
     intent = DrainIntent(
         query_id=str(query.logs.query_id()),
         run_id=run_id,
@@ -105,7 +105,7 @@ def plan_drain(directory: JobDirectory, query: str) -> None:
 
 
 def record_batch_commit(run: RunDirectory, token: int, now: dt.datetime) -> None:
-    """Put down that what all queries of a BATCH run have staged counts. Idempotent."""
+    """Record that what all queries of a BATCH run have staged is committed. Idempotent."""
     run.put_batch_commit(BatchCommit(run_id=run.run_id, token=token, at=to_iso(now)))
     failpoints.hit("batch.committed")
 
@@ -130,7 +130,7 @@ def begin_attempt(
 def failure_of(
     error: BaseException, marks: FailureOverrides, query: RunningQuery | BatchQuery | None = None
 ) -> Failure:
-    """Return what is put down of *error*, which may have ended a query, and a batch of it."""
+    """Return what is recorded of *error*, which may have ended a query, and a batch of it."""
     if query is None:
         return classify(error, marks=marks)
     try:

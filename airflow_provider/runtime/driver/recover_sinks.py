@@ -1,4 +1,4 @@
-"""Putting a job's sinks in order without running it: what a start does first, and nothing else."""
+"""Recovers a job's sinks without running it: finishes pending commits, removes staged files."""
 
 from __future__ import annotations
 

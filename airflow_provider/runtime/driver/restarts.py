@@ -1,4 +1,4 @@
-"""What an attempt does about a query that has failed: another start after a while, or its end."""
+"""Restarts of failed queries in an attempt: another start after a delay, or the attempt's end."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# While the job halts, whoever stops it is told how it stands; later nothing runs that could fail.
+# While the job halts, the caller of the stop gets the failure; later nothing runs that could fail.
 _RESTARTING: Final = frozenset({JobPhase.READING, JobPhase.DRAINING})
 _AT_WORK: Final = frozenset({QueryPhase.CATCHING_UP, QueryPhase.READING, QueryPhase.DRAINING})
 
@@ -41,8 +41,8 @@ _AT_WORK: Final = frozenset({QueryPhase.CATCHING_UP, QueryPhase.READING, QueryPh
 class Restarter:
     """Decides about each failure of a query, and keeps what it remembers in the attempt's record.
 
-    An attempt after one that was killed goes on with what that one remembered. After one that has
-    ended it begins anew: then whoever has started it again has decided so.
+    An attempt after one that was killed continues with its counts. After one that has ended they
+    start from zero, because somebody has decided to start the run again.
 
     Args:
         spec: which strategy, or None for the default of such a run, and which failover.
@@ -76,9 +76,9 @@ class Restarter:
         """The attempt's record, with all restarts so far."""
 
     def after(self, failure: Failure, life: Lifecycle) -> QueryFailed | Failed:
-        """Return what a failure of a query comes to.
+        """Return the event that a failure of a query causes.
 
-        Crash safety: the restart is put down before it is promised. Where it cannot be, as on a
+        Crash safety: the restart is recorded before it is promised. Where it cannot be, as on a
         full disk, which may be what has failed, only a driver that is killed forgets it.
         """
         query = failure.query
@@ -134,7 +134,7 @@ class Restarter:
         try:
             self._run.put_attempt(self.attempt)
         except OSError as error:
-            log.warning("run=%s a restart could not be put down: %s", self._run.run_id, error)
+            log.warning("run=%s a restart could not be recorded: %s", self._run.run_id, error)
 
 
 def _may_restart(life: Lifecycle, query: str) -> bool:

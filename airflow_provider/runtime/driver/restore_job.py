@@ -1,4 +1,4 @@
-"""Setting a job to a savepoint, or to before a run, from outside, without executing anything."""
+"""Restores a job from outside: to a savepoint, or to before a run, without executing anything."""
 
 from __future__ import annotations
 
@@ -332,7 +332,7 @@ def _revert(
 
 
 def _batch_of(savepoint: Savepoint, name: str) -> int:
-    """Return the epoch after which a restored query goes on; -1 for one that begins anew."""
+    """Return the epoch after which a restored query resumes; -1 for one without state."""
     saved = savepoint.record.queries.get(name)
     return saved.epoch if saved is not None else -1
 

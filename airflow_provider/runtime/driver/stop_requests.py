@@ -1,9 +1,9 @@
-"""The driver's side of a stop: what is accepted, what is promised, what is answered.
+"""Stop requests, the driver's side: what is accepted, what is promised, what is answered.
 
 ==============================  ====================================================================
 a crash                         afterwards
 ==============================  ====================================================================
-before ``stop.json``            as if nobody had asked; the caller sees the driver gone
+before ``stop.json``            as if there were no request; the caller sees the driver gone
 after it (stop with drain)      the run's next attempt drains: a drain is not reverted
 before the savepoint is whole   its folder is garbage; the next attempt takes it again
 after ``savepoint.json``        the next attempt of a drain finds it by the request's id
@@ -89,7 +89,7 @@ class StopRequestHandler:
         self._is_batch = is_batch
         self._accepted: StopRecord | None = None
         self._inbox = Inbox(directory.storage, driver_id, clock)
-        self._refusal: Failure | None = None  # why there is no savepoint, though one was asked for
+        self._refusal: Failure | None = None  # why there is no savepoint, though one was requested
         self.savepoint: str | None = None
         self.aligned_timeout_s: float | None = None
 
@@ -104,7 +104,7 @@ class StopRequestHandler:
         """Return what others ask of the driver, after it was accepted; a cancel is answered.
 
         Args:
-            phase: where the attempt stands.
+            phase: the attempt's phase.
 
         Raises:
             OSError: the storage is away, and nothing was heard; it is heard when it is back.
@@ -119,7 +119,7 @@ class StopRequestHandler:
                     events.append(StopRequested(stop))
                     break  # the others are heard when this one is under way
         except OSError:
-            if not events:  # what was heard may not be asked again
+            if not events:  # what was accepted may not be requested again
                 raise
         return events
 
@@ -127,8 +127,8 @@ class StopRequestHandler:
         """Accept a request, refuse it, or let it wait for the end that is near.
 
         Args:
-            request: what is asked.
-            phase: where the attempt stands.
+            request: the request.
+            phase: the attempt's phase.
 
         Returns:
             What follows for the lifecycle; None when nothing does.
@@ -196,7 +196,7 @@ class StopRequestHandler:
         """Take the savepoint of the queries, which have stopped.
 
         Returns:
-            Whether there is one; if not, the caller has been told why, and nothing is left of it.
+            Whether there is one; if not, the caller has got the reason, and nothing is left of it.
 
         Raises:
             LeaseLostError: another driver has taken over.
@@ -256,18 +256,18 @@ class StopRequestHandler:
         )
 
     def close(self, outcome: str | None, reason: str) -> None:
-        """Answer whoever has not been answered; nobody hears the driver after that.
+        """Answer all callers that have no answer yet; the driver answers nothing after that.
 
         Args:
             outcome: the final checkpoint's; None when the attempt ended without one.
             reason: why, then.
 
-        Never raises: where nothing can be answered, whoever asked sees that the driver has gone.
+        Never raises: where nothing can be answered, the caller sees that the driver has gone.
         """
         try:
             self._answer_all(outcome, reason)
         except OSError as error:
-            log.warning("run=%s nobody could be answered: %s", self._run.run_id, error)
+            log.warning("run=%s stop requests could not be answered: %s", self._run.run_id, error)
 
     def _answer_all(self, outcome: str | None, reason: str) -> None:
         if self._accepted is not None:

@@ -1,1 +1,1 @@
-"""What a failure means for the next attempt."""
+"""Failures: their classes, and what each means for the next attempt."""

@@ -1,4 +1,4 @@
-"""Everything that an exception tells of why it was raised, however deep, as one flat list."""
+"""Causes of an exception: all of them, however deep, as one flat list."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class Cause:
 
 
 def causes_of(error: BaseException) -> list[Cause]:
-    """Return what led to *error*, outermost first: Python's chain, the JVM's, what is only told."""
+    """Return what led to *error*, outermost first: Python's chain, the JVM's, those in text."""
     chain = list(_python_chain(error))
     found = [_live(link) for link in chain]
     for link in chain:
@@ -176,7 +176,7 @@ def _java_causes(error: BaseException) -> Iterator[Cause]:
                 return
             yield _java_cause(origin)
             origin = origin.getCause()
-    except Exception:  # noqa: BLE001 - the JVM is gone, or was never there; what is told stands
+    except Exception:  # noqa: BLE001 - the JVM is gone, or was never there; the text remains
         return
 
 
@@ -196,7 +196,7 @@ def _java_cause(origin: Any) -> Cause:
     )
 
 
-# --- what is only told --------------------------------------------------------------------------
+# --- causes that are only in text ---------------------------------------------------------------
 
 
 def _told(text: str) -> list[Cause]:

@@ -1,4 +1,4 @@
-"""From an exception to a failure: what can be done about it, where and why it happened."""
+"""Classification of exceptions as failures: what can be done, where and why it happened."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def refusal_of(error: BaseException, message: str) -> SparkStreamError:
 
     Returns:
         :class:`OutageError` for what may heal by itself, such as a server that does not answer, so
-        that whoever retries does; else :class:`ConfigError`, which no retry heals.
+        that retries apply; else :class:`ConfigError`, which no retry heals.
     """
     found = classify(error)
     passes = {FailureClass.RECOVERABLE, FailureClass.ENVIRONMENT}

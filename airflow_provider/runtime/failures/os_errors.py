@@ -1,4 +1,4 @@
-"""What the operating system refuses a command, in one line with the path and the way out."""
+"""Errors of the operating system, in one line with the path and the way out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the author of a job says of errors: by a decorator on the type, or by its name."""
+"""Failure classes set by a job's author: by a decorator on the type, or by its name."""
 
 from __future__ import annotations
 
@@ -70,9 +70,9 @@ class FailureOverrides:
         return cls({_name(name): _class(name, value) for name, value in pairs})
 
     def class_of(self, causes: Iterable[Cause]) -> tuple[FailureClass, Cause] | None:
-        """Return what the author says of the outermost cause of which anything is said.
+        """Return the class that the author gives to the outermost cause that has one.
 
-        Whoever wraps an error knows what it wraps, so the outermost counts.
+        Code that wraps an error knows what it wraps, so the outermost counts.
         """
         for cause in causes:
             found = self._listed_class(cause) or getattr(cause.type, _ATTRIBUTE, None)

@@ -1,4 +1,4 @@
-"""Whether and when what has failed is started again: Flink's restart strategies, without a clock.
+"""Restart strategies, as in Flink: whether and when a failed query is started again; no clock.
 
 Moments are seconds of the run's working time, see :class:`RestartState`. A strategy is a value;
 what has happened so far is another one, which is stored with the attempt.
@@ -289,12 +289,12 @@ def parse_restart(value: str | Mapping[str, Any]) -> RestartStrategy:
 
 
 def default_restart(until: str) -> RestartStrategy:
-    """Return the strategy of a run for which none is asked.
+    """Return the strategy of a run for which none is configured.
 
     Args:
         until: a run that goes on until it is ``stopped`` has Flink's default, which restarts any
-            number of times; one that ends by itself none, because whoever has started it waits for
-            its end, and has retries.
+            number of times; one that ends by itself none, because the task that has started it
+            waits for its end, and has retries.
     """
     return ExponentialDelay() if until == _UNTIL_STOPPED else NoRestart()
 

@@ -1,4 +1,4 @@
-"""What is told as text only: stack traces of the JVM, tracebacks of Python workers, hosts."""
+"""Stack traces as text: those of the JVM, tracebacks of Python workers, and hosts."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _TRACEBACK: Final = "Traceback (most recent call last):"
-# A JVM type with its package, wherever it stands: Spark puts an executor's error in the middle of a
+# A JVM type with its package, wherever it is: Spark writes an executor's error in the middle of a
 # line ("Lost task 0.0 in stage 3.0 (TID 7) (host executor 1): java.io.IOException: ...").
 _JVM_TYPE: Final = re.compile(
     r"\b(?P<name>(?:[a-z][\w$]*\.){2,}[A-Z][\w$.]*?(?:Exception|Error|Failure|Throwable))\b"
@@ -56,7 +56,7 @@ class ParsedError(NamedTuple):
 
 
 class Place(NamedTuple):
-    """Where it happened, as far as it is told."""
+    """Where it happened, as far as it is known."""
 
     host: str | None
     executor: str | None

@@ -1,9 +1,9 @@
 """The commit of a BATCH run, which has no checkpoint of Spark's to decide.
 
 A BATCH run's queries each stage one epoch, 0. ``runs/<run id>/batch.json``, put once when all of
-them have, commits all of them together; before it nothing is published, and a killed run begins
-anew. The ids that epochs are recorded under are drawn once for a run and lie in ``run.json``: they
-die with the run, as Spark's die with a checkpoint.
+them have, commits all of them together; before it nothing is published, and a killed run starts
+from scratch. The ids that epochs are recorded under are drawn once for a run and are in
+``run.json``: they end with the run, as Spark's end with a checkpoint.
 
 ==================================  ================================================================
 the driver died                     the next attempt of the run

@@ -1,4 +1,4 @@
-"""Which checkpoint of a query counts: a restore gives each query that it sets a place of its own.
+"""Checkpoint places: a restore gives each query that it sets a checkpoint folder of its own.
 
 Spark asks nobody before it writes into a checkpoint: its JVM, its maintenance threads and executors
 on other machines may write when their driver was taken for dead long ago. After a restore the same
@@ -35,14 +35,14 @@ class RestoreRecord(Document):
         savepoint: its address when it was restored; None for the job's very beginning.
         taken: when it was taken, which tells it from another one at the same address.
         claim_mode: ``claim`` when the savepoint went over to the job.
-        queries: per query its new ``query_id`` (None when it begins anew), the savepoint's query
-            that it goes on with (``from``), the ``batch`` it goes on after (-1 when it begins
-            anew), and ``replaces``, the id it had before, if any; its epochs up to ``stays`` are
-            not touched. Empty in a record that only takes its number, see :meth:`is_guard`.
+        queries: per query its new ``query_id`` (None when it has no state), the savepoint's query
+            that it goes on with (``from``), the ``batch`` it goes on after (-1 when it starts from
+            scratch), and ``replaces``, the id it had before, if any; its epochs up to ``stays``
+            are not touched. Empty in a record that only takes its number, see :meth:`is_guard`.
         skipped: per query the batch in flight that was not run again, with its sources' offsets
             before and after: these rows are lost.
         partitions: how many the state is spread over; None for as many as it has.
-        outputs_stay: that what the queries have written stays, though they begin anew.
+        outputs_stay: that what the queries have written stays, though their state is reset.
         places: for every query of the job that was ever restored, the number of the restore that
             made the place of its checkpoint.
         before: the number of the restore before this one, 0 for none; None in the records of older

@@ -1,4 +1,4 @@
-"""Which queries and sources of a job have read their last row: put down before anything follows.
+"""End of input: the queries and sources that have read their last row, recorded beforehand.
 
 From the intent on no attempt of any run reads that query's input again: rows that have arrived
 since would come after MAX_WATERMARK, and be dropped as late. An intent is of one query id, so it
@@ -147,7 +147,7 @@ def _order(directory: JobDirectory, intent: DrainIntent) -> int:
 
 
 def check_drains_intended(directory: JobDirectory) -> None:
-    """Refuse a job with a drain that no run of it has put down, such as one planned by hand.
+    """Refuse a job with a drain that no run of it has recorded, such as one planned by hand.
 
     Raises:
         CheckpointError: a query's log ends at MAX_WATERMARK. Whatever it read from here on would
@@ -161,8 +161,8 @@ def check_drains_intended(directory: JobDirectory) -> None:
         if drain_intent(directory, query) is None and not _is_left(directory, query):
             msg = (
                 f"{logs.url}: batch {planned[-1]} drains query {query!r}, and no run of the job "
-                "has put down that it does, so the drain was planned by hand or the intent is "
-                "lost; what the query read from here on would be late and dropped. Set the job "
+                "has recorded this, so the drain was planned by hand or the intent is lost; what "
+                "the query would read from here on would be late and dropped. Set the job "
                 "back with 'spark-stream savepoint restore' or 'spark-stream rewind', or, while "
                 f"there is no commits/{planned[-1]}, remove offsets/{planned[-1]}"
             )
@@ -189,7 +189,7 @@ def _is_job(folder: str) -> bool:
     storage = open_storage(folder)
     try:
         return storage.exists("job.json") or bool(storage.list("leases"))
-    except PermissionError:  # above what whoever asks may see
+    except PermissionError:  # above what this user may see
         return False
 
 

@@ -1,4 +1,4 @@
-"""Folding the records of old epochs into fewer documents, so that their number does not grow.
+"""Folds the records of old epochs into fewer documents, so that their number does not grow.
 
 What may have to be reverted keeps its records, many in one document; of everything else a line
 per driver and run is left. A document is put once and then replaced by a longer one, so a driver

@@ -6,8 +6,8 @@
 ``<first>-<last>.packed.json`` holds their records, for what may have to be reverted. Both are put
 once and never changed: what they say stays true, also when an overtaken driver puts them; longer
 ones take their place. ``revert.json`` says from which epoch on everything was reverted. The
-folder carries the query's id because epochs are numbered anew when it changes, and a driver that
-was taken for dead may still write under the old one.
+folder carries the query's id because epochs are numbered from 0 again when it changes, and a driver
+that was taken for dead may still write under the old one.
 """
 
 from __future__ import annotations
@@ -169,8 +169,8 @@ class RevertRecord(Document):
     Attributes:
         run_id: the run whose epochs they were.
         done: when all sinks had removed them; None before.
-        outputs_stay: that the epochs before it stay for ever, beside those of a query that has
-            begun anew: nothing counts them any more.
+        outputs_stay: that the epochs before it stay for ever, beside those of a query whose state
+                was reset: nothing counts them any more.
     """
 
     PLACES = ("committables/{query_id}/revert.json",)
@@ -382,7 +382,7 @@ class EpochRecords:
     def active_epochs_after(self, epoch: int) -> list[int]:
         """Return the epochs after *epoch* that are, or may still be, published; none reverted.
 
-        Nor any of a query that has begun anew beside them.
+        Nor any of a query whose state was reset while its output was kept.
         """
         found, taken = self.find(), self.revert()
         if taken is not None and taken.outputs_stay:
@@ -417,7 +417,7 @@ class EpochRecords:
         return RevertRecord.read(self._storage, _TAKE_BACK)
 
     def is_left(self) -> bool:
-        """Tell whether the query began anew under another id, beside what it has written."""
+        """Tell whether the query was reset under another id while its output was kept."""
         taken = self.revert()
         return taken is not None and taken.outputs_stay
 

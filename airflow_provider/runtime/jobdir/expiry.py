@@ -1,12 +1,12 @@
-"""Removing what runs and drivers of long ago have left behind, a little at each start.
+"""Expiry of old records: removes what runs and drivers of long ago have left, some at each start.
 
-Whoever starts to drive a job retires the leases that are two hundred older than its own, from the
-oldest, twenty at a time, and puts down how far it has come: a job's ten thousandth start removes
-what its tenth did. Of the driver of a retired lease go
+A driver that starts retires the leases that are two hundred older than its own, from the oldest,
+twenty at a time, and records how far it is: a job's ten thousandth start removes as much as its
+tenth did. Of the driver of a retired lease it removes
 
-- its heartbeat, its bell, what it was asked and what it has answered;
-- its submission with all that was put down of its process, its log in the job directory, and its
-  attempt, unless they are the last of a run that has not ended;
+- its heartbeat, its bell, its requests and its replies;
+- its submission with all records of its process, its log in the job directory, and its attempt,
+    unless they are the last of a run that has not ended;
 - the progress of a run that has ended, when its last driver retires.
 
 What stays for ever is small, and nothing lists it: leases, which fence, and name the runs; of each
@@ -101,10 +101,10 @@ def _retire_lease(directory: JobDirectory, token: int, newest: int) -> None:
 
 
 def _retire_driver(run: RunDirectory, lease: LeaseRecord, newest: int) -> list[str]:
-    """Remove what was put down of the driver; all that is, of a run whose last one it was.
+    """Remove the driver's records; those of all drivers, if it was the last of a run.
 
     Returns:
-        The other drivers of which something was.
+        The other drivers that had records.
     """
     has_ended = run.final() is not None or run.rewound() is not None
     last = run.last_attempt()

@@ -1,4 +1,4 @@
-"""How many rows a run has dropped as late, and who is told of it."""
+"""Late rows: how many a run has dropped, and the warnings about them."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def describe_late_rows(document: Mapping[str, Any]) -> str | None:
         for operator in query.get("operators", ())
         if operator.get("late_rows")
     ]
-    # Aggregations are told of groups, since Spark drops after it has added rows up.
+    # For aggregations it counts groups, since Spark drops after it has added rows up.
     return f"at least {late:,} rows{share} came late and were dropped: {', '.join(operators)}"
 
 

@@ -144,11 +144,11 @@ class RunDirectory:
         self.run_id = run_id
 
     def record(self) -> RunRecord | None:
-        """Return what was asked; None before the first attempt."""
+        """Return the run's options; None before the first attempt."""
         return RunRecord.read(self.storage, "run.json")
 
     def put_record(self, record: RunRecord) -> RunRecord:
-        """Store what was asked, or return what was asked before."""
+        """Store the run's options, or return those stored before."""
         is_new = record.put_if_absent(self.storage, "run.json")
         return record if is_new else self.record() or record
 
@@ -187,7 +187,7 @@ class RunDirectory:
         record.put_if_absent(self.storage, "rewound.json")
 
     def replay(self) -> ReplayRecord | None:
-        """Return which run takes this one's place; None while it stands."""
+        """Return which run takes this one's place; None while it counts."""
         return ReplayRecord.read(self.storage, "replay.json")
 
     def put_replay(self, record: ReplayRecord) -> ReplayRecord:
@@ -231,7 +231,7 @@ class RunDirectory:
         return max(len(found), found[-1].number) if found else 0
 
     def unstarted(self) -> list[str]:
-        """Return the drivers behind whose intent nobody stands, and nobody was said to."""
+        """Return the drivers whose intent no process has claimed, and none was recorded for."""
         names = set(self.storage.list("submissions"))
         drivers = [name.removesuffix(".json") for name in self._submission_names()]
         ends = (".process.json", ".exit.json")

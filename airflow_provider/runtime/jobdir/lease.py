@@ -1,16 +1,16 @@
 """The lease: the right to drive a job directory, and the fencing token that proves it.
 
 ``leases/<token>.json`` is put if absent with token = last + 1, so of several drivers one gets it.
-Whoever holds the highest token owns the job; an owner is fenced when ``leases/<token + 1>.json``
+The holder of the highest token owns the job; an owner is fenced when ``leases/<token + 1>.json``
 exists (Kleppmann, "How to do distributed locking", 2016). That is looked for by its name: a listing
 may be a minute old on a network filesystem, and costs a dozen times as much in a bucket. A lease
 ends when its holder releases it, when its processes are certainly gone, or when its heartbeat has
-stood still for ``timeout_s`` *on the observer's own monotonic clock*: two machines' clocks are
+not changed for ``timeout_s`` *on the observer's own monotonic clock*: two machines' clocks are
 never compared.
 
 Silence is only what was looked at. While the storage cannot be read nothing is measured, and of a
 longer time between two looks only half the timeout counts: after an outage, or a pause of the
-observer, a holder that has been away as well has time to beat first. docs/leases.md has the table.
+observer, a holder that was away, too, has time to renew first. docs/leases.md has the table.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Liveness(str, enum.Enum):
     """What an observer knows of a lease's holder."""
 
     FREE = "free"  # there is no lease, or its holder released it
-    DEAD = "dead"  # its processes are gone, or its heartbeat stood still for the timeout
+    DEAD = "dead"  # its processes are gone, or its heartbeat did not change for the timeout
     LIVE = "live"  # its heartbeat moved while it was watched
     UNKNOWN = "unknown"  # neither seen alive nor silent for long enough
 
@@ -71,13 +71,13 @@ class LeaseObserver:
 
     Args:
         storage: the job directory.
-        clock: its monotonic time measures how long a heartbeat has stood still.
+        clock: its monotonic time measures how long a heartbeat has not changed.
     """
 
     def __init__(self, storage: Storage, clock: Clock) -> None:
         self._storage = storage
         self._clock = clock
-        self._seen: tuple[int, int] | None = None  # token and beat
+        self._seen: tuple[int, int] | None = None  # token and heartbeat number
         self._seen_at = 0.0  # later by what does not count
         self._looked_at = 0.0
         self._was_blind = False
@@ -92,7 +92,7 @@ class LeaseObserver:
         """
         if self._lease is None and (token := last_token(self._storage)):
             self._lease = read_lease(self._storage, token)
-            if self._lease is None:  # whoever took this for a new job would begin at 1 again
+            if self._lease is None:  # as a new job it would begin at 1 again
                 msg = f"{self._storage.url}/{lease_path(token)} is listed and not there"
                 raise OSError(errno.ESTALE, msg)
         # Tokens have no gaps, and a listing may be older than what a name shows.
@@ -194,7 +194,7 @@ class Lease:
         return self.record.token
 
     def start_heartbeat(self) -> None:
-        """Beat in a thread of its own until released."""
+        """Renew the heartbeat in a thread of its own until released."""
         self.beat()
         self._thread = threading.Thread(target=self._keep_beating, name="heartbeat", daemon=True)
         self._thread.start()
@@ -229,7 +229,7 @@ class Lease:
 
         Raises:
             LeaseLostError: another driver has taken over, or the job directory is not there.
-            OSError: the storage cannot be asked, or not be told that this driver is alive.
+            OSError: the storage cannot be read, or the heartbeat cannot be written.
         """
         with self._turn:
             self._check()
@@ -275,8 +275,8 @@ class Lease:
     def seal(self, final: FinalCheckpoint) -> None:
         """Decide that the run has ended with *final*: the next lease carries it.
 
-        A driver that takes over asks for the same name, so one of the two wins. Whoever takes the
-        lease after it puts ``final.json`` first, should this driver not come to it.
+        A driver that takes over asks for the same name, so one of the two wins. The next holder of
+        the lease puts ``final.json`` first, if this driver does not get to it.
 
         Raises:
             LeaseLostError: another driver has taken over; the run has not ended.
@@ -313,7 +313,7 @@ class Lease:
         """Let a storage be away, in the middle of what can be left out, as long as a lease lasts.
 
         Nothing is committed meanwhile, since :meth:`check` needs the storage, and nobody takes
-        over: whoever watches sees as little.
+        over: observers see as little.
         """
         try:
             yield
@@ -341,9 +341,9 @@ class Lease:
         self.release()
 
     def release(self) -> None:
-        """Stop beating and let the next driver in at once. Idempotent.
+        """Stop the heartbeat and let the next driver in at once. Idempotent.
 
-        Where the storage cannot be told, the lease ends by itself after its timeout.
+        If the storage cannot be written, the lease ends by itself after its timeout.
         """
         if self._stop.is_set():
             return
@@ -375,7 +375,7 @@ def acquire_lease(
     timeout_s: float = TIMEOUT_S,
     heartbeat_s: float = HEARTBEAT_S,
 ) -> Lease:
-    """Take the lease of a job directory and begin to beat.
+    """Take the lease of a job directory and start its heartbeat.
 
     Waits while the present holder, if any, is neither seen alive nor known to be dead; an
     *observer* that has watched it before need not wait again.

@@ -51,7 +51,7 @@ class LeaseRecord(Document):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class HeartbeatRecord(Document):
-    """``heartbeats/<token>.json``: proof of life; ``beat`` only grows.
+    """``heartbeats/<token>.json``: proof of life; the number ``beat`` only grows.
 
     Attributes:
         released: the last one; the next driver may begin.
@@ -71,7 +71,7 @@ def last_token(storage: Storage) -> int:
     """Return the highest token that is listed; 0 when there is none.
 
     Heartbeats are listed, because those of old leases are removed; all leases are, where the newest
-    heartbeat is of none. A later one may be there, such as one that has not beaten yet: see
+    heartbeat is of none. A later one may be there, such as one without a heartbeat yet: see
     :func:`newest_token` and :meth:`.lease.LeaseObserver.current`, which look for it by its name.
     """
     beaten = max(numbers_in(storage.list("heartbeats"), ".json"), default=0)
@@ -128,8 +128,8 @@ def is_there(storage: Storage, path: str) -> bool:
 def has_ended(storage: Storage, token: int) -> bool:
     """Tell whether the driver that held *token* can do nothing any more.
 
-    Only a release without a doubt and dead processes are certain; a heartbeat that stands still is
-    not. A driver that has taken one lease after the other has ended with the last of them.
+    Only a release without a doubt and dead processes are certain; a heartbeat that does not
+    change is not. A driver that has taken one lease after the other has ended with the last.
     """
     while (newer := read_lease(storage, token + 1)) is not None and newer.since <= token:
         token = newer.token

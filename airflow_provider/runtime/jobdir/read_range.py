@@ -1,4 +1,4 @@
-"""What a source reads, told from what another reads: would a row come twice?
+"""Read ranges of sources, compared: whether a bootstrap and its live job would read a row twice.
 
 A bootstrap reads history, the job that begins from it reads what came after. Nobody but the user
 knows where the one ends and the other begins, but the same folder or topic in both is a mistake.

@@ -1,4 +1,4 @@
-"""The shapes of what lies inside documents, as far as whoever reads them depends on it.
+"""Shapes of the values inside documents, as far as readers depend on them.
 
 They are looked at when a document is read; the members themselves stay plain values of JSON, also
 those that only a later version knows.

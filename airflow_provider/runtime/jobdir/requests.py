@@ -1,9 +1,9 @@
-"""Asking a driver for something through the job directory; no network path to it is needed.
+"""Requests to a driver through the job directory; no network path to it is needed.
 
-A request lies in a folder of the driver that it means, so no later driver ever reads it, and
-whoever puts one rings that driver's bell: one small document, replaced with each request. The
+A request is in a folder of the driver that it is for, so no later driver ever reads it, and the
+caller who puts one rings that driver's bell: one small document, replaced with each request. The
 driver reads its bell, by name, twice a second, and lists its requests when it has rung, or once a
-minute: whoever asks may die before the bell rings.
+minute, since the caller may die before the bell rings.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 CANCEL: Final = "cancel"
 STOP: Final = "stop"
 STOP_REQUEST: Final = "stop-request"
-"""The label of a savepoint that a stop has asked for; the request's id is its value."""
+"""The label of a savepoint that a stop has requested; the request's id is its value."""
 _UNRUNG_S: Final = (
     60.0  # a request whose bell never rang is heard this late, for a listing each time
 )
@@ -35,7 +35,7 @@ _UNRUNG_S: Final = (
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class BellRecord(Document):
-    """``bells/<driver id>.json``: the driver was asked for something since this last changed.
+    """``bells/<driver id>.json``: the driver has got a request whenever this changes.
 
     Attributes:
         nonce: another one each time.
@@ -104,7 +104,7 @@ def put_cancel(storage: Storage, driver_id: str, clock: Clock) -> str:
 
 
 def requests_of(storage: Storage, driver_id: str) -> list[RequestRecord]:
-    """Return all that the driver was ever asked, oldest first."""
+    """Return all requests that the driver ever got, oldest first."""
     folder = _folder(driver_id)
     names = [name for name in storage.list(folder) if name.endswith(".json")]
     found = [_read(storage, f"{folder}/{name}") for name in names]
@@ -112,7 +112,7 @@ def requests_of(storage: Storage, driver_id: str) -> list[RequestRecord]:
 
 
 def _read(storage: Storage, path: str) -> RequestRecord | None:
-    """Return a request; None when it is gone, or damaged: then nobody has asked for anything."""
+    """Return a request; None when it is gone, or damaged, which counts as no request."""
     try:
         return RequestRecord.read(storage, path)
     except CorruptDocumentError as error:
@@ -121,24 +121,24 @@ def _read(storage: Storage, path: str) -> RequestRecord | None:
 
 
 def pending_requests(storage: Storage, driver_id: str) -> list[RequestRecord]:
-    """Return what the driver is asked and has not answered yet, oldest first."""
+    """Return the driver's requests that it has not answered yet, oldest first."""
     found = requests_of(storage, driver_id)
     return [request for request in found if read_reply(storage, request.id) is None]
 
 
 def is_requested(storage: Storage, driver_id: str) -> bool:
-    """Tell whether the driver has yet to answer something; one read while nobody has asked it."""
+    """Tell whether the driver has an open request; one read while there is none."""
     return _rung(storage, driver_id) is not None and bool(pending_requests(storage, driver_id))
 
 
 def is_leaving(storage: Storage, driver_id: str) -> bool:
-    """Tell whether the driver was ever asked to end before its run is over."""
+    """Tell whether the driver ever got a request to end before its run is over."""
     mine = requests_of(storage, driver_id)
     return any(request.kind == CANCEL or request.keeps_run for request in mine)
 
 
 def forget_requests(storage: Storage, driver_id: str) -> None:
-    """Remove what a driver was asked, its answers and its bell. Idempotent.
+    """Remove a driver's requests, its replies and its bell. Idempotent.
 
     For a driver that has ended long ago, and of which nobody waits for an answer any more.
     """
@@ -175,7 +175,7 @@ class Inbox:
         self._open: dict[str, RequestRecord] = {}
 
     def pending(self) -> list[RequestRecord]:
-        """Return what is asked and not answered yet, oldest first.
+        """Return the requests that are not answered yet, oldest first.
 
         Raises:
             OSError: the storage is away; what there is to hear is heard when it is back.
@@ -211,7 +211,7 @@ def reply(
         ok: whether it is met.
         message: what is said of it.
         clock: for the reply's time.
-        exit_code: of a no: what it means to whoever asked; None for one that nothing helps.
+        exit_code: of a refusal: what it means to the caller; None for one that nothing helps.
         outcome: how the run ended.
         savepoint: the savepoint that was taken.
     """
@@ -251,7 +251,7 @@ def _folder(driver_id: str) -> str:
 
 
 def savepoint_is_complete(savepoint: str) -> str:
-    """Return what is said of a savepoint whose stop did not come to its end."""
+    """Return the message about a savepoint whose stop was not completed."""
     return (
         f"The savepoint {savepoint} is complete: go on from it with --from-savepoint in a new job "
         "directory, or with the same command in this one"

@@ -1,4 +1,4 @@
-"""DOC."""
+"""Run resolution: the run that a driver's options mean, and whether the driver may start it."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 
 
 def resolve_run_id(directory: JobDirectory, spec: RunSpec, now: dt.datetime) -> str:
-    """Return the run that the ask is about.
+    """Return the run that the options mean.
 
-    Without an id of its own an ask means the job's unfinished run, so that the same command
-    resumes; else its drained run, which is done; else a new one. Only the newest runs are looked at
+    Without a run id they mean the job's unfinished run, so that the same command resumes; else
+    its drained run, which is done; else a new one. Only the newest runs are looked at
     (:data:`~.runs.RECENT`). One that replays means a run that began after the replayed one.
     """
     if spec.run_id is not None:
@@ -71,7 +71,7 @@ def check_not_over(directory: JobDirectory, run_id: str, driver_id: str | None) 
     """Refuse a driver that has ended already, and that a cluster has started once more.
 
     A cluster knows neither that it was cancelled nor that its failure is for good. One that was
-    killed, and has put down no end, goes on.
+    killed, and has recorded no end, goes on.
 
     Args:
         directory: the job directory.
@@ -93,9 +93,8 @@ def check_not_over(directory: JobDirectory, run_id: str, driver_id: str | None) 
         return
     msg = (
         f"{directory.url}: driver {driver_id} of run {run_id!r} has ended before ({how}), and was "
-        "started once more by its cluster; whoever wants the run to go on submits another driver. "
-        "Let clusters start a driver once (spark.yarn.maxAppAttempts=1, no retries of the "
-        "application)"
+        "started once more by its cluster; to resume the run, submit another driver. Let clusters "
+        "start a driver once (spark.yarn.maxAppAttempts=1, no retries of the application)"
     )
     raise ConfigError(msg)
 

@@ -1,4 +1,4 @@
-"""DOC."""
+"""Records of a run: the run, its attempts, progress and final checkpoint, requests and replies."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class JobRecord(Document):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RunRecord(Document):
-    """``run.json``: what was asked, put by the run's first attempt and never changed.
+    """``run.json``: the run's options, put by the run's first attempt and never changed.
 
     Attributes:
         secret_params: of further parameters, whose values are stored nowhere, the environment
@@ -152,8 +152,8 @@ class RewoundRecord(Document):
     does not end the job.
 
     Attributes:
-        savepoint: what the job was set to; None for its very beginning, and for where it stood
-            when the run had written nothing.
+        savepoint: what the job was set to; None for its very beginning, and for its state
+            at that time when the run had written nothing.
     """
 
     PLACES = ("runs/{run_id}/rewound.json",)
@@ -189,8 +189,8 @@ class RequestRecord(Document):
         drain: of a stop: end the job for good.
         savepoint: of a stop: the address of the savepoint to take, or None.
         aligned_timeout_s: of a stop: how long a batch in flight is waited for; None until it ends.
-        keeps_run: of a stop: the run is not over, and whoever starts it next goes on with it.
-        number: the driver's requests are in its order, whatever askers' clocks say.
+        keeps_run: of a stop: the run is not over, and its next start resumes it.
+        number: the driver's requests are in its order, whatever the callers' clocks say.
     """
 
     PLACES = ("requests/{driver_id}/{id}.json",)
@@ -213,8 +213,8 @@ class ReplyRecord(Document):
     """``replies/<id>.json``: the driver's answer.
 
     Attributes:
-        exit_code: of a no: what it means to whoever asked, as :mod:`errors` has it: the ask has to
-            change, the same may be asked again, or neither.
+        exit_code: of a refusal: what it means to the caller, as in :mod:`errors`: the request has
+                to change, the same may be repeated, or neither.
         outcome: of a stop that was done: how the run ended.
         savepoint: of a stop: the address of the savepoint that was taken, or None.
     """

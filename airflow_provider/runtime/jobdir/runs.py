@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 RECENT: Final = 10
-"""How many runs a start and ``status`` look at; any older one is asked for by its id."""
+"""How many runs a start and ``status`` look at; any older one is found by its id."""
 _DRIVERS: Final = 100  # a run that was started again and again has had many; each costs a read
 
 

@@ -1,4 +1,4 @@
-"""What is put down of a driver from outside: that it is to start, who looks after it, its end."""
+"""Submission documents: the intent, the launcher, the exit."""
 
 from __future__ import annotations
 

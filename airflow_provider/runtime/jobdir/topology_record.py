@@ -1,7 +1,7 @@
-"""What the queries of a job consisted of when they were first started: kept for later starts.
+"""Topology records: what each query of a job consisted of when it was first started.
 
-Spark's own checkpoint knows a source only by its place, so the names are put down beside it. A
-record is of one query id, as an intent to drain is: a query that begins anew has another one.
+Spark's own checkpoint knows a source only by its place, so the names are stored beside it. A
+record is of one query id, as an intent to drain is: a query that is reset has another one.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def put_topology(
         query: the query's name.
         query_id: Spark's id of it.
         topology: what it consists of.
-        anew: replace a record: of a query of which nothing was ever planned.
+        anew: replace the record; for a query of which nothing was ever planned.
     """
     operators = topology.operators
     record = TopologyRecord(

@@ -1,4 +1,4 @@
-"""DOC."""
+"""Verification of a final checkpoint against Spark's commit logs and the epochs' records."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def verify_final(directory: JobDirectory, final: FinalCheckpoint) -> FinalCheckpoint:
-    """Return *final* if what it says is so.
+    """Return *final* if it is correct.
 
     Raises:
         CheckpointError: it is another job's, or leaves a query out; a batch is not in Spark's
@@ -74,7 +74,7 @@ def _verify_batches(
 
 
 def _has_gone_on(directory: JobDirectory, name: str, query_id: str, logs: CommitLog) -> bool:
-    """Tell whether the query has begun anew since, or was restored: it has another log then."""
+    """Tell whether the query was reset since, or restored: it has another log then."""
     committables, now = directory.committables(name), logs.query_id()
     if EpochRecords(committables, query_id).is_left():
         return True

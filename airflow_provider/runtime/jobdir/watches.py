@@ -1,4 +1,4 @@
-"""Who watches a run: the last try of its task, and the trigger that began to wait last.
+"""Watchers of a run: the last try of its task, and the trigger that began to wait last.
 
 A try claims the run by ``claims/<generation>.json``, put if absent with generation = last + 1, so
 that no two tries have one generation. As with leases, the next one is looked for by its name.

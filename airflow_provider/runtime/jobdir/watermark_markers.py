@@ -1,4 +1,4 @@
-"""In-band markers: how a source says that its event time has moved on, without a row of the job's.
+"""Watermark markers: rows that move a source's event time on, without a row of the job's.
 
 Spark's watermark of a query is the least of its sources', a source's moves with its rows alone, and
 is forgotten when the query stops. So a source that has ended, or is silent, holds all others back.
@@ -18,7 +18,7 @@ from typing import Final
 from airflow_provider.runtime.storage.open import open_storage
 
 END_MS: Final = 253402300799999
-"""The event time at which a finished source stands: 9999-12-31, as after a drain's first batch."""
+"""The event time of a finished source: 9999-12-31, as after a drain's first batch."""
 
 _SUFFIX: Final = ":marker"  # a colon is in no source's own name
 MARKER_COLUMN: Final = "at"

@@ -1,4 +1,4 @@
-"""One query run as one batch job: everything is read once, and staged as epoch 0."""
+"""Batch execution of one query: everything is read once, and staged as epoch 0."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ class BatchQuery:
         return {}
 
     def goes_on(self, definition: QueryDefinition) -> None:
-        """Take the query anew."""
+        """Replace the query's definition."""
         self.definition = definition
 
     def pacing(self) -> dict[str, Any] | None:
@@ -152,7 +152,7 @@ _UNCOUNTED: Final = frozenset({"BatchScanExec", "InMemoryTableScanExec", "RowDat
 
 
 class BatchExecution:
-    """One execution of a static DataFrame whose scans can be asked afterwards.
+    """One execution of a static DataFrame whose scans can be read afterwards.
 
     Args:
         df: what to execute.
@@ -165,8 +165,8 @@ class BatchExecution:
     def rows(self) -> DataFrame:
         """Return the rows as a stream's batch has them, for one action.
 
-        The frame is cut off from its plan and has a session of its own, so that whoever writes it
-        can change settings; its scans are those of this execution, whatever is done with it.
+        The frame is cut off from its plan and has a session of its own, so that its writer can
+        change settings; its scans are those of this execution, whatever is done with it.
         """
         from pyspark.sql import DataFrame, SparkSession
 

@@ -1,4 +1,4 @@
-"""What a job's author sees: one function, one context."""
+"""Job context: the API of a job's function."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class JobContext:
 
     Attributes:
         spark: a Spark session of this job alone.
-        params: what the run was asked with, by name.
+        params: the run's parameters, by name.
         run_id: the run's id.
         mode: ``STREAMING`` or ``BATCH``.
         interval: start and end of the run's data interval, or None.
@@ -108,8 +108,8 @@ class JobContext:
                 *watermark*. Its rows count again as soon as it has some.
 
         Raises:
-            ConfigError: the name is used twice, Spark cannot read the source, BATCH is asked of one
-                that is not bounded, or *idle_timeout* cannot be had.
+            ConfigError: the name is used twice, Spark cannot read the source, BATCH is requested of
+                    one that is not bounded, or *idle_timeout* is not possible.
         """
         check_name(name, what="source")
         if any(source.name == name for source in self._sources):
@@ -295,7 +295,7 @@ def _idle_timeout(
     seconds = parse_duration(value, name=f"source {source!r}: idle_timeout")
     if watermark is None or seconds == 0:
         msg = (
-            f"source {source!r}: idle_timeout is a time in which its watermark may stand still, so "
+            f"source {source!r}: idle_timeout is a time in which its watermark may not advance, so "
             "it is more than 0 and needs watermark=(column, delay)"
         )
         raise ConfigError(msg)

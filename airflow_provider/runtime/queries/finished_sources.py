@@ -1,8 +1,8 @@
-"""Queries some of whose sources end or fall silent while others go on.
+"""Finished sources: queries some of whose sources end or are idle while others go on.
 
 Such a query is declared by itself: its sources have markers of their own, and those that have ended
 are read no more. The sources of a query end together, when it has caught up with what was there as
-the attempt began; that is put down before any of them is announced as ended.
+the attempt began; that is recorded before any of them is announced as ended.
 
 ==================================  ================================================================
 a crash                             the next attempt
@@ -55,7 +55,7 @@ def check_sources(query: QueryDefinition) -> None:
     unmarked = [name for name in ending if by_name[name].watermark is None]
     if unmarked and (late := sorted(sources_under_a_watermark(query.df).intersection(unmarked))):
         msg = (
-            f"query {query.name!r}: the watermark of source {late[0]!r} would stand still when it "
+            f"query {query.name!r}: the watermark of source {late[0]!r} would stop when it "
             "has ended, because it is set after ctx.read; set it with "
             "ctx.read(…, watermark=(column, delay))"
         )

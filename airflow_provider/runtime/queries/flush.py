@@ -1,7 +1,7 @@
-"""Which rows of a drained query's state still wait for a watermark to be written.
+"""Flush of a drained query: the rows of its state that still wait for a watermark.
 
 Not all that a drain leaves does: an aggregation in update mode has written what it keeps, and what
-drops duplicates wrote each row when it came. What waits is told from the plan, and how many rows of
+drops duplicates wrote each row when it came. What waits is read from the plan, and how many rows of
 it are left from what Spark has reported with the drain's batch, or from its own state readers.
 """
 
@@ -112,8 +112,8 @@ def next_step_of(query: RunningQuery | BatchQuery, checkpoint: Storage) -> Drain
     msg = (
         f"query {query.name!r}: rows are left that no watermark flushes. The drain has passed "
         f"{passed}, the last moment that Spark counts with, and {told}. They have a later event "
-        "time or none, or are kept anew whenever a timer fires. Leave such rows out and run the "
-        "job anew, or run it in mode BATCH"
+        "time or none, or are kept again whenever a timer fires. Leave such rows out and run the "
+        "job again, or run it in mode BATCH"
     )
     raise CheckpointError(msg)
 

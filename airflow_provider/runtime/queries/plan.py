@@ -1,4 +1,4 @@
-"""Reading Spark's query plans through Py4J; the only module that touches plan nodes."""
+"""Query plans of Spark, read through Py4J; the only module that touches plan nodes."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ def _keeper(node: Any) -> Keeper:
 
 
 def asked_state_provider(df: DataFrame) -> str | None:
-    """Return the class that the session is told to keep state with; None when it is not told."""
+    """Return the state store provider that the session configures; None when it configures none."""
     conf = df.sparkSession._jsparkSession.sessionState().conf()
     return str(conf.getConfString(_PROVIDER)) if conf.contains(_PROVIDER) else None
 

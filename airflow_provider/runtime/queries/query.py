@@ -1,4 +1,4 @@
-"""One streaming query as the job wrote it."""
+"""Query definition: one streaming query as the job declares it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How large the next batch may be, so that it takes about a target time; pure decisions.
+"""Rate control: how large the next batch may be, so that it takes about a target time; pure.
 
 A batch takes a fixed time, whatever it reads, and a time that grows with what it reads. Both are
 learnt from the last batches; the next one is given as much as fits into the target.
@@ -176,7 +176,7 @@ class Limit:
         amount: how much, in *unit*.
         unit: ``rows``, ``bytes`` or ``files``.
         ceiling: the job's own limit, never exceeded; None if it has none.
-        ignored: batches in a row that went beyond it, as far as can be told.
+        ignored: batches in a row that went beyond it, as far as is known.
     """
 
     amount: int

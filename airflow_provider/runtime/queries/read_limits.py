@@ -1,4 +1,4 @@
-"""What the sources of a running query may read in a batch, looked at and set through Py4J.
+"""Read limits: what the sources of a running query may read in a batch, set through Py4J.
 
 Spark asks a source once for its limit and hands it back at every batch. Where it keeps the limits
 (``StreamExecution.uniqueSources``) is not part of Spark's interface, but can be set between any two
@@ -42,7 +42,7 @@ class PacedSource:
 
     Attributes:
         stream: the JVM's object that reads it.
-        default: its own limit, as Spark has asked for it.
+        default: its own limit, as Spark got it from the source.
     """
 
     name: str
@@ -79,7 +79,7 @@ def find_limits(execution: Any, sources: tuple[SourceDefinition, ...]) -> FoundL
     kept = execution.uniqueSources()
     streams = list(items(execution.sources().distinct()))
     if len(streams) != len(sources):
-        return FoundLimits((), {}, {source.name: "not told from others" for source in sources})
+        return FoundLimits((), {}, {source.name: "looks like others" for source in sources})
     paced, limits, left = [], {}, {}
     for stream, source in zip(streams, sources, strict=True):
         default = kept.get(stream)
@@ -100,8 +100,8 @@ def find_limits(execution: Any, sources: tuple[SourceDefinition, ...]) -> FoundL
 def asked_once(execution: Any, jvm: Any, sources: tuple[SourceDefinition, ...]) -> set[str]:
     """Return the sources that Spark asks once, at the start, how far they reach.
 
-    Under ``availableNow`` those are the ones that do not support it; all of them where that cannot
-    be told.
+    Under ``availableNow`` those are the ones that do not support it; all of them where that is not
+    known.
 
     Args:
         execution: the JVM's ``MicroBatchExecution``; may have ended.

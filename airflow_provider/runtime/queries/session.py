@@ -116,7 +116,7 @@ def using_spark(
     try:
         yield owned
     finally:
-        with contextlib.suppress(Exception):  # the JVM may be gone; the outcome stands
+        with contextlib.suppress(Exception):  # the JVM may be gone; the outcome stays
             owned.stop()
 
 
@@ -124,7 +124,7 @@ def job_session(spark: SparkSession, conf: Mapping[str, str]) -> SparkSession:
     """Return a session of the job's own: jobs in one JVM do not see each other's settings.
 
     What only a new JVM could be given is left as it is in this one. Errors of Python workers come
-    with all their causes, unless Spark is told otherwise.
+    with all their causes, unless Spark is configured otherwise.
     """
     from pyspark.errors import AnalysisException
 

@@ -1,4 +1,4 @@
-"""DOC."""
+"""Start modes of a query: by its own trigger, for what is available now, or for one batch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How many rows a checkpoint's stateful operators hold, read with Spark's own state readers."""
+"""State metrics: the rows that a checkpoint's stateful operators hold, by Spark's state readers."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def count_state(
 def _rows_by_time(spark: SparkSession, checkpoint: str, options: Mapping[str, str]) -> DataFrame:
     """Return what a join keeps in state format 4: all rows of a key and a moment are one.
 
-    Of the moment Spark 4.3 itself reads something else, so keys are told apart as they are stored.
+    Of the moment Spark 4.3 itself reads something else, so keys are compared as they are stored.
     """
     from pyspark.sql import functions as sf
 

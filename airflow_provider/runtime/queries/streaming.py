@@ -52,7 +52,7 @@ class Halt:
 
 
 class _HaltedError(Exception):
-    """Ends a batch that began after the query was told to halt."""
+    """Ends a batch that began after the query was requested to halt."""
 
 
 class RunningQuery:
@@ -66,7 +66,7 @@ class RunningQuery:
         trigger: arguments of ``DataStreamWriter.trigger`` for reading input.
         clock: measures how long a batch in flight is waited for.
         pacemaker: fits the size of its batches to a target time; None for batches as they come.
-        event_times: says where its sources stand in event time; None when none has markers.
+        event_times: the event times of its sources; None when none has markers.
     """
 
     def __init__(
@@ -133,7 +133,7 @@ class RunningQuery:
         return self._query is not None and not self._query.isActive
 
     def has_tasks(self) -> bool:
-        """Tell whether Spark still runs tasks of the last start, which were told to stop.
+        """Tell whether Spark still runs tasks of the last start, which are to stop.
 
         A task ends some time after its query has failed; one whose executor is lost, when Spark has
         noticed that.
@@ -156,7 +156,7 @@ class RunningQuery:
         self._halt = Halt(self.logs.position().last_offsets, deadline)
 
     def halt_in_time(self) -> None:
-        """Stop a query that was told to halt, if its batch has ended or was waited for enough."""
+        """Stop a query that is to halt, if its batch has ended or the time for it is over."""
         halt = self._halt
         if halt is None or halt.stopped or not self._is_active():
             return
@@ -169,7 +169,7 @@ class RunningQuery:
         return self._query is not None and self._query.isActive
 
     def error(self) -> BaseException | None:
-        """Return why the query ended; None when it ended by itself, or was told to."""
+        """Return why the query ended; None when it ended by itself, or on request."""
         if isinstance(self._callback_error, _HaltedError) or (self._halt and self._halt.stopped):
             return None
         if self._callback_error is not None:
@@ -177,7 +177,7 @@ class RunningQuery:
         return self._query.exception() if self._query is not None else None
 
     def has_more(self) -> bool:
-        """Tell whether another start may read what this one has not asked its sources for.
+        """Tell whether another start may read what this one has not requested from its sources.
 
         With ``availableNow`` Spark asks a source that cannot tell its end (one in Python with a
         simple reader, for example) once for the latest offset, which may be that of its next rows
@@ -294,7 +294,7 @@ class RunningQuery:
 
     def _count_input(self) -> int | None:
         if not all(source.is_known for source in self.definition.sources):
-            return None  # a stream that the job opened by itself cannot be told from a table
+            return None  # a stream that the job opened by itself looks like a table
         execution = self._execution()
         return count_input_rows(execution) if execution is not None else None
 

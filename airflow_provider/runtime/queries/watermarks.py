@@ -1,13 +1,14 @@
-"""Where the sources of a query stand in event time, and the markers that move them.
+"""Watermarks of a query's sources in event time, and the markers that move them.
 
 Spark forgets each source's own watermark when a query stops, and holds the query's back until every
-source has had a row again. So when some sources have ended, the others are announced, too: each
-where it stood.
+source has had a row again. So when some sources have ended, the others are announced, too, each
+with its last event time.
 
-A source that has had no row for a time is *idle*: it is moved along to where the slowest of the
-others stands. So the query's watermark goes on as if the source were not there, and when it speaks
-again its rows count and it holds the others back as before. (Flink's ``withIdleness`` ignores an
-idle source instead; the watermark of the query is the same.) Time counts from the query's start.
+A source that has had no row for a time is *idle*: it is moved along to the event time of the
+slowest of the others. So the query's watermark advances as if the source were not there, and when
+it has rows again they count, and it holds the others back as before. (Flink's ``withIdleness``
+ignores an idle source instead; the watermark of the query is the same.) Time counts from the
+query's start.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ log = logging.getLogger(__name__)
 
 @dataclasses.dataclass(frozen=True)
 class SourceTime:
-    """Where a source stands in event time.
+    """The event time of a source.
 
     Attributes:
         heard_s: when it had its last row, or the query started; on a monotonic clock.
@@ -58,7 +59,7 @@ class SourceTime:
 
 
 def move_along(times: Mapping[str, SourceTime], now_s: float) -> dict[str, int]:
-    """Return for each idle source that stands behind the event time that it is moved to.
+    """Return for each idle source that is behind the event time that it is moved to.
 
     Args:
         times: the sources that have a watermark and have not ended, by name.
@@ -107,7 +108,7 @@ class EventTimes:
         self._reached = self.reached()
 
     def starts(self) -> None:
-        """Say where the sources stand: Spark has forgotten it."""
+        """Announce the event times of the sources: Spark has forgotten them."""
         now = self._clock.monotonic()
         times = {}
         for source in self._definition.sources:
@@ -159,7 +160,7 @@ class EventTimes:
         return bool(ends) or any(time.idle_timeout_s is not None for time in self._times.values())
 
     def look(self) -> None:
-        """Move the idle sources along to where the others stand."""
+        """Move the idle sources along to the event time of the others."""
         moves = move_along(self._times, self._clock.monotonic())
         if not moves:
             return

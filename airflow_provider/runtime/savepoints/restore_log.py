@@ -206,7 +206,7 @@ def open_restore(directory: JobDirectory, record: RestoreRecord) -> CheckpointEr
     """Return the error that says that a restore has not ended, and how to end it."""
     what, how = f"a restore of {record.savepoint or 'the beginning'}", ""
     if record.outputs_stay:
-        what = f"queries {', '.join(record.queries)} were to begin anew, which"
+        what = f"queries {', '.join(record.queries)} were to start from scratch, which"
         how = " with --allow-non-restored-state"
     msg = (
         f"{directory.url}: {what} began at {record.began} and did not end; give the same command "
@@ -227,8 +227,9 @@ def plan_anew(directory: JobDirectory, name: str) -> dict[str, Any]:
         waiting = EpochRecords(directory.committables(name), query_id).find().precommitted
         if any(epoch <= last for epoch in waiting):
             msg = (
-                f"{directory.url}: query {name!r} cannot begin anew yet: what it has committed is "
-                "not published; run 'spark-stream cleanup JOB_DIR' with the job as it was first"
+                f"{directory.url}: query {name!r} cannot start from scratch yet: what it has "
+                "committed is not published; run 'spark-stream cleanup JOB_DIR' with the job as it "
+                "was first"
             )
             raise ConfigError(msg)
     return {"query_id": None, "from": "", "batch": -1, "replaces": query_id, "stays": last}

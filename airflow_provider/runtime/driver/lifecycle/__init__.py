@@ -1,4 +1,4 @@
-"""The life of one attempt as a pure state machine: events in, instructions out.
+"""Lifecycle of one attempt as a pure state machine: events in, instructions out.
 
 No I/O, no clock, no Spark. The driver feeds events and carries out instructions one by one, in
 order; what an instruction brings about comes back as an event.

@@ -1,4 +1,4 @@
-"""What the lifecycle speaks of: phases, the events it is told, the instructions it gives."""
+"""Vocabulary of the lifecycle: phases, the events it gets, the instructions it gives."""
 
 from __future__ import annotations
 
@@ -15,29 +15,29 @@ if TYPE_CHECKING:
 
 
 class JobPhase(str, enum.Enum):
-    """Where the attempt stands."""
+    """The phase of an attempt."""
 
     OPENED = "opened"  # the lease is held, sinks are recovered, no query has started
     READING = "reading"  # some query reads input, or has yet to
-    HALTING = "halting"  # somebody asked to stop: queries end their batches
+    HALTING = "halting"  # a stop was requested: queries end their batches
     DRAINING = "draining"  # all input is read; the last drain batches run, their output waits
     FINISHING = "finishing"  # the last row is produced; on_finish callbacks run
     COMMITTING = "committing"  # sinks publish the last epochs
-    SAVING = "saving"  # the savepoint that was asked for is taken
+    SAVING = "saving"  # the requested savepoint is taken
     SEALING = "sealing"  # the final checkpoint is put
     CLOSING = "closing"  # queries are stopped, on_close callbacks run
     ENDED = "ended"
 
 
 class QueryPhase(str, enum.Enum):
-    """Where one query stands."""
+    """The phase of one query."""
 
     IDLE = "idle"
     WAITING = "waiting"  # for the queries that write what it reads
     CATCHING_UP = "catching_up"  # reads what is there, after which some of its sources have ended
     READING = "reading"
     READ = "read"  # end of data
-    HALTING = "halting"  # it was asked to end its batch
+    HALTING = "halting"  # it is to end its batch
     HALTED = "halted"
     DRAINING = "draining"
     DRAINED = "drained"

@@ -3,7 +3,7 @@
 Each query goes its own way: it reads, and when its input has ended it drains at once, while others
 still read. The job as a whole waits for all of them. The order is Flink's (FLIP-147, FLIP-34): last
 row, intent to drain, MAX_WATERMARK once for each query, ``finish()``, commit of the last epochs,
-savepoint if one was asked for, final checkpoint, ``close()``.
+savepoint if one was requested, final checkpoint, ``close()``.
 
 ::
 
@@ -109,7 +109,7 @@ class Lifecycle:
     """The state of an attempt.
 
     Attributes:
-        at_end: what the run was asked to do at the end of data.
+        at_end: what the run does at the end of data.
         queries: phase by name, in the order the job wrote them.
         upstream: for each query that reads what others of the job write: these.
         continuous: whether the run goes on until somebody stops it.
@@ -117,10 +117,10 @@ class Lifecycle:
         mixed: the queries some of whose sources have yet to end, while others go on.
         hows: how each query was started that has read.
         restarting: the queries that do not run, and are about to be started again.
-        phase: where the attempt stands.
-        stop: what somebody asked for who stops the job.
+        phase: the attempt's phase.
+        stop: the requested stop; None for none.
         failure: why it ends, if it fails.
-        cancelled: whether somebody asked it to stop at once.
+        cancelled: whether somebody requested it to stop at once.
     """
 
     at_end: AtEnd
@@ -162,7 +162,7 @@ class Lifecycle:
 
     @property
     def ending(self) -> AtEnd:
-        """Return how the job ends: as it was asked, or as whoever stops it wants."""
+        """Return how the job ends: as configured, or as a stop request wants."""
         return self.stop.at_end if self.stop is not None else self.at_end
 
     @property
@@ -186,7 +186,7 @@ class Lifecycle:
 
     def _on_interruption(self, event: Failed | CancelRequested) -> tuple[Lifecycle, Told]:
         if self.phase in {JobPhase.CLOSING, JobPhase.ENDED}:
-            return self, ()  # the first reason stands; a final checkpoint that is put stays put
+            return self, ()  # the first reason counts; a final checkpoint that is put stays put
         if isinstance(event, Failed):
             stopping = dataclasses.replace(self, failure=event.failure)
         else:
@@ -267,7 +267,7 @@ class Lifecycle:
     # --- what follows when a query has changed ---------------------------------------------------
 
     def _advance(self, told: Told) -> tuple[Lifecycle, Told]:
-        """Start whoever waited for what has ended, and move the job on when all have."""
+        """Start the queries that waited for what has ended; move the job on when all have."""
         if self.phase is JobPhase.HALTING:
             return self._when_halted(told)
         life, more = self._start_waiting()
