@@ -1,7 +1,7 @@
 """One driver's life without Spark, for a process of its own that a failpoint can end.
 
 ``main(ROOT, "drive", RUN, EPOCHS)`` recovers, then runs batches until there are EPOCHS of them;
-``main(ROOT, "revert", RUN)`` takes the run back.
+``main(ROOT, "revert", RUN, EPOCH)`` reverts, for the run RUN, all that was written after EPOCH.
 """
 
 from __future__ import annotations
@@ -9,9 +9,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from airflow_provider.runtime.jobdir import epoch_folding
-from airflow_provider.runtime.jobdir.epochs import EpochRecords
-from airflow_provider.runtime.sinks.revert import Revert
-from tests.unit.support import QUERY_ID, EpochBench, FakeFrame, HandStagedFiles, counted
+from airflow_provider.runtime.sinks.revert import revert_after
+from tests.unit.support import EpochBench, FakeFrame, HandStagedFiles, counted
 
 KEPT = 2  # records of earlier runs, so that folding happens
 
@@ -42,23 +41,21 @@ def drive(root: Path, run_id: str, upto: int) -> None:
     job.close()
 
 
-def revert(root: Path, run_id: str) -> None:
+def revert(root: Path, run_id: str, epoch: int) -> None:
     job = open_job(root)
-    Revert(
+    for work in revert_after(
         "q",
-        records=EpochRecords(job.committables, QUERY_ID),
+        storage=job.committables,
         sinks=job.sinks,
-        run_id=run_id,
+        epoch=epoch,
         fence=job.lease(run_id),
         clock=job.clock,
-    ).revert()
+    ):
+        work.revert()
     job.close()
 
 
-def main(root: str, action: str, run: str, upto: str = "") -> None:
-    """Be a driver, or who takes a run back."""
+def main(root: str, action: str, run: str, number: str) -> None:
+    """Be a driver, or who reverts what drivers have written."""
     epoch_folding.KEEP_EPOCHS = KEPT
-    if action == "drive":
-        drive(Path(root), run, int(upto))
-    else:
-        revert(Path(root), run)
+    {"drive": drive, "revert": revert}[action](Path(root), run, int(number))

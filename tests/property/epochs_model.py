@@ -30,7 +30,7 @@ from airflow_provider.runtime.jobdir.run_records import FINISHED
 from airflow_provider.runtime.jobdir.verify_final import verify_final
 from airflow_provider.runtime.savepoints.restore_log import Restores
 from airflow_provider.runtime.sinks import committer
-from airflow_provider.runtime.sinks.revert import Revert
+from airflow_provider.runtime.sinks.revert import revert_after
 from airflow_provider.runtime.storage.local import LocalStorage
 from tests.unit.jobs import NOW, a_final, a_run
 from tests.unit.support import (
@@ -45,7 +45,7 @@ IN_SPARK = ("spark.planned", "spark.committing", "spark.committed")  # where Spa
 IN_A_BATCH = ("sink.staged", "sink.precommitted", *IN_SPARK)
 PUBLISHING = ("files.published_one", "sink.published", "sink.committed", "sink.forgotten")
 RECOVERING = ("recover.planned", "recover.aborted", "recover.published", "recover.cleaned")
-TAKING_BACK = (
+REVERTING = (
     "revert.intended",
     "files.reverted_one",
     "revert.removed_one",
@@ -109,7 +109,7 @@ no_crash = st.none()
 while_publishing = st.tuples(st.sampled_from(PUBLISHING), st.integers(1, 3))
 in_a_batch = st.tuples(st.sampled_from(IN_A_BATCH), st.just(1))
 while_starting = st.tuples(st.sampled_from(("lease.acquired", *RECOVERING)), st.just(1))
-while_reverting = st.tuples(st.sampled_from(TAKING_BACK), st.integers(1, 3))
+while_reverting = st.tuples(st.sampled_from(REVERTING), st.integers(1, 3))
 while_finishing = st.tuples(st.sampled_from(FINISHING), st.just(1))
 losing_replies = st.tuples(st.sampled_from(WRITES), st.integers(1, 4))
 pauses = st.tuples(st.sampled_from([f"pause {step}" for step in STEPS]), st.integers(1, 4))
@@ -482,14 +482,15 @@ class EpochsMachine(RuleBasedStateMachine):
         self.reverting = True
         with self.dying_at(fails_at):
             lease = self.job.lease(f"run-{self.run}")
-            Revert(
+            for work in revert_after(
                 "q",
-                records=EpochRecords(self.job.committables, self.query_id),
+                storage=self.job.committables,
                 sinks=self.sinks,
-                run_id=f"run-{self.run}",
+                epoch=self.directory.run(self.run_id).record().starting["q"],
                 fence=lease,
                 clock=self.job.clock,
-            ).revert()
+            ):
+                work.revert()
             self.armed = None
             self.restore_the_checkpoint(lease)
 

@@ -1,13 +1,14 @@
-"""Reverting a run's epochs of one query: which, in what order, and what is refused."""
+"""Reverting all that a query has written after an epoch: what, in what order, what is refused."""
 
 from __future__ import annotations
 
 import pytest
 
+from airflow_provider.runtime.clock import to_iso
 from airflow_provider.runtime.errors import CheckpointError, LeaseLostError, RevertError
-from airflow_provider.runtime.jobdir.epochs import RevertRecord
+from airflow_provider.runtime.jobdir.epochs import EpochRecords, RevertRecord
 from airflow_provider.runtime.sinks.protocol import OpenFence
-from airflow_provider.runtime.sinks.revert import Revert
+from airflow_provider.runtime.sinks.revert import Revert, revert_after
 from airflow_provider.runtime.sinks.spark_sink import spark_sink
 from airflow_provider.runtime.testing import LosingFence
 from tests.unit.support import QUERY_ID, EpochBench, FakeFrame, FakeSink, counted
@@ -38,54 +39,53 @@ def run(job: EpochBench, run_id: str, *epochs: int, publish: bool = True) -> Non
         committer.commit_ready()
 
 
-def revert(job: EpochBench, run_id: str, *sinks, fence=None) -> Revert:
+def revert(job: EpochBench, first_epoch: int, *sinks, fence=None) -> Revert:
     return Revert(
         "q",
         records=job.records,
         sinks=sinks or job.sinks,
-        run_id=run_id,
+        first_epoch=first_epoch,
         fence=fence or OpenFence(9),
         clock=job.clock,
     )
 
 
-def test_a_run_is_reverted_newest_epoch_first(job, sink):
+def test_the_newest_epoch_goes_first(job, sink):
     """
-    The run's epochs go, those of the run before stay, and the record says from where on.
+    What was written from an epoch on goes, what is before it stays, and the record says so.
     """
     run(job, "r1", 0, 1)
     run(job, "r2", 2, 3)
 
-    assert 2 == revert(job, "r2").revert()
+    revert(job, 2).revert()
 
     assert {0: ["r1 0"], 1: ["r1 1"]} == sink.published
     assert [[3, 2]] == sink.asked("revert") == sink.asked("check_revert")
-    assert ("r2", 2, QUERY_ID) == (
-        job.records.revert().run_id,
-        job.records.revert().first_epoch,
-        job.records.revert().query_id,
-    )
-    assert job.records.revert().began == job.records.revert().done
+    record = job.records.revert()
+    assert (2, QUERY_ID) == (record.first_epoch, record.query_id)
+    assert record.began == record.done
 
 
 def test_twice_is_once(job, sink):
     """
-    A second call removes nothing more.
+    A second call removes nothing more, nor does one for a part of what is reverted.
     """
-    run(job, "r1", 0)
-    first = [revert(job, "r1").revert() for _ in range(2)]
+    run(job, "r1", 0, 1)
+    for first_epoch in (0, 0, 1):
+        revert(job, first_epoch).revert()
 
-    assert [0, 0] == first
-    assert [[0]] == sink.asked("revert")
+    assert [[1, 0]] == sink.asked("revert")
+    assert 0 == job.records.revert().first_epoch
 
 
-def test_a_run_that_wrote_nothing(job, sink):
+def test_where_nothing_was_written(job, sink):
     """
     There is nothing to revert, and nothing is recorded.
     """
     run(job, "r1", 0)
 
-    assert -1 == revert(job, "r2").revert()
+    revert(job, 1).revert()
+
     assert job.records.revert() is None
     assert {0: ["r1 0"]} == sink.published
 
@@ -97,7 +97,7 @@ def test_what_waits_to_be_published_is_reverted_too(job, sink):
     run(job, "r1", 0)
     run(job, "r1", 1, publish=False)
 
-    revert(job, "r1").revert()
+    revert(job, 0).revert()
 
     assert ({}, {}) == (sink.staged, sink.published)
     assert [[1, 0]] == sink.asked("revert")
@@ -105,92 +105,105 @@ def test_what_waits_to_be_published_is_reverted_too(job, sink):
 
 def test_no_query_runs_on_what_was_reverted(job):
     """
-    The checkpoint must be restored first, or the run's input would count as read.
+    The checkpoint must be restored first, or the input of what is gone would count as read.
     """
     run(job, "r1", 0)
-    revert(job, "r1").revert()
+    revert(job, 0).revert()
 
-    with pytest.raises(CheckpointError, match=r"'r1' wrote, from epoch 0 on, was reverted"):
+    with pytest.raises(CheckpointError, match=r"was written from epoch 0 on was reverted"):
         job.recovered("r2")
 
 
-def test_earlier_runs_follow(job, sink):
+def test_earlier_epochs_follow(job, sink):
     """
-    Runs are reverted from the last one backwards; a second one does not stumble over the first.
+    A revert that goes back further does not stumble over the one before.
     """
     run(job, "r1", 0)
     run(job, "r2", 1)
-    revert(job, "r2").revert()
+    revert(job, 1).revert()
 
-    assert 0 == revert(job, "r1").revert()
+    revert(job, 0).revert()
+
     assert {} == sink.published
+    assert 0 == job.records.revert().first_epoch
 
 
-def test_a_run_that_others_followed_is_refused(job, sink):
+def test_epochs_are_reverted_whatever_run_they_are_of(job, sink):
     """
-    Nothing is removed, and the error names the run to begin with.
-    """
-    run(job, "r1", 0)
-    run(job, "r2", 1)
-
-    for attempt in (revert(job, "r1").check, revert(job, "r1").revert):
-        with pytest.raises(RevertError, match="run 'r2' has written .* revert the later runs"):
-            attempt()
-    assert {0: ["r1 0"], 1: ["r2 1"]} == sink.published
-    assert job.records.revert() is None
-
-
-def test_all_from_an_epoch_on_are_reverted_whatever_run_they_are_of(job, sink):
-    """
-    A savepoint knows no runs: what was written after it goes, twice is once, another epoch waits.
+    A savepoint knows no runs: what was written after it goes.
     """
     run(job, "r1", 0, 1)
     run(job, "r2", 2)
 
-    def from_epoch(first):
-        return Revert(
-            "q",
-            records=job.records,
-            sinks=job.sinks,
-            first_epoch=first,
-            fence=OpenFence(9),
-            clock=job.clock,
-        )
+    revert(job, 1).revert()
 
-    assert [1, 1] == [from_epoch(1).revert() for _ in range(2)]
     assert {0: ["r1 0"]} == sink.published
     assert [[2, 1]] == sink.asked("revert")
-    assert 0 == from_epoch(0).revert()
-    assert {} == sink.published
 
 
-def test_another_revert_is_finished_first(job, sink):
+def test_a_revert_that_goes_back_further_is_finished_first(job, sink):
     """
-    One that has begun and died is named; its own run may go on with it.
+    One that has begun and died is named when less is asked for; what covers it goes on with it.
     """
     run(job, "r1", 0)
     run(job, "r2", 1)
-    job.records.put_revert(
-        RevertRecord(query_id=QUERY_ID, run_id="r2", first_epoch=1, began="yesterday")
-    )
+    job.records.put_revert(RevertRecord(query_id=QUERY_ID, first_epoch=1, began="yesterday"))
 
-    with pytest.raises(RevertError, match="run 'r2' is being reverted, which began at yest"):
-        revert(job, "r1").revert()
-    assert 1 == revert(job, "r2").revert()
+    with pytest.raises(RevertError, match="epoch 1 on is being reverted, which began at yest"):
+        revert(job, 2).revert()
+    revert(job, 1).revert()
     assert {0: ["r1 0"]} == sink.published
+    assert job.records.revert().done is not None
 
 
-def test_a_run_whose_records_were_folded_is_refused(job, sink):
+@pytest.mark.parametrize("lost_at", range(1, 9))
+def test_a_revert_across_a_restore_goes_on_wherever_it_has_died(job, sink, lost_at):
     """
-    What it wrote is no longer known epoch by epoch.
+    A copy begins in the middle, and its intent with its own first epoch; the next call knows it.
+    """
+    run(job, "r1", 0, 1, 2)
+    copy = EpochRecords(job.committables, "copy")
+    copy.continue_after(2)
+    now = to_iso(job.clock.now())  # what a restore leaves of the id that the query had
+    job.records.put_revert(RevertRecord(query_id=QUERY_ID, first_epoch=3, began=now, done=now))
+    job.spark.root.joinpath("metadata").unlink()
+    job.spark.begin("copy")
+    run(job, "r2", 3, 4)
+
+    def revert_under(fence) -> None:
+        for work in revert_after(
+            "q",
+            storage=job.committables,
+            sinks=job.sinks,
+            epoch=0,
+            fence=fence,
+            clock=job.clock,
+        ):
+            work.revert()
+
+    with pytest.raises(LeaseLostError):
+        revert_under(LosingFence(lost_at))
+    revert_under(OpenFence(9))
+
+    assert {0: ["r1 0"]} == sink.published
+    assert (3, 1) == (copy.revert().first_epoch, job.records.revert().first_epoch)
+    assert copy.revert().done is not None
+    assert job.records.revert().done is not None
+
+
+def test_epochs_whose_records_were_folded_are_refused(job, sink):
+    """
+    What was written there is no longer known epoch by epoch.
     """
     run(job, "r1", 0, 1)
     job.records.put_folded(job.records.history().with_epochs([job.record(0)]))
     job.records.forget_published(0)
 
     with pytest.raises(RevertError, match="up to 0 were folded away"):
-        revert(job, "r1").revert()
+        revert(job, 0).revert()
     assert [] == sink.asked("revert")
+    revert(job, 1).revert()
+    assert {0: ["r1 0"]} == sink.published
 
 
 def test_a_sink_that_the_job_no_longer_has_is_refused(job):
@@ -200,7 +213,7 @@ def test_a_sink_that_the_job_no_longer_has_is_refused(job):
     run(job, "r1", 0)
 
     with pytest.raises(RevertError, match="written to 'fake', which the job no longer writes to"):
-        revert(job, "r1", FakeSink("other")).revert()
+        revert(job, 0, FakeSink("other")).revert()
 
 
 def test_sparks_own_sinks_are_refused(job, sink):
@@ -210,7 +223,7 @@ def test_sparks_own_sinks_are_refused(job, sink):
     run(job, "r1", 0)
 
     with pytest.raises(RevertError, match="spark:console: .* cannot be reverted"):
-        revert(job, "r1", sink, spark_sink("console")).revert()
+        revert(job, 0, sink, spark_sink("console")).revert()
     assert {0: ["r1 0"]} == sink.published
 
 
@@ -230,7 +243,7 @@ def test_a_sink_that_refuses_stops_before_the_others_begin(tmp_path):
     run(job, "r1", 0)
 
     with pytest.raises(RevertError, match="not exactly"):
-        revert(job, "r1").revert()
+        revert(job, 0).revert()
     job.close()
     assert {0: ["r1 0"]} == willing.published
     assert job.records.revert() is None
@@ -244,10 +257,10 @@ def test_every_step_is_fenced(job, sink):
     begun = []
     for lost_at in range(1, 5):
         with pytest.raises(LeaseLostError):
-            revert(job, "r1", fence=LosingFence(lost_at)).revert()
+            revert(job, 0, fence=LosingFence(lost_at)).revert()
         record = job.records.revert()
         begun.append((record is not None, record is not None and record.done is not None))
     assert [(False, False), (True, False), (True, False), (True, False)] == begun
 
-    assert 0 == revert(job, "r1", fence=LosingFence(5)).revert()
+    revert(job, 0, fence=LosingFence(5)).revert()
     assert {} == sink.published

@@ -244,7 +244,7 @@ def test_no_driver_runs_a_job_that_is_half_rewound(job):
     dies_later = SimpleNamespace(token=9, check=lambda: next(calls))
     with pytest.raises(StopIteration):
         Rewind(half.directory, "r1", half.queries, dies_later, job.clock).rewind()
-    with pytest.raises(CheckpointError, match="must be restored to before that run"):
+    with pytest.raises(CheckpointError, match="must be restored to before that"):
         job.recovered("r2")
 
     rewind(job, "r1").rewind()

@@ -39,7 +39,7 @@ _PUBLISHED = re.compile(rf"({NUMBER})\.json")
 _PRECOMMITTED = re.compile(rf"({NUMBER})\.({NUMBER})\.json")
 _FOLDED = re.compile(rf"({NUMBER})-({NUMBER})\.json")
 _PACKED = re.compile(rf"({NUMBER})-({NUMBER})\.packed\.json")
-_TAKE_BACK = "revert.json"
+_REVERT = "revert.json"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -167,7 +167,6 @@ class RevertRecord(Document):
     """``revert.json``: the epochs from ``first_epoch`` on are reverted, or are about to be.
 
     Attributes:
-        run_id: the run whose epochs they were.
         done: when all sinks had removed them; None before.
         outputs_stay: that the epochs before it stay for ever, beside those of a query whose state
                 was reset: nothing counts them any more.
@@ -176,7 +175,6 @@ class RevertRecord(Document):
     PLACES = ("committables/{query_id}/revert.json",)
 
     query_id: Name
-    run_id: NameOrNone
     first_epoch: NonNegative
     began: str
     done: str | None = None
@@ -414,7 +412,7 @@ class EpochRecords:
 
     def revert(self) -> RevertRecord | None:
         """Return what was reverted; None when nothing was."""
-        return RevertRecord.read(self._storage, _TAKE_BACK)
+        return RevertRecord.read(self._storage, _REVERT)
 
     def is_left(self) -> bool:
         """Tell whether the query was reset under another id while its output was kept."""
@@ -433,17 +431,16 @@ class EpochRecords:
         """
         taken = self.revert()
         if taken is not None:
-            what = f"what run {taken.run_id!r} wrote" if taken.run_id else "what was written"
             msg = (
-                f"{self.url}: {what}, from epoch {taken.first_epoch} on, was reverted; the "
-                "checkpoint must be restored to before that run: give the command that took it "
-                "back again"
+                f"{self.url}: what was written from epoch {taken.first_epoch} on was reverted; the "
+                "checkpoint must be restored to before that: give the command that took it back "
+                "again"
             )
             raise CheckpointError(msg)
 
     def put_revert(self, record: RevertRecord) -> None:
         """Put or replace it."""
-        record.put(self._storage, _TAKE_BACK)
+        record.put(self._storage, _REVERT)
 
 
 def query_ids(storage: Storage) -> list[str]:

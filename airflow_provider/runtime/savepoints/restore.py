@@ -368,7 +368,6 @@ def _retire(directory: JobDirectory, name: str, record: RestoreRecord, clock: Cl
         records.put_revert(
             RevertRecord(
                 query_id=plan["replaces"],
-                run_id="",
                 first_epoch=(plan["stays"] if "stays" in plan else plan["batch"]) + 1,
                 outputs_stay=record.outputs_stay,
                 began=now,

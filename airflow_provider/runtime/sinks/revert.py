@@ -110,7 +110,7 @@ def has_written(storage: Storage, run_id: str) -> bool:
 
 
 class Revert:
-    """Reverts one run's epochs of one query, or all from one epoch on.
+    """Reverts what was written under one id of a query, from one epoch on.
 
     No query may run on the checkpoint meanwhile: the caller holds the lease.
 
@@ -118,10 +118,9 @@ class Revert:
         query: the query's name.
         records: its records.
         sinks: all that it has written to.
+        first_epoch: this epoch goes, and all after it, whatever run they are of.
         fence: the caller's lease.
         clock: for the record's times.
-        run_id: the run; no other may have written after it.
-        first_epoch: in place of a run: this epoch and all after it, whatever run they are of.
     """
 
     def __init__(
@@ -130,34 +129,29 @@ class Revert:
         *,
         records: EpochRecords,
         sinks: Sequence[Sink | SparkSink],
+        first_epoch: int,
         fence: Fence,
         clock: Clock,
-        run_id: str = "",
-        first_epoch: int | None = None,
     ) -> None:
         self._query = query
         self._records = records
         self._native = [sink for sink in sinks if isinstance(sink, SparkSink)]
         self._sinks = [sink for sink in sinks if not isinstance(sink, SparkSink)]
+        self._first_epoch = first_epoch
         self._fence = fence
         self._clock = clock
-        self._run_id = run_id
-        self._first_epoch = first_epoch
 
     def check(self) -> None:
         """Refuse what cannot be done; nothing is removed or recorded.
 
         Raises:
-            RevertError: a later run has written to the query, a record was folded away, a sink
-                is missing, or a sink cannot remove exactly what it published.
+            RevertError: a revert that began with an earlier epoch has not ended, a record was
+                folded away, a sink is missing, or a sink cannot remove exactly what it published.
         """
         self._plan()
 
-    def revert(self) -> int:
+    def revert(self) -> None:
         """Remove what was published from every sink.
-
-        Returns:
-            The first epoch reverted; -1 when there is none.
 
         Raises:
             RevertError: as :meth:`check`.
@@ -167,15 +161,14 @@ class Revert:
         Idempotent: by query id and first epoch.
         """
         begun = self._records.revert()
-        if begun is not None and begun.done and self._is_same(begun):
-            return begun.first_epoch
+        if begun is not None and begun.done and begun.first_epoch <= self._first_epoch:
+            return
         first, work = self._plan()
-        if first < 0:
-            return first
+        if not work:
+            return
         self._fence.check()
         intent = RevertRecord(
             query_id=self._records.query_id,
-            run_id=self._run_id,
             first_epoch=first,
             began=to_iso(self._clock.now()),
         )
@@ -187,65 +180,36 @@ class Revert:
         self._fence.check()
         self._records.put_revert(dataclasses.replace(intent, done=to_iso(self._clock.now())))
         failpoints.hit("revert.done")
-        return first
 
     def _plan(self) -> tuple[int, list[tuple[Sink, list[Committable]]]]:
-        """Return the first epoch, and for each sink the committables, newest first."""
+        """Return the first epoch written, and for each sink the committables, newest first."""
         for native in self._native:
             native.check_revert(())
         begun = self._records.revert()
-        if begun is not None and begun.done is None and not self._is_same(begun):
-            whose = f"run {begun.run_id!r}" if begun.run_id else f"epoch {begun.first_epoch} on"
+        # One that began later is a part of this one: of an id that began in the middle, the intent
+        # names its own first epoch.
+        if begun is not None and begun.done is None and begun.first_epoch < self._first_epoch:
             msg = (
-                f"{self._records.url}: {whose} is being reverted, which began at {begun.began}; "
-                "finish that first"
+                f"{self._records.url}: epoch {begun.first_epoch} on is being reverted, which began "
+                f"at {begun.began}; finish that first"
             )
             raise RevertError(msg)
         chosen = self._chosen()
-        if not chosen:
-            return -1, []
         work = [(sink, self._committables(sink, chosen)) for sink in self._sinks_of(chosen)]
         for sink, committables in work:
             sink.check_revert(committables)
-        return min(record.epoch for record in chosen), work
-
-    def _is_same(self, begun: RevertRecord) -> bool:
-        if self._first_epoch is None:
-            return begun.run_id == self._run_id
-        return not begun.run_id and begun.first_epoch == self._first_epoch
+        return min((record.epoch for record in chosen), default=self._first_epoch), work
 
     def _chosen(self) -> list[EpochRecord]:
         """Return the records, newest first; also those of epochs not yet published."""
         found = list(self._records.all())
         self._check_all_recorded()
-        if self._first_epoch is not None:
-            chosen = [r for r in found if r.epoch >= self._first_epoch]
-        else:
-            chosen = [r for r in found if r.run_id == self._run_id]
-            self._check_last_run(chosen, [r for r in found if r.committed is not None])
+        chosen = [record for record in found if record.epoch >= self._first_epoch]
         return sorted(chosen, key=lambda r: (r.epoch, r.token), reverse=True)
-
-    def _check_last_run(
-        self, chosen: Sequence[EpochRecord], published: Sequence[EpochRecord]
-    ) -> None:
-        first = min((record.epoch for record in chosen), default=-1)
-        taken = self._records.revert()
-        standing = [r for r in published if taken is None or r.epoch < taken.first_epoch]
-        later = [r for r in standing if chosen and r.run_id != self._run_id and r.epoch > first]
-        if later:
-            msg = (
-                f"{self._records.url}: run {later[0].run_id!r} has written to query "
-                f"{self._query!r} after run {self._run_id!r}; revert the later runs first"
-            )
-            raise RevertError(msg)
 
     def _check_all_recorded(self) -> None:
         history = self._records.history()
-        if self._first_epoch is not None:
-            folded = bool(history.own_epochs_after(self._first_epoch - 1))
-        else:
-            folded = any(run == self._run_id for *_, run in history.ranges)
-        if folded:
+        if history.own_epochs_after(self._first_epoch - 1):
             msg = (
                 f"{self._records.url}: records of epochs up to {history.last} were folded "
                 "away, so these cannot be reverted; restore a savepoint into a new job "
