@@ -13,7 +13,7 @@ from airflow_provider.runtime.driver.lifecycle.events import (
     QueryFailed,
     QueryPhase,
 )
-from airflow_provider.runtime.failures.failover_region import Edge, failover_scope
+from airflow_provider.runtime.failures.failover_region import Edge, queries_to_restart
 from airflow_provider.runtime.failures.restart_strategy import RestartState, default_restart
 
 if TYPE_CHECKING:
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from airflow_provider.runtime.driver.lifecycle.machine import Lifecycle
     from airflow_provider.runtime.driver.prepare import LoadedJob
     from airflow_provider.runtime.errors import Failure
-    from airflow_provider.runtime.failures.failover_region import FailoverScope
     from airflow_provider.runtime.jobdir.layout import RunDirectory
     from airflow_provider.runtime.jobdir.run_records import AttemptRecord
     from airflow_provider.runtime.jobdir.run_spec import RunSpec
@@ -91,21 +90,21 @@ class Restarter:
             return Failed(dataclasses.replace(failure, reason=f"{failure.reason}{why}"))
         self._due = self._clock.monotonic() + decision.delay_s
         self._put(failure)
-        scope = self._scope_of(query, life)
+        restart = self._to_restart(query, life)
         log.warning(
             "run=%s %s: restart %d in %.1f s of %s",
             self._run.run_id,
             failure.describe(),
             decision.state.restarts,
             decision.delay_s,
-            ", ".join(scope.restart),
+            ", ".join(restart),
         )
-        return QueryFailed(query, scope.restart)
+        return QueryFailed(query, restart)
 
-    def _scope_of(self, query: str, life: Lifecycle) -> FailoverScope:
+    def _to_restart(self, query: str, life: Lifecycle) -> tuple[str, ...]:
         drained = [name for name, phase in life.queries.items() if phase is QueryPhase.DRAINED]
         edges = edges_of(self._queries, life.upstream)
-        return failover_scope(
+        return queries_to_restart(
             tuple(life.queries), edges, query, failover=self._failover, finished=drained
         )
 
