@@ -1,12 +1,14 @@
-"""Write the JSON Schema of every document: ``docs/schemas`` and ``docs/documents.md``.
+"""Write what docs/ has of the code: ``schemas/`` and ``documents.md``, and ``options.md``.
 
-Run it after a document has changed; a test compares what it would write with what is there.
+Run it after a document or an option has changed; a test compares what it would write with what is
+there.
 """
 
 from __future__ import annotations
 
 import collections.abc
 import dataclasses
+import datetime as dt
 import enum
 import importlib
 import json
@@ -19,6 +21,8 @@ from typing import Annotated, Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
+from airflow_provider.runtime.control.bootstrap_request import BootstrapSpec
+from airflow_provider.runtime.jobdir.run_spec import DriverSpec, RunSpec
 from airflow_provider.runtime.storage.documents import Document
 from airflow_provider.runtime.typed_json import DEEPEST, Check
 
@@ -28,6 +32,7 @@ _PLAIN: dict[Any, dict[str, Any]] = {
     int: {"type": "integer"},
     float: {"type": "number"},
     bool: {"type": "boolean"},
+    dt.datetime: {"type": "string", "format": "date-time"},
     None: {"type": "null"},
     types.NoneType: {"type": "null"},
 }
@@ -53,6 +58,16 @@ Names of other forms beside documents (`.DS_Store`, `README`, `1.json~`) are pas
 """
 
 
+_OPTIONS = """\
+# Options
+
+Each option is one field of a request, which `spark-stream` and the operators make, and which a
+submitted driver reads as a document beside its submission. `scripts/document_schemas.py` makes this
+page from those fields. Where the operator's column is empty, the operator decides, or has the
+Spark connection and `conf=` for it.
+"""
+
+
 def documents() -> list[type[Document]]:
     """Return the classes of all documents, by module and name."""
     found = []
@@ -66,7 +81,7 @@ def documents() -> list[type[Document]]:
             for value in vars(module).values()
             if isinstance(value, type) and issubclass(value, Document) and value.__module__ == name
         ]
-    return [kind for kind in found if kind is not Document]
+    return [kind for kind in found if kind not in (Document, DriverSpec)]
 
 
 def title_of(kind: type[Document]) -> str:
@@ -167,7 +182,27 @@ def pages() -> dict[str, str]:
     ]
     limits = f"no deeper than {DEEPEST} lists and objects", f"{Document.MOST_BYTES >> 20} MiB"
     text = [_ABOUT.format(*limits), "| document | schema |", "|---|---|", *rows]
-    return {**schemas, "docs/documents.md": "\n".join(text) + "\n"}
+    return {
+        **schemas,
+        "docs/documents.md": "\n".join(text) + "\n",
+        "docs/options.md": options_page(),
+    }
+
+
+def options_page() -> str:
+    """Return the page of all options: where people give each, and what it means."""
+    rows = [_OPTIONS]
+    for title, kind in (("A run", RunSpec), ("A bootstrap", BootstrapSpec)):
+        rows += [f"## {title}", "", "| command line | operator | request | meaning |"]
+        rows += ["|---|---|---|---|"]
+        for field in dataclasses.fields(kind):
+            if "option" in field.metadata:
+                option = field.metadata["option"]
+                argument = f"`{option.argument}=`" if option.argument else ""
+                text = option.help.replace("|", "\\|")
+                rows.append(f"| `{option.flag}` | {argument} | `{field.name}` | {text} |")
+        rows.append("")
+    return "\n".join(rows)
 
 
 def main() -> None:
@@ -180,7 +215,9 @@ def main() -> None:
         target = ROOT / name
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_text(text)
-    print(f"{len(wanted) - 1} schemas in docs/schemas, listed in docs/documents.md")
+    print(
+        f"{len(wanted) - 2} schemas in docs/schemas, listed in docs/documents.md; docs/options.md"
+    )
 
 
 if __name__ == "__main__":

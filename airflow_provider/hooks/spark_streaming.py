@@ -8,7 +8,7 @@ import os
 import sys
 import uuid
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 from airflow.sdk import BaseHook
@@ -34,14 +34,16 @@ from airflow_provider.runtime.packaging import runtime_zip
 from airflow_provider.runtime.storage.open import open_storage
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     from airflow.sdk import Connection
 
+    from airflow_provider.runtime.control.bootstrap_request import BootstrapSpec
+    from airflow_provider.runtime.jobdir.run_spec import RunSpec
     from airflow_provider.runtime.storage.base import Storage
 
-RUN: Final = ("run",)
-BOOTSTRAP: Final = ("state", "bootstrap")
+    DriverRequest = RunSpec | BootstrapSpec
+
 # Airflow's own configuration and secrets are the worker's; a driver has no use for them.
 _PRIVATE_PREFIXES = ("AIRFLOW__", "AIRFLOW_CONN_", "AIRFLOW_VAR_", "_AIRFLOW_")
 _NOBODY = ""
@@ -157,23 +159,13 @@ class SparkStreamingHook(BaseHook):
         check_java()  # spark-submit needs one in every deploy mode
 
     def submit(
-        self,
-        *,
-        job_dir: str,
-        run_id: str,
-        entry: str,
-        arguments: Sequence[str],
-        command: Sequence[str] = RUN,
-        secrets: Mapping[str, str] | None = None,
+        self, spec: DriverRequest, run_id: str, *, secrets: Mapping[str, str] | None = None
     ) -> SubmissionRecord:
         """Start a driver and return at once.
 
         Args:
-            job_dir: URL of the job directory.
+            spec: the request; it is put beside the submission, and the driver reads it there.
             run_id: the run.
-            entry: ``FILE.py:FUNC`` or ``pkg.mod:FUNC``.
-            arguments: further arguments of the command.
-            command: what ``spark-stream`` is to do, :data:`RUN` or :data:`BOOTSTRAP`.
             secrets: environment variables for the driver alone; stored nowhere.
 
         Raises:
@@ -182,13 +174,11 @@ class SparkStreamingHook(BaseHook):
         Crash safety: the intent is stored first; :mod:`~.control.submit` has the table of what
         follows a crash after it.
         """
-        self.check(job_dir, entry, has_secrets=bool(secrets))
+        job_dir = spec.job_dir
+        self.check(job_dir, spec.entry, has_secrets=bool(secrets))
         storage = open_storage(job_dir)
         driver_id = uuid.uuid4().hex
         log = log_folders(job_dir, run_id, _airflow_logs())[0] / f"{driver_id}.log"
-        told = [*arguments, "--driver-id", driver_id]
-        spark = self._spark_submit(job_dir, run_id, entry, told, command, driver_id=driver_id)
-        program = spark._build_spark_submit_command(str(application_path()))
         run = JobDirectory(storage).run(run_id)
         record = SubmissionRecord(
             driver_id=driver_id,
@@ -198,9 +188,14 @@ class SparkStreamingHook(BaseHook):
             number=run.submission_count() + 1,
             is_remote=self._is_cluster(),
         )
-        environment = {**_driver_environment(os.environ), **(secrets or {})}
         submit_driver(
-            run, record, job_dir=job_dir, log=log, command=program, environment=environment
+            run,
+            record,
+            spec=dataclasses.replace(spec, entry=self._shipped_entry(spec.entry)),
+            job_dir=job_dir,
+            log=log,
+            command=lambda digest: self._command(spec, run_id, driver_id, digest),
+            environment={**_driver_environment(os.environ), **(secrets or {})},
         )
         self.log.info("Driver %s submitted; its log is %s", driver_id, log)
         return record
@@ -313,34 +308,30 @@ class SparkStreamingHook(BaseHook):
             put_cancel(watcher.requests, driver_id, self._clock)
         return True
 
-    def _spark_submit(
-        self,
-        job_dir: str,
-        run_id: str,
-        entry: str,
-        arguments: Sequence[str],
-        command: Sequence[str] = RUN,
-        *,
-        driver_id: str,
-    ) -> SparkSubmitHook:
+    def _command(self, spec: DriverRequest, run_id: str, driver_id: str, digest: str) -> list[str]:
+        """Return the ``spark-submit`` command; it shows no parameter of the job."""
         files = [str(runtime_zip(_home() / "spark_streaming")), *_split(self._py_files)]
-        place, function = split_entry(entry)
+        place, _ = split_entry(spec.entry)
         if self._is_cluster() and place.endswith(".py"):
-            # The driver runs elsewhere: the file travels with it and is found by its module's name.
-            files.append(place)
-            entry = f"{Path(place).stem}:{function}"
-        which = ["--run-id", run_id] if command == RUN else []
+            files.append(place)  # the driver runs elsewhere, so the job's file travels with it
         hook = SparkSubmitHook(
             conn_id=self._conn_id,
             py_files=",".join(files),
             packages=self._packages,
-            name=f"spark-stream {job_dir} {run_id} {driver_id}",
-            application_args=[*command, job_dir, "--entry", entry, *which, *arguments],
+            name=f"spark-stream {spec.job_dir} {run_id} {driver_id}",
+            application_args=["driver", spec.COMMAND, spec.job_dir, run_id, driver_id, digest],
         )
         master = str(hook._connection["master"])
         local = _LOCAL_CONF if master.startswith("local") else {}
         hook._conf = {**_CONF, **local, **self._conf, **token_conf(master, driver_id, self._conf)}
-        return hook
+        return list(hook._build_spark_submit_command(str(application_path())))
+
+    def _shipped_entry(self, entry: str) -> str:
+        """Return the entry point as the driver finds it: a file that travels, by its module."""
+        place, function = split_entry(entry)
+        if self._is_cluster() and place.endswith(".py"):
+            return f"{Path(place).stem}:{function}"
+        return entry
 
     def _is_cluster(self) -> bool:
         return _deploys_to_cluster(self._spark_connection())

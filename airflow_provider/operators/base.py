@@ -391,7 +391,7 @@ class DriverOperator(SlicedOperator):
         Raises:
             AirflowException: the driver has failed, or was ended because it did not get on.
         """
-        run_state = event.get("verdict")
+        run_state = event.get("run_state")
         if event.get("lost"):  # the next try need not wait for it again
             run = JobDirectory(open_storage(self.job_dir)).run(run_id)
             run.put_lost(str(event["lost"]), float(event.get("waited_s", 0.0)))

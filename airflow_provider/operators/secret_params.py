@@ -1,7 +1,7 @@
 """Parameters of a job that are neither stored nor shown: how they travel to its driver.
 
 They go through the environment of the process that is started for it, which only the same user can
-read; the command line has the names of the variables.
+read; the request has the names of the variables.
 """
 
 from __future__ import annotations
@@ -37,9 +37,3 @@ class SecretParams:
     def environment(self) -> dict[str, str]:
         """Return what the driver's environment must have."""
         return {variable: self._values[name] for name, variable in self.variables.items()}
-
-    @property
-    def arguments(self) -> list[str]:
-        """Return the arguments of the command."""
-        pairs = [f"{name}={variable}" for name, variable in self.variables.items()]
-        return [part for pair in pairs for part in ("--secret-param", pair)]

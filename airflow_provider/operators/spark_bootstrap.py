@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
-from airflow_provider.hooks.spark_streaming import BOOTSTRAP
 from airflow_provider.operators.base import DriverOperator, check_choice, check_interval
 from airflow_provider.operators.secret_params import SecretParams
 from airflow_provider.operators.spark_savepoint import describe
@@ -18,7 +17,7 @@ from airflow_provider.runtime.control.bootstrap_request import (
 )
 from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.jobdir.layout import JobDirectory
-from airflow_provider.runtime.jobdir.run_spec import OUTPUTS, parse_interval
+from airflow_provider.runtime.jobdir.run_options import OUTPUTS, parse_interval
 from airflow_provider.runtime.storage.open import open_storage
 
 if TYPE_CHECKING:
@@ -95,8 +94,8 @@ class SparkBootstrapOperator(DriverOperator):
         *,
         job: str,
         job_dir: str,
-        history_params: Mapping[str, str],
-        live_params: Mapping[str, str] | None = None,
+        history_params: Mapping[str, Any],
+        live_params: Mapping[str, Any] | None = None,
         secret_params: Mapping[str, str] | None = None,
         savepoint: str | None = None,
         output: str = "discard",
@@ -132,8 +131,8 @@ class SparkBootstrapOperator(DriverOperator):
         if live_params is not None and not live_params:
             msg = "live_params is empty: give what the live job will be given, or None"
             raise ConfigError(msg)
-        self.history_params = _texts(history_params)
-        self.live_params = None if live_params is None else _texts(live_params)
+        self.history_params = dict(history_params)
+        self.live_params = None if live_params is None else dict(live_params)
         self.savepoint = savepoint
         self.history_output = output  # Airflow has an ``output`` of its own
         self.keep_positions = list(keep_positions)
@@ -162,40 +161,19 @@ class SparkBootstrapOperator(DriverOperator):
         check_same(scratch_of(directory, spec.target), spec)
 
     def _submit(self, hook: SparkStreamingHook, run_id: str, context: Context) -> SubmissionRecord:
-        secrets = SecretParams(self.secret_params)
-        return hook.submit(
-            job_dir=self.job_dir,
-            run_id=run_id,
-            entry=self.job,
-            arguments=[*self._arguments(), *secrets.arguments],
-            command=BOOTSTRAP,
-            secrets=secrets.environment,
-        )
-
-    def _arguments(self) -> list[str]:
-        arguments = ["--output", self.history_output]
-        for name, value in sorted(self.history_params.items()):
-            arguments += ["--param", f"{name}={value}"]
-        for name, value in sorted((self.live_params or {}).items()):
-            arguments += ["--live-param", f"{name}={value}"]
-        if self.savepoint is not None:
-            arguments += ["--to", self.savepoint]
-        for name in self.keep_positions:
-            arguments += ["--keep-position", name]
-        return arguments + (["--interval", *map(str, self.interval)] if self.interval else [])
+        secrets = SecretParams(self.secret_params).environment
+        return hook.submit(self._spec(), run_id, secrets=secrets)
 
     def _spec(self) -> BootstrapSpec:
-        """Return what the driver will be asked, as far as it decides what is made."""
+        """Return the request of a driver."""
         return BootstrapSpec(
             job_dir=self.job_dir,
             entry=self.job,
             params=self.history_params,
+            secret_params=SecretParams(self.secret_params).variables,
+            live_params=self.live_params,
             to=self.savepoint,
             output=self.history_output,
             kept=tuple(self.keep_positions),
             interval=parse_interval(self.interval),
         )
-
-
-def _texts(params: Mapping[str, Any]) -> dict[str, str]:
-    return {name: str(value) for name, value in params.items()}

@@ -30,15 +30,15 @@ from airflow_provider.runtime.failures.overrides import FailureOverrides
 from airflow_provider.runtime.failures.restart_strategy import parse_restart
 from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.jobdir.resolve_run import as_begun, check_same_as_ended
-from airflow_provider.runtime.jobdir.run_spec import (
-    REPLAYABLE_RUNS,
-    RunSpec,
+from airflow_provider.runtime.jobdir.run_options import (
     check_begins_from,
+    check_params,
     check_run_options,
     check_secret_params,
     parse_interval,
     parse_target_batch_time,
 )
+from airflow_provider.runtime.jobdir.run_spec import REPLAYABLE_RUNS, RunSpec
 from airflow_provider.runtime.storage.open import open_storage
 from airflow_provider.slices import choose_slice, facts_of
 
@@ -69,7 +69,7 @@ class SparkStreamingOperator(DriverOperator):
     Args:
         job: the job's function, ``FILE.py:FUNC`` or ``pkg.mod:FUNC``.
         job_dir: the job's home, a path or URL that the worker, the triggerer and Spark all reach.
-        params: parameters of the job, text to text; templated.
+        params: parameters of the job, any values of JSON; templated.
         secret_params: further ones, such as ``{"password": "{{ conn.warehouse.password }}"}``: they
             reach the driver through its environment, and are stored and shown nowhere. A resumed
             run takes the new values. Not in deploy mode cluster.
@@ -150,8 +150,8 @@ class SparkStreamingOperator(DriverOperator):
         *,
         job: str,
         job_dir: str,
-        params: Mapping[str, str] | None = None,
-        secret_params: Mapping[str, str] | None = None,
+        params: Mapping[str, Any] | None = None,
+        secret_params: Mapping[str, Any] | None = None,
         mode: str = "automatic",
         until: str | None = None,
         at_end: str | None = None,
@@ -206,6 +206,7 @@ class SparkStreamingOperator(DriverOperator):
         check_begins_from(from_savepoint, state_partitions)
         _check_numbers(replayable_runs, target_batch_time)
         self.job_params = _own_params(params)
+        check_params(self.job_params)
         check_secret_params(self.job_params, self.secret_params)
         self.mode = mode
         self.until = until
@@ -219,7 +220,10 @@ class SparkStreamingOperator(DriverOperator):
         self.trigger = trigger
         self.target_batch_time = target_batch_time
         check_choice("failover", failover, FAILOVERS)
-        self.failure_arguments = _failure_arguments(restart, failover, fails_as)
+        self.failover = failover
+        # In seconds, which a driver reads without any package of its own.
+        self.restart = parse_restart(restart).to_text() if restart else None
+        self.fails_as = FailureOverrides.parse(fails_as or {}).to_dict()
         self.max_runtime_s = parse_max_runtime(max_runtime, until=until, on_clear=on_clear)
         self.limits = parse_limits(
             progress_timeout, max_lag, max_lag_time, trigger=trigger, poll_interval=poll_interval
@@ -266,30 +270,13 @@ class SparkStreamingOperator(DriverOperator):
         super()._check(hook, context)
 
     def _check_ended(self, run_id: str, context: Context) -> None:
-        spec = RunSpec(
-            job_dir=self.job_dir,
-            entry=self.job,
-            run_id=run_id,
-            params=self.job_params,
-            secret_params=SecretParams(self.secret_params).variables,
-            mode=self.mode,
-            until=self.until,
-            at_end=self.at_end,
-            interval=parse_interval(self._interval(context)),
-            from_savepoint=self.from_savepoint or None,
-        )
         stored = JobDirectory(open_storage(self.job_dir)).run(run_id).record()
-        check_same_as_ended(as_begun(spec, stored), stored)  # as the driver does
+        spec = as_begun(self._spec(run_id, context), stored)  # as the driver does
+        check_same_as_ended(spec, stored)
 
     def _submit(self, hook: SparkStreamingHook, run_id: str, context: Context) -> SubmissionRecord:
-        secrets = SecretParams(self.secret_params)
-        return hook.submit(
-            job_dir=self.job_dir,
-            run_id=run_id,
-            entry=self.job,
-            arguments=[*self._arguments(context), *secrets.arguments],
-            secrets=secrets.environment,
-        )
+        secrets = SecretParams(self.secret_params).environment
+        return hook.submit(self._spec(run_id, context), run_id, secrets=secrets)
 
     def _decide(self, context: Context) -> str:
         """Return the run to execute: another one after a clear that asks for a replay."""
@@ -319,35 +306,30 @@ class SparkStreamingOperator(DriverOperator):
             return super()._run_id(context)
         return instance_id(context, of_dag_run=False)
 
-    def _arguments(self, context: Context) -> list[str]:
-        arguments = ["--mode", self.mode]
-        if self.on_clear == "replay":
-            arguments += ["--replayable-runs", str(self.replayable_runs)]
-        if self._replays is not None:
-            arguments += ["--replay", self._replays]
-        for name, value in sorted(self.job_params.items()):
-            arguments += ["--param", f"{name}={value}"]
-        arguments += self._savepoint_arguments()
-        if self.until is not None:
-            arguments += ["--until", self.until]
-        if self.at_end is not None:
-            arguments += ["--at-end", self.at_end]
-        if self.trigger is not None:
-            arguments += ["--trigger", str(parse_duration(self.trigger, name="trigger"))]
-        if self.target_batch_time is not None:
-            arguments += ["--target-batch-time", str(self.target_batch_time)]
-        arguments += self.failure_arguments
-        interval = self._interval(context)
-        return arguments + (["--interval", *interval] if interval else [])
-
-    def _savepoint_arguments(self) -> list[str]:
-        if not self.from_savepoint:  # a template may come to nothing: begin from the beginning
-            return []
-        arguments = ["--from-savepoint", self.from_savepoint]
-        if self.allow_non_restored_state:
-            arguments += ["--allow-non-restored-state"]
-        return arguments + (
-            ["--state-partitions", str(self.state_partitions)] if self.state_partitions else []
+    def _spec(self, run_id: str, context: Context) -> RunSpec:
+        """Return the request of a driver."""
+        trigger = self.trigger
+        return RunSpec(
+            job_dir=self.job_dir,
+            entry=self.job,
+            run_id=run_id,
+            params=self.job_params,
+            secret_params=SecretParams(self.secret_params).variables,
+            mode=self.mode,
+            until=self.until,
+            at_end=self.at_end,
+            trigger_s=parse_duration(trigger, name="trigger") if trigger is not None else None,
+            target_batch_s=parse_target_batch_time(self.target_batch_time),
+            interval=parse_interval(self._interval(context)),
+            # A template may render to nothing: begin from the beginning.
+            from_savepoint=self.from_savepoint or None,
+            allow_non_restored_state=self.allow_non_restored_state,
+            state_partitions=self.state_partitions if self.from_savepoint else None,
+            replayable_runs=self.replayable_runs if self.on_clear == "replay" else 0,
+            replays=self._replays,
+            restart=self.restart,
+            failover=Failover(self.failover),
+            fails_as=self.fails_as,
         )
 
     def _interval(self, context: Context) -> list[str] | None:
@@ -364,15 +346,15 @@ class SparkStreamingOperator(DriverOperator):
         return [moment.isoformat() for moment in interval] if interval else None
 
 
-def _own_params(params: Mapping[str, Any] | None) -> dict[str, str]:
-    """Return the task's own parameters as text; Airflow has merged the DAG's into them."""
+def _own_params(params: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return the task's own parameters; Airflow has merged the DAG's into them."""
     if params is None:
         return {}
     get_param = getattr(params, "get_param", None)
     if get_param is None:
-        return {name: str(value) for name, value in params.items()}
+        return dict(params)
     own = (name for name in params if getattr(get_param(name), "source", None) != "dag")
-    return {name: str(params[name]) for name in own}
+    return {name: params[name] for name in own}
 
 
 def _check_numbers(runs: int, target_batch_time: str | float | None) -> None:
@@ -380,14 +362,3 @@ def _check_numbers(runs: int, target_batch_time: str | float | None) -> None:
     if runs < 1:
         msg = f"replayable_runs {runs!r}: a number of runs, at least the newest one"
         raise ConfigError(msg)
-
-
-def _failure_arguments(
-    restart: str | Mapping[str, Any] | None, failover: str, fails_as: Mapping[str, str] | None
-) -> list[str]:
-    # In seconds, which a driver reads without any package of its own.
-    strategy = ["--restart", parse_restart(restart).to_text()] if restart else []
-    scope = ["--failover", failover] if failover != Failover.REGION else []
-    listed = sorted(FailureOverrides.parse(fails_as or {}).listed.items())
-    types = [part for name, kind in listed for part in ("--fails-as", f"{name}={kind.value}")]
-    return [*strategy, *scope, *types]

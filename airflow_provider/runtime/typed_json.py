@@ -1,9 +1,10 @@
 """Values of JSON, read as the types that annotations name, and as nothing else.
 
 Understood are ``str``, ``bool``, ``int`` (64 bits, never a boolean), ``float`` (finite), ``None``,
-``Any`` (JSON, not deeper than :data:`DEEPEST`), ``Literal``, enums, ``list``, ``dict`` and
-``Mapping`` by text, tuples, named tuples, unions, frozen dataclasses and ``TypedDict``, each inside
-the other. ``Annotated`` adds a :class:`Check`. Members that are not known are ignored.
+``datetime`` (ISO 8601 with its zone), ``Any`` (JSON, not deeper than :data:`DEEPEST`), ``Literal``,
+enums, ``list``, ``dict`` and ``Mapping`` by text, tuples, named tuples, unions, frozen dataclasses
+and ``TypedDict``, each inside the other. ``Annotated`` adds a :class:`Check`. Members that are not
+known are ignored.
 """
 
 from __future__ import annotations
@@ -183,12 +184,14 @@ def encode(value: Any) -> Any:
         return value
     if isinstance(value, enum.Enum):
         return value.value
-    if dataclasses.is_dataclass(value):
-        return {f.name: encode(getattr(value, f.name)) for f in dataclasses.fields(value)}
-    if isinstance(value, collections.abc.Mapping):
-        return {key: encode(each) for key, each in value.items()}
     if isinstance(value, list | tuple):
         return [encode(each) for each in _trimmed(value)]
+    if isinstance(value, dt.datetime):
+        value = value.astimezone(dt.timezone.utc).isoformat().replace("+00:00", "Z")
+    elif dataclasses.is_dataclass(value):
+        value = {f.name: encode(getattr(value, f.name)) for f in dataclasses.fields(value)}
+    elif isinstance(value, collections.abc.Mapping):
+        value = {key: encode(each) for key, each in value.items()}
     return value
 
 
@@ -273,6 +276,12 @@ def _boolean(raw: Any) -> bool:
 def _nothing(raw: Any) -> None:
     if raw is not None:
         raise _no(raw, "null")
+
+
+def _moment(raw: Any) -> dt.datetime:
+    if not isinstance(raw, str) or not _is_time(raw):
+        raise _no(raw, "a time in ISO 8601 with its zone")
+    return from_iso(raw)
 
 
 def _anything(raw: Any) -> Any:
@@ -444,6 +453,7 @@ _SCALARS: Final[dict[Any, Reader]] = {
     int: _whole,
     float: _number,
     bool: _boolean,
+    dt.datetime: _moment,
     None: _nothing,
     types.NoneType: _nothing,
 }

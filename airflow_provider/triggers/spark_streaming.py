@@ -111,7 +111,7 @@ class SparkStreamingTrigger(BaseTrigger):
         await hold_back(began, clock)
         yield TriggerEvent(  # type: ignore[no-untyped-call]  # as above
             {
-                "verdict": assessment.run_state.value,
+                "run_state": assessment.run_state.value,
                 "reason": assessment.reason,
                 "fatal": assessment.fatal,
                 "failure": assessment.failure,

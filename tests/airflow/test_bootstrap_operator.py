@@ -15,7 +15,7 @@ from airflow.sdk.module_loading import import_string
 from airflow.serialization.serialized_objects import DagSerialization
 from handmade import TI, Job, ended_process
 
-from airflow_provider.hooks.spark_streaming import BOOTSTRAP, SparkStreamingHook
+from airflow_provider.hooks.spark_streaming import SparkStreamingHook
 from airflow_provider.operators.retry_policy import SparkRunFailedError
 from airflow_provider.operators.spark_bootstrap import SparkBootstrapOperator
 from airflow_provider.runtime.clock import SystemClock
@@ -126,30 +126,37 @@ def test_it_is_stored_with_its_dag() -> None:
     assert ("/{{ slice.name }}", HISTORY) == (stored.job_dir, stored.history_params)
 
 
-def test_the_driver_is_told_all_that_was_asked(job: Job) -> None:
+def test_a_driver_receives_all_that_was_requested(job: Job) -> None:
     """
-    As arguments of ``spark-stream state bootstrap``, and none of ``run``.
+    As a request to bootstrap, with parameters of any kind, and names of the secret ones.
     """
-    asked = {
-        "history_params": {"b": "2", "a": "{{ params.a }}"},
-        "live_params": {"a": "now"},
-        "savepoint": "/s/first",
-        "output": "keep",
-        "keep_positions": ["table"],
-        "interval": ["2026-01-01", "{{ params.end }}"],
-    }
-    operator = operator_of(job, **asked)
+    operator = operator_of(
+        job,
+        history_params={"b": 2, "a": "{{ params.a }}"},
+        live_params={"a": "now"},
+        secret_params={"password": "s3cr3t"},
+        savepoint="/s/first",
+        output="keep",
+        keep_positions=["table"],
+        interval=["2026-01-01", "{{ params.end }}"],
+    )
     operator.render_template_fields({"params": {"a": "x=y z", "end": "2026-02-01"}})
 
-    assert [
-        *("--output", "keep", "--param", "a=x=y z", "--param", "b=2", "--live-param", "a=now"),
-        *("--to", "/s/first", "--keep-position", "table", "--interval", "2026-01-01", "2026-02-01"),
-    ] == operator._arguments()
-    submit = SparkStreamingHook()._spark_submit(
-        "/job", "r", "m:f", ["--to", "x"], BOOTSTRAP, driver_id="d"
-    )
-    assert ["state", "bootstrap", "/job", "--entry", "m:f", "--to", "x"] == (
-        submit._application_args
+    request = operator._spec()
+    written = request.to_dict()
+
+    assert {
+        "params": {"a": "x=y z", "b": 2},
+        "live_params": {"a": "now"},
+        "secret_params": {"password": "SPARK_STREAM_SECRET_1"},
+        "to": "/s/first",
+        "output": "keep",
+        "kept": ["table"],
+        "interval": ["2026-01-01T00:00:00Z", "2026-02-01T00:00:00Z"],
+    }.items() <= written.items()
+    digest = request.send(job.run.storage, "d1")
+    assert dataclasses.replace(request, driver_id="d1") == (
+        BootstrapSpec.receive(job.run.storage, "d1", digest)
     )
 
 
@@ -300,7 +307,7 @@ def view(**changed: Any) -> BootstrapView:
 
 
 @pytest.mark.parametrize(
-    ("changed", "verdict"),
+    ("changed", "run_state"),
     [
         ({"made": True, "exit": an_exit(3)}, RunState.DONE),
         ({"submission": None}, RunState.ABSENT),

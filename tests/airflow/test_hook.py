@@ -21,10 +21,17 @@ import airflow_provider
 from airflow_provider.hooks.packaging import application_path, token_conf
 from airflow_provider.hooks.spark_streaming import SparkStreamingHook
 from airflow_provider.operators.secret_params import SecretParams
-from airflow_provider.runtime.errors import ConfigError, UnsupportedStorageError
+from airflow_provider.runtime.errors import (
+    ConfigError,
+    CorruptDocumentError,
+    UnknownJobError,
+    UnsupportedStorageError,
+)
+from airflow_provider.runtime.jobdir.run_spec import RunSpec
 from airflow_provider.runtime.packaging import runtime_zip
 
 APPLICATION = str(application_path())
+DIGEST = "0" * 64
 TOKEN = "7f" * 16
 STAND_IN = f"""#!{sys.executable}
 import json, os, sys
@@ -70,11 +77,14 @@ def hook_of(**arguments: Any) -> SparkStreamingHook:
     return SparkStreamingHook("spark_test", **arguments)
 
 
+def request_of(entry: str, job_dir: str = "/jobs/flights", **options: Any) -> RunSpec:
+    return RunSpec(job_dir=job_dir, entry=entry, run_id=RUN, **options)
+
+
 def command_of(entry: str, job_dir: str = "/jobs/flights", **arguments: Any) -> list[str]:
     """Return the command with which a driver would be submitted."""
-    asked = ["--mode", "automatic"]
-    submit_hook = hook_of(**arguments)._spark_submit(job_dir, RUN, entry, asked, driver_id=TOKEN)
-    return list(submit_hook._build_spark_submit_command(APPLICATION))
+    command = hook_of(**arguments)._command(request_of(entry, job_dir), RUN, TOKEN, DIGEST)
+    return [APPLICATION if part == str(application_path()) else part for part in command]
 
 
 def options(command: list[str], name: str) -> list[str]:
@@ -84,7 +94,7 @@ def options(command: list[str], name: str) -> list[str]:
 
 
 def submit(hook: SparkStreamingHook, job: Job, entry: str) -> Any:
-    return hook.submit(job_dir=job.url, run_id=RUN, entry=entry, arguments=["--mode", "automatic"])
+    return hook.submit(request_of(entry, job.url), RUN)
 
 
 # --- the command ------------------------------------------------------------------------------
@@ -106,10 +116,9 @@ def test_a_local_command_keeps_to_this_machine(monkeypatch: pytest.MonkeyPatch, 
         "spark.driver.host=127.0.0.1",
         "spark.ui.enabled=false",
     } == set(options(command, "--conf"))
-    assert [
-        *(APPLICATION, "run", "/jobs/flights", "--entry", entry, "--run-id", RUN),
-        *("--mode", "automatic"),
-    ] == command[command.index(APPLICATION) :]
+    assert [APPLICATION, "driver", "run", "/jobs/flights", RUN, TOKEN, DIGEST] == (
+        command[command.index(APPLICATION) :]
+    )
 
 
 def test_configuration_packages_and_files_are_passed_on(
@@ -150,7 +159,7 @@ def test_a_standalone_cluster_in_client_mode_reads_the_entry_file_here(
     assert ["spark://master:7077"] == options(command, "--master")
     assert [] == options(command, "--deploy-mode")
     assert ["spark.log.level=WARN"] == options(command, "--conf")
-    assert entry == command[command.index("--entry") + 1]
+    assert entry == hook_of()._shipped_entry(entry)
 
 
 def test_in_cluster_mode_the_entry_file_travels_with_the_driver(
@@ -168,7 +177,7 @@ def test_in_cluster_mode_the_entry_file_travels_with_the_driver(
     assert ["cluster"] == options(command, "--deploy-mode")
     assert ["streams"] == options(command, "--queue")
     assert entry.rpartition(":")[0] == files.split(",")[-1]
-    assert "flights_jobs:daily" == command[command.index("--entry") + 1]
+    assert "flights_jobs:daily" == hook_of()._shipped_entry(entry)
 
 
 def test_in_cluster_mode_a_module_is_left_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -179,7 +188,7 @@ def test_in_cluster_mode_a_module_is_left_as_it_is(monkeypatch: pytest.MonkeyPat
 
     command = command_of("flights.jobs:daily")
 
-    assert "flights.jobs:daily" == command[command.index("--entry") + 1]
+    assert "flights.jobs:daily" == hook_of()._shipped_entry("flights.jobs:daily")
     assert 1 == len(options(command, "--py-files")[0].split(","))
 
 
@@ -399,7 +408,33 @@ def test_a_driver_is_started_detached_and_its_end_is_recorded(
     assert {"to stdout", "to stderr"} == set(Path(str(record.log)).read_text().split("\n")) - {""}
     assert os.getsid(0) != told["session"]
     assert told["pid"] != told["session"]  # what looks after it leads the session
-    assert ["--driver-id", record.driver_id] == told["argv"][-2:]
+    assert ["driver", "run", job.url, RUN, record.driver_id] == told["argv"][-6:-1]
+    received = RunSpec.receive(job.run.storage, record.driver_id, told["argv"][-1])
+    assert request_of(entry, job.url, driver_id=record.driver_id) == received
+
+
+def test_a_driver_does_what_was_submitted_and_nothing_else(
+    heard: Path, tmp_path: Path, entry: str
+) -> None:
+    """
+    No parameter is on a command line, and a request that was changed afterwards is refused.
+    """
+    job = Job(tmp_path / "job")
+    request = request_of(entry, job.url, params={"secret of ours": [1, {"x": None}]})
+
+    record = hook_of().submit(request, RUN)
+    wait_for("the exit is recorded", lambda: job.run.exit_of(record.driver_id), within=30)
+    argv = json.loads(heard.read_text())["argv"]
+
+    assert not any("secret of ours" in part for part in argv)
+    received = RunSpec.receive(job.run.storage, record.driver_id, argv[-1])
+    assert {"secret of ours": [1, {"x": None}]} == received.params
+    place = Path(job.run.storage.url) / f"submissions/{record.driver_id}.run.json"
+    place.write_text(place.read_text().replace("secret of ours", "secret of yours"))
+    with pytest.raises(CorruptDocumentError, match="changed after driver .* was submitted"):
+        RunSpec.receive(job.run.storage, record.driver_id, argv[-1])
+    with pytest.raises(UnknownJobError, match="a driver is started by its submission"):
+        RunSpec.receive(job.run.storage, "nobody", argv[-1])
 
 
 def test_the_drivers_environment_has_none_of_airflows_secrets(
@@ -435,13 +470,8 @@ def test_a_secret_parameter_is_in_the_drivers_environment_and_nowhere_else(
     secrets = SecretParams({"password": "s3cr3t", "token": "t0ps3cr3t"})
     job = Job(tmp_path / "job")
 
-    record = hook_of().submit(
-        job_dir=job.url,
-        run_id=RUN,
-        entry=entry,
-        arguments=secrets.arguments,
-        secrets=secrets.environment,
-    )
+    request = request_of(entry, job.url, secret_params=secrets.variables)
+    record = hook_of().submit(request, RUN, secrets=secrets.environment)
     wait_for("the exit is recorded", lambda: job.run.exit_of(record.driver_id), within=30)
     told = json.loads(heard.read_text())
     written = [file.read_text() for file in Path(job.url).rglob("*") if file.is_file()]
@@ -449,7 +479,10 @@ def test_a_secret_parameter_is_in_the_drivers_environment_and_nowhere_else(
     assert {"SPARK_STREAM_SECRET_1": "s3cr3t", "SPARK_STREAM_SECRET_2": "t0ps3cr3t"} == {
         name: value for name, value in told["environ"].items() if name.startswith("SPARK_STREAM")
     }
-    assert "password=SPARK_STREAM_SECRET_1" in told["argv"]
+    received = RunSpec.receive(job.run.storage, record.driver_id, told["argv"][-1])
+    assert {"password": "SPARK_STREAM_SECRET_1", "token": "SPARK_STREAM_SECRET_2"} == (
+        received.secret_params
+    )
     assert [] == [text for text in (*told["argv"], *written) if "s3cr3t" in text]
 
 
@@ -463,9 +496,7 @@ def test_a_cluster_that_runs_the_driver_cannot_be_told_a_secret(
     hook = hook_of()
 
     with pytest.raises(ConfigError, match="secret_params cannot reach it; let the cluster set"):
-        hook.submit(
-            job_dir=str(tmp_path / "job"), run_id=RUN, entry=entry, arguments=[], secrets={"A": "b"}
-        )
+        hook.submit(request_of(entry, str(tmp_path / "job")), RUN, secrets={"A": "b"})
 
     assert not (tmp_path / "job").exists()
 
@@ -547,7 +578,7 @@ def test_a_scheme_without_put_if_absent_is_refused(
     connect(monkeypatch, "local[1]")
 
     with pytest.raises(UnsupportedStorageError, match=r"use one of: abfs,.* file,.* s3"):
-        hook_of().submit(job_dir="hdfs://name/job", run_id=RUN, entry=entry, arguments=[])
+        hook_of().submit(request_of(entry, "hdfs://name/job"), RUN)
 
 
 def test_an_unknown_connection_is_refused(tmp_path: Path, entry: str) -> None:

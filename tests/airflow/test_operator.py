@@ -21,8 +21,10 @@ from airflow_provider.operators.retry_policy import FailureRetryPolicy, SparkRun
 from airflow_provider.operators.spark_streaming import SparkStreamingOperator
 from airflow_provider.runtime.clock import SystemClock
 from airflow_provider.runtime.errors import ConfigError
+from airflow_provider.runtime.failures.failover_region import Failover
 from airflow_provider.runtime.jobdir.requests import put_cancel
 from airflow_provider.runtime.jobdir.run_records import RewoundRecord
+from airflow_provider.runtime.jobdir.run_spec import RunSpec
 from airflow_provider.runtime.names import check_name, derive_run_id
 from tests.unit.jobs import a_run
 
@@ -87,8 +89,8 @@ def in_dag(dag: DAG | None = None, **arguments: Any) -> SparkStreamingOperator:
         ({"poll_interval": 0}, "poll_interval 0: seconds between looks, more than 0"),
         ({"interval": "2026-01-01"}, "interval '2026-01-01': give a start and an end"),
         ({"interval": ["2026-01-01"]}, "interval ['2026-01-01']: give a start and an end"),
-        ({"partitions": 5}, "partitions goes with a savepoint"),
-        ({"partitions": 0, "from_savepoint": "/s"}, "partitions 0: state has from 1 to"),
+        ({"state_partitions": 5}, "state_partitions goes with a savepoint"),
+        ({"state_partitions": 0, "from_savepoint": "/s"}, "partitions 0: state has from 1 to"),
     ],
 )
 def test_a_bad_argument_is_refused_when_the_dag_is_parsed(wrong: dict[str, Any], said: str) -> None:
@@ -128,7 +130,7 @@ def test_the_dags_params_are_not_the_jobs() -> None:
     with_own = in_dag(dag, params={"input": "/in", "days": 3})
     without = SparkStreamingOperator(task_id="other", dag=dag, job=JOB, job_dir="/jobs")
 
-    assert {"input": "/in", "days": "3"} == with_own.job_params
+    assert {"input": "/in", "days": 3} == with_own.job_params
     assert {} == without.job_params
 
 
@@ -364,7 +366,7 @@ def test_what_a_lost_driver_left_is_no_reason_to_wait(job: Job, left: str) -> No
         job.end("driver", 137)
     if left == "lost":
         job.submit(process=ELSEWHERE)
-        lost = {"verdict": "failed", "driver_id": "driver", "lost": "driver", "waited_s": 601.0}
+        lost = {"run_state": "failed", "driver_id": "driver", "lost": "driver", "waited_s": 601.0}
         with pytest.raises(SparkRunFailedError):
             operator_of(job).resume(context(), lost)
 
@@ -452,7 +454,7 @@ def test_another_runs_driver_can_be_waited_for(job: Job) -> None:
     operator = operator_of(job, on_existing="wait")
     with job.lease("other", run_id="another"):
         deferred = deferral(operator)
-    event = {"verdict": "absent", "reason": "", "fatal": False, "driver_id": None}
+    event = {"run_state": "absent", "reason": "", "fatal": False, "driver_id": None}
 
     with pytest.raises(AirflowFailException, match="there is no file"):  # it would submit now
         operator.resume(context(), event)
@@ -489,8 +491,8 @@ def test_a_driver_of_the_run_that_is_to_be_undone_is_stopped_and_waited_for(job:
 
     assert (f"{RUN}.r2", None) == (raised.value.trigger.run_id, raised.value.trigger.driver_id)
     assert ["driver"] == job.cancels()
-    told = operator._arguments({"ti": ti})
-    assert ["--replayable-runs", "3", "--replay", RUN] == told[2:]
+    request = operator._spec(f"{RUN}.r2", context(ti=ti))
+    assert (3, RUN) == (request.replayable_runs, request.replays)
 
 
 def test_a_live_driver_can_be_an_error(job: Job) -> None:
@@ -517,7 +519,7 @@ def test_a_driver_that_was_asked_to_stop_is_not_adopted(job: Job) -> None:
         deferred = deferral(operator)
     job.attempt("driver", "CANCELLED")
     job.end("driver", 3)
-    event = {"verdict": "failed", "reason": "cancelled", "fatal": False, "driver_id": None}
+    event = {"run_state": "failed", "reason": "cancelled", "fatal": False, "driver_id": None}
 
     with pytest.raises(AirflowFailException, match="there is no file"):  # it would submit now
         operator.resume(context(), event)
@@ -630,7 +632,7 @@ def test_the_event_is_not_believed_without_the_final_checkpoint(job: Job) -> Non
     """
     An event that says done makes no task green: the final checkpoint does.
     """
-    event = {"verdict": "done", "reason": "", "fatal": False, "driver_id": "driver"}
+    event = {"run_state": "done", "reason": "", "fatal": False, "driver_id": "driver"}
 
     with pytest.raises(AirflowException, match="the driver ended without a final checkpoint"):
         operator_of(job).resume(context(), event)
@@ -641,7 +643,7 @@ def test_a_final_checkpoint_outweighs_an_event(job: Job) -> None:
     A driver that died after its final checkpoint has done all: the task is green.
     """
     final = job.finish()
-    event = {"verdict": "failed", "reason": "killed", "fatal": True, "driver_id": "driver"}
+    event = {"run_state": "failed", "reason": "killed", "fatal": True, "driver_id": "driver"}
 
     assert final.to_dict() == operator_of(job).resume(context(), event)
 
@@ -657,7 +659,12 @@ def test_a_failure_is_retried_unless_it_is_for_good(
     """
     The reason is the task's error, and only a failure for good forbids the retry.
     """
-    event = {"verdict": "failed", "reason": "no space left", "fatal": fatal, "driver_id": "driver"}
+    event = {
+        "run_state": "failed",
+        "reason": "no space left",
+        "fatal": fatal,
+        "driver_id": "driver",
+    }
 
     with pytest.raises(AirflowException, match="no space left") as raised:
         operator_of(job).resume(context(), event)
@@ -670,7 +677,7 @@ def test_the_failure_that_the_driver_has_recorded_goes_to_xcom(job: Job) -> None
     Callbacks and downstream tasks read class, host and root cause, and need not parse an error.
     """
     failure = {"failure_class": "ENVIRONMENT", "reason": "no space left", "host": "worker-7"}
-    event = {"verdict": "failed", "reason": "no", "driver_id": "driver", "failure": failure}
+    event = {"run_state": "failed", "reason": "no", "driver_id": "driver", "failure": failure}
     pushed = {}
     ti = SimpleNamespace(**vars(TI), xcom_push=lambda key, value: pushed.update({key: value}))
 
@@ -733,9 +740,10 @@ def test_restarts_and_types_are_listed_when_the_dag_is_parsed() -> None:
         fails_as={"jobs.BadRow": "data-missing"}, restart={"type": "fixed-delay"}, failover="full"
     )
 
-    restart = ["--restart", "fixed-delay(attempts=1, delay=1.0)", "--failover", "full"]
-    assert [*restart, "--fails-as", "jobs.BadRow=DATA_MISSING"] == operator.failure_arguments
-    assert [] == in_dag().failure_arguments
+    request = operator._spec(RUN, context())
+    assert "fixed-delay(attempts=1, delay=1.0)" == request.restart
+    assert Failover.FULL is request.failover
+    assert {"jobs.BadRow": "DATA_MISSING"} == request.fails_as
     with pytest.raises(ConfigError, match="there is no strategy 'sometimes'"):
         in_dag(restart="sometimes")
     with pytest.raises(ConfigError, match="failover 'all': use one of 'region', 'full'"):
@@ -812,40 +820,52 @@ def test_killed_while_it_submits_a_driver_it_asks_that_one(job: Job, tmp_path: P
 # --- what the driver is told --------------------------------------------------------------------
 
 
-def test_the_driver_is_told_all_that_was_asked() -> None:
+def requested(operator: SparkStreamingOperator, **more: Any) -> dict[str, Any]:
+    """Return what is requested of a driver beyond the job, its directory and the run."""
+    request = operator._spec(RUN, context(**more))
+    plain = RunSpec(job_dir=request.job_dir, entry=request.entry, run_id=RUN).to_dict()
+    return {name: value for name, value in request.to_dict().items() if value != plain[name]}
+
+
+def test_a_driver_receives_all_that_was_requested() -> None:
     """
-    Mode, parameters, end and interval become arguments of ``spark-stream run``.
+    Mode, parameters of any kind, end and interval are members of the request.
     """
     operator = in_dag(
-        params={"b": "2", "a": "x=y z"},
+        params={"b": 2, "a": ["x=y z", None]},
         until="stopped",
         trigger="1 minute",
         target_batch_time="5 s",
         interval=None,
     )
 
-    assert [
-        *("--mode", "automatic", "--param", "a=x=y z", "--param", "b=2"),
-        *("--until", "stopped", "--trigger", "60.0", "--target-batch-time", "5 s"),
-    ] == operator._arguments(context())
+    assert {
+        "params": {"a": ["x=y z", None], "b": 2},
+        "until": "stopped",
+        "trigger_s": 60.0,
+        "target_batch_s": 5.0,
+    } == requested(operator)
+    with pytest.raises(ConfigError, match=r"parameter 'a': tuple \(1, 2\) is not a value of JSON"):
+        in_dag(params={"a": (1, 2)})
 
 
 def test_a_job_begins_from_a_savepoint() -> None:
     """
-    Its address is a template; one that comes to nothing begins from the beginning.
+    Its address is a template; one that renders to nothing begins from the beginning.
     """
-    asked = {"from_savepoint": "{{ params.s }}", "partitions": 5, "allow_non_restored_state": True}
-    operator = in_dag(**asked, interval=None)
+    given = {
+        "from_savepoint": "{{ params.s }}",
+        "state_partitions": 5,
+        "allow_non_restored_state": True,
+    }
+    operator = in_dag(**given, interval=None)
     operator.render_template_fields({"params": {"s": "/saved/s1"}})
 
-    assert [
-        *("--mode", "automatic", "--from-savepoint", "/saved/s1"),
-        *("--allow-non-restored-state", "--state-partitions", "5"),
-    ] == operator._arguments(context())
+    assert {**given, "from_savepoint": "/saved/s1"} == requested(operator)
 
-    operator = in_dag(**asked, interval=None)
+    operator = in_dag(**given, interval=None)
     operator.render_template_fields({"params": {"s": ""}})
-    assert ["--mode", "automatic"] == operator._arguments(context())
+    assert {"allow_non_restored_state": True} == requested(operator)
 
 
 def test_the_runs_data_interval_is_passed_on_when_there_is_one() -> None:
@@ -855,13 +875,12 @@ def test_the_runs_data_interval_is_passed_on_when_there_is_one() -> None:
     start = dt.datetime(2026, 1, 1, tzinfo=dt.timezone.utc)
     end = start + dt.timedelta(days=1)
     operator = in_dag(at_end="suspend")
-    scheduled = context(data_interval_start=start, data_interval_end=end)
 
-    assert [
-        *("--mode", "automatic", "--at-end", "suspend"),
-        *("--interval", "2026-01-01T00:00:00+00:00", "2026-01-02T00:00:00+00:00"),
-    ] == operator._arguments(scheduled)
-    assert ["--mode", "automatic", "--at-end", "suspend"] == operator._arguments(context())
+    assert {
+        "at_end": "suspend",
+        "interval": ["2026-01-01T00:00:00Z", "2026-01-02T00:00:00Z"],
+    } == requested(operator, data_interval_start=start, data_interval_end=end)
+    assert {"at_end": "suspend"} == requested(operator)
 
 
 def test_an_interval_of_ones_own_replaces_the_runs() -> None:
@@ -871,6 +890,6 @@ def test_an_interval_of_ones_own_replaces_the_runs() -> None:
     operator = in_dag(interval=["2026-01-01", "2026-02-01"])
     start = dt.datetime(2026, 5, 1, tzinfo=dt.timezone.utc)
 
-    arguments = operator._arguments(context(data_interval_start=start, data_interval_end=start))
-
-    assert ["--interval", "2026-01-01", "2026-02-01"] == arguments[-3:]
+    assert {"interval": ["2026-01-01T00:00:00Z", "2026-02-01T00:00:00Z"]} == requested(
+        operator, data_interval_start=start, data_interval_end=start
+    )

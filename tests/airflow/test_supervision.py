@@ -147,7 +147,7 @@ def test_a_stream_is_handed_over_from_one_dag_run_to_the_next(stream: Stream) ->
         second = deferral(operator_of(stream), again)
     extra = told["outlet_events"][DELAYS].extra
 
-    assert ("due", "driver") == (event["verdict"], event["driver_id"])
+    assert ("due", "driver") == (event["run_state"], event["driver_id"])
     assert (RUN, "RUNNING", 1, 2, 30) == tuple(
         document[key] for key in ("run_id", "outcome", "attempts", "restarts", "rows_read")
     )
@@ -231,7 +231,7 @@ def test_a_driver_that_was_asked_to_stop_is_waited_for(stream: Stream) -> None:
         stream.finish("SUSPENDED")
     event = fire(trigger)
 
-    assert "done" == event["verdict"]
+    assert "done" == event["run_state"]
     assert "SUSPENDED" == operator.resume(context(), event)["outcome"]
 
 
@@ -340,7 +340,7 @@ def test_a_retry_whose_time_is_over_hands_over_as_soon_as_it_may(stream: Stream)
         stream.submit("other", process=ELSEWHERE)
         event = fire(deferral(operator, context()), within=5)
 
-    assert ("due", "other") == (event["verdict"], event["driver_id"])
+    assert ("due", "other") == (event["run_state"], event["driver_id"])
 
 
 # --- which run ----------------------------------------------------------------------------------
@@ -411,7 +411,7 @@ def test_a_stream_that_does_not_get_on_is_ended_and_its_task_is_tried_again(
         cancels = stream.cancels()
         retry = deferral(operator, context())
 
-    assert "unhealthy" == event["verdict"]
+    assert "unhealthy" == event["run_state"]
     assert ["driver"] == cancels
     failure = told["ti"].pushed["failure"]
     assert ("RECOVERABLE", "q", 1) == (failure["failure_class"], failure["query"], failure["batch"])

@@ -100,7 +100,7 @@ def test_the_final_checkpoint_fires_it_once(job: Job) -> None:
 
     events = fire(trigger_of(job))
 
-    event = {"verdict": "done", "reason": "", "fatal": False, "driver_id": "driver"}
+    event = {"run_state": "done", "reason": "", "fatal": False, "driver_id": "driver"}
     assert [{**event, "failure": None, "generation": FIRST}] == events
 
 
@@ -123,7 +123,7 @@ def test_it_waits_while_the_driver_lives(job: Job) -> None:
         fired_early, events = asyncio.run(watch())
 
     assert not fired_early
-    assert ["done"] == [event["verdict"] for event in events]
+    assert ["done"] == [event["run_state"] for event in events]
 
 
 def test_it_leaves_the_event_loop_free(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -160,7 +160,7 @@ def test_it_leaves_the_event_loop_free(job: Job, monkeypatch: pytest.MonkeyPatch
 
     events = asyncio.run(asyncio.wait_for(watch(), 20))
 
-    assert ["done"] == [event["verdict"] for event in events]
+    assert ["done"] == [event["run_state"] for event in events]
     assert 10 < ticks_while_waiting[0]
 
 
@@ -181,7 +181,7 @@ def test_an_exit_without_a_final_checkpoint_is_a_failure(
 
     (event,) = fire(trigger_of(job))
 
-    assert ("failed", fatal) == (event["verdict"], event["fatal"])
+    assert ("failed", fatal) == (event["run_state"], event["fatal"])
     assert (
         f"the driver ended with exit code {exit_code} and left no final checkpoint: the last words"
         == event["reason"]
@@ -220,7 +220,7 @@ def test_a_driver_killed_with_its_keeper_is_noticed(job: Job) -> None:
 
     (event,) = fire(trigger_of(job))
 
-    assert ("failed", False) == (event["verdict"], event["fatal"])
+    assert ("failed", False) == (event["run_state"], event["fatal"])
     assert "the driver died without a final checkpoint" == event["reason"]
 
 
@@ -234,7 +234,7 @@ def test_a_driver_that_died_with_its_lease_is_noticed(job: Job) -> None:
 
     (event,) = fire(trigger_of(job), within=4.0)  # less than the lease's timeout
 
-    assert "failed" == event["verdict"]
+    assert "failed" == event["run_state"]
 
 
 def test_another_runs_driver_is_waited_for_only_when_asked(job: Job) -> None:
@@ -247,9 +247,9 @@ def test_another_runs_driver_is_waited_for_only_when_asked(job: Job) -> None:
             fire(trigger_of(job, None, wait_for_foreign=True), within=0.7)
     (after,) = fire(trigger_of(job, None, wait_for_foreign=True))
 
-    assert "foreign" == event["verdict"]
+    assert "foreign" == event["run_state"]
     assert "run 'another' is running this job (lease 1" in event["reason"]
-    assert "absent" == after["verdict"]
+    assert "absent" == after["run_state"]
 
 
 def test_a_document_that_cannot_be_read_fails_for_good(job: Job) -> None:
@@ -261,7 +261,7 @@ def test_a_document_that_cannot_be_read_fails_for_good(job: Job) -> None:
 
     (event,) = fire(trigger_of(job))
 
-    assert ("failed", True) == (event["verdict"], event["fatal"])
+    assert ("failed", True) == (event["run_state"], event["fatal"])
     assert f"{job.url}/runs/{RUN}/final.json: not JSON" in event["reason"]
 
 
@@ -285,7 +285,7 @@ def test_a_job_directory_that_is_away_for_a_while_is_waited_for(job: Job) -> Non
     fired_early, events = asyncio.run(watch())
 
     assert not fired_early
-    assert ["done"] == [event["verdict"] for event in events]
+    assert ["done"] == [event["run_state"] for event in events]
 
 
 def test_a_job_directory_that_stays_away_fails_the_try(
@@ -298,7 +298,7 @@ def test_a_job_directory_that_stays_away_fails_the_try(
 
     (event,) = fire(trigger_of(job))
 
-    assert ("failed", False) == (event["verdict"], event["fatal"])
+    assert ("failed", False) == (event["run_state"], event["fatal"])
     assert f"{job.url} cannot be read" in event["reason"]
 
 
@@ -312,7 +312,7 @@ def test_a_driver_that_never_comes_up_is_told_of(job: Job, monkeypatch: pytest.M
 
     (event,) = fire(trigger_of(job, None))
 
-    assert ("failed", "driver") == (event["verdict"], event["lost"])
+    assert ("failed", "driver") == (event["run_state"], event["lost"])
     assert 0.3 < event["waited_s"] < 10
 
 

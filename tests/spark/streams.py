@@ -18,6 +18,7 @@ import pytest
 from airflow_provider.runtime import failpoints
 from airflow_provider.runtime.clock import SystemClock
 from airflow_provider.runtime.driver.run import run_job
+from airflow_provider.runtime.failures.restart_strategy import RestartStrategy
 from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.jobdir.run_records import FinalCheckpoint
 from airflow_provider.runtime.jobdir.run_spec import RunSpec
@@ -121,6 +122,8 @@ class Place:
         conf = {**CONF, **asked.pop("conf", {})}
         entry = asked.pop("entry", f"{JOBS}:{job}")
         asked.setdefault("mode", "streaming")
+        if isinstance(asked.get("restart"), RestartStrategy):
+            asked["restart"] = asked["restart"].to_text()
         return RunSpec(job_dir=str(self.job_dir), entry=entry, params=params, conf=conf, **asked)
 
     def run(self, spark: Any, job: str, **asked: Any) -> FinalCheckpoint:

@@ -6,7 +6,8 @@ import pytest
 from py4j.protocol import Py4JError
 
 from airflow_provider.runtime.errors import ConfigError
-from airflow_provider.runtime.jobdir.run_spec import RunSpec, parse_target_batch_time
+from airflow_provider.runtime.jobdir.run_options import parse_target_batch_time
+from airflow_provider.runtime.jobdir.run_spec import RunSpec
 from airflow_provider.runtime.queries.query import QueryDefinition
 from airflow_provider.runtime.queries.rate_control import (
     BatchSizeController,
@@ -227,7 +228,7 @@ def test_target_that_no_batch_can_take_is_refused(text):
 )
 def test_pacing_is_on_by_default_where_a_run_has_no_end(asked, until, target_s):
     """A bounded run is faster in one batch, so there somebody has to ask."""
-    assert target_s == RunSpec("/job", "a.py:f", target_batch_s=asked).pacing_s(until)
+    assert target_s == RunSpec(job_dir="/job", entry="a.py:f", target_batch_s=asked).pacing_s(until)
 
 
 @pytest.mark.parametrize(

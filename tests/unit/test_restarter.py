@@ -71,7 +71,9 @@ def restarter_of(run, clock, strategy=THREE_TIMES, attempt=1, job=None, **asked)
     record = an_attempt(attempt)
     run.put_attempt(record)
     dice = random.Random(0)
-    ask = RunSpec(job_dir=run.storage.url, entry="jobs:copy", restart=strategy, **asked)
+    ask = RunSpec(
+        job_dir=run.storage.url, entry="jobs:copy", restart=strategy and strategy.to_text(), **asked
+    )
     return Restarter(ask, job or a_job(), run, record, clock, dice=dice)
 
 

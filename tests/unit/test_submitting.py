@@ -21,6 +21,7 @@ from airflow_provider.runtime.control.reconciler import Action, reconcile
 from airflow_provider.runtime.control.submit import enter, revoke_unstarted, submit_driver
 from airflow_provider.runtime.host import ProcessIdentity
 from airflow_provider.runtime.jobdir.layout import JobDirectory
+from airflow_provider.runtime.jobdir.run_spec import RunSpec
 from airflow_provider.runtime.jobdir.submissions import SubmissionRecord
 from airflow_provider.runtime.storage.local import LocalStorage
 
@@ -46,7 +47,15 @@ def submit(root: Path, driver_id: str, environment: Mapping[str, str] = os.envir
     )
     command = [sys.executable, "-m", "tests.unit.small_driver", str(root), "r1", driver_id]
     log = root.parent / f"{driver_id}.log"
-    submit_driver(run, record, job_dir=str(root), log=log, command=command, environment=environment)
+    submit_driver(
+        run,
+        record,
+        spec=RunSpec(job_dir=str(root), entry="jobs:none", run_id="r1"),
+        job_dir=str(root),
+        log=log,
+        command=lambda digest: command,
+        environment=environment,
+    )
 
 
 class Tries:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from airflow_provider.runtime.cli import bootstrap_command, rewrite_command
 from airflow_provider.runtime.cli.output import text_table
 from airflow_provider.runtime.errors import EXIT_OK, ConfigError
-from airflow_provider.runtime.jobdir.run_spec import parse_pairs
+from airflow_provider.runtime.jobdir.run_options import parse_pairs
 from airflow_provider.runtime.queries.session import job_session, start_spark, using_spark
 from airflow_provider.runtime.state.contents import describe_state
 from airflow_provider.runtime.state.diff import diff_states

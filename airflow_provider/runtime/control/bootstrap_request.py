@@ -7,16 +7,26 @@ only ask for it and wait: the documents, where they lie, and whether it is made.
 from __future__ import annotations
 
 import dataclasses
+import datetime as dt
 import hashlib
 import json
-from typing import TYPE_CHECKING, Final
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from airflow_provider.runtime.checkpoint.logs import CheckpointLogs
 from airflow_provider.runtime.control.observer import Assessment, RunState, RunWatcher, View, assess
 from airflow_provider.runtime.errors import CheckpointError, ConfigError, refusing
 from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.jobdir.lease import TAKEABLE, LeaseObserver, wait_for_free_lease
-from airflow_provider.runtime.jobdir.run_spec import OUTPUTS
+from airflow_provider.runtime.jobdir.run_options import (
+    OUTPUTS,
+    check_params,
+    option,
+    parse_interval,
+    parse_pairs,
+    parse_params,
+)
+from airflow_provider.runtime.jobdir.run_spec import DriverSpec
 from airflow_provider.runtime.jobdir.runs import newest_run
 from airflow_provider.runtime.names import check_name
 from airflow_provider.runtime.savepoints.catalog import Savepoint, open_savepoint
@@ -27,8 +37,7 @@ from airflow_provider.runtime.storage.open import open_storage
 from airflow_provider.runtime.typed_json import Address
 
 if TYPE_CHECKING:
-    import datetime as dt
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable
 
     from airflow_provider.runtime.clock import Clock
 
@@ -40,37 +49,104 @@ DOCUMENT: Final = "bootstrap.json"
 _SAVING_TIMEOUT_S: Final = 3600.0  # a store may copy for long; silence must end some time
 
 
-@dataclasses.dataclass(frozen=True)
-class BootstrapSpec:
-    """What is to be made of what.
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class BootstrapSpec(DriverSpec):
+    """``submissions/<driver id>.bootstrap.json``: which state is to be made of which history.
 
     Attributes:
         job_dir: the live job's directory, in which nothing has begun yet.
         entry: ``FILE.py:FUNC`` or ``pkg.mod:FUNC``: the live job's own.
-        params: of the history.
-        secret_params: of the history and of the live job, as in :class:`~.asking.RunSpec`.
+        params: of the history; any values of JSON.
+        secret_params: of the history and of the live job, as in :class:`~.run_spec.RunSpec`.
         to: the savepoint's own folder; None for ``JOB_DIR/savepoints/bootstrap``.
         output: ``discard``, or ``keep`` to let the sinks have it.
         kept: names of sources that go on where history ended, because they read the same later on.
         live_params: of the live job, to compare both before anything is read; None not to.
         interval: for ``ctx.interval``.
-        master: as for a run.
         conf: Spark configuration; the live job's, where it is about state.
-        driver_id: the submission that started this driver, None for a person's command.
     """
 
-    job_dir: str
-    entry: str
-    params: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    secret_params: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    to: str | None = None
-    output: str = "discard"
-    kept: tuple[str, ...] = ()
-    live_params: Mapping[str, str] | None = None
-    interval: tuple[dt.datetime, dt.datetime] | None = None
-    master: str | None = None
-    conf: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    driver_id: str | None = None
+    COMMAND: ClassVar[str] = "bootstrap"
+    PLACES = ("submissions/{driver_id}.bootstrap.json",)
+
+    job_dir: Address = option(
+        "job_dir", "the live job's, which has not begun", argument="job_dir", metavar="JOB_DIR"
+    )
+    entry: str = option(
+        "--entry",
+        "the live job's function",
+        argument="job",
+        metavar="FILE.py:FUNC",
+        required=True,
+    )
+    params: Mapping[str, Any] = option(
+        "--param",
+        "for the job, to read the history; K:=JSON for a value that is not text",
+        default=dict,
+        argument="history_params",
+        parse=parse_params,
+        action="append",
+        metavar="K=V",
+    )
+    secret_params: Mapping[str, str] = option(
+        "--secret-param",
+        "for the job, from this environment variable; its value is neither stored nor shown",
+        default=dict,
+        argument="secret_params",
+        parse=lambda values: parse_pairs(values, "--secret-param"),
+        action="append",
+        metavar="K=VARIABLE",
+    )
+    live_params: Mapping[str, Any] | None = option(
+        "--live-param",
+        "the live job's parameters: both are compared before anything is read",
+        default=None,
+        argument="live_params",
+        parse=lambda values: parse_params(values, "--live-param"),
+        action="append",
+        metavar="K=V",
+    )
+    to: str | None = option(
+        "--to",
+        "the savepoint's own folder; default: JOB_DIR/savepoints/bootstrap",
+        default=None,
+        argument="savepoint",
+        metavar="URL",
+    )
+    output: str = option(
+        "--output",
+        "of the history; default: discard, so that no sink is touched",
+        default="discard",
+        argument="output",
+        choices=OUTPUTS,
+    )
+    kept: tuple[str, ...] = option(
+        "--keep-position",
+        "this source goes on where history ended; the others begin from their beginning",
+        default=(),
+        argument="keep_positions",
+        parse=tuple,
+        action="append",
+        metavar="SOURCE",
+    )
+    interval: tuple[dt.datetime, dt.datetime] | None = option(
+        "--interval",
+        "the slice of data that the history is, as ISO 8601 times",
+        default=None,
+        argument="interval",
+        parse=parse_interval,
+        nargs=2,
+        metavar=("START", "END"),
+    )
+    master: str | None = option("--master", "default: local[*]", default=None, metavar="URL")
+    conf: Mapping[str, str] = option(
+        "--conf",
+        "for Spark",
+        default=dict,
+        parse=lambda values: parse_pairs(values, "--conf"),
+        action="append",
+        metavar="K=V",
+    )
 
     def __post_init__(self) -> None:
         """Refuse what needs no look at the job.
@@ -82,6 +158,8 @@ class BootstrapSpec:
             words = ", ".join(repr(word) for word in OUTPUTS)
             msg = f"output {self.output!r}: use one of {words}"
             raise ConfigError(msg)
+        check_params(self.params)
+        check_params(self.live_params or {})
 
     @property
     def target(self) -> str:

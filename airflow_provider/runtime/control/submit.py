@@ -15,7 +15,7 @@ before the intent           nothing: it submits
 ``submission.started``      (the launcher's) ``spark-submit``, which goes on: it adopts the driver
 ==========================  ========================================================================
 
-The token of a submission is its driver id: it is in the command line (``--driver-id``), in the
+The token of a submission is its driver id: it is in the command line, in the request, in the
 application's name, tags or labels, in the lease that the driver takes, and in its attempt.
 """
 
@@ -31,10 +31,11 @@ from airflow_provider.runtime.host import identify, identify_this
 from airflow_provider.runtime.jobdir.submissions import ProcessRecord
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
     from airflow_provider.runtime.jobdir.layout import RunDirectory
+    from airflow_provider.runtime.jobdir.run_spec import DriverSpec
     from airflow_provider.runtime.jobdir.submissions import SubmissionRecord
 
 
@@ -42,30 +43,33 @@ def submit_driver(
     run: RunDirectory,
     record: SubmissionRecord,
     *,
+    spec: DriverSpec,
     job_dir: str,
     log: Path,
-    command: Sequence[str],
+    command: Callable[[str], Sequence[str]],
     environment: Mapping[str, str],
 ) -> None:
-    """Store the intent, start what looks after the driver, and return at once.
+    """Store the intent and the request, start what looks after the driver, and return at once.
 
     Args:
         run: the run.
         record: the intent.
+        spec: the request that the driver reads.
         job_dir: URL of the job directory.
         log: where the driver's output goes.
-        command: what starts the driver.
+        command: from the digest of the request to what starts the driver.
         environment: the driver's.
 
     Crash safety: see the table above.
     """
     run.put_submission(record)
     failpoints.hit("submission.intended")
+    digest = spec.send(run.storage, record.driver_id)
     launcher = [sys.executable, "-m", "airflow_provider.runtime.control.launcher"]
     options = ["--job-dir", job_dir, "--run-id", record.run_id]
     options += ["--driver-id", record.driver_id, "--log", str(log)]
     process = subprocess.Popen(
-        [*launcher, *options, "--", *command],
+        [*launcher, *options, "--", *command(digest)],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,

@@ -207,7 +207,7 @@ class Attempt:
         try:
             self._run_loop(stored)
         except SparkStreamError as error:
-            self._end_attempt(FAILED, failure_of(error, self._spec.marks))
+            self._end_attempt(FAILED, failure_of(error, self._spec.failure_overrides))
             raise
         return self._conclude()
 
@@ -255,7 +255,7 @@ class Attempt:
         except Exception as error:
             log.info("run=%s fails", self._run.run_id, exc_info=True)
             self._events.clear()
-            self._events.append(lifecycle.Failed(failure_of(error, self._spec.marks)))
+            self._events.append(lifecycle.Failed(failure_of(error, self._spec.failure_overrides)))
             return False
         return True
 
@@ -316,7 +316,7 @@ class Attempt:
         return lifecycle.QueryEnded(query.name, self._next_step(query), has_more)
 
     def _failed(self, error: BaseException, query: RunningQuery | BatchQuery) -> lifecycle.Event:
-        failure = failure_of(error, self._spec.marks, query)
+        failure = failure_of(error, self._spec.failure_overrides, query)
         if self._is_batch:  # it runs once; the run is what is tried again
             return lifecycle.Failed(failure)
         return self._restarter.after(failure, self._life)

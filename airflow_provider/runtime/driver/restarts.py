@@ -62,7 +62,7 @@ class Restarter:
         *,
         dice: random.Random | None = None,
     ) -> None:
-        self._strategy = spec.restart or default_restart(job.plan.until)
+        self._strategy = spec.restart_strategy or default_restart(job.plan.until)
         self._failover = spec.failover
         self._queries = job.queries
         self._run = run

@@ -14,8 +14,9 @@ from airflow_provider.runtime.errors import ConfigError, RevertError, refusing
 from airflow_provider.runtime.host import identify_this
 from airflow_provider.runtime.jobdir.layout import open_job_directory
 from airflow_provider.runtime.jobdir.lease import acquire_lease, wait_for_free_lease
+from airflow_provider.runtime.jobdir.run_options import check_partitions
 from airflow_provider.runtime.jobdir.run_records import JobRecord, RewoundRecord
-from airflow_provider.runtime.jobdir.run_spec import RunSpec, check_partitions
+from airflow_provider.runtime.jobdir.run_spec import RunSpec
 from airflow_provider.runtime.jobdir.runs import last_run
 from airflow_provider.runtime.names import derive_run_id
 from airflow_provider.runtime.queries.session import jvm_pid, using_spark

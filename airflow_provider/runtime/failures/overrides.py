@@ -69,6 +69,10 @@ class FailureOverrides:
         pairs = listed.items() if hasattr(listed, "items") else [_pair(text) for text in listed]
         return cls({_name(name): _class(name, value) for name, value in pairs})
 
+    def to_dict(self) -> dict[str, str]:
+        """Return it as :meth:`parse` reads it."""
+        return {name: listed.value for name, listed in self.listed.items()}
+
     def class_of(self, causes: Iterable[Cause]) -> tuple[FailureClass, Cause] | None:
         """Return the class that the author gives to the outermost cause that has one.
 

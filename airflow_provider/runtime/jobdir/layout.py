@@ -12,6 +12,7 @@
     queries/<query>/topologies/<query id>.json   TopologyRecord: at its first start
     runs/<run id>/run.json                       RunRecord
     runs/<run id>/submissions/<driver id>.json   SubmissionRecord: intent, put before submitting
+    runs/<run id>/submissions/<driver id>.run.json, .bootstrap.json   RunSpec, BootstrapSpec
     runs/<run id>/submissions/<driver id>.process.json   ProcessRecord: put once, or revoked
     runs/<run id>/submissions/<driver id>.exit.json, .lost.json   ExitRecord, LostRecord
     runs/<run id>/submissions/<driver id>.followed.json   FollowedRecord (hooks/log_tail.py)

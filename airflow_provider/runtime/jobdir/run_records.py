@@ -50,7 +50,7 @@ class RunRecord(Document):
 
     run_id: Name
     entry: str
-    params: dict[str, str]
+    params: dict[str, Any]
     mode: str
     until: str
     at_end: str

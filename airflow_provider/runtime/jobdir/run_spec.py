@@ -1,91 +1,292 @@
-"""What a run is asked to do, and which run that is; pure decisions and their types."""
+"""The request of a run: every option of a driver, validated, in one document.
+
+An operator, or the command line, makes a :class:`RunSpec`. A driver that is submitted reads it as a
+document beside its submission, so that no option travels as an argument of a process: what ``ps``
+shows are the job directory, the run, the driver's id and the document's digest. The digest binds
+the driver to the request that it was submitted with, whoever may write in the job directory.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import datetime as dt
+import hashlib
 import os
-from typing import TYPE_CHECKING, Final
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar
 
-from airflow_provider.runtime.clock import from_iso, parse_duration
-from airflow_provider.runtime.errors import ConfigError
-from airflow_provider.runtime.failures.failover_region import Failover
+from airflow_provider.runtime.clock import parse_duration
+from airflow_provider.runtime.errors import ConfigError, CorruptDocumentError, UnknownJobError
+from airflow_provider.runtime.failures.failover_region import FAILOVERS, Failover
 from airflow_provider.runtime.failures.overrides import FailureOverrides
+from airflow_provider.runtime.failures.restart_strategy import RestartStrategy, parse_restart
+from airflow_provider.runtime.jobdir.run_options import (
+    AT_END,
+    MODES,
+    UNTIL,
+    check_begins_from,
+    check_params,
+    check_run_options,
+    check_secret_params,
+    option,
+    parse_interval,
+    parse_pairs,
+    parse_params,
+    parse_target_batch_time,
+    read_secrets,
+)
 from airflow_provider.runtime.names import check_name
+from airflow_provider.runtime.storage.documents import Document
+from airflow_provider.runtime.typed_json import Address, Name, Seconds
 
 if TYPE_CHECKING:
-    import datetime as dt
-    from collections.abc import Mapping, Sequence
+    from airflow_provider.runtime.storage.base import Storage
 
-    from airflow_provider.runtime.failures.restart_strategy import RestartStrategy
+S = TypeVar("S", bound="DriverSpec")
 
-
-MODES: Final = ("automatic", "streaming", "batch")
-OUTPUTS: Final = ("discard", "keep")
-UNTIL: Final = ("end", "available", "stopped")
-AT_END: Final = ("drain", "suspend")
 REPLAYABLE_RUNS: Final = 3
-"""Whoever clears a run does so soon after it has ended; each one kept holds files of its state."""
+"""People clear a run soon after it has ended; each one kept holds files of its state."""
 DEFAULT_TARGET_S: Final = 10.0  # of a batch; most of it is not Spark's fixed time, half a second
 
 
-@dataclasses.dataclass(frozen=True)
-class RunSpec:
-    """What the caller wants; None where the job decides.
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DriverSpec(Document):
+    """Base of what a submitted driver reads: ``submissions/<driver id>.<command>.json``.
+
+    Attributes:
+        COMMAND: what the driver does with it, a part of the document's name.
+        driver_id: the submission that starts the driver; None for a person's command.
+    """
+
+    COMMAND: ClassVar[str] = ""
+
+    driver_id: Name | None = None
+
+    def send(self: S, run: Storage, driver_id: str) -> str:
+        """Put the request of a driver beside its submission.
+
+        Returns:
+            The digest of the document, which the driver is started with.
+        """
+        document = dataclasses.replace(self, driver_id=driver_id)
+        document.put(run, self._path(driver_id))
+        return hashlib.sha256(document.to_bytes()).hexdigest()
+
+    @classmethod
+    def receive(cls: type[S], run: Storage, driver_id: str, digest: str) -> S:
+        """Return the request that a driver was submitted with.
+
+        Raises:
+            UnknownJobError: nobody has submitted such a driver.
+            CorruptDocumentError: the document is damaged, or was changed after it was submitted.
+        """
+        path = cls._path(driver_id)
+        spec = cls.read(run, path)
+        if spec is None:
+            msg = f"{run.url}/{path}: no such request; a driver is started by its submission"
+            raise UnknownJobError(msg)
+        if hashlib.sha256(spec.to_bytes()).hexdigest() != digest:
+            msg = f"{run.url}/{path}: it was changed after driver {driver_id} was submitted"
+            raise CorruptDocumentError(msg)
+        return spec
+
+    @classmethod
+    def _path(cls, driver_id: str) -> str:
+        return f"submissions/{driver_id}.{cls.COMMAND}.json"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RunSpec(DriverSpec):
+    """``submissions/<driver id>.run.json``: what a run is to do; None where the job decides.
 
     Attributes:
         job_dir: URL of the job directory.
         entry: ``FILE.py:FUNC`` or ``pkg.mod:FUNC``.
         run_id: None for the job's unfinished run, or a new one.
+        params: of the job; any values of JSON.
         secret_params: further parameters, by the environment variable of the driver that holds
             each: their values are never stored, nor compared when a run is resumed.
-        mode: ``automatic``, ``streaming`` or ``batch``.
-        until: ``end``, ``available`` or ``stopped``.
-        at_end: ``drain`` or ``suspend``.
         trigger_s: seconds between batches of a run that goes on until it is stopped.
+        target_batch_s: how long a batch should take; 0 for no target, None for the default:
+            :data:`DEFAULT_TARGET_S` for sources that have a limit of their own, in a run that goes
+            on until it is stopped. Attempts of one run may differ in it.
         conf: Spark configuration.
         from_savepoint: URL of the savepoint that the job begins from, in a new job directory.
-        allow_non_restored_state: begin also when the savepoint and the job have not the same
-            queries; one that the savepoint has not, or that does not fit it, begins anew. The same
-            for what a job that has begun keeps; then what the query has written stays.
-        state_partitions: spread the savepoint's state over so many; None for as many as it has.
+        allow_non_restored_state: begin also when the savepoint and the job do not have the same
+            queries; one that the savepoint does not have, or that does not fit it, begins with
+            empty state. The same for what a job that has begun keeps; then what the query has
+            written stays.
+        state_partitions: spread the savepoint's state over this many; None for its own number.
         replayable_runs: begin the run with a savepoint, so that it can be rewound, and keep those
             of this many newest runs; 0 to begin without one, and keep all.
         replays: a run that is rewound first.
-        driver_id: the submission that started this driver, None for a person's command.
-        target_batch_s: how long a batch should take; 0 for as long as it does, None for the
-            default: :data:`DEFAULT_TARGET_S` for sources that have a limit of their own, in a run
-            that goes on until it is stopped. An attempt may ask for another one than the last did.
-        restart: whether and when a query that fails is started again in the driver; None for the
-            default, see :func:`~.restarting.default_restart`.
+        restart: whether and when a query that fails is started again in the driver, as text; None
+            for the default, see :func:`~.restart_strategy.default_restart`.
         failover: how much is started again with it.
-        marks: exception types whose class whoever runs the job has listed.
+        fails_as: failure classes by the name of the exception type.
         bootstrap: ``discard`` or ``keep``, for a run that only makes state: no query or source ends
             in it, and with ``discard`` nothing is written. None for any other run.
     """
 
-    job_dir: str
-    entry: str
-    run_id: str | None = None
-    params: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    secret_params: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    mode: str = "automatic"
-    until: str | None = None
-    at_end: str | None = None
-    trigger_s: float | None = None
-    interval: tuple[dt.datetime, dt.datetime] | None = None
-    master: str | None = None
-    conf: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    driver_id: str | None = None
-    from_savepoint: str | None = None
-    allow_non_restored_state: bool = False
-    state_partitions: int | None = None
-    replayable_runs: int = 0
-    replays: str | None = None
-    target_batch_s: float | None = None
+    COMMAND: ClassVar[str] = "run"
+    PLACES = ("submissions/{driver_id}.run.json",)
+
+    job_dir: Address = option(
+        "job_dir", "the job's home on a shared filesystem", argument="job_dir", metavar="JOB_DIR"
+    )
+    entry: str = option(
+        "--entry",
+        "the job's function, or pkg.mod:FUNC",
+        argument="job",
+        metavar="FILE.py:FUNC",
+        required=True,
+    )
+    run_id: str | None = option(
+        "--run-id",
+        "default: the unfinished run among the newest ten, or a new one",
+        default=None,
+        argument="run_id",
+        metavar="ID",
+    )
+    params: Mapping[str, Any] = option(
+        "--param",
+        "for the job; K:=JSON for a value that is not text",
+        default=dict,
+        argument="params",
+        parse=parse_params,
+        action="append",
+        metavar="K=V",
+    )
+    secret_params: Mapping[str, str] = option(
+        "--secret-param",
+        "for the job, from this environment variable; its value is neither stored nor shown",
+        default=dict,
+        argument="secret_params",
+        parse=lambda values: parse_pairs(values, "--secret-param"),
+        action="append",
+        metavar="K=VARIABLE",
+    )
+    mode: str = option(
+        "--mode",
+        "default: automatic, which is batch for bounded jobs whose result is the same",
+        default="automatic",
+        argument="mode",
+        choices=MODES,
+    )
+    until: str | None = option(
+        "--until",
+        "default: end if all sources are bounded, else stopped",
+        default=None,
+        argument="until",
+        choices=UNTIL,
+    )
+    at_end: str | None = option(
+        "--at-end",
+        "default: drain with --until end, else suspend",
+        default=None,
+        argument="at_end",
+        choices=AT_END,
+    )
+    trigger_s: Seconds | None = option(
+        "--trigger",
+        "time between batches, with --until stopped",
+        default=None,
+        argument="trigger",
+        parse=lambda value: parse_duration(value, name="--trigger"),
+        metavar="DURATION",
+    )
+    target_batch_s: Seconds | None = option(
+        "--target-batch-time",
+        "fit the size of batches to this time; default: 10 seconds with --until stopped",
+        default=None,
+        argument="target_batch_time",
+        parse=parse_target_batch_time,
+        metavar="DURATION|off",
+    )
+    interval: tuple[dt.datetime, dt.datetime] | None = option(
+        "--interval",
+        "the slice of data that the run is for, as ISO 8601 times",
+        default=None,
+        argument="interval",
+        parse=parse_interval,
+        nargs=2,
+        metavar=("START", "END"),
+    )
+    from_savepoint: str | None = option(
+        "--from-savepoint",
+        "begin a new job from a savepoint",
+        default=None,
+        argument="from_savepoint",
+        metavar="URL",
+    )
+    allow_non_restored_state: bool = option(
+        "--allow-non-restored-state",
+        "queries that do not fit the savepoint or the job directory start from scratch",
+        default=False,
+        argument="allow_non_restored_state",
+        action="store_true",
+    )
+    state_partitions: int | None = option(
+        "--state-partitions",
+        "with --from-savepoint: spread its state over N partitions",
+        default=None,
+        argument="state_partitions",
+        type=int,
+        metavar="N",
+    )
+    replayable_runs: int = option(
+        "--replayable-runs",
+        "begin with a savepoint, so that the run can be replayed; keep those of N runs",
+        default=0,
+        argument="replayable_runs",
+        type=int,
+        metavar="N",
+    )
+    replays: str | None = option(
+        "--replay",
+        "first undo this run: its rows are reverted, the job is as it was before it",
+        default=None,
+        metavar="RUN_ID",
+    )
+    restart: str | None = option(
+        "--restart",
+        "of a query that fails; such as 'fixed-delay(attempts=3, delay=10 s)', or none",
+        default=None,
+        argument="restart",
+        metavar="STRATEGY",
+    )
+    failover: Failover = option(
+        "--failover",
+        "what is started again with it: its region, which is the default, or every query",
+        default=Failover.REGION,
+        argument="failover",
+        parse=Failover,
+        choices=FAILOVERS,
+    )
+    fails_as: Mapping[str, str] = option(
+        "--fails-as",
+        "the class of failures of an exception type, such as jobs.BadRow=NON_RECOVERABLE",
+        default=dict,
+        argument="fails_as",
+        parse=lambda values: FailureOverrides.parse(values).to_dict(),
+        action="append",
+        metavar="TYPE=CLASS",
+    )
+    master: str | None = option(
+        "--master",
+        "default: local[*], or what spark-submit says",
+        default=None,
+        metavar="URL",
+    )
+    conf: Mapping[str, str] = option(
+        "--conf",
+        "for Spark",
+        default=dict,
+        parse=lambda values: parse_pairs(values, "--conf"),
+        action="append",
+        metavar="K=V",
+    )
     bootstrap: str | None = None
-    restart: RestartStrategy | None = None
-    failover: Failover = Failover.REGION
-    marks: FailureOverrides = dataclasses.field(default_factory=FailureOverrides)
 
     def __post_init__(self) -> None:
         """Refuse what needs no look at the job.
@@ -101,7 +302,9 @@ class RunSpec:
             )
             raise ConfigError(msg)
         if self.mode == "batch" and self.from_savepoint is not None:
-            msg = "mode 'batch' begins anew and cannot go on from a savepoint; use mode 'streaming'"
+            msg = (
+                "mode 'batch' begins empty and cannot go on from a savepoint; use mode 'streaming'"
+            )
             raise ConfigError(msg)
         if self.run_id is not None:
             check_name(self.run_id, what="run id")
@@ -115,146 +318,30 @@ class RunSpec:
             )
             raise ConfigError(msg)
         check_begins_from(self.from_savepoint, self.state_partitions)
+        check_params(self.params)
         check_secret_params(self.params, self.secret_params)
+        _ = self.restart_strategy, self.failure_overrides  # refuse what cannot be read
 
-    def all_params(self) -> dict[str, str]:
+    @property
+    def restart_strategy(self) -> RestartStrategy | None:
+        """Return the restart strategy; None for the default."""
+        return parse_restart(self.restart) if self.restart else None
+
+    @property
+    def failure_overrides(self) -> FailureOverrides:
+        """Return the failure classes that the caller has listed."""
+        return FailureOverrides.parse(self.fails_as)
+
+    def all_params(self) -> dict[str, Any]:
         """Return the parameters with the secret ones, read from this process's environment.
 
         Raises:
             ConfigError: a variable is not there.
         """
-        return {**self.params, **_secrets_of(self.secret_params, os.environ)}
+        return {**self.params, **read_secrets(self.secret_params, os.environ)}
 
     def pacing_s(self, until: str) -> float:
-        """Return how long the batches of a run should take, 0 for as long as they do."""
+        """Return how long the batches of a run should take, 0 for no target."""
         if self.target_batch_s is None:
             return DEFAULT_TARGET_S if until == "stopped" else 0.0
         return self.target_batch_s
-
-
-def parse_pairs(values: Sequence[str], option: str) -> dict[str, str]:
-    """Read what was given as ``NAME=VALUE``, several times.
-
-    Raises:
-        ConfigError: one of them is not.
-    """
-    pairs: dict[str, str] = {}
-    for value in values:
-        key, separator, text = value.partition("=")
-        if not separator or not key:
-            msg = f"{option} {value!r}: write {option} NAME=VALUE"
-            raise ConfigError(msg)
-        pairs[key] = text
-    return pairs
-
-
-def check_secret_params(params: Mapping[str, str], secret_params: Mapping[str, str]) -> None:
-    """Refuse a parameter that is given in the clear and as a secret.
-
-    Raises:
-        ConfigError: there is one.
-    """
-    if twice := sorted({*params} & {*secret_params}):
-        msg = f"parameter {twice[0]!r} is given in the clear and as a secret; give it once"
-        raise ConfigError(msg)
-
-
-def _secrets_of(variables: Mapping[str, str], environ: Mapping[str, str]) -> dict[str, str]:
-    for name, variable in variables.items():
-        if variable not in environ:
-            msg = (
-                f"parameter {name!r} is a secret that is read from the environment variable "
-                f"{variable}, which is not set; set it for this command"
-            )
-            raise ConfigError(msg)
-    return {name: environ[variable] for name, variable in variables.items()}
-
-
-def parse_interval(values: Sequence[str] | None) -> tuple[dt.datetime, dt.datetime] | None:
-    """Read the start and the end of an interval, None for none.
-
-    Raises:
-        ConfigError: they are not two times.
-    """
-    if values is None:
-        return None
-    try:
-        start, end = (from_iso(v) for v in values)
-    except ValueError as error:
-        msg = f"--interval {' '.join(values)}: write two times such as 2026-01-01T00:00:00Z"
-        raise ConfigError(msg) from error
-    return start, end
-
-
-def parse_target_batch_time(value: str | float | None) -> float | None:
-    """Read a target time: a duration, ``off`` (0), or None for the default.
-
-    Raises:
-        ConfigError: it is neither.
-    """
-    if value is None:
-        return None
-    if value == "off":
-        return 0.0
-    seconds = parse_duration(value, name="target batch time")
-    if seconds == 0:
-        msg = f"target batch time {value!r}: more than 0, or 'off'"
-        raise ConfigError(msg)
-    return seconds
-
-
-def check_run_options(mode: str, until: str | None, at_end: str | None) -> None:
-    """Refuse words that are not in the interface; the operator asks at DAG parse.
-
-    Raises:
-        ConfigError: the message lists those that are.
-    """
-    _check_word("mode", mode, MODES)
-    _check_word("until", until, (*UNTIL, None))
-    _check_word("at_end", at_end, (*AT_END, None))
-    if mode == "batch" and (until not in {"end", None} or at_end not in {"drain", None}):
-        msg = (
-            f"mode 'batch' reads everything and ends, so until={until!r}, at_end={at_end!r} cannot "
-            "be had; leave them out, or use mode 'streaming'"
-        )
-        raise ConfigError(msg)
-
-
-def check_begins_from(savepoint: str | None, state_partitions: int | None) -> None:
-    """Refuse partitions that cannot be had; the operator asks at DAG parse.
-
-    Raises:
-        ConfigError: there is no savepoint, or there cannot be so many.
-    """
-    if state_partitions is None:
-        return
-    check_partitions(state_partitions)
-    if savepoint is None:
-        msg = (
-            "state_partitions goes with a savepoint to begin from; a job that has begun keeps "
-            "those that it has"
-        )
-        raise ConfigError(msg)
-
-
-def _check_word(name: str, value: str | None, allowed: Sequence[str | None]) -> None:
-    if value not in allowed:
-        words = ", ".join(repr(word) for word in allowed if word is not None)
-        msg = f"{name} {value!r}: use one of {words}"
-        raise ConfigError(msg)
-
-
-MAX_PARTITIONS: Final = 32_768
-"""As in Flink. Each is a task of every batch and a folder of every stateful operator; far above it
-Spark fails only when everything is copied, or its driver has no memory left to plan a batch."""
-
-
-def check_partitions(partitions: int | None) -> None:
-    """Refuse a number that cannot be one of partitions.
-
-    Raises:
-        ConfigError: it is less than 1, or more than :data:`MAX_PARTITIONS`.
-    """
-    if partitions is not None and not 1 <= partitions <= MAX_PARTITIONS:
-        msg = f"partitions {partitions}: state has from 1 to {MAX_PARTITIONS} partitions"
-        raise ConfigError(msg)

@@ -56,7 +56,7 @@ class JobContext:
         self,
         spark: SparkSession,
         *,
-        params: Mapping[str, str],
+        params: Mapping[str, Any],
         run_id: str,
         mode: str,
         interval: tuple[dt.datetime, dt.datetime] | None = None,
@@ -65,7 +65,7 @@ class JobContext:
         bindings: Mapping[str, SourceBinding] | None = None,
     ) -> None:
         self.spark = spark
-        self.params: Mapping[str, str] = _Params(params)
+        self.params: Mapping[str, Any] = _Params(params)
         self.run_id = run_id
         self.mode = mode
         self.interval = interval

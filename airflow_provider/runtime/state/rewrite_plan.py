@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider.runtime.checkpoint.offsets import ANEW, can_reset
 from airflow_provider.runtime.errors import ConfigError
-from airflow_provider.runtime.jobdir.run_spec import check_partitions
+from airflow_provider.runtime.jobdir.run_options import check_partitions
 from airflow_provider.runtime.names import check_name
 from airflow_provider.runtime.savepoints.repartition import KINDS, PROVIDER
 from airflow_provider.runtime.typed_json import read_json
