@@ -44,12 +44,9 @@ from airflow_provider.runtime.jobdir.end_of_input import draining_run, sources_e
 from airflow_provider.runtime.jobdir.expiry import retire_old
 from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.jobdir.lease import LeaseObserver
+from airflow_provider.runtime.jobdir.preconditions import check_preconditions
 from airflow_provider.runtime.jobdir.requests import is_leaving, pending_requests
-from airflow_provider.runtime.jobdir.resolve_run import (
-    check_not_drained,
-    check_not_rewound,
-    resolve_run_id,
-)
+from airflow_provider.runtime.jobdir.resolve_run import resolve_run_id
 from airflow_provider.runtime.jobdir.run_records import FINISHED, FinalCheckpoint
 from airflow_provider.runtime.jobdir.run_spec import RunSpec
 from airflow_provider.runtime.jobdir.topology_record import kept_topology
@@ -218,8 +215,8 @@ READERS: dict[str, Call] = {
             _ask(root), JobDirectory(LocalStorage(f"{root}/job")), FakeClock()
         )
     ),
-    "not drained": Call(_of(check_not_drained, "r9")),
-    "not rewound": Call(_of(check_not_rewound, "r0")),
+    "not drained": Call(_of(check_preconditions, "r9")),
+    "not rewound": Call(_of(check_preconditions, "r0")),
     "may be replayed": Call(_of(check_start, "r2")),
     "replayable": Call(_of(replayable_runs, "r3", 2)),
     "current execution": Call(lambda root: current_run(f"{root}/job", "r0")),

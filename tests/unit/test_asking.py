@@ -19,11 +19,10 @@ from airflow_provider.runtime.errors import (
     ConfigError,
     JobDrainedError,
 )
+from airflow_provider.runtime.jobdir.preconditions import check_preconditions
 from airflow_provider.runtime.jobdir.requests import put_cancel, reply
 from airflow_provider.runtime.jobdir.resolve_run import (
     as_begun,
-    check_not_drained,
-    check_not_over,
     check_same_as_ended,
     check_same_spec,
     resolve_run_id,
@@ -340,7 +339,7 @@ def test_a_driver_that_has_ended_does_not_run_on(job, outcome):
     run.put_attempt(an_attempt(2, driver_id="d2"))
 
     with pytest.raises(ConfigError, match=f"driver d1 .* ended before .attempt 1, {outcome}"):
-        check_not_over(job.directory, "r1", "d1")
+        check_preconditions(job.directory, "r1", driver_id="d1")
 
 
 def test_a_driver_that_has_agreed_to_leave_does_not_run_on(job):
@@ -350,11 +349,11 @@ def test_a_driver_that_has_agreed_to_leave_does_not_run_on(job):
     """
     job.asked("r1").directory.run("r1").put_attempt(an_attempt(1, driver_id="d1"))
     request_id = put_cancel(job.storage, "d1", FakeClock())
-    check_not_over(job.directory, "r1", "d1")
+    check_preconditions(job.directory, "r1", driver_id="d1")
     reply(job.storage, request_id, ok=True, message="", clock=FakeClock())
 
     with pytest.raises(ConfigError, match="driver d1 .*it was cancelled"):
-        check_not_over(job.directory, "r1", "d1")
+        check_preconditions(job.directory, "r1", driver_id="d1")
 
 
 @pytest.mark.parametrize("driver_id", ["d1", "d2", None])
@@ -366,7 +365,7 @@ def test_drivers_without_an_end_go_on(job, driver_id):
     run.put_attempt(an_attempt(1, driver_id="d0", ended=NOW_TEXT, outcome=FAILED))
     run.put_attempt(an_attempt(2, driver_id="d1"))
 
-    check_not_over(job.directory, "r1", driver_id)
+    check_preconditions(job.directory, "r1", driver_id=driver_id)
 
 
 def test_a_driver_that_has_ended_writes_nothing(job, tmp_path):
@@ -392,10 +391,10 @@ def test_a_job_that_nobody_drained_goes_on(job):
     """
     A new job, and one with suspended runs, accept another run.
     """
-    check_not_drained(job.directory, "r1")
+    check_preconditions(job.directory, "r1")
     job.asked("r1").suspended("r1")
 
-    check_not_drained(job.directory, "r2")
+    check_preconditions(job.directory, "r2")
 
 
 @pytest.mark.parametrize("ended", [False, True])
@@ -408,7 +407,7 @@ def test_the_draining_run_itself_goes_on(job, ended):
     if ended:
         job.finished("r1")
 
-    check_not_drained(job.directory, "r1")
+    check_preconditions(job.directory, "r1")
 
 
 @pytest.mark.parametrize("committed", [False, True])
@@ -423,12 +422,12 @@ def test_a_job_that_was_drained_by_hand_is_not_read_on(job, committed):
         job.spark.commit(1)
 
     with pytest.raises(CheckpointError, match="batch 1 drains query 'q', and no run") as raised:
-        check_not_drained(job.directory, "r2")
+        check_preconditions(job.directory, "r2")
     assert "spark-stream savepoint restore" in str(raised.value)
-    check_not_drained(job.directory, "r2", replays="r1")  # which sets it back
+    check_preconditions(job.directory, "r2", replays="r1")  # which sets it back
 
     job.drains("r1")
-    check_not_drained(job.directory, "r1")
+    check_preconditions(job.directory, "r1")
 
 
 def test_a_drained_job_does_not_resume(job):
@@ -438,7 +437,7 @@ def test_a_drained_job_does_not_resume(job):
     job.asked("r1").finished("r1")
 
     with pytest.raises(JobDrainedError) as raised:
-        check_not_drained(job.directory, "r2")
+        check_preconditions(job.directory, "r2")
     assert "the job was drained by run 'r1'" in str(raised.value)
     assert str(raised.value).endswith("use a new job directory")
     assert EXIT_USAGE == raised.value.exit_code
@@ -452,7 +451,7 @@ def test_a_job_in_the_middle_of_its_drain_does_not_resume(job):
     job.drains("r1")
 
     with pytest.raises(JobDrainedError, match=r"is being drained by run 'r1'.*--run-id r1"):
-        check_not_drained(job.directory, "r2")
+        check_preconditions(job.directory, "r2")
 
 
 # --- secret parameters --------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from airflow_provider.runtime.errors import CheckpointError, JobDrainedError
 from airflow_provider.runtime.jobdir.batch_commit import commit_log_of
 from airflow_provider.runtime.jobdir.epochs import EpochRecords
 from airflow_provider.runtime.jobdir.layout import JobDirectory
-from airflow_provider.runtime.jobdir.resolve_run import check_not_drained
+from airflow_provider.runtime.jobdir.preconditions import check_preconditions
 from airflow_provider.runtime.jobdir.run_records import BatchCommit, RewoundRecord
 from airflow_provider.runtime.jobdir.verify_final import verify_final
 from airflow_provider.runtime.sinks.committer import EpochCommitter
@@ -89,15 +89,15 @@ def test_a_committed_run_ends_the_job(job):
     """
     Before the commit another run may begin; after it only this one goes on, unless it was rewound.
     """
-    check_not_drained(job.directory, "r2")
+    check_preconditions(job.directory, "r2")
     commit(job)
 
-    check_not_drained(job.directory, "r1")
-    check_not_drained(job.directory, "r2", replays="r1")
+    check_preconditions(job.directory, "r1")
+    check_preconditions(job.directory, "r2", replays="r1")
     with pytest.raises(JobDrainedError, match="is being drained by run 'r1'.*--run-id r1"):
-        check_not_drained(job.directory, "r2")
+        check_preconditions(job.directory, "r2")
     job.directory.run("r1").put_rewound(RewoundRecord(run_id="r1", savepoint=None, at=NOW))
-    check_not_drained(job.directory, "r2")
+    check_preconditions(job.directory, "r2")
 
 
 def test_a_final_checkpoint_in_batch_is_verified_against_the_commit(job):

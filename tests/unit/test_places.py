@@ -22,7 +22,7 @@ from airflow_provider.runtime.errors import (
 )
 from airflow_provider.runtime.jobdir.checkpoint_places import left_places
 from airflow_provider.runtime.jobdir.layout import JobDirectory, RunDirectory
-from airflow_provider.runtime.jobdir.resolve_run import check_not_rewound
+from airflow_provider.runtime.jobdir.preconditions import check_preconditions
 from airflow_provider.runtime.savepoints import restore, take
 from airflow_provider.runtime.savepoints.catalog import open_savepoint
 from airflow_provider.runtime.savepoints.restore import begin_restore, finish_restore
@@ -214,7 +214,7 @@ def test_no_run_is_undone_behind_the_back_of_the_next_driver(job, monkeypatch):
     lease = take_lease(job.storage, job.clock, run_id="r8", timeout_s=0.1)
     guard_restores(directory, lease, job.clock)
     with pytest.raises(ConfigError, match="run 'r8' no longer counts"):
-        check_not_rewound(directory, "r8")
+        check_preconditions(directory, "r8")
     for each in (lease, first):
         each.release()
 

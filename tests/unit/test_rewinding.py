@@ -22,7 +22,7 @@ from airflow_provider.runtime.jobdir import epoch_folding
 from airflow_provider.runtime.jobdir.end_of_input import DrainIntent, draining_run, put_drain_intent
 from airflow_provider.runtime.jobdir.epochs import EpochRecords, HistoryRecord
 from airflow_provider.runtime.jobdir.layout import JobDirectory
-from airflow_provider.runtime.jobdir.resolve_run import check_not_drained
+from airflow_provider.runtime.jobdir.preconditions import check_preconditions
 from airflow_provider.runtime.savepoints import rewind as rewind_module
 from airflow_provider.runtime.savepoints.claims import SavepointClaimRecord
 from airflow_provider.runtime.savepoints.restore import begin_restore, finish_restore
@@ -167,12 +167,12 @@ def test_a_drain_is_undone_with_its_run(job):
     directory = JobDirectory(job.storage)
     intent = DrainIntent(query_id=QUERY_ID, run_id="r1", batch=0, at="now")
     put_drain_intent(directory, "q", intent)
-    check_not_drained(directory, "r2", replays="r1")
+    check_preconditions(directory, "r2", replays="r1")
 
     rewind(job, "r1").rewind()
 
     assert draining_run(directory) is None
-    check_not_drained(directory, "r2")
+    check_preconditions(directory, "r2")
 
 
 def test_what_cannot_be_rewound(job, sink):

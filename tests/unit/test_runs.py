@@ -12,7 +12,8 @@ from airflow_provider.runtime.driver.prepare import check_before_spark
 from airflow_provider.runtime.errors import ConfigError, UnknownJobError
 from airflow_provider.runtime.jobdir.lease import LeaseObserver
 from airflow_provider.runtime.jobdir.lease_records import newest_token
-from airflow_provider.runtime.jobdir.resolve_run import check_not_drained, resolve_run_id
+from airflow_provider.runtime.jobdir.preconditions import check_preconditions
+from airflow_provider.runtime.jobdir.resolve_run import resolve_run_id
 from airflow_provider.runtime.jobdir.run_spec import RunSpec
 from airflow_provider.runtime.jobdir.runs import (
     last_run,
@@ -43,7 +44,7 @@ def cost_of(ended: Ended, clock, tmp_path) -> dict[str, dict[str, int]]:
     ask = RunSpec(job_dir=directory.url, entry=f"{entry}:f")
     looks = {
         "choose": lambda: resolve_run_id(directory, ask, clock.now()),
-        "drained": lambda: check_not_drained(directory, "new"),
+        "drained": lambda: check_preconditions(directory, "new"),
         "before": lambda: check_before_spark(ask, directory, "new", clock),
         "replayable": lambda: replayable_runs(directory, "new", 3),
         "since": lambda: runs_since(directory, recent_runs(directory)[2].run_id),

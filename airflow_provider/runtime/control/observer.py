@@ -21,7 +21,7 @@ from airflow_provider.runtime.errors import (
 )
 from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.jobdir.lease import LeaseObserver, Liveness
-from airflow_provider.runtime.jobdir.resolve_run import check_not_rewound
+from airflow_provider.runtime.jobdir.preconditions import rewound_error
 from airflow_provider.runtime.jobdir.run_records import (
     CANCELLED,
     AttemptRecord,
@@ -375,9 +375,12 @@ class RunWatcher:
             ConfigError: the job went back before the run, so what it says does not count any more.
         """
         final = self._run.final()
-        if final is not None:
-            check_not_rewound(self._directory, self.run_id)
-        return verify_final(self._directory, final) if final is not None else None
+        if final is None:
+            return None
+        rewound = self._run.rewound()
+        if (error := rewound_error(self._directory.url, self.run_id, rewound)) is not None:
+            raise error
+        return verify_final(self._directory, final)
 
     def _submission(self) -> SubmissionRecord | None:
         if self._driver_id is not None:

@@ -22,6 +22,7 @@ from airflow_provider.runtime.driver.open_queries import (
     save_start,
     starting_point,
 )
+from airflow_provider.runtime.driver.prepare import check_begin, check_under_lease
 from airflow_provider.runtime.driver.progress import ProgressMeter
 from airflow_provider.runtime.driver.records import (
     begin_attempt,
@@ -45,9 +46,6 @@ from airflow_provider.runtime.host import identify_this
 from airflow_provider.runtime.jobdir.end_of_input import drain_intent
 from airflow_provider.runtime.jobdir.lease import LeaseObserver, acquire_lease
 from airflow_provider.runtime.jobdir.resolve_run import (
-    check_not_drained,
-    check_not_over,
-    check_not_rewound,
     check_same_spec,
 )
 from airflow_provider.runtime.jobdir.run_records import (
@@ -67,8 +65,7 @@ from airflow_provider.runtime.queries.query import ending_alone, upstream_of
 from airflow_provider.runtime.queries.session import check_spark, jvm_pid
 from airflow_provider.runtime.savepoints.catalog import open_savepoint
 from airflow_provider.runtime.savepoints.restore_log import guard_restores
-from airflow_provider.runtime.savepoints.rewind import Rewind, check_start, replayable_runs
-from airflow_provider.runtime.sinks.protocol import Fence, OpenFence
+from airflow_provider.runtime.savepoints.rewind import replayable_runs
 
 if TYPE_CHECKING:
     import threading
@@ -165,7 +162,7 @@ class Attempt:
     def run(self) -> FinalCheckpoint:
         """Live until the run has its final checkpoint; see :func:`driver.run_job`."""
         check_same_spec(self._run_record(), self._run.record())
-        self._check_start()
+        check_begin(self._spec, self._directory, self._job, self._starting_point, self._clock)
         self._lease = acquire_lease(
             self._directory.storage,
             run_id=self._run.run_id,
@@ -183,11 +180,14 @@ class Attempt:
         done = self._run.final()
         if done is not None:
             return verify_final(self._directory, done)
-        check_not_over(self._directory, self._run.run_id, self._spec.driver_id)
-        check_not_rewound(self._directory, self._run.run_id)
-        if self._spec.replays is not None:
-            self._rewind(self._spec.replays, self._lease).rewind()
-        check_not_drained(self._directory, self._run.run_id)
+        check_under_lease(
+            self._spec,
+            self._directory,
+            self._run.run_id,
+            self._job,
+            lease=self._lease,
+            clock=self._clock,
+        )
         self._starting_point.check()
         self._starting_point.restore(self._lease, self._clock)
         asked = dataclasses.replace(self._run_record(), token=self._lease.token)
@@ -210,18 +210,6 @@ class Attempt:
             self._end_attempt(FAILED, failure_of(error, self._spec.failure_overrides))
             raise
         return self._conclude()
-
-    def _check_start(self) -> None:
-        """Refuse a start that cannot be had; nothing is written."""
-        if self._spec.replays is not None:
-            self._rewind(self._spec.replays, OpenFence()).check()
-            start = check_start(self._directory, self._spec.replays)
-            self._starting_point.check_rewound(start)
-        else:
-            self._starting_point.check()
-
-    def _rewind(self, run_id: str, fence: Fence) -> Rewind:
-        return Rewind(self._directory, run_id, self._job.queries, fence, self._clock)
 
     def _run_loop(self, run: RunRecord) -> None:
         """Feed the lifecycle until it has ended; errors become its events."""

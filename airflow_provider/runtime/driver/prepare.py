@@ -23,12 +23,13 @@ from airflow_provider.runtime.errors import (
 from airflow_provider.runtime.failures.classify import refusal_of
 from airflow_provider.runtime.jobdir.end_of_input import sources_end
 from airflow_provider.runtime.jobdir.lease import wait_for_free_lease
-from airflow_provider.runtime.jobdir.resolve_run import check_not_drained, check_not_over
+from airflow_provider.runtime.jobdir.preconditions import check_preconditions
 from airflow_provider.runtime.jobdir.run_records import BATCH, STREAMING
 from airflow_provider.runtime.queries.context import JobContext
 from airflow_provider.runtime.queries.finished_sources import Declare, bind, check_sources
 from airflow_provider.runtime.queries.session import job_session
-from airflow_provider.runtime.savepoints.rewind import check_start
+from airflow_provider.runtime.savepoints.rewind import Rewind, check_start
+from airflow_provider.runtime.sinks.protocol import OpenFence
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -36,8 +37,9 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from airflow_provider.runtime.clock import Clock
+    from airflow_provider.runtime.driver.initial_state import StartingPoint
     from airflow_provider.runtime.jobdir.layout import JobDirectory
-    from airflow_provider.runtime.jobdir.lease import LeaseObserver
+    from airflow_provider.runtime.jobdir.lease import Lease, LeaseObserver
     from airflow_provider.runtime.jobdir.run_records import RunRecord
     from airflow_provider.runtime.jobdir.run_spec import RunSpec
     from airflow_provider.runtime.queries.query import QueryDefinition
@@ -59,10 +61,9 @@ def check_before_spark(
         LeaseHeldError: another driver is running the job.
         RevertError: the run to be replayed cannot be rewound.
     """
-    check_not_over(directory, run_id, spec.driver_id)
+    check_preconditions(directory, run_id, driver_id=spec.driver_id, replays=spec.replays)
     if spec.replays is not None:
         check_start(directory, spec.replays)
-    check_not_drained(directory, run_id, replays=spec.replays)
     return check_before_cleanup(spec, directory, clock)
 
 
@@ -87,6 +88,43 @@ class LoadedJob:
     plan: ExecutionPlan
     queries: tuple[QueryDefinition, ...]
     declare: Declare
+
+
+def check_begin(
+    spec: RunSpec, directory: JobDirectory, job: LoadedJob, start: StartingPoint, clock: Clock
+) -> None:
+    """Refuse a state that the loaded job cannot begin from; nothing is written.
+
+    Raises:
+        ConfigError, RevertError: see :meth:`StartingPoint.check` and :meth:`Rewind.check`.
+    """
+    if spec.replays is None:
+        start.check()
+        return
+    Rewind(directory, spec.replays, job.queries, OpenFence(), clock).check()
+    start.check_rewound(check_start(directory, spec.replays))
+
+
+def check_under_lease(
+    spec: RunSpec,
+    directory: JobDirectory,
+    run_id: str,
+    job: LoadedJob,
+    *,
+    lease: Lease,
+    clock: Clock,
+) -> None:
+    """Evaluate the preconditions again under the lease, and rewind the run that is replayed.
+
+    Raises:
+        ConfigError, JobDrainedError, CheckpointError: see :func:`check_preconditions`.
+        RevertError: the run that is replayed cannot be rewound.
+    """
+    driver_id = spec.driver_id
+    check_preconditions(directory, run_id, driver_id=driver_id, replays=spec.replays)
+    if spec.replays is not None:
+        Rewind(directory, spec.replays, job.queries, lease, clock).rewind()
+        check_preconditions(directory, run_id, driver_id=driver_id)
 
 
 def load_job(spec: RunSpec, directory: JobDirectory, run_id: str, spark: SparkSession) -> LoadedJob:

@@ -9,9 +9,9 @@ from airflow_provider.runtime.clock import Clock, SystemClock
 from airflow_provider.runtime.driver.attempt import Attempt, OnProgress
 from airflow_provider.runtime.driver.prepare import check_before_spark, load_job
 from airflow_provider.runtime.jobdir.layout import open_job_directory
+from airflow_provider.runtime.jobdir.preconditions import rewound_error
 from airflow_provider.runtime.jobdir.resolve_run import (
     as_begun,
-    check_not_rewound,
     check_same_as_ended,
     resolve_run_id,
 )
@@ -61,11 +61,13 @@ def run_job(
     clock = clock or SystemClock()
     directory = open_job_directory(spec.job_dir)
     run_id = resolve_run_id(directory, spec, clock.now())
-    check_not_rewound(directory, run_id)
-    spec = as_begun(spec, directory.run(run_id).record())
-    done = directory.run(run_id).final()
+    run = directory.run(run_id)
+    stored, done = run.record(), run.final()
+    spec = as_begun(spec, stored)
     if done is not None:
-        check_same_as_ended(spec, directory.run(run_id).record())
+        if (error := rewound_error(directory.url, run_id, run.rewound())) is not None:
+            raise error
+        check_same_as_ended(spec, stored)
         return verify_final(directory, done)
     observer = check_before_spark(spec, directory, run_id, clock)
     app_name = f"spark-stream {spec.job_dir} {run_id}"

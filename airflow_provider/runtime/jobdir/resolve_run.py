@@ -7,10 +7,7 @@ import uuid
 from typing import TYPE_CHECKING
 
 from airflow_provider.runtime.clock import from_iso, to_iso
-from airflow_provider.runtime.errors import ConfigError, JobDrainedError
-from airflow_provider.runtime.jobdir.batch_commit import committed_batch_run
-from airflow_provider.runtime.jobdir.end_of_input import check_drains_intended, draining_run
-from airflow_provider.runtime.jobdir.requests import has_agreed_to_leave
+from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.jobdir.run_records import FINISHED, RunRecord
 from airflow_provider.runtime.jobdir.runs import recent_runs
 
@@ -38,80 +35,6 @@ def resolve_run_id(directory: JobDirectory, spec: RunSpec, now: dt.datetime) -> 
         if (final is None or final.outcome == FINISHED) and run.rewound() is None:
             return run.run_id
     return f"manual-{now:%Y%m%dT%H%M%S}-{uuid.uuid4().hex[:6]}"
-
-
-def check_not_drained(directory: JobDirectory, run_id: str, *, replays: str | None = None) -> None:
-    """Refuse to run on a job that another run has drained, or has begun to.
-
-    Args:
-        directory: the job directory.
-        run_id: the run that wants to.
-        replays: a run that is rewound before, and its drain with it.
-
-    Raises:
-        JobDrainedError: it has.
-        CheckpointError: something else has, and no run knows of it.
-    """
-    if replays is None:  # else the query is set back before anything is read
-        check_drains_intended(directory)
-    drained_by = draining_run(directory) or committed_batch_run(directory)
-    if drained_by is None or drained_by in {run_id, replays}:
-        return
-    ended = directory.run(drained_by).final() is not None
-    state = "was drained by" if ended else "is being drained by"
-    way_out = "" if ended else f"finish that one with --run-id {drained_by}, or "
-    msg = (
-        f"{directory.url}: the job {state} run {drained_by!r}. Its windows are flushed and their "
-        f"state is gone, so going on would repeat them; {way_out}use a new job directory"
-    )
-    raise JobDrainedError(msg)
-
-
-def check_not_over(directory: JobDirectory, run_id: str, driver_id: str | None) -> None:
-    """Refuse a driver that has ended already, and that a cluster has started once more.
-
-    A cluster knows neither that it was cancelled nor that its failure is for good. One that was
-    killed, and has recorded no end, goes on.
-
-    Args:
-        directory: the job directory.
-        run_id: the run.
-        driver_id: the submission; None for a person's command, which is always a new driver.
-
-    Raises:
-        ConfigError: its attempt has an outcome, or it has answered that it ends.
-    """
-    if driver_id is None:
-        return
-    mine = [each for each in directory.run(run_id).attempts() if each.driver_id == driver_id]
-    ended = next((each for each in mine if each.outcome is not None), None)
-    if ended is not None:
-        how = f"attempt {ended.attempt}, {ended.outcome}"
-    elif has_agreed_to_leave(directory.storage, driver_id):
-        how = "it was cancelled"
-    else:
-        return
-    msg = (
-        f"{directory.url}: driver {driver_id} of run {run_id!r} has ended before ({how}), and was "
-        "started once more by its cluster; to resume the run, submit another driver. Let clusters "
-        "start a driver once (spark.yarn.maxAppAttempts=1, no retries of the application)"
-    )
-    raise ConfigError(msg)
-
-
-def check_not_rewound(directory: JobDirectory, run_id: str) -> None:
-    """Refuse to go on with a run that the job went back before.
-
-    Raises:
-        ConfigError: it did.
-    """
-    rewound = directory.run(run_id).rewound()
-    if rewound is not None:
-        msg = (
-            f"{directory.url}: run {run_id!r} no longer counts: the job was set to "
-            f"{rewound.savepoint or 'before it'} at {rewound.at}; use another run id"
-        )
-        raise ConfigError(msg)
 
 
 def as_begun(spec: RunSpec, stored: RunRecord | None) -> RunSpec:

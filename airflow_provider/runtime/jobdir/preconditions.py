@@ -1,0 +1,182 @@
+"""Preconditions of a start: what the job directory says of a run, and which problems follow.
+
+:func:`check_preconditions` reads the job directory once and decides about the list
+:data:`PRECONDITIONS`, whose members are pure. A driver does so before Spark starts, which takes
+seconds, and again under the lease: another driver may have come and gone meanwhile.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Final
+
+from airflow_provider.runtime.errors import (
+    CheckpointError,
+    ConfigError,
+    JobDrainedError,
+    SparkStreamError,
+)
+from airflow_provider.runtime.jobdir.batch_commit import committed_batch_run
+from airflow_provider.runtime.jobdir.end_of_input import check_drains_intended, draining_run
+from airflow_provider.runtime.jobdir.requests import has_agreed_to_leave
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from airflow_provider.runtime.jobdir.layout import JobDirectory, RunDirectory
+    from airflow_provider.runtime.jobdir.run_records import AttemptRecord, RewoundRecord
+
+
+@dataclasses.dataclass(frozen=True)
+class Situation:
+    """What the job directory says of a run at one moment, as far as a start depends on it.
+
+    Attributes:
+        url: the job directory.
+        run_id: the run that is to start.
+        replays: a run that is rewound first, and its drain with it; None for none.
+        rewound: the record that the job went back before the run; None when it did not.
+        driver_id: the submission that starts; None for a person's command.
+        attempts: what the same submission has attempted before.
+        has_left: whether it has answered a request that it ends.
+        drained_by: the run that has drained the job, or has begun to; None for none.
+        has_drain_ended: whether that run has its final checkpoint.
+        unintended_drain: the drain that no run has recorded; None when there is none, or when the
+            queries are set back before anything is read.
+    """
+
+    url: str
+    run_id: str
+    replays: str | None
+    rewound: RewoundRecord | None
+    driver_id: str | None
+    attempts: Sequence[AttemptRecord]
+    has_left: bool
+    drained_by: str | None
+    has_drain_ended: bool
+    unintended_drain: CheckpointError | None
+
+    @classmethod
+    def read(
+        cls, directory: JobDirectory, run_id: str, driver_id: str | None, replays: str | None
+    ) -> Situation:
+        """Look at the job directory."""
+        run = directory.run(run_id)
+        drained_by = draining_run(directory) or committed_batch_run(directory)
+        return cls(
+            url=directory.url,
+            run_id=run_id,
+            replays=replays,
+            rewound=run.rewound(),
+            driver_id=driver_id,
+            attempts=_attempts_of(driver_id, run),
+            has_left=driver_id is not None and has_agreed_to_leave(directory.storage, driver_id),
+            drained_by=drained_by,
+            has_drain_ended=drained_by is not None
+            and directory.run(drained_by).final() is not None,
+            unintended_drain=_unintended_drain(directory) if replays is None else None,
+        )
+
+
+def run_is_not_rewound(now: Situation) -> ConfigError | None:
+    """The job did not go back before the run."""
+    return rewound_error(now.url, now.run_id, now.rewound)
+
+
+def driver_is_new(now: Situation) -> ConfigError | None:
+    """The driver has not ended before: a cluster may start one once more that is over.
+
+    The cluster knows neither that it was cancelled nor that its failure is final. A driver that was
+    killed, and has recorded no end, goes on. A person's command is always a new driver.
+    """
+    if now.driver_id is None:
+        return None
+    ended = next((each for each in now.attempts if each.outcome is not None), None)
+    if ended is None and not now.has_left:
+        return None
+    how = f"attempt {ended.attempt}, {ended.outcome}" if ended is not None else "it was cancelled"
+    msg = (
+        f"{now.url}: driver {now.driver_id} of run {now.run_id!r} has ended before ({how}), "
+        "and was started once more by its cluster; to resume the run, submit another driver. Let "
+        "clusters start a driver once (spark.yarn.maxAppAttempts=1, no retries of the application)"
+    )
+    return ConfigError(msg)
+
+
+def drains_are_recorded(now: Situation) -> CheckpointError | None:
+    """No query is at a drain that no run of the job has recorded."""
+    return now.unintended_drain
+
+
+def job_is_not_drained(now: Situation) -> JobDrainedError | None:
+    """No other run has drained the job, or has begun to."""
+    if now.drained_by is None or now.drained_by in {now.run_id, now.replays}:
+        return None
+    state = "was drained by" if now.has_drain_ended else "is being drained by"
+    finish = f"finish that one with --run-id {now.drained_by}, or "
+    way_out = "" if now.has_drain_ended else finish
+    msg = (
+        f"{now.url}: the job {state} run {now.drained_by!r}. Its windows are flushed and their "
+        f"state is gone, so going on would repeat them; {way_out}use a new job directory"
+    )
+    return JobDrainedError(msg)
+
+
+PRECONDITIONS: Final[tuple[Callable[[Situation], SparkStreamError | None], ...]] = (
+    run_is_not_rewound,
+    driver_is_new,
+    drains_are_recorded,
+    job_is_not_drained,
+)
+"""What must hold for a start, in the order in which problems are reported."""
+
+
+def check_preconditions(
+    directory: JobDirectory,
+    run_id: str,
+    *,
+    driver_id: str | None = None,
+    replays: str | None = None,
+) -> None:
+    """Refuse a start that the job directory forbids; nothing is written.
+
+    Args:
+        directory: the job directory.
+        run_id: the run that is to start.
+        driver_id: the submission that starts; None for a person's command.
+        replays: a run that is rewound first; None for none.
+
+    Raises:
+        ConfigError: the run no longer counts, or the driver has ended before.
+        JobDrainedError: another run has drained the job.
+        CheckpointError: something else has drained it, and no run has recorded that.
+    """
+    now = Situation.read(directory, run_id, driver_id, replays)
+    for precondition in PRECONDITIONS:
+        if (error := precondition(now)) is not None:
+            raise error
+
+
+def rewound_error(url: str, run_id: str, rewound: RewoundRecord | None) -> ConfigError | None:
+    """Return the refusal of a run that the job went back before; None when it did not."""
+    if rewound is None:
+        return None
+    msg = (
+        f"{url}: run {run_id!r} no longer counts: the job was set to "
+        f"{rewound.savepoint or 'before it'} at {rewound.at}; use another run id"
+    )
+    return ConfigError(msg)
+
+
+def _attempts_of(driver_id: str | None, run: RunDirectory) -> Sequence[AttemptRecord]:
+    if driver_id is None:
+        return ()
+    return [each for each in run.attempts() if each.driver_id == driver_id]
+
+
+def _unintended_drain(directory: JobDirectory) -> CheckpointError | None:
+    try:
+        check_drains_intended(directory)
+    except CheckpointError as error:
+        return error
+    return None
