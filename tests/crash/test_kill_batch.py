@@ -18,7 +18,15 @@ BEFORE_THE_COMMIT = ("sink.staged", "sink.precommitted:2")
 FROM_THE_COMMIT = ("batch.committed", "files.published_one", "sink.committed:2")
 
 
-def test_a_batch_run_that_dies_loses_and_repeats_nothing(place, drivers):
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (BEFORE_THE_COMMIT[1:], FROM_THE_COMMIT[:2]),
+        pytest.param(BEFORE_THE_COMMIT, FROM_THE_COMMIT, marks=pytest.mark.whole),
+    ],
+    ids=["around the commit", "everywhere"],
+)
+def test_a_batch_run_that_dies_loses_and_repeats_nothing(place, drivers, before, after):
     """
     Nothing is to be seen before the commit, all of it once at the end, and no other run may begin
     in between; input that comes after the commit is not read.
@@ -29,10 +37,10 @@ def test_a_batch_run_that_dies_loses_and_repeats_nothing(place, drivers):
     watcher = Watcher(truth)
 
     with watcher.watching():
-        for point in (*BEFORE_THE_COMMIT, *FROM_THE_COMMIT):
+        for point in (*before, *after):
             dying = drivers.run("two_queries", {}, "--mode=automatic", SPARK_STREAM_FAILPOINT=point)
             assert (point, failpoints.CRASH_EXIT) == (point, dying.wait()), dying.log[-3000:]
-            if point in {*BEFORE_THE_COMMIT, "batch.committed"}:
+            if point in {*before, "batch.committed"}:
                 assert [] == list(place.output.glob("*/part-*"))
             if point == "batch.committed":
                 write_events(place.input, [(500, "late", 1)], first=1)
@@ -50,5 +58,5 @@ def test_a_batch_run_that_dies_loses_and_repeats_nothing(place, drivers):
         final["mode"],
         final["rows_read"],
     )
-    assert len(BEFORE_THE_COMMIT) + len(FROM_THE_COMMIT) + 1 == final["attempts"]
+    assert len(before) + len(after) + 1 == final["attempts"]
     assert [] == list(place.output.glob(".*.staging"))

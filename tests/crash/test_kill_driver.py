@@ -79,7 +79,11 @@ def moments(place: Place) -> dict[str, str]:
 
 @pytest.mark.parametrize(
     ("files", "times"),
-    [(8, 2), pytest.param(120, 40, marks=[pytest.mark.soak, pytest.mark.timeout(3600)])],
+    [
+        (6, 1),
+        pytest.param(8, 2, marks=pytest.mark.whole),
+        pytest.param(120, 40, marks=[pytest.mark.soak, pytest.mark.timeout(3600)]),
+    ],
 )
 def test_a_driver_killed_at_any_moment_loses_and_repeats_nothing(place, drivers, files, times):
     """
@@ -136,6 +140,7 @@ def test_a_driver_killed_at_any_moment_loses_and_repeats_nothing(place, drivers,
     ]
 
 
+@pytest.mark.whole  # test_bad_days.py has the same, and more before it
 def test_a_driver_whose_jvm_is_killed_fails_and_resumes(place, drivers, capsys):
     """
     Without its JVM a driver ends by itself, worth a retry, and says why; the same command goes on.
@@ -209,12 +214,22 @@ DEATHS = tuple(
 BEFORE_THE_ATTEMPT = {"lease.acquired", "run.recorded", "final.put"}
 # Recovery sees no file of Spark's: test_protocol.py dies in it at every point, without a JVM.
 QUICK = tuple(point for point in dict.fromkeys(DEATHS) if not point.startswith("recover."))
+# At the lease and in the sinks it dies without a JVM, too; the pre-commit is in Spark's own batch.
+FEW = tuple(
+    point
+    for point in QUICK
+    if point == "sink.precommitted" or not point.startswith(("lease.", "sink.", "files."))
+)
 
 
 @pytest.mark.parametrize(
     "deaths",
-    [QUICK, pytest.param(DEATHS, marks=pytest.mark.soak)],
-    ids=["outside_recovery", "everywhere"],
+    [
+        FEW,
+        pytest.param(QUICK, marks=pytest.mark.whole),
+        pytest.param(DEATHS, marks=pytest.mark.soak),
+    ],
+    ids=["what_only_a_stream_passes", "outside_recovery", "everywhere"],
 )
 def test_a_job_that_dies_at_failpoints_in_turn_loses_and_repeats_nothing(place, drivers, deaths):
     """

@@ -17,6 +17,7 @@ from airflow_provider.runtime import failpoints
 from airflow_provider.runtime.savepoints.catalog import find_savepoints
 from airflow_provider.runtime.savepoints.verify import verify_savepoint
 from tests.crash.rewinding import Job, rows_of
+from tests.pairwise import mark_whole
 from tests.unit.sql_support import postgres
 
 pytestmark = pytest.mark.slow
@@ -147,7 +148,22 @@ def in_all_sinks(rows: list[str]) -> dict[str, list[str]]:
     return dict.fromkeys(SINKS, sorted(rows))
 
 
-@pytest.mark.parametrize("point", DEATHS)
+# One of each sink and step; the test below passes all of them.
+CHOSEN = {
+    "revert.removed_one",
+    "files.reverted_one",
+    "delta.reverted",
+    "iceberg.reverting",
+    "sql.reverted",
+    "rewind.intended",
+    "restore.numbered",
+}
+
+
+@pytest.mark.parametrize(
+    "point",
+    mark_whole([(p,) for p in DEATHS], [n for n, p in enumerate(DEATHS) if p in CHOSEN]),
+)
 def test_a_rewind_dies_at_every_step(processes, point):
     """
     Dead at any step, and again when it is asked again, the rewind takes nothing but the run, no
@@ -197,7 +213,11 @@ def test_runs_are_undone_one_after_the_other(processes):
     assert in_all_sinks(rows_of("r1.r2", 0, 2)) == processes.job.visible()
 
 
-@pytest.mark.parametrize("point", [*BEGINNING, *FORGETTING])
+@pytest.mark.parametrize(
+    "point",
+    # test_savepoints.py dies at each of them.
+    mark_whole([(point,) for point in (*BEGINNING, *FORGETTING)], [1, 6]),
+)
 def test_a_run_dies_while_it_begins(processes, point):
     """
     Dead while its savepoint is taken, or while older ones are disposed of, the next attempt completes

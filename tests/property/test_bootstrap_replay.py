@@ -243,7 +243,9 @@ def check_times(plan: Mapping[str, Any], made: Savepoint, before: Rows, late: Ro
             *("distinct_within_watermark", "windows_over_windows", "discard", "json"),
             marks=pytest.mark.soak,
         ),
-        ("join:leftOuter", "rows", "discard", "the same folder"),
+        pytest.param(
+            *("join:leftOuter", "rows", "discard", "the same folder"), marks=pytest.mark.whole
+        ),
         pytest.param("events", "timers", "discard", "csv", marks=pytest.mark.soak),
         pytest.param("events", "timeouts", "keep", "parquet", marks=pytest.mark.soak),
     ],

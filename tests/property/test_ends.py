@@ -233,11 +233,20 @@ def run_in_batch(world: World, place: Place) -> None:
     assert world.truth == read_with_pandas(place.output)
 
 
-QUICK = {"windows", "timers"}  # the soak has all of them
+CHOSEN = ["timers"]
+QUICK = {"windows"}  # the soak has all of them
+REST = [family for family in FAMILIES if family not in CHOSEN]
 
 
 @pytest.mark.parametrize(
-    "family", [pytest.param(f, marks=[] if f in QUICK else [pytest.mark.soak]) for f in FAMILIES]
+    "family",
+    [
+        *CHOSEN,
+        *(
+            pytest.param(f, marks=pytest.mark.whole if f in QUICK else pytest.mark.soak)
+            for f in REST
+        ),
+    ],
 )
 def test_a_job_ends_as_if_nothing_had_happened(spark, family):
     """
@@ -245,7 +254,7 @@ def test_a_job_ends_as_if_nothing_had_happened(spark, family):
     pandas; nothing is seen on the way that is not in it.
     """
 
-    @settings(max_examples=1 if family == "timers" else 2, derandomize=True, **SETTINGS)
+    @settings(max_examples=1, derandomize=True, **SETTINGS)
     @given(scenarios(family, small=True))
     def lives(scenario: Scenario) -> None:
         live_through(spark, scenario)

@@ -119,18 +119,35 @@ CANNOT = {
 }
 
 
-@pytest.mark.parametrize("job", TRUTHS)
-def test_what_a_drain_flushes_a_batch_job_gives_or_refuses(spark, place, job):
+def asked_of(place, job):
+    return {**prepare(place, job), "conf": ROCKSDB if job in NEEDS_ROCKSDB else {}}
+
+
+@pytest.mark.parametrize("job", CANNOT)
+def test_a_batch_job_that_would_lose_rows_is_refused(spark, place, job):
+    """
+    Operators that do not give their whole result in BATCH are refused when it is asked for by name.
+    """
+    with pytest.raises(ConfigError, match=f"query 'out'.*{CANNOT[job]}"):
+        place.run(spark, job, mode="batch", **asked_of(place, job))
+
+    assert not place.job_dir.exists()
+
+
+@pytest.mark.parametrize(
+    "job",
+    # As streams they are drained in test_drain.py.
+    [
+        pytest.param(job, marks=[pytest.mark.whole] if job in {*CANNOT} - {"deduplication"} else [])
+        for job in TRUTHS
+    ],
+)
+def test_what_a_drain_flushes_a_batch_job_gives_or_leaves_to_streams(spark, place, job):
     """
     AUTOMATIC takes BATCH for each operator that gives its whole result there, and STREAMING for the
-    others, for which BATCH by name is refused; the result is the truth in either.
+    others; the result is the truth in either.
     """
-    asked = prepare(place, job)
-    asked["conf"] = ROCKSDB if job in NEEDS_ROCKSDB else {}
-    if job in CANNOT:
-        with pytest.raises(ConfigError, match=f"query 'out'.*{CANNOT[job]}"):
-            place.run(spark, job, mode="batch", **asked)
-        assert not place.job_dir.exists()
+    asked = asked_of(place, job)
 
     final = place.run(spark, job, mode="automatic", **asked)
 

@@ -48,6 +48,7 @@ class TestDelta(SinkContract):
         return TableCase(tmp_path, ())
 
 
+@pytest.mark.whole
 class TestPartitionedDelta(SinkContract):
     """The ``delta`` sink, partitioned."""
 

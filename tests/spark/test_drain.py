@@ -27,7 +27,8 @@ STORES = {
     "hdfs": f"{STATE}.HDFSBackedStateStoreProvider",
     "rocksdb": f"{STATE}.RocksDBStateStoreProvider",
 }
-WITHOUT_DRAIN = {"tumbling_window", "session_window", "outer_join", "timers", "deduplication"}
+WITHOUT_DRAIN = ("session_window", "timers")
+MORE_WITHOUT_DRAIN = {"tumbling_window", "outer_join", "deduplication"}
 PARTITIONS = (1, 2, 5)
 
 
@@ -86,8 +87,14 @@ def test_a_drain_flushes_every_row_and_leaves_no_state(spark, place, job, store,
 @pytest.mark.parametrize(
     "job",
     [
-        pytest.param(job, marks=[] if job in WITHOUT_DRAIN else [pytest.mark.soak])
-        for job in sorted(TRUTHS)
+        *WITHOUT_DRAIN,
+        *(
+            pytest.param(
+                job, marks=pytest.mark.whole if job in MORE_WITHOUT_DRAIN else pytest.mark.soak
+            )
+            for job in sorted(TRUTHS)
+            if job not in WITHOUT_DRAIN
+        ),
     ],
 )
 def test_plain_spark_leaves_the_tail_in_state(spark, place, job):

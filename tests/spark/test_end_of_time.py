@@ -26,9 +26,13 @@ TRUTHS = {
     "timers": BUCKETS,
     "timeouts_in_the_year_10000": [(k, 253_402_300_790, 1) for k in "ab"],
 }
+CHOSEN = {"session_window", "timers"}
 
 
-@pytest.mark.parametrize("job", TRUTHS)
+@pytest.mark.parametrize(
+    "job",
+    [pytest.param(job, marks=[] if job in CHOSEN else [pytest.mark.whole]) for job in TRUTHS],
+)
 def test_rows_at_the_end_of_time_are_flushed(spark, place, job):
     """
     What ends after the year 9999 is written, for every kind of operator, and no state is left.

@@ -95,7 +95,7 @@ def test_fewer_partitions(spark, place):
     [
         ("tumbling_window", FORMAT_2, (2, 5)),
         pytest.param("outer_join", CHANGELOGS, (2, 5), marks=pytest.mark.soak),
-        ("session_window", CHANGELOGS, (4, 2)),
+        pytest.param("session_window", CHANGELOGS, (4, 2), marks=pytest.mark.whole),
         pytest.param("timers", FORMAT_2, (2, 5), marks=pytest.mark.soak),
     ],
     ids=["aggregation", "join", "sessions", "timers"],

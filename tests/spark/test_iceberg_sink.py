@@ -68,6 +68,7 @@ class TestIceberg(SinkContract):
         return CatalogCase(tmp_path)
 
 
+@pytest.mark.whole
 class TestPartitionedIceberg(SinkContract):
     """The ``iceberg`` sink, one file per value."""
 
@@ -156,7 +157,9 @@ def test_partitions_by_value(spark, case):
     assert ["id", "name", "day", "n"] == found
 
 
-@pytest.mark.parametrize("zone", ["UTC", "America/Los_Angeles"])
+@pytest.mark.parametrize(
+    "zone", [pytest.param("UTC", marks=pytest.mark.whole), "America/Los_Angeles"]
+)
 def test_partitions_of_existing_tables(spark, case, zone):
     """
     Tables partitioned by year, month, day, hour or truncation get files that fit, whatever the

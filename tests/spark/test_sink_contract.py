@@ -47,6 +47,7 @@ class TestFiles(SinkContract):
         return FolderCase(tmp_path, "parquet", ())
 
 
+@pytest.mark.whole
 class TestPartitionedFiles(SinkContract):
     """The ``files`` sink, Parquet in folders by value."""
 
@@ -55,6 +56,7 @@ class TestPartitionedFiles(SinkContract):
         return FolderCase(tmp_path, "parquet", ("name",))
 
 
+@pytest.mark.whole
 class TestTextFiles(SinkContract):
     """The ``files`` sink, JSON lines and CSV."""
 
