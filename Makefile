@@ -45,7 +45,7 @@ wheel: $(INSTALLED) ## Build the wheel, install it into an empty environment wit
 # compiled once is not compiled again by the hundreds of processes that tests start.
 TWO := -n 2
 CHOICE := not soak and not whole
-FAST := not spark and not airflow and not alone and not slow and $(CHOICE)
+WITHOUT_JVM := not spark and not airflow and not alone and $(CHOICE)
 test test-all test-fast coverage: export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: test
@@ -54,12 +54,12 @@ test: $(INSTALLED) ## All promises, by a choice of cases: under ten minutes (ARG
 
 .PHONY: test-all
 test-all: $(INSTALLED) ## Every test but the soak ones: the whole products of cases, too
-	$(call pytest_together_and_alone,not soak)
+	$(call pytest_together_and_alone,not soak,--hypothesis-profile=whole)
 
 # What runs alone lies in tests/perf. `-m` may select nothing of what ARGS names (exit code 5).
 define pytest_together_and_alone
 	@failed=0; set -x; \
-	$(BIN)/python -m pytest -m "not alone and $(1)" $(TWO) $(ARGS) || [ $$? -eq 5 ] || failed=1; \
+	$(BIN)/python -m pytest -m "not alone and $(1)" $(2) $(TWO) $(ARGS) || [ $$? -eq 5 ] || failed=1; \
 	$(BIN)/python -m pytest -m "alone and $(1)" $(or $(ARGS),tests/perf) || [ $$? -eq 5 ] || failed=1; \
 	exit $$failed
 endef
@@ -67,14 +67,13 @@ endef
 # What no fast test lies in is not even imported, for that takes seconds in each process.
 .PHONY: test-fast
 test-fast: $(INSTALLED) ## The tests that take no time: under 30 seconds, without Spark and Airflow
-	$(BIN)/python -m pytest -m "$(FAST)" $(TWO) \
-		--ignore=tests/airflow --ignore=tests/crash --ignore=tests/spark $(ARGS)
+	$(BIN)/python -m pytest -m "$(WITHOUT_JVM) and not slow" $(TWO) --ignore=tests/airflow \
+		--ignore=tests/contract --ignore=tests/crash --ignore=tests/spark $(ARGS)
 
-# Tracing takes time, which Hypothesis's profile `ci` does not limit.
 .PHONY: coverage
-coverage: $(INSTALLED) ## Branch coverage of the protocol by the fast tests; fails below its limit
-	$(BIN)/python -m pytest -q -m "$(FAST)" $(TWO) --ignore=tests/airflow --ignore=tests/crash \
-		--hypothesis-profile=ci --cov --cov-config=coverage-protocol.toml $(ARGS)
+coverage: $(INSTALLED) ## Branch coverage of the protocol by what starts no JVM; fails below its limit
+	$(BIN)/python -m pytest -q -m "$(WITHOUT_JVM)" $(TWO) --ignore=tests/airflow --ignore=tests/crash \
+		--ignore=tests/spark --hypothesis-profile=whole --cov --cov-config=coverage-protocol.toml $(ARGS)
 
 .PHONY: soak
 soak: $(INSTALLED) ## The tests that run for long

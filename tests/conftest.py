@@ -9,12 +9,23 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, settings
 from xdist.scheduler import LoadScopeScheduling
 
-# Folders and modules that share servers, of which one each is enough.
-SHARING = ("tests/contract/", "tests/unit/test_sql_sink.py")
-# Fixtures that take long to make, and what is slow stays with who has made it.
+# How fast a machine is says nothing about the code. `make test-all` takes the profile `whole`.
+for profile, examples in {"choice": 25, "whole": 100}.items():
+    settings.register_profile(
+        profile,
+        max_examples=examples,
+        deadline=None,
+        suppress_health_check=[HealthCheck.too_slow],
+    )
+settings.load_profile("choice")
+
+# Fixtures that take long to make: who has one gets all tests that need it.
 SERVICES = ("airflow_services", "sqlite_airflow")
+# A folder whose modules share servers, of which one each is enough.
+SHARING = "tests/contract/"
 # Where the process that deals out the tests finds their lanes.
 LANES = pytest.StashKey[Path]()
 
@@ -40,20 +51,17 @@ def pytest_collection_finish() -> None:
 def lane_of(item: pytest.Item) -> tuple[int, str]:
     """Tell what a test runs together with in one process, and how early that begins.
 
-    The long lanes come first: Airflow's services, then the modules that start a JVM. Tests of
-    their own fill what time is left, so that all processes end together.
+    The long lanes come first: Airflow's services, then the modules that start a JVM, then those that
+    are slow. The modules of quick tests fill what time is left, so that all processes end together.
     """
     fixtures = getattr(item, "fixturenames", ())
     for name in SERVICES:
         if name in fixtures:
             return 0, name
     module = item.nodeid.partition("::")[0]
-    if item.get_closest_marker("spark"):
-        return 1, module
-    if item.get_closest_marker("airflow"):
-        return 2, module
-    shared = next((shared for shared in SHARING if module.startswith(shared)), None)
-    return (3, shared) if shared else (4, item.nodeid)
+    ranks = {"spark": 1, "airflow": 2, "slow": 3}
+    rank = next((ranks[mark] for mark in ranks if item.get_closest_marker(mark)), 4)
+    return rank, f"{SHARING if module.startswith(SHARING) else module} {rank}"
 
 
 @pytest.hookimpl(trylast=True)

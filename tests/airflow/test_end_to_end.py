@@ -107,6 +107,7 @@ def test_a_killed_driver_fails_the_try_and_the_retry_resumes_exactly(
     assert gated.truth() == gated.result()
 
 
+@pytest.mark.whole
 def test_a_task_cleared_while_it_is_deferred_ends_green(airflow_services: Airflow) -> None:
     """
     Cleared while its driver is at work, a task without retries ends green and exactly, whether

@@ -103,6 +103,7 @@ def put_month(folder: Path, month: int) -> None:
     unfinished.replace(folder / unfinished.name.removeprefix("."))
 
 
+@pytest.mark.whole
 @pytest.mark.spark
 @pytest.mark.timeout(400)
 def test_a_stream_is_saved_again_and_again_and_goes_on(airflow_services: Airflow) -> None:

@@ -35,6 +35,7 @@ class Runs:
         return self._airflow.follow(DAG, run_id, TASK, until=ENDS, within=120)[-1]
 
 
+@pytest.mark.whole  # tests/spark/test_replay.py is without Airflow
 def test_a_cleared_run_is_replayed(airflow_services: Airflow, postgres_url: str) -> None:
     """
     Cleared after failure and again after success, each time with its input changed meanwhile, a run

@@ -68,6 +68,7 @@ def flights_in(rows: Rows) -> int:
     return sum(flights for _, _, flights, _ in rows)
 
 
+@pytest.mark.whole  # test_backfill.py has slices, too
 @pytest.mark.spark
 def test_a_day_in_slices_is_the_day(slices: Slices) -> None:
     """

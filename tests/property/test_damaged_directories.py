@@ -464,6 +464,7 @@ def test_what_is_fuzzed_is_in_order(fuzzed, capsys):
     }
 
 
+@pytest.mark.slow
 def test_damage_is_one_line(fuzzed, capsys):
     """
     No traceback, no hang, no reader that writes, no remover that removes what is not its own, and

@@ -10,7 +10,7 @@ from tests.property.epochs_model import EpochsMachine
 
 # Without shrinking, which takes minutes here: a failing history is short enough to be read whole.
 SETTINGS = settings(
-    max_examples=60,
+    max_examples=settings.default.max_examples * 3 // 5,
     stateful_step_count=25,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow],
@@ -18,6 +18,7 @@ SETTINGS = settings(
 )
 
 
+@pytest.mark.slow
 def test_what_readers_see_after_any_history():
     """
     Rows that Spark has committed are visible once, and no run has ended without all of its own.

@@ -99,7 +99,11 @@ def test_one_row(spark, place):
 
 
 @pytest.mark.parametrize(
-    ("params", "batches"), [({}, 1), (ONE_BY_ONE, 3)], ids=["one batch", "three batches"]
+    ("params", "batches"),
+    [
+        pytest.param({}, 1, id="one batch", marks=pytest.mark.whole),
+        pytest.param(ONE_BY_ONE, 3, id="three batches"),
+    ],
 )
 def test_the_number_of_batches_does_not_show(spark, place, params, batches):
     """
@@ -207,7 +211,11 @@ def test_partitions_become_folders(spark, place):
     assert len(truth) == final.queries["out"]["sinks"][0]["rows"]
 
 
-@pytest.mark.parametrize("file_format", ["parquet", "json", "csv", "orc"])
+@pytest.mark.parametrize(
+    # Most other tests write Parquet.
+    "file_format",
+    [pytest.param("parquet", marks=pytest.mark.whole), "json", "csv", "orc"],
+)
 def test_every_format_is_written(spark, place, file_format):
     """
     Spark reads back each format that the sink writes, without options but a schema.

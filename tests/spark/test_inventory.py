@@ -164,6 +164,13 @@ CASES = (
 )
 
 SLOW = {"join", "deduplication, then windows"}  # the others have the same files
+WHOLE = {"rocksdb", "changelogs", "join in one store"}  # as have those that `make test` takes
+
+
+def marks_of(case: Case) -> list[pytest.MarkDecorator]:
+    if case.name in SLOW:
+        return [pytest.mark.soak]
+    return [pytest.mark.whole] if case.name in WHOLE else []
 
 
 # --- running, copying, reading ------------------------------------------------------------------
@@ -310,10 +317,7 @@ def case_named(name: str) -> Case:
 
 @pytest.mark.parametrize(
     "case",
-    [
-        pytest.param(case, id=case.name, marks=[pytest.mark.soak] if case.name in SLOW else [])
-        for case in CASES
-    ],
+    [pytest.param(case, id=case.name, marks=marks_of(case)) for case in CASES],
 )
 def test_a_query_goes_on_from_the_copy(bench, case):
     """

@@ -57,7 +57,9 @@ def test_late_rows_are_said_everywhere(spark, copied, capsys, caplog):
     assert 1 <= sum(told in record.getMessage() for record in caplog.records) <= 2
 
 
-@pytest.mark.parametrize("point", ["sink.precommitted", "drain.intended"])
+@pytest.mark.parametrize(
+    "point", [pytest.param("sink.precommitted", marks=pytest.mark.whole), "drain.intended"]
+)
 def test_late_rows_are_counted_once_over_deaths_of_drivers(spark, copied, point):
     """
     A batch that is run again counts once, and what earlier drivers have counted stays.

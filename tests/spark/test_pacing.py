@@ -56,7 +56,12 @@ def batches_of(place: Place) -> list[int]:
 @pytest.mark.parametrize(
     ("files", "width", "params"),
     [
-        pytest.param(190, 10, {"files_per_batch": "70"}, id="first batch too large"),
+        # tests/property/test_pacing.py has the model of many loads.
+        pytest.param(
+            *(190, 10, {"files_per_batch": "70"}),
+            id="first batch too large",
+            marks=pytest.mark.whole,
+        ),
         pytest.param(120, 1000, {}, id="first batch too small", marks=pytest.mark.soak),
     ],
 )

@@ -157,7 +157,13 @@ def test_a_pipeline_that_has_finished_is_not_repeated_when_the_other_fails(spark
     assert TRUTH == {name: job.rows(name) for name in SIZES}
 
 
-@pytest.mark.parametrize("attempts", [None, 2], ids=["healed", "given up"])
+@pytest.mark.parametrize(
+    "attempts",
+    [
+        pytest.param(None, id="healed"),
+        pytest.param(2, id="given up", marks=pytest.mark.whole),
+    ],
+)
 def test_a_query_that_fails_is_started_again_by_its_driver(spark, place, attempts):
     """
     ``a`` fails again and again when ``b`` has finished. When it is healed, the same driver ends it

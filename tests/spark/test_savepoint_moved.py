@@ -48,8 +48,12 @@ def state_of(spark, checkpoint: str, **reading: str) -> list[str]:
 
 @pytest.mark.parametrize(
     "case",
-    [("tumbling_window", windows_of, {}), ("timers", buckets_of, {"stateVarName": "counts"})],
-    ids=["windows", "timers"],
+    [
+        pytest.param(("tumbling_window", windows_of, {}), id="windows"),
+        pytest.param(
+            ("timers", buckets_of, {"stateVarName": "counts"}), id="timers", marks=pytest.mark.whole
+        ),
+    ],
 )
 def test_from_a_disk_to_a_store_and_to_another_disk(spark, place, s3, case):
     """

@@ -3,14 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import HealthCheck, settings
 
 from airflow_provider.runtime.storage.local import LocalStorage
 from tests.unit.support import FakeClock, SparkCheckpoint
-
-# How fast a machine is says nothing about the code.
-settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("patient")
 
 
 @pytest.fixture

@@ -654,6 +654,7 @@ def test_the_command_runs_as_a_module():
     assert run.stdout.startswith("usage: spark-stream")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("reads_a_line", [True, False])
 def test_a_reader_that_has_seen_enough_is_no_error(job, reads_a_line):
     """

@@ -177,6 +177,7 @@ def test_other_orders_are_let_through(source):
     assert [] == list(comparisons_in(source, "x.py"))
 
 
+@pytest.mark.slow
 def test_no_order_is_decided_by_clocks():
     """
     Nothing is ordered by times that different machines have recorded, but where it is said why.
@@ -184,6 +185,7 @@ def test_no_order_is_decided_by_clocks():
     assert [] == [str(found) for found in all_comparisons() if found.where not in ALLOWED]
 
 
+@pytest.mark.slow
 def test_what_is_allowed_is_there():
     """
     An exception whose code is gone is gone as well.

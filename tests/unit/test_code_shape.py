@@ -91,6 +91,7 @@ def test_a_module_can_be_read_in_one_sitting():
     assert {} == {name: count for name, count in lines.items() if count > MODULE_LINES}
 
 
+@pytest.mark.slow
 def test_a_function_fits_on_a_screen():
     """
     No function's body, its docstring apart, is longer than 45 lines.
@@ -102,6 +103,7 @@ def test_a_function_fits_on_a_screen():
     assert {} == {name: count for name, count in lines.items() if count > BODY_LINES}
 
 
+@pytest.mark.slow
 def test_every_test_says_what_it_shows():
     """
     Each test function has a docstring.

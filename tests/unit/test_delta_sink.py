@@ -393,6 +393,7 @@ def test_another_version_between_look_and_write(folder):
 # --- dying ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("point", ["delta.committing", "delta.committed"])
 @pytest.mark.parametrize("first", [True, False])
 def test_a_commit_that_dies_is_completed(folder, point, first):
@@ -407,6 +408,7 @@ def test_a_commit_that_dies_is_completed(folder, point, first):
     assert ([] if first else ["a"]) + ["b", "c"] == visible(folder)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("point", ["delta.reverting", "delta.reverted"])
 def test_a_revert_that_dies_is_completed(folder, point):
     """A process dies before or after the removal; the next call removes what is left to."""

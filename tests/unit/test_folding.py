@@ -22,6 +22,8 @@ from tests.unit.support import QUERY_ID, EpochBench, FakeFrame, FakeSink, counte
 if TYPE_CHECKING:
     from pathlib import Path
 
+pytestmark = pytest.mark.slow
+
 
 def a_record(epoch: int, *, run_id: str = "r1", token: int = 1) -> EpochRecord:
     part = {"name": "fake", "rows": 1, "run_rows": epoch + 1, "data": {"key": f"{epoch}-{token}"}}
@@ -78,7 +80,6 @@ def test_what_is_not_kept_becomes_one_document(records):
     assert [1, 2, None] == [records.token_of(epoch, found) for epoch in (0, 299, 300)]
 
 
-@pytest.mark.slow
 def test_what_may_be_reverted_keeps_its_records_in_few_documents(records):
     """
     Each record of a kept run is still there, many in one document, which is full at a thousand.

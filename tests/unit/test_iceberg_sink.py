@@ -46,6 +46,8 @@ from tests.unit.iceberg_support import (
 )
 from tests.unit.support import FakeClock
 
+pytestmark = pytest.mark.slow
+
 KEY = f"spark-stream.{QUERY_ID}"
 PAUSED = """
 import json, pathlib, sys, time

@@ -109,6 +109,7 @@ def test_an_identity_survives_json(child):
     assert identity == ProcessIdentity.from_dict(json.loads(json.dumps(identity.to_dict())))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("hidden", [0, 1, 2, 4])
 @pytest.mark.parametrize("alive", [True, False])
 def test_a_process_that_may_not_be_seen_is_not_gone(child, hidden, alive):

@@ -59,6 +59,7 @@ def test_importing_the_package_is_cheap(module):
     assert set() == loaded_by(module)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "module",
     [
@@ -76,6 +77,7 @@ def test_the_runtime_loads_neither_airflow_nor_spark_by_itself(module):
     assert loaded_by(module) <= {"fsspec"}
 
 
+@pytest.mark.slow
 def test_a_cluster_without_what_airflow_brings_reads_durations():
     """
     A job that says after how long a source is idle runs where only PySpark and fsspec are.

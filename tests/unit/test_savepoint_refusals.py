@@ -35,6 +35,7 @@ def assert_refused(root: Path, case: Case, capsys: pytest.CaptureFixture[str], *
     assert before == tree(root)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", TAKES.values(), ids=TAKES)
 def test_what_cannot_be_taken(root, capsys, case):
     """

@@ -49,6 +49,8 @@ from tests.unit.sql_support import (
 )
 from tests.unit.support import bench, counted
 
+pytestmark = pytest.mark.slow
+
 A, B, C, D = (1, "a"), (2, "b"), (3, "c"), (4, "d")
 UPSERT = {"mode": "upsert", "keys": "id"}
 

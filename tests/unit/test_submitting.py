@@ -25,6 +25,8 @@ from airflow_provider.runtime.jobdir.run_spec import RunSpec
 from airflow_provider.runtime.jobdir.submissions import SubmissionRecord
 from airflow_provider.runtime.storage.local import LocalStorage
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 SUBMITTER = """
 import os, sys

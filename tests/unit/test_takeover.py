@@ -399,6 +399,7 @@ def machines(tmp_path, storage):
     started.stop()
 
 
+@pytest.mark.slow
 def test_drivers_whose_clocks_are_days_apart_take_turns(storage, machines):
     """
     With wall clocks two days apart that jump at every look, a second driver is refused while the first
