@@ -124,7 +124,7 @@ class DriverOperator(SlicedOperator):
         on_existing: what to do about a live driver, one of :data:`ON_EXISTING`.
         on_kill: what happens to the driver when the task is killed, one of *kill_policies*.
         deferrable: wait in the triggerer, without a worker slot.
-        poll_interval: seconds between looks at the job directory.
+        poll_interval: seconds between polls at the job directory.
 
     Raises:
         ConfigError: an argument is not what it must be; when the DAG is parsed.
@@ -159,7 +159,7 @@ class DriverOperator(SlicedOperator):
         if "{{" not in job:
             split_entry(job)
         if poll_interval <= 0:
-            msg = f"poll_interval {poll_interval!r}: seconds between looks, more than 0"
+            msg = f"poll_interval {poll_interval!r}: seconds between polls, more than 0"
             raise ConfigError(msg)
         self.job = job
         self.job_dir = job_dir

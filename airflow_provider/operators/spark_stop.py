@@ -40,7 +40,7 @@ class SparkStopOperator(SlicedOperator):
         deferrable: wait in the triggerer, without a worker slot.
         defer_after: how long the worker waits itself before that. Most streams stop in seconds,
             and coming back from the triggerer takes ten.
-        poll_interval: seconds between looks at the job directory.
+        poll_interval: seconds between polls at the job directory.
 
     Raises:
         ConfigError: an argument is not what it must be; when the DAG is parsed.
@@ -69,7 +69,7 @@ class SparkStopOperator(SlicedOperator):
         if aligned_timeout is not None:
             parse_duration(aligned_timeout, name="aligned_timeout")
         if poll_interval <= 0:
-            msg = f"poll_interval {poll_interval!r}: seconds between looks, more than 0"
+            msg = f"poll_interval {poll_interval!r}: seconds between polls, more than 0"
             raise ConfigError(msg)
         self.job_dir = job_dir
         self.drain = drain

@@ -5,7 +5,7 @@ A triggerer loads this module in a thread: it takes a second, in which its event
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from airflow_provider.hooks.spark_streaming import SparkStreamingHook
 from airflow_provider.runtime.clock import SystemClock
@@ -14,10 +14,9 @@ from airflow_provider.runtime.errors import SparkStreamError
 from airflow_provider.runtime.retry import STORAGE_TIMEOUT_S, RetryBudget
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from airflow_provider.runtime.control.observer import RunWatcher
-    from airflow_provider.triggers.spark_streaming import SparkStreamingTrigger
 
 _WAITING: Final = frozenset({RunState.RUNNING, RunState.STARTING})
 
@@ -39,19 +38,35 @@ class PollResult(NamedTuple):
     end: Assessment | None = None
 
 
+class Wait(Protocol):
+    """What a trigger waits for; see :class:`~.spark_streaming.SparkStreamingTrigger`."""
+
+    job_dir: str
+    run_id: str
+    driver_id: str | None
+    wait_for_foreign: bool
+    log_path: str | None
+    log_offset: int
+    bootstrap: Mapping[str, str] | None
+    supervision: Mapping[str, Any] | None
+
+    def take_over(self) -> None:
+        """Take over from the triggerer that has waited until now."""
+
+
 class Poll:
     """Looks at the job once whenever it is called, in a thread."""
 
-    def __init__(self, trigger: SparkStreamingTrigger) -> None:
-        self._trigger = trigger
+    def __init__(self, wait: Wait) -> None:
+        self._wait = wait
         self._watcher: RunWatcher | None = None  # made in the thread, too: it may load a library
         self._retry_budget = RetryBudget(SystemClock(), STORAGE_TIMEOUT_S)
         self.follower = SparkStreamingHook().follow(
-            trigger.job_dir,
-            trigger.run_id,
-            trigger.driver_id,
-            trigger.log_path,
-            trigger.log_offset,
+            wait.job_dir,
+            wait.run_id,
+            wait.driver_id,
+            wait.log_path,
+            wait.log_offset,
         )
 
     def __call__(self) -> PollResult | None:
@@ -64,23 +79,23 @@ class Poll:
         except OSError as error:
             if self._retry_budget.should_retry(error):
                 return None
-            reason = f"{self._trigger.job_dir} cannot be read: {error}"
+            reason = f"{self._wait.job_dir} cannot be read: {error}"
             assessment = Assessment(RunState.FAILED, reason)
         lines = self.follower.new_lines()
-        if not is_waiting(assessment.run_state, wait_for_foreign=self._trigger.wait_for_foreign):
+        if not is_waiting(assessment.run_state, wait_for_foreign=self._wait.wait_for_foreign):
             return PollResult(lines, assessment)
         return PollResult(lines) if lines else None
 
     def _assess(self) -> Assessment:
-        trigger = self._trigger
+        wait = self._wait
         if self._watcher is None:
             self._watcher = SparkStreamingHook().watcher(
-                trigger.job_dir,
-                trigger.run_id,
-                trigger.driver_id,
-                bootstrap=trigger.bootstrap,
-                supervision=trigger.supervision,
+                wait.job_dir,
+                wait.run_id,
+                wait.driver_id,
+                bootstrap=wait.bootstrap,
+                supervision=wait.supervision,
             )
         assessment = self._watcher.assess()
-        trigger.take_over()  # only now, when it is known that what is read is the job directory
+        wait.take_over()  # only now, when it is known that what is read is the job directory
         return assessment

@@ -28,7 +28,7 @@ HOLD_S: Final = 10.0
 """A worker's end is noticed about six seconds after its task was deferred; then some to spare."""
 
 
-async def hold_back(began: float, clock: Clock) -> None:
+async def delay_event(began: float, clock: Clock) -> None:
     """Wait until Airflow has noticed that the worker which deferred the task has ended.
 
     A task that runs again before that is taken for one whose worker was lost: it is retried, or
@@ -59,13 +59,13 @@ class _Wait(Generic[T]):
 
     def __init__(
         self,
-        look: Callable[[], T | None],
+        poll: Callable[[], T | None],
         told: asyncio.Future[T],
         *,
         every_s: float,
         is_near: bool,
     ) -> None:
-        self.look = look
+        self.poll = poll
         self.told = told
         self.every_s = every_s
         self.is_near = is_near
@@ -80,7 +80,7 @@ class _Wait(Generic[T]):
     def run(self) -> None:
         """Look once, in a thread."""
         try:
-            self.found = self._context.run(self.look)
+            self.found = self._context.run(self.poll)
         except Exception as error:  # noqa: BLE001 - who waits decides what it means
             self.error = error
 
@@ -96,7 +96,7 @@ class _Wait(Generic[T]):
 
 
 class PollScheduler:
-    """The rounds of one event loop: see :func:`look_until`.
+    """The rounds of one event loop: see :func:`poll_until`.
 
     Args:
         loop: the event loop; what is called in it takes microseconds.
@@ -136,13 +136,13 @@ class PollScheduler:
                 due.append(wait)
         near = [wait for wait in due if wait.is_near]
         for start in range(0, len(near), _NEAR_TOGETHER):
-            _near().submit(self._look_at, near[start : start + _NEAR_TOGETHER])
+            _near().submit(self._poll_each, near[start : start + _NEAR_TOGETHER])
         for wait in due:
             if not wait.is_near:
-                _far().submit(self._look_at, [wait])
+                _far().submit(self._poll_each, [wait])
         self._set_timer(loop)
 
-    def _look_at(self, bundle: list[_Wait[Any]]) -> None:
+    def _poll_each(self, bundle: list[_Wait[Any]]) -> None:
         for wait in bundle:
             wait.run()
         loop = self._loop()
@@ -160,12 +160,12 @@ class PollScheduler:
 
 @functools.cache
 def _near() -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(_NEAR_THREADS, thread_name_prefix="look")
+    return ThreadPoolExecutor(_NEAR_THREADS, thread_name_prefix="poll")
 
 
 @functools.cache
 def _far() -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(_FAR_THREADS, thread_name_prefix="look-far")
+    return ThreadPoolExecutor(_FAR_THREADS, thread_name_prefix="poll-far")
 
 
 _rounds: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, PollScheduler] = (
@@ -173,22 +173,22 @@ _rounds: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, PollScheduler] = (
 )
 
 
-async def look_until(
-    look: Callable[[], T | None], *, every_s: float, is_near: bool, after_s: float = 0.0
+async def poll_until(
+    poll: Callable[[], T | None], *, every_s: float, is_near: bool, after_s: float = 0.0
 ) -> T:
-    """Call *look* in a thread again and again until it has something to say, and return that.
+    """Call *poll* in a thread again and again until it has something to say, and return that.
 
     Args:
-        look: returns None while there is nothing to say; called by one thread at a time.
+        poll: returns None while there is nothing to say; called by one thread at a time.
         every_s: seconds from the end of a look to the next one; a tenth less, if others are due.
         is_near: whether it looks at a disk, and not at what answers after a while.
         after_s: seconds until the first look.
 
     Raises:
-        Exception: what *look* raises.
+        Exception: what *poll* raises.
     """
     loop = asyncio.get_running_loop()
     told: asyncio.Future[T] = loop.create_future()
-    wait = _Wait(look, told, every_s=every_s, is_near=is_near)
+    wait = _Wait(poll, told, every_s=every_s, is_near=is_near)
     _rounds.setdefault(loop, PollScheduler(loop)).begin(wait, after_s)
     return await told  # cancelled, it is passed over when its turn comes

@@ -12,7 +12,7 @@ from airflow_provider.runtime.control.stop import StopCall
 from airflow_provider.runtime.errors import SparkStreamError, StopNotYetError
 from airflow_provider.runtime.jobdir.lease import LeaseObserver
 from airflow_provider.runtime.storage.open import open_storage
-from airflow_provider.triggers.polling import hold_back
+from airflow_provider.triggers.polling import delay_event
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -32,7 +32,7 @@ class SparkStopTrigger(BaseTrigger):
         run_id: the run that is stopped.
         token: the lease of the driver that got the request.
         timeout_s: how long to wait from now on, in seconds.
-        poll_interval: seconds between looks.
+        poll_interval: seconds between polls.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class SparkStopTrigger(BaseTrigger):
         clock = SystemClock()
         began = clock.monotonic()
         event = await self._wait(clock)
-        await hold_back(began, clock)
+        await delay_event(began, clock)
         yield TriggerEvent(event)  # type: ignore[no-untyped-call]  # as above
 
     async def _wait(self, clock: Clock) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from airflow_provider.runtime.clock import SystemClock
 from airflow_provider.runtime.storage.open import local_path_of
-from airflow_provider.triggers.polling import hold_back, look_until
+from airflow_provider.triggers.polling import delay_event, poll_until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
@@ -43,7 +43,7 @@ class SparkStreamingTrigger(BaseTrigger):
         generation: the claim of the task's try; see :meth:`SparkStreamingHook.claim`.
         wait_for_foreign: whether another run's driver is waited for, too.
         on_kill_policy: ``stop``, ``cancel`` or ``detach``.
-        poll_interval: seconds between looks.
+        poll_interval: seconds between polls.
         log_path: the driver's log file, followed when this machine has it.
         log_offset: where to begin in it at the earliest, in bytes; a later offset may be stored
                 beside the driver's submission.
@@ -81,7 +81,7 @@ class SparkStreamingTrigger(BaseTrigger):
         self.bootstrap = bootstrap
         self.supervision = supervision
         self._id: str | None = None  # this one, in this triggerer; not serialised
-        self._look: Poll | None = None
+        self._poll: Poll | None = None
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         """Return the class path and arguments from which another triggerer goes on."""
@@ -108,7 +108,7 @@ class SparkStreamingTrigger(BaseTrigger):
         clock = SystemClock()
         began = clock.monotonic()
         assessment = await self._wait()
-        await hold_back(began, clock)
+        await delay_event(began, clock)
         yield TriggerEvent(  # type: ignore[no-untyped-call]  # as above
             {
                 "run_state": assessment.run_state.value,
@@ -122,27 +122,27 @@ class SparkStreamingTrigger(BaseTrigger):
         )
 
     async def _wait(self) -> Assessment:
-        look = await asyncio.to_thread(self._make_look)
+        poll = await asyncio.to_thread(self._make_poll)
         is_near = local_path_of(self.job_dir) is not None
         after_s = 0.0
         while True:
-            news = await look_until(
-                look, every_s=self.poll_interval, is_near=is_near, after_s=after_s
+            result = await poll_until(
+                poll, every_s=self.poll_interval, is_near=is_near, after_s=after_s
             )
-            lines = news.lines
+            lines = result.lines
             while lines:
                 for line in lines:
                     self.log.info("driver: %s", line)
-                lines = await asyncio.to_thread(look.follower.new_lines)
-            if news.end is not None:
-                return news.end
+                lines = await asyncio.to_thread(poll.follower.new_lines)
+            if result.end is not None:
+                return result.end
             after_s = self.poll_interval
 
-    def _make_look(self) -> Poll:
+    def _make_poll(self) -> Poll:
         from airflow_provider.triggers.job_poll import Poll  # which takes a second, the first time
 
-        self._look = Poll(self)
-        return self._look
+        self._poll = Poll(self)
+        return self._poll
 
     def take_over(self) -> None:
         """Take over from whichever triggerer has waited until now; it must not end the driver.
@@ -160,8 +160,8 @@ class SparkStreamingTrigger(BaseTrigger):
 
         That one continues it, without starting it again, if this triggerer ends before it wakes.
         """
-        if self._look is not None:
-            await asyncio.to_thread(self._look.follower.keep)
+        if self._poll is not None:
+            await asyncio.to_thread(self._poll.follower.keep)
         if self._id is not None:
             await asyncio.to_thread(self._let_go, self._id)
 
