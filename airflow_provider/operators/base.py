@@ -324,8 +324,8 @@ class DriverOperator(SlicedOperator):
 
     def _retrying(self, look: Callable[[], T]) -> T:
         """Look at the job directory, also if the storage is away for a moment."""
-        retry_budget = RetryBudget(SystemClock(), WORKER_TIMEOUT_S)
-        return retry_budget.retry(look, every_s=self.poll_interval)
+        clock = SystemClock()
+        return RetryBudget(clock, WORKER_TIMEOUT_S, every_s=self.poll_interval).retry(look)
 
     def _wait(
         self, run_id: str, waited: AwaitedDriver, generation: int, context: Context
@@ -354,10 +354,10 @@ class DriverOperator(SlicedOperator):
         self, watcher: RunWatcher, waited: AwaitedDriver, generation: int, context: Context
     ) -> dict[str, Any] | None:
         clock = SystemClock()
-        retry_budget = RetryBudget(clock)
+        retry_budget = RetryBudget(clock, every_s=self.poll_interval)
         follower = self._follow(watcher.run_id, waited)
         while True:
-            assessment = retry_budget.retry(watcher.assess, every_s=self.poll_interval)
+            assessment = retry_budget.retry(watcher.assess)
             while lines := follower.new_lines():
                 for line in lines:
                     self.log.info("driver: %s", line)

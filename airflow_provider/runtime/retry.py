@@ -1,8 +1,10 @@
-"""Retry budget: how long observers of a job tolerate a storage outage."""
+"""One policy for trying again: how often, after which pauses, and when it is given up."""
 
 from __future__ import annotations
 
+import dataclasses
 import logging
+import math
 import random
 from typing import TYPE_CHECKING, Final, TypeVar
 
@@ -19,33 +21,105 @@ WORKER_TIMEOUT_S: Final = 60.0  # who holds a worker has Airflow's retries, too
 T = TypeVar("T")
 
 
-class RetryBudget:
+@dataclasses.dataclass(frozen=True)
+class RetryPolicy:
+    """What is decided after a failure; pure.
+
+    Attributes:
+        for_s: from the first failure to the one that is too many.
+        failures: so many are too many, whatever the time.
+        first_s: the first pause; each next one is twice as long.
+        longest_s: as long as pauses get; None for as long as the first.
+        jitter: the part of a pause that is drawn by lot: writers that met do not meet again.
+    """
+
+    first_s: float
+    longest_s: float | None = None
+    for_s: float = math.inf
+    failures: int | None = None
+    jitter: float = 0.0
+
+    def is_over(self, failures: int, lasted_s: float) -> bool:
+        """Tell whether it is time to give up.
+
+        Args:
+            failures: how many there have been.
+            lasted_s: from the first to the last of them.
+        """
+        return lasted_s >= self.for_s or failures == self.failures
+
+    def pause_s(self, failures: int, drawn: float) -> float:
+        """Return the pause after so many failures.
+
+        Args:
+            failures: 1 or more.
+            drawn: by lot, from 0 to 1.
+        """
+        doubled = self.first_s
+        longest_s = self.first_s if self.longest_s is None else self.longest_s
+        for _ in range(failures - 1):
+            if doubled >= longest_s:
+                break
+            doubled *= 2
+        return min(doubled, longest_s) * (1 - self.jitter * drawn)
+
+
+class Retries:
+    """The failures of one thing that is tried again and again.
+
+    Args:
+        policy: what follows from them.
+        clock: its monotonic time measures, and passes in the pauses.
+    """
+
+    def __init__(self, policy: RetryPolicy, clock: Clock) -> None:
+        self._policy = policy
+        self._clock = clock
+        self._failures = 0
+        self._since = 0.0
+
+    def succeeded(self) -> None:
+        """Forget all failures so far."""
+        self._failures = 0
+
+    def failed(self) -> bool:
+        """Count one more failure, and tell whether to try again."""
+        if not self._failures:
+            self._since = self._clock.monotonic()
+        self._failures += 1
+        return not self._policy.is_over(self._failures, self.lasted_s)
+
+    @property
+    def lasted_s(self) -> float:
+        """Return for how long it has failed."""
+        return self._clock.monotonic() - self._since if self._failures else 0.0
+
+    def pause(self) -> None:
+        """Wait for the next try, after a failure."""
+        self._clock.sleep(self._policy.pause_s(self._failures, random.random()))  # noqa: S311 - dice
+
+
+class RetryBudget(Retries):
     """Bears failures of the storage until they have lasted for too long.
 
     Args:
         clock: its monotonic time measures.
         timeout_s: from the first failure to the one that is too many, with no success in between.
+        every_s: the pause between two tries of :meth:`retry`.
     """
 
-    def __init__(self, clock: Clock, timeout_s: float = STORAGE_TIMEOUT_S) -> None:
-        self._clock = clock
-        self._timeout_s = timeout_s
-        self._since: float | None = None
-
-    def succeeded(self) -> None:
-        """Forget what was borne."""
-        self._since = None
+    def __init__(
+        self, clock: Clock, timeout_s: float = STORAGE_TIMEOUT_S, *, every_s: float = 1.0
+    ) -> None:
+        super().__init__(RetryPolicy(first_s=every_s, for_s=timeout_s), clock)
 
     def should_retry(self, error: OSError) -> bool:
         """Tell whether to go on after one more failure."""
-        now = self._clock.monotonic()
-        if self._since is None:
-            self._since = now
-        lasted_s = now - self._since
-        log.warning("the storage cannot be reached, for %.0f s now: %s", lasted_s, error)
-        return lasted_s < self._timeout_s
+        goes_on = self.failed()
+        log.warning("the storage cannot be reached, for %.0f s now: %s", self.lasted_s, error)
+        return goes_on
 
-    def retry(self, act: Callable[[], T], *, every_s: float) -> T:
+    def retry(self, act: Callable[[], T]) -> T:
         """Return what *act* does in the end; it must be idempotent.
 
         Raises:
@@ -57,37 +131,7 @@ class RetryBudget:
             except OSError as error:
                 if not self.should_retry(error):
                     raise
-                self._clock.sleep(every_s)
+                self.pause()
             else:
                 self.succeeded()
                 return result
-
-
-_SETTLED_WITHIN_S: Final = 300.0  # other writers may win for this long before a start is failed
-
-
-class Backoff:
-    """The pauses of a writer that lost against another one, and when it gives up.
-
-    Args:
-        clock: time.
-        first_s: the first pause, drawn from its upper half; each next one is twice as long.
-        longest_s: as long as they get.
-    """
-
-    def __init__(self, clock: Clock, *, first_s: float, longest_s: float) -> None:
-        self._clock = clock
-        self._deadline = clock.monotonic() + _SETTLED_WITHIN_S
-        self._next_s = first_s
-        self._longest_s = longest_s
-
-    @property
-    def is_over(self) -> bool:
-        """Return whether others have won for so long that it is time to give up."""
-        return self._clock.monotonic() > self._deadline
-
-    def pause(self) -> None:
-        """Let the others go first."""
-        # Drawn by lot, so that writers that met do not meet again.
-        self._clock.sleep(random.uniform(self._next_s / 2, self._next_s))  # noqa: S311
-        self._next_s = min(2 * self._next_s, self._longest_s)

@@ -324,10 +324,10 @@ def test_insisting_ends_with_the_last_error(clock):
             raise error
         return "done"
 
-    assert "done" == RetryBudget(clock, 60.0).retry(act, every_s=5.0)
+    assert "done" == RetryBudget(clock, 60.0, every_s=5.0).retry(act)
     assert 10.0 == clock.time
     with pytest.raises(OSError, match="not now"):
-        RetryBudget(clock, 60.0).retry(lambda: (_ for _ in ()).throw(AWAY), every_s=5.0)
+        RetryBudget(clock, 60.0, every_s=5.0).retry(lambda: (_ for _ in ()).throw(AWAY))
     assert 70.0 == clock.time
 
 

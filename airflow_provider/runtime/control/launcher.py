@@ -52,7 +52,8 @@ def _look_after(run: RunDirectory, driver_id: str, command: Sequence[str], log: 
         exit_code=code, ended=to_iso(SystemClock().now()), last_lines=_last_lines(log)
     )
     # The storage may be what the driver has failed with.
-    RetryBudget(SystemClock()).retry(lambda: run.put_exit(driver_id, record), every_s=_AGAIN_S)
+    retries = RetryBudget(SystemClock(), every_s=_AGAIN_S)
+    retries.retry(lambda: run.put_exit(driver_id, record))
     return code
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from airflow_provider.runtime.clock import Clock, SystemClock
 from airflow_provider.runtime.errors import ConfigError
+from airflow_provider.runtime.retry import Retries, RetryPolicy
 from airflow_provider.runtime.storage.buckets import Entry
 from airflow_provider.runtime.storage.store_errors import (
     ConflictError,
@@ -21,9 +22,7 @@ if TYPE_CHECKING:
     from airflow_provider.runtime.storage.parallel import GoOn
 
 # A store that says "conflict" has another conditional write under way, which takes milliseconds.
-_TRIES = 8
-_FIRST_PAUSE_S = 0.05
-_LONGEST_PAUSE_S = 1.0
+_IN_THE_WAY = RetryPolicy(first_s=0.05, longest_s=1.0, failures=8)
 
 _Found = list[tuple[str, int]]  # relative paths and bytes
 _Names = list[tuple[str, bool]]  # names, and whether they are folders
@@ -86,20 +85,24 @@ class ObjectStorage:
             UnsupportedStorageError: the store does not heed the condition.
             OSError: the store did not decide; the object is there or not.
         """
-        for attempt in range(_TRIES):
+        retries = Retries(_IN_THE_WAY, self._clock)
+        while True:
             try:
                 self._create(path, data)
             except FileExistsError:
                 try:
                     return self.read(path) == data
-                except FileNotFoundError:  # removed in between: absent again
-                    continue
+                except FileNotFoundError:
+                    pass  # removed in between: absent again
             except ConflictError:
-                self._clock.sleep(min(_FIRST_PAUSE_S * 2**attempt, _LONGEST_PAUSE_S))
+                pass
             else:
                 self._prove(path, data)
                 return True
-        raise OSError(errno.EBUSY, "other writes were in the way all the time", self._where(path))
+            if not retries.failed():
+                where = self._where(path)
+                raise OSError(errno.EBUSY, "other writes were in the way all the time", where)
+            retries.pause()
 
     def exists(self, path: str) -> bool:
         """Ask for the names that begin with this one; one request per 1000 of them."""

@@ -24,7 +24,7 @@ from airflow_provider.runtime.errors import (
     SparkStreamError,
 )
 from airflow_provider.runtime.failures.classify import refusal_of
-from airflow_provider.runtime.retry import Backoff
+from airflow_provider.runtime.retry import Retries, RetryPolicy
 from airflow_provider.runtime.sinks.delta.add_file import DataFile, has_rows, read_data_file
 from airflow_provider.runtime.sinks.delta.log import (
     Change,
@@ -73,8 +73,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 _FAILURES: Final = 3  # in a row, of writes that nobody else was in the way of
-_FIRST_WAIT_S: Final = 0.01
-_LONGEST_WAIT_S: Final = 1.0
+# Other writers may win for this long before a start is failed.
+_LOST: Final = RetryPolicy(first_s=0.01, longest_s=1.0, for_s=300.0, jitter=0.5)
 _FIRST_FILE: Final = "/part-00000-"
 _LIBRARIES: Final = ("deltalake", "pyarrow")
 
@@ -300,7 +300,7 @@ class DeltaSink:
         Also when it is not known whether its version was put: either the next look finds it, or the
         next attempt and the one on its way are for the same version, of which one fails.
         """
-        pauses = Backoff(self._clock, first_s=_FIRST_WAIT_S, longest_s=_LONGEST_WAIT_S)
+        retries = Retries(_LOST, self._clock)
         failures = 0
         while True:
             try:
@@ -313,12 +313,12 @@ class DeltaSink:
                 table = self._loaded()
                 moved = table is not None and table.version() != seen
                 failures = 0 if moved else failures + 1
-                if failures >= _FAILURES or pauses.is_over:
+                if failures >= _FAILURES or not retries.failed():
                     msg = f"{self.name}: {type(error).__name__}: {error}"
                     raise SinkError(msg) from error
             else:
                 return
-            pauses.pause()
+            retries.pause()
 
     def _loaded(self) -> DeltaTable | None:
         require_extra(self.name, "delta", *_LIBRARIES)

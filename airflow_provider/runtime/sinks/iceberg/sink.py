@@ -22,7 +22,7 @@ from airflow_provider.runtime.errors import (
     SparkStreamError,
 )
 from airflow_provider.runtime.failures.classify import refusal_of
-from airflow_provider.runtime.retry import Backoff
+from airflow_provider.runtime.retry import Retries, RetryPolicy
 from airflow_provider.runtime.sinks.iceberg.ledger import Ledger, facts_of_epoch, published_token
 from airflow_provider.runtime.sinks.iceberg.schema import (
     as_staged,
@@ -77,8 +77,8 @@ if TYPE_CHECKING:
     from pyiceberg.table import Table
     from pyspark.sql import DataFrame
 
-_FIRST_WAIT_S: Final = 0.02
-_LONGEST_WAIT_S: Final = 2.0
+# Other writers may win for this long before a start is failed.
+_LOST: Final = RetryPolicy(first_s=0.02, longest_s=2.0, for_s=300.0, jitter=0.5)
 _LIBRARIES: Final = ("pyarrow", "pyiceberg.catalog")
 _NEW_TABLE: Final = {
     # Every commit adds a manifest and copies the list of all; merged, they are a hundred at most.
@@ -304,17 +304,17 @@ class IcebergSink:
             iceberg_errors.CommitStateUnknownException,
             iceberg_errors.WaitingForLockException,
         )
-        pauses = Backoff(self._clock, first_s=_FIRST_WAIT_S, longest_s=_LONGEST_WAIT_S)
+        retries = Retries(_LOST, self._clock)
         with self._errors():
             while True:
                 try:
                     attempt(self._load_same(committable))
                 except lost:
-                    if pauses.is_over:
+                    if not retries.failed():
                         raise
                 else:
                     return
-                pauses.pause()
+                retries.pause()
 
     def _load_same(self, committable: Committable) -> Table:
         """Return the table as it is now, if it is the one that was staged for."""

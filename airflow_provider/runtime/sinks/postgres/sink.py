@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from airflow_provider.runtime.clock import SystemClock
 from airflow_provider.runtime.errors import ConfigError, OutageError, SinkError
+from airflow_provider.runtime.retry import Retries, RetryPolicy
 from airflow_provider.runtime.sinks.postgres import publish, undo
 from airflow_provider.runtime.sinks.postgres.bookkeeping import Bookkeeping, staged_name
 from airflow_provider.runtime.sinks.postgres.columns import columns_for, line_of
@@ -43,9 +44,8 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 MODES: Final = ("append", "upsert")
-_PATIENCE_S: Final = 30.0
-"""How long a database that does not answer, or a lock, is tried again."""
-_PAUSE_S: Final = 0.5
+_AWAY: Final = RetryPolicy(first_s=0.5, for_s=30.0)
+"""Of a database that does not answer, and of a lock."""
 
 
 def sql(
@@ -315,7 +315,7 @@ class SqlSink:
         import psycopg
 
         session = session_name(query_id, token)
-        give_up = self._clock.monotonic() + _PATIENCE_S
+        retries = Retries(_AWAY, self._clock)
         while True:
             if fence is not None:
                 fence.check()
@@ -326,13 +326,13 @@ class SqlSink:
                     return work(connection)
             except psycopg.Error as error:
                 text = self._server.masked(str(error)).strip()
-                if not _may_pass(error) or self._clock.monotonic() > give_up:
+                if not _may_pass(error) or not retries.failed():
                     msg = f"{self.name}: {text}"
                     raise SinkError(msg) from error
                 log.warning("%s: %s; trying again", self.name, text)
                 if isinstance(error, psycopg.errors.LockNotAvailable):
                     self._end_older(session, query_id, token)
-            self._clock.sleep(_PAUSE_S)
+            retries.pause()
 
     def _end_older(self, session: str, query_id: str, token: int) -> None:
         import psycopg
