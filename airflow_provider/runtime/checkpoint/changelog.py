@@ -7,13 +7,15 @@ it was begun::
     v3                           v4 when the store has column families
     [{"version":6,"checkpointUniqueId":"8ba18d39-…"},{"version":7,"checkpointUniqueId":"d450…"}]
 
-Python's standard library has none of the codecs that Spark offers for it. Three of them are simple
-enough to be read here, as far as the head goes; zstd is left to whoever has it.
+Python's standard library has none of the codecs that Spark offers for it. LZ4, with which Spark
+writes unless it is configured otherwise, is simple enough to be read here. Snappy and zstd need
+libraries, which the extra ``codecs`` brings. For LZF there is none that is maintained.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import importlib
+from typing import TYPE_CHECKING, Any
 
 from airflow_provider.runtime.errors import CorruptDocumentError, UnknownFormatError
 from airflow_provider.runtime.typed_json import read_json
@@ -31,6 +33,10 @@ _SNAPPY_MAGIC = b"\x82SNAPPY\0"
 _SNAPPY_HEADER_BYTES = 16
 _LZF_MAGIC = b"ZV"
 _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
+_OR_RAISE = (
+    "or, since its lineage is needed only where Spark's commit log does not reach back far enough, "
+    "raise spark.sql.streaming.minBatchesToRetain"
+)
 _NIBBLE = 15  # a length that does not fit goes on in the bytes after it,
 _BYTE = 255  # as long as they are full
 
@@ -43,7 +49,8 @@ def read_lineage(data: bytes, *, where: str) -> dict[int, str]:
         where: its address, named in errors.
 
     Raises:
-        UnknownFormatError: it is of another version, or compressed with a codec that is not here.
+        UnknownFormatError: it is of another version, or compressed with a codec that is not read
+            here, or whose library is not installed.
         CorruptDocumentError: it is not a changelog with a lineage.
     """
     try:
@@ -80,11 +87,14 @@ def _blocks(data: bytes, *, where: str) -> Iterator[bytes]:
     if data.startswith(_LZ4_MAGIC):
         return _lz4_blocks(data)
     if data.startswith(_SNAPPY_MAGIC):
-        return _snappy_blocks(data)
-    if data.startswith(_LZF_MAGIC):
-        return _lzf_blocks(data)
+        return _snappy_blocks(data, where=where)
     if data.startswith(_ZSTD_MAGIC):
         return _zstd_blocks(data, where=where)
+    if data.startswith(_LZF_MAGIC):
+        msg = (
+            f"{where}: compressed with LZF, which is not read: configure another codec {_OR_RAISE}"
+        )
+        raise UnknownFormatError(msg)
     msg = f"{where}: compressed with a codec that is not known here (it begins {data[:8]!r})"
     raise UnknownFormatError(msg)
 
@@ -133,87 +143,33 @@ def _repeat(out: bytearray, distance: int, length: int) -> None:
     out += (piece * (length // len(piece) + 1))[:length]
 
 
-def _snappy_blocks(data: bytes) -> Iterator[bytes]:
+def _snappy_blocks(data: bytes, *, where: str) -> Iterator[bytes]:
+    cramjam = _library("Snappy", "cramjam", where=where)
     at = _SNAPPY_HEADER_BYTES
     while at < len(data):
         size = int.from_bytes(data[at : at + 4], "big")
         at += 4
-        yield _unpack_snappy(data[at : at + size])
+        try:
+            yield bytes(cramjam.snappy.decompress_raw(data[at : at + size]))
+        except cramjam.DecompressionError as error:
+            raise ValueError(where) from error
         at += size
-
-
-def _unpack_snappy(block: bytes) -> bytes:
-    at = 0
-    while block[at] & 0x80:  # the length of the result, which its end tells as well
-        at += 1
-    at += 1
-    out = bytearray()
-    while at < len(block):
-        tag = block[at]
-        kind, at = tag & 3, at + 1
-        if kind == 0:
-            size, at = _snappy_literals(block, at, tag >> 2)
-            out += block[at : at + size]
-            at += size
-        elif kind == 1:
-            _repeat(out, (tag >> 5) << 8 | block[at], (tag >> 2 & 7) + 4)
-            at += 1
-        else:
-            width = 2 if kind == 2 else 4  # noqa: PLR2004 - the format's own numbers
-            _repeat(out, int.from_bytes(block[at : at + width], "little"), (tag >> 2) + 1)
-            at += width
-    return bytes(out)
-
-
-def _snappy_literals(block: bytes, at: int, length: int) -> tuple[int, int]:
-    width = max(0, length - 59)  # from 60 on, it is the number of bytes that hold the length
-    if not width:
-        return length + 1, at
-    return int.from_bytes(block[at : at + width], "little") + 1, at + width
-
-
-def _lzf_blocks(data: bytes) -> Iterator[bytes]:
-    at = 0
-    while data[at : at + len(_LZF_MAGIC)] == _LZF_MAGIC:
-        is_packed = data[at + 2]
-        size = int.from_bytes(data[at + 3 : at + 5], "big")
-        at += 7 if is_packed else 5
-        block = data[at : at + size]
-        yield _unpack_lzf(block) if is_packed else block
-        at += size
-
-
-def _unpack_lzf(block: bytes) -> bytes:
-    out = bytearray()
-    at = 0
-    while at < len(block):
-        control = block[at]
-        at += 1
-        if control < 32:  # noqa: PLR2004 - the format's own number
-            out += block[at : at + control + 1]
-            at += control + 1
-            continue
-        length = control >> 5
-        if length == 7:  # noqa: PLR2004 - the format's own number
-            length += block[at]
-            at += 1
-        _repeat(out, (control & 31) << 8 | block[at] + 1, length + 2)
-        at += 1
-    return bytes(out)
 
 
 def _zstd_blocks(data: bytes, *, where: str) -> Iterator[bytes]:
-    try:
-        # Not a dependency: it comes with PyIceberg.
-        import zstandard
-    except ImportError as error:
-        msg = (
-            f"{where}: compressed with zstd, and its lineage is needed because Spark's commit log "
-            "does not reach back far enough; install zstandard, or raise "
-            "spark.sql.streaming.minBatchesToRetain"
-        )
-        raise UnknownFormatError(msg) from error
+    zstandard = _library("zstd", "zstandard", where=where)
     try:
         return iter([zstandard.ZstdDecompressor().decompressobj().decompress(data)])
     except zstandard.ZstdError as error:
         raise ValueError(where) from error
+
+
+def _library(codec: str, package: str, *, where: str) -> Any:
+    try:
+        return importlib.import_module(package)
+    except ImportError as error:
+        msg = (
+            f"{where}: compressed with {codec}, which needs {package}: pip install "
+            f"'airflow-provider-spark-streaming[codecs]' {_OR_RAISE}"
+        )
+        raise UnknownFormatError(msg) from error
