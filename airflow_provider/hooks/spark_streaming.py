@@ -15,8 +15,8 @@ from airflow.sdk import BaseHook
 from airflow.sdk.configuration import conf as airflow_conf
 from airflow.sdk.exceptions import AirflowNotFoundException
 
+from airflow_provider.hooks.application import application_path, token_conf
 from airflow_provider.hooks.log_tail import LogFollower, log_folders
-from airflow_provider.hooks.packaging import application_path, token_conf
 from airflow_provider.runtime.clock import Clock, SystemClock, to_iso
 from airflow_provider.runtime.control.bootstrap_request import BootstrapWatcher
 from airflow_provider.runtime.control.observer import RunState, RunWatcher, driver_at_work
@@ -30,7 +30,7 @@ from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.jobdir.requests import STOP, put_cancel, put_request
 from airflow_provider.runtime.jobdir.submissions import SubmissionRecord
 from airflow_provider.runtime.jobdir.watches import WatchRecord, claim, is_newest
-from airflow_provider.runtime.packaging import runtime_zip
+from airflow_provider.runtime.runtime_zip import runtime_zip
 from airflow_provider.runtime.storage.open import open_storage
 
 if TYPE_CHECKING:

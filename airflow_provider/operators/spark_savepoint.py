@@ -12,9 +12,9 @@ from airflow_provider.runtime.clock import SystemClock, parse_duration
 from airflow_provider.runtime.errors import CheckpointError, ConfigError, SavepointBusyError
 from airflow_provider.runtime.names import derive_run_id
 from airflow_provider.runtime.savepoints.catalog import Savepoint, open_savepoint
+from airflow_provider.runtime.savepoints.checkpoint_source import checkpoint_source, job_source
 from airflow_provider.runtime.savepoints.record import SERIES, check_origin
 from airflow_provider.runtime.savepoints.retention import Retention, retain
-from airflow_provider.runtime.savepoints.source import checkpoint_source, job_source
 from airflow_provider.runtime.savepoints.take import take_savepoint
 
 if TYPE_CHECKING:

@@ -38,7 +38,7 @@ class PollResult(NamedTuple):
     end: Assessment | None = None
 
 
-class Wait(Protocol):
+class AwaitedRun(Protocol):
     """What a trigger waits for; see :class:`~.spark_streaming.SparkStreamingTrigger`."""
 
     job_dir: str
@@ -57,7 +57,7 @@ class Wait(Protocol):
 class Poll:
     """Looks at the job once whenever it is called, in a thread."""
 
-    def __init__(self, wait: Wait) -> None:
+    def __init__(self, wait: AwaitedRun) -> None:
         self._wait = wait
         self._watcher: RunWatcher | None = None  # made in the thread, too: it may load a library
         self._retry_budget = RetryBudget(SystemClock(), STORAGE_TIMEOUT_S)

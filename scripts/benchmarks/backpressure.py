@@ -187,7 +187,7 @@ class Job:
     def savepoint(self, aligned_timeout_s: float) -> tuple[float, bool]:
         """Return how long a savepoint took, and whether it is aligned."""
         from airflow_provider.runtime.clock import SystemClock
-        from airflow_provider.runtime.savepoints.source import job_source
+        from airflow_provider.runtime.savepoints.checkpoint_source import job_source
         from airflow_provider.runtime.savepoints.take import take_savepoint
 
         self._taken += 1

@@ -35,8 +35,8 @@ from airflow_provider.runtime.jobdir.epochs import HistoryRecord
 from airflow_provider.runtime.jobdir.expiry import KEEP_LEASES, retire_old
 from airflow_provider.runtime.jobdir.resolve_run import resolve_run_id
 from airflow_provider.runtime.jobdir.run_spec import RunSpec
+from airflow_provider.runtime.savepoints.checkpoint_source import job_source
 from airflow_provider.runtime.savepoints.rewind import replayable_runs
-from airflow_provider.runtime.savepoints.source import job_source
 from airflow_provider.runtime.savepoints.take import take_savepoint
 from airflow_provider.runtime.sinks.committer import EpochCommitter
 from airflow_provider.runtime.storage.local import LocalStorage

@@ -81,7 +81,7 @@ def main() -> int:
 
 def serve_takes() -> int:
     """Take a savepoint for each name on stdin; say how long it took, and the CPU time."""
-    from airflow_provider.runtime.savepoints.source import checkpoint_source
+    from airflow_provider.runtime.savepoints.checkpoint_source import checkpoint_source
     from airflow_provider.runtime.savepoints.take import take_savepoint
 
     for line in sys.stdin:
@@ -229,7 +229,7 @@ def measure_size(rounds: int) -> int:
 
 def measure_round(checkpoint: Path) -> tuple[float, float, float, float]:
     """Return the seconds of taking it, of CPU for that, of ``cp -r``, and of flushing its copy."""
-    from airflow_provider.runtime.savepoints.source import checkpoint_source
+    from airflow_provider.runtime.savepoints.checkpoint_source import checkpoint_source
     from airflow_provider.runtime.savepoints.take import take_savepoint
 
     os.sync()

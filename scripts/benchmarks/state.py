@@ -218,7 +218,7 @@ class Bench:
         from airflow_provider.runtime.clock import SystemClock
         from airflow_provider.runtime.driver.run import run_job
         from airflow_provider.runtime.jobdir.run_spec import RunSpec
-        from airflow_provider.runtime.savepoints.source import job_source
+        from airflow_provider.runtime.savepoints.checkpoint_source import job_source
         from airflow_provider.runtime.savepoints.take import take_savepoint
 
         ask = RunSpec(

@@ -35,7 +35,7 @@ from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.jobdir.lease import Liveness
 from airflow_provider.runtime.jobdir.requests import is_leaving
 from airflow_provider.runtime.savepoints.catalog import Savepoint
-from airflow_provider.runtime.savepoints.source import job_source
+from airflow_provider.runtime.savepoints.checkpoint_source import job_source
 from airflow_provider.runtime.savepoints.take import take_savepoint
 from airflow_provider.triggers.spark_streaming import SparkStreamingTrigger
 from tests.unit.jobs import a_final, a_run, a_submission, an_exit

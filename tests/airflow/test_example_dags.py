@@ -16,8 +16,8 @@ from services import HERE, ROOT, Airflow, demo, run_dag, wait_for
 
 from airflow_provider.runtime.clock import SystemClock
 from airflow_provider.runtime.savepoints.catalog import find_savepoints
+from airflow_provider.runtime.savepoints.checkpoint_source import job_source
 from airflow_provider.runtime.savepoints.record import SERIES
-from airflow_provider.runtime.savepoints.source import job_source
 from airflow_provider.runtime.savepoints.take import take_savepoint
 from airflow_provider.runtime.storage.open import open_storage
 

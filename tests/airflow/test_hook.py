@@ -18,7 +18,7 @@ from handmade import RUN, Job
 from services import wait_for
 
 import airflow_provider
-from airflow_provider.hooks.packaging import application_path, token_conf
+from airflow_provider.hooks.application import application_path, token_conf
 from airflow_provider.hooks.spark_streaming import SparkStreamingHook
 from airflow_provider.operators.secret_params import SecretParams
 from airflow_provider.runtime.errors import (
@@ -28,7 +28,7 @@ from airflow_provider.runtime.errors import (
     UnsupportedStorageError,
 )
 from airflow_provider.runtime.jobdir.run_spec import RunSpec
-from airflow_provider.runtime.packaging import runtime_zip
+from airflow_provider.runtime.runtime_zip import runtime_zip
 
 APPLICATION = str(application_path())
 DIGEST = "0" * 64

@@ -12,6 +12,7 @@ from airflow_provider.runtime.driver.restore_job import restore_job
 from airflow_provider.runtime.errors import ConfigError, SavepointBusyError
 from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.savepoints.catalog import open_savepoint
+from airflow_provider.runtime.savepoints.checkpoint_source import checkpoint_source
 from airflow_provider.runtime.savepoints.hold import held_savepoint
 from airflow_provider.runtime.savepoints.retention import (
     Retention,
@@ -19,7 +20,6 @@ from airflow_provider.runtime.savepoints.retention import (
     dispose,
     retain,
 )
-from airflow_provider.runtime.savepoints.source import checkpoint_source
 from airflow_provider.runtime.savepoints.take import take_savepoint
 from airflow_provider.runtime.savepoints.verify import verify_savepoint
 from airflow_provider.runtime.storage.buckets import S3Bucket

@@ -35,7 +35,7 @@ from airflow_provider.runtime.jobdir.run_records import (
 )
 from airflow_provider.runtime.jobdir.submissions import ProcessRecord, SubmissionRecord
 from airflow_provider.runtime.jobdir.watches import WatchClaimRecord, WatchRecord
-from airflow_provider.runtime.savepoints.source import checkpoint_source, job_source
+from airflow_provider.runtime.savepoints.checkpoint_source import checkpoint_source, job_source
 from airflow_provider.runtime.savepoints.take import take_savepoint
 from tests.unit.jobs import NOW, a_final, a_progress, a_run, a_stop, an_attempt, an_exit
 from tests.unit.support import (

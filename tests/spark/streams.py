@@ -23,7 +23,7 @@ from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.jobdir.run_records import FinalCheckpoint
 from airflow_provider.runtime.jobdir.run_spec import RunSpec
 from airflow_provider.runtime.savepoints.catalog import Savepoint
-from airflow_provider.runtime.savepoints.source import job_source
+from airflow_provider.runtime.savepoints.checkpoint_source import job_source
 from airflow_provider.runtime.savepoints.take import take_savepoint
 from airflow_provider.runtime.storage.open import open_storage
 

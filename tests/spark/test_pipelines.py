@@ -33,7 +33,7 @@ from airflow_provider.runtime.jobdir.end_of_input import drain_intent
 from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.jobdir.run_records import AttemptRecord
 from airflow_provider.runtime.savepoints.catalog import Savepoint, find_savepoints
-from airflow_provider.runtime.savepoints.source import job_source
+from airflow_provider.runtime.savepoints.checkpoint_source import job_source
 from airflow_provider.runtime.savepoints.take import take_savepoint
 from airflow_provider.runtime.storage.open import open_storage
 

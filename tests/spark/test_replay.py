@@ -11,7 +11,7 @@ from airflow_provider.runtime import failpoints
 from airflow_provider.runtime.clock import SystemClock
 from airflow_provider.runtime.driver.restore_job import restore_job, rewind_job
 from airflow_provider.runtime.errors import EXIT_FATAL, RevertError
-from airflow_provider.runtime.savepoints.source import job_source
+from airflow_provider.runtime.savepoints.checkpoint_source import job_source
 from airflow_provider.runtime.savepoints.take import take_savepoint
 from tests.crash.drivers import Drivers
 

@@ -26,7 +26,7 @@ from streams import START, Place, read_with_duckdb, windows_of, write_events
 from airflow_provider.runtime.cli.main import main
 from airflow_provider.runtime.clock import SystemClock
 from airflow_provider.runtime.queries.state_metrics import read_state_operators, reported_state
-from airflow_provider.runtime.savepoints.source import checkpoint_source, job_source
+from airflow_provider.runtime.savepoints.checkpoint_source import checkpoint_source, job_source
 from airflow_provider.runtime.savepoints.take import take_savepoint
 from airflow_provider.runtime.state import (
     StateReader,

@@ -12,7 +12,7 @@ from pathlib import Path
 from airflow_provider.runtime.checkpoint.drain_step import MAX_WATERMARK_MS
 from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.jobdir.run_records import JobRecord
-from airflow_provider.runtime.savepoints.source import checkpoint_source
+from airflow_provider.runtime.savepoints.checkpoint_source import checkpoint_source
 from airflow_provider.runtime.savepoints.take import take_savepoint
 from tests.unit.support import EpochBench, FakeClock, FakeSink
 

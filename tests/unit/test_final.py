@@ -12,8 +12,8 @@ from airflow_provider.runtime.errors import EXIT_FATAL, CheckpointError
 from airflow_provider.runtime.jobdir.epochs import EpochRecords, HistoryRecord
 from airflow_provider.runtime.jobdir.run_records import FINISHED, SUSPENDED
 from airflow_provider.runtime.jobdir.verify_final import verify_final
+from airflow_provider.runtime.savepoints.checkpoint_source import job_source
 from airflow_provider.runtime.savepoints.restore import begin_restore
-from airflow_provider.runtime.savepoints.source import job_source
 from airflow_provider.runtime.savepoints.take import take_savepoint
 from airflow_provider.runtime.sinks.protocol import OpenFence
 from tests.unit.jobs import HandMadeJob, a_final

@@ -25,6 +25,7 @@ from airflow_provider.runtime.jobdir.layout import JobDirectory, RunDirectory
 from airflow_provider.runtime.jobdir.preconditions import check_preconditions
 from airflow_provider.runtime.savepoints import restore, take
 from airflow_provider.runtime.savepoints.catalog import open_savepoint
+from airflow_provider.runtime.savepoints.checkpoint_source import job_source
 from airflow_provider.runtime.savepoints.restore import begin_restore, finish_restore
 from airflow_provider.runtime.savepoints.restore_log import (
     Restores,
@@ -32,7 +33,6 @@ from airflow_provider.runtime.savepoints.restore_log import (
     guard_restores,
 )
 from airflow_provider.runtime.savepoints.rewind import Rewind
-from airflow_provider.runtime.savepoints.source import job_source
 from airflow_provider.runtime.savepoints.take import take_savepoint
 from airflow_provider.runtime.sinks.protocol import OpenFence
 from tests.unit.jobs import a_final, a_run

@@ -24,6 +24,7 @@ from airflow_provider.runtime.jobdir.epochs import EpochRecords, HistoryRecord
 from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.jobdir.preconditions import check_preconditions
 from airflow_provider.runtime.savepoints import rewind as rewind_module
+from airflow_provider.runtime.savepoints.checkpoint_source import job_source
 from airflow_provider.runtime.savepoints.claims import SavepointClaimRecord
 from airflow_provider.runtime.savepoints.restore import begin_restore, finish_restore
 from airflow_provider.runtime.savepoints.restore_log import check_no_open_restore
@@ -35,7 +36,6 @@ from airflow_provider.runtime.savepoints.rewind import (
     reverts_of,
     starting_savepoint,
 )
-from airflow_provider.runtime.savepoints.source import job_source
 from airflow_provider.runtime.savepoints.take import take_savepoint
 from airflow_provider.runtime.sinks.committer import EpochCommitter
 from airflow_provider.runtime.sinks.protocol import OpenFence

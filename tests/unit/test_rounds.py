@@ -9,7 +9,7 @@ from collections import Counter
 
 import pytest
 
-from airflow_provider.triggers.polling import look_until
+from airflow_provider.triggers.polling import poll_until
 
 WAITS = 200
 EVERY_S = 0.05
@@ -56,7 +56,7 @@ def test_waits_are_looked_at_again_and_again_until_they_have_something_to_say():
 
     async def wait_for_all():
         return await asyncio.gather(
-            *(look_until(looker(n), every_s=EVERY_S, is_near=True) for n in range(WAITS))
+            *(poll_until(looker(n), every_s=EVERY_S, is_near=True) for n in range(WAITS))
         )
 
     assert [f"found {n}" for n in range(WAITS)] == run(wait_for_all())
@@ -76,7 +76,7 @@ def test_looks_that_are_due_share_threads_and_wake_nobody():
 
     async def wait(number):
         await Counted(
-            look_until(look, every_s=EVERY_S, is_near=True, after_s=EVERY_S * number / WAITS),
+            poll_until(look, every_s=EVERY_S, is_near=True, after_s=EVERY_S * number / WAITS),
             resumed,
         )
 
@@ -113,10 +113,10 @@ def test_slow_storage_of_one_job_does_not_hold_up_the_others(is_near):
 
     async def watch():
         others = [
-            asyncio.create_task(look_until(looker(n), every_s=EVERY_S, is_near=is_near))
+            asyncio.create_task(poll_until(looker(n), every_s=EVERY_S, is_near=is_near))
             for n in range(WAITS)
         ]
-        slow = asyncio.create_task(look_until(hang, every_s=EVERY_S, is_near=is_near))
+        slow = asyncio.create_task(poll_until(hang, every_s=EVERY_S, is_near=is_near))
         await until(lambda: len(looks) == WAITS and min(looks.values()) >= 4)
         was_waiting = not slow.done()
         gate.set()
@@ -137,7 +137,7 @@ def test_the_event_loop_is_not_held_up():
 
     async def watch():
         waits = [
-            asyncio.create_task(look_until(look, every_s=EVERY_S, is_near=True))
+            asyncio.create_task(poll_until(look, every_s=EVERY_S, is_near=True))
             for _ in range(WAITS)
         ]
         late = []
@@ -161,9 +161,9 @@ def test_an_error_is_its_own_waiters():
         raise PermissionError("not yours")
 
     async def watch():
-        other = asyncio.create_task(look_until(lambda: None, every_s=EVERY_S, is_near=True))
+        other = asyncio.create_task(poll_until(lambda: None, every_s=EVERY_S, is_near=True))
         with pytest.raises(PermissionError, match="not yours"):
-            await look_until(fail, every_s=EVERY_S, is_near=True)
+            await poll_until(fail, every_s=EVERY_S, is_near=True)
         await asyncio.sleep(0)
         is_waiting = not other.done()
         other.cancel()
@@ -185,8 +185,8 @@ def test_a_wait_that_was_cancelled_is_not_looked_at_again():
         return look
 
     async def watch():
-        killed = asyncio.create_task(look_until(looker("killed"), every_s=EVERY_S, is_near=True))
-        stays = asyncio.create_task(look_until(looker("stays"), every_s=EVERY_S, is_near=True))
+        killed = asyncio.create_task(poll_until(looker("killed"), every_s=EVERY_S, is_near=True))
+        stays = asyncio.create_task(poll_until(looker("stays"), every_s=EVERY_S, is_near=True))
         await until(lambda: looks["killed"] > 1)
         killed.cancel()
         await asyncio.wait([killed])
@@ -207,9 +207,9 @@ def test_the_first_look_may_have_time():
 
     async def watch():
         began = time.monotonic()
-        await look_until(lambda: True, every_s=60.0, is_near=True)
+        await poll_until(lambda: True, every_s=60.0, is_near=True)
         at_once = time.monotonic() - began
-        await look_until(lambda: True, every_s=1.0, is_near=True, after_s=0.3)
+        await poll_until(lambda: True, every_s=1.0, is_near=True, after_s=0.3)
         return at_once, time.monotonic() - began - at_once
 
     at_once, later = run(watch())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from airflow_provider.runtime.checkpoint.drain_step import LogPosition
-from airflow_provider.runtime.savepoints.source import (
+from airflow_provider.runtime.savepoints.checkpoint_source import (
     PUBLISHING_S,
     NothingYet,
     Seen,

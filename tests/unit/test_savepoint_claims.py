@@ -24,6 +24,7 @@ from airflow_provider.runtime.errors import (
 )
 from airflow_provider.runtime.host import ProcessIdentity
 from airflow_provider.runtime.savepoints.catalog import Savepoint, find_savepoints, open_savepoint
+from airflow_provider.runtime.savepoints.checkpoint_source import job_source
 from airflow_provider.runtime.savepoints.claims import ReaderRecord, claim, is_held
 from airflow_provider.runtime.savepoints.hold import held_savepoint
 from airflow_provider.runtime.savepoints.retention import (
@@ -32,7 +33,6 @@ from airflow_provider.runtime.savepoints.retention import (
     dispose,
     retain,
 )
-from airflow_provider.runtime.savepoints.source import job_source
 from airflow_provider.runtime.savepoints.take import take_savepoint
 from airflow_provider.runtime.savepoints.verify import verify_savepoint
 from tests.unit.savepoint_refusals import rights

@@ -19,9 +19,9 @@ from airflow_provider.runtime.errors import (
 from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.jobdir.run_records import JobRecord
 from airflow_provider.runtime.savepoints.catalog import find_savepoints, open_savepoint
+from airflow_provider.runtime.savepoints.checkpoint_source import checkpoint_source, job_source
 from airflow_provider.runtime.savepoints.restore_log import Restores
 from airflow_provider.runtime.savepoints.retention import dispose
-from airflow_provider.runtime.savepoints.source import checkpoint_source, job_source
 from airflow_provider.runtime.savepoints.take import take_savepoint
 from airflow_provider.runtime.savepoints.verify import verify_savepoint
 from tests.unit.support import QUERY_ID, EpochBench, FakeClock, FakeFrame, FakeSink, counted

@@ -11,7 +11,7 @@ import pytest
 
 from airflow_provider.runtime.cli import main
 from airflow_provider.runtime.errors import EXIT_USAGE
-from airflow_provider.runtime.savepoints.source import job_source
+from airflow_provider.runtime.savepoints.checkpoint_source import job_source
 from airflow_provider.runtime.savepoints.take import take_savepoint
 from tests.unit.support import EpochBench, FakeClock, FakeSink
 

@@ -14,9 +14,9 @@ from airflow_provider.runtime.driver.initial_state import StartingPoint
 from airflow_provider.runtime.errors import EXIT_OK, EXIT_USAGE, CheckpointError, ConfigError
 from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.savepoints.catalog import open_savepoint
+from airflow_provider.runtime.savepoints.checkpoint_source import checkpoint_source
 from airflow_provider.runtime.savepoints.restore import begin_restore, finish_restore
 from airflow_provider.runtime.savepoints.restore_log import Restores
-from airflow_provider.runtime.savepoints.source import checkpoint_source
 from airflow_provider.runtime.savepoints.take import take_savepoint
 from airflow_provider.runtime.sinks.protocol import OpenFence
 from airflow_provider.runtime.storage.local import LocalStorage

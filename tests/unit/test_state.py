@@ -26,7 +26,7 @@ from airflow_provider.runtime.errors import (
 )
 from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.jobdir.topology_record import put_topology
-from airflow_provider.runtime.savepoints.source import checkpoint_source, job_source
+from airflow_provider.runtime.savepoints.checkpoint_source import checkpoint_source, job_source
 from airflow_provider.runtime.savepoints.take import take_savepoint
 from airflow_provider.runtime.state import describe_state, open_state, state_growth
 from airflow_provider.runtime.state.layouts import tables_of

@@ -50,8 +50,8 @@ from airflow_provider.runtime.jobdir.requests import (
 )
 from airflow_provider.runtime.jobdir.run_records import FINISHED, RequestRecord, StopRecord
 from airflow_provider.runtime.savepoints.catalog import open_savepoint
+from airflow_provider.runtime.savepoints.checkpoint_source import job_source
 from airflow_provider.runtime.savepoints.record import MANIFEST
-from airflow_provider.runtime.savepoints.source import job_source
 from airflow_provider.runtime.savepoints.take import take_savepoint
 from airflow_provider.runtime.storage.open import open_storage
 

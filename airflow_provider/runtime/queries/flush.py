@@ -70,7 +70,7 @@ class Unflushed:
 
 
 @dataclasses.dataclass(frozen=True)
-class _Part:
+class _PlanPart:
     """A part of an operator's state that waits for a watermark.
 
     Attributes:
@@ -152,15 +152,15 @@ def _may_wait(operator: OperatorRows, definition: QueryDefinition) -> bool:
     return operator.state_rows != 0 or has_timers  # which Spark does not count
 
 
-def _parts(operator: OperatorRows, keeper: Keeper | None, output_mode: str) -> Iterable[_Part]:
+def _parts(operator: OperatorRows, keeper: Keeper | None, output_mode: str) -> Iterable[_PlanPart]:
     kind = operator.kind
     if kind in _AGGREGATIONS:
-        return [_Part("groups whose rows are to come")] if output_mode == "append" else []
+        return [_PlanPart("groups whose rows are to come")] if output_mode == "append" else []
     if keeper is None:
         return []
     if keeper.timing in _BY_EVENT_TIME:
         if kind.startswith("transformWithState"):
-            return [_Part("timers", {"readRegisteredTimers": "true"})]
-        return [_Part("timeouts", {}, where=_TIMEOUT)]
+            return [_PlanPart("timers", {"readRegisteredTimers": "true"})]
+        return [_PlanPart("timeouts", {}, where=_TIMEOUT)]
     sides = _UNMATCHED.get(keeper.join or "", ())
-    return [_Part(f"rows of its {side} side", {"joinSide": side}) for side in sides]
+    return [_PlanPart(f"rows of its {side} side", {"joinSide": side}) for side in sides]

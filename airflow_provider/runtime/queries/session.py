@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from airflow_provider.runtime.errors import ConfigError, SparkStreamError
 from airflow_provider.runtime.host import check_classic, check_java
-from airflow_provider.runtime.packaging import is_packed, runtime_zip
+from airflow_provider.runtime.runtime_zip import is_packed, runtime_zip
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

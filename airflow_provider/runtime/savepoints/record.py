@@ -56,14 +56,14 @@ class SavedFile(NamedTuple):
     holder: Name | None = None
 
 
-class _Operator(TypedDict):
+class _OperatorValues(TypedDict):
     id: NonNegative
     name: str
     partitions: int
     provider: str | None
 
 
-class SavedOperator(_Operator, total=False):
+class SavedOperator(_OperatorValues, total=False):
     """A stateful operator of a query in a savepoint; some members are not in older ones."""
 
     job_name: str | None

@@ -37,6 +37,7 @@ from airflow_provider.runtime.jobdir.epochs import EpochRecords
 from airflow_provider.runtime.jobdir.run_records import RewoundRecord
 from airflow_provider.runtime.jobdir.runs import runs_newest_first
 from airflow_provider.runtime.savepoints.catalog import Savepoint, open_savepoint
+from airflow_provider.runtime.savepoints.checkpoint_source import job_source
 from airflow_provider.runtime.savepoints.hold import held_savepoint
 from airflow_provider.runtime.savepoints.record import REWIND_PREFIX
 from airflow_provider.runtime.savepoints.restore import begin_restore, finish_restore
@@ -46,7 +47,6 @@ from airflow_provider.runtime.savepoints.restore_log import (
     check_not_parted_in,
 )
 from airflow_provider.runtime.savepoints.retention import collect_leftover, dispose, retain
-from airflow_provider.runtime.savepoints.source import job_source
 from airflow_provider.runtime.savepoints.take import take_savepoint
 from airflow_provider.runtime.sinks.revert import (
     check_native,
@@ -61,7 +61,7 @@ if TYPE_CHECKING:
 
     from airflow_provider.runtime.jobdir.layout import JobDirectory
     from airflow_provider.runtime.jobdir.run_records import RunRecord
-    from airflow_provider.runtime.savepoints.source import Source
+    from airflow_provider.runtime.savepoints.checkpoint_source import Source
     from airflow_provider.runtime.sinks.protocol import Fence, Sink
     from airflow_provider.runtime.sinks.revert import Revert
     from airflow_provider.runtime.sinks.spark_sink import SparkSink

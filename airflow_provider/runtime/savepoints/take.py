@@ -26,6 +26,7 @@ from airflow_provider.runtime.errors import (
 )
 from airflow_provider.runtime.names import check_name
 from airflow_provider.runtime.savepoints.catalog import Savepoint
+from airflow_provider.runtime.savepoints.checkpoint_source import NothingYet, Take, choose
 from airflow_provider.runtime.savepoints.claims import (
     TAKE,
     SavepointClaimRecord,
@@ -44,7 +45,6 @@ from airflow_provider.runtime.savepoints.record import (
     without_checksums,
 )
 from airflow_provider.runtime.savepoints.retention import SharedFiles, shared_files_beside
-from airflow_provider.runtime.savepoints.source import NothingYet, Take, choose
 from airflow_provider.runtime.savepoints.verify import VERIFIED_BYTES, find_damage
 from airflow_provider.runtime.storage.copy_files import copy_files
 from airflow_provider.runtime.storage.file_tree import facts_under, remove_if_empty, remove_tree
@@ -54,7 +54,7 @@ from airflow_provider.runtime.storage.open import open_storage, spark_url
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from airflow_provider.runtime.savepoints.source import Source, SourceQuery
+    from airflow_provider.runtime.savepoints.checkpoint_source import Source, SourceQuery
     from airflow_provider.runtime.storage.base import Storage
     from airflow_provider.runtime.storage.file_tree import FileFacts
 

@@ -26,8 +26,8 @@ from airflow_provider.runtime.errors import (
 from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.jobdir.watermark_markers import is_marker
 from airflow_provider.runtime.savepoints.catalog import folder_of, open_savepoint
+from airflow_provider.runtime.savepoints.checkpoint_source import checkpoint_source, job_source
 from airflow_provider.runtime.savepoints.record import MANIFEST
-from airflow_provider.runtime.savepoints.source import checkpoint_source, job_source
 from airflow_provider.runtime.state.contents import (
     OperatorState,
     QueryState,
@@ -45,8 +45,8 @@ if TYPE_CHECKING:
     from airflow_provider.runtime.checkpoint.inventory import StateOperator
     from airflow_provider.runtime.checkpoint.topology import Topology
     from airflow_provider.runtime.savepoints.catalog import Savepoint
+    from airflow_provider.runtime.savepoints.checkpoint_source import SourceQuery
     from airflow_provider.runtime.savepoints.record import QuerySavepoint
-    from airflow_provider.runtime.savepoints.source import SourceQuery
 
 _METADATA = re.compile(r"state/(\d+)/_metadata/(metadata|v2/\d+)")
 _SCHEMA = re.compile(r"state/(\d+)/0/(?:([^/]+)/)?_metadata/schema")

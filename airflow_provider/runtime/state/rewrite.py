@@ -32,6 +32,7 @@ from airflow_provider.runtime.names import check_name
 from airflow_provider.runtime.queries.session import using_spark
 from airflow_provider.runtime.queries.spark_repartition import spark_repartition
 from airflow_provider.runtime.savepoints.catalog import Savepoint, open_savepoint
+from airflow_provider.runtime.savepoints.checkpoint_source import Source, SourceQuery
 from airflow_provider.runtime.savepoints.claims import (
     TAKE,
     check_claimable,
@@ -47,7 +48,6 @@ from airflow_provider.runtime.savepoints.restore import (
     check_restorable,
     finish_restore,
 )
-from airflow_provider.runtime.savepoints.source import Source, SourceQuery
 from airflow_provider.runtime.savepoints.take import take_savepoint
 from airflow_provider.runtime.sinks.protocol import OpenFence
 from airflow_provider.runtime.state.rewrite_plan import (
