@@ -83,7 +83,7 @@ class Driver:
         )
         self._run.put_attempt(self._attempt())
         progress = ProgressRecord(
-            at=self._began, attempt=1, phase="RUNNING", rows_read=0, rows_per_second=0.0, queries={}
+            at=self._began, attempt=1, phase="reading", rows_read=0, rows_per_second=0.0, queries={}
         )
         progress.put(self._run.storage, "progress.json")
 

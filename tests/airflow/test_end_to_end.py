@@ -145,7 +145,7 @@ def test_a_task_marked_as_failed_stops_its_driver_and_a_clear_resumes(
         return gated.documents("runs/*/attempts/1.json")[0]["outcome"]
 
     def halting() -> bool:
-        return gated.documents("runs/*/progress.json")[0]["phase"] == "halting"
+        return gated.documents("runs/*/progress.json")[0]["phase"] == "committing"
 
     run_id = airflow.trigger(dag_id)
     wait_for("the last batch is planned", gated.in_last_batch, within=90)

@@ -57,7 +57,7 @@ def half_way(spark: Any, place: Place) -> Iterator[tuple[Place, dict[str, Any]]]
 
     def stop_when_a_has_finished(progress: Any) -> None:
         commits = place.checkpoint("b") / "commits" / "0"
-        if progress.queries["a"]["phase"] == "drained" and commits.exists():
+        if progress.queries["a"]["phase"] == "committing" and commits.exists():
             seen.append(progress.queries)
             stop.set()
 
@@ -167,7 +167,7 @@ def test_what_does_not_fit_may_begin_anew(spark, place, monkeypatch):
     assert sorted([*B_AND_C, *only_b]) == read_with_pandas(place.output / "b")
     assert first == verify_final(directory, first)
     with pytest.raises(
-        ConfigError, match="query 'b' began anew after the savepoint .*s1 was taken"
+        ConfigError, match="query 'b' started over after the savepoint .*s1 was taken"
     ):
         restore_job(str(place.job_dir), saved.url, spark=spark, revert=True)
 

@@ -11,9 +11,10 @@ from rich.console import Console
 
 from airflow_provider.runtime.checkpoint.topology import OperatorShape, Topology
 from airflow_provider.runtime.cli.output import _table, live_progress
-from airflow_provider.runtime.driver.lifecycle.events import AtEnd, QueryPhase
+from airflow_provider.runtime.driver.lifecycle.events import AtEnd, JobPhase, QueryPhase, Stop
 from airflow_provider.runtime.driver.lifecycle.machine import Lifecycle
-from airflow_provider.runtime.driver.progress import ProgressMeter
+from airflow_provider.runtime.driver.progress import ProgressMeter, shown_phase, shown_query_phase
+from airflow_provider.runtime.failures.classify import classify
 from airflow_provider.runtime.jobdir.run_records import ProgressRecord
 from airflow_provider.runtime.storage.local import LocalStorage
 from tests.unit.counting import CountingStorage
@@ -43,7 +44,7 @@ def test_what_is_not_known_is_a_dash():
     Before the first batch a query has no numbers, and the table says so.
     """
     query = dict.fromkeys(("rows_read", "batch", "watermark", "state_rows", "backlog"))
-    text = shown(a_progress(queries={"daily": {"phase": "idle", **query}}))
+    text = shown(a_progress(queries={"daily": {"phase": "starting", **query}}))
 
     assert 5 == text.count(" - ")
 
@@ -116,9 +117,9 @@ def test_progress_before_the_first_batch(clock):
     """
     record = ProgressMeter(clock, attempt=1).read(LIFE, [a_query(0)])
 
-    assert ("opened", 0, 0.0) == (record.phase, record.rows_read, record.rows_per_second)
+    assert ("starting", 0, 0.0) == (record.phase, record.rows_read, record.rows_per_second)
     assert {
-        "phase": "idle",
+        "phase": "starting",
         "rows_read": 0,
         "batch": None,
         "watermark": None,
@@ -138,7 +139,7 @@ def test_progress_is_what_spark_reports(clock):
     record = ProgressMeter(clock, attempt=1).read(LIFE, [a_query(10, SPARK)])
 
     assert {
-        "phase": "idle",
+        "phase": "starting",
         "rows_read": 10,
         "batch": 7,
         "watermark": "2013-01-02T00:00:00.000Z",
@@ -170,6 +171,42 @@ def test_progress_says_what_has_ended(clock, phase, source, operator):
     assert ([source], [operator]) == tuple(
         [part["mark"] for part in found[key]] for key in ("sources", "operators")
     )
+
+
+def test_every_inner_phase_has_one_that_people_know():
+    """
+    Of an attempt and of a query, whether the run ends by a drain or is suspended.
+    """
+    for at_end in AtEnd:
+        life = Lifecycle.of(("daily",), at_end)
+        shown_jobs = {shown_phase(dataclasses.replace(life, phase=phase)) for phase in JobPhase}
+        shown_queries = {
+            shown_query_phase(dataclasses.replace(life, queries={"daily": phase}), "daily")
+            for phase in QueryPhase
+        }
+
+        end = "finished" if at_end is AtEnd.DRAIN else "suspended"
+        assert {"starting", "reading", "draining", "committing", end} == shown_jobs
+        assert {"starting", "reading", "draining", "committing"} == shown_queries
+
+
+@pytest.mark.parametrize(
+    ("changes", "phase"),
+    [
+        ({"phase": JobPhase.HALTING, "stop": Stop(AtEnd.DRAIN, savepoint=False)}, "draining"),
+        ({"phase": JobPhase.HALTING, "stop": Stop(AtEnd.SUSPEND, savepoint=True)}, "committing"),
+        ({"phase": JobPhase.CLOSING, "stop": Stop(AtEnd.SUSPEND, savepoint=True)}, "suspended"),
+        ({"phase": JobPhase.CLOSING, "cancelled": True}, "cancelled"),
+        ({"phase": JobPhase.ENDED, "failure": classify(ValueError("bad"))}, "failed"),
+    ],
+)
+def test_a_stopped_attempt_shows_what_follows_and_how_it_ends(changes, phase):
+    """
+    While a stop is carried out it shows the next phase; when it closes, its end; its queries, too.
+    """
+    life = dataclasses.replace(LIFE, queries={"daily": QueryPhase.HALTING}, **changes)
+
+    assert (phase, phase) == (shown_phase(life), shown_query_phase(life, "daily"))
 
 
 def test_the_rate_is_the_attempts_own(clock):

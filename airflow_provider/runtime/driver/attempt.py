@@ -23,7 +23,7 @@ from airflow_provider.runtime.driver.open_queries import (
     starting_point,
 )
 from airflow_provider.runtime.driver.prepare import check_begin, check_under_lease
-from airflow_provider.runtime.driver.progress import ProgressMeter
+from airflow_provider.runtime.driver.progress import ProgressMeter, shown_phase
 from airflow_provider.runtime.driver.records import (
     begin_attempt,
     end_attempt,
@@ -225,10 +225,11 @@ class Attempt:
                 self._clock.sleep(POLL_S)
 
     def _handle(self, event: lifecycle.Event) -> None:
-        before = self._life.phase
+        before = shown_phase(self._life)
         self._life, instructions = self._life.handle(event)
-        if self._life.phase is not before:
-            log.info("run=%s %s -> %s", self._run.run_id, before.value, self._life.phase.value)
+        after = shown_phase(self._life)
+        if after != before:
+            log.info("run=%s %s -> %s", self._run.run_id, before, after)
         for instruction in instructions:
             if not self._try(self._handlers[type(instruction)], instruction):
                 return

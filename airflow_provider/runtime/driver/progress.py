@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider.runtime.checkpoint.finished import marks_of
 from airflow_provider.runtime.clock import Clock, Due, to_iso
-from airflow_provider.runtime.driver.lifecycle.events import QueryPhase
+from airflow_provider.runtime.driver.lifecycle.events import AtEnd, JobPhase, QueryPhase
 from airflow_provider.runtime.jobdir.end_of_input import ended_sources
 from airflow_provider.runtime.jobdir.late_rows import LateWarnings, late_rows_of, total_of
 from airflow_provider.runtime.jobdir.run_records import (
@@ -18,10 +18,11 @@ from airflow_provider.runtime.jobdir.run_records import (
 from airflow_provider.runtime.jobdir.watermark_markers import is_marker
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from airflow_provider.runtime.checkpoint.finished import Marks
     from airflow_provider.runtime.driver.lifecycle.machine import Lifecycle
+    from airflow_provider.runtime.jobdir.record_shapes import ShownPhase
     from airflow_provider.runtime.queries.batch import BatchQuery
     from airflow_provider.runtime.queries.query import QueryDefinition
     from airflow_provider.runtime.queries.streaming import RunningQuery
@@ -31,7 +32,51 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _ENDED: Final = frozenset({QueryPhase.DRAINING, QueryPhase.DRAINED})
-"""What a query is in as soon as the intent to drain it is stored."""
+"""The phases of a query from the moment the intent to drain it is stored."""
+_JOB_PHASES: Final[Mapping[JobPhase, ShownPhase]] = {
+    JobPhase.OPENED: "starting",
+    JobPhase.READING: "reading",
+    JobPhase.DRAINING: "draining",
+    JobPhase.FINISHING: "committing",
+    JobPhase.COMMITTING: "committing",
+    JobPhase.SAVING: "committing",
+    JobPhase.SEALING: "committing",
+}
+_QUERY_PHASES: Final[Mapping[QueryPhase, ShownPhase]] = {
+    QueryPhase.IDLE: "starting",
+    QueryPhase.WAITING: "starting",
+    QueryPhase.CATCHING_UP: "reading",
+    QueryPhase.READING: "reading",
+    QueryPhase.DRAINING: "draining",
+    QueryPhase.DRAINED: "committing",
+}
+
+
+def shown_phase(life: Lifecycle) -> ShownPhase:
+    """Return the phase of an attempt as people see it, in progress and logs.
+
+    While a stop is carried out it is the one that follows: ``draining`` or ``committing``. Of an
+    attempt that closes it is how it ends.
+    """
+    if life.phase not in {JobPhase.CLOSING, JobPhase.ENDED}:
+        return _JOB_PHASES.get(life.phase, _next_phase(life))
+    if life.failure is not None:
+        return "failed"
+    if life.cancelled:
+        return "cancelled"
+    return "finished" if life.ending is AtEnd.DRAIN else "suspended"
+
+
+def shown_query_phase(life: Lifecycle, query: str) -> ShownPhase:
+    """Return the phase of a query as people see it; that of the attempt once that closes."""
+    if life.phase in {JobPhase.CLOSING, JobPhase.ENDED}:
+        return shown_phase(life)
+    return _QUERY_PHASES.get(life.queries[query], _next_phase(life))
+
+
+def _next_phase(life: Lifecycle) -> ShownPhase:
+    """Return what follows when all input is read."""
+    return "draining" if life.ending is AtEnd.DRAIN else "committing"
 
 
 class ProgressMeter:
@@ -90,7 +135,7 @@ class ProgressMeter:
         return ProgressRecord(
             at=to_iso(self._clock.now()),
             attempt=self._attempt,
-            phase=life.phase.value,
+            phase=shown_phase(life),
             rows_read=rows,
             rows_per_second=round((rows - self._rows_before) / seconds, 1),
             queries=parts,
@@ -108,7 +153,7 @@ def _query_progress(life: Lifecycle, query: RunningQuery | BatchQuery) -> dict[s
     marks = marks_now(query.definition, life.queries[query.name])
     names = query.definition.operators
     return {
-        "phase": life.queries[query.name].value,
+        "phase": shown_query_phase(life, query.name),
         "rows_read": query.epochs.rows_read(),
         "batch": spark.get("batchId"),
         "watermark": spark.get("eventTime", {}).get("watermark"),

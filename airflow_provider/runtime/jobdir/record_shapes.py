@@ -6,7 +6,7 @@ those that only a later version knows.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, TypedDict
+from typing import Annotated, Any, Literal, TypedDict
 
 from airflow_provider.runtime.checkpoint.finished import AnyMark  # noqa: TC001 - what they are read by
 from airflow_provider.runtime.typed_json import Batch, Check, Name, NonNegative, Seconds, shaped
@@ -100,8 +100,21 @@ class _Pacing(TypedDict):
     sources: dict[str, _PacedSource]
 
 
+ShownPhase = Literal[
+    "starting",
+    "reading",
+    "draining",
+    "committing",
+    "finished",
+    "suspended",
+    "cancelled",
+    "failed",
+]
+"""The phases of runs and queries that people see; the driver's own are finer."""
+
+
 class _ProgressQuery(TypedDict, total=False):
-    phase: str
+    phase: ShownPhase
     rows_read: int | None
     batch: int | None
     watermark: str | None

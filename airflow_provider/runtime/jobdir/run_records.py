@@ -11,6 +11,7 @@ from airflow_provider.runtime.jobdir.record_shapes import (
     FinalQueryValues,
     ProgressQueryValues,
     RestartsValues,
+    ShownPhase,
 )
 from airflow_provider.runtime.storage.documents import Document
 from airflow_provider.runtime.typed_json import (
@@ -105,7 +106,7 @@ class ProgressRecord(Document):
 
     at: str
     attempt: Positive
-    phase: str
+    phase: ShownPhase
     rows_read: int
     rows_per_second: float
     queries: dict[Name, ProgressQueryValues]
@@ -214,7 +215,7 @@ class ReplyRecord(Document):
 
     Attributes:
         exit_code: of a refusal: what it means to the caller, as in :mod:`errors`: the request has
-                to change, the same may be repeated, or neither.
+            to change, the same may be repeated, or neither.
         outcome: of a stop that was done: how the run ended.
         savepoint: of a stop: the address of the savepoint that was taken, or None.
     """
