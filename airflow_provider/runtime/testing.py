@@ -1,4 +1,4 @@
-"""The contract of a sink, as tests: whoever writes a sink of their own subclasses `SinkContract`.
+"""The contract of a sink, as tests: to test a sink of your own, subclass `SinkContract`.
 
 ::
 

@@ -1,4 +1,4 @@
-"""Values of JSON, read as the types that annotations name, and as nothing else.
+"""Typed JSON: values read as the types that annotations name, and as nothing else.
 
 Understood are ``str``, ``bool``, ``int`` (64 bits, never a boolean), ``float`` (finite), ``None``,
 ``datetime`` (ISO 8601 with its zone), ``Any`` (JSON, not deeper than :data:`DEEPEST`), ``Literal``,

@@ -46,10 +46,10 @@ class SparkStreamingTrigger(BaseTrigger):
         poll_interval: seconds between polls.
         log_path: the driver's log file, followed when this machine has it.
         log_offset: where to begin in it at the earliest, in bytes; a later offset may be stored
-                beside the driver's submission.
+            beside the driver's submission.
         bootstrap: None, or the arguments of a bootstrap for :meth:`SparkStreamingHook.watcher`.
         supervision: None, or its arguments for a run to be supervised; then the trigger fires also
-                when the driver is not well, and when its time is over.
+            when the driver is not well, and when its time is over.
     """
 
     def __init__(

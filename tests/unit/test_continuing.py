@@ -261,7 +261,7 @@ def test_beginning_anew_may_be_cut_short_anywhere(job, looks):
     with pytest.raises(LeaseLostError):
         point(job, allow=True).restore(Lost(looks), job.clock)
 
-    said = "queries q were to start from scratch.*again with --allow-non-restored-state to end it"
+    said = "queries q were to start over.*again with --allow-non-restored-state to end it"
     with pytest.raises(CheckpointError, match=said):
         point(job, AS_IT_WAS).check()
     begin_anew(job)
@@ -281,9 +281,7 @@ def test_what_is_committed_is_published_first(job):
     point(job, AS_IT_WAS).check()
     job.spark.commit(2)
 
-    with pytest.raises(
-        ConfigError, match="'q' cannot start from scratch yet.*spark-stream cleanup"
-    ):
+    with pytest.raises(ConfigError, match="'q' cannot start over yet.*spark-stream cleanup"):
         begin_anew(job)
     assert Restores(directory_of(job)).last() is None
 
@@ -319,7 +317,7 @@ def test_nobody_goes_back_to_before_a_query_began_anew(job, sink):
     after = save(job, "after")
 
     for revert in (False, True):
-        with pytest.raises(ConfigError, match="'q' began anew after the savepoint .*before was"):
+        with pytest.raises(ConfigError, match="'q' started over after the savepoint .*before was"):
             restore_job(job.storage.url, before.url, revert=revert, clock=job.clock)
     query = SimpleNamespace(name="q", sinks=(sink,), native=None)
     Rewind(directory, "r2", [query], OpenFence(), job.clock).check()
@@ -336,7 +334,7 @@ def test_a_run_in_which_a_query_began_anew_is_not_rewound(job, sink):
     job.spark.begin("another")
     query = SimpleNamespace(name="q", sinks=(sink,), native=None)
 
-    with pytest.raises(RevertError, match="'r1' cannot be rewound: query 'q' began anew in it"):
+    with pytest.raises(RevertError, match="'r1' cannot be rewound: query 'q' started over in it"):
         Rewind(directory_of(job), "r1", [query], OpenFence(), job.clock).check()
 
 

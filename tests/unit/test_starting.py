@@ -239,7 +239,7 @@ def test_a_query_that_does_not_fit(directory, url, clock, caplog):
     begin(directory, url, clock, topology=changed, allow=True)
 
     assert not logs_of(directory).exists()
-    assert "it starts from scratch, without its state" in caplog.text
+    assert "it starts over, without its state" in caplog.text
 
 
 def test_a_job_that_was_rewound_has_begun_all_the_same(directory, url, clock):

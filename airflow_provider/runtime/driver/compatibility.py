@@ -90,7 +90,7 @@ def _explain_change(name: str, kept: StoredQuery, now: Topology) -> str | None:
 def _find_fed(
     ended: Sequence[str], declared: Declared, before: Collection[str], misfits: Mapping[str, str]
 ) -> Iterator[tuple[str, str]]:
-    """Yield what has ended and reads from a query that is new, or is reset; with the reason."""
+    """Yield what has ended and reads from a query that is new, or starts over; with the reason."""
     for name in ended:
         for writer in () if name in misfits else declared.upstream.get(name, ()):
             how = (

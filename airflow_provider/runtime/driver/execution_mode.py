@@ -124,7 +124,7 @@ def _of_the_ask(plan: ExecutionPlan, resumed: str | None) -> Iterator[Objection]
             "and BATCH has none"
         )
     if resumed is not None:
-        yield Objection(f"the run goes on from {resumed}, and BATCH starts from scratch")
+        yield Objection(f"the run goes on from {resumed}, and BATCH starts over")
 
 
 def _of_query(query: QueryDefinition) -> Iterator[Objection]:

@@ -48,7 +48,7 @@ class StartingPoint:
         url: the savepoint; None to begin from the beginning, or to go on.
         queries: what the job has declared.
         allow_non_restored: begin also when the queries are not the same; one that the savepoint
-            has not, or that does not fit it, starts from scratch.
+            has not, or that does not fit it, starts over.
         partitions: spread the state over so many; None for as many as it has.
         make_repartition: called when that is to be done.
         upstream: for each query that reads what others of the job write: these.
@@ -107,7 +107,7 @@ class StartingPoint:
     def restore(self, fence: Fence, clock: Clock) -> None:
         """Set the queries to the savepoint, unless that was done.
 
-        A job that has begun resumes; queries that cannot, start from scratch, if that is allowed.
+        A job that has begun resumes; queries that cannot, start over, if that is allowed.
 
         Args:
             fence: the driver's lease.
@@ -189,10 +189,10 @@ class StartingPoint:
             if not self._allow_non_restored:
                 msg += (
                     ". Its state and positions would go to the wrong ones: declare it as it was, "
-                    "or let it start from scratch, without its state (--allow-non-restored-state)"
+                    "or let it start over, without its state (--allow-non-restored-state)"
                 )
                 raise ConfigError(msg)
-            log.warning("%s; it starts from scratch, without its state", msg)
+            log.warning("%s; it starts over, without its state", msg)
             names[query.name] = ""
         return names
 
@@ -252,7 +252,7 @@ class Continuation:
         directory: the job directory.
         queries: what the job has declared.
         upstream: for each query that reads what others write: these.
-        allow_non_restored: let a query that cannot resume start from scratch.
+        allow_non_restored: let a query that cannot resume start over.
     """
 
     def __init__(
@@ -296,7 +296,7 @@ class Continuation:
         )
 
     def restore(self, fence: Fence, clock: Clock) -> None:
-        """Start the queries that cannot resume from scratch; what they have written stays.
+        """Let the queries that cannot resume start over; what they have written stays.
 
         Args:
             fence: the driver's lease.
@@ -315,9 +315,7 @@ class Continuation:
         if not misfits:
             return
         for why in misfits.values():
-            log.warning(
-                "%s: %s; it starts from scratch, without its state", self._directory.url, why
-            )
+            log.warning("%s: %s; it starts over, without its state", self._directory.url, why)
         record = begin_restore(
             self._directory,
             None,
@@ -343,7 +341,7 @@ class Continuation:
             msg = (
                 f"{self._directory.url}: the job cannot go on as it is declared now: "
                 f"{'; '.join(misfits.values())}. Declare it as it was, use a new job directory, or "
-                "let what does not fit start from scratch, without its state and beside what it "
+                "let what does not fit start over, without its state and beside what it "
                 "has written (--allow-non-restored-state)"
             )
             raise ConfigError(msg)

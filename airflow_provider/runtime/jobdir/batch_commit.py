@@ -2,7 +2,7 @@
 
 A BATCH run's queries each stage one epoch, 0. ``runs/<run id>/batch.json``, put once when all of
 them have, commits all of them together; before it nothing is published, and a killed run starts
-from scratch. The ids that epochs are recorded under are drawn once for a run and are in
+over. The ids that epochs are recorded under are drawn once for a run and are in
 ``run.json``: they end with the run, as Spark's end with a checkpoint.
 
 ==================================  ================================================================

@@ -36,13 +36,13 @@ class RestoreRecord(Document):
         taken: when it was taken, which tells it from another one at the same address.
         claim_mode: ``claim`` when the savepoint went over to the job.
         queries: per query its new ``query_id`` (None when it has no state), the savepoint's query
-            that it goes on with (``from``), the ``batch`` it goes on after (-1 when it starts from
-            scratch), and ``replaces``, the id it had before, if any; its epochs up to ``stays``
+            that it goes on with (``from``), the ``batch`` it goes on after (-1 when it starts
+            over), and ``replaces``, the id it had before, if any; its epochs up to ``stays``
             are not touched. Empty in a record that only takes its number, see :meth:`is_guard`.
         skipped: per query the batch in flight that was not run again, with its sources' offsets
             before and after: these rows are lost.
         partitions: how many the state is spread over; None for as many as it has.
-        outputs_stay: that what the queries have written stays, though their state is reset.
+        outputs_stay: that what the queries have written stays, though they start over.
         places: for every query of the job that was ever restored, the number of the restore that
             made the place of its checkpoint.
         before: the number of the restore before this one, 0 for none; None in the records of older

@@ -168,8 +168,8 @@ class RevertRecord(Document):
 
     Attributes:
         done: when all sinks had removed them; None before.
-        outputs_stay: that the epochs before it stay for ever, beside those of a query whose state
-                was reset: nothing counts them any more.
+        outputs_stay: that the epochs before it stay for ever, beside those of a query that
+            started over: nothing counts them any more.
     """
 
     PLACES = ("committables/{query_id}/revert.json",)
@@ -380,7 +380,7 @@ class EpochRecords:
     def active_epochs_after(self, epoch: int) -> list[int]:
         """Return the epochs after *epoch* that are, or may still be, published; none reverted.
 
-        Nor any of a query whose state was reset while its output was kept.
+        Nor any of a query that started over while its output was kept.
         """
         found, taken = self.find(), self.revert()
         if taken is not None and taken.outputs_stay:
@@ -415,7 +415,7 @@ class EpochRecords:
         return RevertRecord.read(self._storage, _REVERT)
 
     def is_left(self) -> bool:
-        """Tell whether the query was reset under another id while its output was kept."""
+        """Tell whether the query started over under another id while its output was kept."""
         taken = self.revert()
         return taken is not None and taken.outputs_stay
 

@@ -221,7 +221,7 @@ class RunSpec(DriverSpec):
     )
     allow_non_restored_state: bool = option(
         "--allow-non-restored-state",
-        "queries that do not fit the savepoint or the job directory start from scratch",
+        "queries that do not fit the savepoint or the job directory start over",
         default=False,
         argument="allow_non_restored_state",
         action="store_true",

@@ -1,7 +1,7 @@
 """Topology records: what each query of a job consisted of when it was first started.
 
 Spark's own checkpoint knows a source only by its place, so the names are stored beside it. A
-record is of one query id, as an intent to drain is: a query that is reset has another one.
+record is of one query id, as an intent to drain is: a query that starts over has another one.
 """
 
 from __future__ import annotations

@@ -109,7 +109,7 @@ class JobContext:
 
         Raises:
             ConfigError: the name is used twice, Spark cannot read the source, BATCH is requested of
-                    one that is not bounded, or *idle_timeout* is not possible.
+                one that is not bounded, or *idle_timeout* is not possible.
         """
         check_name(name, what="source")
         if any(source.name == name for source in self._sources):

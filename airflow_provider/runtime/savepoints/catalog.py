@@ -1,4 +1,4 @@
-"""Savepoints where they lie: one by its address, or all of a folder. Only reads."""
+"""Catalog of savepoints: one by its address, or all of a folder. Only reads."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def find_savepoints(root: Storage) -> tuple[list[Savepoint], list[IncompleteSave
 
     Returns:
         The savepoints, by the time that their takers' clocks had, which is for people; and the
-        leftovers. Whoever removes one claims it first, since somebody may be at it right now.
+        leftovers. Claim one before you remove it, since another process may be using it.
     """
     found: list[Savepoint] = []
     leftovers: list[IncompleteSavepoint] = []

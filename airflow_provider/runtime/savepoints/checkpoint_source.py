@@ -1,4 +1,4 @@
-"""Where a savepoint is taken: a job directory, or a Spark checkpoint of any origin. Only reads."""
+"""Source of a savepoint: a job directory, or a Spark checkpoint of any origin. Only reads."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ class SourceQuery:
     def marks(
         self, topology: Topology, batch: int, *, ended: bool, drained: bool, finished: bool
     ) -> Marks:
-        """Return how far its sources and stateful operators had come to their end.
+        """Return how close its sources and stateful operators were to their end.
 
         Args:
             topology: what it consists of.

@@ -1,4 +1,4 @@
-"""Who may write in a savepoint's folder, and who reads there: its taker, its remover, its readers.
+"""Claims of a savepoint's folder: who may write there, and who reads.
 
 ``taking.<token>.json`` is put if absent with token = last + 1, as a lease is, so that of several
 claimants one gets the folder. It is also the mark of a savepoint that is not complete: a folder
@@ -151,7 +151,7 @@ def check_claimable(place: Storage, names: Collection[str]) -> None:
 
 
 def is_held(place: Storage, mine: SavepointClaimRecord) -> bool:
-    """Tell whether a claim is still the one that counts; asked by name, not by a listing."""
+    """Tell whether a claim is still the one that counts; read by name, not by a listing."""
     there = SavepointClaimRecord.read(place, _name(mine.token))
     if there is None or there.nonce != mine.nonce:
         return False
@@ -165,7 +165,7 @@ def withdraw(place: Storage, mine: SavepointClaimRecord) -> None:
 
 
 def end(place: Storage, mine: SavepointClaimRecord) -> None:
-    """Leave a claim as the mark of garbage, for whoever collects it. Idempotent."""
+    """Leave a claim as the mark of garbage, for retention to collect. Idempotent."""
     dataclasses.replace(mine, ended=True).put(place, _name(mine.token))
 
 

@@ -1,4 +1,4 @@
-"""A savepoint that nobody removes while it is read."""
+"""Hold on a savepoint: nobody removes it while it is read."""
 
 from __future__ import annotations
 

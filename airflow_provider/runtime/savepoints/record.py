@@ -1,4 +1,4 @@
-"""What a savepoint says of itself: ``savepoint.json``, put last, so that it exists whole or not.
+"""The record of a savepoint, ``savepoint.json``: put last, so that a savepoint is whole or none.
 
 ::
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 MANIFEST: Final = "savepoint.json"
 SERIES: Final = "series"
-"""The label by which whoever takes savepoints of a job tells those of one purpose from others."""
+"""The label that separates the savepoints of one purpose from a job's others."""
 REWIND_PREFIX: Final = "rewind-"
 """How the folders of those savepoints begin that runs begin with; the run's id follows."""
 ORIGINS: Final = ("manual", "periodic", "upgrade", "stop", "rewind", "bootstrap", "rewrite")
@@ -152,7 +152,7 @@ class SavepointRecord(Document):
     Attributes:
         name: its folder's name when it was taken.
         origin: one of :data:`ORIGINS`; retention looks at it.
-        labels: free words of whoever took it.
+        labels: free words of its taker.
         job: the job's name; None for a checkpoint that no job directory holds.
         run_id: the run that was going on or had ended last; None when there was none.
         source: where it was taken: the job directory, or the checkpoint.
@@ -208,7 +208,7 @@ class SavepointRecord(Document):
 
     @property
     def bytes(self) -> int:
-        """Return how many bytes it stands for, also those that older savepoints hold."""
+        """Return how many bytes it has, also those that older savepoints hold."""
         return sum(query.bytes for query in self.queries.values())
 
     def files(self) -> Iterator[tuple[str, SavedFile]]:
@@ -236,7 +236,7 @@ class SavepointRecord(Document):
 def without_checksums(paths: Iterable[str]) -> set[str]:
     """Return *paths* and the names of the checksums that may lie beside them.
 
-    Whoever writes one of these files anew leaves the checksums of the old content out.
+    Code that rewrites one of these files leaves the checksums of the old content out.
     """
     found = set()
     for path in paths:

@@ -1,4 +1,4 @@
-"""Restoring with another number of state partitions: what Spark's offline repartitioning can do.
+"""Repartitioning of state in a restore: what Spark's offline repartitioning can do.
 
 It appends a batch without input to a checkpoint, with the state of the batch before it spread over
 another number of partitions. A restore does that in the copy that it makes, before the copy has the
@@ -46,7 +46,7 @@ KINDS: Final = frozenset(
 def check_repartitionable(
     savepoint: Savepoint, names: Iterable[str], *, skip_in_flight: bool = False
 ) -> None:
-    """Refuse a savepoint whose state Spark cannot spread anew.
+    """Refuse a savepoint whose state Spark cannot repartition.
 
     Args:
         savepoint: what is restored.

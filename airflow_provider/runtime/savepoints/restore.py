@@ -1,4 +1,4 @@
-"""Restoring a savepoint: into a new job directory, or back into a job's own.
+"""Restore of a savepoint: into a new job directory, or back into a job's own.
 
 A restored query gets an id of its own, so that two jobs that come from one savepoint are two to
 every sink, and so that nothing that a driver of the time before may still do can reach the outputs:
@@ -12,7 +12,7 @@ yet: the other one may wake up, and would go on copying and removing.
 =================================  =================================================================
 a crash                            the next call
 =================================  =================================================================
-before ``restores/<n>.json``       begins anew
+before ``restores/<n>.json``       starts again
 after it                           copies again, to the places of ``restores/<n+1>.json``
 while state is repartitioned       copies again, and repartitions the copy
 after ``metadata`` of a query      finds the query restored
@@ -122,13 +122,13 @@ def begin_restore(
             queries have published after the savepoint.
         savepoint: what to restore; None for the job's very beginning.
         names: for each of the job's queries the one of the savepoint that it goes on with, or ""
-            to begin anew.
+            to start over.
         claim_mode: ``no_claim``, or ``claim`` to let the savepoint go over to the job.
         skip_in_flight: do not run the batch in flight of an unaligned savepoint again: its rows
             are lost.
         partitions: spread the state over so many; None to leave it as it is. An open restore that
-            asked otherwise is replaced, under new ids.
-        outputs_stay: leave what the queries have written where it is; they begin anew beside it.
+            has another number is replaced, under new ids.
+        outputs_stay: leave what the queries have written where it is, though they start over.
         undoes: the runs that no longer count.
         supersedes: take the place of an open restore of another savepoint, which may be gone.
         fence: the lease.
@@ -303,7 +303,7 @@ def _plan(
         directory: the job directory.
         name: the query.
         theirs: the savepoint's query that it goes on with.
-        query: what is saved of that; None to begin anew.
+        query: what is saved of that; None to start over.
         before: the open restore whose place this takes; it may not have retired the query's id.
     """
     replaces = CheckpointLogs(directory.checkpoint(name)).query_id()
@@ -419,7 +419,7 @@ def _restore_query(
 def _put_ends(
     directory: JobDirectory, name: str, record: RestoreRecord, savepoint: Savepoint, batch: int
 ) -> None:
-    """Put down what had ended of a query when the savepoint was taken."""
+    """Record what had ended of a query when the savepoint was taken."""
     plan = record.queries[name]
     query_id, saved = str(plan["query_id"]), savepoint.record.queries[plan["from"]]
     # Of no run: the one that the savepoint was taken in may be undone here, or never have been.
@@ -445,7 +445,7 @@ def _is_spread_anew(savepoint: Savepoint, theirs: str, partitions: int | None) -
 
 
 def _copy(checkpoint: Storage, savepoint: Savepoint, theirs: str, *, is_skipped: bool) -> None:
-    """Copy all files of a query but those that are written anew."""
+    """Copy all files of a query but those that are rewritten."""
     query = savepoint.record.queries[theirs]
     anew = [_METADATA, *query.addressed]
     if is_skipped:

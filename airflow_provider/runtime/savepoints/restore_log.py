@@ -1,4 +1,4 @@
-"""The restores of a job directory: what its queries were set to, and whether that is done."""
+"""Restore log of a job directory: what its queries were set to, and whether that is done."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class Restores:
 
         Args:
             record: what to do; its number, places and token are chosen here.
-            fence: the lease of whoever restores.
+            fence: the lease of the restorer.
 
         Raises:
             LeaseLostError: another driver has taken over. Nothing was stored.
@@ -155,7 +155,7 @@ def guard_restores(directory: JobDirectory, lease: Lease, clock: Clock) -> None:
 def _mark_undone(directory: JobDirectory) -> None:
     """Record of the runs that the newest restore undoes that they do not count. Idempotent.
 
-    Whoever was to do it may be paused, and come when a run of that name has gone on.
+    Its restorer may be paused, and continue when a run of that name has gone on.
     """
     newest = newest_record(directory.storage)
     if newest is None:
@@ -206,7 +206,7 @@ def open_restore(directory: JobDirectory, record: RestoreRecord) -> CheckpointEr
     """Return the error that says that a restore has not ended, and how to end it."""
     what, how = f"a restore of {record.savepoint or 'the beginning'}", ""
     if record.outputs_stay:
-        what = f"queries {', '.join(record.queries)} were to start from scratch, which"
+        what = f"queries {', '.join(record.queries)} were to start over, which"
         how = " with --allow-non-restored-state"
     msg = (
         f"{directory.url}: {what} began at {record.began} and did not end; give the same command "
@@ -216,7 +216,7 @@ def open_restore(directory: JobDirectory, record: RestoreRecord) -> CheckpointEr
 
 
 def plan_anew(directory: JobDirectory, name: str) -> dict[str, Any]:
-    """Choose what becomes of a query that begins anew while what it has written stays.
+    """Choose what becomes of a query that starts over while its output is kept.
 
     Raises:
         ConfigError: it has committed what is not published yet, which nobody could publish then.
@@ -227,7 +227,7 @@ def plan_anew(directory: JobDirectory, name: str) -> dict[str, Any]:
         waiting = EpochRecords(directory.committables(name), query_id).find().precommitted
         if any(epoch <= last for epoch in waiting):
             msg = (
-                f"{directory.url}: query {name!r} cannot start from scratch yet: what it has "
+                f"{directory.url}: query {name!r} cannot start over yet: what it has "
                 "committed is not published; run 'spark-stream cleanup JOB_DIR' with the job as it "
                 "was first"
             )
@@ -238,7 +238,7 @@ def plan_anew(directory: JobDirectory, name: str) -> dict[str, Any]:
 def check_not_parted(
     directory: JobDirectory, savepoint: Savepoint, names: Mapping[str, str]
 ) -> None:
-    """Refuse to set a job back to before a query of it began anew beside what it had written.
+    """Refuse to set a job back to before a query of it started over while its output was kept.
 
     Args:
         directory: the job directory.
@@ -255,15 +255,15 @@ def check_not_parted(
             continue
         if saved is None or saved.query_id not in _ids_since(directory, name, current):
             msg = (
-                f"{directory.url}: query {name!r} began anew after the savepoint {savepoint.url} "
-                "was taken, beside what it had written before, so these rows cannot be told from "
+                f"{directory.url}: query {name!r} started over after the savepoint {savepoint.url} "
+                "was taken, and its output was kept, so these rows cannot be distinguished from "
                 "those after the savepoint; restore it into a new job directory"
             )
             raise ConfigError(msg)
 
 
 def check_not_parted_in(directory: JobDirectory, name: str, run_id: str) -> None:
-    """Refuse to rewind a run in the middle of which a query began anew.
+    """Refuse to rewind a run in the middle of which a query started over.
 
     Raises:
         RevertError: the run had written before, and that has stayed.
@@ -273,20 +273,20 @@ def check_not_parted_in(directory: JobDirectory, name: str, run_id: str) -> None
         runs = {run for *_, run in records.history().ranges}
         if run_id in runs or any(record.run_id == run_id for record in records.all()):
             msg = (
-                f"{directory.url}: run {run_id!r} cannot be rewound: query {name!r} began anew in "
-                "it, or since, beside what it had written before"
+                f"{directory.url}: run {run_id!r} cannot be rewound: query {name!r} started over "
+                "in it, or since, and its earlier output was kept"
             )
             raise RevertError(msg)
 
 
 def _left_ids(directory: JobDirectory, name: str) -> list[str]:
-    """Return the ids that the query had before it began anew."""
+    """Return the ids that the query had before it started over."""
     storage = directory.committables(name)
     return [i for i in query_ids(storage) if EpochRecords(storage, i).is_left()]
 
 
 def _ids_since(directory: JobDirectory, name: str, current: str | None) -> set[str | None]:
-    """Return the ids that the query has had since it began anew."""
+    """Return the ids that the query has had since it started over."""
     ids = {current}
     for record in Restores(directory).newest_first():
         plan = record.queries.get(name)

@@ -1,7 +1,7 @@
-"""Keeping savepoints: which may go, removing one, and removing what broken attempts have left.
+"""Retention of savepoints: which may go, how one is removed, and what broken attempts have left.
 
 Only what has the mark of a savepoint is removed: ``savepoint.json``, or a claim. One of them is
-there from before the first file until after the last one, so that what a crash leaves can be told
+there from before the first file until after the last one, so that what a crash leaves differs
 from what somebody else has put beside the savepoints.
 
 =====================================  =============================================================
@@ -101,7 +101,7 @@ class Retention:
         """Refuse what makes no sense.
 
         Raises:
-            ConfigError: nothing is asked for, or a number is out of range.
+            ConfigError: nothing is configured, or a number is out of range.
         """
         if self.keep is None and self.max_age_s is None:
             msg = "retention needs a number to keep, a greatest age, or both"
@@ -150,8 +150,8 @@ def in_order(savepoints: Iterable[Savepoint]) -> list[list[Savepoint]]:
     """Return the savepoints by their series, each in the order in which they were taken.
 
     The order is that of :attr:`~.records.SavepointRecord.history`: how often the job had been set
-    back, its lease, its batches. While the job stands still that is the same for several. Then
-    whoever was taken later has seen more of those that are there now.
+    back, its lease, its batches. While the job does not run that is the same for several. Then
+    the one taken later has seen more of those that are there now.
     """
     there = list(savepoints)
     folders = {s.folder for s in there}
@@ -397,12 +397,12 @@ class SharedFiles:
 def shared_files_beside(target: Storage, clock: Clock) -> SharedFiles:
     """Return what the savepoints beside *target* hold; no files on a local filesystem.
 
-    Call it with *target* claimed: whoever removes garbage claims that first and looks for takers'
+    Call it with *target* claimed: the garbage collector claims that first and looks for takers'
     claims then. So either it sees this one and removes nothing shared, or this sees it.
     """
     root = open_storage(target.url.rpartition("/")[0])
     if local_path_of(target.url) is not None:
-        with suppress(PermissionError):  # whoever may not list them can still take one
+        with suppress(PermissionError):  # a user who may not list them can still take one
             names = [name for name in folders_in(root.url) if is_name(name)]
             return SharedFiles({}, [name for name in names if root.exists(f"{name}/{MANIFEST}")])
         return SharedFiles({})

@@ -1,10 +1,10 @@
-"""Rewinding a run: the job as it was before it, and its outputs too.
+"""Rewind of a run: sets the job back to before it, and its outputs too.
 
 A run that may be replayed begins with a savepoint of origin ``rewind``, or at the very beginning of
-its job. Rewinding reverts what the run has committed in every sink, sets the queries to where
-they stood, and records that the run no longer counts. Each step is put down before it is done, so
-whoever comes next goes on; until the last one no driver can run the job. The savepoints of the
-newest runs are kept, older ones are disposed of when another run begins.
+its job. Rewinding reverts what the run has committed in every sink, sets the queries back to where
+they were, and records that the run no longer counts. Each step is recorded before it is done, so
+the next call continues; until the last one no driver can run the job. The savepoints of the newest
+runs are kept, older ones are disposed of when another run begins.
 
 ==================================  ================================================================
 a crash                             the next call
@@ -128,7 +128,7 @@ def begin_rewindable(directory: JobDirectory, record: RunRecord, clock: Clock) -
         if found is None and not _begins_anew(record):
             log.warning("run=%s cannot be replayed: it began without a savepoint", record.run_id)
         return
-    # A query that has not had a batch has nothing to save, and begins anew when it is rewound.
+    # A query that has not had a batch has nothing to save, and starts over when rewound.
     now = {name: at for name in record.starting if (at := _position(directory, name))[1] >= 0}
     if found is not None:
         if now == {name: (q.query_id, q.batch) for name, q in found.record.queries.items()}:
@@ -312,7 +312,7 @@ class Rewind:
                 revert.check()
 
     def rewind(self) -> None:
-        """Revert what the run has committed, and set the queries to where they stood before it.
+        """Revert what the run has committed, and set the queries to where they were before it.
 
         Raises:
             LeaseLostError: another driver has taken over.
@@ -376,7 +376,7 @@ class Rewind:
             raise RevertError(msg)
 
     def _check_not_parted(self, savepoint: Savepoint | None) -> None:
-        """Refuse when a query began anew beside what this run, or one before, had written."""
+        """Refuse when a query started over while output of this run, or an earlier one, stayed."""
         for query in self.queries:
             check_not_parted_in(self.directory, query.name, self.run_id)
         if savepoint is not None:

@@ -1,4 +1,4 @@
-"""Taking a savepoint, from anywhere that reaches the storage, without Spark and without a pause.
+"""Takes a savepoint, from anywhere that reaches the storage, without Spark and without a pause.
 
 A checkpoint's files never change once their batch has committed; Spark only adds and removes. So a
 savepoint is a choice of a batch and a copy of the files it needs: hard links on a local filesystem,
@@ -198,7 +198,7 @@ def _give_up(target: Storage, mine: SavepointClaimRecord) -> None:
     """Remove what was copied; what cannot be removed now is garbage that retention removes."""
     try:
         if not is_held(target, mine):
-            log.warning("%s: left to whoever has claimed it meanwhile", target.url)
+            log.warning("%s: left, because another process has claimed it meanwhile", target.url)
             return
         target.delete(MANIFEST)  # put, and the answer lost
         remove_tree(f"{target.url}/queries")
@@ -264,8 +264,8 @@ class _Taker:
     ) -> T:
         """Call *act* on a batch, and on a newer one when Spark has removed files meanwhile.
 
-        What was read of two histories, because the checkpoint was replaced meanwhile, is read anew:
-        in both the files have the same names. Its id goes first, and comes last.
+        What was read of two histories, because the checkpoint was replaced meanwhile, is read
+        again: in both the files have the same names. Its id is removed first, and written last.
         """
         lost: MissingStateError | None = None
         before = -1

@@ -1,4 +1,4 @@
-"""Is a savepoint what its record says: every file there, of its size, and of its checksum."""
+"""Verification of a savepoint: every file is there, with its size and its checksum."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The lease as one query's sinks see it."""
+"""Fencing of sinks: the lease as one query's sinks see it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a sink promises, so that every row lands exactly once whatever dies.
+"""The protocol of sinks: two-phase commit, so that every row lands exactly once.
 
 The idea is Flink's ``TwoPhaseCommitSinkFunction``, later its Sink V2 with committables: stage while
 the batch runs, publish after its checkpoint has committed, and be able to publish again. The life
@@ -8,7 +8,7 @@ of an epoch in one sink::
       │            └── abort: the batch was run again, and what that staged counts instead
       └── recover: nothing recorded it                                     revert ──┘
 
-Whoever writes a sink of their own checks it with ``airflow_provider.runtime.testing``.
+To write a sink of your own, check it with ``airflow_provider.runtime.testing``.
 """
 
 from __future__ import annotations
@@ -175,7 +175,7 @@ class Sink(Protocol):
         """Refuse a revert that cannot be exact; called before anything is removed.
 
         Raises:
-            RevertError: the message says what stands in the way.
+            RevertError: the message says what prevents it.
         """
 
     def revert(self, committables: Sequence[Committable], fence: Fence) -> None:
@@ -284,7 +284,7 @@ class DiscardSink:
     """Takes the place of a sink that must not be written; the query's state moves on all the same.
 
     Args:
-        name: the name of the sink that it stands for.
+        name: the name of the sink that it replaces.
         location: the folder that the other one would write, by which other queries that read it
             are known; None when it has none.
     """

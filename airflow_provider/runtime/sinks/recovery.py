@@ -1,4 +1,4 @@
-"""What a start has to do for a query's epochs: decided from the records and Spark's log alone.
+"""Recovery of a query's epochs at a start: decided from the records and Spark's log alone.
 
 =====================================  ==========================================================
 the driver died                        the next start

@@ -36,7 +36,7 @@ def spark_sink(format: str, options: Mapping[str, str] | None = None) -> SparkSi
     """Write a query with one of Spark's own sinks.
 
     Rows are visible when Spark writes them, which is before the batch has committed, before
-    ``on_finish`` is called and whoever holds the lease. They cannot be reverted, and are not
+    ``on_finish`` is called, and without regard to the lease. They cannot be reverted, and are not
     counted. Such a query has this one sink.
 
     Args:

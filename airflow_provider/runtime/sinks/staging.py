@@ -1,4 +1,4 @@
-"""Writing an epoch's rows with Spark as data files in a folder that nobody reads."""
+"""Staging of an epoch's rows with Spark, as data files in a folder that nobody reads."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def stage_files(
     A frame without rows gives one file without rows in the formats that tell their schema.
 
     Spark's files go to a folder of their own each time. A driver that runs a batch again does not
-    reach the tasks of its first run on an executor that it has lost: one that was told to commit
+    reach the tasks of its first run on an executor that it has lost: one that got its commit order
     may still put its file there, even after what is there was removed.
 
     Args:

@@ -1,4 +1,4 @@
-"""What the sinks into table formats share: Parquet that others can read, and optimistic commits."""
+"""Shared parts of the table format sinks: Parquet that others can read, and optimistic commits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a run has written, and how much of it was reverted: counted from the epochs' records."""
+"""Written rows of a run, and how many of them were reverted: counted from the epochs' records."""
 
 from __future__ import annotations
 

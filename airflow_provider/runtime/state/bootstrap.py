@@ -1,8 +1,8 @@
-"""A job's first state, from history: its own queries read it, then its sources begin anew.
+"""Bootstrap of a job's first state: its queries read history, then its sources are reset.
 
 The job's function is called with the parameters of the history, so that ``ctx.read`` reads other
 places. That runs in a job directory of its own inside the live job's, without a drain and, unless
-it is asked for, without output. Then the sources lose their offsets, and a savepoint is taken.
+it is requested, without output. Then the sources lose their offsets, and a savepoint is taken.
 
 =====================================  =============================================================
 a crash                                the same command
@@ -178,7 +178,7 @@ def _spec_of(spec: BootstrapSpec, scratch: JobDirectory) -> RunSpec:
 
 
 def _leave_offsets(scratch: JobDirectory, seam: Seam) -> None:
-    """Let the sources begin anew; but those that go on where history ended. Idempotent."""
+    """Reset the sources, but those that continue where history ended. Idempotent."""
     for name in seam.history:
         topology = kept_topology(scratch, name)
         names = topology.sources if topology is not None else ()
@@ -217,7 +217,7 @@ class Seam:
     history: Mapping[str, tuple[ReadPlace, ...]]
 
     def places_to_reset(self, names: Iterable[str | None]) -> list[int]:
-        """Return the places of the sources that begin anew.
+        """Return the places of the sources that are reset.
 
         Args:
             names: a query's sources in the order of Spark's offset log.
@@ -259,8 +259,8 @@ def plan_seam(queries: Sequence[QueryDefinition], kept: Collection[str], *, outp
         if not can_reset(order, seam.places_to_reset(order)):
             msg = (
                 f"query {query.name!r} reads a source at several places, so Spark's files do not "
-                "tell which of its sources keep their positions; let all of them begin anew, or "
-                "none, or give that source a second name where it is read again"
+                "show which of its sources keep their positions; keep the positions of all of "
+                "them, or of none, or give that source a second name where it is read again"
             )
             raise ConfigError(msg)
     return seam

@@ -1,4 +1,4 @@
-"""What there is of state: queries, their sources, stateful operators and tables; pure."""
+"""Contents of state: queries, their sources, stateful operators and tables; pure."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class SourceState:
         id: its line in Spark's offset log.
         name: the job's name for it; None when it is not known.
         offset: as Spark's log has it; None for none yet.
-        mark: how far it has come to its end; None when it is not known.
+        mark: how close it is to its end; None when it is not known.
     """
 
     id: int
@@ -52,7 +52,7 @@ class OperatorState:
         provider: what keeps its state: ``rocksdb`` or ``hdfs``.
         partitions: how many partitions the state has.
         bytes: what the files have that this state needs.
-        mark: how far the operator has come to its end.
+        mark: how close the operator is to its end.
         tables: its tables.
         metadata_path: the file that names the place of its schemas; None when none does.
         roots: the checkpoints that it names.
@@ -105,7 +105,7 @@ class QueryState:
         sources: where it was in them.
         operators: its stateful operators.
         holders: older savepoints that hold some of its files, in a bucket.
-        format_version: of the checkpoint, which Spark has to be told.
+        format_version: of the checkpoint, which Spark needs as an option.
     """
 
     name: str

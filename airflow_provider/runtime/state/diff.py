@@ -1,4 +1,4 @@
-"""What has changed between two states: keys that were added, removed, or have other values."""
+"""Difference between two states: keys that were added, removed, or have other values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How the state of a job has grown, from one of its savepoints to the next."""
+"""Growth of a job's state, from one of its savepoints to the next."""
 
 from __future__ import annotations
 

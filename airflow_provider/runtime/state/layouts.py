@@ -82,7 +82,7 @@ class Table:
     Attributes:
         name: its name among those of the operator.
         kind: what its rows are.
-        options: what Spark's reader has to be told, apart from the place, operator and batch.
+        options: the options of Spark's reader, apart from the place, operator and batch.
         has_ttl: whether its rows expire.
         columns: empty when the schema is not known without Spark.
     """

@@ -1,4 +1,4 @@
-"""Opening state: of a savepoint, a Spark checkpoint of any origin, or a job directory. Only reads.
+"""Opens state: of a savepoint, a Spark checkpoint of any origin, or a job directory. Only reads.
 
 No Spark is needed to say what is there; :mod:`.reading` gives the rows.
 """

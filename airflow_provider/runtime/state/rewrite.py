@@ -1,13 +1,13 @@
-"""A new savepoint from an existing one, with changes; never in place.
+"""Rewrite of a savepoint: a new one from an existing one, with changes; never in place.
 
 The savepoint is restored into a folder beside the new one, as it would be into a job directory.
 What is to change is changed there, and a savepoint is taken of it, as of any job. The folder is
-claimed while that goes on; one whose owner died is no savepoint, and the same command begins anew.
+claimed meanwhile; one whose owner died is no savepoint, and the same command starts again.
 
 =====================================  =============================================================
 a crash                                the same command
 =====================================  =============================================================
-until the new savepoint is put         removes what was left, and begins anew
+until the new savepoint is put         removes what was left, and starts again
 with ``savepoint.json`` put            is refused: there is one; the rest is garbage, as retention
                                        collects it
 =====================================  =============================================================

@@ -1,4 +1,4 @@
-"""What is to become of each query of a savepoint: asked, checked and planned; pure.
+"""Rewrite plan: the changes to each query of a savepoint, checked and planned; pure.
 
 Changes of rows need Spark and add a batch to the query, in which nothing is read; all others are
 made in copies of files. What is not named stays as it is.
@@ -30,7 +30,7 @@ _FILES_SEEN: Final = re.compile(r'(?:[^{]*:)?\{"logOffset":\d+\}')
 
 @dataclasses.dataclass(frozen=True)
 class Changes:
-    """What is asked for.
+    """The requested changes.
 
     Attributes:
         query: the query that operators and sources are of; None where that is clear without.
@@ -109,7 +109,7 @@ class QueryPlan:
         replaced: where the new state of operators comes from.
         dropped: the operators that go.
         partitions: over how many its state is spread; None to leave it.
-        operators: its operators, by number, as people are told of them.
+        operators: its operators, by number, as people see them.
         keys: of its joins, by number, what each column of the key is called in the streams.
     """
 
@@ -189,11 +189,11 @@ def plan_changes(
 
     Args:
         savepoint: what is changed, in a copy.
-        changes: what is asked for.
+        changes: the requested changes.
         others: the savepoints that *changes* names, by their addresses.
 
     Raises:
-        ConfigError: something that is named is not there, stands where it cannot be changed, or
+        ConfigError: something that is named is not there, is where it cannot be changed, or
             would be what it is already; the message lists what there is.
     """
     planner = _Planner(savepoint, changes, others)

@@ -1,4 +1,4 @@
-"""Which rows of a query's state go, and which come in their place: with Spark, over a copy.
+"""Row changes of a query's state: which rows are removed or replaced; with Spark, over a copy.
 
 Rows are chosen by the key by which Spark spreads them over partitions, so that all that an operator
 keeps for a key goes together: both sides of a join, the variables and the timers of a processor.

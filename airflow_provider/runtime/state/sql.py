@@ -151,7 +151,7 @@ def _relations(node: Any, *, has_alias: bool) -> Iterator[Named]:
             parts = tuple(str(part) for part in items(node.multipartIdentifier()))
             yield Named(parts, int(begin.get()), int(end.get()) + 1, has_alias)
         return
-    # A sample stands between a name and its alias, so a name under one cannot be given another.
+    # A sample is between a name and its alias, so a name under one cannot be given another.
     below = kind in {"SubqueryAlias", "Sample"}
     for child in items(node.children()):
         yield from _relations(child, has_alias=below)

@@ -1,1 +1,1 @@
-"""The only room that touches fsspec: places for documents with atomic put and put-if-absent."""
+"""Storage of documents with atomic put and put-if-absent; the only package that touches fsspec."""

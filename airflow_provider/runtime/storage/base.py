@@ -1,4 +1,4 @@
-"""What the runtime asks of a filesystem."""
+"""Storage interface: what the runtime needs of a filesystem."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""S3, Google Cloud Storage and Azure Blob Storage by one interface of a few requests.
+"""Buckets: S3, Google Cloud Storage and Azure Blob Storage by one interface of a few requests.
 
 fsspec's filesystems are used for what they do in one request each: reading, writing, and writing
 only where nothing is. Listing and removing call the stores directly, through the same clients:
@@ -7,7 +7,7 @@ take ``*`` in a name for a pattern, or (s3fs) say nothing of objects that could 
 
 Of their copies only Google's is used. s3fs asks for the size of each object first, copies what is
 large part by part, and leaves the parts that it has when one fails; adlfs returns when the copy has
-begun. Files are sent and fetched by theirs, told to hold one part at a time.
+begun. Files are sent and fetched by theirs, set to hold one part at a time.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Entry(NamedTuple):
 
     key: str
     size_bytes: int
-    is_folder: bool  # a common prefix, or an empty object that stands for a folder
+    is_folder: bool  # a common prefix, or an empty object that represents a folder
     tag: str | None = None  # another one whenever the content is
 
 
@@ -86,7 +86,7 @@ class Bucket:
         """Write the object where none is, by the store's own condition; one request.
 
         Raises:
-            FileExistsError: there is one, whoever wrote it.
+            FileExistsError: there is one, from any writer.
         """
         self.filesystem.pipe_file(self._path(key), data, mode="create")
 

@@ -1,4 +1,4 @@
-"""Sets of files that never change, brought from one folder to another on any filesystem.
+"""Copies sets of files that never change, from one folder to another on any filesystem.
 
 How a file gets there depends on where the folders are::
 
@@ -68,7 +68,7 @@ def copy_files(source_url: str, target_url: str, names: Iterable[tuple[str, int]
 
     Args:
         source_url: the folder they are in.
-        target_url: the folder they come to; it need not exist, and one caller at a time fills it.
+        target_url: the folder they go to; it need not exist, and one caller at a time fills it.
         names: paths relative to both, with ``/``, and the bytes that each file has.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Versioned JSON documents: what the two sides, Airflow and Spark, say to each other."""
+"""Documents: versioned JSON by which the two sides, Airflow and Spark, communicate."""
 
 from __future__ import annotations
 

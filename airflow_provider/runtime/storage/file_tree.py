@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 def files_under(url: str) -> list[tuple[str, int]]:
     """Return the files under *url*: paths relative to it with ``/``, and bytes; sorted.
 
-    An empty object that stands for a folder is no file; a symbolic link is none, wherever it leads.
+    An empty object that represents a folder is no file; a symbolic link is none, wherever it leads.
     """
     objects = open_objects(url)
     if objects is not None:
@@ -185,7 +185,7 @@ def _folders_above(path: Path, root: Path) -> Iterator[Path]:
 
 
 def _uncached(url: str) -> tuple[Any, str]:
-    """Return fsspec's filesystem and the path; it lists anew, for Spark writes there as well."""
+    """Return fsspec's filesystem and the path; listings are not cached: Spark writes there, too."""
     filesystem, root = url_to_fs(url)
     filesystem.invalidate_cache()
     return filesystem, root

@@ -177,7 +177,7 @@ def make_folder(folder: Path) -> None:
 
 @contextlib.contextmanager
 def _one_file(target: Path) -> Iterator[None]:
-    """Say what stands in the way of a file that is to be read.
+    """Say what prevents a file from being read.
 
     Raises:
         FileNotFoundError: there is none, also where a folder above it is a file.

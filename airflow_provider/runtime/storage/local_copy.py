@@ -1,4 +1,4 @@
-"""Files that arrive in a local folder: as hard links, as copies, or from somewhere else."""
+"""Copies of files into a local folder: as hard links, as copies, or from somewhere else."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _NO_KERNEL_COPY: Final = _NO_LINK | {errno.EINVAL}
 _UNFINISHED: Final = ".part"
 # A disk makes one flush of those that wait together: 400 folders in 50 ms instead of 500.
 _FLUSHES_AT_ONCE: Final = 8
-_KERNEL_STEP_BYTES: Final = 64 * 2**20  # the copy is asked to go on in between
+_KERNEL_STEP_BYTES: Final = 64 * 2**20  # between two steps the copy may be stopped
 _STEP_BYTES: Final = 2**20
 
 
@@ -191,7 +191,7 @@ def copy_file(source: str, target: str, size_bytes: int, go_on: GoOn) -> None:
 
 
 def _copy_by_kernel(reading: int, writing: int, size_bytes: int, go_on: GoOn) -> None:
-    """Copy what the kernel is able to; both files then stand where it stopped."""
+    """Copy what the kernel is able to; both files are then at the offset where it stopped."""
     if not hasattr(os, "copy_file_range"):  # Linux has it
         return
     left = size_bytes

@@ -1,4 +1,4 @@
-"""Documents in this process, for tests: the same promises, nothing on a disk."""
+"""Documents in this process's memory, for tests: the same promises, nothing on a disk."""
 
 from __future__ import annotations
 

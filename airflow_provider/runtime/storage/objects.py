@@ -76,9 +76,9 @@ class ObjectStorage:
         """Write the object on the condition that there is none.
 
         One request when it wins, and one more the first time in a bucket (see :meth:`_prove`);
-        two when it loses: being told "there is one" does not mean having lost. The library repeats
-        a request whose answer got lost on the way, and then finds its own object. So whoever is
-        refused reads what is there. Equal bytes are this writer's own, since racing writers write
+        two when it loses: the answer "there is one" does not mean having lost. The library repeats
+        a request whose answer got lost on the way, and then finds its own object. So a writer that
+        is refused reads what is there. Equal bytes are its own, since racing writers write
         different ones.
 
         Raises:
@@ -219,8 +219,8 @@ class ObjectStorage:
     def _prove(self, path: str, data: bytes) -> None:
         """Ask once more for what was just done, to see that the store refuses it.
 
-        Some stores that speak S3's protocol ignore the condition and let every writer win. It is
-        asked once per bucket, with the same bytes.
+        Some stores that speak S3's protocol ignore the condition and let every writer win. The
+        request is repeated once per bucket, with the same bytes.
 
         Raises:
             UnsupportedStorageError: the store did it again.

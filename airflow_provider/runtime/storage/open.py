@@ -1,4 +1,4 @@
-"""From an address to a storage, by a table of the filesystems that are safe."""
+"""Opens the storage of an address, by a table of the filesystems that are safe."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def _objects(url: str) -> ObjectStorage:
 
 
 # Put-if-absent is a capability of a filesystem and not of fsspec, whose base class looks first and
-# writes afterwards. Only what passes tests/contract/test_storage.py stands here.
+# writes afterwards. Only what passes tests/contract/test_storage.py is here.
 _OPENERS: Final[dict[str, Callable[[str], Storage]]] = {
     "file": _local,
     "local": _local,

@@ -1,4 +1,4 @@
-"""Many pieces of work at once, until all are done or one has failed."""
+"""Parallel work: many pieces at once, until all are done or one has failed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The copy of a blob, which Azure begins when it is asked and ends when it is done."""
+"""Copies of blobs in Azure, which run after the request until they are done."""
 
 from __future__ import annotations
 

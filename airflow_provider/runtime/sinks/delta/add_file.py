@@ -1,4 +1,4 @@
-"""What Delta's log says of a data file: its partition, its size, the range of its values."""
+"""Data files in Delta's log: the partition, the size, the range of values."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 _NULL: Final = "__HIVE_DEFAULT_PARTITION__"  # Spark's folder for null, and for an empty text
-_COLUMNS: Final = 32  # as many as Delta itself keeps figures of unless told otherwise
+_COLUMNS: Final = 32  # as many as Delta itself keeps figures of by default
 _TEXT: Final = 32  # a longer text would have to be cut, and a cut upper bound is none
 # Not floats, whose footers leave NaN out, nor decimals, which JSON's readers round.
 _BOUNDED: Final = frozenset(

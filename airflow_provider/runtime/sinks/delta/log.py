@@ -1,7 +1,7 @@
 """A Delta table's log: opened once, read on from where it was, written by compare-and-swap.
 
-delta-rs retries a lost race by itself unless told not to, and then lets two creators of one table
-both win, the second by replacing the first one's schema. So it is told not to, everywhere: what is
+delta-rs retries a lost race by itself by default, and then lets two creators of one table both
+win, the second by replacing the first one's schema. So retries are off, everywhere: what is
 written rests on the very version that was looked at, or is not written.
 """
 
@@ -71,7 +71,7 @@ class DeltaLog:
         if self._table is not None:
             try:
                 self._table.update_incremental()
-            except Exception:  # noqa: BLE001 - opening it anew raises what matters
+            except Exception:  # noqa: BLE001 - opening it again raises what matters
                 self._table = None
             else:
                 return self._table
@@ -212,7 +212,7 @@ def is_reverted(table: DeltaTable, epoch: EpochId) -> bool:
 
 
 def has_files_of(table: DeltaTable, epoch: EpochId) -> bool:
-    """Tell whether the table has files of the epoch, whoever of its drivers staged them."""
+    """Tell whether the table has files of the epoch, from any of its drivers."""
     return bool(active_paths(table, [f"{home_of(epoch.query_id)}/{epoch.epoch}-"]))
 
 

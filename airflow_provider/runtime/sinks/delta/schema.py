@@ -1,4 +1,4 @@
-"""What a Delta table must be like for the sink's rows to fit in.
+"""Schema rules of the ``delta`` sink: what a table must be like for the rows to fit in.
 
 Schemas are JSON values as Delta's log and Spark's ``StructType.jsonValue()`` write them; the two
 formats are the same.

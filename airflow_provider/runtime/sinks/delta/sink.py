@@ -431,7 +431,7 @@ class DeltaSink:
         gone = next(path for path, _ in files_of(stagings[0]) if path not in active)
         msg = (
             f"{self.name}: {gone} of epoch {epoch} is no longer in the table; somebody has "
-            "compacted, overwritten or deleted it, so its rows cannot be told apart"
+            "compacted, overwritten or deleted it, so its rows are not known any more"
         )
         raise RevertError(msg)
 

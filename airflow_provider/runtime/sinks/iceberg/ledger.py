@@ -1,4 +1,4 @@
-"""Which epochs of a query an Iceberg table has taken, recorded in the table itself.
+"""Ledger of the epochs that an Iceberg table has taken, recorded in the table itself.
 
 One property per query id, moved in the same commit as the rows::
 

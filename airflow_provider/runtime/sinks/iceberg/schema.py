@@ -1,4 +1,4 @@
-"""What of Spark's columns an Iceberg table can take, and how its partitions are made of them."""
+"""Schema rules of the ``iceberg`` sink: the columns that fit, and how partitions are made."""
 
 from __future__ import annotations
 
@@ -211,7 +211,7 @@ def _split(field: PartitionField, name: str) -> Callable[[Column, str], Column]:
         return lambda column, kind: _truncated(width, column, kind)
     msg = (
         f"{name}: the table is partitioned by {transform} ({field.name!r}); only values, year, "
-        "month, day, hour and truncate can be told from a file's statistics"
+        "month, day, hour and truncate can be derived from a file's statistics"
     )
     raise ConfigError(msg)
 

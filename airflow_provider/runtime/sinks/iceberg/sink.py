@@ -436,7 +436,7 @@ class IcebergSink:
                 gone = next(path for path in paths_of(stagings[0]) if path not in live)
                 msg = (
                     f"{self.name}: {gone} of epoch {epoch} is no longer in the table; somebody "
-                    "has compacted, overwritten or deleted it, so its rows cannot be told apart"
+                    "has compacted, overwritten or deleted it, so its rows are not known any more"
                 )
                 raise RevertError(msg)
             chosen += [live[path] for c in whole for path in paths_of(c)]
@@ -452,7 +452,7 @@ class IcebergSink:
             if self._catalog is None:
                 named = self._catalog_named
                 properties = {"name": named} if isinstance(named, str) else dict(named)
-                # Opening a catalog must not write: its tables are made by whoever keeps it.
+                # Opening a catalog must not write: its tables are made by its owner.
                 properties.setdefault("init_catalog_tables", "false")
                 self._catalog = load_catalog(properties.pop("name", "default"), **properties)
             return self._catalog

@@ -1,4 +1,4 @@
-"""What is done to an Iceberg table's files and state, below the catalog's own transactions."""
+"""Changes to an Iceberg table's files and state, below the catalog's own transactions."""
 
 from __future__ import annotations
 

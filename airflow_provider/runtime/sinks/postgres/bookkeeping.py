@@ -1,4 +1,4 @@
-"""What the sink remembers in the database: its tables, and the questions it asks of them.
+"""Bookkeeping of the ``sql`` sink in the database: its own tables, and the queries on them.
 
 ========================  ======================================================================
 ``fences``                for each query id the highest token that has committed or taken over

@@ -1,4 +1,4 @@
-"""Sessions of PostgreSQL: how they are opened, what they are called, what their errors may tell."""
+"""Sessions of PostgreSQL: how they are opened, how they are named, what their errors may show."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ class Server:
     def resolved(self, connection: Connection[Any]) -> Server:
         """Return this server with what the environment and password files added.
 
-        Executors have neither, so they are told what an open *connection* of the driver's uses.
+        Executors have neither, so they get what an open *connection* of the driver uses.
         """
         found = connection.info.get_parameters()
         found.pop("application_name", None)

@@ -1,4 +1,4 @@
-"""What a database must allow, found out before anything is written."""
+"""Privileges that the ``sql`` sink needs, checked before anything is written."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Taking epochs back out of a table, in one transaction."""
+"""Revert of epochs in a table, in one transaction."""
 
 from __future__ import annotations
 
