@@ -1,4 +1,4 @@
-"""What holds for every test: what it needs says in which process it runs, and when."""
+"""Rules for every test: what it needs says in which process it runs, and when."""
 
 from __future__ import annotations
 

@@ -234,8 +234,8 @@ class SparkStreamingHook(BaseHook):
 
         Returns:
             The trigger's id. :meth:`end` on behalf of one that began earlier does nothing: a
-            triggerer that stood still for long is told that its triggers were killed, when others
-            have taken them over.
+            triggerer that was paused learns that its triggers were killed, when others have
+            taken them over.
         """
         record = WatchRecord(generation=generation, trigger=uuid.uuid4().hex)
         record.put(JobDirectory(open_storage(job_dir)).run(run_id).storage, "watch.json")
@@ -273,10 +273,10 @@ class SparkStreamingHook(BaseHook):
                 is also what becomes of a driver that has not come up yet, of one in BATCH, and of
                 one that bootstraps; ``detach``: not at all.
             trigger: the caller's id, from :meth:`watch`; None for no trigger.
-            bootstrap: None, or what :meth:`watcher` is told of a bootstrap.
+            bootstrap: None, or the arguments of a bootstrap for :meth:`watcher`.
 
         Returns:
-            Whether a driver was asked.
+            Whether a driver got a request.
         """
         if policy == "detach":
             return False

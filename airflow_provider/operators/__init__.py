@@ -1,1 +1,1 @@
-"""What a DAG author sees."""
+"""Operators: the API of a DAG's author."""

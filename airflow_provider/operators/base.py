@@ -73,7 +73,7 @@ class SlicedOperator(BaseOperator):
             super()._do_render_template_fields(
                 parent, template_fields, cast("Context", sliced), jinja_env, seen_oids
             )
-        except ConfigError as error:  # a retry would be told the same
+        except ConfigError as error:  # a retry would get the same error
             raise AirflowFailException(str(error)) from error
 
     def _check_backfill(self, context: Context, run_id: str | None = None) -> None:
@@ -241,15 +241,15 @@ class DriverOperator(SlicedOperator):
         raise NotImplementedError
 
     def _bootstrap(self) -> Mapping[str, str] | None:
-        """Return what :meth:`SparkStreamingHook.watcher` is to be told of a bootstrap."""
+        """Return the arguments of a bootstrap for :meth:`SparkStreamingHook.watcher`."""
         return None
 
     def _supervise(self, run_id: str, context: Context) -> Mapping[str, Any] | None:
-        """Return what the watcher is told of a run to be supervised; None for any other."""
+        """Return the watcher's arguments for a run to be supervised; None for any other."""
         return None
 
     def _hand_over(self, run_id: str, context: Context) -> dict[str, Any] | None:
-        """Return how far a run that goes on has come; None when it no longer stands as it did."""
+        """Return the hand-over of a run that goes on; None when its state has changed since."""
         raise NotImplementedError
 
     def _decide(self, context: Context) -> str:
@@ -376,7 +376,7 @@ class DriverOperator(SlicedOperator):
         follower = self._hook().follow(self.job_dir, run_id, waited.driver_id, waited.log)
         if follower.offset:
             self.log.info(
-                "The driver's log, %s, is followed from byte %d: what comes before stands in the "
+                "The driver's log, %s, is followed from byte %d: what is before that is in the "
                 "log of the task that watched it last",
                 waited.log,
                 follower.offset,
@@ -386,7 +386,7 @@ class DriverOperator(SlicedOperator):
     def _conclude(
         self, run_id: str, event: Mapping[str, Any], context: Context
     ) -> dict[str, Any] | None:
-        """Return what follows from the end of a wait; None when it has to be looked at anew.
+        """Return what follows from the end of a wait; None when it has to be looked at again.
 
         Raises:
             AirflowException: the driver has failed, or was ended because it did not get on.
@@ -406,7 +406,7 @@ class DriverOperator(SlicedOperator):
     def _end_unhealthy(self, run_id: str, generation: int) -> None:
         """Let the next try start another driver, unless a newer task watches this one."""
         if self._hook().end(self.job_dir, run_id, generation):
-            self.log.info("The driver of run %s was asked to end", run_id)
+            self.log.info("The driver of run %s was requested to end", run_id)
 
     def _failed(self, context: Context, judged: Mapping[str, Any]) -> AirflowException:
         """Tell downstream tasks and callbacks of the failure, and return the task's error."""

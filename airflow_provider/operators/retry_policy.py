@@ -1,4 +1,4 @@
-"""What Airflow makes of a failed run: which error a task fails with, and when it is tried again."""
+"""Retry policy of tasks: the error that a task fails with, and when Airflow tries it again."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def task_error(
 
 
 class FailureRetryPolicy(RetryPolicy):
-    """Tries a failed run again as its class asks for; the task's ``retries`` are the limit.
+    """Tries a failed run again as its class requires; the task's ``retries`` are the limit.
 
     What is RECOVERABLE, and what is no failure of a run, has the task's own delay. NON_RECOVERABLE
     fails the task without any policy.

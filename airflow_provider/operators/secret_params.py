@@ -1,4 +1,4 @@
-"""Parameters of a job that are neither stored nor shown: how they travel to its driver.
+"""Secret parameters of a job, neither stored nor shown: how they travel to its driver.
 
 They go through the environment of the process that is started for it, which only the same user can
 read; the request has the names of the variables.

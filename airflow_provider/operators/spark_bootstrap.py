@@ -139,7 +139,7 @@ class SparkBootstrapOperator(DriverOperator):
         self.interval = interval
 
     def _shown(self, watcher: RunWatcher, context: Context) -> dict[str, Any] | None:
-        """Return what is told of the savepoint, and tell the outlets."""
+        """Return the description of the savepoint, and add it to the outlets' events."""
         watcher = cast("BootstrapWatcher", watcher)
         made = watcher.made()
         if made is None:

@@ -26,9 +26,9 @@ class SparkStopOperator(SlicedOperator):
     The batch in flight ends, its output is published, the savepoint is taken, and the run is
     SUSPENDED; with *drain* all windows and timers are flushed, ``finish()`` is called, and it is
     FINISHED. The task that runs the stream turns green. It needs the storage alone: no Spark, no
-    connection. A retry waits for the same stop, or asks again where the driver could not do it,
-    such as for a full disk; a clear asks anew. XCom, and the ``extra`` of each outlet asset's
-    event: ``run_id``, ``outcome`` and ``savepoint``.
+    connection. A retry waits for the same stop, or repeats a request that the driver could not
+    meet, such as for a full disk; a clear makes a new request. XCom, and the ``extra`` of each
+    outlet asset's event: ``run_id``, ``outcome`` and ``savepoint``.
 
     Args:
         job_dir: the job's home.
@@ -85,8 +85,8 @@ class SparkStopOperator(SlicedOperator):
 
         Raises:
             AirflowFailException: there is no such job, it is not running, or it was not stopped as
-                asked; the message says how it stands.
-            AirflowException: it was not stopped as asked, and a retry may help.
+                requested; the message says in what state it is.
+            AirflowException: it was not stopped as requested, and a retry may help.
         """
         timeout_s = parse_duration(self.timeout, name="timeout")
         here_s = min(timeout_s, parse_duration(self.defer_after, name="defer_after"))

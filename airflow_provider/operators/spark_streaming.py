@@ -1,4 +1,4 @@
-"""The operator: one task owns the whole life of a run."""
+"""``SparkStreamingOperator``: one task owns the whole life of a run."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from airflow_provider.runtime.jobdir.submissions import SubmissionRecord
 
 ON_CLEAR: Final = ("resume", "replay")
-_RUN_INTERVAL: Final = "run"  # stands for the DAG run's data interval until there is one
+_RUN_INTERVAL: Final = "run"  # placeholder for the DAG run's data interval until there is one
 
 
 class SparkStreamingOperator(DriverOperator):
@@ -83,9 +83,8 @@ class SparkStreamingOperator(DriverOperator):
         packages: Maven coordinates, comma-separated.
         from_savepoint: the savepoint that the job begins from, in a job directory that has not
             begun yet; a run that finds it begun from this one goes on.
-        allow_non_restored_state: queries that the savepoint has not, or that do not fit it, begin
-            anew; so do those that do not fit what the job directory keeps, beside what they have
-            written.
+        allow_non_restored_state: queries that the savepoint has not, or that do not fit it, start
+            over; so do those that do not fit the job directory, beside what they have written.
         state_partitions: spread the savepoint's state over this many partitions; None for the
             number that it has.
         interval: start and end as ISO 8601; by default that of the DAG run's slice, if it has one
@@ -115,7 +114,7 @@ class SparkStreamingOperator(DriverOperator):
         max_runtime: supervise a run without an end for so long, and hand it over: the task
             succeeds, and the driver goes on, for the next DAG run to adopt. The run is the same for
             every DAG run, and a successor of it after a stop. The time is counted from the first
-            try, and anew after a clear; see docs/supervising.md.
+            try, and from zero after a clear; see docs/supervising.md.
         progress_timeout: how long the driver may make no progress while it has work; then it
             is ended, and the task fails, so that a retry starts another. None for ever.
         max_lag: how much may be unread for longer than *max_lag_time*, by the measure that the
@@ -240,7 +239,7 @@ class SparkStreamingOperator(DriverOperator):
         if assessment.run_state is not RunState.RUNNING or progress_of_driver(view) is None:
             return None  # stopped, or replaced by somebody
         document = describe_running(JobDirectory(open_storage(self.job_dir)), view).to_dict()
-        # From here on no trigger of this task, told late of its end, can end the driver.
+        # From here on no trigger of this task that learns late of its end can end the driver.
         self._hook().claim(self.job_dir, run_id)
         self.log.info("The time is over: run %s goes on, and is handed over", run_id)
         return tell(document, self.outlets, context)
@@ -279,7 +278,7 @@ class SparkStreamingOperator(DriverOperator):
         return hook.submit(self._spec(run_id, context), run_id, secrets=secrets)
 
     def _decide(self, context: Context) -> str:
-        """Return the run to execute: another one after a clear that asks for a replay."""
+        """Return the run to execute: another one after a clear that means a replay."""
         first = self._run_id(context)
         if self.max_runtime_s is not None:
             return self._period(context).run_id()

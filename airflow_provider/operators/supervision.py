@@ -1,4 +1,4 @@
-"""What a task that supervises a stream is told, and what it tells."""
+"""Arguments and results of a task that supervises a stream."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def parse_limits(
 
 
 def tell(document: dict[str, Any], outlets: Iterable[Any], context: Context) -> dict[str, Any]:
-    """Put what a final checkpoint, or a run that goes on, has come to into the assets' events.
+    """Add the result of a final checkpoint, or of a run that goes on, to the assets' events.
 
     Returns:
         The document.

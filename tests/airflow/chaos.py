@@ -1,4 +1,4 @@
-"""Does to a real Airflow, and to the drivers of its tasks, what people and machines do."""
+"""Chaos: does to a real Airflow, and to the drivers of its tasks, what people and machines do."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A retry resumes, a clear replays: told apart by Airflow's own numbers."""
+"""A retry resumes, a clear replays: Airflow's own numbers distinguish them."""
 
 from __future__ import annotations
 

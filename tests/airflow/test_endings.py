@@ -1,4 +1,4 @@
-"""What becomes of a driver when its task is ended from outside: the table in docs/airflow.md."""
+"""Ends of a driver whose task is ended from outside: the table in docs/airflow.md."""
 
 from __future__ import annotations
 

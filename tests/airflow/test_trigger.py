@@ -1,4 +1,4 @@
-"""What waits in the triggerer, on job directories made by hand and a real event loop."""
+"""Triggers, on job directories made by hand and a real event loop."""
 
 from __future__ import annotations
 

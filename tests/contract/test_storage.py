@@ -1,4 +1,4 @@
-"""What every storage promises; a backend is supported when it passes here."""
+"""The contract of every storage; a backend is supported when it passes here."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Loss of power: what was told as written is on the disk, and a job goes on from it."""
+"""Loss of power: what was confirmed as written is on the disk, and a job goes on from it."""
 
 from __future__ import annotations
 

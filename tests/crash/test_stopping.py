@@ -1,4 +1,4 @@
-"""A driver dies while somebody stops it: whoever asked is told, and the next attempt makes it good."""
+"""A driver dies while somebody stops it: the caller gets an answer, and the next attempt goes on."""
 
 from __future__ import annotations
 

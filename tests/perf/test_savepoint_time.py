@@ -1,4 +1,4 @@
-"""How long a savepoint takes depends on the number of files, and not on how large the state is."""
+"""The time that a savepoint takes depends on the number of files, and not on how large the state is."""
 
 from __future__ import annotations
 

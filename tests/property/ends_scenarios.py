@@ -1,4 +1,4 @@
-"""What Hypothesis makes up: jobs, input out of order, and what becomes of a run on its way."""
+"""Scenarios from Hypothesis: jobs, input out of order, and what happens to a run on its way."""
 
 from __future__ import annotations
 

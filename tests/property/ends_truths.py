@@ -1,4 +1,4 @@
-"""What a plan makes of all its input at once, in pandas."""
+"""Truths in pandas: the result of a plan over all its input at once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Batches of any fixed time, any time per row and any first size come to take the target time."""
+"""Batches of any fixed time, any time per row and any first size converge to the target time."""
 
 from __future__ import annotations
 

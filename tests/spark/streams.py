@@ -1,4 +1,4 @@
-"""What the tests of real streams share: input, asks, readers of the output, and the truth."""
+"""Shared parts of the tests of real streams: input, asks, readers of the output, and the truth."""
 
 from __future__ import annotations
 

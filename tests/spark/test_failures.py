@@ -1,4 +1,4 @@
-"""What is made of failures that Python workers really have."""
+"""Classification of failures that Python workers really have."""
 
 from __future__ import annotations
 

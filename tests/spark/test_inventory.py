@@ -1,4 +1,4 @@
-"""What an inventory lists is enough for real Spark, and no more than it needs."""
+"""Inventories are enough for real Spark, and no more than it needs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows that are dropped as late are counted, and said wherever a run is told of."""
+"""Rows that are dropped as late are counted, and shown wherever a run is reported."""
 
 from __future__ import annotations
 

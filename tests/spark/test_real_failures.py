@@ -1,4 +1,4 @@
-"""What really fails, what is said of it, and that nothing is lost or repeated when it is healed."""
+"""Real failures: their messages, and nothing lost or repeated when they are healed."""
 
 from __future__ import annotations
 

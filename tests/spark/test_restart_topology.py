@@ -1,4 +1,4 @@
-"""What a restart accepts: the queries that the job directory keeps, and what they may not become."""
+"""Restarts: the queries that the job directory keeps, and what they may not become."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a running query is stopped."""
+"""Stops of a running query."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What cannot be taken or restored, and what is said of it: for the command and the operator."""
+"""Refusals of savepoints and restores, with their messages: for the command and the operator."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A driver without Spark: takes the job's lease, works until it is told to end, and says how.
+"""A driver without Spark: takes the job's lease, works until it gets a request to end, and says how.
 
 ``python -m tests.unit.small_driver JOB_DIR RUN_ID DRIVER_ID [DAYS]``; DAYS is how far its wall
 clock is off. Each of its publications is a line in ``published`` beside the job directory.

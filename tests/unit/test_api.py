@@ -1,4 +1,4 @@
-"""What a job's author sees, as far as it needs no Spark."""
+"""API of a job's author, as far as it needs no Spark."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a run is asked to do, and which run that is."""
+"""Run specification: the options of a run, and which run they mean."""
 
 from __future__ import annotations
 

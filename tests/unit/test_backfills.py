@@ -1,4 +1,4 @@
-"""What a backfill may not touch: the directory of a live job, told by what has run there."""
+"""Guard of live jobs: a backfill may not touch the directory of one, known by what has run there."""
 
 from __future__ import annotations
 

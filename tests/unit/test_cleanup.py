@@ -1,4 +1,4 @@
-"""What ``spark-stream cleanup`` publishes, and what it leaves to the run that drains."""
+"""Cleanup, ``spark-stream cleanup``: what it publishes, and leaves to the run that drains."""
 
 from __future__ import annotations
 

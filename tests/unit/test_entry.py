@@ -1,4 +1,4 @@
-"""From an entry point to the job's function."""
+"""Entry points, resolved to the job's function."""
 
 from __future__ import annotations
 

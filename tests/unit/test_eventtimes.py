@@ -1,4 +1,4 @@
-"""Where sources stand in event time, and how idle ones are moved along."""
+"""Event times of sources, and how idle ones are moved along."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which queries are started again: the shapes of Flink's scenarios of regions.
+"""Failover regions: the shapes of Flink's scenarios.
 
 A result that Flink keeps on disk is a table that only shows what is committed; one that it streams is
 a table without commits. In Flink a task that fails takes its results with it; here what a query has

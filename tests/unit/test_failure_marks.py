@@ -1,4 +1,4 @@
-"""What authors of jobs say of errors."""
+"""Failure classes set by the authors of jobs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which queries of a job cannot go on, and why: decided without a directory."""
+"""Compatibility: the queries of a job that cannot go on, and why, decided without a directory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What of a driver's log comes into a task's log: each line once, and of no other file."""
+"""Log tail: each line of a driver's log once in the task's log, and of no other file."""
 
 from __future__ import annotations
 

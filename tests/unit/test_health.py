@@ -1,4 +1,4 @@
-"""Is a driver that beats also at work? Looks and a clock in, a judgement out."""
+"""Health of a driver with a current heartbeat: observations and a clock in, a judgement out."""
 
 from __future__ import annotations
 

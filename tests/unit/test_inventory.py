@@ -1,4 +1,4 @@
-"""Which files of a checkpoint a copy needs: every format by hand, and every refusal."""
+"""Inventory of a checkpoint: the files that a copy needs, every format by hand, every refusal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where the documents of a job lie, and which of them never change."""
+"""Documents of a job directory: their places, and those that never change."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows that came late are counted, and told in words."""
+"""Rows that came late are counted, and described in words."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Local files: what is told as written is on the disk, and a lost answer is no lost race."""
+"""Local files: what is confirmed as written is on the disk, and a lost answer is no lost race."""
 
 from __future__ import annotations
 

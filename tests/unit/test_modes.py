@@ -1,4 +1,4 @@
-"""Which jobs run as batch jobs, and why the others do not."""
+"""Execution modes: the jobs that run as batch jobs, and why the others do not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What becomes of each query of a savepoint that is changed: decided from records alone."""
+"""Rewrite plans: the changes to each query of a savepoint, decided from records alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From an address to a storage, or a clear refusal."""
+"""Addresses, opened as storages or refused clearly."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a driver asks of the job directory's storage: fixed numbers, which docs/storage.md tells."""
+"""Storage operations of a driver: fixed numbers, which docs/storage.md lists."""
 
 from __future__ import annotations
 

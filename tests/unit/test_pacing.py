@@ -1,4 +1,4 @@
-"""What is decided after a batch, and by which rule."""
+"""Rate control: the decision after a batch, and by which rule."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which run of a stream a DAG run's task supervises, after any number of stops."""
+"""Supervision periods: the run that a DAG run's task supervises, after any number of stops."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What Spark needs before it reads state, on versions that make it only when a stream starts."""
+"""Preparation of Spark for reading state, on versions that do it only when a stream starts."""
 
 from __future__ import annotations
 

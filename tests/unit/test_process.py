@@ -1,4 +1,4 @@
-"""Processes named so that their end can be told for certain."""
+"""Process identities, by which the end of a process is known for certain."""
 
 from __future__ import annotations
 

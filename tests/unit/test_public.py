@@ -1,4 +1,4 @@
-"""What users import, what importing costs, and what Airflow is told of the provider."""
+"""Public API: what users import, what importing costs, and what Airflow knows of the provider."""
 
 from __future__ import annotations
 

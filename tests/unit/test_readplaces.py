@@ -1,4 +1,4 @@
-"""What two sources read, compared: the same folder or topic in history and in the live job."""
+"""Read ranges of two sources, compared: the same folder or topic in history and the live job."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a task does about what it finds: every state of a job directory, and every setting."""
+"""Reconciler: the task's decision for every state of a job directory, and every setting."""
 
 from __future__ import annotations
 

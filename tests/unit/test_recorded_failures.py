@@ -1,4 +1,4 @@
-"""What is made of failures that Spark has really raised."""
+"""Classification of failures that Spark has really raised."""
 
 from __future__ import annotations
 

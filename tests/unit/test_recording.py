@@ -1,4 +1,4 @@
-"""What a driver puts down of its end, and what is said where that cannot be."""
+"""Records of a driver's end, and the messages where they cannot be written."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a start decides about a query's epochs, from the records and Spark's log alone."""
+"""Recovery of a query's epochs at a start, from the records and Spark's log alone."""
 
 from __future__ import annotations
 

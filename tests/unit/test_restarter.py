@@ -1,4 +1,4 @@
-"""What an attempt does about a query that has failed, and what it leaves for the next one."""
+"""Restarts of failed queries in an attempt, and what it leaves for the next one."""
 
 from __future__ import annotations
 

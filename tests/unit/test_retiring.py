@@ -1,4 +1,4 @@
-"""What of old runs and drivers is removed, a little at each start, and what never is."""
+"""Expiry: what is removed of old runs and drivers, a little at each start, and what never is."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which runs a job has had, and that looking for the newest ones costs the same for ever."""
+"""Runs of a job: the newest ones are found at a cost that stays the same for ever."""
 
 from __future__ import annotations
 

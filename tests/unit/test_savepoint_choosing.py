@@ -1,4 +1,4 @@
-"""Which batch a savepoint takes: aligned, unaligned, and what is worth waiting for."""
+"""Choice of a savepoint's batch: aligned, unaligned, and what is worth waiting for."""
 
 from __future__ import annotations
 

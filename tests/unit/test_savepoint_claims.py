@@ -1,4 +1,4 @@
-"""Who is at a savepoint: takers that were taken for dead, removers, and any number of readers."""
+"""Claims of a savepoint: takers that were taken for dead, removers, any number of readers."""
 
 from __future__ import annotations
 

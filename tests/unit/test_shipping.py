@@ -1,4 +1,4 @@
-"""What travels to a cluster's executors, and which Spark a driver refuses to work with."""
+"""Shipping: what travels to a cluster's executors, and the versions of Spark that are refused."""
 
 from __future__ import annotations
 

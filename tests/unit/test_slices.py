@@ -1,4 +1,4 @@
-"""Which slice a task run is for: decided from what its DAG run says, and in which order."""
+"""Slices of task runs: decided from what the DAG run says, and in which order."""
 
 from __future__ import annotations
 

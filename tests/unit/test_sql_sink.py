@@ -1,4 +1,4 @@
-"""The ``sql`` sink on a real PostgreSQL: once, whatever dies, whoever comes late."""
+"""The ``sql`` sink on a real PostgreSQL: once, whatever dies, and whichever driver is late."""
 
 from __future__ import annotations
 

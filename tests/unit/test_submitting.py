@@ -1,4 +1,4 @@
-"""Whoever submits dies on the way, on either side: the next try finds the driver, or revokes it."""
+"""Submission that dies on the way, on either side: the next try finds the driver, or revokes it."""
 
 from __future__ import annotations
 

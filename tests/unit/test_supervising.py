@@ -1,4 +1,4 @@
-"""What a supervisor sees of a run, and what it says of one that goes on."""
+"""Supervision: what it sees of a run, and what it says of one that goes on."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When a lease may be taken over: what each side measures, and what it makes of an outage."""
+"""Takeover of a lease: what each side measures, and how it treats an outage."""
 
 from __future__ import annotations
 

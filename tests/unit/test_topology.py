@@ -1,4 +1,4 @@
-"""What a checkpoint and a query have in common: every difference is named with both its sides."""
+"""Topologies of a checkpoint and a query: every difference is named with both its sides."""
 
 from __future__ import annotations
 

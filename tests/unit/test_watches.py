@@ -1,4 +1,4 @@
-"""Which try of a task watches a run: no two have one generation."""
+"""Watchers of a run: no two tries of a task have one generation."""
 
 from __future__ import annotations
 

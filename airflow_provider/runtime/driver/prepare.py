@@ -156,7 +156,7 @@ def load_job(spec: RunSpec, directory: JobDirectory, run_id: str, spark: SparkSe
 
 
 def _with_markers(job: LoadedJob, directory: JobDirectory) -> LoadedJob:
-    """Declare those queries anew whose sources end or fall silent while others go on."""
+    """Declare those queries again whose sources end or are idle while others go on."""
     for query in job.queries:
         check_sources(query)
     queries = tuple(
@@ -225,7 +225,7 @@ def _check_same_queries(job: LoadedJob, stored: RunRecord | None) -> None:
 
 
 def _find_resumed(spec: RunSpec, directory: JobDirectory) -> str | None:
-    """Return what the run would go on from; None when it begins anew."""
+    """Return what the run would go on from; None when it starts over."""
     if spec.from_savepoint is not None:
         return f"the savepoint {spec.from_savepoint}"
     for name in directory.query_names():

@@ -1,4 +1,4 @@
-"""Which queries of a job are started again when one has failed; Flink's pipelined regions.
+"""Failover regions: the queries that are started again when one has failed, as in Flink.
 
 A query that reads another's table reads only what that one has committed, if the table's sink
 publishes by epochs: then the two fail apart, since what was read stays as it is. A table without
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 class Failover(str, enum.Enum):
     """How much is started again."""
 
-    REGION = "region"  # the failed query, and what cannot be told from it
+    REGION = "region"  # the failed query, and those that see its uncommitted output
     FULL = "full"  # every query that has not ended
 
 
@@ -51,7 +51,7 @@ def queries_to_restart(
         queries: all of the job, in its order.
         edges: which reads what which writes.
         failed: the query that has failed.
-        failover: how much is asked for.
+        failover: how much is started again.
         finished: queries that have ended for good; they are left alone.
 
     Raises:

@@ -3,7 +3,7 @@
 An operator, or the command line, makes a :class:`RunSpec`. A driver that is submitted reads it as a
 document beside its submission, so that no option travels as an argument of a process: what ``ps``
 shows are the job directory, the run, the driver's id and the document's digest. The digest binds
-the driver to the request that it was submitted with, whoever may write in the job directory.
+the driver to its request, so that other writers of the job directory cannot change it.
 """
 
 from __future__ import annotations

@@ -85,8 +85,8 @@ def keep_topology(directory: JobDirectory, query: str, topology: Topology, *, an
 def kept_topology(directory: JobDirectory, query: str) -> Topology | None:
     """Return what the query that the checkpoint is of consists of, without Spark.
 
-    Where nobody has put it down (an older version of this package, a driver that died at once), the
-    checkpoint tells the number of sources and the operators, not the names.
+    Where there is no record (an older version of this package, a driver that died at once), the
+    checkpoint has the number of sources and the operators, not the names.
 
     Returns:
         None when there is no checkpoint.

@@ -229,7 +229,7 @@ def _in_job_order(directory: JobDirectory, last: RunRecord | None) -> list[str]:
 
 
 def checkpoint_source(url: str, query: str = "query") -> Source:
-    """Return the one query of a Spark checkpoint, whoever runs it.
+    """Return the one query of a Spark checkpoint, run by any application.
 
     Args:
         url: the ``checkpointLocation``.

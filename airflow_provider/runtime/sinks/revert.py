@@ -1,7 +1,7 @@
-"""Reverting what was published: the epochs at the end of a query's history, in every sink.
+"""Revert of published epochs: those at the end of a query's history, in every sink.
 
-The intent is put before the first row is removed, so whoever comes next goes on instead of running
-the query on outputs that are half there. The query's id has ended with it: the checkpoint that is
+The intent is put before the first row is removed, so the next call continues instead of running the
+query on outputs that are half there. The query's id has ended with it: the checkpoint that is
 restored to before the run gets a new one, and a driver of the old one that wakes up later finds its
 epochs reverted in every sink.
 """
@@ -77,7 +77,7 @@ def check_native(sink: SparkSink | None, *, planned: int, epoch: int) -> None:
 
 
 def runs_after(storage: Storage, epoch: int) -> set[str]:
-    """Return the runs that have published epochs after *epoch* which still stand.
+    """Return the runs that have published epochs after *epoch* which are not reverted.
 
     Args:
         storage: a query's ``committables`` folder.
