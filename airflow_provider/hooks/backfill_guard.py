@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from airflow_provider.runtime.jobdir.layout import RunDirectory
 
 BACKFILL: Final = "backfill"
-_DOCUMENT: Final = "asked_by.json"
+_DOCUMENT: Final = "owner.json"
 _WAY_OUT: Final = (
     "a backfill's slices need job directories of their own, such as "
     "job_dir='…/{{ slice.name }}'; to go on with a live job, trigger a run by hand"
@@ -33,7 +33,7 @@ _WAY_OUT: Final = (
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RunOwnerRecord(Document):
-    """``runs/<run id>/asked_by.json``: the DAG run that began the run; put once.
+    """``runs/<run id>/owner.json``: the DAG run that began the run; put once.
 
     Attributes:
         run_type: Airflow's word for its kind. A backfill that clears a run makes it its own.
@@ -78,12 +78,12 @@ class RunOwner:
         """Record that it has begun the run. Idempotent: the first record stays."""
         self.record.put_if_absent(run.storage, _DOCUMENT)
 
-    def owns(self, run_id: str, asked_by: RunOwnerRecord | None) -> bool:
+    def owns(self, run_id: str, owner: RunOwnerRecord | None) -> bool:
         """Tell whether a run is of the same DAG run; without a record, its id decides."""
-        if asked_by is None:
+        if owner is None:
             return self.run_id is not None and run_id == self.run_id
         mine = (self.record.dag_id, self.record.dag_run_id)
-        return (asked_by.dag_id, asked_by.dag_run_id) == mine
+        return (owner.dag_id, owner.dag_run_id) == mine
 
 
 def is_backfill(context: Mapping[str, Any]) -> bool:
@@ -123,7 +123,7 @@ def check_backfill(
         raise ConfigError(msg)
 
 
-def _objections(directory: JobDirectory, asker: RunOwner) -> Iterator[str]:
+def _objections(directory: JobDirectory, current: RunOwner) -> Iterator[str]:
     """Yield the reasons against it, from the runs in the directory."""
     known = []
     for run_id in directory.storage.list("runs"):
@@ -131,11 +131,11 @@ def _objections(directory: JobDirectory, asker: RunOwner) -> Iterator[str]:
         if run.record() is None and not run.submissions():
             continue
         known.append(run_id)
-        asked_by = RunOwnerRecord.read(run.storage, _DOCUMENT)
-        if asker.owns(run_id, asked_by):
-            yield from _endless(run, asked_by)
+        owner = RunOwnerRecord.read(run.storage, _DOCUMENT)
+        if current.owns(run_id, owner):
+            yield from _endless(run, owner)
         else:
-            yield from _strange(run, asked_by, asker)
+            yield from _strange(run, owner, current)
     lease = LeaseObserver(directory.storage, SystemClock()).current()
     if lease is not None and lease.run_id not in known:
         yield f"{lease.run_id!r} has held its lease"
@@ -145,26 +145,26 @@ def _objections(directory: JobDirectory, asker: RunOwner) -> Iterator[str]:
                 yield f"query {name!r} has a checkpoint that no run here has begun"
 
 
-def _endless(run: RunDirectory, asked_by: RunOwnerRecord | None) -> Iterator[str]:
+def _endless(run: RunDirectory, owner: RunOwnerRecord | None) -> Iterator[str]:
     record = run.record()
-    if record is not None and record.until == "stopped" and _is_live(asked_by):
+    if record is not None and record.until == "stopped" and _is_live(owner):
         yield f"run {run.run_id!r} goes on until it is stopped"
 
 
-def _strange(run: RunDirectory, asked_by: RunOwnerRecord | None, asker: RunOwner) -> Iterator[str]:
+def _strange(run: RunDirectory, owner: RunOwnerRecord | None, current: RunOwner) -> Iterator[str]:
     name = f"run {run.run_id!r}"
-    if asked_by is None:
+    if owner is None:
         yield f"{name} was not begun by a DAG run's slice"
-    elif asked_by.slice is None or asked_by.slice != asker.record.slice:
-        yield f"{name} of {asked_by.dag_id!r} was for {asked_by.slice or 'no slice'}"
+    elif owner.slice is None or owner.slice != current.record.slice:
+        yield f"{name} of {owner.dag_id!r} was for {owner.slice or 'no slice'}"
     elif run.final() is None:
-        yield f"{name} of {asked_by.dag_id!r}, run {asked_by.dag_run_id!r}, has not ended"
+        yield f"{name} of {owner.dag_id!r}, run {owner.dag_run_id!r}, has not ended"
     else:
-        yield from _endless(run, asked_by)
+        yield from _endless(run, owner)
 
 
-def _is_live(asked_by: RunOwnerRecord | None) -> bool:
-    return asked_by is None or asked_by.run_type != BACKFILL
+def _is_live(owner: RunOwnerRecord | None) -> bool:
+    return owner is None or owner.run_type != BACKFILL
 
 
 def _run_type(context: Mapping[str, Any]) -> str:

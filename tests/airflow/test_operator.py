@@ -260,7 +260,7 @@ def test_a_plain_text_is_its_own_run_id() -> None:
     ("asked", "says"),
     [
         ({"params": {"input": "/another"}}, "params={}.*'input': '/another'"),
-        ({"mode": "batch"}, "mode='STREAMING' and is now asked for with mode='BATCH'"),
+        ({"mode": "batch"}, "mode='STREAMING' and is now requested with mode='BATCH'"),
         ({"from_savepoint": "/saved/s1"}, "from_savepoint=None.*'/saved/s1'"),
         ({"secret_params": {"password": "x"}}, r"secret_params=\[\].*\['password'\]"),
     ],

@@ -230,4 +230,4 @@ def test_a_run_says_who_has_begun_it(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
     assert (
         RunOwnerRecord(dag_id="flights", dag_run_id="run_1", run_type="scheduled", slice=NAME)
-    ) == RunOwnerRecord.read(job.run.storage, "asked_by.json")
+    ) == RunOwnerRecord.read(job.run.storage, "owner.json")

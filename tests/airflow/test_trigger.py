@@ -408,9 +408,9 @@ def test_killed_in_a_triggerer_that_stood_still_it_leaves_the_driver_alone(job: 
         return asked[0], asked[1]
 
     with job.lease():
-        asked_by_the_first, asked_by_both = asyncio.run(take_over())
+        owner_the_first, owner_both = asyncio.run(take_over())
 
-    assert ([], ["driver"]) == (asked_by_the_first, asked_by_both)
+    assert ([], ["driver"]) == (owner_the_first, owner_both)
 
 
 def test_killed_in_a_triggerer_that_outlived_its_successor_it_ends_the_driver(job: Job) -> None:

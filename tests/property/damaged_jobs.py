@@ -157,7 +157,7 @@ def _asked(bench: EpochBench, directory: JobDirectory) -> None:
     for run_id in ("r1", "r2", "r3"):
         run = directory.run(run_id).storage
         RunOwnerRecord(dag_id="d", dag_run_id="x", run_type="backfill", slice="a").put(
-            run, "asked_by.json"
+            run, "owner.json"
         )
         TriesRecord(max_tries=1).put(run, "tries.json")
         WatchClaimRecord(generation=1, nonce="n").put(run, "claims/1.json")

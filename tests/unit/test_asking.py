@@ -278,7 +278,7 @@ def test_another_ask_is_refused(name, value, shown):
     """
     with pytest.raises(ConfigError, match=shown) as raised:
         check_same_spec(a_run(**{name: value}), a_run())
-    assert "ask as before, or use another run id or job directory" in str(raised.value)
+    assert "request the same, or use another run id or job directory" in str(raised.value)
 
 
 @pytest.mark.parametrize(
@@ -322,7 +322,7 @@ def test_a_run_that_has_ended_is_not_asked_for_something_else(values, stored, sh
     """
     with pytest.raises(ConfigError, match=shown) as raised:
         check_same_as_ended(ask(**{"params": {"input": "/in"}, **values}), a_run(**stored))
-    assert "ask as before, or use another run id or job directory" in str(raised.value)
+    assert "request the same, or use another run id or job directory" in str(raised.value)
 
 
 # --- a driver that a cluster starts again -------------------------------------------------------

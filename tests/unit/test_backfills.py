@@ -40,11 +40,11 @@ class Begun:
         self.url = str(url)
         self.directory = JobDirectory(open_storage(self.url))
 
-    def run(self, run_id, asked_by=None, *, final=True, until="end"):
+    def run(self, run_id, owner=None, *, final=True, until="end"):
         run = self.directory.run(run_id)
         run.put_record(a_run(run_id, until=until))
-        if asked_by is not None:
-            RunOwner.of(asked_by).put(run)
+        if owner is not None:
+            RunOwner.of(owner).put(run)
         if final:
             run.put_final(a_final(run_id))
         return self
@@ -127,7 +127,7 @@ def test_a_directory_that_all_runs_are_given(job):
 
 
 @pytest.mark.parametrize(
-    ("asked_by", "state", "said"),
+    ("owner", "state", "said"),
     [
         (None, {}, "run 'other' was not begun by a DAG run's slice"),
         (context("scheduled__2", day=1, run_type="scheduled"), {}, "was for 20260102T"),
@@ -141,11 +141,11 @@ def test_a_directory_that_all_runs_are_given(job):
         ({"ti": context()["ti"]} | {"ti": SimpleNamespace(dag_id="d", run_id="r")}, {}, "no slice"),
     ],
 )
-def test_a_directory_in_which_something_else_has_run(job, asked_by, state, said):
+def test_a_directory_in_which_something_else_has_run(job, owner, state, said):
     """
     A person's command, another slice, live or of a backfill, a run that may go on.
     """
-    job.run("own", context()).run("other", asked_by, **state)
+    job.run("own", context()).run("other", owner, **state)
 
     assert said in job.refusal(context())
 

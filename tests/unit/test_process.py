@@ -121,7 +121,7 @@ def test_a_process_that_may_not_be_seen_is_not_gone(child, hidden, alive):
         child.kill()
         child.wait()
 
-    assert f"{not alive}\n" == _asked_by_another_user(identity, hidden)
+    assert f"{not alive}\n" == _owner_another_user(identity, hidden)
 
 
 @pytest.mark.parametrize("alive", [True, False])
@@ -176,7 +176,7 @@ def test_in_another_time_namespace_nothing_is_known(child):
     assert "False\n" == _unshared("--time", "--boottime", "100000", "--fork", *asking)
 
 
-def _asked_by_another_user(identity: ProcessIdentity, hidden: int) -> str:
+def _owner_another_user(identity: ProcessIdentity, hidden: int) -> str:
     """Return what another user says of the processes where /proc is mounted with ``hidepid``."""
     ask = (
         "import json, os, sys\n"

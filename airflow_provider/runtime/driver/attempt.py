@@ -190,10 +190,10 @@ class Attempt:
         )
         self._starting_point.check()
         self._starting_point.restore(self._lease, self._clock)
-        asked = dataclasses.replace(self._run_record(), token=self._lease.token)
+        requested = dataclasses.replace(self._run_record(), token=self._lease.token)
         self._directory.put_job(JobRecord(name=self._job.name, created=to_iso(self._clock.now())))
-        stored = self._run.put_record(asked)
-        check_same_spec(asked, stored)
+        stored = self._run.put_record(requested)
+        check_same_spec(requested, stored)
         failpoints.hit("run.recorded")
         self._attempt = begin_attempt(
             self._run, self._spec.entry, self._driver_id, self._lease.token, self._clock.now()

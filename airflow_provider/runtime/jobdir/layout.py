@@ -17,7 +17,7 @@
     runs/<run id>/submissions/<driver id>.exit.json, .lost.json   ExitRecord, LostRecord
     runs/<run id>/submissions/<driver id>.followed.json   FollowedRecord (hooks/log_tail.py)
     runs/<run id>/attempts/<n>.json              AttemptRecord
-    runs/<run id>/asked_by.json                  RunOwnerRecord (hooks/backfill_guard.py): whose run
+    runs/<run id>/owner.json                  RunOwnerRecord (hooks/backfill_guard.py): whose run
     runs/<run id>/claims/<n>.json, watch.json    ClaimRecord, WatchRecord (watches.py): who watches
     runs/<run id>/progress.json                  ProgressRecord
     runs/<run id>/stop.json                      StopRecord: a stop with drain that was accepted

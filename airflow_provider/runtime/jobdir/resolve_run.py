@@ -51,7 +51,7 @@ def as_begun(spec: RunSpec, stored: RunRecord | None) -> RunSpec:
     return dataclasses.replace(spec, interval=(start, end))
 
 
-def check_same_spec(asked: RunRecord, stored: RunRecord | None) -> None:
+def check_same_spec(requested: RunRecord, stored: RunRecord | None) -> None:
     """Refuse another attempt of a run that asks for something else.
 
     Raises:
@@ -59,12 +59,12 @@ def check_same_spec(asked: RunRecord, stored: RunRecord | None) -> None:
     """
     if stored is None:
         return
-    before, now = stored.asked(), asked.asked()
+    before, now = stored.requested(), requested.requested()
     for key, value in now.items():
         if value != before[key]:
             msg = (
-                f"run {asked.run_id!r} was begun with {key}={before[key]!r} and is now asked for "
-                f"with {key}={value!r}; ask as before, or use another run id or job directory"
+                f"run {requested.run_id!r} was begun with {key}={before[key]!r} and is now "
+                f"requested with {key}={value!r}; request the same, or use another run id or job directory"
             )
             raise ConfigError(msg)
 
@@ -83,7 +83,7 @@ def check_same_as_ended(spec: RunSpec, stored: RunRecord | None) -> None:
     is_open = spec.until is None and stored.until in {"end", "stopped"}
     until = stored.until if is_open else spec.until
     at_end = spec.at_end or ("drain" if until == "end" else "suspend")
-    asked = dataclasses.replace(
+    requested = dataclasses.replace(
         stored,
         params=dict(spec.params),
         secret_params=dict(spec.secret_params),
@@ -93,4 +93,4 @@ def check_same_as_ended(spec: RunSpec, stored: RunRecord | None) -> None:
         interval=(to_iso(spec.interval[0]), to_iso(spec.interval[1])) if spec.interval else None,
         from_savepoint=spec.from_savepoint,
     )
-    check_same_spec(asked, stored)
+    check_same_spec(requested, stored)

@@ -65,14 +65,14 @@ class RunRecord(Document):
     token: NonNegative = 0
     secret_params: dict[str, str] = dataclasses.field(default_factory=dict)
 
-    def asked(self) -> dict[str, Any]:
+    def requested(self) -> dict[str, Any]:
         """Return what a later attempt of the run must ask for as well.
 
         The entry point is not in it: a fixed program may lie elsewhere.
         """
         keys = ("params", "mode", "until", "at_end", "interval", "from_savepoint")
-        asked = {key: getattr(self, key) for key in keys}
-        return {**asked, "secret_params": sorted(self.secret_params)}
+        requested = {key: getattr(self, key) for key in keys}
+        return {**requested, "secret_params": sorted(self.secret_params)}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
