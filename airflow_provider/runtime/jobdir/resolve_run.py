@@ -64,7 +64,8 @@ def check_same_spec(requested: RunRecord, stored: RunRecord | None) -> None:
         if value != before[key]:
             msg = (
                 f"run {requested.run_id!r} was begun with {key}={before[key]!r} and is now "
-                f"requested with {key}={value!r}; request the same, or use another run id or job directory"
+                f"requested with {key}={value!r}; request the same, or use another run id "
+                "or job directory"
             )
             raise ConfigError(msg)
 
