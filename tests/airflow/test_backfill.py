@@ -31,7 +31,6 @@ class Begun(NamedTuple):
     """What runs beside each other, each for one of the tests."""
 
     airflow: Airflow
-    bootstrap: str
     slices: list[str]
     partition: str
     without_slice: str
@@ -68,11 +67,10 @@ def begun(airflow_services: Airflow) -> Begun:
     """Begin all that takes long: on two cores, one waits for the other."""
     airflow = airflow_services
     slices = airflow.backfill(BACKFILL, *DAYS, max_active_runs=2)
-    bootstrap = airflow.trigger(BOOTSTRAP)
     flights_of(Path(airflow.environment["TEST_DATA"]) / "sliced" / "input", "2013-01-03")
     partition = airflow.trigger(PARTITIONED, partition_key="2013-01-03")
     without_slice = airflow.trigger(PARTITIONED)
-    return Begun(airflow, bootstrap, slices, partition, without_slice)
+    return Begun(airflow, slices, partition, without_slice)
 
 
 def flights_of(folder: Path, day: str) -> None:
@@ -136,6 +134,7 @@ def test_a_partition_key_says_which_slice_it_is(begun: Begun) -> None:
     assert "2013-01-04T00:00:00.000Z" in record.read_text()
 
 
+@pytest.mark.whole
 def test_a_live_job_begins_with_its_history_and_is_left_alone(begun: Begun) -> None:
     """
     History and the live rest give every day once, whole, that is over, the day of the seam among
@@ -143,8 +142,9 @@ def test_a_live_job_begins_with_its_history_and_is_left_alone(begun: Begun) -> N
     directory fails at once, and leaves it as it is.
     """
     airflow = begun.airflow
-    made = begun.succeeds(BOOTSTRAP, begun.bootstrap, "bootstrap")
-    final = begun.succeeds(BOOTSTRAP, begun.bootstrap, "live")
+    run_id = airflow.trigger(BOOTSTRAP)
+    made = begun.succeeds(BOOTSTRAP, run_id, "bootstrap")
+    final = begun.succeeds(BOOTSTRAP, run_id, "live")
 
     assert_same(truth("2013-01-01", "2014-01-01"), begun.flights / "bootstrap" / "output")
     record = open_savepoint(made["url"]).record
@@ -156,15 +156,15 @@ def test_a_live_job_begins_with_its_history_and_is_left_alone(begun: Begun) -> N
     assert not (begun.live_job / "bootstraps").exists()
 
     before = digests(begun.live_job)
-    airflow.clear(BOOTSTRAP, begun.bootstrap, "bootstrap")
-    task = f"/dags/{BOOTSTRAP}/dagRuns/{begun.bootstrap}/taskInstances/bootstrap"
-    assert made == begun.succeeds(BOOTSTRAP, begun.bootstrap, "bootstrap")
+    airflow.clear(BOOTSTRAP, run_id, "bootstrap")
+    task = f"/dags/{BOOTSTRAP}/dagRuns/{run_id}/taskInstances/bootstrap"
+    assert made == begun.succeeds(BOOTSTRAP, run_id, "bootstrap")
     assert 2 == airflow.call("GET", task)["try_number"]
 
-    (run_id,) = airflow.backfill(
+    (refused,) = airflow.backfill(
         INTO_A_LIVE_JOB, DAYS[0], DAYS[0], dag_run_conf={"job_dir": str(begun.live_job)}
     )
-    log = begun.fails(INTO_A_LIVE_JOB, run_id, "delays")
+    log = begun.fails(INTO_A_LIVE_JOB, refused, "delays")
     assert f"{begun.live_job}: this is a live job's directory (run '{BOOTSTRAP}-" in log
     assert "a backfill's slices need job directories of their own" in log
     assert before == digests(begun.live_job)

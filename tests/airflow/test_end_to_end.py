@@ -131,6 +131,7 @@ def test_a_task_cleared_while_it_is_deferred_ends_green(airflow_services: Airflo
     assert gated.truth() == gated.result()
 
 
+@pytest.mark.whole
 def test_a_task_marked_as_failed_stops_its_driver_and_a_clear_resumes(
     airflow_services: Airflow,
 ) -> None:

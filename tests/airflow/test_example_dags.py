@@ -192,7 +192,11 @@ def test_a_task_that_is_not_deferrable_waits_for_its_driver(
 
 @pytest.mark.spark
 @pytest.mark.parametrize(
-    "deferrable", [pytest.param("in_a_worker", marks=pytest.mark.soak), "deferred"]
+    "deferrable",
+    [
+        pytest.param("in_a_worker", marks=pytest.mark.soak),
+        pytest.param("deferred", marks=pytest.mark.whole),
+    ],
 )
 def test_a_driver_that_exits_with_0_too_early_fails_the_task(
     sqlite_airflow: dict[str, str], deferrable: str

@@ -410,6 +410,7 @@ def _sorted(frame: pd.DataFrame) -> Rows:
     return sorted(zip(*columns, strict=True))
 
 
+@pytest.mark.whole
 @pytest.mark.spark
 @pytest.mark.timeout(400)
 def test_a_stream_is_stopped_and_goes_on_and_is_drained(airflow_services: Airflow) -> None:

@@ -154,7 +154,10 @@ def url(server):
 
 
 # Files are written in test_kill_driver.py, too.
-QUICK = [("sql", 8, 1), pytest.param("delta", 8, 1, marks=pytest.mark.soak)]
+QUICK = [
+    pytest.param("sql", 8, 1, marks=pytest.mark.whole),
+    pytest.param("delta", 8, 1, marks=pytest.mark.soak),
+]
 LONG = [
     pytest.param(kind, 200, None, marks=[pytest.mark.soak, pytest.mark.timeout(3600)])
     for kind in ("files", "partitioned", "delta", "iceberg", "sql", "upsert")

@@ -27,8 +27,8 @@ STORES = {
     "hdfs": f"{STATE}.HDFSBackedStateStoreProvider",
     "rocksdb": f"{STATE}.RocksDBStateStoreProvider",
 }
-WITHOUT_DRAIN = ("session_window", "timers")
-MORE_WITHOUT_DRAIN = {"tumbling_window", "outer_join", "deduplication"}
+WITHOUT_DRAIN = ("session_window",)
+MORE_WITHOUT_DRAIN = {"tumbling_window", "outer_join", "deduplication", "timers"}
 PARTITIONS = (1, 2, 5)
 
 

@@ -26,7 +26,7 @@ TRUTHS = {
     "timers": BUCKETS,
     "timeouts_in_the_year_10000": [(k, 253_402_300_790, 1) for k in "ab"],
 }
-CHOSEN = {"session_window", "timers"}
+CHOSEN = {"timers"}
 
 
 @pytest.mark.parametrize(
@@ -66,7 +66,11 @@ def test_a_batch_run_writes_the_same_rows(spark, place):
     ("job", "complaint"),
     [
         ("counted_moments", r"operator 0 \(stateStoreSave\) keeps 1 groups whose rows are to come"),
-        ("endless_alarm", r"operator 0 \(transformWithState\w*\) keeps 1 timers"),
+        pytest.param(
+            "endless_alarm",
+            r"operator 0 \(transformWithState\w*\) keeps 1 timers",
+            marks=pytest.mark.whole,
+        ),
     ],
 )
 def test_what_no_watermark_flushes_is_no_end(spark, place, job, complaint):

@@ -288,6 +288,7 @@ def check_restores(spark: Any, place: Place, savepoint: Savepoint) -> None:
     assert windows_of(EVENTS) == sorted([*written, *read_with_pandas(other.output)])
 
 
+@pytest.mark.whole
 def test_requests_that_race_with_the_end_are_all_answered(spark, tmp_path):
     """
     Each of many requests around a job's end is done, or refused with a reason; no half savepoint is
