@@ -104,7 +104,8 @@ SLOWER: Final[Mapping[str, Sequence[str]]] = {
     "storage/local.py": ("tests/contract/test_storage.py",),
 }
 """Tests for what the fast ones let live, by the beginning of the module's path."""
-FAST: Final = "not spark and not airflow and not alone and not soak and not slow"
+FAST: Final = "not spark and not airflow and not alone and not soak and not whole"
+IGNORED: Final = tuple(f"--ignore=tests/{folder}" for folder in ("airflow", "crash", "spark"))
 TESTS_OF_ONE: Final = 80  # of the tests that run a line; more of them say the same
 TIMEOUT_S: Final = 120.0
 DURABLE: Final = ("put", "delete", "remove", "forget", "release", "commit", "publish", "revert")
@@ -310,7 +311,7 @@ class Laboratory:
         Raises:
             SystemExit: they do not pass.
         """
-        arguments = ["-m", FAST, "--ignore=tests/airflow", "--ignore=tests/crash", "-n", str(jobs)]
+        arguments = ["-m", FAST, *IGNORED, "-n", str(jobs)]
         cover = [f"--cov={RUNTIME}", "--cov-context=test", "--cov-report="]
         if self._pytest(*arguments, *cover, timeout_s=1800.0, shown=True) != 0:
             sys.exit("the tests do not pass as it is")
