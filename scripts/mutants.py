@@ -30,6 +30,8 @@ from typing import TYPE_CHECKING, Final, TypeGuard
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+_Piece = ast.stmt | ast.expr  # what stands somewhere in the text
+
 ROOT: Final = Path(__file__).resolve().parents[1]
 RUNTIME: Final = "airflow_provider/runtime"
 PROTOCOL: Final = (
@@ -172,17 +174,17 @@ class Source:
         first, last = mutant.span
         return (raw[:first] + mutant.text.encode() + raw[last:]).decode()
 
-    def _place(self, node: ast.AST, *, end: bool) -> int:
-        line, column = (
-            (node.end_lineno, node.end_col_offset) if end else (node.lineno, node.col_offset)  # type: ignore[attr-defined]
-        )
+    def _place(self, node: _Piece, *, end: bool) -> int:
+        line, column = node.lineno, node.col_offset
+        if end:
+            line, column = node.end_lineno or line, node.end_col_offset or column
         return self._starts[line - 1] + column
 
-    def _segment(self, node: ast.AST) -> str:
+    def _segment(self, node: _Piece) -> str:
         raw = self.text.encode()
         return raw[self._place(node, end=False) : self._place(node, end=True)].decode()
 
-    def _found(self) -> Iterator[tuple[str, str, ast.AST, ast.AST, str]]:
+    def _found(self) -> Iterator[tuple[str, str, _Piece, _Piece, str]]:
         whole = LINES.get(self.path.removeprefix(f"{RUNTIME}/"), ())
         for function, body in _bodies(ast.parse(self.text)):
             if any(part in whole for part in function.split(".")):
@@ -207,7 +209,7 @@ class Source:
 
     def _in_statement(
         self, statement: ast.stmt, following: ast.stmt | None
-    ) -> Iterator[tuple[str, ast.AST, ast.AST, str]]:
+    ) -> Iterator[tuple[str, _Piece, _Piece, str]]:
         if isinstance(statement, ast.Expr) and _is_check(statement.value):
             yield "check", statement, statement, "pass"
         if _is_refusal(statement):
@@ -263,8 +265,9 @@ def _is_check(node: ast.AST) -> bool:
 
 
 def _is_refusal(statement: ast.stmt) -> TypeGuard[ast.If]:
-    is_plain = isinstance(statement, ast.If) and not statement.orelse
-    return is_plain and isinstance(statement.body[-1], ast.Raise)
+    if not isinstance(statement, ast.If) or statement.orelse:
+        return False
+    return isinstance(statement.body[-1], ast.Raise)
 
 
 def _is_durable(statement: ast.stmt) -> bool:

@@ -182,9 +182,10 @@ def find_python(wanted: str | None) -> str:
     names = [sys.executable, *(f"python{dotted(v)}" for v in reversed(SUPPORTED))]
     usable = [name for name in names if probe(name)[:2] in SUPPORTED]
     if not usable:
+        this = dotted(sys.version_info[:2])
         msg = (
-            f"Python {supported_range()} is needed, this is {dotted(sys.version_info)}: install "
-            "one and set PYTHON to it"
+            f"Python {supported_range()} is needed, this is {this}: "
+            "install one and set PYTHON to it"
         )
         raise SetupError(msg)
     programs = [resolved(name) for name in usable]

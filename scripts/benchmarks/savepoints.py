@@ -36,6 +36,9 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).resolve().parents[2]
 WORK = ROOT / ".work" / "bench" / "savepoints"
 sys.path.insert(0, str(ROOT))
+
+from tests.pipes import stdin_of, stdout_of
+
 TARGET_RATIO = 0.97
 TARGET_PART = 20
 KEYS = 20_000
@@ -105,13 +108,13 @@ class Taker:
 
     def take(self) -> None:
         """Take one more savepoint, and wait for it."""
-        self._process.stdin.write(f"s{next(self._names)}\n")
-        self._process.stdin.flush()
-        self.found.append(json.loads(self._process.stdout.readline()))
+        stdin_of(self._process).write(f"s{next(self._names)}\n")
+        stdin_of(self._process).flush()
+        self.found.append(json.loads(stdout_of(self._process).readline()))
 
     def stop(self) -> None:
         """Let the process end."""
-        self._process.stdin.close()
+        stdin_of(self._process).close()
         self._process.wait(timeout=30)
 
 

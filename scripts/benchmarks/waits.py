@@ -112,7 +112,7 @@ class Components(Airflow):
 
     def process(self, name: str) -> psutil.Process:
         """Return a component's first process."""
-        return psutil.Process(self._processes[name].pid)
+        return psutil.Process(self.processes[name].pid)
 
     def log(self, name: str) -> str:
         """Return what a component has said."""
@@ -120,9 +120,9 @@ class Components(Airflow):
 
     def restart(self, name: str) -> None:
         """End a component, and start it again."""
-        end_process(self._processes[name], SIGINT, within=30)
+        end_process(self.processes[name], SIGINT, within=30)
         with (self.home / f"{name}.log").open("ab") as log:
-            self._processes[name] = subprocess.Popen(
+            self.processes[name] = subprocess.Popen(
                 [str(AIRFLOW), name, "--skip-serve-logs"],
                 env=self.environment,
                 stdin=subprocess.DEVNULL,
