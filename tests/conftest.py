@@ -76,8 +76,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             msg = f"{item.nodeid}: `make test` looks for tests to run alone in tests/perf only"
             raise pytest.UsageError(msg)
     items.sort(key=lambda item: lane_of(item)[0])
-    if table := getattr(config, "workerinput", {}).get("lanes"):
-        written = Path(f"{table}.{config.workerinput['workerid']}")
+    worker = getattr(config, "workerinput", {})
+    if table := worker.get("lanes"):
+        written = Path(f"{table}.{worker['workerid']}")
         written.write_text(json.dumps({item.nodeid: lane_of(item)[1] for item in items}))
         written.replace(table)
 
@@ -88,7 +89,7 @@ def pytest_configure_node(node: Any) -> None:
     node.workerinput["lanes"] = str(node.config.stash[LANES])
 
 
-class Lanes(LoadScopeScheduling):  # type: ignore[misc]  # xdist tells no types here
+class Lanes(LoadScopeScheduling):
     """Gives each lane to one process, in the order of the collection, and the next to who is free."""
 
     def __init__(self, config: pytest.Config, log: Any) -> None:

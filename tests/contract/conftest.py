@@ -16,6 +16,8 @@ from adlfs import AzureBlobFileSystem
 from gcsfs.core import GCSFileSystem
 from s3fs import S3FileSystem
 
+from tests.pipes import stdin_of, stdout_of
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -48,7 +50,7 @@ class StoreServer:
             text=True,
             env={**os.environ, **SMALL},
         )
-        self.address = f"http://127.0.0.1:{int(self._process.stdout.readline())}"
+        self.address = f"http://127.0.0.1:{int(stdout_of(self._process).readline())}"
 
     def requests(self) -> list[dict[str, Any]]:
         """Return what was asked since this was called last."""
@@ -64,9 +66,9 @@ class StoreServer:
         self.ask("POST", "/-/faults", "[]")
 
     def stop(self) -> None:
-        self._process.stdin.close()
+        stdin_of(self._process).close()
         self._process.wait(timeout=10)
-        self._process.stdout.close()
+        stdout_of(self._process).close()
 
     def ask(self, method: str, path: str, body: str | None = None) -> bytes:
         """Send one request of our own, and return the answer."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import re
 import zlib
+from typing import Any
 from urllib.parse import unquote
 
 from werkzeug.wrappers import Request, Response
@@ -58,7 +59,7 @@ class App:
     def rewrite(self, request: Request, source: str, target: str) -> Response:
         data = self.objects[source]
         done = self.rewritten.pop(request.args.get("rewriteToken", ""), 0) + REWRITTEN_AT_ONCE
-        answer = {
+        answer: dict[str, Any] = {
             "kind": "storage#rewriteResponse",
             "totalBytesRewritten": str(min(done, len(data))),
             "objectSize": str(len(data)),

@@ -17,6 +17,7 @@ import json
 import socket
 import sys
 import threading
+from typing import Any
 from urllib.parse import parse_qsl
 
 from werkzeug.serving import WSGIRequestHandler, make_server
@@ -41,8 +42,8 @@ class Recorder:
     def __init__(self, app) -> None:
         self.app = app
         self.lock = threading.Lock()
-        self.seen: list[dict] = []
-        self.faults: list[dict] = []
+        self.seen: list[dict[str, Any]] = []
+        self.faults: list[dict[str, Any]] = []
 
     def __call__(self, environ, start_response):
         request = Request(environ)

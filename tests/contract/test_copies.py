@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import uuid
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from adlfs import AzureBlobFileSystem
@@ -22,6 +22,9 @@ from airflow_provider.runtime.storage.parallel import GivenUpError
 from tests.contract.conftest import ACCOUNT_KEY, BUCKET
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from airflow_provider.runtime.storage.base import Storage
     from tests.contract.conftest import StoreServer
 
 LARGE = 120_000  # Google's little server rewrites it in three requests, Azure's is late with it
@@ -34,22 +37,22 @@ FILES = {
 }
 
 
-def filled(storage: ObjectStorage, sizes: dict[str, int] = FILES) -> list[tuple[str, int]]:
+def filled(storage: Storage, sizes: dict[str, int] = FILES) -> list[tuple[str, int]]:
     """Put an object of its size under each name, and return names and sizes."""
     for name, size in sizes.items():
         storage.put(name, os.urandom(size))
     return sorted(sizes.items())
 
 
-def contents(storage: ObjectStorage) -> dict[str, bytes]:
+def contents(storage: Storage) -> dict[str, bytes]:
     return {name: storage.read(name) for name, _ in files_under(storage.url)}
 
 
-def is_copy(request: dict) -> bool:
+def is_copy(request: dict[str, Any]) -> bool:
     return bool(request["copy_source"]) or "/rewriteTo/" in request["path"]
 
 
-def is_listing(request: dict) -> bool:
+def is_listing(request: dict[str, Any]) -> bool:
     return "prefix" in request["query"]
 
 
@@ -59,17 +62,17 @@ class CopyContract:
     large_file = 600_000  # is sent in parts
 
     @pytest.fixture
-    def storage(self, server: StoreServer) -> ObjectStorage:
+    def storage(self, server: StoreServer) -> Iterator[Storage]:
         storage = open_storage(f"{server.url}/{uuid.uuid4().hex}")
         yield storage
         server.be_calm()
 
     @pytest.fixture
-    def source(self, storage: ObjectStorage) -> ObjectStorage:
+    def source(self, storage: Storage) -> Storage:
         return storage.at("source")
 
     @pytest.fixture
-    def target(self, storage: ObjectStorage) -> ObjectStorage:
+    def target(self, storage: Storage) -> Storage:
         return storage.at("target")
 
     @pytest.fixture

@@ -6,6 +6,7 @@ import socket
 import subprocess
 import sys
 import uuid
+from collections.abc import Iterator
 
 import pytest
 
@@ -24,6 +25,7 @@ from airflow_provider.runtime.storage.objects import ObjectStorage
 from airflow_provider.runtime.storage.open import open_storage
 from tests.contract.conftest import BUCKET, StoreServer
 from tests.contract.test_storage import SharedStorageContract
+from tests.pipes import stdin_of, stdout_of
 from tests.unit.support import FakeClock, take_lease
 
 FORKING_PROCESS = """
@@ -64,10 +66,16 @@ sys.stdin.readline()
 
 
 class ObjectStoreContract(SharedStorageContract):
-    """What is added by having requests, pages, and folders that are only a way of naming."""
+    """What is added by having requests, pages, and folders that are only a way of naming.
+
+    Attributes:
+        condition: what a request says that writes only where nothing is.
+    """
+
+    condition: str
 
     @pytest.fixture
-    def storage(self, server: StoreServer) -> Storage:
+    def storage(self, server: StoreServer) -> Iterator[Storage]:
         yield open_storage(f"{server.url}/{uuid.uuid4().hex}")
         server.be_calm()
 
@@ -313,16 +321,17 @@ class TestS3Storage(ObjectStoreContract):
             )
             for number in range(2)
         ]
-        assert ["ready\n"] * 2 == [driver.stdout.readline() for driver in drivers]
+        assert ["ready\n"] * 2 == [stdout_of(driver).readline() for driver in drivers]
         for driver in drivers:
-            driver.stdin.write("go\n")
-            driver.stdin.flush()
-        told = [driver.stdout.readline().strip() for driver in drivers]
+            stdin_of(driver).write("go\n")
+            stdin_of(driver).flush()
+        told = [stdout_of(driver).readline().strip() for driver in drivers]
         lease, liveness = LeaseObserver(storage, FakeClock()).look()
         for driver in drivers:
             driver.communicate("end\n", timeout=10)
 
         assert ["held", "won 1"] == sorted(told)
+        assert lease is not None
         assert f"r{told.index('won 1')}" == lease.run_id
         assert liveness is Liveness.UNKNOWN
         assert ["1.json"] == storage.list("heartbeats")

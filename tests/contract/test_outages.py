@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 import uuid
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -83,7 +84,7 @@ class Onlooker(threading.Thread):
 
 
 @pytest.fixture
-def job(s3, monkeypatch) -> str:
+def job(s3, monkeypatch) -> Iterator[str]:
     monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")  # an outage need not be waited for five times
     yield f"{s3.url}/{uuid.uuid4().hex}"
     s3.be_calm()

@@ -17,8 +17,11 @@ import pytest
 from airflow_provider.runtime.errors import UnsupportedStorageError
 from airflow_provider.runtime.storage.local import LocalStorage
 from airflow_provider.runtime.storage.memory import MemoryStorage
+from tests.pipes import stdin_of, stdout_of
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from airflow_provider.runtime.storage.base import Storage
 
 RACERS = 8
@@ -293,10 +296,10 @@ class SharedStorageContract(StorageContract):
             for racer in range(self.racing_processes)
         ]
         for process in racers:
-            assert "ready\n" == process.stdout.readline()
+            assert "ready\n" == stdout_of(process).readline()
         for process in racers:
-            process.stdin.write("go\n")
-            process.stdin.flush()
+            stdin_of(process).write("go\n")
+            stdin_of(process).flush()
         won = {str(racer): process.communicate()[0].split() for racer, process in enumerate(racers)}
 
         names = sorted((name for mine in won.values() for name in mine), key=int)
@@ -378,7 +381,7 @@ class TestMemoryStorage(StorageContract):
     """A prefix of this process's memory."""
 
     @pytest.fixture
-    def storage(self) -> Storage:
+    def storage(self) -> Iterator[Storage]:
         filesystem = fsspec.filesystem("memory")
         root = f"/contract-{uuid.uuid4().hex}"
         yield MemoryStorage(filesystem, root)

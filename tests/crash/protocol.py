@@ -12,11 +12,12 @@ from airflow_provider.runtime.jobdir import epoch_folding
 from airflow_provider.runtime.sinks.revert import revert_after
 from tests.unit.support import EpochBench, FakeFrame, HandStagedFiles, counted
 
+SINKS = ("out", "copy")  # folders
 KEPT = 2  # records of earlier runs, so that folding happens
 
 
 def open_job(root: Path) -> EpochBench:
-    return EpochBench(root / "job", HandStagedFiles(root / "out"), HandStagedFiles(root / "copy"))
+    return EpochBench(root / "job", *(HandStagedFiles(root / name) for name in SINKS))
 
 
 def rows_of(epoch: int) -> list[str]:
@@ -57,5 +58,5 @@ def revert(root: Path, run_id: str, epoch: int) -> None:
 
 def main(root: str, action: str, run: str, number: str) -> None:
     """Be a driver, or who reverts what drivers have written."""
-    epoch_folding.KEEP_EPOCHS = KEPT
+    setattr(epoch_folding, "KEEP_EPOCHS", KEPT)  # noqa: B010 - it is Final for all but this
     {"drive": drive, "revert": revert}[action](Path(root), run, int(number))

@@ -87,7 +87,7 @@ class Job:
         self._catalog = json.loads((root / CATALOG).read_text())
         self._root = root
         self._url = url
-        sinks = [
+        sinks: list[Any] = [
             HandStagedFiles(root / "files"),
             Delta(root / "delta"),
             Iceberg(self._catalog),

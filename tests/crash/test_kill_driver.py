@@ -10,6 +10,7 @@ import signal
 import socket
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from drivers import Watcher, await_that
@@ -53,12 +54,12 @@ def names_in(folder: Path) -> list[str]:
     return sorted(name for name in names if not name.startswith("."))
 
 
-def attempts_of(place: Place) -> list[dict]:
+def attempts_of(place: Place) -> list[dict[str, Any]]:
     found = sorted(place.job_dir.glob("runs/*/attempts/*.json"), key=lambda path: int(path.stem))
     return [json.loads(path.read_text()) for path in found]
 
 
-def last_lease(place: Place) -> dict:
+def last_lease(place: Place) -> dict[str, Any]:
     found = max(place.job_dir.glob("leases/*.json"), key=lambda path: int(path.stem))
     return json.loads(found.read_text())
 

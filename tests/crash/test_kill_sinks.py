@@ -59,7 +59,9 @@ class Target:
     def _files(self):
         if not any(self._root.glob("output/**/*.parquet")):
             return []
-        return duckdb.sql(f"select v, mark from '{self._root}/output/**/*.parquet'").fetchall()
+        found = duckdb.sql(f"select v, mark from '{self._root}/output/**/*.parquet'")
+        assert found is not None
+        return found.fetchall()
 
     _partitioned = _files
 

@@ -10,7 +10,8 @@ import pytest
 
 from airflow_provider.runtime import failpoints
 from tests.crash.forking import run_forked
-from tests.crash.protocol import open_job, rows_of
+from tests.crash.protocol import SINKS, open_job, rows_of
+from tests.unit.support import HandStagedFiles
 
 pytestmark = pytest.mark.slow
 
@@ -32,15 +33,15 @@ def run(root: Path, *arguments: str, dies_at: str = "") -> int:
     return code
 
 
-def visible(root: Path) -> list[Counter]:
-    return [Counter(sink.visible()) for sink in open_job(root).sinks]
+def visible(root: Path) -> list[Counter[str]]:
+    return [Counter(HandStagedFiles(root / name).visible()) for name in SINKS]
 
 
-def rows(first: int, upto: int) -> Counter:
+def rows(first: int, upto: int) -> Counter[str]:
     return Counter(row for epoch in range(first, upto) for row in rows_of(epoch))
 
 
-def check_at_rest(root: Path, expected: Counter) -> None:
+def check_at_rest(root: Path, expected: Counter[str]) -> None:
     """All is published once, nothing is staged, and no pre-commit is left."""
     assert [expected, expected] == visible(root)
     assert [] == list(root.glob(".*"))

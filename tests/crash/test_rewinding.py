@@ -9,6 +9,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
@@ -18,6 +19,7 @@ from airflow_provider.runtime.savepoints.catalog import find_savepoints
 from airflow_provider.runtime.savepoints.verify import verify_savepoint
 from tests.crash.rewinding import Job, rows_of
 from tests.pairwise import mark_whole
+from tests.pipes import stdin_of, stdout_of
 from tests.unit.sql_support import postgres
 
 pytestmark = pytest.mark.slow
@@ -92,12 +94,12 @@ class Processes:
     def rewind(self, run_id: str, *, dies_at: str = "") -> int:
         return self._ask("rewind", [run_id], dies_at)
 
-    def _ask(self, action: str, arguments: list, dies_at: str) -> int:
-        ask = {"root": str(self._root), "url": self._url, "action": action}
+    def _ask(self, action: str, arguments: list[Any], dies_at: str) -> int:
+        ask: dict[str, Any] = {"root": str(self._root), "url": self._url, "action": action}
         ask.update({"arguments": arguments, "dies_at": dies_at})
-        self._server.stdin.write(json.dumps(ask) + "\n")
-        self._server.stdin.flush()
-        return int(self._server.stdout.readline())
+        stdin_of(self._server).write(json.dumps(ask) + "\n")
+        stdin_of(self._server).flush()
+        return int(stdout_of(self._server).readline())
 
     def savepoints(self) -> list[str]:
         """Return the names of the savepoints, each of which is whole."""
@@ -125,8 +127,8 @@ def server(tmp_path_factory) -> Iterator[subprocess.Popen[str]]:
             text=True,
         )
     yield process
-    process.stdin.close()
-    process.stdout.close()
+    stdin_of(process).close()
+    stdout_of(process).close()
     assert 0 == process.wait(60)
     print(errors.read_text())
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from drivers import Driver, Drivers, await_that
@@ -121,5 +122,5 @@ def test_a_driver_that_dies_while_it_is_stopped(place, drivers):
     )
 
 
-def replies(place: Place) -> list[dict]:
+def replies(place: Place) -> list[dict[str, Any]]:
     return [json.loads(path.read_text()) for path in place.job_dir.glob("replies/*.json")]

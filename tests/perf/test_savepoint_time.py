@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import shutil
 import subprocess
@@ -64,7 +65,7 @@ def test_a_part_of_the_time_of_a_copy(tmp_path, table_bytes, part):
     for number in range(4):
         copy = tmp_path / f"copy-{number}"
         command = ["cp", "-r", str(checkpoint), str(copy)]
-        copied = seconds(lambda argv=command: subprocess.run(argv, check=True))
+        copied = seconds(functools.partial(subprocess.run, command, check=True))
         shutil.rmtree(copy)
         os.sync()  # what the copy has left to the disk is not the savepoint's to wait for
         found.append((copied, *seconds_of_takes(checkpoint, 1)))

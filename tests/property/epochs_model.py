@@ -30,8 +30,10 @@ from airflow_provider.runtime.jobdir.run_records import FINISHED
 from airflow_provider.runtime.jobdir.verify_final import verify_final
 from airflow_provider.runtime.savepoints.restore_log import Restores
 from airflow_provider.runtime.sinks import committer
+from airflow_provider.runtime.sinks.committer import EpochCommitter
 from airflow_provider.runtime.sinks.revert import revert_after
 from airflow_provider.runtime.storage.local import LocalStorage
+from tests.present import present
 from tests.unit.jobs import NOW, a_final, a_run
 from tests.unit.support import (
     EpochBench,
@@ -68,7 +70,7 @@ class Paused:
         self._turn, self._back = threading.Semaphore(0), threading.Semaphore(0)
         self._thread = threading.Thread(target=self._run, args=(work,), daemon=True)
         self.has_ended = False
-        self.error = None
+        self.error: BaseException | None = None
 
     def _run(self, work) -> None:
         self._turn.acquire()
@@ -132,12 +134,14 @@ class EpochsMachine(RuleBasedStateMachine):
         self.run_of: dict[int, int] = {}  # by batch
         self.reverting = False
         self.theirs = 0
-        self.driver = None
-        self.overtaken = []
-        self.paused = []
-        self.running = None  # the one of them that runs
-        self.stalled = set()  # batches that a driver ran, and whose Spark may yet commit them
-        self.armed = None
+        self.driver: EpochCommitter | None = None
+        self.overtaken: list[EpochCommitter] = []
+        self.paused: list[Paused] = []
+        self.running: Paused | None = None  # the one of them that runs
+        self.stalled: set[int] = (
+            set()
+        )  # batches that a driver ran, and whose Spark may yet commit them
+        self.armed: tuple[str, int] | None = None
         self.patch = pytest.MonkeyPatch()
         self.patch.setattr(failpoints, "hit", self.hit)
         # Here a process dies and not the machine, so nothing needs to reach the disk.
@@ -236,7 +240,7 @@ class EpochsMachine(RuleBasedStateMachine):
     @rule(fails_at=no_crash | while_starting | while_publishing | losing_replies)
     def take_over(self, fails_at) -> None:
         """A second driver takes the lease of one that is silent, but not dead."""
-        self.overtaken.append(self.driver)
+        self.overtaken.append(present(self.driver))
         self.driver = None
         self.start_driver(fails_at)
 
@@ -309,7 +313,7 @@ class EpochsMachine(RuleBasedStateMachine):
     )
     def a_driver_is_paused(self, what, at) -> None:
         """Between any two steps, such as its look at the lease and the put that follows."""
-        driver, run_id = self.driver, self.run_id
+        driver, run_id = present(self.driver), self.run_id
         if what == "finish" and self.job.spark.logs.position().open_batch is not None:
             return
         steps = {
@@ -361,8 +365,9 @@ class EpochsMachine(RuleBasedStateMachine):
     @rule(fails_at=no_crash | while_publishing | losing_replies)
     def publish(self, fails_at) -> None:
         with self.dying_at(fails_at):
-            self.driver.commit_ready()
-            if not self.driver.has_pending():  # as when Spark may be running an open batch again
+            driver = present(self.driver)
+            driver.commit_ready()
+            if not driver.has_pending():  # as when Spark may be running an open batch again
                 self.all_that_spark_committed_is_visible()
 
     @precondition(lambda self: self.driver is not None)
@@ -417,7 +422,7 @@ class EpochsMachine(RuleBasedStateMachine):
     def the_run_has_ended(self) -> None:
         """Its final checkpoint is true at the moment at which it is there."""
         self.armed = None
-        final = self.directory.run(self.run_id).final()
+        final = present(self.directory.run(self.run_id).final())
         position = self.job.spark.logs.position()
         batch = final.queries["q"]["batch_id"]
 
@@ -468,7 +473,7 @@ class EpochsMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.job.spark.logs.position().open_batch in self.stalled)
     @rule()
     def an_overtaken_drivers_spark_wakes_up_and_commits(self) -> None:
-        self.spark_commits(self.job.spark, self.job.spark.logs.position().open_batch)
+        self.spark_commits(self.job.spark, present(self.job.spark.logs.position().open_batch))
 
     # --- reverting ----------------------------------------------------------------------------
 
@@ -532,13 +537,13 @@ class EpochsMachine(RuleBasedStateMachine):
 
     # --- what holds -----------------------------------------------------------------------------
 
-    def visible(self) -> list[Counter]:
+    def visible(self) -> list[Counter[str]]:
         return [Counter(sink.visible()) for sink in self.sinks]
 
-    def their_rows(self) -> Counter:
+    def their_rows(self) -> Counter[str]:
         return Counter(f"theirs {number}" for number in range(1, self.theirs + 1))
 
-    def committed_rows(self) -> Counter:
+    def committed_rows(self) -> Counter[str]:
         rows = Counter(row for epoch, run in self.run_of.items() for row in rows_of(run, epoch))
         return rows + self.their_rows()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import json
+import logging
 import os
 import shutil
 import signal
@@ -329,7 +330,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("read", "list", "check_file"):
         monkeypatch.setattr(LocalStorage, name, _refusing(getattr(LocalStorage, name)))
     monkeypatch.setattr(main, "_parser", functools.cache(main._parser))
-    monkeypatch.setattr(main.logging, "basicConfig", lambda **_: None)
+    monkeypatch.setattr(logging, "basicConfig", lambda **_: None)
     monkeypatch.setattr(main.log, "exception", _unexpected)
     monkeypatch.setattr(session, "start_spark", _no_spark)
     monkeypatch.setattr(state_commands, "start_spark", _no_spark)
@@ -421,7 +422,8 @@ def fuzz(
     fuzzed: Fuzzed, seed: int, cases: int, capsys: pytest.CaptureFixture[str]
 ) -> dict[str, str]:
     """Damage the tree so often, do some things to it each time, and return what was wrong."""
-    random, found = Random(seed), {}
+    random = Random(seed)
+    found: dict[str, str] = {}
     damage = Damage(fuzzed.root, fuzzed.kept, random)
     for case in range(cases):
         done = damage.inflict()
@@ -461,6 +463,7 @@ def test_what_is_fuzzed_is_in_order(fuzzed, capsys):
     assert _TRUTH == {
         run: (final.job, final.run_id, final.outcome, final.queries["q"]["batch_id"])
         for run, final in finals.items()
+        if final is not None
     }
 
 

@@ -105,7 +105,7 @@ class World:
         """Live through one run that ends without a drain."""
         self.arrive(stage.arrived)
         moves = stage.how == "move" and self.committed + stage.after >= 0
-        final = None
+        driver = final = None
         for number, interruption in enumerate((*stage.interruptions, None)):
             with self.dying_at(interruption):
                 driver = self.drive(stage)
@@ -116,6 +116,7 @@ class World:
                 break
         assert final is not None, "nothing interrupted the run, and it has no final checkpoint"
         assert "SUSPENDED" == final.outcome
+        assert driver is not None
         self.committed = driver.committed()
         if moves:
             self.begins_from = final.savepoint
@@ -134,12 +135,12 @@ class World:
         self, driver: Driver, stage: Stage, interruption: Interruption | None, savepoint: str | None
     ) -> None:
         """Cancel the run, or stop it, at its time; it may die before that."""
-        cancels = interruption is not None and interruption[0] == CANCEL
-        if stage.how == "available" and not cancels:
+        cancels_after = interruption[1] if interruption and interruption[0] == CANCEL else None
+        if stage.how == "available" and cancels_after is None:
             return
-        after = min(interruption[1], stage.after) if cancels else stage.after
+        after = stage.after if cancels_after is None else min(cancels_after, stage.after)
         await_that(lambda: driver.committed() >= self.committed + after, driver)
-        if cancels:
+        if cancels_after is not None:
             driver.cancel()
             return
         aligned_timeout_s = 0.0 if stage.how == "cut" else None

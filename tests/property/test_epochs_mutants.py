@@ -77,7 +77,7 @@ A_BATCH = ("run_a_batch", {"fails_at": None, "publish": True})
 START = ("start", {"fails_at": None})
 TAKE_OVER = ("take_over", {"fails_at": None})
 GO_ON = ("a_paused_driver_goes_on", {"data": Choice()})
-LATE_COMMIT = ("an_overtaken_drivers_spark_wakes_up_and_commits", {})
+LATE_COMMIT: tuple[str, dict[str, object]] = ("an_overtaken_drivers_spark_wakes_up_and_commits", {})
 
 
 def paused(what: str, step: str, hit: int = 1):

@@ -16,6 +16,7 @@ from deltalake import DeltaTable, Schema
 from airflow_provider.runtime.sinks.delta.log import folder_of
 from airflow_provider.runtime.sinks.delta.sink import DeltaSink
 from airflow_provider.runtime.sinks.protocol import Committable, EpochId, Staged
+from tests.unit.frames import FrameBase
 
 QUERY_ID = "0b9f6c1e-3a55-4d43-8f2b-2f6a51c3d9aa"
 SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])
@@ -35,8 +36,10 @@ class SparkSchema:
         return json.loads(Schema.from_arrow(self._arrow).to_json())
 
 
-class Frame:
+class Frame(FrameBase):
     """A streaming frame's schema."""
+
+    schema: Any
 
     def __init__(self, arrow: pa.Schema = SCHEMA) -> None:
         self.schema = SparkSchema(arrow)

@@ -35,7 +35,7 @@ class Ended:
             driver_id=f"d{first or self.token}",
             first=first,
             nonce="n",
-            owner=identify_this().to_dict(),
+            owner=identify_this(),
             heartbeat_s=2.0,
             timeout_s=20.0,
             acquired=NOW,
@@ -56,7 +56,7 @@ class Ended:
         """Put down all that is of a submission whose driver has ended, and its log."""
         folder = f"runs/{run_id}/submissions/{driver_id}"
         record = dataclasses.replace(a_submission(driver_id), run_id=run_id, number=number)
-        process = ProcessRecord(identity=identify_this().to_dict())
+        process = ProcessRecord(identity=identify_this())
         self.write(f"{folder}.json", record)
         self.write(f"{folder}.process.json", process)
         self.write(f"{folder}.exit.json", an_exit())

@@ -16,6 +16,7 @@ from airflow_provider.runtime.sinks.iceberg.schema import as_staged
 from airflow_provider.runtime.sinks.iceberg.sink import IcebergSink
 from airflow_provider.runtime.sinks.iceberg.tables import folder_of
 from airflow_provider.runtime.sinks.protocol import Committable, EpochId, Staged
+from tests.unit.frames import FrameBase
 
 QUERY_ID = "0b9f6c1e-3a55-4d43-8f2b-2f6a51c3d9aa"
 TABLE = "ns.events"
@@ -69,8 +70,10 @@ def rows_of_files(properties: dict[str, str]) -> list[tuple[Any, ...]]:
     return sorted(tuple(row.values()) for row in found)
 
 
-class Frame:
+class Frame(FrameBase):
     """Rows that stand for a DataFrame: groups of rows, each of which becomes a file."""
+
+    columns: list[str]
 
     def __init__(self, schema: pa.Schema, *files: list[dict[str, Any]]) -> None:
         self.arrow = schema

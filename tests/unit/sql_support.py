@@ -24,6 +24,7 @@ from pyspark.sql.types import StructType
 from airflow_provider.runtime.errors import LeaseLostError
 from airflow_provider.runtime.sinks.postgres.sink import SqlSink, sql
 from airflow_provider.runtime.sinks.protocol import Committable, EpochId
+from tests.unit.frames import FrameBase
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -144,7 +145,7 @@ class Fence:
 
 
 @dataclasses.dataclass
-class Frame:
+class Frame(FrameBase):
     """What the sink looks at in a DataFrame."""
 
     schema: StructType

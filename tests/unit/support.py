@@ -18,6 +18,7 @@ from airflow_provider.runtime.sinks.committer import EpochCommitter
 from airflow_provider.runtime.sinks.files import FilesSink
 from airflow_provider.runtime.sinks.protocol import Committable, EpochId, Staged
 from airflow_provider.runtime.storage.local import LocalStorage
+from tests.unit.frames import FrameBase
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -104,7 +105,7 @@ class SparkCheckpoint:
         target.write_bytes(data)
 
 
-class FakeFrame:
+class FakeFrame(FrameBase):
     """Rows that stand for a DataFrame, and how often they were persisted."""
 
     def __init__(self, *rows: str) -> None:
@@ -112,12 +113,13 @@ class FakeFrame:
         self.persisted = 0
         self.unpersisted = 0
 
-    def persist(self) -> FakeFrame:
+    def persist(self, *_: Any, **__: Any) -> FakeFrame:
         self.persisted += 1
         return self
 
-    def unpersist(self) -> None:
+    def unpersist(self, *_: Any, **__: Any) -> FakeFrame:
         self.unpersisted += 1
+        return self
 
 
 class FakeSink:
