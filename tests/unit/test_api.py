@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import types
+from typing import Any
 
 import pytest
 
@@ -10,13 +11,14 @@ from airflow_provider.runtime import JobContext, files
 from airflow_provider.runtime.errors import ConfigError
 from tests.unit.support import FakeSink
 
+NO_SPARK: Any = None
 STREAM = types.SimpleNamespace(isStreaming=True)
 TABLE = types.SimpleNamespace(isStreaming=False)
 
 
 @pytest.fixture
 def ctx() -> JobContext:
-    return JobContext(None, params={"input": "/in", "b": "2"}, run_id="r1", mode="STREAMING")
+    return JobContext(NO_SPARK, params={"input": "/in", "b": "2"}, run_id="r1", mode="STREAMING")
 
 
 def test_a_parameter_is_there(ctx):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import types
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -131,7 +132,7 @@ class BatchBench(EpochBench):
         self.run.put_record(a_run(mode="BATCH", query_ids={"q": QUERY_ID}))
 
     @property
-    def spark(self) -> types.SimpleNamespace:
+    def spark(self) -> Any:
         """Return what commits the run, where a stream has Spark's log."""
         log = commit_log_of(JobDirectory(self.storage), self.run, "q", mode="BATCH")
         return types.SimpleNamespace(logs=log)

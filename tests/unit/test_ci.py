@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.present import present
+
 yaml = pytest.importorskip("yaml")
 packaging = pytest.importorskip("packaging.requirements")
 
@@ -65,8 +67,8 @@ def test_the_workflow_runs_on_every_python_of_the_set_up():
     A Python that the set-up takes is checked, and no other.
     """
     spec = importlib.util.spec_from_file_location("setup_env", ROOT / "scripts/setup_env.py")
-    setup_env = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(setup_env)
+    setup_env = importlib.util.module_from_spec(present(spec))
+    present(present(spec).loader).exec_module(setup_env)
 
     assert {setup_env.dotted(version) for version in setup_env.SUPPORTED} == {
         python for python, _ in pairs()
@@ -91,7 +93,7 @@ def test_the_workflow_chooses_the_pyspark_of_its_matrix():
     The step that chooses PySpark changes each of its pins, keeps their markers, and touches no other.
     """
     (step,) = (step for step in CHECK["steps"] if "PYSPARK" in step.get("env", {}))
-    before, after = re.search(r"s/(.+)/(.+)/", step["run"]).groups()
+    before, after = present(re.search(r"s/(.+)/(.+)/", step["run"])).groups()
     pins = (ROOT / "constraints.txt").read_text().splitlines()
     changed = [re.sub(before, after.replace("$PYSPARK", "9.9.9"), pin) for pin in pins]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 
@@ -38,9 +39,14 @@ class Query:
         self.is_stopped = True
 
 
+def opened(*queries: Query) -> list[Any]:
+    return [*queries]
+
+
 @pytest.fixture
 def context() -> JobContext:
-    return JobContext(None, params={}, run_id="r1", mode="streaming")
+    no_spark: Any = None
+    return JobContext(no_spark, params={}, run_id="r1", mode="streaming")
 
 
 def test_a_driver_whose_queries_have_stopped_has_ended(storage, context):
@@ -48,7 +54,7 @@ def test_a_driver_whose_queries_have_stopped_has_ended(storage, context):
     After every query was stopped a release says that the driver can do nothing any more.
     """
     lease = take_lease(storage, FakeClock())
-    close_quietly([Query(), Query()], context, lease)
+    close_quietly(opened(Query(), Query()), context, lease)
     lease.release()
 
     assert has_ended(storage, 1)
@@ -63,7 +69,7 @@ def test_a_driver_whose_query_would_not_stop_has_not_certainly_ended(storage, co
     other = Query()
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
         lease = take_lease(storage, FakeClock(), owner=identify([process.pid]))
-        close_quietly([Query(TimeoutError("30 seconds")), other], context, lease)
+        close_quietly(opened(Query(TimeoutError("30 seconds")), other), context, lease)
         lease.release()
 
         assert other.is_stopped
@@ -107,7 +113,7 @@ def test_what_a_query_has_staged_that_would_not_stop_is_kept(tmp_path, context):
         lease = job.lease()
         job.spark.plan(0)
         staged = sink.stage(FakeFrame("a"), EpochId("q", QUERY_ID, 0, lease.token))
-        close_quietly([Query(TimeoutError("late"))], context, lease)
+        close_quietly(opened(Query(TimeoutError("late"))), context, lease)
         lease.release()
 
         job.recovered()

@@ -17,14 +17,15 @@ from airflow_provider.runtime.driver.progress import ProgressMeter, shown_phase,
 from airflow_provider.runtime.failures.classify import classify
 from airflow_provider.runtime.jobdir.run_records import ProgressRecord
 from airflow_provider.runtime.storage.local import LocalStorage
+from tests.present import present
 from tests.unit.counting import CountingStorage
 from tests.unit.jobs import a_progress
 
 
 def shown(record) -> str:
-    console = Console(file=io.StringIO(), width=140)
-    console.print(_table(record))
-    return console.file.getvalue()
+    text = io.StringIO()
+    Console(file=text, width=140).print(_table(record))
+    return text.getvalue()
 
 
 def test_progress_is_a_table():
@@ -72,6 +73,7 @@ def test_on_a_terminal_a_table_follows_the_run(monkeypatch):
     monkeypatch.setattr("sys.stderr", terminal)
     monkeypatch.setenv("TERM", "xterm")
     with live_progress() as on_progress:
+        assert on_progress is not None
         on_progress(a_progress())
         on_progress(a_progress(phase="draining"))
 
@@ -249,7 +251,7 @@ def test_progress_is_put_when_it_is_news(clock, storage):
     clock.time += 1
     meter.report(counted, LIFE, [a_query(8)])
     assert {"put": 1} == counted.taken()
-    assert 8 == ProgressRecord.read(counted, "progress.json").rows_read
+    assert 8 == present(ProgressRecord.read(counted, "progress.json")).rows_read
 
 
 def test_progress_that_cannot_be_put_is_told_once_and_stops_nothing(clock, tmp_path, caplog):
@@ -266,4 +268,4 @@ def test_progress_that_cannot_be_put_is_told_once_and_stops_nothing(clock, tmp_p
 
     assert [1, 2] == reported
     assert 1 == len(caplog.records)
-    assert 2 == ProgressRecord.read(storage, "progress.json").rows_read
+    assert 2 == present(ProgressRecord.read(storage, "progress.json")).rows_read

@@ -7,6 +7,7 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -36,6 +37,7 @@ from airflow_provider.runtime.savepoints.restore_log import Restores
 from airflow_provider.runtime.savepoints.rewind import Rewind
 from airflow_provider.runtime.savepoints.take import take_savepoint
 from airflow_provider.runtime.sinks.protocol import OpenFence
+from tests.present import present
 from tests.unit.jobs import a_final, a_run
 from tests.unit.support import QUERY_ID, EpochBench, FakeSink
 
@@ -68,10 +70,11 @@ def directory_of(job) -> JobDirectory:
 
 
 def point(job, topology=CHANGED, *, allow=False, names=("q",), upstream=None) -> StartingPoint:
+    queries: list[Any] = [SimpleNamespace(name=name, topology=topology) for name in names]
     return StartingPoint(
         directory_of(job),
         None,
-        [SimpleNamespace(name=name, topology=topology) for name in names],
+        queries,
         allow_non_restored=allow,
         partitions=None,
         make_repartition=lambda: pytest.fail("nobody asked"),
@@ -151,7 +154,7 @@ def test_without_a_record_the_checkpoint_tells(job, path, data, operators):
     """
     job.storage.delete(f"queries/q/topologies/{QUERY_ID}.json")
     job.spark.storage.put(path, data)
-    found = kept_topology(directory_of(job), "q")
+    found = present(kept_topology(directory_of(job), "q"))
 
     assert (None,) == found.sources
     shapes = {"": (), "stateStoreSave": (OperatorShape(0, "stateStoreSave"),), None: None}
@@ -240,7 +243,7 @@ def test_what_begins_anew_leaves_what_it_has_written(job, sink):
 
     assert job.spark.logs.query_id() is None
     assert [0, 1] == sorted(sink.published)
-    record = Restores(directory_of(job)).last()
+    record = present(Restores(directory_of(job)).last())
     assert (True, True, None) == (
         record.outputs_stay,
         record.done is not None,
@@ -266,7 +269,7 @@ def test_beginning_anew_may_be_cut_short_anywhere(job, looks):
         point(job, AS_IT_WAS).check()
     begin_anew(job)
 
-    last = Restores(directory_of(job)).last()
+    last = present(Restores(directory_of(job)).last())
     assert (2, True) == (last.number, last.done is not None)
     assert job.spark.logs.query_id() is None
 

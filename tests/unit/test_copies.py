@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 import uuid
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -85,7 +86,7 @@ def target(tmp_path) -> Path:
 
 
 @pytest.fixture
-def elsewhere(tmp_path) -> Path:
+def elsewhere(tmp_path) -> Iterator[Path]:
     """Return a folder on another device."""
     shm = Path("/dev/shm")  # noqa: S108 - it is the only other device that there mostly is
     if not shm.is_dir() or shm.stat().st_dev == tmp_path.stat().st_dev:

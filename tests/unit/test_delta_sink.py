@@ -27,10 +27,12 @@ from airflow_provider.runtime.errors import (
     SinkError,
 )
 from airflow_provider.runtime.jobdir.epochs import EpochRecords
+from airflow_provider.runtime.sinks.committer import EpochCommitter
 from airflow_provider.runtime.sinks.delta.add_file import partition_of
 from airflow_provider.runtime.sinks.delta.log import DeltaLog
 from airflow_provider.runtime.sinks.delta.sink import delta
 from airflow_provider.runtime.sinks.protocol import Committable, EpochId
+from tests.present import present
 from tests.unit.delta_support import (
     QUERY_ID,
     SCHEMA,
@@ -198,7 +200,7 @@ def test_a_pre_commit_that_lands_late_is_never_recorded_without_its_rows(tmp_pat
             driver.pre_commit(rows_of_epoch(epoch, f"row {epoch}"), epoch, counted(1))
             job.spark.commit(epoch)
 
-        overtaking = []
+        overtaking: list[EpochCommitter] = []
         batch(first, 0)
         first.commit_ready()
         monkeypatch.setattr(EpochRecords, "put_precommit", put_late)
@@ -335,7 +337,7 @@ def test_creators_of_one_table_agree(folder):
             Committable(epoch, HandStagedDelta(place).stage(table, epoch).data)
             for epoch, table in zip(ids, tables, strict=True)
         ]
-        refused = []
+        refused: list[SinkError] = []
 
         def run(committable, place=place, refused=refused):
             try:
@@ -346,14 +348,15 @@ def test_creators_of_one_table_agree(folder):
         together(*(lambda c=c: run(c) for c in work))
         fields = {field.name for field in DeltaTable(str(place)).schema().fields}
         # The one with fewer columns fits in the other one's table, not the other way round.
-        assert (["a", "b"], 0) if "more" in fields else (["a"], 1) == (visible(place), len(refused))
+        expected = (["a", "b"], 0) if "more" in fields else (["a"], 1)
+        assert expected == (visible(place), len(refused))
 
 
 def test_of_creators_at_the_same_moment_one_wins(folder):
     """delta-rs, left to itself, lets a second one replace the schema of the first one's table."""
     for number in range(20):
         place = str(folder / str(number))
-        made = []
+        made: list[str] = []
 
         def create(name, place=place, made=made):
             field = {"name": name, "type": "long", "nullable": True, "metadata": {}}
@@ -731,8 +734,8 @@ def test_another_reader_sees_the_same(folder):
     commit(folder, staged(folder, 0, "a"), staged(folder, 1, "b"))
     files = [unquote(uri) for uri in DeltaTable(str(folder)).file_uris()]
 
-    read = duckdb.sql(f"select id, name from read_parquet({files}) order by id").fetchall()
-    assert [(0, "a"), (1000, "b")] == read
+    read = duckdb.sql(f"select id, name from read_parquet({files}) order by id")
+    assert [(0, "a"), (1000, "b")] == present(read).fetchall()
 
 
 # --- refusing -------------------------------------------------------------------------------------

@@ -144,7 +144,9 @@ def test_iso_8601_is_read_as_pendulum_reads_it(numbers, seconds):
     assume(day or time)
     assume(weeks is None or (days is None and not time))  # pendulum takes weeks alone
 
-    assert pendulum.parse(text).total_seconds() == pytest.approx(parse_duration(text))
+    theirs = pendulum.parse(text)
+    assert isinstance(theirs, pendulum.Duration)
+    assert theirs.total_seconds() == pytest.approx(parse_duration(text))
 
 
 @given(st.text(max_size=30))

@@ -10,6 +10,7 @@ import pytest
 from airflow_provider.runtime.errors import CheckpointError, LeaseLostError, SinkError
 from airflow_provider.runtime.jobdir import epoch_folding
 from airflow_provider.runtime.jobdir.epochs import EpochRecord, EpochRecords
+from tests.present import present
 from tests.unit.support import (
     QUERY_ID,
     EpochBench,
@@ -43,7 +44,7 @@ def run_epoch(job: EpochBench, committer, epoch: int, *rows: str, read: int | No
 
 
 def record_of(job: EpochBench, epoch: int) -> EpochRecord:
-    return job.record(epoch)
+    return present(job.record(epoch))
 
 
 # --- the two phases -----------------------------------------------------------------------------

@@ -20,12 +20,12 @@ SIX = tuple("123456")
 
 def kept(*pairs: str) -> list[Edge]:
     """Return edges over tables that only show what is committed: ``"14"`` is 1 → 4."""
-    return [Edge(upstream, downstream, committed=True) for upstream, downstream in pairs]
+    return [Edge(pair[0], pair[1], committed=True) for pair in pairs]
 
 
 def streamed(*pairs: str) -> list[Edge]:
     """Return edges over tables that show open batches."""
-    return [Edge(upstream, downstream, committed=False) for upstream, downstream in pairs]
+    return [Edge(pair[0], pair[1], committed=False) for pair in pairs]
 
 
 CROSSED = kept("14", "15", "24", "25", "36")

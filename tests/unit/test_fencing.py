@@ -12,6 +12,7 @@ from airflow_provider.runtime.host import ProcessIdentity
 from airflow_provider.runtime.jobdir.lease import Lease, LeaseObserver, Liveness
 from airflow_provider.runtime.jobdir.lease_records import has_ended, last_token
 from airflow_provider.runtime.storage.local import LocalStorage
+from tests.present import present
 from tests.unit.support import take_lease
 
 ELSEWHERE = ProcessIdentity(host="elsewhere", space="other-boot/pid:[1]", processes=((7, 7),))
@@ -106,7 +107,7 @@ def test_an_observer_finds_leases_that_a_listing_does_not_show(storage, remember
     take(storage, run_id="r2").release()
     take(storage, run_id="r3", owner=ELSEWHERE)
 
-    assert "r3" == LeaseObserver(remembered, clock).look()[0].run_id
+    assert "r3" == present(LeaseObserver(remembered, clock).look()[0]).run_id
 
 
 def test_a_listing_that_shows_leases_which_are_gone_decides_nothing(storage, remembered, take):

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -29,7 +31,18 @@ class Frame:
     columns = ("day", "origin")
 
 
-FRAME = Frame()
+FRAME: Any = Frame()
+
+
+class WatchedFence(OpenFence):
+    """A fence at which something happens whenever somebody looks at it."""
+
+    def __init__(self, happens: Callable[[], object]) -> None:
+        super().__init__()
+        self._happens = happens
+
+    def check(self) -> None:
+        self._happens()
 
 
 class SimulatedCrashError(BaseException):
@@ -253,8 +266,7 @@ def test_a_rename_that_was_about_to_happen_finds_nothing(sink, output):
     A driver paused before a rename cannot bring a file back: what it would move is gone first.
     """
     committable = stage_by_hand(output, ["a", "b"])
-    fence = OpenFence()
-    fence.check = lambda: HandStagedFiles(output).revert([committable], OpenFence())
+    fence = WatchedFence(lambda: HandStagedFiles(output).revert([committable], OpenFence()))
 
     with pytest.raises(SinkError, match="neither published nor staged"):
         sink.commit(committable, fence)
@@ -266,13 +278,11 @@ def test_what_is_staged_goes_before_what_is_published(sink, output):
     Before the first published file is deleted nothing is left that a paused driver could rename.
     """
     committable = stage_by_hand(output, ["a", "b"])
-    half = OpenFence()
-    half.check = lambda: (output / committable.data["files"][0][1]).exists() and _stop()
+    half = WatchedFence(lambda: (output / committable.data["files"][0][1]).exists() and _stop())
     with pytest.raises(SimulatedCrashError):
         sink.commit(committable, half)
-    left = []
-    looking = OpenFence()
-    looking.check = lambda: left.append(staging_of(output).exists())
+    left: list[bool] = []
+    looking = WatchedFence(lambda: left.append(staging_of(output).exists()))
     sink.revert([committable], looking)
 
     assert [False, False] == left
@@ -419,7 +429,8 @@ def test_staged_files_are_flushed_before_they_are_recorded(tmp_path, flushed):
     """
     When a committable names a file, a loss of power takes neither the file nor a folder above it.
     """
-    staged = stage_files(Writing(), str(tmp_path / "0-1"), "parquet")
+    frame: Any = Writing()
+    staged = stage_files(frame, str(tmp_path / "0-1"), "parquet")
 
     (path, _) = staged.files[0]
     file = tmp_path / "0-1" / path

@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -86,7 +87,7 @@ def names(catalog) -> list[str]:
     return sorted(name for _, name in rows_of(catalog))
 
 
-def snapshots(catalog) -> list:
+def snapshots(catalog) -> list[Any]:
     return load(catalog).metadata.snapshots
 
 
@@ -513,7 +514,7 @@ def test_racing_threads_publish_once(any_catalog):
     catalog, sink = any_catalog, HandStagedTable(any_catalog)
     for epoch in range(8):
         committable = sink.staged(epoch, f"{epoch}")
-        errors = []
+        errors: list[Exception] = []
         barrier = threading.Barrier(4)
 
         def commit(one, committable=committable, barrier=barrier, errors=errors) -> None:

@@ -27,6 +27,7 @@ from airflow_provider.runtime.jobdir.run_records import FAILED, JobRecord, Repla
 from airflow_provider.runtime.jobdir.runs import last_run
 from airflow_provider.runtime.names import check_name
 from airflow_provider.runtime.savepoints.rewind import runs_since
+from tests.present import present
 from tests.unit.jobs import (
     NOW,
     HandMadeJob,
@@ -255,8 +256,8 @@ def test_a_request_waits_for_its_reply(storage, clock):
 
     assert [] == pending_requests(storage, "driver-3")
     assert (True, "cancelling") == (
-        read_reply(storage, request_id).ok,
-        read_reply(storage, request_id).message,
+        present(read_reply(storage, request_id)).ok,
+        present(read_reply(storage, request_id)).message,
     )
 
 
@@ -304,8 +305,8 @@ def test_the_first_answer_stands(storage, clock):
     reply(storage, request_id, ok=False, message="gone", clock=clock)
 
     assert (True, "done") == (
-        read_reply(storage, request_id).ok,
-        read_reply(storage, request_id).message,
+        present(read_reply(storage, request_id)).ok,
+        present(read_reply(storage, request_id)).message,
     )
 
 

@@ -10,6 +10,7 @@ from airflow_provider.runtime.control.launcher import main
 from airflow_provider.runtime.control.submit import revoke_unstarted
 from airflow_provider.runtime.errors import EXIT_LEASE
 from airflow_provider.runtime.jobdir.submissions import ProcessRecord
+from tests.present import present
 from tests.unit.jobs import HandMadeJob, a_submission
 
 
@@ -72,7 +73,7 @@ def test_the_launcher_can_be_seen(job, tmp_path):
     While the driver runs, whoever watches knows the process that looks after it.
     """
     launch(job, tmp_path, "true")
-    record = ProcessRecord.read(job.storage, "runs/r1/submissions/d1.process.json")
+    record = present(ProcessRecord.read(job.storage, "runs/r1/submissions/d1.process.json"))
 
     assert not record.identity.is_gone()
 

@@ -32,6 +32,7 @@ from airflow_provider.runtime.jobdir.lease_records import (
     has_ended,
     last_token,
 )
+from tests.present import present
 from tests.unit.jobs import a_final
 from tests.unit.support import FakeClock, take_lease
 
@@ -71,7 +72,7 @@ def test_the_first_lease(storage, clock, take):
     assert 0.0 == clock.time
     assert lease.record.to_bytes() == storage.read("leases/1.json")
     assert ("r1", "d1") == (lease.record.run_id, lease.record.driver_id)
-    assert HeartbeatRecord.read(storage, "heartbeats/1.json").beat >= 1
+    assert present(HeartbeatRecord.read(storage, "heartbeats/1.json")).beat >= 1
 
 
 def test_a_released_lease_is_had_at_once(storage, clock, take):
@@ -218,7 +219,9 @@ def test_one_of_racing_drivers_gets_the_lease(storage, take, held_before):
 
     assert 1 == len(won)
     assert won[0].token == last_token(storage) == (2 if held_before else 1)
-    assert won[0].record.driver_id == LeaseObserver(storage, FakeClock()).current().driver_id
+    assert (
+        won[0].record.driver_id == present(LeaseObserver(storage, FakeClock()).current()).driver_id
+    )
 
 
 def test_a_driver_that_was_overtaken_may_not_commit(storage, clock, take):
@@ -262,7 +265,7 @@ def test_release_twice_is_release(storage, take):
     lease.release()
 
     assert first == storage.read("heartbeats/1.json")
-    assert HeartbeatRecord.read(storage, "heartbeats/1.json").released
+    assert present(HeartbeatRecord.read(storage, "heartbeats/1.json")).released
 
 
 def test_a_release_that_cannot_be_put_ends_with_the_process(storage, clock, take):
@@ -289,7 +292,7 @@ def test_a_lease_beats_by_itself(storage, take):
     lease = take_lease(counting, FakeClock(), heartbeat_s=0.001)
     assert counting.enough.wait(30)
     lease.release()
-    last = HeartbeatRecord.read(storage, "heartbeats/1.json")
+    last = present(HeartbeatRecord.read(storage, "heartbeats/1.json"))
 
     assert last.released
     assert [] == [t.name for t in threading.enumerate() if t.name == "heartbeat"]
@@ -420,8 +423,8 @@ def test_a_driver_paused_after_its_check_does_not_pass_its_successor(
 
     with pytest.raises(LeaseLostError, match="another driver has taken lease 2"):
         old.renew() if step == "renew" else old.seal(a_final())
-    assert 2 == LeaseObserver(storage, clock).current().token
-    assert LeaseObserver(storage, clock).current().final is None
+    assert 2 == present(LeaseObserver(storage, clock).current()).token
+    assert present(LeaseObserver(storage, clock).current()).final is None
 
 
 def test_whoever_comes_after_a_sealed_lease_puts_the_final_checkpoint_first(storage, clock, take):

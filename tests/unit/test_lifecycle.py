@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -447,9 +449,9 @@ STORIES = {
 }
 
 
-def tell(life: Lifecycle, events) -> tuple[Lifecycle, list]:
+def tell(life: Lifecycle, events) -> tuple[Lifecycle, list[Any]]:
     """Feed *events*; return the state after them and all instructions."""
-    told = []
+    told: list[Any] = []
     for event in events:
         life, instructions = life.handle(event)
         told.extend(instructions)
@@ -639,8 +641,8 @@ def test_the_job_waits_for_a_query_that_is_about_to_start_again():
     assert (JobPhase.READING, end_of("q2")) == (life.phase, told)
 
     life, _ = tell(life, [RestartDue({"q1": NOTHING}), QueryEnded("q1", NOTHING)])
-    life, told = life.handle(IntentStored("q1", NOTHING))
-    assert (CallFinish(),) == told
+    life, instructions = life.handle(IntentStored("q1", NOTHING))
+    assert (CallFinish(),) == instructions
 
 
 def test_a_second_failure_joins_the_restart_that_is_pending():
@@ -693,7 +695,7 @@ def test_a_stop_waits_for_a_drain_that_is_started_again():
     life, _ = tell(reading("q1", "q2"), [QueryEnded("q1", PLAN), IntentStored("q1", RUN_PLANNED)])
     life, _ = tell(life, [QueryFailed("q1", {"q1"}), StopRequested(FLUSH)])
     life, _ = tell(life, [QueryEnded("q2", NOTHING)])
-    assert (JobPhase.HALTING, {"q1"}) == (life.phase, life.restarting)
+    assert (JobPhase.HALTING, frozenset({"q1"})) == (life.phase, life.restarting)
 
     _, told = life.handle(RestartDue({"q1": RUN_PLANNED}))
     assert (RestartQuery("q1", StartMode.ONE_BATCH),) == told
@@ -732,7 +734,7 @@ EVENTS = {
     FinalPut: FinalPut(),
     Closed: Closed(),
 }
-LEGAL = {
+LEGAL: dict[JobPhase, set[type]] = {
     JobPhase.OPENED: {Started},
     JobPhase.READING: {QueryEnded, QueryFailed, RestartDue, IntentStored, StopRequested},
     JobPhase.HALTING: {QueryEnded, RestartDue, IntentStored},
@@ -780,7 +782,7 @@ class World:
         self.draw = draw
         self.life = life
         self.running: set[str] = set()
-        self.told: list = []
+        self.told: list[Any] = []
         self.interruptions = 2
         self.stops = 3
         self.failures = 4
@@ -790,7 +792,7 @@ class World:
         self.steps = {name: draw(st.sampled_from(first)) for name in life.queries} | steps
         self.published: set[str] = set()
         self.mixed = set(mixed)
-        self.answers: list = [Started(dict(steps), stop, frozenset(mixed))]
+        self.answers: list[Any] = [Started(dict(steps), stop, frozenset(mixed))]
 
     def choose(self):
         """Take the next event: an answer in order, a query's end, a request, or an interruption."""
@@ -825,7 +827,7 @@ class World:
         before = self.before.pop(name, self.steps[name])
         self.steps[name] = self.draw(st.sampled_from([before, self.steps[name]]))
 
-    def live(self) -> list:
+    def live(self) -> list[Any]:
         while self.life.phase is not JobPhase.ENDED:
             self.life, instructions = self.life.handle(self.choose())
             for instruction in instructions:

@@ -6,11 +6,13 @@ import errno
 import os
 import stat
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from airflow_provider.runtime.sinks.protocol import OpenFence
 from airflow_provider.runtime.sinks.staging import stage_files
 from airflow_provider.runtime.storage.file_tree import flush
 from airflow_provider.runtime.storage.local import LocalStorage, sync_folder
@@ -157,7 +159,7 @@ def test_published_files_are_on_the_disk_with_their_folders(tmp_path, calls):
     committable = stage_by_hand(tmp_path / "out", ["a"], partition="day=1/hour=2/")
     calls.seen.clear()
 
-    sink.commit(committable, AnyFence())
+    sink.commit(committable, OpenFence())
 
     assert [("folder", "."), ("folder", "out"), ("folder", "out/day=1")] == calls.seen[:3]
     assert ("folder", "out/day=1/hour=2") == calls.seen[-1]
@@ -188,10 +190,10 @@ def test_files_that_are_reverted_stay_away(tmp_path, calls):
     """
     sink = HandStagedFiles(tmp_path / "out")
     committable = stage_by_hand(tmp_path / "out", ["a"], partition="day=1/")
-    sink.commit(committable, AnyFence())
+    sink.commit(committable, OpenFence())
     calls.seen.clear()
 
-    sink.revert([committable], AnyFence())
+    sink.revert([committable], OpenFence())
 
     assert [("folder", "out/day=1")] == calls.seen
     assert [] == sink.visible()
@@ -201,7 +203,8 @@ def test_what_spark_has_staged_is_on_the_disk(tmp_path, calls):
     """
     An epoch's staged files, and the folders down to them, are flushed before they can be recorded.
     """
-    staged = stage_files(SparkFrame(), str(tmp_path / "staging"), "parquet", partition_by=["day"])
+    frame: Any = SparkFrame()
+    staged = stage_files(frame, str(tmp_path / "staging"), "parquet", partition_by=["day"])
 
     ((name, _),) = staged.files
     own = name.partition("/")[0]
@@ -220,13 +223,6 @@ class SparkFrame:
         folder = Path(place, "day=1")
         folder.mkdir(parents=True)
         pq.write_table(pa.table({"n": [1]}), folder / "part-00000.parquet")
-
-
-class AnyFence:
-    """A fence that nobody has climbed."""
-
-    def check(self) -> None:
-        """Let everything through."""
 
 
 # --- a lost answer ------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import types
+from typing import Any
 
 import pytest
 
@@ -36,10 +37,13 @@ def source(name="events", *, format="csv", path="/in", options=None, bounded=Tru
     )
 
 
+NO_FRAME: Any = None
+
+
 def query(name="out", *, does=PLAIN, reads=None, to=None, native_sink=None, output_mode="append"):
     return QueryDefinition(
         name=name,
-        df=None,
+        df=NO_FRAME,
         sinks=() if native_sink else (to or FakeSink(f"sink of {name}"),),
         output_mode=output_mode,
         operators=(),

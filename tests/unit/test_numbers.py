@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from airflow_provider.runtime.checkpoint.describe import describe_checkpoint
@@ -55,7 +57,7 @@ def test_strange_files_beside_what_drivers_write_mean_nothing(tmp_path):
     assert before == what_is_there(job)
 
 
-def what_is_there(job: HandMadeJob) -> tuple:
+def what_is_there(job: HandMadeJob) -> tuple[Any, ...]:
     records = EpochRecords(job.directory.committables("q"), QUERY_ID)
     run = job.directory.run("r1")
     return (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -36,7 +36,7 @@ class WrittenFiles(FilesSink):
         super().__init__(str(folder), "json", (), {})
         self._files = files
 
-    def stage(self, df: FakeFrame, epoch: EpochId) -> Staged:
+    def stage(self, df: Any, epoch: EpochId) -> Staged:
         folder = self._folder_of(epoch)
         folder.mkdir(parents=True)
         names = [f"part-{number}.json" for number in range(self._files)]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from py4j.protocol import Py4JError
 
@@ -31,7 +33,13 @@ def warm(target_s: float = TARGET_S) -> BatchSizeController:
 
 
 def a_source(name: str, **values) -> SourceDefinition:
-    known = {"format": "csv", "path": "/in", "schema": None, "options": {}, "bounded": True}
+    known: dict[str, Any] = {
+        "format": "csv",
+        "path": "/in",
+        "schema": None,
+        "options": {},
+        "bounded": True,
+    }
     return SourceDefinition(name=name, watermark=None, **{**known, **values})
 
 
@@ -60,8 +68,9 @@ def test_limit_follows_what_the_batch_took(seconds, decision, amount):
 def test_fixed_time_is_told_from_time_per_row():
     """Batches of 0.5 s and 1 ms a row: what does not depend on the rows is taken off the target."""
     controller = warm(2.0)
-    for rows in (100, 400, 700):
-        step = controller.observe(rows, 0.5 + 0.001 * rows, limited=True)
+    *_, step = (
+        controller.observe(rows, 0.5 + 0.001 * rows, limited=True) for rows in (100, 400, 700)
+    )
 
     assert 0.5 == pytest.approx(controller.fixed_s)
     assert 1500 == pytest.approx(700 * step.factor)
@@ -70,8 +79,9 @@ def test_fixed_time_is_told_from_time_per_row():
 def test_fixed_time_beyond_the_target_leaves_half_of_it_for_rows():
     """Where even an empty batch takes longer than the target, batches do not shrink to nothing."""
     controller = warm(1.0)
-    for rows in (100, 1000, 2000):
-        step = controller.observe(rows, 3.0 + 0.001 * rows, limited=True)
+    *_, step = (
+        controller.observe(rows, 3.0 + 0.001 * rows, limited=True) for rows in (100, 1000, 2000)
+    )
 
     assert PacingDecision.SHRINK is step.decision
     assert step.reason.startswith("out of reach: ")
@@ -194,7 +204,8 @@ class OtherSpark:
 
 def test_batch_does_not_fail_where_spark_does_not_let_us(clock):
     """The query runs as it is, progress says so, and the limits are not looked for again."""
-    query = QueryDefinition("q", None, (), "append", operators=(), sources=(a_source("s"),))
+    frame: Any = None
+    query = QueryDefinition("q", frame, (), "append", operators=(), sources=(a_source("s"),))
     pacemaker = RateLimiter(query, TARGET_S, clock)
     assert "starts" == pacemaker.describe()["decision"]
     for execution in (OtherSpark(), None):

@@ -8,6 +8,7 @@ import threading
 import pytest
 
 from airflow_provider.runtime.storage.parallel import for_each
+from tests.present import present
 
 
 def test_every_item_is_worked_on_and_so_many_at_once():
@@ -96,7 +97,7 @@ def test_an_interrupt_ends_all():
 
     def work(item, go_on):
         if item == 0:
-            signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+            signal.pthread_kill(present(threading.main_thread().ident), signal.SIGINT)
         try:
             while True:
                 go_on()

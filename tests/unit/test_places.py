@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import types
+from typing import Any
 from unittest.mock import Mock
 
 import pytest
@@ -35,6 +36,8 @@ from airflow_provider.runtime.savepoints.restore_log import (
 from airflow_provider.runtime.savepoints.rewind import Rewind
 from airflow_provider.runtime.savepoints.take import take_savepoint
 from airflow_provider.runtime.sinks.protocol import OpenFence
+from airflow_provider.runtime.storage.copy_files import copy_files
+from tests.present import present
 from tests.unit.jobs import a_final, a_run
 from tests.unit.support import EpochBench, FakeSink, SparkCheckpoint, take_lease
 
@@ -67,10 +70,11 @@ def finish(job, record, fence):
 
 def start(job):
     """Do what each driver does before it runs the queries."""
+    query: Any = types.SimpleNamespace(name="q", topology=Topology((None,), None), sources=())
     point = StartingPoint(
         directory_of(job),
         None,
-        [types.SimpleNamespace(name="q", topology=Topology((None,), None), sources=())],
+        [query],
         allow_non_restored=False,
         partitions=None,
         make_repartition=lambda: pytest.fail("nothing is repartitioned"),
@@ -306,7 +310,7 @@ def test_strange_names_beside_the_records_are_not_read(job):
     job.storage.put("queries/q/checkpoint-x/metadata", b"strange")
     start(job)
 
-    last = Restores(directory_of(job)).last()
+    last = present(Restores(directory_of(job)).last())
     assert 1 == last.number
     assert [] == left_places(job.storage, last)
     assert job.storage.exists("queries/q/checkpoint-x/metadata")
@@ -379,12 +383,12 @@ def test_a_job_that_is_set_back_while_it_is_saved(job, monkeypatch):
     """
     What was read before and after is never one savepoint.
     """
-    savepoint, real = save(job), take.copy_files
+    savepoint = save(job)
 
     def copy(source, target, files):
         if not job.storage.list("restores"):
             restore_job(job.storage.url, savepoint.url, clock=job.clock)
-        real(source, target, files)
+        copy_files(source, target, files)
 
     monkeypatch.setattr(take, "copy_files", copy)
     with pytest.raises(SavepointError, match="was set back meanwhile"):
@@ -398,14 +402,14 @@ def test_a_checkpoint_that_is_replaced_while_it_is_saved(job, monkeypatch):
     """
     Its id is looked at again when all is copied; then it is saved anew, as it is now.
     """
-    real, other = take.copy_files, "11111111-2222-3333-4444-555555555555"
+    other = "11111111-2222-3333-4444-555555555555"
 
     def copy(source, target, files):
         names = sorted(files)
-        real(source, target, names[:2])
+        copy_files(source, target, names[:2])
         job.spark.begin(other)
         job.spark.plan(1, watermark_ms=5)
-        real(source, target, names[2:])
+        copy_files(source, target, names[2:])
 
     monkeypatch.setattr(take, "copy_files", copy)
     saved = open_savepoint(save(job).url)

@@ -40,10 +40,16 @@ def test_whatever_reads_state_prepares_spark_first(use):
     """
     Spark 4.1 and 4.2 find state only when their manager of streams has been made.
     """
-    spark, seen = Spark(), []
+    spark = Spark()
+    seen: list[bool] = []
+
+    def read(_):
+        seen.append(spark.is_prepared)
+        return MagicMock()
+
     checkpoints = spark.newSession.return_value._streamingCheckpointManager
     checkpoints.repartition.side_effect = lambda *_: seen.append(spark.is_prepared)
-    spark.read.format.side_effect = lambda _: seen.append(spark.is_prepared) or MagicMock()
+    spark.read.format.side_effect = read
     use(spark)
 
     assert {True} == {*seen, spark.is_prepared}

@@ -12,6 +12,7 @@ import sys
 import pytest
 
 from airflow_provider.runtime.host import ProcessIdentity, identify, identify_this
+from tests.pipes import stdin_of
 
 
 @pytest.fixture
@@ -21,7 +22,7 @@ def child():
     yield process
     process.kill()
     process.wait()
-    process.stdin.close()
+    stdin_of(process).close()
 
 
 def test_a_living_process_is_not_gone(child):

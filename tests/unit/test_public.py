@@ -7,12 +7,14 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import jsonschema
 import pytest
 
 import airflow_provider
 from airflow_provider import get_provider_info, runtime
+from tests.present import present
 
 HEAVY = ("airflow", "pyspark", "py4j", "fsspec", "pendulum", "rich")
 
@@ -105,12 +107,12 @@ def test_the_lifecycle_loads_nothing():
 
 
 @pytest.fixture(scope="module")
-def schema() -> dict:
+def schema() -> dict[str, Any]:
     """Return Airflow's own schema of provider information, without importing Airflow."""
     spec = importlib.util.find_spec("airflow")
     if spec is None:
         pytest.skip("Airflow is not installed")
-    return json.loads((Path(spec.origin).parent / "provider_info.schema.json").read_text())
+    return json.loads((Path(present(spec.origin)).parent / "provider_info.schema.json").read_text())
 
 
 def test_the_provider_information_is_what_airflow_expects(schema):

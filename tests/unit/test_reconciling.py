@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+from typing import Any
 
 import pytest
 
@@ -17,13 +18,13 @@ from tests.unit.test_watching import NOTHING, a_lease
 FATAL = {"failure_class": "NON_RECOVERABLE", "condition": "c", "reason": "r"}
 HELD = {"lease": a_lease(), "liveness": Liveness.LIVE}
 SUBMITTED = {"submission": a_submission()}
-REMOTE = {"submission": dataclasses.replace(a_submission(), is_remote=True)}
+REMOTE: dict[str, Any] = {"submission": dataclasses.replace(a_submission(), is_remote=True)}
 ANOTHERS = {"lease": a_lease("r2", "other"), "liveness": Liveness.LIVE}
 REPLACED = {"lease": a_lease("r0", "other"), "liveness": Liveness.LIVE}
 
 # What is found, and what follows: alone, with on_existing="wait" and "fail" where that differs, and
 # when the driver at work was asked to end.
-STATES: dict[str, tuple[dict, Action, dict[str, Action]]] = {
+STATES: dict[str, tuple[dict[str, Any], Action, dict[str, Action]]] = {
     "no run": ({}, Action.SUBMIT, {}),
     "intent only": ({**SUBMITTED, "submission_started": False}, Action.SUBMIT, {}),
     "an intent that was revoked": (

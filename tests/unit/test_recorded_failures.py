@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import sys
 import types
+from typing import Any
 
 import pytest
 
@@ -81,7 +82,7 @@ def rowjob(monkeypatch):
     """The recorded job's module, as it is imported in its driver."""
     BadRow.__module__ = "rowjob"
     module = types.ModuleType("rowjob")
-    module.BadRow = BadRow
+    vars(module)["BadRow"] = BadRow
     monkeypatch.setitem(sys.modules, "rowjob", module)
     return module
 
@@ -212,7 +213,7 @@ def test_a_jvm_that_is_gone_leaves_what_was_told():
         def getClass(self):  # noqa: N802 - Java's own name
             raise ConnectionRefusedError
 
-    error = recorded("input_file_deleted")
+    error: Any = recorded("input_file_deleted")
     assert error._cause is not None
     error._cause._origin = Gone([])
     error._origin = Gone([])

@@ -94,7 +94,7 @@ def test_a_bell_that_rings_while_requests_are_listed_is_heard(counted, clock, mo
     put_cancel(counted, "d2", clock)
     with monkeypatch.context() as patch:
         patch.setattr(CountingStorage, "list", lambda *_: names)
-        late = []
+        late: list[str] = []
 
         def read(storage, path, read=CountingStorage.read):
             if path.startswith("requests/d1/") and not late:

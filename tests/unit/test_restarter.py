@@ -6,9 +6,11 @@ import dataclasses
 import random
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from airflow_provider.runtime.checkpoint.drain_step import DrainStep
 from airflow_provider.runtime.driver.lifecycle.events import (
     AtEnd,
     Failed,
@@ -27,6 +29,7 @@ from airflow_provider.runtime.failures.restart_strategy import ExponentialDelay,
 from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.jobdir.run_spec import RunSpec
 from airflow_provider.runtime.storage.local import LocalStorage
+from tests.present import present
 from tests.unit.jobs import an_attempt
 from tests.unit.recorded_failures import recorded
 from tests.unit.support import FakeClock
@@ -36,18 +39,16 @@ THREE = ("a", "b", "c")
 THREE_TIMES = FixedDelay(3, 10.0)
 
 
-class Ended:
-    """A query that has failed, and may have tasks that do not know it yet."""
-
-    def __init__(self, *, tasks: bool = False) -> None:
-        self.has_tasks = lambda: tasks
+def ended(*, tasks: bool = False) -> Any:
+    """Return a query that has failed, and may have tasks that do not know it yet."""
+    return SimpleNamespace(has_tasks=lambda: tasks)
 
 
 def a_query(name: str, *, native: bool = False) -> SimpleNamespace:
     return SimpleNamespace(name=name, native=object() if native else None)
 
 
-def a_job(until: str = "end", *, native: tuple[str, ...] = ()) -> SimpleNamespace:
+def a_job(until: str = "end", *, native: tuple[str, ...] = ()) -> Any:
     queries = [a_query(name, native=name in native) for name in THREE]
     return SimpleNamespace(plan=SimpleNamespace(until=until), queries=queries)
 
@@ -84,9 +85,9 @@ def test_a_failure_that_may_heal_is_granted_a_restart(run, clock):
     restarter = restarter_of(run, clock)
 
     assert QueryFailed("a", ("a",)) == restarter.after(LOST, reading())
-    assert not restarter.is_due([Ended()])
+    assert not restarter.is_due([ended()])
     clock.sleep(10)
-    assert restarter.is_due([Ended()])
+    assert restarter.is_due([ended()])
     assert not restarter.is_due([]), "nobody waits"
 
 
@@ -107,7 +108,7 @@ def test_a_restart_waits_for_the_last_tasks(run, clock):
     restarter.after(LOST, reading())
     clock.sleep(100)
 
-    assert not restarter.is_due([Ended(), Ended(tasks=True)])
+    assert not restarter.is_due([ended(), ended(tasks=True)])
 
 
 def test_a_restart_is_put_down_before_it_is_promised(run, clock):
@@ -199,7 +200,7 @@ def test_who_reads_open_batches_is_started_with_the_writer(run, clock):
     assert [Edge("a", "b", committed=False), Edge("b", "c", committed=True)] == edges_of(
         a_job(native=("a",)).queries, {"b": ("a",), "c": ("b",)}
     )
-    life, _ = reading(bounded=("b",)).handle(QueryEnded("b", None))
+    life, _ = reading(bounded=("b",)).handle(QueryEnded("b", DrainStep.NOTHING))
     assert QueryFailed("c", ("c",)) == restarter.after(dataclasses.replace(LOST, query="c"), life)
 
 
@@ -231,8 +232,8 @@ def test_a_killed_driver_leaves_no_restart_pending(run, clock):
     clock.sleep(5)
     restarter.after(LOST, reading())
 
-    assert 2 == restarter.attempt.restarts["count"]
-    assert 20.0 == pytest.approx(restarter.attempt.restarts["state"]["restart_at_s"] - 5.0)
+    assert 2 == present(restarter.attempt.restarts)["count"]
+    assert 20.0 == pytest.approx(present(restarter.attempt.restarts)["state"]["restart_at_s"] - 5.0)
 
 
 def test_an_attempt_after_an_end_begins_anew(run, clock):

@@ -41,6 +41,7 @@ from airflow_provider.runtime.sinks.committer import EpochCommitter
 from airflow_provider.runtime.sinks.protocol import OpenFence
 from airflow_provider.runtime.sinks.spark_sink import spark_sink
 from airflow_provider.runtime.sinks.written_rows import output_of
+from tests.present import present
 from tests.unit.jobs import a_run
 from tests.unit.support import QUERY_ID, EpochBench, FakeFrame, FakeSink, SparkCheckpoint, counted
 
@@ -125,7 +126,7 @@ def test_a_run_that_began_in_the_middle(job, sink):
         job.spark.logs.position().last_commit,
     )
     assert before != job.spark.logs.query_id()
-    assert "rewind-r2" == starting_savepoint(JobDirectory(job.storage), "r2").folder
+    assert "rewind-r2" == present(starting_savepoint(JobDirectory(job.storage), "r2")).folder
     run(job, "r3", 2)
     assert {0: ["r1 0"], 1: ["r1 1"], 2: ["r3 2"]} == sink.published
 
@@ -361,7 +362,7 @@ def test_a_driver_that_was_lost_with_its_machine_leaves_its_folder(job, sink):
     lost.delete("taking.1.json")  # it has woken up, and saved what it found
     source = job_source(job.storage.url, job.clock)
     take_savepoint(source, lost.url, origin="rewind", clock=job.clock)
-    assert "rewind-r2+2" == starting_savepoint(JobDirectory(job.storage), "r2").folder
+    assert "rewind-r2+2" == present(starting_savepoint(JobDirectory(job.storage), "r2")).folder
     rewind(job, "r2").rewind()
     assert {0: ["r1 0"]} == sink.published
 
@@ -391,7 +392,7 @@ def test_a_query_that_has_had_no_batch(job):
     run(job, "r2", 1, p=-1)
     directory = JobDirectory(job.storage)
 
-    assert ["q"] == list(starting_savepoint(directory, "r2").record.queries)
+    assert ["q"] == list(present(starting_savepoint(directory, "r2")).record.queries)
     queries = [SimpleNamespace(name=name, sinks=job.sinks, native=None) for name in ("q", "p")]
     Rewind(directory, "r2", queries, OpenFence(9), job.clock).rewind()
     assert (0, False) == (last_of(job), other.logs.exists())

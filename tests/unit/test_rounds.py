@@ -6,6 +6,7 @@ import asyncio
 import threading
 import time
 from collections import Counter
+from typing import Any
 
 import pytest
 
@@ -45,7 +46,7 @@ def test_waits_are_looked_at_again_and_again_until_they_have_something_to_say():
     """
     Each of many waits is told what its own look has found, and none is looked at after that.
     """
-    looks = Counter()
+    looks: Counter[Any] = Counter()
 
     def looker(number):
         def look():
@@ -68,8 +69,8 @@ def test_looks_that_are_due_share_threads_and_wake_nobody():
     Two hundred waits take few threads, none of them the event loop's, and while there is nothing
     to say their coroutines are not run.
     """
-    threads = Counter()
-    resumed = []
+    threads: Counter[int] = Counter()
+    resumed: list[Any] = []
 
     def look():
         threads[threading.get_ident()] += 1
@@ -99,7 +100,7 @@ def test_slow_storage_of_one_job_does_not_hold_up_the_others(is_near):
     While one look hangs, the event loop runs, and those that are not looked at with it go on.
     """
     gate = threading.Event()
-    looks = Counter()
+    looks: Counter[Any] = Counter()
 
     def hang():
         gate.wait(10)
@@ -161,7 +162,9 @@ def test_an_error_is_its_own_waiters():
         raise PermissionError("not yours")
 
     async def watch():
-        other = asyncio.create_task(poll_until(lambda: None, every_s=EVERY_S, is_near=True))
+        other: asyncio.Task[None] = asyncio.create_task(
+            poll_until(lambda: None, every_s=EVERY_S, is_near=True)
+        )
         with pytest.raises(PermissionError, match="not yours"):
             await poll_until(fail, every_s=EVERY_S, is_near=True)
         await asyncio.sleep(0)
@@ -176,7 +179,7 @@ def test_a_wait_that_was_cancelled_is_not_looked_at_again():
     """
     A trigger that is killed leaves nothing behind that goes on looking.
     """
-    looks = Counter()
+    looks: Counter[Any] = Counter()
 
     def looker(name):
         def look():

@@ -22,6 +22,7 @@ from airflow_provider.runtime.jobdir.runs import (
     runs_newest_first,
 )
 from airflow_provider.runtime.savepoints.rewind import replayable_runs, runs_since
+from tests.present import present
 from tests.unit.counting import CountingStorage
 from tests.unit.ended import Ended
 from tests.unit.jobs import HandMadeJob
@@ -86,7 +87,7 @@ def test_runs_are_given_in_the_order_in_which_they_began(ended):
 
     assert ["r3", "r2", "r1"] == ids(recent_runs(ended.directory))
     assert ["r3", "r2", "r1"] == ids(runs_newest_first(ended.directory))
-    assert "r3" == newest_run(ended.directory).run_id
+    assert "r3" == present(newest_run(ended.directory)).run_id
     assert ["r3", "r2"] == ids(recent_runs(ended.directory, 2))
     assert ["r1", "r2", "r3"] == ended.directory.run_ids()
 

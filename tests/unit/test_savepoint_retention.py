@@ -99,11 +99,12 @@ def test_each_series_of_a_job_is_counted_by_itself(tmp_path, backup):
     """
     job = a_job(tmp_path / "job")
     take(job, backup, "daily", labels={SERIES: "daily"})
+    taken = []
     for number in range(3):
         another_batch(job)
-        last = take(job, backup, f"hourly-{number}", labels={SERIES: "hourly"})
+        taken.append(take(job, backup, f"hourly-{number}", labels={SERIES: "hourly"}))
 
-    assert ["hourly-0", "hourly-1"] == retain(backup.url, Retention(keep=1, just_taken=last))
+    assert ["hourly-0", "hourly-1"] == retain(backup.url, Retention(keep=1, just_taken=taken[-1]))
     assert ["daily", "hourly-2"] == names(backup)
 
 
@@ -319,17 +320,18 @@ def test_strange_things_beside_savepoints_are_passed_over(tmp_path, capsys):
     """
     job = a_job(tmp_path / "job")
     backup = job.storage.at("savepoints")
+    taken = []
     for number in range(3):
         another_batch(job)
-        newest = take(job, backup, f"s{number}")
-    strange(backup, Path(newest.url))
+        taken.append(take(job, backup, f"s{number}"))
+    strange(backup, Path(taken[-1].url))
     before = {str(path) for path in Path(backup.url).iterdir()}
 
     for command in (
         ["savepoint", "list", job.storage.url],
         ["savepoint", "retain", job.storage.url, "--keep", "2"],
         ["savepoint", "dispose", f"{backup.url}/s1"],
-        ["savepoint", "restore", newest.url, str(tmp_path / "new"), "--claim-mode", "claim"],
+        ["savepoint", "restore", taken[-1].url, str(tmp_path / "new"), "--claim-mode", "claim"],
     ):
         assert [] == state_growth(job.storage.url)  # the job keeps none
         assert EXIT_OK == main.main(command), command

@@ -24,6 +24,8 @@ from airflow_provider.runtime.savepoints.restore_log import Restores
 from airflow_provider.runtime.savepoints.retention import dispose
 from airflow_provider.runtime.savepoints.take import take_savepoint
 from airflow_provider.runtime.savepoints.verify import verify_savepoint
+from airflow_provider.runtime.storage.copy_files import copy_files
+from tests.present import present
 from tests.unit.support import QUERY_ID, EpochBench, FakeClock, FakeFrame, FakeSink, counted
 
 SOURCES = {"sources/0/0", "sources/0/9"}
@@ -187,7 +189,7 @@ def test_spark_removes_files_meanwhile(job, tmp_path, monkeypatch):
     """
     from airflow_provider.runtime.savepoints import take as take_module
 
-    copy, calls = take_module.copy_files, []
+    calls: list[str] = []
 
     def slow_copy(source, target, names):
         calls.append(source)
@@ -195,7 +197,7 @@ def test_spark_removes_files_meanwhile(job, tmp_path, monkeypatch):
             run(job, 2, 3)
             for path in ("offsets/0", "commits/0", "offsets/1", "commits/1"):
                 (job.spark.root / path).unlink()
-        return copy(source, target, names)
+        return copy_files(source, target, names)
 
     monkeypatch.setattr(take_module, "copy_files", slow_copy)
 
@@ -214,12 +216,12 @@ def test_a_file_that_nobody_needs_any_more_goes_meanwhile(job, tmp_path, monkeyp
     """
     from airflow_provider.runtime.savepoints import take as take_module
 
-    copy, calls = take_module.copy_files, []
+    calls: list[str] = []
 
     def slow_copy(source, target, names):
         calls.append(source)
         (job.spark.root / "sources/0/0").unlink(missing_ok=True)
-        return copy(source, target, names)
+        return copy_files(source, target, names)
 
     monkeypatch.setattr(take_module, "copy_files", slow_copy)
 
@@ -322,7 +324,8 @@ def test_restored_into_a_new_directory(job, tmp_path):
     record = restore_job(str(tmp_path / "new"), savepoint.url, clock=job.clock)
 
     assert before == files_of(tmp_path / "job")
-    restored = EpochBench(tmp_path / "new", FakeSink())
+    sink = FakeSink()
+    restored = EpochBench(tmp_path / "new", sink)
     query_id = restored.spark.logs.query_id()
     assert query_id not in {QUERY_ID, None}
     assert {
@@ -334,7 +337,7 @@ def test_restored_into_a_new_directory(job, tmp_path):
     committer.pre_commit(FakeFrame("row 2"), 2, counted(1))
     restored.spark.commit(2)
     committer.commit_ready()
-    assert {2: ["row 2"]} == restored.sinks[0].published
+    assert {2: ["row 2"]} == sink.published
     restored.close()
 
 
@@ -362,7 +365,7 @@ def test_restored_into_its_own_directory(job, tmp_path):
     assert QUERY_ID != job.spark.logs.query_id()
     assert 2 == job.records.revert().first_epoch
     job.recovered()
-    assert 1 == Restores(JobDirectory(job.storage)).last().number
+    assert 1 == present(Restores(JobDirectory(job.storage)).last()).number
 
 
 def test_rows_that_would_be_written_again_are_not_forgotten(job):

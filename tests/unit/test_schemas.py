@@ -11,12 +11,13 @@ import pytest
 
 from airflow_provider.runtime.errors import CorruptDocumentError
 from airflow_provider.runtime.jobdir.run_records import AttemptRecord, FinalCheckpoint
+from tests.present import present
 from tests.unit.jobs import a_final, an_attempt
 
 ROOT = Path(__file__).parents[2]
 _SPEC = importlib.util.spec_from_file_location("schemas", ROOT / "scripts/document_schemas.py")
-schemas = importlib.util.module_from_spec(_SPEC)
-_SPEC.loader.exec_module(schemas)
+schemas = importlib.util.module_from_spec(present(_SPEC))
+present(present(_SPEC).loader).exec_module(schemas)
 
 
 def test_the_documentation_has_the_schemas():

@@ -7,6 +7,7 @@ import sys
 import zipfile
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -22,7 +23,8 @@ def shipped_to(master: str) -> list[Path]:
     """Return what the executors of an application get."""
     files: list[Path] = []
     context = SimpleNamespace(master=master, addPyFile=lambda path: files.append(Path(path)))
-    ship_runtime(SimpleNamespace(sparkContext=context))
+    spark: Any = SimpleNamespace(sparkContext=context)
+    ship_runtime(spark)
     return files
 
 

@@ -77,7 +77,7 @@ def test_a_slice_is_named_by_its_time_in_utc_else_by_its_key():
     Names are folders everywhere, and differ for different slices.
     """
     tokyo = dt.timezone(dt.timedelta(hours=9))
-    there = tuple(moment.astimezone(tokyo) for moment in MAY)
+    there = (MAY[0].astimezone(tokyo), MAY[1].astimezone(tokyo))
     slices = [
         Slice(interval=MAY),
         Slice(interval=JUNE),

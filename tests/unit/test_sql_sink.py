@@ -11,6 +11,7 @@ import sys
 import threading
 import traceback
 import uuid
+from typing import Any
 
 import psycopg
 import pytest
@@ -36,6 +37,7 @@ from airflow_provider.runtime.sinks.postgres.columns import (
 )
 from airflow_provider.runtime.sinks.postgres.sink import SqlSink, sql
 from airflow_provider.runtime.sinks.protocol import Committable, EpochId
+from tests.present import present
 from tests.unit.sql_support import (
     QUERY_ID,
     SCHEMA,
@@ -251,7 +253,7 @@ def test_a_reader_never_sees_a_part_of_an_epoch(table):
     def read():
         with psycopg.connect(table.url, autocommit=True) as connection:
             while not done.is_set():
-                seen.append(connection.execute("SELECT count(*) FROM t").fetchone()[0])
+                seen.append(present(connection.execute("SELECT count(*) FROM t").fetchone())[0])
 
     reader = threading.Thread(target=read)
     reader.start()
@@ -474,13 +476,14 @@ def test_a_session_may_be_another_one_in_each_transaction(url):
     with psycopg.connect(url, autocommit=True) as connection:
         for name, value in HOSTILE.items():
             connection.execute(f"ALTER ROLE owner SET {name} = '{value}'")
+    found: list[Any] = []
     try:
         with Table(url).sink._server.connect("pooled", idle_timeout_s=3) as connection:
             for _ in range(2):
                 with connection.transaction(), connection.transaction():
                     more = ("transaction_isolation", "idle_in_transaction_session_timeout")
                     shown = (connection.execute(f"SHOW {name}") for name in (*HOSTILE, *more))
-                    found = [cursor.fetchone()[0] for cursor in shown]
+                    found = [present(cursor.fetchone())[0] for cursor in shown]
                 left = connection.execute("SELECT name FROM pg_settings WHERE source = 'session'")
                 assert [] == left.fetchall()
     finally:
@@ -568,7 +571,8 @@ def test_a_start_asks_for_the_newest_published_epoch(url, tmp_path):
         driver = job.begun().recovered()
         for epoch in range(2):
             job.spark.plan(epoch)
-            driver.pre_commit([(epoch, "x")], epoch, counted(1))
+            rows: Any = [(epoch, "x")]
+            driver.pre_commit(rows, epoch, counted(1))
             job.spark.commit(epoch)
         driver.commit_ready()
         fail_over(table, 1)
@@ -612,7 +616,8 @@ def test_a_driver_lets_the_database_forget_what_it_has_folded(url, tmp_path, mon
         driver = job.begun().recovered("r1")
         for epoch in range(5):
             job.spark.plan(epoch)
-            driver.pre_commit([(epoch, "x")], epoch, counted(1))
+            rows: Any = [(epoch, "x")]
+            driver.pre_commit(rows, epoch, counted(1))
             job.spark.commit(epoch)
             driver.commit_ready()
         job.recovered("a later run").remove_leftovers()

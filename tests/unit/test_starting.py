@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -20,6 +21,7 @@ from airflow_provider.runtime.savepoints.restore_log import Restores
 from airflow_provider.runtime.savepoints.take import take_savepoint
 from airflow_provider.runtime.sinks.protocol import OpenFence
 from airflow_provider.runtime.storage.local import LocalStorage
+from tests.present import present
 from tests.unit.support import EpochBench, FakeClock
 
 OPERATOR = {"id": 0, "name": "stateStoreSave", "partitions": 2, "provider": "rocksdb"}
@@ -69,7 +71,7 @@ def append_batch(root):
 
 
 def start(directory, url, *, topology=FITS, allow=False, partitions=None, repartition=None):
-    query = SimpleNamespace(name="q", topology=topology)
+    query: Any = SimpleNamespace(name="q", topology=topology)
     return StartingPoint(
         directory,
         url,
@@ -104,7 +106,7 @@ def test_the_batch_of_other_partitions_is_not_expected_in_the_outputs(
     bench = EpochBench(tmp_path / "new")
     bench.recovered()
     bench.close()
-    assert 5 == Restores(directory).last().partitions
+    assert 5 == present(Restores(directory).last()).partitions
 
 
 def test_as_many_partitions_as_there_are(directory, url, clock):
@@ -126,12 +128,12 @@ def test_an_open_restore_may_be_ended_with_other_partitions(directory, url, cloc
 
     with pytest.raises(CheckpointError, match="no"):
         begin(directory, url, clock, partitions=5, repartition=fail)
-    first = Restores(directory).last()
+    first = present(Restores(directory).last())
     with pytest.raises(CheckpointError, match="did not end"):
         start(directory, None).check()
     begin(directory, url, clock)
 
-    last = Restores(directory).last()
+    last = present(Restores(directory).last())
     assert (1, 5, None) == (first.number, first.partitions, first.done)
     assert (2, None, True) == (last.number, last.partitions, last.done is not None)
     assert first.queries["q"]["query_id"] != last.queries["q"]["query_id"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import shutil
 import struct
 from pathlib import Path
@@ -14,7 +15,6 @@ from airflow_provider.runtime.checkpoint.logs import CheckpointLogs
 from airflow_provider.runtime.checkpoint.operators import StateVariable, describe_operator
 from airflow_provider.runtime.checkpoint.state_schema import StateSchema, read_schemas, type_text
 from airflow_provider.runtime.checkpoint.topology import OperatorShape, Topology
-from airflow_provider.runtime.cli import main as main_module
 from airflow_provider.runtime.cli.main import main
 from airflow_provider.runtime.cli.output import text_table
 from airflow_provider.runtime.errors import (
@@ -408,7 +408,7 @@ def test_growth_without_spark(job):
 @pytest.fixture
 def command(monkeypatch, capsys):
     """Run a command; give its exit code, and what it has printed."""
-    monkeypatch.setattr(main_module.logging, "basicConfig", lambda **_: None)
+    monkeypatch.setattr(logging, "basicConfig", lambda **_: None)
 
     def run(*arguments: str) -> tuple[int, str]:
         code = main(["state", *arguments])

@@ -78,7 +78,7 @@ class Tries:
         }
         self._identities: list[ProcessIdentity] = []
 
-    def submit(self, failpoint: str) -> tuple[str, subprocess.Popen]:
+    def submit(self, failpoint: str) -> tuple[str, subprocess.Popen[bytes]]:
         """Let a process submit a driver; *failpoint* is where it, or the launcher, dies."""
         driver_id = uuid.uuid4().hex
         armed = {"SPARK_STREAM_FAILPOINT": failpoint}

@@ -23,6 +23,7 @@ from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.jobdir.lease import LeaseObserver, Liveness, acquire_lease
 from airflow_provider.runtime.jobdir.requests import put_cancel, read_reply
 from airflow_provider.runtime.retry import RetryBudget
+from tests.present import present
 from tests.unit.jobs import a_submission
 from tests.unit.small_driver import TIMEOUT_S as SHORT_S
 from tests.unit.support import FakeClock, take_lease
@@ -283,7 +284,7 @@ def test_a_cancel_is_heard_though_it_cannot_be_answered(failing, clock):
 
     failing.refuses_writes = False
     assert [CancelRequested()] == handler.poll(JobPhase.READING)
-    assert read_reply(failing, request).ok
+    assert present(read_reply(failing, request)).ok
     assert [] == handler.poll(JobPhase.READING)
 
 
@@ -354,11 +355,11 @@ class Machines:
     def __init__(self, tmp_path: Path, storage) -> None:
         self._root = tmp_path
         self._storage = storage
-        self._started: list[subprocess.Popen] = []
+        self._started: list[subprocess.Popen[str]] = []
         self.end = tmp_path / "end"
         self.published = tmp_path / "published"
 
-    def start(self, driver_id: str, days: float) -> subprocess.Popen:
+    def start(self, driver_id: str, days: float) -> subprocess.Popen[str]:
         environment = {
             **os.environ,
             "END": str(self.end),

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections import Counter
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -28,6 +29,7 @@ from airflow_provider.runtime.jobdir.lease import Liveness
 from airflow_provider.runtime.jobdir.lease_records import LeaseRecord
 from airflow_provider.runtime.jobdir.run_records import CANCELLED, FAILED
 from airflow_provider.runtime.jobdir.submissions import ProcessRecord
+from tests.present import present
 from tests.unit.jobs import (
     NOW,
     HandMadeJob,
@@ -69,7 +71,7 @@ BROKEN = {
     "condition": "FAILED_READ_FILE",
     "reason": "no such file",
 }
-TABLE = {
+TABLE: dict[str, tuple[dict[str, Any], RunState]] = {
     "nothing": ({}, RunState.ABSENT),
     "a final checkpoint": ({"final": a_final()}, RunState.DONE),
     "a final checkpoint, its driver still closing": (
@@ -288,8 +290,8 @@ def test_a_look_gathers_what_there_is(job, clock):
     a_progress().put(run.storage, "progress.json")
     view = RunWatcher(job.storage, "r1", clock).look()
 
-    assert 2 == view.attempt.attempt
-    assert "d2" == view.submission.driver_id
+    assert 2 == present(view.attempt).attempt
+    assert "d2" == present(view.submission).driver_id
     assert an_exit(3) == view.exit
     assert a_progress() == view.progress
     assert not view.submission_gone
@@ -433,9 +435,12 @@ def driven(job, clock):
     run.put_submission(a_submission("d1"))
     lease = take_lease(job.storage, clock, run_id="r1", driver_id="d1")
     run.put_attempt(an_attempt())
-    storage = Counted(job.storage)
+    storage: Any = Counted(job.storage)
     watcher = RunWatcher(storage, "r1", clock)
-    while watcher.assess_view(view := watcher.look()) and view.liveness is not Liveness.LIVE:
+    while True:
+        watcher.assess_view(view := watcher.look())
+        if view.liveness is Liveness.LIVE:
+            break
         lease.beat()
     storage.asked.clear()
     yield SimpleNamespace(lease=lease, watcher=watcher, asked=storage.asked, run=run)
@@ -524,9 +529,9 @@ def test_the_last_attempt_is_the_one_with_the_highest_number(job):
     assert run.last_attempt() is None
     for number in range(1, 11):
         run.put_attempt(an_attempt(number))
-    storage = Counted(run.storage)
+    storage: Any = Counted(run.storage)
 
-    assert 10 == RunDirectory(storage, "r1").last_attempt().attempt
+    assert 10 == present(RunDirectory(storage, "r1").last_attempt()).attempt
     assert {"list": 1, "read": 1} == storage.asked
 
 
