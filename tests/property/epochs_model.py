@@ -491,7 +491,7 @@ class EpochsMachine(RuleBasedStateMachine):
                 "q",
                 storage=self.job.committables,
                 sinks=self.sinks,
-                epoch=self.directory.run(self.run_id).record().starting["q"],
+                epoch=present(self.directory.run(self.run_id).record()).starting["q"],
                 fence=lease,
                 clock=self.job.clock,
             ):

@@ -487,5 +487,7 @@ def test_a_rotated_secret_resumes_the_run(job):
     stored = a_run(secret_params={"password": "OLD_VARIABLE"})
 
     check_same_spec(a_run(secret_params={"password": "NEW_VARIABLE"}), stored)
-    with pytest.raises(ConfigError, match=r"secret_params=\['password'\] and is now requested.*\[\]"):
+    with pytest.raises(
+        ConfigError, match=r"secret_params=\['password'\] and is now requested.*\[\]"
+    ):
         check_same_spec(a_run(), stored)
