@@ -228,7 +228,7 @@ class Chaos:
 
     def _triggerer(self) -> str | None:
         """Return a triggerer that does not stand still."""
-        still = {timer.args[0] for timer in self._waking if timer.is_alive()}
+        still = {next(iter(timer.args)) for timer in self._waking if timer.is_alive()}
         able = [name for name in TRIGGERERS if name not in still]
         return self.dice.choice(able) if able else None
 

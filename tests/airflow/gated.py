@@ -61,7 +61,7 @@ class Gated:
         return {group: (n[group], total[group]) for group in n}
 
     def result(self) -> dict[tuple[dt.datetime, str], tuple[int, int]]:
-        rows = list(pd.read_parquet(self.root / "output").itertuples(index=False))
+        rows: list[Any] = list(pd.read_parquet(self.root / "output").itertuples(index=False))
         result = {
             (r.minute.to_pydatetime().replace(tzinfo=dt.timezone.utc), r.key): (r.n, r.total)
             for r in rows

@@ -66,7 +66,7 @@ class Job:
         directory = JobDirectory(self.storage)
         directory.put_job(JobRecord(name="daily", created=AT))
         run = self.run.put_record(a_run(self.run_id, starting={}, params={}))
-        nothing = {
+        nothing: dict[str, Any] = {
             "query_id": "none",
             "batch_id": None,
             "watermark": None,

@@ -44,7 +44,7 @@ class Stream(Job):
         self.run.put_record(a_run(self.run_id, params={}, until="stopped", at_end="suspend"))
         self.spark.begin()
         path = f"queries/q/topologies/{QUERY_ID}.json"
-        sources = ["flights", "flights:marker"]
+        sources: list[str | None] = ["flights", "flights:marker"]
         TopologyRecord(query_id=QUERY_ID, sources=sources, operators=[]).put(self.storage, path)
         return self
 
@@ -59,7 +59,7 @@ class Stream(Job):
 
     def report(self, attempt: int = 1, backlog: dict[str, int] | None = None) -> None:
         """Put the driver's next report."""
-        query = {"rows_read": 30, "backlog": backlog, "sources": []}
+        query: dict[str, Any] = {"rows_read": 30, "backlog": backlog, "sources": []}
         at = f"2026-01-01T00:00:00.{next(self._reports):03}Z"
         progress = a_progress(at=at, attempt=attempt, rows_read=30, queries={"q": query})
         progress.put(self.run.storage, "progress.json")

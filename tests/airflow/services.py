@@ -364,7 +364,7 @@ class Airflow:
 
     def call(self, method: str, path: str, **sent: Any) -> Any:
         """Call the REST API and return its answer; None when it has no content."""
-        answer = self._http.request(method, f"/api/v2{path}", **({"json": sent} if sent else {}))
+        answer = self._http.request(method, f"/api/v2{path}", json=sent or None)
         assert answer.is_success, f"{method} {path}: {answer.status_code} {answer.text}"
         return answer.json() if answer.content else None
 

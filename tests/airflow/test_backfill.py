@@ -86,7 +86,7 @@ def truth(start: str, end: str) -> pd.DataFrame:
     """Return the delays of the days from *start* until *end*, by pandas."""
     expected: pd.DataFrame = demo().expected_result()
     day = pd.to_datetime(expected["day"])
-    return expected[(day >= start) & (day < end)].reset_index(drop=True)
+    return expected[(day >= pd.Timestamp(start)) & (day < pd.Timestamp(end))].reset_index(drop=True)
 
 
 def assert_same(expected: pd.DataFrame, output: Path) -> None:

@@ -121,7 +121,7 @@ def test_it_is_stored_with_its_dag() -> None:
             task_id="b", job="j:f", job_dir="/{{ slice.name }}", history_params=HISTORY
         )
 
-    stored = DagSerialization.from_dict(DagSerialization.to_dict(dag)).task_dict["b"]
+    stored: Any = DagSerialization.from_dict(DagSerialization.to_dict(dag)).task_dict["b"]
 
     assert ("/{{ slice.name }}", HISTORY) == (stored.job_dir, stored.history_params)
 
@@ -172,7 +172,7 @@ def test_a_savepoint_that_was_made_of_the_same_is_the_result(job: Job) -> None:
     left = scratch_of(job)
     left.storage.put("job.json", b"{}")
     outlet = Asset("state")
-    events = {outlet: SimpleNamespace(extra=None)}
+    events: Any = {outlet: SimpleNamespace(extra=None)}
     operator = operator_of(job, outlets=[outlet])
 
     told = operator.execute({"ti": TI, "outlet_events": events})
@@ -284,7 +284,7 @@ def test_a_driver_that_failed(job: Job) -> None:
     scratch.attempt("driver", "FAILED", {"condition": "C", "reason": "the disk is full"})
     event = asyncio.run(trigger._wait())
     pushed: dict[str, Any] = {}
-    ti = SimpleNamespace(**vars(TI), xcom_push=lambda key, value: pushed.update({key: value}))
+    ti: Any = SimpleNamespace(**vars(TI), xcom_push=lambda key, value: pushed.update({key: value}))
     with pytest.raises(SparkRunFailedError, match="C: the disk is full"):
         operator.resume({"ti": ti}, vars(event) | {"driver_id": "driver"})
     assert "the disk is full" == pushed["failure"]["reason"]

@@ -154,7 +154,7 @@ def test_every_templated_field_is_an_attribute_and_is_rendered() -> None:
         from_savepoint=f"/savepoints/{template}",
     )
 
-    values = {"ds": "2026-01-01", "ds_nodash": "20260101", "tomorrow": "2026-01-02"}
+    values: Any = {"ds": "2026-01-01", "ds_nodash": "20260101", "tomorrow": "2026-01-02"}
     operator.render_template_fields(values, jinja_env=in_dag().get_template_env())
 
     rendered = {name: getattr(operator, name) for name in operator.template_fields}
@@ -192,7 +192,7 @@ def test_a_dag_with_the_operator_is_serialised() -> None:
     in_dag(dag, params={"input": "/in"}, conf={"spark.app": "{{ ds }}"}, trigger="10 seconds")
 
     document = json.loads(json.dumps(DagSerialization.serialize_dag(dag)))
-    task = DagSerialization.deserialize_dag(document).get_task("daily")
+    task: Any = DagSerialization.deserialize_dag(document).get_task("daily")
 
     assert "SparkStreamingOperator" == task.task_type
     assert {"input": "/in"} == task.job_params
@@ -203,7 +203,7 @@ def test_mapped_tasks_have_runs_of_their_own(job: Job) -> None:
     """
     The map index is part of the derived run id, so that mapped tasks do not adopt each other.
     """
-    mapped = SimpleNamespace(**{**vars(TI), "map_index": 7})
+    mapped: Any = SimpleNamespace(**{**vars(TI), "map_index": 7})
     job.run_id = f"{RUN}-7"
     Job(job.root, f"{RUN}-7").finish()
 
@@ -480,7 +480,7 @@ def test_a_driver_of_the_run_that_is_to_be_undone_is_stopped_and_waited_for(job:
     only go on writing what is reverted, and submits another run's driver when it has ended.
     """
     operator = operator_of(job, on_clear="replay")
-    ti = SimpleNamespace(**vars(TI), max_tries=0)
+    ti: Any = SimpleNamespace(**vars(TI), max_tries=0)
     with pytest.raises(AirflowFailException, match="there is no file"):
         operator.execute({"ti": ti})
     job.run.put_record(a_run(job.run_id))
@@ -853,7 +853,7 @@ def test_a_job_begins_from_a_savepoint() -> None:
     """
     Its address is a template; one that renders to nothing begins from the beginning.
     """
-    given = {
+    given: dict[str, Any] = {
         "from_savepoint": "{{ params.s }}",
         "state_partitions": 5,
         "allow_non_restored_state": True,

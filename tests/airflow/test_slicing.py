@@ -58,6 +58,12 @@ def partition(timetable: Any, date: str, key: str = "k") -> Slice | None:
 # --- timetables ---------------------------------------------------------------------------------
 
 
+def moment(text: str) -> pendulum.DateTime:
+    found = pendulum.parse(text)
+    assert isinstance(found, pendulum.DateTime)
+    return found
+
+
 @pytest.mark.parametrize(
     ("cron", "zone", "date", "end"),
     [
@@ -75,7 +81,7 @@ def test_a_partition_is_until_the_next_one(cron: str, zone: str, date: str, end:
     """
     found = partition(CronPartitionTimetable(cron, timezone=zone), date)
 
-    assert Slice("k", (pendulum.parse(date), pendulum.parse(end))) == found
+    assert Slice("k", (moment(date), moment(end))) == found
 
 
 @pytest.mark.parametrize(
@@ -139,7 +145,7 @@ def test_a_template_without_a_slice_needs_none() -> None:
     """
     Only who asks for one is told that there is none, and not to try again.
     """
-    none = {"data_interval_start": None, "data_interval_end": None}
+    none: dict[str, Any] = {"data_interval_start": None, "data_interval_end": None}
     operator = streaming(job_dir="/j/{{ run_id }}")
     operator.render_template_fields(context(**none))
     assert "/j/run_1" == operator.job_dir

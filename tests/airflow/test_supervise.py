@@ -57,7 +57,7 @@ def watch(place: Path, dag_run: str, **arguments: Any) -> dict[str, Any]:
         deferrable=False,
         **arguments,
     )
-    ti = SimpleNamespace(**{**vars(TI), "run_id": dag_run, "max_tries": 3})
+    ti: Any = SimpleNamespace(**{**vars(TI), "run_id": dag_run, "max_tries": 3})
     ti.xcom_push = lambda key, value: None
     return operator.execute({"ti": ti})
 
@@ -229,5 +229,5 @@ def expected_days(folder: Path) -> dict[tuple[dt.date, str], int]:
     rows = pd.concat([pd.read_csv(file) for file in folder.glob("*.csv")])
     time = pd.to_datetime(rows["time_hour"])
     whole = time.dt.date < (time.max() - pd.Timedelta(hours=2)).date()
-    days = rows[whole].groupby([time[whole].dt.date, "origin"]).size()
+    days: Any = rows[whole].groupby([time[whole].dt.date, "origin"]).size()
     return {(day, origin): int(count) for (day, origin), count in days.items()}

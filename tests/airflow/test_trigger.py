@@ -424,7 +424,7 @@ def test_killed_in_a_triggerer_that_outlived_its_successor_it_ends_the_driver(jo
 
     async def take_over_and_back() -> None:
         for trigger in (paused, successor):
-            task = asyncio.create_task(anext(trigger.run()))
+            task = asyncio.ensure_future(anext(trigger.run()))
             await asyncio.wait([task], timeout=0.5)
             task.cancel()
             await asyncio.wait([task])

@@ -6,11 +6,12 @@ import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
+from tests.present import present
 from tests.property.epochs_model import EpochsMachine
 
 # Without shrinking, which takes minutes here: a failing history is short enough to be read whole.
 SETTINGS = settings(
-    max_examples=settings.default.max_examples * 3 // 5,
+    max_examples=present(settings.default).max_examples * 3 // 5,
     stateful_step_count=25,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow],

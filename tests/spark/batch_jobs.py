@@ -75,7 +75,7 @@ class Known(StatefulProcessor):
     def init(self, handle: StatefulProcessorHandle) -> None:
         self._seen = handle.getValueState("seen", "n long")
 
-    def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:
+    def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterator[Row]:
         if not self._seen.exists():
             self._seen.update((1,))
             yield Row(k=key[0])

@@ -11,7 +11,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -244,16 +244,16 @@ class PerBucket(StatefulProcessor):
 
     def init(self, handle: StatefulProcessorHandle) -> None:
         self._handle = handle
-        self._counts = handle.getMapState("counts", "bucket long", "n long")
+        self._counts: Any = handle.getMapState("counts", "bucket long", "n long")
 
-    def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:
+    def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterator[Any]:
         for row in rows:
             self._add(row["bucket"], 1)
         return iter(())
 
     def handleExpiredTimer(
         self, key: Any, timerValues: Any, expiredTimerInfo: Any
-    ) -> Iterator[Row]:
+    ) -> Iterator[Any]:
         bucket = expiredTimerInfo.getExpiryTimeInMs() // 1000 - 10
         yield Row(k=key[0], start=bucket, n=self._take(bucket))
 
@@ -275,13 +275,13 @@ class Worth(StatefulProcessor):
     """Keeps accounts by their currency and its rate; a new rate tells what each is worth by it."""
 
     def init(self, handle: StatefulProcessorHandle) -> None:
-        self._rate = handle.getValueState("rate", "rate int")
+        self._rate: Any = handle.getValueState("rate", "rate int")
         self._accounts = handle.getMapState("accounts", "account string", "balance int")
 
     def handleInitialState(self, key: Any, initialState: Any, timerValues: Any) -> None:
         self._accounts.updateValue((initialState["account"],), (initialState["balance"],))
 
-    def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:
+    def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterator[Row]:
         for row in sorted(rows, key=lambda row: row["time"]):
             before = self._rate.get()[0] if self._rate.exists() else 0
             self._rate.update((row["v"],))
@@ -413,7 +413,7 @@ class EndlessAlarm(StatefulProcessor):
     def init(self, handle: StatefulProcessorHandle) -> None:
         self._handle = handle
 
-    def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:
+    def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterator[Row]:
         if key[0] == "b":
             self._handle.registerTimer(0)
         return iter(())
@@ -448,7 +448,7 @@ def native_windows(ctx: JobContext) -> None:
 
 def native_and_files(ctx: JobContext) -> None:
     """Ask for two phases and for one in the same query."""
-    sinks = [files(ctx.params["output"]), spark_sink("noop")]
+    sinks: list[Any] = [files(ctx.params["output"]), spark_sink("noop")]
     ctx.write("out", tumbling(events(ctx), "k"), to=sinks)
 
 
@@ -627,7 +627,7 @@ def missing_param(ctx: JobContext) -> None:
 
 def marked_rows(ctx: JobContext) -> None:
     """Give each row a UUID, another one at every attempt, and write to the sink that is asked for."""
-    make = {
+    make: dict[str, Callable[[str], Any]] = {
         "files": files,
         "partitioned": lambda place: files(place, partition_by="k"),
         "delta": delta,

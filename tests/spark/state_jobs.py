@@ -81,13 +81,13 @@ class Remembering(StatefulProcessor):
 
     def init(self, handle: StatefulProcessorHandle) -> None:
         self._handle = handle
-        self._last = handle.getValueState("last", f"total long, place {PLACE}", TTL_MS)
+        self._last: Any = handle.getValueState("last", f"total long, place {PLACE}", TTL_MS)
         self._all = handle.getListState("all", "n int")
-        self._cities = handle.getMapState("cities", "city string", "times int, place " + PLACE)
+        self._cities: Any = handle.getMapState("cities", "city string", "times int, place " + PLACE)
         self._recent = handle.getListState("recent", f"v int, place {PLACE}", TTL_MS)
         self._numbers = handle.getMapState("numbers", "n int, v int", f"place {PLACE}", TTL_MS)
 
-    def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:
+    def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterator[Row]:
         for row in sorted(rows, key=lambda each: each["v"]):
             before = self._last.get()[0] if self._last.exists() else 0
             found = row["place"]
@@ -117,9 +117,9 @@ class Waiting(StatefulProcessor):
 
     def init(self, handle: StatefulProcessorHandle) -> None:
         self._handle = handle
-        self._total = handle.getValueState("total", "total long")
+        self._total: Any = handle.getValueState("total", "total long")
 
-    def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:
+    def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterator[Row]:
         for row in rows:
             before = self._total.get()[0] if self._total.exists() else 0
             self._total.update((before + row["v"],))
@@ -177,9 +177,9 @@ class Alarm(StatefulProcessor):
 
     def init(self, handle: StatefulProcessorHandle) -> None:
         self._handle = handle
-        self._count = handle.getValueState("n", "n long")
+        self._count: Any = handle.getValueState("n", "n long")
 
-    def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:
+    def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterator[Row]:
         before = self._count.get()[0] if self._count.exists() else 0
         self._count.update((before + len(list(rows)),))
         if not before:

@@ -32,7 +32,7 @@ KINDS = ("windows", "sessions", "distinct", "timers", "joined")
 @pytest.fixture
 def parted(place):
     """Return the parameters of what was up to a moment, of what came after, and of both."""
-    found = {"past": {}, "live": {}, "all": {}}
+    found: dict[str, dict[str, str]] = {"past": {}, "live": {}, "all": {}}
     for name, (past, live) in SOURCES.items():
         for part, files in {"past": [past], "live": [live], "all": [past, live]}.items():
             found[part][name] = str(write_events(place.root / part / name, *files))

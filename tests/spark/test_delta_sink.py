@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from decimal import Decimal
+from typing import Any
 
 import pytest
 from deltalake import DeltaTable
@@ -94,12 +95,12 @@ def test_rows_of_every_type_are_read_back(spark, tmp_path):
 @pytest.mark.parametrize("kind", ["string", "int", "date"])
 def test_partitions_are_read_back(spark, tmp_path, kind):
     """Nulls and odd texts come back from the folders that Spark made, and can be reverted."""
-    values = {
+    kinds: dict[str, list[Any]] = {
         "string": ["a b", "c/d", "e:f%20", "é?#=&", "..", "[{^'\"\\*", None],
         "int": [1, -2, None],
         "date": [dt.date(2024, 2, 29), dt.date(1970, 1, 1), None],
-    }[kind]
-    rows = [(number, value) for number, value in enumerate(values)]
+    }
+    rows = list(enumerate(kinds[kind]))
     staged = publish(tmp_path, spark.createDataFrame(rows, f"id int, p {kind}"), ("p",))
     read = DeltaTable(str(tmp_path)).to_pyarrow_table().sort_by("id")
     assert rows == [(row["id"], row["p"]) for row in read.to_pylist()]

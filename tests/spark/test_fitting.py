@@ -20,6 +20,7 @@ from airflow_provider.runtime.savepoints.checkpoint_source import job_source
 from airflow_provider.runtime.savepoints.take import take_savepoint
 from airflow_provider.runtime.savepoints.verify import verify_savepoint
 from airflow_provider.runtime.storage.open import open_storage
+from tests.present import present
 
 pytestmark = pytest.mark.spark
 
@@ -245,6 +246,6 @@ def test_the_sources_and_operators_of_a_query_that_is_not_started(spark, tmp_pat
         entry = CheckpointLogs(open_storage(str(tmp_path / name))).offsets(0)
         assert lines == len(entry.sources) == len(source_names(df)), name
         found = [operator["operatorName"] for operator in query.lastProgress["stateOperators"]]
-        planned = stateful_operators(df, "append", ["rows"] * lines)
+        planned = present(stateful_operators(df, "append", ["rows"] * lines))
         assert kinds == found == [operator.kind for operator in planned], name
         assert all(("rows",) == operator.sources for operator in planned), name

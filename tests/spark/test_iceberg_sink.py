@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import decimal
+from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
@@ -173,17 +174,20 @@ def test_partitions_of_existing_tables(spark, case, zone):
     ]
     first = dt.datetime(2025, 12, 31, 22, 30, tzinfo=UTC)
     moments = [first + dt.timedelta(minutes=47 * i) for i in range(9)]
-    rows = [(m, m.replace(tzinfo=None), f"name-{i % 2}-{i}", i) for i, m in enumerate(moments)]
+    rows: list[tuple[Any, ...]] = [
+        (m, m.replace(tzinfo=None), f"name-{i % 2}-{i}", i) for i, m in enumerate(moments)
+    ]
     rows.append((None, None, None, None))
+    made_of: list[tuple[int, Any]] = [
+        *((1, t()) for t in (YearTransform, MonthTransform, DayTransform, HourTransform)),
+        *((2, t()) for t in (YearTransform, MonthTransform, DayTransform, HourTransform)),
+        (3, TruncateTransform(6)),
+        (4, TruncateTransform(3)),
+    ]
     spark.conf.set("spark.sql.session.timeZone", zone)
     try:
         df = spark.createDataFrame(rows, "ts timestamp, ntz timestamp_ntz, name string, n long")
-        for source, transform in [
-            *((1, t()) for t in (YearTransform, MonthTransform, DayTransform, HourTransform)),
-            *((2, t()) for t in (YearTransform, MonthTransform, DayTransform, HourTransform)),
-            (3, TruncateTransform(6)),
-            (4, TruncateTransform(3)),
-        ]:
+        for source, transform in made_of:
             catalog = case.catalog()
             if catalog.table_exists(TABLE):
                 catalog.drop_table(TABLE)
@@ -220,8 +224,12 @@ def test_a_stream_appends_its_batches(spark, case, tmp_path):
     df = stream.csv(str(source))
     sink = case.open()
     sink.check(df, "append")
+
+    def write(batch, epoch) -> None:
+        publish(sink, batch, epoch)
+
     query = (
-        df.writeStream.foreachBatch(lambda batch, epoch: publish(sink, batch, epoch) and None)
+        df.writeStream.foreachBatch(write)
         .option("checkpointLocation", str(tmp_path / "checkpoint"))
         .trigger(availableNow=True)
         .start()

@@ -12,6 +12,7 @@ from airflow_provider.runtime.cli.main import main
 from airflow_provider.runtime.errors import RunFailedError
 from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.storage.open import open_storage
+from tests.present import present
 
 pytestmark = pytest.mark.spark
 
@@ -81,4 +82,4 @@ def test_nothing_is_late_in_batch(spark, copied):
     assert 2000 == len(read_with_pandas(copied.output))
     assert (2000, 0) == (final.rows_read, final.late_rows)
     run = JobDirectory(open_storage(str(copied.job_dir))).run(final.run_id)
-    assert 0 == run.progress().late_rows
+    assert 0 == present(run.progress()).late_rows

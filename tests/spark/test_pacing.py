@@ -14,6 +14,7 @@ from airflow_provider.runtime.driver.run import run_job
 from airflow_provider.runtime.errors import RunCancelledError
 from airflow_provider.runtime.jobdir.epochs import EpochRecords
 from airflow_provider.runtime.storage.open import open_storage
+from tests.present import present
 
 pytestmark = pytest.mark.spark
 
@@ -49,7 +50,8 @@ def batches_of(place: Place) -> list[int]:
     folder = place.job_dir / "queries" / "out" / "committables"
     (query_id,) = (child.name for child in folder.iterdir())
     records = EpochRecords(open_storage(str(folder)), query_id)
-    read = [records.published(epoch).rows_read for epoch in records.find().published]
+    epochs = [present(records.published(epoch)) for epoch in records.find().published]
+    read = [present(epoch.rows_read) for epoch in epochs]
     return [now - before for before, now in zip([0, *read], read, strict=False) if now > before]
 
 

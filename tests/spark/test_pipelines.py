@@ -36,6 +36,7 @@ from airflow_provider.runtime.savepoints.catalog import Savepoint, find_savepoin
 from airflow_provider.runtime.savepoints.checkpoint_source import job_source
 from airflow_provider.runtime.savepoints.take import take_savepoint
 from airflow_provider.runtime.storage.open import open_storage
+from tests.present import present
 
 pytestmark = pytest.mark.spark
 
@@ -180,7 +181,8 @@ def test_a_query_that_fails_is_started_again_by_its_driver(spark, place, attempt
         job.open_to(100)
     driver.end()
     (record,) = job.attempts()
-    failure = record.restarts["failure"]
+    restarts = present(record.restarts)
+    failure = restarts["failure"]
 
     assert files == job.files("b")
     assert ("a", "OSError", True) == tuple(
@@ -195,7 +197,7 @@ def test_a_query_that_fails_is_started_again_by_its_driver(spark, place, attempt
     else:
         assert isinstance(driver.error, RunFailedError)
         assert "all 2 restarts of fixed-delay(attempts=2, " in driver.error.failure.reason
-        assert (2, "FAILED") == (record.restarts["count"], record.outcome)
+        assert (2, "FAILED") == (restarts["count"], record.outcome)
 
 
 # --- requests that race with the end --------------------------------------------------------------

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -44,13 +43,15 @@ def everything_in(folder: Path) -> dict[str, bytes]:
 
 
 def marks_in(query: dict[str, Any]) -> tuple[dict[str, str], dict[str, str]]:
-    sources, operators = query["sources"], query["operators"]
-    return tuple({part["name"]: part["mark"] for part in parts} for parts in (sources, operators))
+    sources, operators = (
+        {part["name"]: part["mark"] for part in query[kind]} for kind in ("sources", "operators")
+    )
+    return sources, operators
 
 
 @pytest.fixture
-def half_way(spark: Any, place: Place) -> Iterator[tuple[Place, dict[str, Any]]]:
-    """Yield a job of which ``a`` has finished and ``b`` is held back, and its last progress."""
+def half_way(spark: Any, place: Place) -> tuple[Place, dict[str, Any]]:
+    """Return a job of which ``a`` has finished and ``b`` is held back, and its last progress."""
     for name, inputs in (("a", [A]), ("b", B), ("c", C), ("extra", [A])):
         write_events(place.root / name, *inputs)
     stop, seen = threading.Event(), []

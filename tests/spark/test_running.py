@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 import time
+from typing import Any
 
 import pytest
 from pyspark.sql.functions import udf
@@ -56,7 +57,8 @@ def test_a_batch_that_submits_its_job_while_it_is_stopped_does_not_run_to_its_en
     """
     write_events(place.input, [(1, "a", 1)])
     events = spark.readStream.schema("t timestamp, k string, v long").csv(str(place.input))
-    checkpoint, epochs = place.root / "checkpoint", LateJob()
+    checkpoint = place.root / "checkpoint"
+    epochs: Any = LateJob()
     query = RunningQuery(
         QueryDefinition("late", events, (), "append", operators=(), sources=()),
         checkpoint=str(checkpoint),

@@ -7,6 +7,7 @@ import pytest
 
 from airflow_provider.runtime import files
 from airflow_provider.runtime.testing import SinkContract
+from tests.present import present
 
 COLUMNS = ", columns={'id': 'BIGINT', 'name': 'VARCHAR'}"
 READING = {
@@ -36,7 +37,7 @@ class FolderCase:
         query = (
             f"select id, name from read_{self.file_format}('{pattern}'{READING[self.file_format]})"
         )
-        return duckdb.sql(query).fetchall()
+        return present(duckdb.sql(query)).fetchall()
 
 
 class TestFiles(SinkContract):

@@ -35,6 +35,7 @@ from airflow_provider.runtime.state import (
     query_state,
     state_growth,
 )
+from tests.present import present
 
 pytestmark = pytest.mark.spark
 
@@ -174,9 +175,7 @@ def source(tmp_path_factory) -> Iterator[Path]:
     cloudpickle.unregister_pickle_by_value(state_jobs)
 
 
-def run_case(
-    spark: SparkSession, case: Case, conf: dict[str, str], source: Path, to: Path
-) -> SparkSession:
+def run_case(spark: SparkSession, case: Case, conf: dict[str, str], source: Path, to: Path) -> None:
     """Run the query over all input; what it has reported of its state is what is read of it."""
     session = spark.newSession()
     for key, value in {**conf, **case.conf}.items():
@@ -226,7 +225,7 @@ def check(spark: SparkSession, url: Path | str, case: Case, batch: int) -> None:
     assert {"sources", *case.tables} == {address.name for address in query.tables()}
     for name, (columns, truth) in case.tables.items():
         frame = reader.table(query.name, name)
-        described = {c.name: c.type for c in query.table(name).table.columns}
+        described = {c.name: c.type for c in present(query.table(name).table).columns}
         assert described == {f.name: f.dataType.simpleString() for f in frame.schema.fields}
         # What a set collects is kept in bytes of Spark's own.
         hidden = {"partition_id", "ttlExpirationMs", "buf"}
@@ -369,7 +368,7 @@ def test_what_is_different_between_two_savepoints(spark, story):
     there = {(d.query, d.table): d for d in diff_states(one, two)}
     back = {(d.query, d.table): d.counts() for d in diff_states(two, one)}
 
-    windows = there["windows", "keyed_state"].frame.select(
+    windows = present(there["windows", "keyed_state"].frame).select(
         "change", "window.start", "k", "before.sum", "after.sum"
     )
     at = START + 10
@@ -423,7 +422,7 @@ def test_maps_are_the_same_whatever_the_order_of_their_entries(spark, tmp_path):
     run_with_maps(spark, tmp_path / "one", [*once, twice, twice])
     run_with_maps(spark, tmp_path / "two", [*again, twice])
 
-    found = {}
+    found: dict[tuple[str, str], Any] = {}
     for name in ("values", "waiting"):
         one, two = (
             StateReader(spark, open_state(str(tmp_path / place / name))) for place in ("one", "two")

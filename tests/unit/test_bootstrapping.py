@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -203,10 +204,12 @@ def test_sinks_are_not_even_looked_at_when_output_is_discarded(monkeypatch):
         "airflow_provider.runtime.queries.context.sources_of", lambda *_: (source(),)
     )
     monkeypatch.setattr("airflow_provider.runtime.queries.context.operations", lambda *_: ())
-    ctx = JobContext(None, params={}, run_id="r", mode="STREAMING", discards_output=True)
+    no_spark: Any = None
+    rows: Any = SimpleNamespace(isStreaming=True)
+    ctx = JobContext(no_spark, params={}, run_id="r", mode="STREAMING", discards_output=True)
     sink = FakeSink("real")
 
-    ctx.write("q", SimpleNamespace(isStreaming=True), to=sink)
+    ctx.write("q", rows, to=sink)
 
     assert ("discarded:real",) == ctx.queries[0].sink_names
     assert [] == sink.calls

@@ -5,15 +5,16 @@ from __future__ import annotations
 import dataclasses
 import errno
 import json
+import logging
 import os
 import subprocess
 import sys
 import threading
+from typing import Any
 
 import pytest
 
 from airflow_provider.runtime.checkpoint.drain_step import MAX_WATERMARK_MS
-from airflow_provider.runtime.cli import main as main_module
 from airflow_provider.runtime.cli import stop_commands
 from airflow_provider.runtime.cli.main import main
 from airflow_provider.runtime.clock import SystemClock
@@ -23,6 +24,8 @@ from airflow_provider.runtime.jobdir.epochs import EpochRecords
 from airflow_provider.runtime.jobdir.requests import pending_requests, reply
 from airflow_provider.runtime.jobdir.run_records import FAILED, RewoundRecord
 from airflow_provider.runtime.storage.local import LocalStorage
+from tests.pipes import stdout_of
+from tests.present import present
 from tests.unit.jobs import NOW, HandMadeJob, a_final, a_progress, an_attempt, an_epoch
 from tests.unit.support import QUERY_ID, FakeClock, HandStagedFiles, bench, take_lease
 
@@ -35,7 +38,7 @@ def job(tmp_path) -> HandMadeJob:
 @pytest.fixture(autouse=True)
 def quiet_logging(monkeypatch):
     """Leave the process's logging as it is."""
-    monkeypatch.setattr(main_module.logging, "basicConfig", lambda **_: None)
+    monkeypatch.setattr(logging, "basicConfig", lambda **_: None)
 
 
 @pytest.fixture
@@ -59,7 +62,7 @@ def live_driver(job):
     lease.release()
 
 
-def printed(capsys) -> dict:
+def printed(capsys) -> dict[str, Any]:
     return json.loads(capsys.readouterr().out)
 
 
@@ -667,10 +670,10 @@ def test_a_reader_that_has_seen_enough_is_no_error(job, reads_a_line):
     process = subprocess.Popen(
         [*command, "--json"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
-    first = process.stdout.readline() if reads_a_line else "{\n"
-    process.stdout.close()
-    told = process.stderr.read()
-    process.stderr.close()
+    first = stdout_of(process).readline() if reads_a_line else "{\n"
+    stdout_of(process).close()
+    told = present(process.stderr).read()
+    present(process.stderr).close()
 
     assert ("{\n", EXIT_OK, "") == (first, process.wait(), told)
 

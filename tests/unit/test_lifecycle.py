@@ -45,6 +45,7 @@ from airflow_provider.runtime.driver.lifecycle.events import (
 from airflow_provider.runtime.driver.lifecycle.machine import Lifecycle
 from airflow_provider.runtime.errors import Failure, FailureClass, IllegalTransitionError
 from airflow_provider.runtime.queries.start_mode import StartMode
+from tests.present import present
 
 BROKEN = Failure(FailureClass.RECOVERABLE, "disk on fire", "OSError", "q1", "host")
 LATER = Failure(FailureClass.RECOVERABLE, "another", "OSError", None, "host")
@@ -891,7 +892,7 @@ LIVES = st.sampled_from([ONE, ("q1", "q2"), THREE])
 UPSTREAM = st.sampled_from([{}, {"q2": ("q1",)}, CHAIN, {"q3": ("q1", "q2")}])
 
 
-@settings(max_examples=6 * settings.default.max_examples)
+@settings(max_examples=6 * present(settings.default).max_examples)
 @given(st.data())
 def test_in_any_life_the_order_holds(data):
     """

@@ -331,7 +331,7 @@ def open_s3(url: str) -> tuple[Bucket, str]:
     """Return the bucket and key that *url* names; no request is made."""
 
     def connect() -> Any:
-        from s3fs import S3FileSystem  # type: ignore[import-untyped]  # ships no types
+        from s3fs import S3FileSystem
 
         return S3FileSystem(use_listings_cache=False)
 
@@ -345,7 +345,7 @@ def open_gcs(url: str) -> tuple[Bucket, str]:
     def connect() -> Any:
         # The class that fsspec would choose asks by gRPC, before each write, what kind of bucket
         # it is; only zonal buckets need that, and they have no conditional write of this kind.
-        from gcsfs.core import GCSFileSystem  # type: ignore[import-untyped]  # ships no types
+        from gcsfs.core import GCSFileSystem
 
         return GCSFileSystem(use_listings_cache=False)
 
@@ -360,7 +360,7 @@ def open_azure(url: str) -> tuple[Bucket, str]:
     """
 
     def connect() -> Any:
-        from adlfs import AzureBlobFileSystem  # type: ignore[import-untyped]  # ships no types
+        from adlfs import AzureBlobFileSystem
 
         account = AzureBlobFileSystem._get_kwargs_from_urls(url)
         return AzureBlobFileSystem(**account, use_listings_cache=False)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import os
 from pathlib import Path
+from typing import Any
 
 from airflow.sdk import dag
 
@@ -17,7 +18,7 @@ LONG = dt.timedelta(seconds=75)  # until three drivers have started side by side
 
 
 def ending(
-    kind: str, on_kill: str, *, dagrun_timeout: dt.timedelta | None = None, **arguments: object
+    kind: str, on_kill: str, *, dagrun_timeout: dt.timedelta | None = None, **arguments: Any
 ) -> None:
     """Make a DAG of one task; each run has folders of its own."""
     place = f"{PLACE}/{kind}_{on_kill}/{{{{ run_id }}}}"

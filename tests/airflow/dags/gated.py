@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import os
 from pathlib import Path
+from typing import Any
 
 from airflow.sdk import dag
 
@@ -15,7 +16,7 @@ HERE = Path(__file__).resolve().parent
 DATA = Path(os.environ["TEST_DATA"])
 
 
-def gated(dag_id: str, *, retries: int = 0, **arguments: object) -> None:
+def gated(dag_id: str, *, retries: int = 0, **arguments: Any) -> None:
     """Make a DAG of one task, whose folders are named like it."""
     place = DATA / dag_id
 
@@ -45,7 +46,7 @@ def gated(dag_id: str, *, retries: int = 0, **arguments: object) -> None:
 def bootstrapped() -> None:
     """Stand still in the last batch of history; then begin the live job from it."""
     place = DATA / "bootstrapped"
-    job = {
+    job: dict[str, Any] = {
         "job": f"{HERE}/jobs/gated.py:count",
         "job_dir": f"{place}/job",
         "conf": {"spark.sql.session.timeZone": "UTC", "spark.sql.shuffle.partitions": "1"},

@@ -1,6 +1,7 @@
 """A job of three queries, two of them over many small files, whose batches take their time."""
 
 import time
+from typing import Any
 
 from pyspark.sql import functions as F  # noqa: N812 - what everybody calls it
 
@@ -21,7 +22,7 @@ def slowly(value: int) -> int:
 def copy_and_count(ctx: JobContext) -> None:
     """Copy rows; count them by minute and key; add up the counts of each key."""
 
-    def read(name: str, **more: object):
+    def read(name: str, **more: Any):
         return ctx.read(
             name,
             format="csv",

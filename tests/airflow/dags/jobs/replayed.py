@@ -1,6 +1,7 @@
 """A job that writes each order once to four sinks, and refuses a negative amount."""
 
 import json
+from typing import Any
 
 from pyspark.sql import functions as F  # noqa: N812 - what everybody calls it
 
@@ -20,7 +21,7 @@ def write_everywhere(ctx: JobContext) -> None:
     refused = F.raise_error(F.lit("a negative amount"))
     amount = F.when(F.col("amount") >= 0, F.col("amount")).otherwise(refused)
     once = orders.dropDuplicatesWithinWatermark(["id"]).select("id", amount.alias("amount"))
-    sinks = [
+    sinks: list[Any] = [
         files(ctx.params["files"]),
         delta(ctx.params["delta"]),
         iceberg("ns.orders", catalog=json.loads(ctx.params["iceberg"])),
