@@ -58,7 +58,7 @@ def spread(root: Path) -> None:
         record = begin_restore(
             directory, savepoint, names={"q": "q"}, partitions=5, fence=OpenFence(), clock=clock
         )
-        finish_restore(directory, record, OpenFence(), clock, repartition)
+        finish_restore(directory, record, savepoint, OpenFence(), clock, repartition=repartition)
 
 
 def main(action: str, root: str) -> None:

@@ -366,11 +366,10 @@ def test_what_had_ended_ends_in_what_is_restored(job):
     tell(savepoint.url, finished=False)  # of one that was taken before its drain
     directory = directory_of(job)
     names = {"q": "q"}
-    record = begin_restore(
-        directory, open_savepoint(savepoint.url), names=names, fence=OpenFence(), clock=job.clock
-    )
+    told = open_savepoint(savepoint.url)
+    record = begin_restore(directory, told, names=names, fence=OpenFence(), clock=job.clock)
     directory.run("r1").put_rewound(RewoundRecord(run_id="r1", savepoint=savepoint.url, at="now"))
-    finish_restore(directory, record, OpenFence(), job.clock)
+    finish_restore(directory, record, told, OpenFence(), job.clock)
 
     assert QUERY_ID != job.spark.logs.query_id()
     assert drain_intent(directory, "q") is not None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import types
 from typing import Any
@@ -65,7 +66,8 @@ def begin(job, savepoint, fence):
 
 
 def finish(job, record, fence):
-    return finish_restore(directory_of(job), record, fence, job.clock)
+    savepoint = open_savepoint(record.savepoint) if record.savepoint else None
+    return finish_restore(directory_of(job), record, savepoint, fence, job.clock)
 
 
 def start(job):
@@ -416,3 +418,20 @@ def test_a_checkpoint_that_is_replaced_while_it_is_saved(job, monkeypatch):
     copied = SparkCheckpoint(job.spark.root.parents[2] / "savepoints/s1/queries/q")
     assert other == saved.record.queries["q"].query_id == copied.logs.query_id()
     assert 5 == copied.logs.offsets(1).watermark_ms
+
+
+def test_another_savepoint_in_its_place_is_not_taken_for_it(job):
+    """
+    An open restore goes on only with what it has begun with, not with what lies there now, nor with
+    nothing.
+    """
+    saved = save(job)
+    with job.lease("restore") as lease:
+        record = begin(job, saved, lease)
+        later = dataclasses.replace(saved, record=dataclasses.replace(saved.record, taken="later"))
+        for other in (later, None):
+            with pytest.raises(ConfigError, match="began at .* and did not end"):
+                finish_restore(directory_of(job), record, other, lease, job.clock)
+        assert Restores(directory_of(job)).last().done is None
+
+        assert finish(job, record, lease).done is not None

@@ -216,7 +216,7 @@ def test_what_spark_has_written_by_itself_since_a_restore_is_noticed(job):
     source = job_source(job.storage.url, job.clock)
     saved = take_savepoint(source, f"{job.storage.url}/savepoints/s1", clock=job.clock)
     record = begin_restore(directory, saved, names={"q": "q"}, fence=OpenFence(), clock=job.clock)
-    finish_restore(directory, record, OpenFence(), job.clock)
+    finish_restore(directory, record, saved, OpenFence(), job.clock)
     starting = {"q": 0}
     run_record = a_run("r1", at_end="suspend", starting=starting, started="r1", replayable=True)
     begin_rewindable(directory, directory.run("r1").put_record(run_record), job.clock)

@@ -187,7 +187,7 @@ def test_whoever_ends_a_restore_with_partitions_needs_spark(directory, url, cloc
     )
 
     with pytest.raises(CheckpointError, match="give the same command again"):
-        finish_restore(directory, record, OpenFence(), clock)
+        finish_restore(directory, record, savepoint, OpenFence(), clock)
 
 
 @pytest.mark.parametrize(
@@ -256,7 +256,7 @@ def test_a_job_that_was_rewound_has_begun_all_the_same(directory, url, clock):
 
     with pytest.raises(CheckpointError, match="did not end"):
         start(directory, url).check()
-    finish_restore(directory, record, OpenFence(), clock)
+    finish_restore(directory, record, rewind, OpenFence(), clock)
     query_id = logs_of(directory).query_id()
     begin(directory, url, clock, topology=Topology(("events",), None))  # there is no real state
 

@@ -129,7 +129,9 @@ class StartingPoint:
                 clock=clock,
             )
             repartition = self._make_repartition() if self._partitions is not None else None
-            finish_restore(self._directory, record, fence, clock, repartition)
+            finish_restore(
+                self._directory, record, savepoint, fence, clock, repartition=repartition
+            )
 
     def _has_begun(self) -> bool:
         """Tell whether the job has begun from this savepoint already."""
@@ -309,7 +311,7 @@ class Continuation:
         """
         unfinished = self._open()
         if unfinished is not None and self._allow_non_restored:
-            finish_restore(self._directory, unfinished, fence, clock)
+            finish_restore(self._directory, unfinished, None, fence, clock)
         self.check_open()
         misfits = self._find_misfits(stored_query(self._directory))
         if not misfits:
@@ -324,7 +326,7 @@ class Continuation:
             fence=fence,
             clock=clock,
         )
-        finish_restore(self._directory, record, fence, clock)
+        finish_restore(self._directory, record, None, fence, clock)
 
     def _open(self) -> RestoreRecord | None:
         """Return the reset of queries that was interrupted; None when there is none."""

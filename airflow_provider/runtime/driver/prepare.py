@@ -101,8 +101,8 @@ def check_begin(
     if spec.replays is None:
         start.check()
         return
-    Rewind(directory, spec.replays, job.queries, OpenFence(), clock).check()
-    start.check_rewound(check_start(directory, spec.replays))
+    rewind = Rewind(directory, spec.replays, job.queries, OpenFence(), clock)
+    start.check_rewound(rewind.check())
 
 
 def check_under_lease(

@@ -124,7 +124,7 @@ def restore_job(
         using if is_spark_needed else contextlib.nullcontext() as session,
     ):
         queries = _declare(directory, entry, conf, session) if revert and session else ()
-        repartition = spark_repartition(session) if partitions is not None and session else None
+        spread = spark_repartition(session) if partitions is not None and session else None
         with _leased(directory, f"restore-{savepoint.folder}", session, observer, clock) as lease:
             after = {q.name: _batch_of(savepoint, names.get(q.name, "")) for q in queries}
             _revert(directory, queries, after, lease, clock)
@@ -142,7 +142,7 @@ def restore_job(
             )
             _put_job(directory, savepoint, clock)
             _mark_rewound(directory, record, clock)
-            record = finish_restore(directory, record, lease, clock, repartition)
+            record = finish_restore(directory, record, savepoint, lease, clock, repartition=spread)
     if claim_mode == "claim":
         dispose(savepoint.url, clock=clock)
     return record

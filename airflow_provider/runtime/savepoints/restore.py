@@ -49,7 +49,7 @@ from airflow_provider.runtime.jobdir.end_of_input import (
 )
 from airflow_provider.runtime.jobdir.epochs import EpochRecords, RevertRecord, query_ids
 from airflow_provider.runtime.jobdir.topology_record import put_topology
-from airflow_provider.runtime.savepoints.catalog import open_savepoint, saved_offsets
+from airflow_provider.runtime.savepoints.catalog import saved_offsets
 from airflow_provider.runtime.savepoints.record import without_checksums
 from airflow_provider.runtime.savepoints.repartition import (
     Repartition,
@@ -144,11 +144,11 @@ def begin_restore(
     """
     restores = Restores(directory)
     last = restores.last()
-    which = (None, None) if savepoint is None else (savepoint.url, savepoint.record.taken)
+    which = _which(savepoint)
     before = last if last is not None and last.done is None else None
     if before is not None and not (supersedes and (before.savepoint, before.taken) != which):
         return _same_restore(
-            directory, before, which=which, partitions=partitions, fence=fence, clock=clock
+            directory, before, savepoint, partitions=partitions, fence=fence, clock=clock
         )
     if savepoint is not None:
         check_restorable(savepoint)
@@ -179,8 +179,10 @@ def begin_restore(
 def finish_restore(
     directory: JobDirectory,
     record: RestoreRecord,
+    savepoint: Savepoint | None,
     fence: Fence,
     clock: Clock,
+    *,
     repartition: Repartition | None = None,
 ) -> RestoreRecord:
     """Do what the record says, and record that it is done.
@@ -188,21 +190,24 @@ def finish_restore(
     Args:
         directory: the job directory; the caller holds its lease.
         record: what to do; one that another driver has begun goes on under a number of its own.
+        savepoint: the record's, which stays meanwhile; None for the job's very beginning, and for
+            a record of what is done.
         fence: the lease.
         clock: for the records' times.
         repartition: needed for a record that asks for partitions.
 
     Raises:
         LeaseLostError: another driver has taken over.
-        UnknownJobError: the savepoint is gone.
+        ConfigError: the savepoint is not the record's.
         CheckpointError: the state cannot be repartitioned; the restore is open.
 
     Crash safety: calling it again completes it.
     """
     restores = Restores(directory)
     if record.done is None:
+        _check_same(directory, record, savepoint)
         record = _restore(
-            directory, record, restores, fence=fence, clock=clock, repartition=repartition
+            directory, record, savepoint, fence=fence, clock=clock, repartition=repartition
         )
         failpoints.hit("restore.done")
     restores.remove_left()
@@ -213,13 +218,13 @@ def finish_restore(
 def _restore(
     directory: JobDirectory,
     record: RestoreRecord,
-    restores: Restores,
+    savepoint: Savepoint | None,
     *,
     fence: Fence,
     clock: Clock,
     repartition: Repartition | None,
 ) -> RestoreRecord:
-    savepoint = open_savepoint(record.savepoint) if record.savepoint else None
+    restores = Restores(directory)
     if record.partitions is not None and repartition is None:
         raise open_restore(directory, record)
     if record.token != fence.token:
@@ -260,23 +265,16 @@ def _taken_over(
 def _same_restore(
     directory: JobDirectory,
     last: RestoreRecord,
+    savepoint: Savepoint | None,
     *,
-    which: tuple[str | None, str | None],
     partitions: int | None,
     fence: Fence,
     clock: Clock,
 ) -> RestoreRecord:
-    if (last.savepoint, last.taken) != which:
-        msg = (
-            f"{directory.url}: a restore of {last.savepoint or 'the beginning'} began at "
-            f"{last.began} and did not end; give that command again, or set the job to another "
-            "savepoint with 'spark-stream savepoint restore'"
-        )
-        raise ConfigError(msg)
+    _check_same(directory, last, savepoint)
     if last.partitions == partitions:
         return last
-    if partitions is not None:
-        savepoint = open_savepoint(str(last.savepoint))
+    if savepoint is not None and partitions is not None:
         theirs = [plan["from"] for plan in last.queries.values()]
         check_repartitionable(savepoint, theirs, skip_in_flight=bool(last.skipped))
     queries = {name: {**plan, "query_id": _new_id(plan)} for name, plan in last.queries.items()}
@@ -284,6 +282,21 @@ def _same_restore(
         last, partitions=partitions, queries=queries, places={}, began=to_iso(clock.now())
     )
     return Restores(directory).begin(anew, fence)
+
+
+def _which(savepoint: Savepoint | None) -> tuple[str | None, str | None]:
+    return (None, None) if savepoint is None else (savepoint.url, savepoint.record.taken)
+
+
+def _check_same(directory: JobDirectory, last: RestoreRecord, savepoint: Savepoint | None) -> None:
+    """Refuse to go on with another savepoint than an open restore has begun with."""
+    if (last.savepoint, last.taken) != _which(savepoint):
+        msg = (
+            f"{directory.url}: a restore of {last.savepoint or 'the beginning'} began at "
+            f"{last.began} and did not end; give that command again, or set the job to another "
+            "savepoint with 'spark-stream savepoint restore'"
+        )
+        raise ConfigError(msg)
 
 
 def _new_id(plan: Mapping[str, Any]) -> str | None:

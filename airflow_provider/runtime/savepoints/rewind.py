@@ -290,8 +290,11 @@ class Rewind:
     fence: Fence
     clock: Clock
 
-    def check(self) -> None:
+    def check(self) -> Savepoint | None:
         """Refuse what cannot be rewound exactly; nothing is removed.
+
+        Returns:
+            The savepoint that the run began with, as :func:`check_start` does.
 
         Raises:
             UnknownJobError: there is no such run.
@@ -301,7 +304,7 @@ class Rewind:
         savepoint = check_start(self.directory, self.run_id)
         record = self.directory.run(self.run_id).record()
         if record is None or not _stands(self.directory, self.run_id):
-            return
+            return None
         self._check_declared(record)
         self._check_not_parted(savepoint)
         for query in self.queries:
@@ -310,6 +313,7 @@ class Rewind:
             self._check_alone(query.name, epoch)
             for revert in self._reverts(query, savepoint):
                 revert.check()
+        return savepoint
 
     def rewind(self) -> None:
         """Revert what the run has committed, and set the queries to where they were before it.
@@ -322,21 +326,20 @@ class Rewind:
         """
         run = self.directory.run(self.run_id)
         with contextlib.ExitStack() as holding:  # the savepoint, from the intent to the end
+            savepoint = None
             if run.rewound() is None:
-                self.check()
-                undone = _stands(self.directory, self.run_id)
-                savepoint = check_start(self.directory, self.run_id) if undone else None
-                url = savepoint.url if savepoint is not None else None
+                found = self.check()
+                url = found.url if found is not None else None
                 if url is not None:
-                    holding.enter_context(held_savepoint(url, self.clock))
+                    savepoint = holding.enter_context(held_savepoint(url, self.clock))
                 at = to_iso(self.clock.now())
-                if undone:
+                if _stands(self.directory, self.run_id):
                     self._undo(savepoint)
                 else:
                     Restores(self.directory).undo(self.run_id, self.fence, at)
                 run.put_rewound(RewoundRecord(run_id=self.run_id, savepoint=url, at=at))
                 failpoints.hit("rewind.recorded")
-            self._finish_restore(holding)
+            self._finish_restore(savepoint, holding)
 
     def _undo(self, savepoint: Savepoint | None) -> None:
         """Revert the run's rows, and put the intent to restore the queries."""
@@ -356,14 +359,14 @@ class Rewind:
         )
         failpoints.hit("rewind.intended")
 
-    def _finish_restore(self, holding: contextlib.ExitStack) -> None:
+    def _finish_restore(self, savepoint: Savepoint | None, holding: contextlib.ExitStack) -> None:
         last, rewound = Restores(self.directory).last(), self.directory.run(self.run_id).rewound()
         ours = last is not None and rewound is not None and last.savepoint == rewound.savepoint
         if last is None or not ours:
             return
-        if last.done is None and last.savepoint is not None:
-            holding.enter_context(held_savepoint(last.savepoint, self.clock))
-        finish_restore(self.directory, last, self.fence, self.clock)
+        if savepoint is None and last.done is None and last.savepoint is not None:
+            savepoint = holding.enter_context(held_savepoint(last.savepoint, self.clock))
+        finish_restore(self.directory, last, savepoint, self.fence, self.clock)
 
     def _check_declared(self, record: RunRecord) -> None:
         """Refuse when rows lie where the job's function no longer leads."""

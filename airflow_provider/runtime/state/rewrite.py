@@ -297,7 +297,7 @@ class _Work:
         spread = None
         if partitions is not None and self._spark is not None:
             spread = spark_repartition(self._spark)
-        finish_restore(directory, record, fence, clock, spread)
+        finish_restore(directory, record, savepoint, fence, clock, repartition=spread)
 
     def check_rows(self, changes: Changes) -> dict[str, list[Deleted]]:
         """Return what is deleted, and refuse what cannot be done with the rows; writes nothing.
