@@ -432,6 +432,8 @@ def test_another_savepoint_in_its_place_is_not_taken_for_it(job):
         for other in (later, None):
             with pytest.raises(ConfigError, match="began at .* and did not end"):
                 finish_restore(directory_of(job), record, other, lease, job.clock)
-        assert Restores(directory_of(job)).last().done is None
+        left = Restores(directory_of(job)).last()
+        assert left is not None
+        assert left.done is None
 
         assert finish(job, record, lease).done is not None
