@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 RUN = "flights-daily-run_1"
-TI = SimpleNamespace(dag_id="flights", task_id="daily", run_id="run_1", map_index=-1)
+TI: Any = SimpleNamespace(dag_id="flights", task_id="daily", run_id="run_1", map_index=-1)
 AT = "2026-01-01T00:00:00.000Z"
 ELSEWHERE = ProcessIdentity(host="elsewhere", space="another/machine", processes=((1, 1),))
 

@@ -595,7 +595,12 @@ class Opened:
 def beating(jobs: list[Job]) -> Iterator[int | None]:
     """Be the driver of all of them at once, in a thread whose number is given."""
     owner, stop = identify_this(), threading.Event()
-    taken = {"run_id": RUN, "driver_id": "driver", "owner": owner, "clock": SystemClock()}
+    taken: dict[str, Any] = {
+        "run_id": RUN,
+        "driver_id": "driver",
+        "owner": owner,
+        "clock": SystemClock(),
+    }
     leases = [acquire_lease(job.storage, heartbeat_s=3600.0, **taken) for job in jobs]
 
     def beat() -> None:

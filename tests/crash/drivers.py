@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -150,7 +150,7 @@ class Watcher:
         truths: for each folder all the rows that may ever be in it, none of them twice.
     """
 
-    def __init__(self, truths: dict[Path, Collection[tuple[Any, ...]]]) -> None:
+    def __init__(self, truths: Mapping[Path, Collection[tuple[Any, ...]]]) -> None:
         self._truths = truths
         self._stop = threading.Event()
         self.looks = 0

@@ -29,7 +29,7 @@ FAMILIES: Mapping[str, Sequence[tuple[str, str]]] = {
     "timers": [("events", "timers")],
 }
 # Without shrinking: an example takes seconds, and a failing one is short enough to be read whole.
-SETTINGS = {
+SETTINGS: dict[str, Any] = {
     "deadline": None,
     "database": None,
     "suppress_health_check": [HealthCheck.too_slow],

@@ -18,7 +18,7 @@ from airflow_provider.runtime.storage.open import open_storage
 
 CLOCK = SystemClock()
 # A run that goes on until it is stopped, one file a batch.
-STREAM = {"until": "stopped", "params": {"bounded": "no", "files_per_batch": "1"}}
+STREAM: dict[str, Any] = {"until": "stopped", "params": {"bounded": "no", "files_per_batch": "1"}}
 
 
 class Driver:

@@ -309,7 +309,7 @@ def sums_of(events: Sequence[Any]) -> Rows:
 
 
 @pytest.fixture(scope="module")
-def story(spark, tmp_path_factory) -> Iterator[Place]:
+def story(spark, tmp_path_factory) -> Place:
     """Run a job of two queries twice, with a savepoint after each run: ``s1`` and ``s2``."""
     place = Place(tmp_path_factory.mktemp("story"))
     write_events(place.input, *FIRST)

@@ -1,0 +1,1 @@
+from tests.property.ends_scenarios import *

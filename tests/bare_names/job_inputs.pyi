@@ -1,0 +1,1 @@
+from tests.property.job_inputs import *

@@ -1,0 +1,1 @@
+from scripts.benchmarks.places import *

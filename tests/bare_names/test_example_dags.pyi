@@ -1,0 +1,1 @@
+from tests.airflow.test_example_dags import *
