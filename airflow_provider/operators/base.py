@@ -191,7 +191,7 @@ class DriverOperator(SlicedOperator):
             raise AirflowFailException(str(error)) from error
 
     def resume(self, context: Context, event: dict[str, Any] | None = None) -> dict[str, Any]:
-        """Continue when the trigger has fired; the job directory, asked again, is the truth."""
+        """Continue when the trigger has fired; the job directory, read again, is the truth."""
         run_id = self._current(context)
         try:
             shown = self._retrying(lambda: self._shown(self._watcher(run_id), context))
@@ -230,7 +230,7 @@ class DriverOperator(SlicedOperator):
         hook.check(self.job_dir, self.job, has_secrets=bool(self.secret_params))
 
     def _check_ended(self, run_id: str, context: Context) -> None:
-        """Refuse to answer from a run that has ended, and was asked for something else.
+        """Refuse to answer from a run that has ended, and had other options.
 
         Raises:
             ConfigError: the message names what differs.
@@ -274,7 +274,7 @@ class DriverOperator(SlicedOperator):
         decision = self._decision(watcher, view, assessment)
         if decision.action is Action.FINISH:
             self._check_ended(run_id, context)
-            self.log.info("Run %s has what it is for; nothing is left to do", run_id)
+            self.log.info("Run %s already has its result; nothing is left to do", run_id)
             return self._shown(watcher, context) or {}
         if decision.action is Action.REFUSE:
             raise AirflowFailException(decision.reason)
@@ -315,7 +315,7 @@ class DriverOperator(SlicedOperator):
         driver_id = decision.driver_id
         if decision.action is Action.WAIT:
             # Such as that of the last try, whose trigger was killed by a clear.
-            self.log.info("Waiting for the end of the driver that is at work: %s", driver_id)
+            self.log.info("Waiting for the end of the running driver: %s", driver_id)
             return AwaitedDriver(driver_id=None, log=None)
         self.log.info("Driver %s of this run is alive: waiting for it", driver_id)
         return AwaitedDriver(
@@ -389,7 +389,7 @@ class DriverOperator(SlicedOperator):
         """Return what follows from the end of a wait; None when it has to be looked at again.
 
         Raises:
-            AirflowException: the driver has failed, or was ended because it did not get on.
+            AirflowException: the driver has failed, or was ended because it made no progress.
         """
         run_state = event.get("run_state")
         if event.get("lost"):  # the next try need not wait for it again

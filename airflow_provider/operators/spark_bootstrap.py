@@ -129,7 +129,7 @@ class SparkBootstrapOperator(DriverOperator):
         check_choice("output", output, OUTPUTS)
         check_interval(interval)
         if live_params is not None and not live_params:
-            msg = "live_params is empty: give what the live job will be given, or None"
+            msg = "live_params is empty: give the live job's parameters, or None"
             raise ConfigError(msg)
         self.history_params = dict(history_params)
         self.live_params = None if live_params is None else dict(live_params)

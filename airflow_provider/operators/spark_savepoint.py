@@ -71,7 +71,7 @@ class SparkSavepointOperator(SlicedOperator):
             msg = "give either job_dir or checkpoint"
             raise ConfigError(msg)
         if checkpoint is not None and to is None:
-            msg = "with checkpoint, give to: the folder in which the savepoint is to lie"
+            msg = "with checkpoint, give to: the folder for the savepoint"
             raise ConfigError(msg)
         check_origin(origin)
         parse_duration(aligned_timeout, name="aligned_timeout")

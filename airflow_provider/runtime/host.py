@@ -218,7 +218,7 @@ def check_classic(
     found = next((what for what, is_asked in asks.items() if is_asked), None)
     if found is not None:
         msg = (
-            f"{found} asks for Spark Connect, and a driver needs a JVM of its own; use local[*], "
+            f"{found} requests Spark Connect, and a driver needs a JVM of its own; use local[*], "
             "spark://, yarn or k8s:// as the master, and nothing of Spark Connect beside it"
         )
         raise ConfigError(msg)

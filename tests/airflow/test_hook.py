@@ -214,7 +214,7 @@ def test_spark_connect_is_refused_before_anything_is_written(
     """
     connect(monkeypatch, "sc://spark:15002")
 
-    with pytest.raises(ConfigError, match=r"conn_id 'spark_test': sc://spark.* asks for Spark Co"):
+    with pytest.raises(ConfigError, match=r"conn_id 'spark_test': sc://spark.* requests Spark Co"):
         submit(hook_of(), Job(tmp_path / "job"), entry)
 
     assert not (tmp_path / "job").exists()

@@ -250,7 +250,7 @@ class TestS3Storage(ObjectStoreContract):
         storage, clock = clocked
         server.disturb("conflict", times=99)
 
-        with pytest.raises(OSError, match="other writes were in the way all the time"):
+        with pytest.raises(OSError, match="other writes interfered all the time"):
             storage.put_if_absent("lease", b"mine")
         assert clock.time < 5
 

@@ -91,5 +91,5 @@ def test_a_precommit_that_another_driver_has_published_is_said_to_be_gone(record
     assert records.put_precommit(pending)
     assert pending.sinks == records.precommitted(3, 1).sinks
 
-    with pytest.raises(SinkError, match=rf"{QUERY_ID}/3\.2\.json: vanished while it was read"):
+    with pytest.raises(SinkError, match=rf"{QUERY_ID}/3\.2\.json: was removed while it was read"):
         records.precommitted(3, 2)

@@ -158,7 +158,7 @@ def test_a_record_that_vanishes_while_all_are_read(records, monkeypatch):
     records.forget_published(2)
     monkeypatch.setattr(records, "find", lambda: found)
 
-    with pytest.raises(SinkError, match="2.json: vanished while it was read"):
+    with pytest.raises(SinkError, match="2.json: was removed while it was read"):
         list(records.all())
 
 

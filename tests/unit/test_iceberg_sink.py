@@ -938,7 +938,7 @@ def test_a_fitting_table_is_accepted(sink, catalog):
         (
             (ID, NAME, NestedField(3, "at", TimestamptzType(), required=False)),
             {"transform": DayTransform(), "source": 3},
-            "partitioned by 'at', which the query has not",
+            "partitioned by 'at', which the query does not have",
         ),
         ((ID, NAME), {"transform": VoidTransform()}, "void"),
         ((ID, NAME), {"schema.name-mapping.default": '[{"names":["id"],"field-id":1}]'}, "'name'"),

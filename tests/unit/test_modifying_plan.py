@@ -61,7 +61,9 @@ def test_an_operator_goes_by_each_of_its_names(asked):
     saved = savepoint(daily=query({**COUNT, "job_name": "per_day"}, DEDUPE))
     found = plan(saved, drop=(asked,))["daily"]
     assert (0,) == found.dropped
-    assert ["operator 0 (per_day, stateStoreSave) goes, with its state"] == list(found.steps())
+    assert ["operator 0 (per_day, stateStoreSave) is removed, with its state"] == list(
+        found.steps()
+    )
 
 
 def test_what_is_not_named_is_copied():
@@ -72,7 +74,7 @@ def test_what_is_not_named_is_copied():
 
     assert [] == list(found["rows"].steps())
     assert (1,) == found["daily"].dropped
-    assert ["operator 1 (dedupe) goes, with its state"] == list(found["daily"].steps())
+    assert ["operator 1 (dedupe) is removed, with its state"] == list(found["daily"].steps())
     assert not plan_changes(TWO, Changes(rename={"daily": "hourly"}), {}).needs_spark
 
 

@@ -212,7 +212,7 @@ def test_batch_does_not_fail_where_spark_does_not_let_us(clock):
         pacemaker.batch_ran(pacemaker.batch_begins(), execution, None, None)
 
     assert "left alone" == pacemaker.describe()["decision"]
-    assert {"s": "this version of Spark does not let us"} == pacemaker.describe()["left"]
+    assert {"s": "this version of Spark does not allow it"} == pacemaker.describe()["left"]
 
 
 # --- what is asked for --------------------------------------------------------------------------

@@ -178,7 +178,7 @@ def test_a_mark_survives_the_way_from_a_python_worker(rowjob, name):
     failure = classify(recorded(name))
 
     assert DATA_MISSING is failure.failure_class
-    assert ("BadRow", "the job's author says so") == (failure.condition, failure.rule)
+    assert ("BadRow", "the job's author has set this class") == (failure.condition, failure.rule)
 
 
 @pytest.mark.parametrize(

@@ -227,7 +227,7 @@ def test_what_is_damaged_stays_and_holds_nothing_up(ended, caplog):
     (ended.job.root / "leases" / "2.json").write_text("{")
     retire_old(ended.directory, ended.token)
 
-    assert "what lease 2 has left stays" in caplog.text
+    assert "records of lease 2 are kept" in caplog.text
     assert "heartbeats/2.json" in files(ended)
     assert "heartbeats/3.json" not in files(ended)
     caplog.clear()

@@ -423,7 +423,7 @@ def test_no_driver_writes_to_a_job_that_is_half_reverted(job):
     with pytest.raises(StopIteration):
         Rewind(half.directory, "r2", half.queries, dies, job.clock).rewind()
 
-    with pytest.raises(CheckpointError, match="give the command that took it back again"):
+    with pytest.raises(CheckpointError, match="give the command that reverted it again"):
         check_no_open_restore(half.directory)
     rewind(job, "r2").rewind()
     check_no_open_restore(half.directory)

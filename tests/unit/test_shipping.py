@@ -82,17 +82,17 @@ def test_a_driver_out_of_the_zip_gives_nothing_more(tmp_path):
 @pytest.mark.parametrize(
     ("master", "conf", "environ", "says"),
     [
-        ("sc://host:15002", {}, {}, "--master sc://host:15002 asks"),
-        (None, {"spark.remote": "sc://host"}, {}, "spark.remote=sc://host asks"),
-        ("local[2]", {"spark.api.mode": "connect"}, {}, "spark.api.mode=connect asks"),
-        (None, {}, {"SPARK_REMOTE": "sc://host"}, "the variable SPARK_REMOTE=sc://host asks"),
+        ("sc://host:15002", {}, {}, "--master sc://host:15002 requests"),
+        (None, {"spark.remote": "sc://host"}, {}, "spark.remote=sc://host requests"),
+        ("local[2]", {"spark.api.mode": "connect"}, {}, "spark.api.mode=connect requests"),
+        (None, {}, {"SPARK_REMOTE": "sc://host"}, "the variable SPARK_REMOTE=sc://host requests"),
     ],
 )
 def test_spark_connect_is_refused(master, conf, environ, says):
     """
     A client of Spark Connect cannot drive a job, so what asks for it is named.
     """
-    with pytest.raises(ConfigError, match="for Spark Connect") as raised:
+    with pytest.raises(ConfigError, match="requests Spark Connect") as raised:
         check_classic(master, conf, environ)
 
     assert str(raised.value).startswith(says)

@@ -296,7 +296,7 @@ def test_a_driver_that_ends_without_a_word(job):
     assert call.look(observer) is None
 
     job.close()
-    with pytest.raises(StopNotYetError, match="ended without an answer; its next attempt goes on"):
+    with pytest.raises(StopNotYetError, match="ended without an answer; its next attempt resumes"):
         call.look(observer)
     with pytest.raises(UnknownJobError, match="no driver is running this job"):
         request_stop(job.storage.url, job.clock)

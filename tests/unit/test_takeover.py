@@ -342,7 +342,7 @@ def test_a_job_directory_that_vanishes_is_away(tmp_path, storage, clock):
     watcher.look()
     (tmp_path / "job").rename(tmp_path / "elsewhere")
 
-    with pytest.raises(FileNotFoundError, match="nothing of driver d1 is there"):
+    with pytest.raises(FileNotFoundError, match="no record of driver d1"):
         watcher.assess()
 
 

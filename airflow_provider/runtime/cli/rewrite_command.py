@@ -49,7 +49,7 @@ def add_actions(actions: Any, add: Callable[..., argparse.ArgumentParser]) -> No
     )
     text = "spread the state over N partitions"
     rewrite.add_argument("--state-partitions", type=int, metavar="N", help=text)
-    text = "only say what would become of it"
+    text = "only print the plan"
     rewrite.add_argument("--dry-run", action="store_true", help=text)
     rewrite.add_argument("--conf", action="append", default=[], metavar="K=V", help="for Spark")
     rewrite.add_argument("--json", action="store_true")
@@ -94,7 +94,7 @@ def _print(rewritten: Rewritten) -> None:
             if each.fits:
                 print(f"  {where}: {each.keys:,} keys, {each.rows:,} rows deleted")
             else:
-                print(f"  {where}: has not these columns; all of it stays")
+                print(f"  {where}: does not have these columns; all of it stays")
         if not any(query.steps()):
             print("  as it is")
     made = rewritten.savepoint

@@ -49,7 +49,7 @@ def add_commands(
         add: makes one command: where, its name, what it calls, what it does.
         stop_on_signals: lets signals set an event, once Spark runs.
     """
-    group = commands.add_parser("state", help="what streams remember: read, made, changed")
+    group = commands.add_parser("state", help="read, make or change the state of streams")
     actions = group.add_subparsers(required=True, metavar="ACTION")
     _add_show(actions, add)
     query = add(actions, "query", _query, "run a SQL query over state")
@@ -80,7 +80,7 @@ def add_commands(
 
 
 def _add_show(actions: Any, add: Callable[..., argparse.ArgumentParser]) -> None:
-    show = add(actions, "show", _show, "say what state there is, without Spark")
+    show = add(actions, "show", _show, "show what state there is, without Spark")
     show.add_argument("url", metavar="URL", help="a savepoint, checkpoint or job directory")
     show.add_argument("query", nargs="?", metavar="QUERY")
     show.add_argument("operator", nargs="?", metavar="OPERATOR", help="its name or number")

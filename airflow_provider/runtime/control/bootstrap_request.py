@@ -281,8 +281,8 @@ def check_has_rows(scratch: JobDirectory, queries: Iterable[str], *, output: str
     written = sorted(set(batches) - set(empty)) if output == "keep" else []
     if written:
         msg = (
-            f"{what}. The output of {', '.join(written)} is written, as --output keep asks for; "
-            f"take it back by hand, and remove {scratch.url}, before you give another command"
+            f"{what}. The output of {', '.join(written)} is written, as --output keep requires; "
+            f"remove it by hand, and remove {scratch.url}, before you give another command"
         )
         raise CheckpointError(msg)
     remove_scratch(scratch)

@@ -86,7 +86,7 @@ class DriverLook:
         report: what tells its last report from the one before; None before its first one.
         is_asked: whether it has yet to answer a request, such as one for a stop with a savepoint,
             which may take its time: meanwhile no report is expected.
-        is_leaving: whether it was asked to end, and its end is waited for.
+        is_leaving: whether it has a request to end, and its end is waited for.
     """
 
     token: int
@@ -122,7 +122,7 @@ class HealthProblem:
             query=self.query,
             host=self.host,
             batch=self.batch,
-            rule="the stream lives, and does not get on",
+            rule="the stream is alive, but makes no progress",
             restartable=False,
         )
 

@@ -58,7 +58,7 @@ class View:
         exit: how its process ended, if that is known.
         submission_gone: whether its process has certainly ended, or will never start.
         submission_started: whether its process has come up at all.
-        submission_lost: whether somebody has waited in vain for its driver to come up.
+        submission_lost: whether a wait for its driver to come up has timed out.
     """
 
     final: FinalCheckpoint | None
@@ -83,7 +83,7 @@ class RunState(str, enum.Enum):
     FAILED = "failed"  # the watched driver ended without a final checkpoint
     ABSENT = "absent"  # nobody is at work on this run
     # Of a run that is supervised, and whose driver is alive (see control/supervise.py):
-    UNHEALTHY = "unhealthy"  # it does not get on
+    UNHEALTHY = "unhealthy"  # it makes no progress
     DUE = "due"  # it is well, and the time for which it was to be watched is over
 
 
@@ -94,7 +94,7 @@ class Assessment:
     Attributes:
         fatal: whether another attempt cannot help.
         failure: what the driver has recorded of its end; None when it could not.
-        lost: a submitted driver that was waited for in vain, and may be replaced.
+        lost: a submitted driver that has not come up in time, and may be replaced.
         waited_s: for how long.
     """
 
@@ -284,7 +284,7 @@ class RunWatcher:
         if self._driver_id is not None and submission is None and lease is None:
             # A job directory that vanishes is taken for one that is away, such as an unmounted one.
             raise FileNotFoundError(
-                errno.ENOENT, f"nothing of driver {self._driver_id} is there", self._storage.url
+                errno.ENOENT, f"no record of driver {self._driver_id}", self._storage.url
             )
         # Read after the lease: a driver puts its final checkpoint before it gives the lease up.
         final = self._run.final()

@@ -5,12 +5,12 @@ found                                    what follows
 =======================================  ===========================================================
 the final checkpoint                     FINISH
 another run's live driver                REFUSE; WAIT with ``on_existing="wait"``, and for the run
-                                         that this one replaces, whose driver is asked to end
-this run's driver, asked to end          WAIT for its end
+                                         that this one replaces, whose driver is stopped
+this run's driver, requested to end      WAIT for its end
 this run's driver, alive or starting     ADOPT it; REFUSE with ``on_existing="fail"``
 anything else                            SUBMIT: nothing yet; an intent that nobody has acted on,
                                          which is revoked; a driver that has ended, died, was
-                                         cancelled, or was waited for in vain
+                                         cancelled, or has not come up in time
 =======================================  ===========================================================
 
 Airflow's own stores are not read: they may be empty, of another run, or gone.
@@ -47,7 +47,7 @@ class Decision:
     Attributes:
         driver_id: of ADOPT, the driver; of WAIT, the one that ends, if it is this run's.
         reason: of REFUSE.
-        ends_replaced: whether the driver of the run that is replaced is asked to end.
+        ends_replaced: whether the driver of the run that is replaced gets a request to end.
     """
 
     action: Action
@@ -71,7 +71,7 @@ def reconcile(
         assessment: the assessment of that view.
         on_existing: one of :data:`ON_EXISTING`.
         replays: the run that this one takes the place of.
-        is_leaving: whether this run's driver was asked to end before its run is over.
+        is_leaving: whether this run's driver was requested to end before its run is over.
     """
     if assessment.run_state is RunState.DONE:
         return Decision(Action.FINISH)

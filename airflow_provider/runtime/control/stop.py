@@ -121,7 +121,7 @@ class StopCall:
         if _is_promised(JobDirectory(open_storage(self.job_dir)), self.run_id, self.request_id):
             follows = "it had begun to drain the job, and its next attempt goes on with that"
         else:
-            follows = "its next attempt goes on, so stop that one"
+            follows = "its next attempt resumes the run, so stop that one"
         return StopNotYetError(f"{ended}; {follows}")
 
     def _savepoint(self) -> str | None:
@@ -169,7 +169,7 @@ def request_stop(
         UnknownJobError: there is no job, or no driver is running it.
     """
     directory = known_job(job_dir)
-    # One look: a driver that may be dead is asked as well, and found out while it is waited for.
+    # One look: a driver that may be dead gets the request, too, and is found out during the wait.
     lease, liveness = LeaseObserver(directory.storage, clock).look()
     if request_id is not None:
         request_id, before = _standing(directory, request_id, lease, liveness)

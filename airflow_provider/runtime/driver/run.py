@@ -1,4 +1,4 @@
-"""A driver: one attempt at a run, from what is asked to the final checkpoint."""
+"""The driver: one attempt at a run, from its options to the final checkpoint."""
 
 from __future__ import annotations
 

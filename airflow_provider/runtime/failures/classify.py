@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 _JVM_GONE_REASON: Final = (
     "Spark's JVM has ended (killed, or out of memory); the same command resumes"
 )
-_MARKED: Final = "the job's author says so"
+_MARKED: Final = "the job's author has set this class"
 
 
 class _Classification(NamedTuple):

@@ -25,7 +25,7 @@ _WAYS_OUT: Final = {
     errno.ENAMETOOLONG: "use a shorter path",
     errno.ENOSPC: _ROOM,
     errno.EDQUOT: _ROOM,
-    errno.EIO: "look at the disk; the same command goes on when it is well again",
+    errno.EIO: "check the disk; the same command resumes when it works again",
 }
 
 

@@ -266,7 +266,7 @@ class EpochRecords:
         for epoch in found.published:
             record = self.published(epoch, found)
             if record is None:
-                msg = f"{self.url}/{epoch}.json: vanished while it was read; give the command again"
+                msg = f"{self.url}/{epoch}.json: was removed while it was read; repeat the command"
                 raise SinkError(msg)
             yield record
         yielded = set(found.published)
@@ -343,7 +343,7 @@ class EpochRecords:
         """
         record = EpochRecord.read(self._storage, _waiting(epoch, token))
         if record is None:
-            msg = f"{self.url}/{_waiting(epoch, token)}: vanished while it was read"
+            msg = f"{self.url}/{_waiting(epoch, token)}: was removed while it was read"
             raise SinkError(msg)
         return record
 
@@ -433,7 +433,7 @@ class EpochRecords:
         if taken is not None:
             msg = (
                 f"{self.url}: what was written from epoch {taken.first_epoch} on was reverted; the "
-                "checkpoint must be restored to before that: give the command that took it back "
+                "checkpoint must be restored to before that: give the command that reverted it "
                 "again"
             )
             raise CheckpointError(msg)
@@ -456,7 +456,7 @@ def _spans(pattern: re.Pattern[str], names: Sequence[str]) -> tuple[Span, ...]:
 
 def _there(document: D | None, url: str, name: str) -> D:
     if document is None:
-        msg = f"{url}/{name}: vanished while it was read; give the command again"
+        msg = f"{url}/{name}: was removed while it was read; give the command again"
         raise SinkError(msg)
     return document
 

@@ -77,7 +77,7 @@ def retire_old(directory: JobDirectory, token: int) -> None:
     try:
         _retire(directory, token)
     except (OSError, SparkStreamError) as error:  # this start does not need it gone
-        log.warning("%s: what is old could not be removed: %s", directory.url, error)
+        log.warning("%s: old records could not be removed: %s", directory.url, error)
 
 
 def _retire(directory: JobDirectory, token: int) -> None:
@@ -91,7 +91,7 @@ def _retire(directory: JobDirectory, token: int) -> None:
         try:
             _retire_lease(directory, old, newest)
         except SparkStreamError as error:  # what is damaged stays, and is said once
-            log.warning("%s: what lease %s has left stays: %s", directory.url, old, error)
+            log.warning("%s: records of lease %s are kept: %s", directory.url, old, error)
     if through > before:
         RetiredRecord(token=through).put(storage, "retired.json")
 

@@ -254,7 +254,7 @@ class RunDirectory:
         return ProcessRecord.read(self.storage, f"submissions/{driver_id}.process.json")
 
     def is_lost(self, driver_id: str) -> bool:
-        """Tell whether somebody has waited for the driver in vain."""
+        """Tell whether a wait for the driver has timed out."""
         return LostRecord.read(self.storage, f"submissions/{driver_id}.lost.json") is not None
 
     def put_lost(self, driver_id: str, waited_s: float) -> None:

@@ -249,7 +249,7 @@ class Lease:
             # What is there instead, such as an empty folder under a mount, knows no successor.
             reason = (
                 f"lease {self.token} of this driver is not there any more, so this is not the job "
-                "directory that it has begun in; look whether it was removed, or is not mounted"
+                "directory that it has begun in; check whether it was removed, or is not mounted"
             )
         msg = f"{self._storage.url}: {reason}; this driver stops and has committed nothing since"
         raise LeaseLostError(msg)

@@ -116,7 +116,7 @@ def _read(storage: Storage, path: str) -> RequestRecord | None:
     try:
         return RequestRecord.read(storage, path)
     except CorruptDocumentError as error:
-        log.warning("a request is passed over: %s", error)
+        log.warning("a request is ignored: %s", error)
         return None
 
 

@@ -177,7 +177,7 @@ def parse_target_batch_time(value: str | float | None) -> float | None:
 
 
 def check_run_options(mode: str, until: str | None, at_end: str | None) -> None:
-    """Refuse words that are not in the interface; the operator asks at DAG parse.
+    """Refuse words that are not in the interface; the operator calls this when the DAG is parsed.
 
     Raises:
         ConfigError: the message lists those that are.
@@ -194,7 +194,7 @@ def check_run_options(mode: str, until: str | None, at_end: str | None) -> None:
 
 
 def check_begins_from(savepoint: str | None, state_partitions: int | None) -> None:
-    """Refuse partitions that cannot be had; the operator asks at DAG parse.
+    """Refuse impossible partitions; the operator calls this when the DAG is parsed.
 
     Raises:
         ConfigError: there is no savepoint, or there cannot be so many.

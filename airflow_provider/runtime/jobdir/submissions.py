@@ -44,7 +44,7 @@ class ProcessRecord(Document):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LostRecord(Document):
-    """``submissions/<driver id>.lost.json``: a watcher has waited in vain for it to come up.
+    """``submissions/<driver id>.lost.json``: a watcher's wait for it to come up has timed out.
 
     It may come up all the same; then it drives the job like any other.
 

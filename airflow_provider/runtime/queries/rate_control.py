@@ -256,7 +256,7 @@ def next_pace(
     least = THRESHOLD if 1 < step.factor < _PROBE else 0.0
     if all(abs(changed[name].amount / now.amount - 1) <= least for name, now in held.items()):
         at_ceiling = any(limit.amount == limit.ceiling for limit in changed.values())
-        reason = "at the job's own limit" if at_ceiling else "as near as whole rows and files come"
+        reason = "at the job's own limit" if at_ceiling else "as near as whole rows and files allow"
         return Pace(PacingDecision.HOLD, reason, held)
     return Pace(step.decision, step.reason, changed)
 

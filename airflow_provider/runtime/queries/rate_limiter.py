@@ -85,11 +85,11 @@ class RateLimiter:
             else:
                 self._said = self._say(LEFT, "no source of it can be paced", seconds)
         except Py4JError as error:
-            why = "this version of Spark does not let us"
+            why = "this version of Spark does not allow it"
             self._found = FoundLimits((), {}, {source.name: why for source in self._sources})
             self._limits = {}
             self._said = self._say(LEFT, why, seconds)
-            log.warning("query=%s cannot be paced: %s", self._query, error)
+            log.warning("query=%s has no adaptive batches: %s", self._query, error)
 
     def describe(self) -> dict[str, Any]:
         """Return what ``progress.json`` says of it."""

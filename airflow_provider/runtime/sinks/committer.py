@@ -145,7 +145,7 @@ class EpochCommitter:
         failpoints.hit("recover.cleaned")
 
     def remove_leftovers(self) -> None:
-        """Shut older drivers out, remove what they staged in vain, and fold old records away.
+        """Shut older drivers out, remove what they staged for nothing, and fold old records.
 
         Idempotent.
         """

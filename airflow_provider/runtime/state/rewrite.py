@@ -183,7 +183,7 @@ def _labels(savepoint: Savepoint) -> dict[str, str]:
 
 
 def _check_partitions(savepoint: Savepoint, plan: RewritePlan, changes: Changes) -> None:
-    """Refuse a number that cannot be had, or that the state is spread over already."""
+    """Refuse a number that is not possible, or that the state is spread over already."""
     if changes.partitions is None:
         return
     names = [query.source for query in plan.queries if query.partitions is not None]

@@ -142,7 +142,7 @@ class QueryPlan:
         for number in self.deletes:
             yield f"{self._called(number)} loses keys"
         for number in self.dropped:
-            yield f"{self._called(number)} goes, with its state"
+            yield f"{self._called(number)} is removed, with its state"
         for place, line in self.lines.items():
             where = "begins from its beginning" if line == ANEW else f"goes on at {line}"
             yield f"source {place} {where}"

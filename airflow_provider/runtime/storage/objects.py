@@ -101,7 +101,7 @@ class ObjectStorage:
                 return True
             if not retries.failed():
                 where = self._where(path)
-                raise OSError(errno.EBUSY, "other writes were in the way all the time", where)
+                raise OSError(errno.EBUSY, "other writes interfered all the time", where)
             retries.pause()
 
     def exists(self, path: str) -> bool:

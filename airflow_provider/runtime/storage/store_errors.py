@@ -92,7 +92,7 @@ def _explain_refused_create(error: Exception, answer: _Answer, where: str) -> Ex
     if isinstance(error, FileExistsError) or answer.status == _PRECONDITION:
         return FileExistsError(errno.EEXIST, "there is an object already", where)
     if answer.status == _CONFLICT:
-        return ConflictError(errno.EBUSY, f"another write is in the way ({answer.code})", where)
+        return ConflictError(errno.EBUSY, f"another write interferes ({answer.code})", where)
     if answer.status == _NOT_IMPLEMENTED:
         return without_conditions(where)
     return None

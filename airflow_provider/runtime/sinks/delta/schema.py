@@ -140,7 +140,7 @@ def _stored_type(kind: Any, column: str, name: str) -> Any:
             "valueContainsNull": True,
         }
     shown = kind if isinstance(kind, str) else kind.get("type")
-    msg = f"{name}: column {column!r} has the type {shown}, which Delta has not; cast it"
+    msg = f"{name}: column {column!r} has the type {shown}, which Delta does not have; cast it"
     raise ConfigError(msg)
 
 
@@ -223,11 +223,15 @@ def _check_rules(table: TableFacts, name: str) -> None:
         raise ConfigError(msg)
     for key in table.configuration:
         if key.startswith(_CONSTRAINT):
-            msg = f"{name}: the table has the constraint {key!r}, which nobody would check; drop it"
+            msg = (
+                f"{name}: the table has the constraint {key!r}, which would not be checked; drop it"
+            )
             raise ConfigError(msg)
     for field in table.schema["fields"]:
         if any(key.startswith(_COLUMN_RULES) for key in field.get("metadata", {})):
-            msg = f"{name}: the table's column {field['name']!r} has rules that nobody would apply"
+            msg = (
+                f"{name}: the table's column {field['name']!r} has rules that would not be applied"
+            )
             raise ConfigError(msg)
 
 

@@ -396,7 +396,7 @@ class DeltaSink:
         given = {c.epoch.epoch for c in committables}
         more = epochs_after(table, committables[0].epoch.query_id, min(given)) - given
         if more:
-            msg = f"{self.name}: epoch {min(more)} is after what is reverted; take it back, too"
+            msg = f"{self.name}: epoch {min(more)} is after what is reverted; revert it, too"
             raise RevertError(msg)
 
     def _published(

@@ -154,7 +154,7 @@ def _check_partitions(
         column = schema.find_column_name(field.source_id)
         _split(field, name)
         if column is None or column not in arrow.names:
-            msg = f"{name}: the table is partitioned by {column!r}, which the query has not"
+            msg = f"{name}: the table is partitioned by {column!r}, which the query does not have"
             raise ConfigError(msg)
         _check_source(schema.find_field(column).field_type, column, name)
         if plan[field.source_id].mode.type in {MetricModeTypes.NONE, MetricModeTypes.COUNTS}:

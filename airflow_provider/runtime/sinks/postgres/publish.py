@@ -136,7 +136,7 @@ def _look_or_make(
         )
         table = destination.table.look(connection)
     if table is None:
-        msg = f"{destination.table.text}: the table was made and is not to be seen"
+        msg = f"{destination.table.text}: the table was made and is not visible"
         raise SinkError(msg)
     return table
 
