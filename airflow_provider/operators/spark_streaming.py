@@ -198,12 +198,10 @@ class SparkStreamingOperator(DriverOperator):
         )
         check_run_options(mode, until, at_end)
         check_choice("on_clear", on_clear, ON_CLEAR)
-        if trigger is not None:
-            parse_duration(trigger, name="trigger")
         if interval != _RUN_INTERVAL:
             check_interval(interval)
         check_begins_from(from_savepoint, state_partitions)
-        _check_numbers(replayable_runs, target_batch_time)
+        _check_numbers(replayable_runs, trigger, target_batch_time)
         self.job_params = _own_params(params)
         check_params(self.job_params)
         check_secret_params(self.job_params, self.secret_params)
@@ -356,7 +354,11 @@ def _own_params(params: Mapping[str, Any] | None) -> dict[str, Any]:
     return {name: params[name] for name in own}
 
 
-def _check_numbers(runs: int, target_batch_time: str | float | None) -> None:
+def _check_numbers(
+    runs: int, trigger: str | float | None, target_batch_time: str | float | None
+) -> None:
+    if trigger is not None:
+        parse_duration(trigger, name="trigger")
     parse_target_batch_time(target_batch_time)
     if runs < 1:
         msg = f"replayable_runs {runs!r}: a number of runs, at least the newest one"
