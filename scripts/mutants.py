@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Final, TypeGuard
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-_Piece = ast.stmt | ast.expr  # what stands somewhere in the text
+_Piece = ast.stmt | ast.expr  # a node with a place in the text
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 RUNTIME: Final = "airflow_provider/runtime"

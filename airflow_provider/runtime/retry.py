@@ -100,7 +100,7 @@ class Retries:
 
 
 class RetryBudget(Retries):
-    """Bears failures of the storage until they have lasted for too long.
+    """Tolerates failures of the storage until they have lasted for too long.
 
     Args:
         clock: its monotonic time measures.

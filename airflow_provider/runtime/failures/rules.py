@@ -51,7 +51,7 @@ class Rule:
         return heals_by_restart(self.failure_class) if self.heals is None else self.heals
 
     def matches(self, cause: Cause) -> bool:
-        """Tell whether *cause* bears one of the signs."""
+        """Tell whether *cause* has one of the signs."""
         return (
             not cause.bases.isdisjoint(self.types)
             or (cause.in_worker and not cause.bases.isdisjoint(self.worker_types))
