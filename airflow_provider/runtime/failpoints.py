@@ -1,4 +1,4 @@
-"""Named places where a test can make a process die or stop; silent unless the environment arms one.
+"""Failpoints: places where a test makes a process die or stop, if the environment arms one.
 
 Each name is a row of the crash table in ARCHITECTURE.md.
 """

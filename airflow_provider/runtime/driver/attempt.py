@@ -1,4 +1,4 @@
-"""One attempt: observe, decide, act, until the run has its final checkpoint.
+"""An attempt: observe, decide, act, until the run has its final checkpoint.
 
 Deciding is :mod:`lifecycle`'s; this module carries its instructions out and feeds it what happens.
 """

@@ -1,4 +1,4 @@
-"""All that can be refused before anything is written: the ask, the machine, the job's function."""
+"""Validates options, environment and job definition before anything is written."""
 
 from __future__ import annotations
 

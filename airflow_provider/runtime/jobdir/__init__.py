@@ -1,1 +1,1 @@
-"""The job directory: the only room that knows where a document lies and what is in it."""
+"""The job directory: the only package that knows the place and the content of each document."""

@@ -1,4 +1,4 @@
-"""One running query: its trigger, its callback, its end."""
+"""Running query: its trigger, its callback, its end."""
 
 from __future__ import annotations
 
