@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 from airflow.sdk import dag, task
 
@@ -25,7 +26,7 @@ DATA = os.environ.get("FLIGHTS_DATA", str(HERE.parent / ".work" / "flights"))
 PLACE = f"{DATA}/bootstrap"
 MOMENT = "2013-07-01T12:00:00Z"
 # All that is the same for both tasks; what is about state must be.
-JOB = {
+JOB: dict[str, Any] = {
     "job": f"{HERE}/jobs/daily_delays.py:daily_delays_so_far",
     "job_dir": f"{PLACE}/job",
     "conf": {"spark.sql.session.timeZone": "UTC", "spark.sql.shuffle.partitions": "4"},

@@ -89,7 +89,7 @@ def pytest_configure_node(node: Any) -> None:
     node.workerinput["lanes"] = str(node.config.stash[LANES])
 
 
-class Lanes(LoadScopeScheduling):
+class Lanes(LoadScopeScheduling):  # type: ignore[misc]  # xdist tells no types here
     """Gives each lane to one process, in the order of the collection, and the next to who is free."""
 
     def __init__(self, config: pytest.Config, log: Any) -> None:
