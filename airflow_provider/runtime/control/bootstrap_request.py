@@ -7,7 +7,6 @@ only ask for it and wait: the documents, where they lie, and whether it is made.
 from __future__ import annotations
 
 import dataclasses
-import datetime as dt
 import hashlib
 import json
 from collections.abc import Mapping
@@ -21,9 +20,8 @@ from airflow_provider.runtime.jobdir.lease import TAKEABLE, LeaseObserver, wait_
 from airflow_provider.runtime.jobdir.run_options import (
     OUTPUTS,
     check_params,
+    check_secret_params,
     option,
-    parse_interval,
-    parse_pairs,
     parse_params,
 )
 from airflow_provider.runtime.jobdir.run_spec import DriverSpec
@@ -57,28 +55,16 @@ class BootstrapSpec(DriverSpec):
         job_dir: the live job's directory, in which nothing has begun yet.
         entry: ``FILE.py:FUNC`` or ``pkg.mod:FUNC``: the live job's own.
         params: of the history; any values of JSON.
-        secret_params: of the history and of the live job, as in :class:`~.run_spec.RunSpec`.
         to: the savepoint's own folder; None for ``JOB_DIR/savepoints/bootstrap``.
         output: ``discard``, or ``keep`` to let the sinks have it.
         kept: names of sources that go on where history ended, because they read the same later on.
         live_params: of the live job, to compare both before anything is read; None not to.
-        interval: for ``ctx.interval``.
         conf: Spark configuration; the live job's, where it is about state.
     """
 
     COMMAND: ClassVar[str] = "bootstrap"
     PLACES = ("submissions/{driver_id}.bootstrap.json",)
 
-    job_dir: Address = option(
-        "job_dir", "the live job's, which has not begun", argument="job_dir", metavar="JOB_DIR"
-    )
-    entry: str = option(
-        "--entry",
-        "the live job's function",
-        argument="job",
-        metavar="FILE.py:FUNC",
-        required=True,
-    )
     params: Mapping[str, Any] = option(
         "--param",
         "for the job, to read the history; K:=JSON for a value that is not text",
@@ -87,15 +73,6 @@ class BootstrapSpec(DriverSpec):
         parse=parse_params,
         action="append",
         metavar="K=V",
-    )
-    secret_params: Mapping[str, str] = option(
-        "--secret-param",
-        "for the job, from this environment variable; its value is neither stored nor shown",
-        default=dict,
-        argument="secret_params",
-        parse=lambda values: parse_pairs(values, "--secret-param"),
-        action="append",
-        metavar="K=VARIABLE",
     )
     live_params: Mapping[str, Any] | None = option(
         "--live-param",
@@ -129,24 +106,6 @@ class BootstrapSpec(DriverSpec):
         action="append",
         metavar="SOURCE",
     )
-    interval: tuple[dt.datetime, dt.datetime] | None = option(
-        "--interval",
-        "the slice of data that the history is, as ISO 8601 times",
-        default=None,
-        argument="interval",
-        parse=parse_interval,
-        nargs=2,
-        metavar=("START", "END"),
-    )
-    master: str | None = option("--master", "default: local[*]", default=None, metavar="URL")
-    conf: Mapping[str, str] = option(
-        "--conf",
-        "for Spark",
-        default=dict,
-        parse=lambda values: parse_pairs(values, "--conf"),
-        action="append",
-        metavar="K=V",
-    )
 
     def __post_init__(self) -> None:
         """Refuse what needs no look at the job.
@@ -160,6 +119,7 @@ class BootstrapSpec(DriverSpec):
             raise ConfigError(msg)
         check_params(self.params)
         check_params(self.live_params or {})
+        check_secret_params({**self.params, **(self.live_params or {})}, self.secret_params)
 
     @property
     def target(self) -> str:

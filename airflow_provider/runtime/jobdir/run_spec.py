@@ -56,11 +56,59 @@ class DriverSpec(Document):
     Attributes:
         COMMAND: what the driver does with it, a part of the document's name.
         driver_id: the submission that starts the driver; None for a person's command.
+        job_dir: URL of the job directory.
+        entry: ``FILE.py:FUNC`` or ``pkg.mod:FUNC``.
+        secret_params: further parameters, by the environment variable of the driver that holds
+            each: their values are never stored, nor compared when a run is resumed.
+        interval: for ``ctx.interval``.
+        conf: Spark configuration.
     """
 
     COMMAND: ClassVar[str] = ""
 
     driver_id: Name | None = None
+    job_dir: Address = option(
+        "job_dir", "the job's home on a shared filesystem", argument="job_dir", metavar="JOB_DIR"
+    )
+    entry: str = option(
+        "--entry",
+        "the job's function, or pkg.mod:FUNC",
+        argument="job",
+        metavar="FILE.py:FUNC",
+        required=True,
+    )
+    secret_params: Mapping[str, str] = option(
+        "--secret-param",
+        "for the job, from this environment variable; its value is neither stored nor shown",
+        default=dict,
+        argument="secret_params",
+        parse=lambda values: parse_pairs(values, "--secret-param"),
+        action="append",
+        metavar="K=VARIABLE",
+    )
+    interval: tuple[dt.datetime, dt.datetime] | None = option(
+        "--interval",
+        "the slice of data that the run is for, as ISO 8601 times",
+        default=None,
+        argument="interval",
+        parse=parse_interval,
+        nargs=2,
+        metavar=("START", "END"),
+    )
+    master: str | None = option(
+        "--master",
+        "default: local[*], or what spark-submit says",
+        default=None,
+        metavar="URL",
+    )
+    conf: Mapping[str, str] = option(
+        "--conf",
+        "for Spark",
+        default=dict,
+        parse=lambda values: parse_pairs(values, "--conf"),
+        action="append",
+        metavar="K=V",
+    )
 
     def send(self: S, run: Storage, driver_id: str) -> str:
         """Put the request of a driver beside its submission.
@@ -100,17 +148,12 @@ class RunSpec(DriverSpec):
     """``submissions/<driver id>.run.json``: what a run is to do; None where the job decides.
 
     Attributes:
-        job_dir: URL of the job directory.
-        entry: ``FILE.py:FUNC`` or ``pkg.mod:FUNC``.
         run_id: None for the job's unfinished run, or a new one.
         params: of the job; any values of JSON.
-        secret_params: further parameters, by the environment variable of the driver that holds
-            each: their values are never stored, nor compared when a run is resumed.
         trigger_s: seconds between batches of a run that goes on until it is stopped.
         target_batch_s: how long a batch should take; 0 for no target, None for the default:
             :data:`DEFAULT_TARGET_S` for sources that have a limit of their own, in a run that goes
             on until it is stopped. Attempts of one run may differ in it.
-        conf: Spark configuration.
         from_savepoint: URL of the savepoint that the job begins from, in a new job directory.
         allow_non_restored_state: begin also when the savepoint and the job do not have the same
             queries; one that the savepoint does not have, or that does not fit it, begins with
@@ -131,16 +174,6 @@ class RunSpec(DriverSpec):
     COMMAND: ClassVar[str] = "run"
     PLACES = ("submissions/{driver_id}.run.json",)
 
-    job_dir: Address = option(
-        "job_dir", "the job's home on a shared filesystem", argument="job_dir", metavar="JOB_DIR"
-    )
-    entry: str = option(
-        "--entry",
-        "the job's function, or pkg.mod:FUNC",
-        argument="job",
-        metavar="FILE.py:FUNC",
-        required=True,
-    )
     run_id: str | None = option(
         "--run-id",
         "default: the unfinished run among the newest ten, or a new one",
@@ -156,15 +189,6 @@ class RunSpec(DriverSpec):
         parse=parse_params,
         action="append",
         metavar="K=V",
-    )
-    secret_params: Mapping[str, str] = option(
-        "--secret-param",
-        "for the job, from this environment variable; its value is neither stored nor shown",
-        default=dict,
-        argument="secret_params",
-        parse=lambda values: parse_pairs(values, "--secret-param"),
-        action="append",
-        metavar="K=VARIABLE",
     )
     mode: str = option(
         "--mode",
@@ -202,15 +226,6 @@ class RunSpec(DriverSpec):
         argument="target_batch_time",
         parse=parse_target_batch_time,
         metavar="DURATION|off",
-    )
-    interval: tuple[dt.datetime, dt.datetime] | None = option(
-        "--interval",
-        "the slice of data that the run is for, as ISO 8601 times",
-        default=None,
-        argument="interval",
-        parse=parse_interval,
-        nargs=2,
-        metavar=("START", "END"),
     )
     from_savepoint: str | None = option(
         "--from-savepoint",
@@ -271,20 +286,6 @@ class RunSpec(DriverSpec):
         parse=lambda values: FailureOverrides.parse(values).to_dict(),
         action="append",
         metavar="TYPE=CLASS",
-    )
-    master: str | None = option(
-        "--master",
-        "default: local[*], or what spark-submit says",
-        default=None,
-        metavar="URL",
-    )
-    conf: Mapping[str, str] = option(
-        "--conf",
-        "for Spark",
-        default=dict,
-        parse=lambda values: parse_pairs(values, "--conf"),
-        action="append",
-        metavar="K=V",
     )
     bootstrap: str | None = None
 
