@@ -17,7 +17,7 @@ from services import Airflow, demo, run_airflow, wait_for
 
 from airflow_provider.runtime.savepoints.catalog import open_savepoint
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.spark, pytest.mark.whole, pytest.mark.timeout(400)]
 
 BOOTSTRAP = "flights_bootstrap"
 BACKFILL = "flights_backfill"
@@ -134,7 +134,6 @@ def test_a_partition_key_says_which_slice_it_is(begun: Begun) -> None:
     assert "2013-01-04T00:00:00.000Z" in record.read_text()
 
 
-@pytest.mark.whole
 def test_a_live_job_begins_with_its_history_and_is_left_alone(begun: Begun) -> None:
     """
     History and the live rest give every day once, whole, that is over, the day of the seam among

@@ -68,7 +68,7 @@ def flights_in(rows: Rows) -> int:
     return sum(flights for _, _, flights, _ in rows)
 
 
-@pytest.mark.whole  # test_backfill.py has slices, too
+@pytest.mark.whole  # test_slicing.py has the slices, test_edges.py the job that goes on
 @pytest.mark.spark
 def test_a_day_in_slices_is_the_day(slices: Slices) -> None:
     """

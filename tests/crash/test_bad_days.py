@@ -19,7 +19,7 @@ from streams import JOBS, Event, Place, read_with_duckdb, windows_of, write_even
 from airflow_provider.runtime.cli.main import main
 from airflow_provider.runtime.errors import EXIT_FATAL, EXIT_OK, EXIT_RETRY, Failure, FailureClass
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.spark, pytest.mark.whole, pytest.mark.timeout(600)]
 
 ENTRY = f"--entry={JOBS.with_name('failing_jobs.py')}:held"
 FILES: list[list[Event]] = [

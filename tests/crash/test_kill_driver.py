@@ -141,7 +141,6 @@ def test_a_driver_killed_at_any_moment_loses_and_repeats_nothing(place, drivers,
     ]
 
 
-@pytest.mark.whole  # test_bad_days.py has the same, and more before it
 def test_a_driver_whose_jvm_is_killed_fails_and_resumes(place, drivers, capsys):
     """
     Without its JVM a driver ends by itself, worth a retry, and says why; the same command goes on.

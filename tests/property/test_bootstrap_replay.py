@@ -237,7 +237,7 @@ def check_times(plan: Mapping[str, Any], made: Savepoint, before: Rows, late: Ro
 @pytest.mark.parametrize(
     ("head", "tail", "output", "history"),
     [
-        ("events", "windows", "discard", "parquet"),
+        pytest.param("events", "windows", "discard", "parquet", marks=pytest.mark.whole),
         pytest.param("events", "sessions", "keep", "the same folder", marks=pytest.mark.soak),
         pytest.param(
             *("distinct_within_watermark", "windows_over_windows", "discard", "json"),

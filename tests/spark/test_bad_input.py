@@ -118,6 +118,7 @@ def test_a_module_that_cannot_be_imported_is_named(spark, ready, entry, words):
     assert not ready.job_dir.exists()
 
 
+@pytest.mark.whole
 def test_an_error_found_by_spark_has_exit_code_2_and_is_one_json_document(ready):
     """
     From a shell, too, a job's mistake ends with 2; with ``--json`` stdout tells programs why.

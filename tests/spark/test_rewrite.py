@@ -133,7 +133,13 @@ def test_deleted_keys_are_in_no_result(spark, place):
     assert [("w", START + 21, START + 26)] == written("joined")
 
 
-@pytest.mark.parametrize("store", ["rocksdb", pytest.param("format 2", marks=pytest.mark.soak)])
+@pytest.mark.parametrize(
+    "store",
+    [
+        pytest.param("rocksdb", marks=pytest.mark.whole),
+        pytest.param("format 2", marks=pytest.mark.soak),
+    ],
+)
 def test_operators_replaced_dropped_and_emptied(spark, place, store):
     """
     Each shows in the drained result; so does a list of keys, in the job's own directory.

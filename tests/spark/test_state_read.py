@@ -386,6 +386,7 @@ def test_what_is_different_between_two_savepoints(spark, story):
     assert [{"added": 0, "removed": 0, "changed": 0}] * 2 == [each.counts() for each in same]
 
 
+@pytest.mark.whole
 def test_differences_between_batches_and_a_moved_savepoint(spark, source, tmp_path):
     """
     The sides of a join, and variables of transformWithState; savepoints are read where they are.

@@ -275,6 +275,7 @@ def test_a_chain_ends_with_one_final_checkpoint(spark, place):
     assert windows_of(EVENTS, 60) == read_with_pandas(place.output / "top")
 
 
+@pytest.mark.whole
 def test_a_chain_that_runs_on_is_drained_from_its_head(spark, place):
     """
     Stopped with drain, what is under way flows down before each query drains; stopped without, it

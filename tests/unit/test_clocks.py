@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import functools
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -130,6 +131,7 @@ def is_ordering(node: ast.AST, names: frozenset[str]) -> bool:
     return any(is_time(part, names) for part in keys or node.args)
 
 
+@functools.cache
 def all_comparisons() -> list[Comparison]:
     found: list[Comparison] = []
     for path in CODE:

@@ -538,6 +538,7 @@ def test_racing_threads_publish_once(any_catalog):
     assert [*map(str, range(8)), *["theirs"] * 8] == names(catalog)
 
 
+@pytest.mark.whole
 @pytest.mark.slow
 def test_racing_processes_publish_once(sink, catalog):
     """
