@@ -45,6 +45,8 @@ from tests.unit.delta_support import (
 )
 from tests.unit.support import bench, counted
 
+pytestmark = pytest.mark.slow
+
 OTHER = QUERY_ID.replace("0", "1")
 
 
@@ -292,7 +294,6 @@ def test_committers_of_one_epoch_in_threads_publish_once(folder):
     assert sorted(f"row {epoch}" for epoch in range(12)) == visible(folder)
 
 
-@pytest.mark.slow
 def test_committers_of_one_epoch_in_processes_publish_once(folder, tmp_path):
     """Three processes that commit the same epochs in the same order add each once."""
     committables = [staged(folder, epoch, f"row {epoch}") for epoch in range(30)]
@@ -396,7 +397,6 @@ def test_another_version_between_look_and_write(folder):
 # --- dying ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("point", ["delta.committing", "delta.committed"])
 @pytest.mark.parametrize("first", [True, False])
 def test_a_commit_that_dies_is_completed(folder, point, first):
@@ -411,7 +411,6 @@ def test_a_commit_that_dies_is_completed(folder, point, first):
     assert ([] if first else ["a"]) + ["b", "c"] == visible(folder)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("point", ["delta.reverting", "delta.reverted"])
 def test_a_revert_that_dies_is_completed(folder, point):
     """A process dies before or after the removal; the next call removes what is left to."""

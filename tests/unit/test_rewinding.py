@@ -45,6 +45,8 @@ from tests.present import present
 from tests.unit.jobs import a_run
 from tests.unit.support import QUERY_ID, EpochBench, FakeFrame, FakeSink, SparkCheckpoint, counted
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def sink() -> FakeSink:

@@ -33,6 +33,8 @@ from airflow_provider.runtime.storage.local import LocalStorage
 from tests.unit.savepoint_refusals import rights
 from tests.unit.support import EpochBench, FakeClock, FakeFrame, FakeSink, counted
 
+pytestmark = pytest.mark.slow
+
 NOON = dt.datetime(2026, 1, 1, 12, tzinfo=dt.timezone.utc)
 
 

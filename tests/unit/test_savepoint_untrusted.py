@@ -15,6 +15,8 @@ from airflow_provider.runtime.savepoints.checkpoint_source import job_source
 from airflow_provider.runtime.savepoints.take import take_savepoint
 from tests.unit.support import EpochBench, FakeClock, FakeSink
 
+pytestmark = pytest.mark.slow
+
 SECRET = b"PRIVATE KEY"
 
 
