@@ -33,21 +33,16 @@ def _pairs_of(case: Sequence[Any]) -> set[tuple[tuple[int, Any], ...]]:
     return set(itertools.combinations(enumerate(case), min(2, len(case))))
 
 
-def pairwise(cases: Iterable[Sequence[Any]], *, ids: Iterable[str] | None = None) -> list[Any]:
-    """Return all cases as parameters, those outside of a pairwise choice marked ``whole``.
-
-    Args:
-        cases: for each case its values, which can be hashed.
-        ids: what the cases are called.
-    """
-    every = [tuple(case) for case in cases]
-    return mark_whole(every, choose_pairwise(every), ids=ids)
-
-
 def mark_whole(
     cases: Sequence[Sequence[Any]], chosen: Collection[int], *, ids: Iterable[str] | None = None
 ) -> list[Any]:
-    """Return all cases as parameters, those at other places than *chosen* marked ``whole``."""
+    """Return all cases as parameters, those at other places than *chosen* marked ``whole``.
+
+    Args:
+        cases: for each case its values.
+        chosen: places, :func:`choose_pairwise`'s or one's own.
+        ids: what the cases are called.
+    """
     names = [None] * len(cases) if ids is None else list(ids)
     return [
         pytest.param(*case, id=name, marks=[] if place in chosen else [pytest.mark.whole])

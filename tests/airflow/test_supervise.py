@@ -66,6 +66,7 @@ def documents(place: Path, pattern: str) -> list[dict[str, Any]]:
     return [json.loads(path.read_text()) for path in sorted(place.glob(f"job/runs/*/{pattern}"))]
 
 
+@pytest.mark.whole
 @pytest.mark.timeout(180)
 def test_one_stream_under_three_dag_runs(place: Path) -> None:
     """

@@ -37,7 +37,10 @@ if TYPE_CHECKING:
 BIG = 100_000
 
 
-@pytest.fixture(params=["s3", "gcs", "azure"])
+# How each store copies: test_copies.py.
+@pytest.fixture(
+    params=["s3", *(pytest.param(store, marks=pytest.mark.whole) for store in ("gcs", "azure"))]
+)
 def server(request) -> StoreServer:
     return request.getfixturevalue(request.param)
 

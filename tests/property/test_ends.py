@@ -234,19 +234,14 @@ def run_in_batch(world: World, place: Place) -> None:
     assert world.truth == read_with_pandas(place.output)
 
 
-CHOSEN = ["timers"]
-QUICK = {"windows"}  # the soak has all of them
-REST = [family for family in FAMILIES if family not in CHOSEN]
+QUICK = {"windows", "timers"}  # the soak has all of them
 
 
 @pytest.mark.parametrize(
     "family",
     [
-        *CHOSEN,
-        *(
-            pytest.param(f, marks=pytest.mark.whole if f in QUICK else pytest.mark.soak)
-            for f in REST
-        ),
+        pytest.param(f, marks=pytest.mark.whole if f in QUICK else pytest.mark.soak)
+        for f in FAMILIES
     ],
 )
 def test_a_job_ends_as_if_nothing_had_happened(spark, family):

@@ -19,6 +19,7 @@ from airflow_provider.runtime.errors import FailureClass, RunFailedError
 from airflow_provider.runtime.queries.context import JobContext
 from airflow_provider.runtime.savepoints.checkpoint_source import checkpoint_source
 from airflow_provider.runtime.savepoints.take import take_savepoint
+from tests.pairwise import choose_pairwise
 
 pytestmark = pytest.mark.spark
 
@@ -36,20 +37,31 @@ def is_quick(turn: int, store: str, place: int) -> bool:
     return (turn + len(store)) % len(PARTITIONS) == place and (store == "rocksdb" or turn == 0)
 
 
-# Job, store and partitions have nothing to do with each other: all of them by turns, one job
-# with the store in memory, too, and the whole product in the soak.
-MATRIX = [
-    pytest.param(
-        job,
-        store,
-        partitions,
-        id=f"{job}-{store}-{partitions}",
-        marks=[] if is_quick(turn, store, place) else [pytest.mark.soak],
-    )
+PRODUCT = [
+    (job, store, partitions)
+    for job in TRUTHS
+    for store in STORES
+    for partitions in PARTITIONS
+    if not (store == "hdfs" and job in NEEDS_ROCKSDB)
+]
+PAIRWISE = {PRODUCT[place] for place in choose_pairwise(PRODUCT)}
+# All of them by turns, and one job with the store in memory.
+BY_TURNS = {
+    (job, store, partitions)
     for turn, job in enumerate(TRUTHS)
     for store in STORES
     for place, partitions in enumerate(PARTITIONS)
-    if not (store == "hdfs" and job in NEEDS_ROCKSDB)
+    if is_quick(turn, store, place)
+}
+MATRIX = [
+    pytest.param(
+        *case,
+        id="-".join(map(str, case)),
+        marks=[]
+        if case in BY_TURNS
+        else [pytest.mark.whole if case in PAIRWISE else pytest.mark.soak],
+    )
+    for case in PRODUCT
 ]
 
 

@@ -135,6 +135,7 @@ def test_a_pipeline_that_has_finished_emits_nothing_again(spark, place):
     assert TRUTH == {name: job.rows(name) for name in SIZES}
 
 
+@pytest.mark.whole
 def test_a_pipeline_that_has_finished_is_not_repeated_when_the_other_fails(spark, place):
     """
     ``a`` fails when ``b`` has finished: the next attempt ends ``a``, and ``b``'s files are the same.

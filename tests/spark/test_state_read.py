@@ -140,6 +140,10 @@ CASES = (
 )
 
 
+# Their tables are like those of the others.
+SIMILAR = {"aggregation", "total", "deduplication", "inner join", "two operators"}
+
+
 def case_of(name: str) -> Case:
     return next(case for case in CASES if case.name == name)
 
@@ -241,7 +245,11 @@ def default_store(place: int, case: Case) -> str:
 @pytest.mark.parametrize(
     ("case", "store"),
     [
-        pytest.param(case, default_store(place, case), id=case.name)
+        pytest.param(
+            *(case, default_store(place, case)),
+            id=case.name,
+            marks=[pytest.mark.whole] if case.name in SIMILAR else [],
+        )
         for place, case in enumerate(CASES)
     ],
 )

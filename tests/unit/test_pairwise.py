@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from tests.pairwise import choose_pairwise, pairwise
+from tests.pairwise import choose_pairwise, mark_whole
 
 
 def pairs(cases):
@@ -61,10 +61,11 @@ def test_what_is_not_chosen_is_marked():
     All cases stay, in their order and with their names; the others carry the mark of the product.
     """
     product = list(itertools.product("ab", "xy", "12"))
-    parameters = pairwise(product, ids=map("".join, product))
+    chosen = choose_pairwise(product)
+    parameters = mark_whole(product, chosen, ids=map("".join, product))
 
     assert product == [each.values for each in parameters]
     assert ["".join(case) for case in product] == [each.id for each in parameters]
     whole = [place for place, each in enumerate(parameters) if each.marks]
     assert {"whole"} == {mark.name for each in parameters for mark in each.marks}
-    assert set(range(8)) == {*whole, *choose_pairwise(product)}
+    assert list(range(8)) == sorted([*whole, *chosen])
