@@ -9,7 +9,6 @@ import pytest
 from streams import failing_at, read_with_pandas, windows_of, write_events
 
 from airflow_provider.runtime.errors import FailureClass, RunFailedError
-from airflow_provider.runtime.failures.overrides import FailureOverrides
 from airflow_provider.runtime.failures.restart_strategy import FixedDelay
 from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.storage.open import open_storage
@@ -43,7 +42,7 @@ def test_what_fails_in_a_worker_has_class_batch_and_host(spark, place, kind, lis
     asked = {
         "entry": f"{JOBS}:failing",
         "params": {"kind": kind},
-        "marks": FailureOverrides.parse(listed),
+        "fails_as": listed,
     }
 
     with pytest.raises(RunFailedError) as raised:

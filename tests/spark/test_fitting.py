@@ -157,7 +157,7 @@ def test_a_job_has_begun_with_its_partitions(spark, place):
     with pytest.raises(CheckpointError, match="began at .* and did not end"):
         run_in(spark, place, "new", conf=FORMAT_2)
     record = restore_job(new, savepoint.url)
-    with pytest.raises(ConfigError, match="with partitions=None, and is now asked for 5"):
+    with pytest.raises(ConfigError, match="with partitions=None, and 5 are requested now"):
         run_in(spark, place, "new", from_savepoint=savepoint.url, state_partitions=5)
 
     write_events(place.input, LATER, first=1)
