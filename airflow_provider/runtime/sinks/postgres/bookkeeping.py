@@ -3,7 +3,8 @@
 ========================  ======================================================================
 ``fences``                for each query id the highest token that has committed or taken over
 ``epochs``                every published epoch; its ``id`` is what the target's epoch column holds
-``undo``                  for each row that an upsert changed what it was, and what it became
+``undo``                  for each row that an upsert changed what it was, and what it became; it
+                          belongs to :class:`UndoLog`
 ``staged``                every staging table that exists, and whose it is
 ``staged_partitions``     which of Spark's partitions a staging table holds, each once
 ``staged_<id>``           the rows of one epoch, until they are published
@@ -17,6 +18,7 @@ import logging
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider.runtime.errors import LeaseLostError
+from airflow_provider.runtime.sinks.postgres.statements import in_schema
 from airflow_provider.runtime.sinks.protocol import changed, lost, reading
 
 if TYPE_CHECKING:
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
     from psycopg import Connection
     from psycopg.sql import Composed
 
+    from airflow_provider.runtime.sinks.postgres.undo import UndoLog
     from airflow_provider.runtime.sinks.protocol import Committable, EpochId
 
 _OWN_LOCK_WAIT_S: Final = 1
@@ -54,14 +57,6 @@ CREATE TABLE IF NOT EXISTS {schema}.epochs (
   reverted_at timestamptz,
   UNIQUE (query_id, target, epoch)
 );
-CREATE INDEX IF NOT EXISTS epochs_with_undo ON {schema}.epochs (target, id) WHERE has_undo;
-CREATE TABLE IF NOT EXISTS {schema}.undo (
-  epoch_id bigint NOT NULL,
-  key jsonb NOT NULL,
-  before jsonb,
-  after jsonb NOT NULL
-);
-CREATE INDEX IF NOT EXISTS undo_epoch_id ON {schema}.undo (epoch_id);
 CREATE TABLE IF NOT EXISTS {schema}.staged (
   id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
   query_id text NOT NULL,
@@ -106,18 +101,17 @@ class Bookkeeping:
     Args:
         schema: the schema's name.
         target: the table that is written to, as the epochs name it.
+        undo: what upserts of it have replaced; its table is beside the others.
     """
 
-    def __init__(self, schema: str, target: str) -> None:
+    def __init__(self, schema: str, target: str, undo: UndoLog) -> None:
         self.schema = schema
         self.target = target
+        self.undo = undo
 
     def statement(self, text: str, **parts: Any) -> Composed:
         """Return *text* with ``{schema}`` and *parts* filled in as identifiers or as given."""
-        from psycopg import sql
-
-        filled = {k: sql.Identifier(v) if isinstance(v, str) else v for k, v in parts.items()}
-        return sql.SQL(text).format(schema=sql.Identifier(self.schema), **filled)
+        return in_schema(self.schema, text, **parts)
 
     def exists(self, connection: Connection[Any]) -> bool:
         """Tell whether the tables have been made."""
@@ -136,6 +130,7 @@ class Bookkeeping:
             if found.rowcount == 0:
                 connection.execute(self.statement("CREATE SCHEMA {schema}"))
             connection.execute(self.statement(_TABLES))
+            self.undo.make(connection)
 
     # --- fence ----------------------------------------------------------------------------------
 
@@ -225,44 +220,25 @@ class Bookkeeping:
 
     def mark_reverted(self, connection: Connection[Any], ids: Sequence[int]) -> None:
         """Record that epochs count no longer; they stay known, so that nobody publishes them."""
-        connection.execute(
-            self.statement(
-                "UPDATE {schema}.epochs SET reverted_at = now(), has_undo = false"
-                " WHERE id = ANY(%s)"
-            ),
-            (list(ids),),
+        reverted = self.statement(
+            "UPDATE {schema}.epochs SET reverted_at = now(), has_undo = false"
+            " WHERE id = ANY(%(ids)s) RETURNING id"
         )
-        connection.execute(
-            self.statement("DELETE FROM {schema}.undo WHERE epoch_id = ANY(%s)"), (list(ids),)
-        )
-
-    def forget_undo(self, connection: Connection[Any], *, keep: int) -> None:
-        """Remove what the target's epochs before the last *keep* had replaced."""
-        connection.execute(
-            self.statement(
-                "WITH old AS (UPDATE {schema}.epochs SET has_undo = false"
-                " WHERE target = %(target)s AND has_undo AND id <= (SELECT id FROM {schema}.epochs"
-                " WHERE target = %(target)s AND has_undo ORDER BY id DESC OFFSET %(keep)s LIMIT 1)"
-                " RETURNING id) DELETE FROM {schema}.undo USING old WHERE epoch_id = old.id"
-            ),
-            {"target": self.target, "keep": keep},
-        )
+        self.undo.forget(connection, reverted, {"ids": list(ids)})
 
     def forget(
         self, connection: Connection[Any], query_id: str, epochs: Sequence[tuple[int, int]]
     ) -> None:
         """Remove epochs of a query, but for the newest, with what they had replaced."""
+        old = self.statement(
+            "DELETE FROM {schema}.epochs WHERE query_id = %(query)s"
+            " AND target = %(target)s AND epoch BETWEEN %(first)s AND %(last)s"
+            " AND epoch < (SELECT max(epoch) FROM {schema}.epochs"
+            " WHERE query_id = %(query)s AND target = %(target)s) RETURNING id"
+        )
         for first, last in epochs:
-            connection.execute(
-                self.statement(
-                    "WITH old AS (DELETE FROM {schema}.epochs WHERE query_id = %(query)s"
-                    " AND target = %(target)s AND epoch BETWEEN %(first)s AND %(last)s"
-                    " AND epoch < (SELECT max(epoch) FROM {schema}.epochs"
-                    " WHERE query_id = %(query)s AND target = %(target)s) RETURNING id)"
-                    " DELETE FROM {schema}.undo USING old WHERE epoch_id = old.id"
-                ),
-                {"query": query_id, "target": self.target, "first": first, "last": last},
-            )
+            values = {"query": query_id, "target": self.target, "first": first, "last": last}
+            self.undo.forget(connection, old, values)
 
     # --- staging --------------------------------------------------------------------------------
 

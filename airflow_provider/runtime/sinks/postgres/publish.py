@@ -9,13 +9,14 @@ from airflow_provider.runtime import failpoints
 from airflow_provider.runtime.errors import SinkError
 from airflow_provider.runtime.sinks.postgres.bookkeeping import Bookkeeping, staged_name
 from airflow_provider.runtime.sinks.postgres.columns import TargetColumn, is_own_type
+from airflow_provider.runtime.sinks.postgres.statements import commas, listed
 from airflow_provider.runtime.sinks.protocol import left_out, reading
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
     from psycopg import Connection
-    from psycopg.sql import Composable, Composed
+    from psycopg.sql import Composed
 
     from airflow_provider.runtime.sinks.postgres.table import TableInfo, TableName
     from airflow_provider.runtime.sinks.protocol import Committable, Fence
@@ -97,18 +98,15 @@ def _insert(
         staged_rows = int(data["rows"])
     table = _look_or_make(connection, destination, columns)
     has_ids = _has_epoch_column(destination, table)
-    has_undo = destination.mode == "upsert" and destination.undo_epochs > 0
     id_ = books.record_epoch(
         connection,
         committable.epoch,
         mode=destination.mode,
         rows=staged_rows,
         has_ids=has_ids,
-        has_undo=has_undo,
+        has_undo=books.undo.is_kept,
     )
-    if has_undo:
-        books.forget_undo(connection, keep=destination.undo_epochs)
-        lock_against_writers(connection, destination.table)
+    books.undo.prepare(connection)
     _check_staged(connection, books, committable)
     statement = _statement(books, destination, table, columns, staged_id)
     rows = connection.execute(statement, {"id": id_}).rowcount
@@ -159,18 +157,6 @@ def _check_staged(
         raise SinkError(msg)
 
 
-def lock_against_writers(connection: Connection[Any], table: TableName) -> None:
-    """Keep other writers, but no reader, out of the table until the transaction ends.
-
-    What a row was before must be what it was when it was replaced.
-    """
-    from psycopg import sql
-
-    connection.execute(
-        sql.SQL("LOCK TABLE {} IN SHARE ROW EXCLUSIVE MODE").format(table.identifier)
-    )
-
-
 # --- statements ---------------------------------------------------------------------------------
 
 
@@ -186,11 +172,12 @@ def _statement(
     names = [column.name for column in columns]
     has_ids = _has_epoch_column(destination, table)
     ids = [destination.epoch_column] if destination.epoch_column and has_ids else []
+    staged = sql.Identifier(books.schema, staged_name(staged_id))
     insert = sql.SQL("INSERT INTO {} AS t ({}) SELECT {} FROM {}").format(
         destination.table.identifier,
         listed([*names, *ids]),
         commas([*map(sql.Identifier, names), *(sql.Placeholder("id") for _ in ids)]),
-        sql.Identifier(books.schema, staged_name(staged_id)),
+        staged,
     )
     if destination.mode == "append":
         return insert
@@ -203,47 +190,4 @@ def _statement(
     upsert = sql.SQL("{} ORDER BY {keys} ON CONFLICT ({keys}) DO UPDATE SET {}").format(
         insert, commas(sets), keys=listed(destination.keys)
     )
-    if destination.undo_epochs == 0:
-        return upsert
-    return books.statement(
-        "WITH old AS MATERIALIZED (SELECT {key} AS key, {row} AS before FROM {table} t"
-        " JOIN {staged} s ON {same}), new AS ({upsert} RETURNING {key} AS key, {row} AS after)"
-        " INSERT INTO {schema}.undo (epoch_id, key, before, after)"
-        " SELECT %(id)s, new.key, old.before, new.after FROM new LEFT JOIN old USING (key)",
-        key=row_as_json("t", destination.keys),
-        row=row_as_json("t", [column.name for column in table.writable]),
-        table=destination.table.identifier,
-        staged=sql.Identifier(books.schema, staged_name(staged_id)),
-        same=sql.SQL(" AND ").join(
-            sql.SQL("t.{0} = s.{0}").format(sql.Identifier(key)) for key in destination.keys
-        ),
-        upsert=upsert,
-    )
-
-
-def row_as_json(alias: str, columns: Sequence[str]) -> Composed:
-    """Return an expression for a row as ``{column: value}``, each value as its type writes it.
-
-    Unlike ``to_jsonb`` that loses nothing: a JSON null is not taken for a missing value, and every
-    value can be read back by its type.
-    """
-    from psycopg import sql
-
-    values = (sql.SQL("{}::text").format(sql.Identifier(alias, name)) for name in columns)
-    return sql.SQL("jsonb_object(ARRAY[{}]::text[], ARRAY[{}]::text[])").format(
-        commas(sql.Literal(name) for name in columns), commas(values)
-    )
-
-
-def listed(names: Iterable[str]) -> Composed:
-    """Return names as identifiers with commas between."""
-    from psycopg import sql
-
-    return commas(sql.Identifier(name) for name in names)
-
-
-def commas(parts: Iterable[Composable]) -> Composed:
-    """Return *parts* with commas between."""
-    from psycopg import sql
-
-    return sql.SQL(", ").join(parts)
+    return books.undo.remembering(upsert, table, staged)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from airflow_provider.runtime.clock import SystemClock
 from airflow_provider.runtime.errors import ConfigError, OutageError, SinkError
 from airflow_provider.runtime.retry import Retries, RetryPolicy
-from airflow_provider.runtime.sinks.postgres import publish, undo
+from airflow_provider.runtime.sinks.postgres import publish, revert
 from airflow_provider.runtime.sinks.postgres.bookkeeping import Bookkeeping, staged_name
 from airflow_provider.runtime.sinks.postgres.columns import columns_for, line_of
 from airflow_provider.runtime.sinks.postgres.connection import (
@@ -19,8 +19,10 @@ from airflow_provider.runtime.sinks.postgres.connection import (
 )
 from airflow_provider.runtime.sinks.postgres.copy import CopyTask, run_copy
 from airflow_provider.runtime.sinks.postgres.privileges import check_database
-from airflow_provider.runtime.sinks.postgres.publish import Destination, commas, listed
+from airflow_provider.runtime.sinks.postgres.publish import Destination
+from airflow_provider.runtime.sinks.postgres.statements import commas, listed
 from airflow_provider.runtime.sinks.postgres.table import TableName, definition
+from airflow_provider.runtime.sinks.postgres.undo import UndoLog
 from airflow_provider.runtime.sinks.protocol import (
     Committable,
     EpochId,
@@ -111,7 +113,8 @@ class SqlSink:
     ) -> None:
         self._server = server_of(url)
         self._to = destination
-        self._books = Bookkeeping(bookkeeping_schema, destination.table.text)
+        undo = UndoLog(bookkeeping_schema, destination)
+        self._books = Bookkeeping(bookkeeping_schema, destination.table.text, undo)
         self._idle_timeout_s = idle_timeout_s
         self._clock = clock or SystemClock()
         self._confirmed: dict[str, int] = {}  # the last epoch of each query id, in this process
@@ -281,7 +284,7 @@ class SqlSink:
         """Refuse epochs whose rows the table cannot tell, or whose undo log is gone."""
 
         def work(connection: Connection[Any]) -> None:
-            undo.plan_revert(connection, self._books, self._to, committables)
+            revert.plan_revert(connection, self._books, self._to, committables)
 
         if committables:
             epoch = committables[0].epoch
@@ -292,7 +295,7 @@ class SqlSink:
 
         def work(connection: Connection[Any]) -> None:
             self._books.make(connection)
-            undo.revert(connection, self._books, self._to, committables, fence)
+            revert.revert(connection, self._books, self._to, committables, fence)
 
         if committables:
             query_id = committables[0].epoch.query_id

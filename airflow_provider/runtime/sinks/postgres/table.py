@@ -128,6 +128,14 @@ class TableName:
             )
         )
 
+    def lock_against_writers(self, connection: Connection[Any]) -> None:
+        """Keep other writers, but no reader, out of it until the transaction ends."""
+        from psycopg import sql
+
+        connection.execute(
+            sql.SQL("LOCK TABLE {} IN SHARE ROW EXCLUSIVE MODE").format(self.identifier)
+        )
+
 
 def definition(column: TargetColumn) -> Any:
     """Return a column as ``CREATE TABLE`` wants it."""
