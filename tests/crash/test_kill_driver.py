@@ -178,7 +178,7 @@ def test_a_driver_whose_jvm_is_killed_fails_and_resumes(place, drivers, capsys):
 # --- failpoints ---------------------------------------------------------------------------------
 
 
-# A driver submits nobody (tests/unit/test_submitting.py).
+# A driver submits nobody (tests/unit/test_submit.py).
 # A stream passes no step of a revert and folds no record away (tests/crash/test_protocol.py),
 # takes, restores and changes no savepoint (test_savepoints.py), makes no state of history
 # (test_bootstrap.py), undoes no other (test_rewinding.py) and is

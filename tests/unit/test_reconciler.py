@@ -13,7 +13,7 @@ from airflow_provider.runtime.control.reconciler import ON_EXISTING, Action, rec
 from airflow_provider.runtime.jobdir.lease import Liveness
 from airflow_provider.runtime.jobdir.run_records import CANCELLED, FAILED
 from tests.unit.jobs import a_final, a_submission, an_attempt, an_exit
-from tests.unit.test_watching import NOTHING, a_lease
+from tests.unit.test_observer import NOTHING, a_lease
 
 FATAL = {"failure_class": "NON_RECOVERABLE", "condition": "c", "reason": "r"}
 HELD = {"lease": a_lease(), "liveness": Liveness.LIVE}

@@ -31,7 +31,7 @@ ROOT = Path(__file__).parents[2]
 SUBMITTER = """
 import os, sys
 from pathlib import Path
-from tests.unit.test_submitting import submit
+from tests.unit.test_submit import submit
 submit(Path(sys.argv[1]), sys.argv[2])
 """
 CRASHED = 137
