@@ -94,7 +94,7 @@ LINES: Final[Mapping[str, Sequence[str]]] = {
     "sinks/postgres/publish.py": ("publish", "_look_or_make"),
     "sinks/postgres/revert.py": ("revert", "_remove"),
     "sinks/postgres/sink.py": ("recover", "commit", "abort", "revert"),
-    "sinks/postgres/undo.py": ("restore",),
+    "sinks/postgres/undo.py": ("prepare", "restore"),
     "sinks/staging.py": ("stage_files",),
     "sinks/revert.py": ("Revert",),
     "storage/local.py": ("put", "put_if_absent", "_refused", "_written", "make_folder", "_is_at"),

@@ -891,6 +891,22 @@ def test_the_undo_log_is_pruned_and_older_epochs_are_refused(url):
     assert [(1, "0")] == table.rows()
 
 
+def test_what_an_upsert_replaced_is_not_restored_by_a_key_that_was_renamed(url):
+    """
+    A revert refuses while the table's key has another name than when rows were remembered.
+    """
+    table = Table(url, **UPSERT)
+    first = table.publish(A)
+    table.ask("ALTER TABLE t RENAME COLUMN id TO number")
+
+    with pytest.raises(RevertError, match="rename it back"):
+        table.sink.revert([first], Fence())
+    table.ask("ALTER TABLE t RENAME COLUMN number TO id")
+    assert [A] == table.rows()
+    table.sink.revert([first], Fence())
+    assert [] == table.rows()
+
+
 def test_without_an_undo_log_an_upsert_is_not_reverted(url):
     """
     ``undo_epochs=0`` writes no undo log, and says so when it is needed.
@@ -901,6 +917,35 @@ def test_without_an_undo_log_an_upsert_is_not_reverted(url):
     assert [(0,)] == table.ask("SELECT count(*) FROM spark_stream.undo")
     with pytest.raises(RevertError, match="undo_epochs=0"):
         table.sink.check_revert([first])
+
+
+@pytest.mark.parametrize(
+    ("undo_epochs", "writes", "rows"),
+    [(1, "waits", [A]), (0, "goes on", [A, B])],
+    ids=["undo log", "none"],
+)
+def test_other_writers_wait_only_for_an_upsert_that_is_remembered(url, undo_epochs, writes, rows):
+    """
+    Between what a row was and what it became nobody writes to the table; everybody may read.
+    """
+    table = Table(url, **UPSERT, undo_epochs=undo_epochs)
+    table.publish(A)
+    seen: list[Any] = []
+
+    def write_beside(question):
+        if question != 2:  # the first is asked before the transaction
+            return
+        try:
+            table.ask("SET lock_timeout = '200ms'; INSERT INTO t (id, name) VALUES (2, 'b')")
+            seen.append("goes on")
+        except psycopg.errors.LockNotAvailable:
+            seen.append("waits")
+        seen.append(table.rows())
+
+    table.sink.commit(table.stage([C], epoch=1), Fence(at=write_beside))
+
+    assert [writes, rows] == seen
+    assert [*rows, C] == table.rows()
 
 
 # --- what is refused before anything is written -------------------------------------------------
