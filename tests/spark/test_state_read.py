@@ -23,6 +23,7 @@ from pyspark.sql import functions as F  # noqa: N812 - the name everybody knows
 from state_truths import In, Rows
 from streams import START, Place, read_with_duckdb, windows_of, write_events
 
+from airflow_provider.runtime.checkpoint.operator_kinds import KINDS
 from airflow_provider.runtime.cli.main import main
 from airflow_provider.runtime.clock import SystemClock
 from airflow_provider.runtime.queries.state_metrics import read_state_operators, reported_state
@@ -240,6 +241,22 @@ def check(spark: SparkSession, url: Path | str, case: Case, batch: int) -> None:
 def default_store(place: int, case: Case) -> str:
     """Take another store from case to case."""
     return case.stores[place % len(case.stores)]
+
+
+def test_each_stateful_operator_that_spark_names_has_a_row(spark):
+    """
+    Only the aggregation of Spark's real-time mode has none: the runtime runs micro-batches.
+    """
+    stateful = spark._jvm.org.apache.spark.sql.execution.streaming.operators.stateful
+    place = "org.apache.spark.sql.execution.streaming.operators.stateful.StatefulOperatorsUtils"
+    methods = [each.getName() for each in spark._jvm.java.lang.Class.forName(place).getMethods()]
+    constants = [name for name in methods if name.endswith("_EXEC_OP_NAME")]
+    theirs = {getattr(stateful.StatefulOperatorsUtils, name)() for name in constants}
+
+    # Spark names a limit elsewhere.
+    ours = {kind.name for kind in KINDS} - {"globalLimit"}
+
+    assert ours == theirs - {"StatefulStreamlineAggregate"}
 
 
 @pytest.mark.parametrize(

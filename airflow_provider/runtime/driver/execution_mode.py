@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Final
 
+from airflow_provider.runtime.checkpoint.operator_kinds import kind_of_node
 from airflow_provider.runtime.driver.lifecycle.events import AtEnd
 from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.jobdir.run_records import STREAMING
@@ -25,36 +26,6 @@ if TYPE_CHECKING:
 
 AUTOMATIC: Final = "automatic"
 
-_TIMERS: Final = (
-    "a batch job fires no timers, so what transformWithState emits in them would be lost"
-)
-_TIMEOUTS: Final = "a batch job fires no timeouts, so what they emit would be lost"
-_CANNOT: Final[Mapping[str, str]] = {
-    "TransformWithState:EventTime": _TIMERS,
-    "TransformWithState:ProcessingTime": _TIMERS,
-    "TransformWithStateInPySpark:EventTime": _TIMERS,
-    "TransformWithStateInPySpark:ProcessingTime": _TIMERS,
-    "TransformWithStateInPandas:EventTime": _TIMERS,
-    "TransformWithStateInPandas:ProcessingTime": _TIMERS,
-    "FlatMapGroupsWithState": _TIMEOUTS,
-    "FlatMapGroupsInPandasWithState": (
-        "Spark cannot run applyInPandasWithState in a batch job, where applyInPandas does it"
-    ),
-    "DeduplicateWithinWatermark": (
-        "Spark cannot run dropDuplicatesWithinWatermark in a batch job, where no time passes; "
-        "dropDuplicates can"
-    ),
-}
-_ONE_CALL: Final = (
-    "transformWithState is called once for each key with all its rows, in STREAMING once for each "
-    "key and batch"
-)
-_MAY_DIFFER: Final[Mapping[str, str]] = {
-    "TransformWithState:NoTime": _ONE_CALL,
-    "TransformWithStateInPySpark:NoTime": _ONE_CALL,
-    "TransformWithStateInPandas:NoTime": _ONE_CALL,
-    "GlobalLimit": "a limit takes the first rows that it sees, in BATCH other ones",
-}
 # Their readers give the same rows to a stream and to a batch job, with the same options.
 _SAME_IN_BOTH: Final = frozenset({"avro", "csv", "json", "orc", "parquet", "text", "xml"})
 # Options of file streams that a batch reader ignores: harmless value, and what it would miss.
@@ -130,10 +101,10 @@ def _of_the_ask(plan: ExecutionPlan, resumed: str | None) -> Iterator[Objection]
 def _of_query(query: QueryDefinition) -> Iterator[Objection]:
     where = f"query {query.name!r}"
     for operation in query.operations:
-        if operation in _CANNOT:
-            yield Objection(f"{where}: {_CANNOT[operation]}")
-        elif operation in _MAY_DIFFER:
-            yield Objection(f"{where}: {_MAY_DIFFER[operation]}", refuses=False)
+        node, _, time_mode = operation.partition(":")
+        kind = kind_of_node(node)
+        if kind and (found := kind.in_batch.get(time_mode)):
+            yield Objection(f"{where}: {found.why}", refuses=found.refuses)
     if query.native is not None:
         yield Objection(
             f"{where}: Spark's own sink {query.native.name} is exactly once in a stream only; a "

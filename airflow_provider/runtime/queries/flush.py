@@ -9,16 +9,17 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from airflow_provider.runtime.checkpoint.drain_step import (
     DrainStep,
     next_drain_step,
     next_watermark,
 )
+from airflow_provider.runtime.checkpoint.operator_kinds import kind_named
 from airflow_provider.runtime.clock import millis_to_iso
 from airflow_provider.runtime.errors import CheckpointError
-from airflow_provider.runtime.queries.plan import Keeper, state_keepers
+from airflow_provider.runtime.queries.plan import operator_settings
 from airflow_provider.runtime.queries.state_metrics import (
     count_state,
     read_state_operators,
@@ -27,8 +28,6 @@ from airflow_provider.runtime.queries.state_metrics import (
 from airflow_provider.runtime.storage.open import spark_url
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
     from airflow_provider.runtime.queries.batch import BatchQuery
     from airflow_provider.runtime.queries.query import QueryDefinition
     from airflow_provider.runtime.queries.state_metrics import OperatorRows
@@ -36,17 +35,6 @@ if TYPE_CHECKING:
     from airflow_provider.runtime.storage.base import Storage
 
 log = logging.getLogger(__name__)
-
-_AGGREGATIONS: Final = frozenset({"stateStoreSave", "sessionWindowStateStoreSaveExec"})
-_UNMATCHED: Final[Mapping[str, tuple[str, ...]]] = {
-    "LeftOuter": ("left",),
-    "RightOuter": ("right",),
-    "FullOuter": ("left", "right"),
-}
-"""The sides of a join whose rows it writes by themselves, when no other can match them any more."""
-
-_BY_EVENT_TIME: Final = frozenset({"EventTime", "EventTimeTimeout"})
-_TIMEOUT: Final = "value.timeoutTimestamp >= 0"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,20 +55,6 @@ class Unflushed:
         """Return it in words."""
         rows = "an unknown number of" if self.rows is None else str(self.rows)
         return f"stateful operator {self.id} ({self.kind}) keeps {rows} {self.what}"
-
-
-@dataclasses.dataclass(frozen=True)
-class _PlanPart:
-    """A part of an operator's state that waits for a watermark.
-
-    Attributes:
-        options: of Spark's state reader; None for all of it, which Spark reports with a batch.
-        where: the rows of it that wait; None for all.
-    """
-
-    what: str
-    options: Mapping[str, str] | None = None
-    where: str | None = None
 
 
 def next_step_of(query: RunningQuery | BatchQuery, checkpoint: Storage) -> DrainStep:
@@ -133,11 +107,12 @@ def unflushed(query: RunningQuery | BatchQuery, checkpoint: str) -> list[Unflush
     )
     if not any(_may_wait(operator, definition) for operator in operators):
         return []
-    keepers = state_keepers(definition.df, definition.output_mode)
+    settings = operator_settings(definition.df, definition.output_mode)
     found = []
     for operator in operators:
-        keeper = keepers.get(operator.id)
-        for part in _parts(operator, keeper, definition.output_mode):
+        kind = kind_named(operator.kind)
+        setting = settings.get(operator.id) if kind.setting else definition.output_mode
+        for part in kind.waiting.get(setting or "", ()):
             rows = operator.state_rows
             if part.options is not None:
                 options = {"operatorId": str(operator.id), **part.options}
@@ -150,17 +125,3 @@ def unflushed(query: RunningQuery | BatchQuery, checkpoint: str) -> list[Unflush
 def _may_wait(operator: OperatorRows, definition: QueryDefinition) -> bool:
     has_timers = any(each.endswith(":EventTime") for each in definition.operations)
     return operator.state_rows != 0 or has_timers  # which Spark does not count
-
-
-def _parts(operator: OperatorRows, keeper: Keeper | None, output_mode: str) -> Iterable[_PlanPart]:
-    kind = operator.kind
-    if kind in _AGGREGATIONS:
-        return [_PlanPart("groups whose rows are to come")] if output_mode == "append" else []
-    if keeper is None:
-        return []
-    if keeper.timing in _BY_EVENT_TIME:
-        if kind.startswith("transformWithState"):
-            return [_PlanPart("timers", {"readRegisteredTimers": "true"})]
-        return [_PlanPart("timeouts", {}, where=_TIMEOUT)]
-    sides = _UNMATCHED.get(keeper.join or "", ())
-    return [_PlanPart(f"rows of its {side} side", {"joinSide": side}) for side in sides]

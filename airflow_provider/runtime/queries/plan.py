@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
+from airflow_provider.runtime.checkpoint.operator_kinds import Setting, kind_named, kind_of_node
 from airflow_provider.runtime.checkpoint.topology import OperatorShape
 from airflow_provider.runtime.jobdir.watermark_markers import is_marker
 from airflow_provider.runtime.queries.source import SOURCE_OPTION
@@ -25,9 +26,7 @@ ADAPTIVE: Final = "AdaptiveSparkPlanExec"
 _FILE_SCAN: Final = "FileSourceScanExec"
 _REUSED: Final = "ReusedExchangeExec"
 _STREAM: Final = "StreamingRelationExec"
-_JOIN: Final = "StreamingSymmetricHashJoinExec"
 _DROPPED: Final = "numRowsDroppedByWatermark"
-_WITH_TIMEOUT: Final = frozenset({"FlatMapGroupsWithState", "FlatMapGroupsInPandasWithState"})
 
 
 def source_names(df: DataFrame) -> list[str | None]:
@@ -81,30 +80,23 @@ def stateful_operators(
         return None
 
 
-class Keeper(NamedTuple):
-    """What a stateful operator keeps rows for, besides its kind.
+def operator_settings(df: DataFrame, output_mode: str) -> dict[int, str]:
+    """Return what decides which rows the stateful operators of *df* as a query keep, by id.
 
-    Attributes:
-        join: Spark's name of a join's type, such as ``LeftOuter``; None for all others.
-        timing: Spark's name of what sets off its timers or timeouts, such as ``EventTime``; None
-            for what has none.
-    """
-
-    join: str | None
-    timing: str | None
-
-
-def state_keepers(df: DataFrame, output_mode: str) -> dict[int, Keeper]:
-    """Return what the stateful operators of *df* as a query keep rows for, by id.
-
-    Empty where Spark does not plan it without starting it (another version of Spark).
+    It is Spark's name of a join's type, such as ``LeftOuter``, or of what sets off timers or
+    timeouts, such as ``EventTime``; what has none of them is left out. Empty where Spark does not
+    plan the query without starting it (another version of Spark).
     """
     from py4j.protocol import Py4JError
 
     try:
         plan = _plan_batch(df, output_mode).executedPlan()
         writer = df.sparkSession._jvm.java.lang.Class.forName(_STATE_WRITER)  # type: ignore[union-attr]
-        return {_operator_id(node): _keeper(node) for node in _nodes(plan, writer)}
+        return {
+            _operator_id(node): str(getattr(node, setting.value)())
+            for node in _nodes(plan, writer)
+            if (setting := kind_named(str(node.shortName())).setting)
+        }
     except Py4JError as error:
         log.warning("it is not known what stateful operators keep rows for: %s", error)
         return {}
@@ -131,17 +123,6 @@ def _under(node: Any) -> Iterator[Any]:
 
 def _operator_id(node: Any) -> int:
     return int(node.getStateInfo().operatorId())
-
-
-def _keeper(node: Any) -> Keeper:
-    kind = str(node.getClass().getSimpleName())
-    join = str(node.joinType()) if kind == _JOIN else None
-    timing = None
-    if kind.startswith("TransformWithState"):
-        timing = str(node.timeMode())
-    elif kind.startswith("FlatMapGroups"):
-        timing = str(node.timeoutConf())
-    return Keeper(join, timing)
 
 
 def asked_state_provider(df: DataFrame) -> str | None:
@@ -175,9 +156,11 @@ def operations(df: DataFrame) -> tuple[str, ...]:
     while nodes:
         node = nodes.pop()
         kind = str(node.getClass().getSimpleName())
-        if kind.startswith("TransformWithState"):
+        stateful = kind_of_node(kind)
+        setting = stateful.setting if stateful else None
+        if setting is Setting.TIME_MODE:
             kind = f"{kind}:{node.timeMode()}"
-        elif kind in _WITH_TIMEOUT:
+        elif setting is Setting.TIMEOUT:
             found.add(str(node.timeout()))
         found.add(kind)
         nodes += items(node.children())
@@ -365,8 +348,7 @@ class _Walk:
 
     def sources_under(self, plan: Any) -> dict[str | None, None]:
         """Return the sources under a node, None for one that is not known; note what writes."""
-        kind = plan.getClass().getSimpleName()
-        if kind == _STREAM:
+        if plan.getClass().getSimpleName() == _STREAM:
             return {self._names.get(_first_column(plan)): None}
         under: dict[str | None, None] = {}
         for child in _under(plan):
@@ -374,8 +356,10 @@ class _Walk:
         if self._writer.isInstance(plan):
             number, known = _operator_id(plan), None not in under
             sources = tuple(under) if known else None
-            keys = _join_keys(plan) if kind == _JOIN else None
-            shape = OperatorShape(number, str(plan.shortName()), sources, keys=keys)
+            kind = str(plan.shortName())
+            is_join = kind_named(kind).setting is Setting.JOIN_TYPE
+            keys = _join_keys(plan) if is_join else None
+            shape = OperatorShape(number, kind, sources, keys=keys)
             self.found.append(shape)
         return under
 

@@ -28,14 +28,7 @@ if TYPE_CHECKING:
     from airflow_provider.runtime.sinks.protocol import Sink
     from airflow_provider.runtime.sinks.spark_sink import SparkSink
 
-_BY_CLOCK: Final = frozenset(
-    {
-        "ProcessingTimeTimeout",
-        "TransformWithState:ProcessingTime",
-        "TransformWithStateInPySpark:ProcessingTime",
-        "TransformWithStateInPandas:ProcessingTime",
-    }
-)
+_BY_CLOCK: Final = ("ProcessingTimeTimeout", ":ProcessingTime")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,7 +55,7 @@ class QueryDefinition:
     @property
     def goes_by_clock(self) -> bool:
         """Tell whether time alone may give it output: it has timers or timeouts of the clock."""
-        return any(each in _BY_CLOCK for each in self.operations)
+        return any(each.endswith(_BY_CLOCK) for each in self.operations)
 
     @property
     def sink_names(self) -> tuple[str, ...]:

@@ -7,6 +7,8 @@ import json
 import logging
 from typing import TYPE_CHECKING, Any, Final
 
+from airflow_provider.runtime.checkpoint.operator_kinds import StateLayout, kind_named
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
@@ -81,10 +83,10 @@ def read_state_operators(spark: SparkSession, checkpoint: str) -> list[OperatorR
 
 def _readings(stores: Sequence[Row]) -> Iterator[dict[str, str]]:
     """Yield the options of Spark's reader for each part of an operator's state that it reports."""
-    kind = stores[0]["operatorName"]
-    if kind == "symmetricHashJoin":
+    layout = kind_named(stores[0]["operatorName"]).layout
+    if layout is StateLayout.SIDES:
         yield from ({"joinSide": side} for side in ("left", "right"))
-    elif kind.startswith("transformWithState"):
+    elif layout is StateLayout.VARIABLES:
         for variable in json.loads(stores[0]["operatorProperties"])["stateVariables"]:
             if variable["stateVariableType"] != "TimerState":
                 is_list = variable["stateVariableType"] == "ListState"

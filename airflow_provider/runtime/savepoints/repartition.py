@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from airflow_provider.runtime.checkpoint.logs import CheckpointLogs
+from airflow_provider.runtime.checkpoint.operator_kinds import kind_named
 from airflow_provider.runtime.checkpoint.operators import has_one_partition
 from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.savepoints.catalog import read_saved, saved_offsets
@@ -26,21 +27,6 @@ Repartition = Callable[[str, CheckpointLogs, int], None]
 """Appends the batch to a checkpoint: its address as Spark writes it, its logs, how many."""
 
 PROVIDER: Final = "rocksdb"
-KINDS: Final = frozenset(
-    {
-        "applyInPandasWithState",
-        "dedupe",
-        "dedupeWithinWatermark",
-        "flatMapGroupsWithState",
-        "sessionWindowStateStoreSaveExec",
-        "stateStoreSave",
-        "symmetricHashJoin",
-        "transformWithStateExec",
-        "transformWithStateInPandasExec",
-        "transformWithStateInPySparkExec",
-    }
-)
-"""The operators of which Spark knows by what their keys are spread."""
 
 
 def check_repartitionable(
@@ -85,7 +71,7 @@ def _find_obstacle(savepoint: Savepoint, name: str, *, skip_in_flight: bool) -> 
                 f"{what} keeps it in {operator['provider']}, and Spark repartitions only "
                 f"{PROVIDER}; restore it without partitions"
             )
-        if operator["name"] not in KINDS:
+        if not kind_named(operator["name"]).is_repartitionable:
             return f"Spark does not know how to, for {what}; restore it without partitions"
         if _has_one_partition(savepoint, name, operator):
             # Spark would put its only row where its only partition does not look for it.

@@ -19,6 +19,7 @@ import dataclasses
 import enum
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from airflow_provider.runtime.checkpoint.operator_kinds import StateLayout, kind_named
 from airflow_provider.runtime.checkpoint.state_schema import DEFAULT_FAMILY, StateSchema, type_text
 
 if TYPE_CHECKING:
@@ -30,12 +31,10 @@ if TYPE_CHECKING:
 KEYED_STATE: Final = "keyed_state"
 TIMERS: Final = "timers"
 PARTITION: Final = "partition_id"
-JOIN: Final = "symmetricHashJoin"
 EVENT_TIME: Final = "__event_time"  # what a join in state format 4 adds to its keys
 _TIMER_VARIABLE: Final = "TimerState"
 _DUMMY: Final = "__dummy__"  # Spark's value of keys that have none
 _NO_TYPES: Final = frozenset({"void", "null"})
-_WITH_STATE: Final = frozenset({"flatMapGroupsWithState", "applyInPandasWithState"})
 _JOIN_STORES: Final = ("{}-keyWithIndexToValue", "{}-keyWithTsToValues")
 
 
@@ -118,18 +117,18 @@ def _tables(
     kind: str, variables: Sequence[StateVariable], schemas: Mapping[str, StateSchema]
 ) -> Iterator[tuple[Table, Sequence[Field]]]:
     """Yield each table, and its columns as Spark's reader gives them; none when not known."""
-    if kind == JOIN:
+    layout = kind_named(kind).layout
+    if layout is StateLayout.SIDES:
         for side in ("left", "right"):
             schema = next(
                 (schemas[n] for each in _JOIN_STORES if (n := each.format(side)) in schemas), None
             )
             fields = _key_and_value(schema, join=True)
             yield Table(side, TableKind.JOIN_SIDE, {"joinSide": side}), fields
-    elif kind.startswith("transformWithState"):
+    elif layout is StateLayout.VARIABLES:
         yield from _variable_tables(variables, schemas)
     else:
-        rows = TableKind.GROUPS if kind in _WITH_STATE else TableKind.KEYED
-        rows = TableKind.SESSIONS if kind.startswith("sessionWindow") else rows
+        rows = TableKind(layout.value)
         yield Table(KEYED_STATE, rows, {}), _key_and_value(schemas.get(DEFAULT_FAMILY))
 
 

@@ -12,10 +12,11 @@ import re
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider.runtime.checkpoint.offsets import ANEW, can_reset
+from airflow_provider.runtime.checkpoint.operator_kinds import kind_named
 from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.jobdir.run_options import check_partitions
 from airflow_provider.runtime.names import check_name
-from airflow_provider.runtime.savepoints.repartition import KINDS, PROVIDER
+from airflow_provider.runtime.savepoints.repartition import PROVIDER
 from airflow_provider.runtime.typed_json import read_json
 
 if TYPE_CHECKING:
@@ -292,7 +293,7 @@ class _Planner:
                 f"{PROVIDER}"
             )
             raise ConfigError(msg)
-        if operator["name"] not in KINDS:
+        if not kind_named(operator["name"]).is_repartitionable:
             msg = f"{what}: Spark does not know how to rewrite its state"
             raise ConfigError(msg)
 

@@ -1,0 +1,179 @@
+"""Kinds of stateful operators: a row for each one of Spark's, with all that depends on it; pure.
+
+A kind goes by the name that Spark writes in the operators' metadata and in its progress; in a plan
+that is not planned yet, by the class of its node. What Spark has and this table does not, is read
+as keyed state, and nothing else is expected of it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+class StateLayout(enum.Enum):
+    """Of which tables a kind's state consists, and so which of its rows Spark reports."""
+
+    KEYED = "keyed"
+    SESSIONS = "sessions"
+    GROUPS = "groups"
+    SIDES = "sides"
+    VARIABLES = "variables"
+
+
+class Setting(enum.Enum):
+    """What a node of a physical plan says of the rows that it keeps; the value is its method."""
+
+    JOIN_TYPE = "joinType"
+    TIME_MODE = "timeMode"
+    TIMEOUT = "timeoutConf"
+
+
+class WaitingRows(NamedTuple):
+    """A part of an operator's state that waits for a watermark.
+
+    Attributes:
+        what: the rows, for people.
+        options: of Spark's state reader; None for all rows, which Spark reports with a batch.
+        where: the rows of it that wait, in SQL; None for all.
+    """
+
+    what: str
+    options: Mapping[str, str] | None = None
+    where: str | None = None
+
+
+class InBatch(NamedTuple):
+    """What a batch job makes of an operator.
+
+    Attributes:
+        why: the reason against BATCH, for people.
+        refuses: BATCH would lose rows or fail, so it is refused when it is requested by name, too.
+    """
+
+    why: str
+    refuses: bool = True
+
+
+@dataclasses.dataclass(frozen=True)
+class OperatorKind:
+    """A kind of stateful operators.
+
+    Attributes:
+        name: what Spark writes in a checkpoint.
+        layout: which tables its state has.
+        is_repartitionable: Spark knows by what its keys are spread, and so can repartition its
+            state and write rows of it.
+        setting: what of its node in the physical plan decides which rows wait; None where the
+            query's output mode does.
+        waiting: the rows that a drain leaves, by the setting with which it leaves them.
+        node: the class of its node in an analyzed plan; empty where nothing depends on it.
+        in_batch: what speaks against BATCH, by the time mode; by "" where the node has none.
+    """
+
+    name: str
+    layout: StateLayout = StateLayout.KEYED
+    is_repartitionable: bool = True
+    setting: Setting | None = None
+    waiting: Mapping[str, tuple[WaitingRows, ...]] = dataclasses.field(default_factory=dict)
+    node: str = ""
+    in_batch: Mapping[str, InBatch] = dataclasses.field(default_factory=dict)
+
+
+_AGGREGATION: Final = {"append": (WaitingRows("groups whose rows are to come"),)}
+
+_LEFT: Final = WaitingRows("rows of its left side", {"joinSide": "left"})
+_RIGHT: Final = WaitingRows("rows of its right side", {"joinSide": "right"})
+# A join writes them by themselves, when no other can match them any more.
+_UNMATCHED: Final = {"LeftOuter": (_LEFT,), "RightOuter": (_RIGHT,), "FullOuter": (_LEFT, _RIGHT)}
+
+_TIMEOUTS: Final = {
+    "EventTimeTimeout": (WaitingRows("timeouts", {}, where="value.timeoutTimestamp >= 0"),)
+}
+_NO_TIMEOUTS: Final = InBatch("a batch job fires no timeouts, so what they emit would be lost")
+_NO_GROUPS_IN_PANDAS: Final = InBatch(
+    "Spark cannot run applyInPandasWithState in a batch job, where applyInPandas does it"
+)
+
+_TIMERS: Final = {"EventTime": (WaitingRows("timers", {"readRegisteredTimers": "true"}),)}
+_NO_TIMERS: Final = InBatch(
+    "a batch job fires no timers, so what transformWithState emits in them would be lost"
+)
+_ONE_CALL: Final = InBatch(
+    "transformWithState is called once for each key with all its rows, in STREAMING once for each "
+    "key and batch",
+    refuses=False,
+)
+
+
+def _transform(name: str, node: str) -> OperatorKind:
+    return OperatorKind(
+        name,
+        StateLayout.VARIABLES,
+        setting=Setting.TIME_MODE,
+        waiting=_TIMERS,
+        node=node,
+        in_batch={"EventTime": _NO_TIMERS, "ProcessingTime": _NO_TIMERS, "NoTime": _ONE_CALL},
+    )
+
+
+def _groups(name: str, node: str, in_batch: InBatch) -> OperatorKind:
+    return OperatorKind(
+        name,
+        StateLayout.GROUPS,
+        setting=Setting.TIMEOUT,
+        waiting=_TIMEOUTS,
+        node=node,
+        in_batch={"": in_batch},
+    )
+
+
+KINDS: Final = (
+    OperatorKind("stateStoreSave", waiting=_AGGREGATION),
+    OperatorKind("sessionWindowStateStoreSaveExec", StateLayout.SESSIONS, waiting=_AGGREGATION),
+    OperatorKind("dedupe"),
+    OperatorKind(
+        "dedupeWithinWatermark",
+        node="DeduplicateWithinWatermark",
+        in_batch={
+            "": InBatch(
+                "Spark cannot run dropDuplicatesWithinWatermark in a batch job, where no time "
+                "passes; dropDuplicates can"
+            )
+        },
+    ),
+    OperatorKind(
+        "globalLimit",
+        is_repartitionable=False,
+        node="GlobalLimit",
+        in_batch={
+            "": InBatch(
+                "a limit takes the first rows that it sees, in BATCH other ones", refuses=False
+            )
+        },
+    ),
+    OperatorKind(
+        "symmetricHashJoin", StateLayout.SIDES, setting=Setting.JOIN_TYPE, waiting=_UNMATCHED
+    ),
+    _groups("flatMapGroupsWithState", "FlatMapGroupsWithState", _NO_TIMEOUTS),
+    _groups("applyInPandasWithState", "FlatMapGroupsInPandasWithState", _NO_GROUPS_IN_PANDAS),
+    _transform("transformWithStateExec", "TransformWithState"),
+    _transform("transformWithStateInPandasExec", "TransformWithStateInPandas"),
+    _transform("transformWithStateInPySparkExec", "TransformWithStateInPySpark"),
+)
+_BY_NAME: Final = {kind.name: kind for kind in KINDS}
+_BY_NODE: Final = {kind.node: kind for kind in KINDS if kind.node}
+
+
+def kind_named(name: str) -> OperatorKind:
+    """Return the kind of a name in a checkpoint, also of one that has no row."""
+    return _BY_NAME.get(name) or OperatorKind(name, is_repartitionable=False)
+
+
+def kind_of_node(node: str) -> OperatorKind | None:
+    """Return the kind that a class of nodes in an analyzed plan becomes; None for all others."""
+    return _BY_NODE.get(node)
