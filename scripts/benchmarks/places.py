@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 PLAIN = "plain"
-SINKS = ("files", "native", "delta", "iceberg", "sql-append", "sql-upsert")
+SINKS = ("files", "spark", "delta", "iceberg", "sql-append", "sql-upsert")
 KEYS = ("minute", "key")
 
 
@@ -18,7 +18,7 @@ def sink_of(kind: str, place: str, database: str) -> Any:
     """Return a fresh sink of the *kind* in the folder *place*, or in the *database*."""
     if kind == "files":
         return files(f"{place}/output")
-    if kind == "native":
+    if kind == "spark":
         return spark_sink("parquet", {"path": f"{place}/output"})
     if kind == "delta":
         return delta(f"{place}/output")
