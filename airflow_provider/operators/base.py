@@ -124,7 +124,7 @@ class DriverOperator(SlicedOperator):
         on_existing: what to do about a live driver, one of :data:`ON_EXISTING`.
         on_kill: what happens to the driver when the task is killed, one of *kill_policies*.
         deferrable: wait in the triggerer, without a worker slot.
-        poll_interval: seconds between polls at the job directory.
+        poll_interval: seconds between polls of the job directory.
 
     Raises:
         ConfigError: an argument is not what it must be; when the DAG is parsed.

@@ -61,7 +61,7 @@ class SparkBootstrapOperator(DriverOperator):
         on_kill: what happens to the driver when the task is killed, marked or cleared while it
             waits. ``cancel``: it stops, and a later try goes on; ``detach``: it goes on.
         deferrable: wait in the triggerer, without a worker slot.
-        poll_interval: seconds between polls at the job directory.
+        poll_interval: seconds between polls of the job directory.
 
     Raises:
         ConfigError: an argument is not what it must be; when the DAG is parsed.

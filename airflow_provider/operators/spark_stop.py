@@ -40,7 +40,7 @@ class SparkStopOperator(SlicedOperator):
         deferrable: wait in the triggerer, without a worker slot.
         defer_after: how long the worker waits itself before that. Most streams stop in seconds,
             and coming back from the triggerer takes ten.
-        poll_interval: seconds between polls at the job directory.
+        poll_interval: seconds between polls of the job directory.
 
     Raises:
         ConfigError: an argument is not what it must be; when the DAG is parsed.

@@ -122,7 +122,7 @@ class SparkStreamingOperator(DriverOperator):
             same.
         max_lag_time: see *max_lag*.
         deferrable: wait in the triggerer, without a worker slot.
-        poll_interval: seconds between polls at the job directory.
+        poll_interval: seconds between polls of the job directory.
 
     Raises:
         ConfigError: an argument is not what it must be; when the DAG is parsed.

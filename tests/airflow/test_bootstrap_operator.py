@@ -97,7 +97,7 @@ def make(job: Job, url: str | None = None, digest: str | None = None) -> Savepoi
         ({"live_params": {}}, "live_params is empty"),
         ({"on_kill": "shoot"}, "on_kill 'shoot': use one of 'cancel', 'detach'"),
         ({"job": "flights.jobs"}, "entry 'flights.jobs': write FILE.py:FUNCTION"),
-        ({"poll_interval": 0}, "poll_interval 0: seconds between looks"),
+        ({"poll_interval": 0}, "poll_interval 0: seconds between polls"),
     ],
 )
 def test_a_bad_argument_is_refused_when_the_dag_is_parsed(

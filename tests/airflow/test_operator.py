@@ -86,7 +86,7 @@ def in_dag(dag: DAG | None = None, **arguments: Any) -> SparkStreamingOperator:
         ({"trigger": -1}, "trigger: -1 is not a duration"),
         ({"trigger": "1 month"}, "trigger: '1 month' is not a duration"),
         ({"target_batch_time": "soon"}, "target batch time: 'soon' is not a duration"),
-        ({"poll_interval": 0}, "poll_interval 0: seconds between looks, more than 0"),
+        ({"poll_interval": 0}, "poll_interval 0: seconds between polls, more than 0"),
         ({"interval": "2026-01-01"}, "interval '2026-01-01': give a start and an end"),
         ({"interval": ["2026-01-01"]}, "interval ['2026-01-01']: give a start and an end"),
         ({"state_partitions": 5}, "state_partitions goes with a savepoint"),

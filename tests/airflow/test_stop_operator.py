@@ -132,7 +132,7 @@ def test_what_is_not_there_fails_for_good(job: Job, tmp_path: Path, waiting: str
         ({"timeout": "soon"}, "timeout: 'soon' is not a duration"),
         ({"aligned_timeout": "soon"}, "aligned_timeout: 'soon' is not a duration"),
         ({"defer_after": "soon"}, "defer_after: 'soon' is not a duration"),
-        ({"poll_interval": 0}, "poll_interval 0: seconds between looks, more than 0"),
+        ({"poll_interval": 0}, "poll_interval 0: seconds between polls, more than 0"),
     ],
 )
 def test_a_bad_argument_is_refused_when_the_dag_is_parsed(wrong: dict[str, Any], said: str) -> None:
