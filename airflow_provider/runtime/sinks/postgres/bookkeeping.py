@@ -13,12 +13,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider.runtime.errors import LeaseLostError
-from airflow_provider.runtime.sinks.postgres.statements import in_schema
+from airflow_provider.runtime.sinks.postgres.statements import Epoch, in_schema, lock_name
 from airflow_provider.runtime.sinks.protocol import changed, lost, reading
 
 if TYPE_CHECKING:
@@ -29,6 +28,7 @@ if TYPE_CHECKING:
 
     from airflow_provider.runtime.sinks.postgres.undo import UndoLog
     from airflow_provider.runtime.sinks.protocol import Committable, EpochId
+
 
 _OWN_LOCK_WAIT_S: Final = 1
 """How long our own locks may be held by others before something is done about it."""
@@ -73,26 +73,6 @@ CREATE TABLE IF NOT EXISTS {schema}.staged_partitions (
 );
 """
 _LAST_MADE: Final = "staged_partitions"
-
-
-@dataclasses.dataclass(frozen=True)
-class Epoch:
-    """A row of ``epochs``.
-
-    Attributes:
-        id: what the target's epoch column holds.
-        mode: how its rows went in.
-        has_ids: whether its rows in the target carry ``id``.
-        has_undo: whether what its rows replaced is still known.
-        is_reverted: whether it counts no longer.
-    """
-
-    id: int
-    mode: str
-    rows: int
-    has_ids: bool
-    has_undo: bool
-    is_reverted: bool
 
 
 class Bookkeeping:
@@ -332,11 +312,6 @@ class Bookkeeping:
 def staged_name(staged_id: int) -> str:
     """Return the name of a staging table."""
     return f"staged_{staged_id}"
-
-
-def lock_name(connection: Connection[Any], name: str) -> None:
-    """Hold a lock of that name until the transaction ends: ``IF NOT EXISTS`` alone races."""
-    connection.execute("SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))", (name,))
 
 
 def set_lock_wait(connection: Connection[Any], seconds: int) -> None:

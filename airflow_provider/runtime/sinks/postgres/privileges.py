@@ -14,8 +14,7 @@ if TYPE_CHECKING:
 
     from airflow_provider.runtime.sinks.postgres.bookkeeping import Bookkeeping
     from airflow_provider.runtime.sinks.postgres.columns import TargetColumn
-    from airflow_provider.runtime.sinks.postgres.publish import Destination
-    from airflow_provider.runtime.sinks.postgres.table import TableInfo
+    from airflow_provider.runtime.sinks.postgres.table import Destination, TableInfo
 
 _OLDEST: Final = 120000  # generated columns, and floating point that can be read back
 _NEEDED: Final = {

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider.runtime import failpoints
@@ -18,26 +17,8 @@ if TYPE_CHECKING:
     from psycopg import Connection
     from psycopg.sql import Composed
 
-    from airflow_provider.runtime.sinks.postgres.table import TableInfo, TableName
+    from airflow_provider.runtime.sinks.postgres.table import Destination, TableInfo
     from airflow_provider.runtime.sinks.protocol import Committable, Fence
-
-
-@dataclasses.dataclass(frozen=True)
-class Destination:
-    """Where rows go, and how.
-
-    Attributes:
-        mode: ``append`` or ``upsert``.
-        keys: what tells rows apart in ``upsert``.
-        epoch_column: the table's column for epochs' ids; None for none.
-        undo_epochs: for how many epochs it is kept what an upsert replaced.
-    """
-
-    table: TableName
-    mode: str
-    keys: tuple[str, ...]
-    epoch_column: str | None
-    undo_epochs: int
 
 
 def publish(

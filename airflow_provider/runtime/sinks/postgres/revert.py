@@ -12,9 +12,9 @@ if TYPE_CHECKING:
 
     from psycopg import Connection
 
-    from airflow_provider.runtime.sinks.postgres.bookkeeping import Bookkeeping, Epoch
-    from airflow_provider.runtime.sinks.postgres.publish import Destination
-    from airflow_provider.runtime.sinks.postgres.table import TableInfo
+    from airflow_provider.runtime.sinks.postgres.bookkeeping import Bookkeeping
+    from airflow_provider.runtime.sinks.postgres.statements import Epoch
+    from airflow_provider.runtime.sinks.postgres.table import Destination, TableInfo
     from airflow_provider.runtime.sinks.protocol import Committable, Fence
 
 

@@ -19,9 +19,8 @@ from airflow_provider.runtime.sinks.postgres.connection import (
 )
 from airflow_provider.runtime.sinks.postgres.copy import CopyTask, run_copy
 from airflow_provider.runtime.sinks.postgres.privileges import check_database
-from airflow_provider.runtime.sinks.postgres.publish import Destination
 from airflow_provider.runtime.sinks.postgres.statements import commas, listed
-from airflow_provider.runtime.sinks.postgres.table import TableName, definition
+from airflow_provider.runtime.sinks.postgres.table import Destination, TableName, definition
 from airflow_provider.runtime.sinks.postgres.undo import UndoLog
 from airflow_provider.runtime.sinks.protocol import (
     Committable,

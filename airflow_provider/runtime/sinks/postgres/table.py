@@ -7,14 +7,15 @@ import re
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider.runtime.errors import ConfigError
-from airflow_provider.runtime.sinks.postgres.bookkeeping import lock_name
 from airflow_provider.runtime.sinks.postgres.columns import TargetColumn, is_compatible
+from airflow_provider.runtime.sinks.postgres.statements import lock_name
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from psycopg import Connection
     from psycopg.sql import Identifier
+
 
 _PART: Final = re.compile(r'"((?:[^"]|"")+)"|([^".]+)')
 _TABLE_KINDS: Final = ("r", "p")  # ordinary and partitioned
@@ -213,3 +214,21 @@ def _split(text: str) -> tuple[str, ...]:
         msg = f"table {text!r}: write table or schema.table, a part with dots in double quotes"
         raise ConfigError(msg)
     return tuple(parts)
+
+
+@dataclasses.dataclass(frozen=True)
+class Destination:
+    """Where rows go, and how.
+
+    Attributes:
+        mode: ``append`` or ``upsert``.
+        keys: what tells rows apart in ``upsert``.
+        epoch_column: the table's column for epochs' ids; None for none.
+        undo_epochs: for how many epochs it is kept what an upsert replaced.
+    """
+
+    table: TableName
+    mode: str
+    keys: tuple[str, ...]
+    epoch_column: str | None
+    undo_epochs: int

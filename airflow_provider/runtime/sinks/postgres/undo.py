@@ -13,9 +13,8 @@ if TYPE_CHECKING:
     from psycopg import Connection
     from psycopg.sql import Composable, Composed
 
-    from airflow_provider.runtime.sinks.postgres.bookkeeping import Epoch
-    from airflow_provider.runtime.sinks.postgres.publish import Destination
-    from airflow_provider.runtime.sinks.postgres.table import TableInfo
+    from airflow_provider.runtime.sinks.postgres.statements import Epoch
+    from airflow_provider.runtime.sinks.postgres.table import Destination, TableInfo
 
 _TABLE: Final = """
 CREATE INDEX IF NOT EXISTS epochs_with_undo ON {schema}.epochs (target, id) WHERE has_undo;
