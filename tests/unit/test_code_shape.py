@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import ast
+import graphlib
 import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import grimp
 import pytest
 
 if TYPE_CHECKING:
@@ -134,3 +136,15 @@ def test_a_forbidden_text_would_be_found(needle):
     """
     assert forbidden_in(b"see " + needle + b"here")
     assert [] == forbidden_in(b"\0" + needle)
+
+
+def test_no_modules_import_each_other_in_a_circle():
+    """
+    Neither at run time nor for types: each module can be read after those that it imports.
+    """
+    graph = grimp.build_graph("airflow_provider", cache_dir=None)
+    imports = {name: graph.find_modules_directly_imported_by(name) for name in graph.modules}
+
+    order = list(graphlib.TopologicalSorter(imports).static_order())
+
+    assert set(graph.modules) == set(order)
