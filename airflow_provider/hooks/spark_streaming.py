@@ -188,13 +188,15 @@ class SparkStreamingHook(BaseHook):
             number=run.submission_count() + 1,
             is_remote=self._is_cluster(),
         )
+        entry = self._shipped_entry(spec.entry)
+        request = dataclasses.replace(spec, entry=entry, driver_id=driver_id)
         submit_driver(
             run,
             record,
-            spec=dataclasses.replace(spec, entry=self._shipped_entry(spec.entry)),
+            spec=request,
             job_dir=job_dir,
             log=log,
-            command=lambda digest: self._command(spec, run_id, driver_id, digest),
+            command=self._command(spec, run_id, driver_id, request.sha256()),
             environment={**_driver_environment(os.environ), **(secrets or {})},
         )
         self.log.info("Driver %s submitted; its log is %s", driver_id, log)

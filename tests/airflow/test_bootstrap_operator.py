@@ -154,10 +154,9 @@ def test_a_driver_receives_all_that_was_requested(job: Job) -> None:
         "kept": ["table"],
         "interval": ["2026-01-01T00:00:00Z", "2026-02-01T00:00:00Z"],
     }.items() <= written.items()
-    digest = request.send(job.run.storage, "d1")
-    assert dataclasses.replace(request, driver_id="d1") == (
-        BootstrapSpec.receive(job.run.storage, "d1", digest)
-    )
+    sent = dataclasses.replace(request, driver_id="d1")
+    sent.send(job.run.storage)
+    assert sent == BootstrapSpec.receive(job.run.storage, "d1", sent.sha256())
 
 
 # --- what it finds ------------------------------------------------------------------------------

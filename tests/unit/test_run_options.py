@@ -95,10 +95,11 @@ def test_a_request_is_read_as_it_was_sent(tmp_path):
     """
     storage = LocalStorage(str(tmp_path))
 
-    digest = FULL.send(storage, "d1")
+    sent = dataclasses.replace(FULL, driver_id="d1", trigger_s=60)
+    sent.send(storage)
 
-    received = RunSpec.receive(storage, "d1", digest)
-    assert dataclasses.replace(FULL, driver_id="d1") == received
+    received = RunSpec.receive(storage, "d1", sent.sha256())
+    assert sent == received
     with pytest.raises(CorruptDocumentError, match="changed after driver d1 was submitted"):
         RunSpec.receive(storage, "d1", "0" * 64)
 

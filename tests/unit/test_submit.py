@@ -52,10 +52,10 @@ def submit(root: Path, driver_id: str, environment: Mapping[str, str] = os.envir
     submit_driver(
         run,
         record,
-        spec=RunSpec(job_dir=str(root), entry="jobs:none", run_id="r1"),
+        spec=RunSpec(job_dir=str(root), entry="jobs:none", run_id="r1", driver_id=driver_id),
         job_dir=str(root),
         log=log,
-        command=lambda digest: command,
+        command=command,
         environment=environment,
     )
 

@@ -31,7 +31,7 @@ from airflow_provider.runtime.host import identify, identify_this
 from airflow_provider.runtime.jobdir.submissions import ProcessRecord
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from airflow_provider.runtime.jobdir.layout import RunDirectory
@@ -46,7 +46,7 @@ def submit_driver(
     spec: DriverSpec,
     job_dir: str,
     log: Path,
-    command: Callable[[str], Sequence[str]],
+    command: Sequence[str],
     environment: Mapping[str, str],
 ) -> None:
     """Store the intent and the request, start what looks after the driver, and return at once.
@@ -57,19 +57,19 @@ def submit_driver(
         spec: the request that the driver reads.
         job_dir: URL of the job directory.
         log: where the driver's output goes.
-        command: from the digest of the request to what starts the driver.
+        command: what starts the driver.
         environment: the driver's.
 
     Crash safety: see the table above.
     """
     run.put_submission(record)
     failpoints.hit("submission.intended")
-    digest = spec.send(run.storage, record.driver_id)
+    spec.send(run.storage)
     launcher = [sys.executable, "-m", "airflow_provider.runtime.control.launcher"]
     options = ["--job-dir", job_dir, "--run-id", record.run_id]
     options += ["--driver-id", record.driver_id, "--log", str(log)]
     process = subprocess.Popen(
-        [*launcher, *options, "--", *command(digest)],
+        [*launcher, *options, "--", *command],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,

@@ -110,15 +110,15 @@ class DriverSpec(Document):
         metavar="K=V",
     )
 
-    def send(self: S, run: Storage, driver_id: str) -> str:
-        """Put the request of a driver beside its submission.
+    def sha256(self) -> str:
+        """Return the SHA-256 digest of the document, the same before and after it is stored."""
+        # 60 is stored as it is given, and read back as 60.0.
+        read = self.from_dict(self.to_dict(), where="request")
+        return hashlib.sha256(read.to_bytes()).hexdigest()
 
-        Returns:
-            The digest of the document, which the driver is started with.
-        """
-        document = dataclasses.replace(self, driver_id=driver_id)
-        document.put(run, self._path(driver_id))
-        return hashlib.sha256(document.to_bytes()).hexdigest()
+    def send(self, run: Storage) -> None:
+        """Put the request of a driver beside its submission; it has the driver's id."""
+        self.put(run, self._path(str(self.driver_id)))
 
     @classmethod
     def receive(cls: type[S], run: Storage, driver_id: str, digest: str) -> S:
@@ -133,7 +133,7 @@ class DriverSpec(Document):
         if spec is None:
             msg = f"{run.url}/{path}: no such request; a driver is started by its submission"
             raise UnknownJobError(msg)
-        if hashlib.sha256(spec.to_bytes()).hexdigest() != digest:
+        if spec.sha256() != digest:
             msg = f"{run.url}/{path}: it was changed after driver {driver_id} was submitted"
             raise CorruptDocumentError(msg)
         return spec
