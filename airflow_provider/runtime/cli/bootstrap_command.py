@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import threading
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider.runtime.cli.options import add_options, read_options
-from airflow_provider.runtime.cli.output import live_progress
+from airflow_provider.runtime.cli.output import live_progress, print_json
 from airflow_provider.runtime.control.bootstrap_request import BootstrapSpec
 from airflow_provider.runtime.errors import EXIT_OK
 
@@ -67,7 +66,7 @@ def print_made(savepoint: Savepoint, *, as_json: bool) -> None:
     """Print a savepoint that was just made."""
     record = savepoint.record
     if as_json:
-        print(json.dumps({**record.to_dict(), "url": savepoint.url}, indent=1))
+        print_json({**record.to_dict(), "url": savepoint.url})
         return
     for name, query in record.queries.items():
         print(f"{savepoint.url}: query {name}: batch {query.batch}, watermark {query.watermark}")

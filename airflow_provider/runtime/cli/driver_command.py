@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import threading
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider.runtime.cli.bootstrap_command import bootstrap
-from airflow_provider.runtime.cli.output import live_progress
+from airflow_provider.runtime.cli.output import live_progress, print_json
 from airflow_provider.runtime.control.bootstrap_request import BootstrapSpec
 from airflow_provider.runtime.errors import EXIT_OK
 from airflow_provider.runtime.jobdir.late_rows import describe_late_rows
@@ -63,7 +62,7 @@ def drive(
             on_spark_started=lambda: stop_on_signals(stop),
         )
     if as_json:
-        print(json.dumps(final.to_dict(), indent=1))
+        print_json(final.to_dict())
     else:
         rows = "" if final.rows_read is None else f", {final.rows_read:,} rows read"
         print(f"{final.outcome}: run {final.run_id}{rows}, attempt {final.attempts}")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import io
-import json
 import logging
 import os
 import select
@@ -24,6 +23,7 @@ from airflow_provider.runtime.cli import (
 )
 from airflow_provider.runtime.cli.driver_command import drive
 from airflow_provider.runtime.cli.options import add_options, read_options
+from airflow_provider.runtime.cli.output import print_json
 from airflow_provider.runtime.errors import (
     EXIT_OK,
     RunFailedError,
@@ -100,7 +100,7 @@ def _report(error: SparkStreamError, *, as_json: bool) -> int:
     code = failure.exit_code if failure is not None else error.exit_code
     if as_json:
         described = (failure or classify(error)).to_dict()
-        _print_json({"version": 1, "error": type(error).__name__, "exit_code": code, **described})
+        print_json({"version": 1, "error": type(error).__name__, "exit_code": code, **described})
     print(f"spark-stream: error: {error}", file=sys.stderr)
     return code
 
@@ -146,7 +146,7 @@ def _rewind(arguments: argparse.Namespace) -> int:
 
 
 def _checkpoint_show(arguments: argparse.Namespace) -> int:
-    _print_json(describe_checkpoint(open_storage(arguments.url)))
+    print_json(describe_checkpoint(open_storage(arguments.url)))
     return EXIT_OK
 
 
@@ -156,10 +156,6 @@ def _checkpoint_plan_drain(arguments: argparse.Namespace) -> int:
     batch = plan_drain_batch(logs, further=arguments.further)
     print(f"{logs.url}: batch {batch} is planned; start the query once with trigger(once=True)")
     return EXIT_OK
-
-
-def _print_json(document: dict[str, Any]) -> None:
-    print(json.dumps(document, indent=1))
 
 
 def _parser() -> argparse.ArgumentParser:

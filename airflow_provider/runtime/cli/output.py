@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import sys
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from airflow_provider.runtime.jobdir.run_records import ProgressRecord
 
@@ -51,6 +52,11 @@ def _table(record: ProgressRecord) -> Any:
 
 def _number(value: int | None) -> str:
     return "-" if value is None else f"{value:,}"
+
+
+def print_json(document: Mapping[str, Any]) -> None:
+    """Print a document for machines on stdout."""
+    print(json.dumps(document, indent=1))
 
 
 def text_table(columns: Sequence[str], rows: Sequence[Sequence[str | None]]) -> Iterator[str]:

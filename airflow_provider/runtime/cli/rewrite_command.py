@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any
 
+from airflow_provider.runtime.cli.output import print_json
 from airflow_provider.runtime.errors import EXIT_OK
 from airflow_provider.runtime.jobdir.run_options import parse_pairs
 
@@ -78,7 +78,7 @@ def _rewrite(arguments: argparse.Namespace) -> int:
         conf=parse_pairs(arguments.conf, "--conf"),
     )
     if arguments.json:
-        print(json.dumps(rewritten.to_dict(), indent=1))
+        print_json(rewritten.to_dict())
     else:
         _print(rewritten)
     return EXIT_OK

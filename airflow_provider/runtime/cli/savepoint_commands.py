@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import secrets
 from typing import TYPE_CHECKING, Any
 
+from airflow_provider.runtime.cli.output import print_json
 from airflow_provider.runtime.clock import SystemClock, parse_duration
 from airflow_provider.runtime.errors import EXIT_FATAL, EXIT_OK, ConfigError, refusing
 from airflow_provider.runtime.jobdir.layout import JobDirectory
@@ -124,7 +124,7 @@ def _take(arguments: argparse.Namespace) -> int:
         clock=clock,
     )
     if arguments.json:
-        _print_json({**savepoint.record.to_dict(), "url": savepoint.url})
+        print_json({**savepoint.record.to_dict(), "url": savepoint.url})
     else:
         print(_line(savepoint))
     return EXIT_OK
@@ -158,7 +158,7 @@ def _list(arguments: argparse.Namespace) -> int:
         damaged = [
             {"url": each.place.url, "damage": each.damage} for each in leftovers if each.damage
         ]
-        _print_json({"version": 1, "savepoints": found, "damaged": damaged})
+        print_json({"version": 1, "savepoints": found, "damaged": damaged})
         return EXIT_OK
     for savepoint in savepoints:
         print(_line(savepoint))
@@ -272,7 +272,3 @@ def _without_files(savepoint: Savepoint) -> dict[str, Any]:
     for query in plain["queries"].values():
         query["files"] = len(query["files"])
     return plain
-
-
-def _print_json(document: dict[str, Any]) -> None:
-    print(json.dumps(document, indent=1))

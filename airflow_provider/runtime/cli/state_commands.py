@@ -8,7 +8,7 @@ import logging
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider.runtime.cli import bootstrap_command, rewrite_command
-from airflow_provider.runtime.cli.output import text_table
+from airflow_provider.runtime.cli.output import print_json, text_table
 from airflow_provider.runtime.errors import EXIT_OK, ConfigError
 from airflow_provider.runtime.jobdir.run_options import parse_pairs
 from airflow_provider.runtime.queries.session import job_session, start_spark, using_spark
@@ -109,7 +109,7 @@ def _show(arguments: argparse.Namespace) -> int:
         with _spark(arguments) as spark:
             _count_rows(document, StateReader(spark, state))
     if arguments.json:
-        _print_json(document)
+        print_json(document)
     else:
         for line in _described(document):
             print(line)
@@ -222,7 +222,7 @@ def _diff(arguments: argparse.Namespace) -> int:
         found = diff_states(StateReader(spark, before), StateReader(spark, after), arguments.query)
         tables = [_described_diff(each, arguments.changes) for each in found]
     if arguments.json:
-        _print_json({"version": 1, "before": before.url, "after": after.url, "tables": tables})
+        print_json({"version": 1, "before": before.url, "after": after.url, "tables": tables})
         return EXIT_OK
     for table in tables:
         counts = table["keys"]
@@ -258,7 +258,7 @@ def _growth(arguments: argparse.Namespace) -> int:
             measures = state_growth(arguments.job_dir, spark)
     plain = [measure.to_dict() for measure in measures]
     if arguments.json:
-        _print_json({"version": 1, "measures": plain})
+        print_json({"version": 1, "measures": plain})
         return EXIT_OK
     columns = ("savepoint", "taken", "query", "batch", "operator", "kind", "bytes", "rows")
     for line in text_table(columns, [[_cell(each[c]) for c in columns] for each in plain]):
@@ -291,7 +291,3 @@ def _spark(arguments: argparse.Namespace) -> Iterator[SparkSession]:
         if is_ours:
             spark.sparkContext.setLogLevel("FATAL")  # errors are printed in one line
         yield job_session(spark, conf)
-
-
-def _print_json(document: dict[str, Any]) -> None:
-    print(json.dumps(document, indent=1))

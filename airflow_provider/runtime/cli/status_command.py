@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any, Final
 
+from airflow_provider.runtime.cli.output import print_json
 from airflow_provider.runtime.clock import SystemClock
 from airflow_provider.runtime.control.observer import RunWatcher, state_of
 from airflow_provider.runtime.errors import (
@@ -60,7 +60,7 @@ def _status(arguments: argparse.Namespace) -> int:
     directory = known_job(arguments.job_dir)
     document = _status_document(directory, _shown_runs(directory, arguments))
     if arguments.json:
-        print(json.dumps(document, indent=1))
+        print_json(document)
     else:
         _print_status(document)
     return EXIT_FATAL if any(run["state"] == DAMAGED for run in document["runs"]) else EXIT_OK

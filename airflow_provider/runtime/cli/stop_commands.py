@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any, Final
 
+from airflow_provider.runtime.cli.output import print_json
 from airflow_provider.runtime.clock import SystemClock, parse_duration
 from airflow_provider.runtime.control.stop import request_stop, savepoint_address
 from airflow_provider.runtime.errors import EXIT_OK, SparkStreamError, UnknownJobError
@@ -58,7 +58,7 @@ def _stop(arguments: argparse.Namespace) -> int:
     )
     answer = call.wait(clock, timeout_s)
     if arguments.json:
-        print(json.dumps({"run_id": call.run_id, **answer.to_dict()}, indent=1))
+        print_json({"run_id": call.run_id, **answer.to_dict()})
     else:
         saved = f", savepoint {answer.savepoint}" if answer.savepoint else ""
         print(f"{call.job_dir}: run {call.run_id} is {answer.outcome}{saved}")
