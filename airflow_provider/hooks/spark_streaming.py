@@ -17,6 +17,7 @@ from airflow.sdk.exceptions import AirflowNotFoundException
 
 from airflow_provider.hooks.application import application_path, token_conf
 from airflow_provider.hooks.log_tail import LogFollower, log_folders
+from airflow_provider.runtime.class_archive import archive_options
 from airflow_provider.runtime.clock import Clock, SystemClock, to_iso
 from airflow_provider.runtime.control.bootstrap_request import BootstrapWatcher
 from airflow_provider.runtime.control.observer import RunState, RunWatcher, driver_at_work
@@ -28,9 +29,16 @@ from airflow_provider.runtime.errors import ConfigError, UnsupportedStorageError
 from airflow_provider.runtime.host import check_classic, check_java
 from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.jobdir.requests import STOP, put_cancel, put_request
+from airflow_provider.runtime.jobdir.run_spec import RunSpec
 from airflow_provider.runtime.jobdir.submissions import SubmissionRecord
 from airflow_provider.runtime.jobdir.watches import WatchRecord, claim, is_newest
 from airflow_provider.runtime.runtime_zip import runtime_zip
+from airflow_provider.runtime.spark_defaults import (
+    configured,
+    jvm_defaults,
+    log_options,
+    this_machine,
+)
 from airflow_provider.runtime.storage.open import open_storage
 
 if TYPE_CHECKING:
@@ -39,7 +47,6 @@ if TYPE_CHECKING:
     from airflow.sdk import Connection
 
     from airflow_provider.runtime.control.bootstrap_request import BootstrapSpec
-    from airflow_provider.runtime.jobdir.run_spec import RunSpec
     from airflow_provider.runtime.storage.base import Storage
 
     DriverRequest = RunSpec | BootstrapSpec
@@ -48,12 +55,6 @@ if TYPE_CHECKING:
 _PRIVATE_PREFIXES = ("AIRFLOW__", "AIRFLOW_CONN_", "AIRFLOW_VAR_", "_AIRFLOW_")
 _NOBODY = ""
 _KILL_ALIGNED_S = 30.0  # a batch that takes longer is cut short, and runs again
-_CONF = {"spark.log.level": "WARN"}  # the task's log follows the driver's
-_LOCAL_CONF = {
-    "spark.driver.bindAddress": "127.0.0.1",
-    "spark.driver.host": "127.0.0.1",
-    "spark.ui.enabled": "false",
-}
 
 
 class SparkStreamingHook(BaseHook):
@@ -68,6 +69,8 @@ class SparkStreamingHook(BaseHook):
         conf: Spark configuration.
         py_files: further files for the job, comma-separated.
         packages: Maven coordinates, comma-separated.
+        standby: whether a run may be given to a warm driver of this machine; None for what the
+            connection's extra says.
         clock: time; None for the machine's.
     """
 
@@ -83,6 +86,7 @@ class SparkStreamingHook(BaseHook):
         conf: Mapping[str, str] | None = None,
         py_files: str | None = None,
         packages: str | None = None,
+        standby: bool | None = None,
         clock: Clock | None = None,
     ) -> None:
         super().__init__()
@@ -90,6 +94,7 @@ class SparkStreamingHook(BaseHook):
         self._conf = dict(conf or {})
         self._py_files = py_files
         self._packages = packages
+        self._standby = standby
         self._clock = clock or SystemClock()
 
     def get_conn(self) -> Any:
@@ -196,7 +201,8 @@ class SparkStreamingHook(BaseHook):
             spec=request,
             job_dir=job_dir,
             log=log,
-            command=self._command(spec, run_id, driver_id, request.sha256()),
+            command=self._command(spec, run_id, driver_id, request.sha256(), log),
+            standby=self._standby_settings(spec),
             environment={**_driver_environment(os.environ), **(secrets or {})},
         )
         self.log.info("Driver %s submitted; its log is %s", driver_id, log)
@@ -310,7 +316,9 @@ class SparkStreamingHook(BaseHook):
             put_cancel(watcher.requests, driver_id, self._clock)
         return True
 
-    def _command(self, spec: DriverRequest, run_id: str, driver_id: str, digest: str) -> list[str]:
+    def _command(
+        self, spec: DriverRequest, run_id: str, driver_id: str, digest: str, log: Path
+    ) -> list[str]:
         """Return the ``spark-submit`` command; it shows no parameter of the job."""
         files = [str(runtime_zip(_home() / "spark_streaming")), *_split(self._py_files)]
         place, _ = split_entry(spec.entry)
@@ -324,9 +332,34 @@ class SparkStreamingHook(BaseHook):
             application_args=["driver", spec.COMMAND, spec.job_dir, run_id, driver_id, digest],
         )
         master = str(hook._connection["master"])
-        local = _LOCAL_CONF if master.startswith("local") else {}
-        hook._conf = {**_CONF, **local, **self._conf, **token_conf(master, driver_id, self._conf)}
+        conf = {**self._spark_connection().extra_dejson.get("conf", {}), **self._conf}
+        chosen = self._jvm_settings(master, conf, log.with_suffix(".spark.log"))
+        hook._conf = {**conf, **chosen, **token_conf(master, driver_id, conf)}
         return list(hook._build_spark_submit_command(str(application_path())))
+
+    def _standby_settings(self, spec: DriverRequest) -> dict[str, Any] | None:
+        """Return what a warm driver must have been started with; None for no such driver."""
+        connection = self._spark_connection()
+        extra = connection.extra_dejson
+        is_wanted = bool(extra.get("standby")) if self._standby is None else self._standby
+        if not is_wanted or spec.COMMAND != RunSpec.COMMAND or self._is_cluster():
+            return None
+        travels = {"spark.jars.packages": self._packages, "spark.submit.pyFiles": self._py_files}
+        conf = {**extra.get("conf", {}), **self._conf}
+        conf.update({key: value for key, value in travels.items() if value})
+        hook = SparkSubmitHook(conn_id=self._conn_id)
+        return {"master": str(hook._connection["master"]), "conf": conf}
+
+    def _jvm_settings(self, master: str, conf: Mapping[str, str], log: Path) -> dict[str, str]:
+        """Return the settings that nobody has given; a driver elsewhere has other files."""
+        environ = _driver_environment(os.environ)
+        is_here = not self._is_cluster()
+        return jvm_defaults(
+            master,
+            {**configured(environ), **conf},
+            machine=this_machine(),
+            java_options=[*archive_options(environ), *log_options(log, environ)] if is_here else (),
+        )
 
     def _shipped_entry(self, entry: str) -> str:
         """Return the entry point as the driver finds it: a file that travels, by its module."""

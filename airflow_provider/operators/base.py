@@ -121,6 +121,8 @@ class DriverOperator(SlicedOperator):
         conf: Spark configuration.
         py_files: further files for the job, comma-separated.
         packages: Maven coordinates, comma-separated.
+        standby: let a warm driver of the worker's pool do it, if there is one that fits; None for
+            what the connection's extra says, ``{"standby": true}``.
         on_existing: what to do about a live driver, one of :data:`ON_EXISTING`.
         on_kill: what happens to the driver when the task is killed, one of *kill_policies*.
         deferrable: wait in the triggerer, without a worker slot.
@@ -147,6 +149,7 @@ class DriverOperator(SlicedOperator):
         conf: Mapping[str, str] | None,
         py_files: str | None,
         packages: str | None,
+        standby: bool | None = None,
         on_existing: str,
         on_kill: str,
         deferrable: bool,
@@ -169,6 +172,7 @@ class DriverOperator(SlicedOperator):
         self.conf = dict(conf or {})
         self.py_files = py_files
         self.packages = packages
+        self.standby = standby
         self.on_existing = on_existing
         self.on_kill_policy = on_kill
         self.deferrable = deferrable
@@ -434,7 +438,11 @@ class DriverOperator(SlicedOperator):
 
     def _hook(self) -> SparkStreamingHook:
         return SparkStreamingHook(
-            self.conn_id, conf=self.conf, py_files=self.py_files, packages=self.packages
+            self.conn_id,
+            conf=self.conf,
+            py_files=self.py_files,
+            packages=self.packages,
+            standby=self.standby,
         )
 
     def _run_id(self, context: Context) -> str:

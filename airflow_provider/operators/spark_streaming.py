@@ -81,6 +81,9 @@ class SparkStreamingOperator(DriverOperator):
         conf: Spark configuration.
         py_files: further files for the job, comma-separated.
         packages: Maven coordinates, comma-separated.
+        standby: let a warm driver of the worker's pool (``spark-stream pool start``) do it, if one
+            is there that fits; else one is started. None for what the connection's extra says,
+            ``{"standby": true}``.
         from_savepoint: the savepoint that the job begins from, in a job directory that has not
             begun yet; a run that finds it begun from this one goes on.
         allow_non_restored_state: queries that the savepoint has not, or that do not fit it, start
@@ -159,6 +162,7 @@ class SparkStreamingOperator(DriverOperator):
         conf: Mapping[str, str] | None = None,
         py_files: str | None = None,
         packages: str | None = None,
+        standby: bool | None = None,
         from_savepoint: str | None = None,
         allow_non_restored_state: bool = False,
         state_partitions: int | None = None,
@@ -189,6 +193,7 @@ class SparkStreamingOperator(DriverOperator):
             conf=conf,
             py_files=py_files,
             packages=packages,
+            standby=standby,
             on_existing=on_existing,
             on_kill=on_kill,
             deferrable=deferrable,

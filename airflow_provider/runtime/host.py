@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import importlib.util
 import os
 import re
 import shutil
@@ -158,6 +159,17 @@ def find_java(environ: Mapping[str, str] = os.environ) -> str:
         msg = f"Spark needs Java and there is none on PATH; {_REMEDY}"
         raise ConfigError(msg)
     return found
+
+
+def spark_home(environ: Mapping[str, str] = os.environ) -> Path:
+    """Return the folder of the Spark that ``spark-submit`` of this environment starts.
+
+    It may not exist; PySpark is not imported.
+    """
+    if home := environ.get("SPARK_HOME"):
+        return Path(home)
+    found = importlib.util.find_spec("pyspark")
+    return Path(found.origin).parent if found is not None and found.origin else Path("/nonexistent")
 
 
 def check_java(environ: Mapping[str, str] = os.environ) -> None:

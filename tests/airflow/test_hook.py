@@ -83,7 +83,8 @@ def request_of(entry: str, job_dir: str = "/jobs/flights", **options: Any) -> Ru
 
 def command_of(entry: str, job_dir: str = "/jobs/flights", **arguments: Any) -> list[str]:
     """Return the command with which a driver would be submitted."""
-    command = hook_of(**arguments)._command(request_of(entry, job_dir), RUN, TOKEN, DIGEST)
+    log = Path("/logs/driver.log")
+    command = hook_of(**arguments)._command(request_of(entry, job_dir), RUN, TOKEN, DIGEST, log)
     return [APPLICATION if part == str(application_path()) else part for part in command]
 
 

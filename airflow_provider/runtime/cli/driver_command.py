@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable
 
+    from pyspark.sql import SparkSession
+
 
 def add_command(
     commands: Any,
@@ -44,11 +46,16 @@ def _driver(arguments: argparse.Namespace) -> int:
     which = (run.storage, arguments.driver_id, arguments.digest)
     if arguments.request == BootstrapSpec.COMMAND:
         return bootstrap(BootstrapSpec.receive(*which), arguments.stop_on_signals)
-    return drive(RunSpec.receive(*which), arguments.stop_on_signals)
+    spec = RunSpec.receive(*which)
+    return drive(spec, arguments.stop_on_signals, spark=arguments.spark)
 
 
 def drive(
-    spec: RunSpec, stop_on_signals: Callable[[threading.Event], None], *, as_json: bool = False
+    spec: RunSpec,
+    stop_on_signals: Callable[[threading.Event], None],
+    *,
+    as_json: bool = False,
+    spark: SparkSession | None = None,
 ) -> int:
     """Run a job, show its progress on a terminal, and print how it ended."""
     from airflow_provider.runtime.driver.run import run_job
@@ -57,6 +64,7 @@ def drive(
     with live_progress() as on_progress:
         final = run_job(
             spec,
+            spark=spark,
             stop=stop,
             on_progress=on_progress,
             on_spark_started=lambda: stop_on_signals(stop),

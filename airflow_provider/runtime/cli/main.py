@@ -14,8 +14,10 @@ from typing import TYPE_CHECKING, Any
 from airflow_provider.runtime.checkpoint.describe import describe_checkpoint
 from airflow_provider.runtime.checkpoint.drain import plan_drain_batch
 from airflow_provider.runtime.checkpoint.logs import CheckpointLogs
+from airflow_provider.runtime.class_archive import make_in_background
 from airflow_provider.runtime.cli import (
     driver_command,
+    pool_command,
     savepoint_commands,
     state_commands,
     status_command,
@@ -24,6 +26,7 @@ from airflow_provider.runtime.cli import (
 from airflow_provider.runtime.cli.driver_command import drive
 from airflow_provider.runtime.cli.options import add_options, read_options
 from airflow_provider.runtime.cli.output import print_json
+from airflow_provider.runtime.cli.standby_client import run_by_standby
 from airflow_provider.runtime.errors import (
     EXIT_OK,
     RunFailedError,
@@ -44,17 +47,24 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from types import FrameType
 
+    from pyspark.sql import SparkSession
+
 
 log = logging.getLogger(__name__)
 
 
-def main(argv: Sequence[str] | None = None) -> int:
+def main(argv: Sequence[str] | None = None, *, spark: SparkSession | None = None) -> int:
     """Run one command.
+
+    Args:
+        argv: its arguments; None for those of the process.
+        spark: a session that a run uses and does not stop; None to start Spark.
 
     Returns:
         The exit code.
     """
     arguments = _parser().parse_args(argv)
+    arguments.spark = spark
     logging.basicConfig(
         level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(message)s"
     )
@@ -78,6 +88,10 @@ def main(argv: Sequence[str] | None = None) -> int:
             failure = classify(error)
         return _report(RunFailedError(failure), as_json=getattr(arguments, "json", False))
     return code
+
+
+def _is_submitted() -> bool:
+    return "PYSPARK_GATEWAY_PORT" in os.environ
 
 
 def _nobody_reads() -> bool:
@@ -106,7 +120,15 @@ def _report(error: SparkStreamError, *, as_json: bool) -> int:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    return drive(read_options(arguments, RunSpec), _stop_on_signals, as_json=arguments.json)
+    spec = read_options(arguments, RunSpec)
+    if arguments.pool and arguments.spark is None:
+        code = run_by_standby(spec)
+        if code is not None:
+            return code
+    code = drive(spec, _stop_on_signals, as_json=arguments.json, spark=arguments.spark)
+    if arguments.spark is None and not _is_submitted():
+        make_in_background()
+    return code
 
 
 def _stop_on_signals(stop: threading.Event) -> None:
@@ -174,6 +196,7 @@ def _parser() -> argparse.ArgumentParser:
     cleanup.add_argument("--conf", action="append", default=[], metavar="K=V", help="for Spark")
     _add_rewind(commands)
     savepoint_commands.add_commands(commands, _add)
+    pool_command.add_commands(commands, _add)
     state_commands.add_commands(commands, _add, _stop_on_signals)
     checkpoint = commands.add_parser("checkpoint", help="look at, or drain, any Spark checkpoint")
     actions = checkpoint.add_subparsers(required=True, metavar="ACTION")
@@ -208,4 +231,5 @@ def _add_rewind(commands: Any) -> None:
 def _add_run(commands: Any) -> None:
     run = _add(commands, "run", _run, "run a job until its final checkpoint has committed")
     add_options(run, RunSpec)
+    run.add_argument("--pool", action="store_true", help="let a standby driver of the pool run it")
     run.add_argument("--json", action="store_true", help="print the final checkpoint on stdout")

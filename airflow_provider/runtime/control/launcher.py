@@ -8,23 +8,34 @@ launcher was killed goes on, and its watchers then judge by the lease, and by wh
 from __future__ import annotations
 
 import argparse
+import json
+import os
 import subprocess
 import sys
 from contextlib import suppress
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Final
+from typing import IO, TYPE_CHECKING, Any, Final
 
+from airflow_provider.runtime.class_archive import make_in_background
 from airflow_provider.runtime.clock import SystemClock, to_iso
+from airflow_provider.runtime.control.pool import (
+    Handover,
+    StandbySpec,
+    Taken,
+    hand_over,
+    pool_folder,
+)
 from airflow_provider.runtime.control.submit import enter, entered_with
-from airflow_provider.runtime.errors import EXIT_LEASE
+from airflow_provider.runtime.errors import EXIT_LEASE, EXIT_OK
 from airflow_provider.runtime.jobdir.layout import JobDirectory, RunDirectory
 from airflow_provider.runtime.jobdir.submissions import ExitRecord
 from airflow_provider.runtime.retry import RetryBudget
 from airflow_provider.runtime.storage.open import open_storage
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
+APPLICATION: Final = "spark_stream_driver.py"
 _AGAIN_S: Final = 2.0
 _LAST_LINES: Final = 20
 _LAST_BYTES: Final = 1 << 16  # a log may be longer than the memory
@@ -35,25 +46,47 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="spark-stream-launcher")
     for option in ("--job-dir", "--run-id", "--driver-id", "--log"):
         parser.add_argument(option, required=True)
+    parser.add_argument("--standby", type=json.loads)
     parser.add_argument("command", nargs=argparse.REMAINDER)
     arguments = parser.parse_args(argv)
     run = JobDirectory(open_storage(arguments.job_dir)).run(arguments.run_id)
     command = arguments.command[1:] if arguments.command[:1] == ["--"] else arguments.command
-    return _look_after(run, arguments.driver_id, command, Path(arguments.log))
+    return _look_after(
+        run, arguments.driver_id, command, Path(arguments.log), standby=arguments.standby
+    )
 
 
-def _look_after(run: RunDirectory, driver_id: str, command: Sequence[str], log: Path) -> int:
+def _look_after(
+    run: RunDirectory,
+    driver_id: str,
+    command: Sequence[str],
+    log: Path,
+    *,
+    standby: Mapping[str, Any] | None,
+) -> int:
     if not enter(run, driver_id):
         return EXIT_LEASE  # the next try has not seen this process, and has submitted another
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("ab") as output:
-        code = _run(command, output, lambda pid: entered_with(run, driver_id, pid))
+
+        def on_started(pid: int) -> None:
+            with suppress(OSError):  # it runs, whether or not that can be recorded
+                entered_with(run, driver_id, pid)
+
+        taken = _hand_over(command, output, standby) if standby is not None else None
+        if taken is not None:
+            on_started(taken.pid)
+            code = taken.wait()
+        else:
+            code = _run(command, output, on_started)
     record = ExitRecord(
         exit_code=code, ended=to_iso(SystemClock().now()), last_lines=_last_lines(log)
     )
     # The storage may be what the driver has failed with.
     retries = RetryBudget(SystemClock(), every_s=_AGAIN_S)
     retries.retry(lambda: run.put_exit(driver_id, record))
+    if code == EXIT_OK and "cluster" not in command:
+        make_in_background()
     return code
 
 
@@ -72,9 +105,28 @@ def _run(command: Sequence[str], output: IO[bytes], on_started: Callable[[int], 
     except OSError as error:
         output.write(f"spark-stream: error: {command[0]} could not be started: {error}\n".encode())
         return 2
-    with suppress(OSError):  # it runs, whether or not that can be recorded
-        on_started(process.pid)
+    on_started(process.pid)
     return process.wait()
+
+
+def _hand_over(
+    command: Sequence[str], output: IO[bytes], standby: Mapping[str, Any]
+) -> Taken | None:
+    """Give the run to a warm driver, if there is one that fits; the log says why not."""
+    application = next(i for i, part in enumerate(command) if part.endswith(APPLICATION))
+    handover = Handover.of_this_process(
+        command[application + 1 :],
+        StandbySpec.of(standby["master"], standby["conf"], os.environ),
+        ends_with_client=False,
+    )
+    with Path(os.devnull).open("rb") as nothing:
+        files = (nothing.fileno(), output.fileno(), output.fileno())
+        taken = hand_over(pool_folder(), handover, files)
+    if isinstance(taken, Taken):
+        return taken
+    output.write(f"no warm driver: {taken}; starting one\n".encode())
+    output.flush()
+    return None
 
 
 if __name__ == "__main__":

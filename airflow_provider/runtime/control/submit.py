@@ -21,10 +21,11 @@ application's name, tags or labels, in the lease that the driver takes, and in i
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from airflow_provider.runtime import failpoints
 from airflow_provider.runtime.host import identify, identify_this
@@ -47,6 +48,7 @@ def submit_driver(
     job_dir: str,
     log: Path,
     command: Sequence[str],
+    standby: Mapping[str, Any] | None = None,
     environment: Mapping[str, str],
 ) -> None:
     """Store the intent and the request, start what looks after the driver, and return at once.
@@ -58,6 +60,8 @@ def submit_driver(
         job_dir: URL of the job directory.
         log: where the driver's output goes.
         command: what starts the driver.
+        standby: master and configuration that a warm driver must have been started with, to be
+            given the run in place of the command; None for no warm driver.
         environment: the driver's.
 
     Crash safety: see the table above.
@@ -68,6 +72,8 @@ def submit_driver(
     launcher = [sys.executable, "-m", "airflow_provider.runtime.control.launcher"]
     options = ["--job-dir", job_dir, "--run-id", record.run_id]
     options += ["--driver-id", record.driver_id, "--log", str(log)]
+    if standby is not None:
+        options += ["--standby", json.dumps(standby)]
     process = subprocess.Popen(
         [*launcher, *options, "--", *command],
         stdin=subprocess.DEVNULL,

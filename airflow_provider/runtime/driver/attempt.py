@@ -10,6 +10,7 @@ import logging
 import uuid
 from collections import deque
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from airflow_provider.runtime import failpoints
@@ -63,9 +64,11 @@ from airflow_provider.runtime.queries.finished_sources import bind
 from airflow_provider.runtime.queries.flush import next_step_of
 from airflow_provider.runtime.queries.query import ending_alone, upstream_of
 from airflow_provider.runtime.queries.session import check_spark, jvm_pid
+from airflow_provider.runtime.queries.spark_log import SparkLog
 from airflow_provider.runtime.savepoints.catalog import open_savepoint
 from airflow_provider.runtime.savepoints.restore_log import guard_restores
 from airflow_provider.runtime.savepoints.rewind import replayable_runs
+from airflow_provider.runtime.storage.open import local_path_of
 
 if TYPE_CHECKING:
     import threading
@@ -199,6 +202,7 @@ class Attempt:
             self._run, self._spec.entry, self._driver_id, self._lease.token, self._clock.now()
         )
         failpoints.hit("attempt.recorded")
+        self._keep_spark_log()
         self._restarter = Restarter(self._spec, self._job, self._run, self._attempt, self._clock)
         self._meter = ProgressMeter(self._clock, self._attempt.attempt)
         self._replayable = replayable_runs(
@@ -210,6 +214,13 @@ class Attempt:
             self._end_attempt(FAILED, failure_of(error, self._spec.failure_overrides))
             raise
         return self._conclude()
+
+    def _keep_spark_log(self) -> None:
+        """Let Spark's log lie beside the run, where that is a folder of this machine."""
+        spark_log = SparkLog.of(self._job.spark)
+        folder = local_path_of(self._run.storage.url)
+        if spark_log is not None and folder is not None:
+            spark_log.move(Path(folder) / "logs" / f"{self._driver_id}.spark.log")
 
     def _run_loop(self, run: RunRecord) -> None:
         """Feed the lifecycle until it has ended; errors become its events."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from airflow_provider.runtime.checkpoint.logs import CheckpointLogs
 from airflow_provider.runtime.driver.initial_state import StartingPoint
+from airflow_provider.runtime.driver.lifecycle import AtEnd
 from airflow_provider.runtime.jobdir.batch_commit import commit_log_of
 from airflow_provider.runtime.jobdir.end_of_input import sources_end
 from airflow_provider.runtime.jobdir.expiry import retire_old
@@ -16,12 +17,14 @@ from airflow_provider.runtime.queries.batch import BatchQuery
 from airflow_provider.runtime.queries.finished_sources import bind
 from airflow_provider.runtime.queries.query import upstream_of
 from airflow_provider.runtime.queries.rate_limiter import pacemaker_for
+from airflow_provider.runtime.queries.session import effective_settings
 from airflow_provider.runtime.queries.spark_repartition import spark_repartition
 from airflow_provider.runtime.queries.streaming import RunningQuery
 from airflow_provider.runtime.queries.watermarks import event_times_of
 from airflow_provider.runtime.savepoints.rewind import begin_rewindable, forget_older
 from airflow_provider.runtime.sinks.committer import EpochCommitter
 from airflow_provider.runtime.sinks.spark_sink import SparkSinkEpochs
+from airflow_provider.runtime.spark_defaults import PARTITIONS, partition_advice
 from airflow_provider.runtime.storage.open import spark_url
 
 if TYPE_CHECKING:
@@ -131,6 +134,7 @@ class QueryOpener:
         query = bind(query, self.directory, ended, self.job.declare)
         place = self.directory.checkpoint(query.name)
         logs = CheckpointLogs(place)
+        self._advise(query, logs)
         epochs = self._epochs_of(query, logs)
         epochs.recover(held_back.batch if held_back is not None else None)
         target_s = self.spec.pacing_s(self.job.plan.until)
@@ -143,7 +147,18 @@ class QueryOpener:
             clock=self.clock,
             pacemaker=pacemaker_for(query, target_s, self.clock),
             event_times=event_times_of(query, self.clock, ended.reached if ended else {}),
+            is_drained=self.job.plan.until == "end" and self.job.plan.at_end is AtEnd.DRAIN,
         )
+
+    def _advise(self, query: QueryDefinition, logs: CheckpointLogs) -> None:
+        """Say so when the state of a checkpoint has far more or fewer partitions than it should."""
+        last = logs.position().last_offsets
+        if last < 0 or not query.topology.operators:
+            return
+        chosen = int(effective_settings(self.job.spark)[PARTITIONS])
+        advice = partition_advice(logs.offsets(last).partitions, chosen)
+        if advice is not None:
+            log.warning("query=%s %s", query.name, advice)
 
     def _open_batch(self, query: QueryDefinition) -> BatchQuery:
         logs = commit_log_of(self.directory, self.run, query.name, mode=BATCH)

@@ -27,7 +27,7 @@ from airflow_provider.runtime.jobdir.preconditions import check_preconditions
 from airflow_provider.runtime.jobdir.run_records import BATCH, STREAMING
 from airflow_provider.runtime.queries.context import JobContext
 from airflow_provider.runtime.queries.finished_sources import Declare, bind, check_sources
-from airflow_provider.runtime.queries.session import job_session
+from airflow_provider.runtime.queries.session import describe_settings, job_session
 from airflow_provider.runtime.savepoints.rewind import Rewind, check_start
 from airflow_provider.runtime.sinks.protocol import OpenFence
 
@@ -137,7 +137,8 @@ def load_job(spec: RunSpec, directory: JobDirectory, run_id: str, spark: SparkSe
     """
     stored = directory.run(run_id).record()
     wanted = wanted_mode(spec.mode, stored.mode if stored is not None else None)
-    job = load_job_in(wanted or STREAMING, spec, run_id, spark)
+    kept = stored.settings if stored is not None else None
+    job = load_job_in(wanted or STREAMING, spec, run_id, spark, kept)
     if wanted == STREAMING:
         return _with_markers(job, directory)
     objections = find_objections(job.queries, job.plan, _find_resumed(spec, directory))
@@ -148,7 +149,7 @@ def load_job(spec: RunSpec, directory: JobDirectory, run_id: str, spark: SparkSe
     reasons = [objection.why for objection in objections]
     if not reasons:
         try:
-            return load_job_in(BATCH, spec, run_id, spark)
+            return load_job_in(BATCH, spec, run_id, spark, kept)
         except ConfigError as error:
             reasons = [str(error)]
     log.info("run=%s mode=STREAMING, not BATCH: %s", run_id, "; ".join(reasons))
@@ -166,13 +167,27 @@ def _with_markers(job: LoadedJob, directory: JobDirectory) -> LoadedJob:
     return dataclasses.replace(job, queries=queries)
 
 
-def load_job_in(mode: str, spec: RunSpec, run_id: str, spark: SparkSession) -> LoadedJob:
+def load_job_in(
+    mode: str,
+    spec: RunSpec,
+    run_id: str,
+    spark: SparkSession,
+    kept: Mapping[str, str] | None = None,
+) -> LoadedJob:
     """Call the job's function once, for a mode that is settled; nothing is written.
+
+    Args:
+        mode: STREAMING or BATCH.
+        spec: what is wanted.
+        run_id: the run.
+        spark: any session of the application.
+        kept: the settings of Spark that an earlier attempt of the run has begun with.
 
     Raises:
         ConfigError: the function is not there, failed, or declared what cannot be run.
     """
-    session = job_session(spark, spec.conf)
+    session = job_session(spark, spec.conf, kept)
+    log.info("Spark: %s", describe_settings(session, spec.conf))
     function = load_entry(spec.entry)
     _send_by_value(function)
 

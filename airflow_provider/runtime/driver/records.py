@@ -21,6 +21,7 @@ from airflow_provider.runtime.jobdir.end_of_input import (
     put_ended_sources,
 )
 from airflow_provider.runtime.jobdir.run_records import BATCH, AttemptRecord, BatchCommit, RunRecord
+from airflow_provider.runtime.queries.session import effective_settings
 
 if TYPE_CHECKING:
     import datetime as dt
@@ -56,6 +57,7 @@ def run_record(
         from_savepoint=spec.from_savepoint,
         replayable=spec.replayable_runs > 0,
         query_ids={name: str(uuid.uuid4()) for name in logs} if job.plan.mode == BATCH else None,
+        settings=effective_settings(job.spark),
     )
 
 

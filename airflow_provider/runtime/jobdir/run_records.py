@@ -45,6 +45,8 @@ class RunRecord(Document):
         replayable: that the run begins with a savepoint, to which it can be rewound.
         query_ids: in BATCH the id of each query, which in STREAMING is its checkpoint's.
         token: the lease under which it was begun; runs are in its order, whatever clocks say.
+        settings: of Spark, as the run began with them, of those that a driver chooses when nobody
+            else does; each attempt begins with the same.
     """
 
     PLACES = ("runs/{run_id}/run.json",)
@@ -64,6 +66,7 @@ class RunRecord(Document):
     query_ids: dict[Name, Name] | None = None
     token: NonNegative = 0
     secret_params: dict[str, str] = dataclasses.field(default_factory=dict)
+    settings: dict[str, str] = dataclasses.field(default_factory=dict)
 
     def requested(self) -> dict[str, Any]:
         """Return what a later attempt of the run must ask for as well.

@@ -4,17 +4,33 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import importlib
 import logging
 import os
 import shutil
 import sys
 import tempfile
+import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from airflow_provider.runtime.class_archive import archive_options
 from airflow_provider.runtime.errors import ConfigError, SparkStreamError
 from airflow_provider.runtime.host import check_classic, check_java
+from airflow_provider.runtime.queries.spark_log import SparkLog
 from airflow_provider.runtime.runtime_zip import is_packed, runtime_zip
+from airflow_provider.runtime.spark_defaults import (
+    JAVA_OPTIONS,
+    PARTITIONS,
+    PROVIDER,
+    STATE,
+    configured,
+    jvm_defaults,
+    known_cores,
+    log_options,
+    session_defaults,
+    this_machine,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -22,13 +38,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 log = logging.getLogger(__name__)
-
-# A driver whose executors are threads of its own needs no address that others can reach.
-_LOCAL_DEFAULTS = {
-    "spark.driver.bindAddress": "127.0.0.1",
-    "spark.driver.host": "127.0.0.1",
-    "spark.ui.enabled": "false",
-}
 
 # Spark's short form of a worker's traceback leaves out what an error was raised from.
 _SIMPLIFIED = "spark.sql.execution.pyspark.udf.simplifiedTraceback.enabled"
@@ -56,21 +65,45 @@ def start_spark(app_name: str, master: str | None, conf: Mapping[str, str]) -> S
     builder = SparkSession.builder.appName(app_name)
     if chosen is not None:
         builder = builder.master(chosen)
-    settings = {"spark.ui.showConsoleProgress": "false", **conf}
-    if chosen is not None and chosen.startswith("local"):
-        settings = {**_LOCAL_DEFAULTS, **settings}
+    settings = dict(conf)
+    if not submitted:
+        settings.update(_jvm_settings(chosen, conf))
     for key, value in settings.items():
         builder = builder.config(key, value)
+    threading.Thread(target=_import_ahead, name="imports", daemon=True).start()
     try:
         spark = builder.getOrCreate()
     except Exception as error:
         reason = next((line for line in str(error).splitlines() if "Exception" in line), str(error))
         msg = f"Spark could not be started with master {chosen!r}: {reason}"
         raise (ConfigError if "Master URL" in msg else SparkStreamError)(msg) from error
-    spark.sparkContext.setLogLevel("WARN")
+    if spark.sparkContext.getConf().get("spark.log.level") is None:
+        spark.sparkContext.setLogLevel("WARN")
     _warn_of_mixture(spark)
     ship_runtime(spark)
     return spark
+
+
+def _import_ahead() -> None:
+    """Import what a job needs while the JVM starts, for which this process only waits.
+
+    Spark 4.3 looks for pandas, through its own test helpers, when a job first writes a literal.
+    """
+    for name in ("pyspark.sql.functions", "pyspark.testing.utils"):
+        with contextlib.suppress(Exception):  # the job will say what is missing
+            importlib.import_module(name)
+
+
+def _jvm_settings(master: str | None, conf: Mapping[str, str]) -> dict[str, str]:
+    """Return what a JVM gets of us; its log begins in a file of nobody else's."""
+    handle, path = tempfile.mkstemp(prefix="spark-stream-", suffix=".log")
+    os.close(handle)
+    return jvm_defaults(
+        master,
+        {**configured(os.environ), **conf},
+        machine=this_machine(),
+        java_options=[*archive_options(os.environ), *log_options(Path(path), os.environ)],
+    )
 
 
 def ship_runtime(spark: SparkSession) -> None:
@@ -113,22 +146,33 @@ def using_spark(
     if not is_submitted():
         check_java()
     owned = start_spark(app_name, master, conf or {})
+    spark_log = SparkLog.of(owned)
     try:
-        yield owned
+        with spark_log.shown() if spark_log is not None else contextlib.nullcontext():
+            yield owned
     finally:
         with contextlib.suppress(Exception):  # the JVM may be gone; the outcome stays
             owned.stop()
 
 
-def job_session(spark: SparkSession, conf: Mapping[str, str]) -> SparkSession:
+def job_session(
+    spark: SparkSession, conf: Mapping[str, str], kept: Mapping[str, str] | None = None
+) -> SparkSession:
     """Return a session of the job's own: jobs in one JVM do not see each other's settings.
 
     What only a new JVM could be given is left as it is in this one. Errors of Python workers come
     with all their causes, unless Spark is configured otherwise.
+
+    Args:
+        spark: any session of the application.
+        conf: the run's own configuration.
+        kept: what an earlier attempt has begun with, of the settings that nobody has given.
     """
     from pyspark.errors import AnalysisException
 
     session = spark.newSession()
+    for key, value in chosen_settings(spark, conf).items():
+        session.conf.set(key, (kept or {}).get(key, value))
     if not session._jsparkSession.sessionState().conf().contains(_SIMPLIFIED):
         session.conf.set(_SIMPLIFIED, "false")
     for key, value in conf.items():
@@ -136,6 +180,40 @@ def job_session(spark: SparkSession, conf: Mapping[str, str]) -> SparkSession:
         with contextlib.suppress(AnalysisException):
             session.conf.set(key, value)
     return session
+
+
+def chosen_settings(spark: SparkSession, conf: Mapping[str, str]) -> dict[str, str]:
+    """Return the settings that nobody has said, for a session of this application.
+
+    Args:
+        spark: any session of the application.
+        conf: the run's own configuration.
+    """
+    context = spark.sparkContext
+    given = dict(context.getConf().getAll())
+    cores = known_cores({**given, **conf}, context.defaultParallelism)
+    return session_defaults(cores, {**given, **conf})
+
+
+def effective_settings(session: SparkSession) -> dict[str, str]:
+    """Return what a session has of the settings that :func:`chosen_settings` chooses."""
+    return {key: str(session.conf.get(key)) for key in (PARTITIONS, *STATE)}
+
+
+def describe_settings(session: SparkSession, conf: Mapping[str, str]) -> str:
+    """Say in one line what was chosen for a run, and what of it others have said."""
+    context = session.sparkContext
+    said = {**dict(context.getConf().getAll()), **conf}
+    settings = effective_settings(session)
+    store = settings[PROVIDER].rpartition(".")[2].removesuffix("StateStoreProvider")
+    partitions = settings[PARTITIONS]
+    why = "as configured" if PARTITIONS in said else "one for each core"
+    heap = context._jvm.java.lang.Runtime.getRuntime().maxMemory() >> 20  # type: ignore[union-attr]
+    archive = "" if "SharedArchiveFile" in said.get(JAVA_OPTIONS, "") else ", no class archive yet"
+    return (
+        f"{context.version} on {context.master}, heap {heap} MiB{archive}; state in {partitions} "
+        f"partitions ({why}) of {store}"
+    )
 
 
 def _warn_of_mixture(spark: SparkSession) -> None:

@@ -67,6 +67,8 @@ class RunningQuery:
         clock: measures how long a batch in flight is waited for.
         pacemaker: fits the size of its batches to a target time; None for batches as they come.
         event_times: the event times of its sources; None when none has markers.
+        is_drained: whether a drain follows when all input is read, which flushes what a batch
+            without input would.
     """
 
     def __init__(
@@ -80,6 +82,7 @@ class RunningQuery:
         clock: Clock,
         pacemaker: RateLimiter | None = None,
         event_times: EventTimes | None = None,
+        is_drained: bool = False,
     ) -> None:
         self.name = definition.name
         self.definition = definition
@@ -94,6 +97,7 @@ class RunningQuery:
         self._reads_available = False
         self._committed_before = -1
         self._event_times = event_times
+        self._is_drained = is_drained
         self._query: StreamingQuery | None = None
         self._group = ""  # of its Spark jobs
         self._started = threading.Event()
@@ -121,8 +125,7 @@ class RunningQuery:
             self._pacemaker.starts()
         if self._event_times is not None and how is not StartMode.ONE_BATCH:
             self._event_times.starts()
-        is_endless = self.definition.goes_by_clock and "availableNow" in trigger
-        with self._without_empty_batches() if is_endless else contextlib.nullcontext():
+        with self._empty_batches_left_out():
             self._query = writer.trigger(**trigger).start()
         self._group = str(self._query.runId)
         self._started.set()
@@ -242,11 +245,15 @@ class RunningQuery:
         context._jsc.sc().cancelJobGroupAndFutureJobs(query.runId)
 
     @contextlib.contextmanager
-    def _without_empty_batches(self) -> Iterator[None]:
-        """Let a query that goes by the clock end when it has read what is there.
+    def _empty_batches_left_out(self) -> Iterator[None]:
+        """Let a query that reads what is there run no batch without input, where that has no use.
 
-        Spark would run batches without input for it for ever.
+        For one that goes by the clock Spark would run them for ever; one that is drained flushes
+        everything then, in one batch.
         """
+        if not self._reads_available or not (self.definition.goes_by_clock or self._is_drained):
+            yield
+            return
         session = self.definition.df.sparkSession
         before = str(session.conf.get(_EMPTY_BATCHES, "true"))
         session.conf.set(_EMPTY_BATCHES, "false")

@@ -1,0 +1,201 @@
+"""Archive of Spark's classes, with which a JVM starts in about half the time.
+
+Java can keep the classes that an application has loaded, parsed and verified, and map them into the
+next JVM (class data sharing, JEP 350). One archive serves one Spark on one Java; its name holds a
+digest of both, so that after an upgrade another one is made. It is made in the background when a
+driver has ended, by a JVM of its own that runs a small job, and used by every later driver of the
+user on this machine. Nothing depends on it: without one, a driver only starts more slowly.
+
+The archives, about 190 MB each, are in ``$SPARK_STREAM_CACHE``, else in the folder
+``spark-stream`` of ``$XDG_CACHE_HOME`` or ``~/.cache``. A JVM trusts what it maps, so only an
+archive that nobody but its owner can write is used.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import logging
+import os
+import stat
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from airflow_provider.runtime.errors import ConfigError, SparkStreamError
+from airflow_provider.runtime.host import find_java, spark_home
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+log = logging.getLogger(__name__)
+
+_TIMEOUT_S: Final = 600.0
+_WAIT_AFTER_FAILURE_S: Final = 86_400.0
+_OTHERS_WRITE: Final = stat.S_IWGRP | stat.S_IWOTH
+MAKER: Final = "airflow_provider.runtime.cli.make_archive"
+"""Module whose process, in a JVM with the option that it gets, does what most drivers do."""
+
+
+def cache_folder(environ: Mapping[str, str] = os.environ) -> Path:
+    """Return where a user's archives are; the folder may not exist."""
+    if own := environ.get("SPARK_STREAM_CACHE"):
+        return Path(own)
+    base = environ.get("XDG_CACHE_HOME") or Path(environ.get("HOME", "~")).expanduser() / ".cache"
+    return Path(base) / "spark-stream"
+
+
+def archive_path(environ: Mapping[str, str] = os.environ) -> Path | None:
+    """Return the path of the archive for this Spark and this Java; None if one of them is missing.
+
+    The file may not exist. Its name begins with what it replaces when Spark or Java change: the
+    Python environment.
+    """
+    try:
+        java = Path(find_java(environ)).resolve()
+    except ConfigError:
+        return None
+    jars = spark_home(environ) / "jars"
+    try:
+        parts = [f"{p.name} {p.stat().st_size} {p.stat().st_mtime_ns}" for p in jars.iterdir()]
+        release = java.parents[1] / "release"
+        version = release.read_text() if release.exists() else str(java.stat().st_mtime_ns)
+    except OSError:
+        return None
+    versions = "\n".join([str(jars.resolve()), str(java), version, *sorted(parts)])
+    name = f"{_digest(sys.prefix)[:8]}-{_digest(versions)[:16]}.jsa"
+    return cache_folder(environ) / name
+
+
+def archive_options(environ: Mapping[str, str] = os.environ) -> list[str]:
+    """Return the options with which a JVM uses the archive; none if there is none to trust."""
+    archive = archive_path(environ)
+    if archive is None or " " in str(archive) or not _is_trusted(archive):
+        return []
+    # A JVM that cannot use it, for it has more on its class path, starts without it, and is silent.
+    return [f"-XX:SharedArchiveFile={archive}", "-Xshare:auto", "-Xlog:cds=off,cds+dynamic=off"]
+
+
+def make_in_background(environ: Mapping[str, str] = os.environ) -> bool:
+    """Start a process of low priority that makes the archive, unless there is one. Never an error.
+
+    Returns:
+        Whether such a process was started.
+    """
+    archive = archive_path(environ)
+    if archive is None or archive.exists() or _has_failed(archive):
+        return False
+    try:
+        subprocess.Popen(
+            [sys.executable, "-m", __name__],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+            env=dict(environ),
+            cwd="/",
+        )
+    except OSError:
+        log.debug("no archive of Spark's classes", exc_info=True)
+        return False
+    return True
+
+
+def make_archive(environ: Mapping[str, str] = os.environ) -> Path | None:
+    """Make the archive unless there is one, or another process is making it.
+
+    Returns:
+        The archive; None while another process is making it.
+
+    Raises:
+        SparkStreamError: it could not be made; the message says why.
+
+    Leaves behind: the archive; those of this environment for other versions are removed.
+    """
+    archive = archive_path(environ)
+    if archive is None:
+        msg = "there is no Java, or no Spark, whose classes could be archived"
+        raise SparkStreamError(msg)
+    folder = archive.parent
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with _locked(archive.with_suffix(".lock")) as is_mine:
+            if is_mine and not archive.exists():
+                _make(archive, environ)
+                _remove_older(archive)
+    except OSError as error:
+        msg = f"{archive}: the archive of Spark's classes could not be made: {error}"
+        raise SparkStreamError(msg) from error
+    return archive if archive.exists() else None
+
+
+def _make(archive: Path, environ: Mapping[str, str]) -> None:
+    made = archive.with_suffix(f".{os.getpid()}")
+    failed = archive.with_suffix(".failed")
+    command = [sys.executable, "-m", MAKER, f"-XX:ArchiveClassesAtExit={made}"]
+    try:
+        run = subprocess.run(
+            command, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False,
+            env=dict(environ), cwd="/",
+        )  # fmt: skip
+        if run.returncode != 0 or not made.exists():
+            failed.write_text(run.stderr[-4000:], encoding="utf-8")
+            msg = f"{archive}: the archive of Spark's classes could not be made; see {failed}"
+            raise SparkStreamError(msg)
+        made.chmod(0o600)
+        made.replace(archive)
+        failed.unlink(missing_ok=True)
+    finally:
+        made.unlink(missing_ok=True)
+
+
+def _remove_older(archive: Path) -> None:
+    """Remove this environment's archives for other versions; who has mapped one keeps it."""
+    environment = archive.name.partition("-")[0]
+    for other in archive.parent.glob(f"{environment}-*.jsa"):
+        if other != archive:
+            other.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def _locked(path: Path) -> Iterator[bool]:
+    """Hold a lock that ends with the process; yields False when another process holds it."""
+    with path.open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield False
+            return
+        yield True
+
+
+def _has_failed(archive: Path) -> bool:
+    """Tell whether it could not be made within the last day: the next attempt would fail, too."""
+    try:
+        age = time.time() - archive.with_suffix(".failed").stat().st_mtime
+    except OSError:
+        return False
+    return age < _WAIT_AFTER_FAILURE_S
+
+
+def _is_trusted(archive: Path) -> bool:
+    try:
+        found = archive.stat()
+        folder = archive.parent.stat()
+    except OSError:
+        return False
+    owners = {0, os.geteuid()}
+    return all(s.st_uid in owners and not s.st_mode & _OTHERS_WRITE for s in (found, folder))
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+if __name__ == "__main__":
+    os.nice(19)
+    with contextlib.suppress(SparkStreamError):
+        make_archive()

@@ -1,0 +1,191 @@
+"""Standby driver: warm, idle, and then the driver of exactly one run.
+
+``python -m airflow_provider.runtime.cli.standby FOLDER PARENT``, where PARENT is the descriptor of
+a pipe to the pool. It listens when it is warm, says ``busy`` when it has taken a run, and ends when
+the pool has gone while it is idle.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import signal
+import socket
+import sys
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from airflow_provider.runtime.cli.main import main as spark_stream
+from airflow_provider.runtime.control.pool import (
+    Handover,
+    IsStatic,
+    StandbySpec,
+    check_user,
+    receive,
+    send,
+)
+from airflow_provider.runtime.driver.warm_up import warm_up
+from airflow_provider.runtime.queries.session import start_spark
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pyspark.sql import SparkSession
+
+Run = tuple[socket.socket, Handover, list[int]]
+
+_TALK_S = 10.0
+_ROUNDS = 3  # of the warm-up; more of them make no later run faster that was measured
+
+
+def main(argv: Sequence[str]) -> int:
+    """Warm up, serve one run, and return its exit code; 0 without one."""
+    folder, parent, raw = Path(argv[0]), int(argv[1]), json.loads(argv[2])
+    mine = StandbySpec.of(raw["master"], raw["conf"], os.environ)
+    spark = start_spark("spark-stream standby", raw["master"], raw["conf"])
+    warm_up(spark, rounds=_ROUNDS)
+    is_static = spark._jvm.org.apache.spark.sql.internal.SQLConf.isStaticConfigKey  # type: ignore[union-attr]
+    taken = wait_for_run(folder / f"standby-{os.getpid()}.sock", parent, mine, is_static)
+    if taken is None:
+        spark.stop()
+        return 0
+    channel, handover, files = taken
+    code = _serve(channel, handover, files, spark)
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):
+            stream.flush()
+    with contextlib.suppress(OSError):
+        send(channel, {"exit": code})
+    spark.stop()
+    return code
+
+
+def wait_for_run(path: Path, parent: int, mine: StandbySpec, is_static: IsStatic) -> Run | None:
+    """Listen until a run has come.
+
+    Args:
+        path: of the socket, which is removed at the end.
+        parent: descriptor of the line to the pool, which is closed when a run has come.
+        mine: what this process was started with.
+        is_static: tells whether a setting of Spark's SQL is fixed when Spark starts.
+
+    Returns:
+        The connection to the client, the run, and its open files; None when the pool has gone.
+    """
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    before = os.umask(0o177)
+    try:
+        listener.bind(str(path))
+    finally:
+        os.umask(before)
+    try:
+        listener.listen()
+        os.write(parent, b"ready\n")
+        while True:
+            ready, _, _ = select.select([listener.fileno(), parent], [], [])
+            if parent in ready:
+                return None
+            run = _talk(listener.accept()[0], mine, is_static)
+            if run is not None:
+                os.write(parent, b"busy\n")
+                os.close(parent)
+                return run
+    finally:
+        path.unlink(missing_ok=True)
+        listener.close()
+
+
+def _talk(channel: socket.socket, mine: StandbySpec, is_static: IsStatic) -> Run | None:
+    """Take the run that a client offers; None when it is of no use, or thinks better of it."""
+    files: list[int] = []
+    try:
+        channel.settimeout(_TALK_S)
+        check_user(channel)
+        message = receive(channel, files)
+        if message is not None and _is_accepted(channel, message, mine, is_static):
+            return channel, Handover.from_dict(message), files
+    except (OSError, ValueError):
+        pass
+    for file in files:
+        os.close(file)
+    channel.close()
+    return None
+
+
+def _is_accepted(
+    channel: socket.socket, message: dict[str, Any], mine: StandbySpec, is_static: IsStatic
+) -> bool:
+    wanted = Handover.from_dict(message).spec
+    reason = mine.difference(wanted, is_static=is_static)
+    if reason is not None:
+        send(channel, {"refused": reason})
+        return False
+    send(channel, {"pid": os.getpid()})
+    return receive(channel) is not None
+
+
+def _serve(
+    channel: socket.socket, handover: Handover, files: Sequence[int], spark: SparkSession
+) -> int:
+    """Become the driver: everything that a process of its own would have is as the client's."""
+    _put_on(handover, files)
+    _tell_spark(handover, spark)
+    threading.Thread(
+        target=_listen, args=(channel, handover.ends_with_client), name="client", daemon=True
+    ).start()
+    try:
+        return spark_stream(handover.arguments, spark=spark)
+    except SystemExit as error:  # of the command line's parser
+        return error.code if isinstance(error.code, int) else 1
+
+
+def _put_on(handover: Handover, files: Sequence[int]) -> None:
+    sys.stdout.flush()
+    sys.stderr.flush()
+    for target, source in enumerate(files):
+        os.dup2(source, target)
+        os.close(source)
+    before = _python_path(os.environ)
+    os.environ.clear()
+    os.environ.update(handover.environment)
+    sys.path[:] = [*_python_path(os.environ), *(p for p in sys.path if p not in before)]
+    sys.argv = ["spark-stream", *handover.arguments]
+    os.chdir(handover.folder)
+    os.umask(handover.umask)
+
+
+def _python_path(environ: Any) -> list[str]:
+    return [path for path in environ.get("PYTHONPATH", "").split(os.pathsep) if path]
+
+
+def _tell_spark(handover: Handover, spark: SparkSession) -> None:
+    """Let Spark resolve relative paths as for the client, and give Python workers its variables."""
+    context, jvm = spark.sparkContext, spark._jvm
+    hadoop = jvm.org.apache.hadoop.fs  # type: ignore[union-attr]
+    local = hadoop.FileSystem.get(jvm.java.net.URI("file:///"), context._jsc.hadoopConfiguration())  # type: ignore[union-attr]
+    local.setWorkingDirectory(hadoop.Path(handover.folder))
+    context.environment.update(handover.environment)
+
+
+def _listen(channel: socket.socket, ends_with_client: bool) -> None:  # noqa: FBT001 - a thread's
+    """Pass the client's signals on to this process."""
+    channel.settimeout(None)
+    while True:
+        try:
+            message = receive(channel)
+        except (OSError, ValueError):
+            message = None
+        if message is None:
+            break
+        os.kill(os.getpid(), int(message["signal"]))
+    if ends_with_client:
+        os.kill(os.getpid(), signal.SIGTERM)
+
+
+if __name__ == "__main__":
+    code = main(sys.argv[1:])
+    sys.stdout.flush()
+    os._exit(code)  # threads that the job has left behind do not keep it

@@ -1,0 +1,331 @@
+"""Handing a run to a standby driver: the folder of the pool, the messages, and the client's side.
+
+A standby is a process with a Spark session that is warm and has served no run. It listens on a Unix
+socket of its own in the pool's folder, which only its user can open; both sides check the user at
+the other end. It takes one run, becomes the driver of exactly that run, and ends with it.
+
+=====================  ============================================================================
+a side dies            what the other does
+=====================  ============================================================================
+client, before "go"    the standby has started nothing, and listens again
+client, after "go"     the driver ends its attempt, if it was asked to; else it goes on
+standby, before "go"   the client has given nothing away: it tries the next one, or starts cold
+standby, after "go"    the client says that the driver is gone: exit code 3, the run can be resumed
+pool                   standbys end; drivers, which have left the pool, go on
+=====================  ============================================================================
+
+So a run is never given to two drivers; and if it were, the lease would let one of them in.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import re
+import socket
+import stat
+import struct
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import airflow_provider
+from airflow_provider.runtime.errors import EXIT_RETRY, ConfigError
+from airflow_provider.runtime.typed_json import decode, encode
+
+IsStatic = Callable[[str], bool]
+
+_ANSWER_S: Final = 10.0
+_LENGTH: Final = struct.Struct("!I")
+_CREDENTIALS: Final = struct.Struct("3i")
+_LONGEST: Final = 1 << 24
+_LONGEST_PATH: Final = 100  # of a socket, in bytes
+_OTHERS: Final = stat.S_IRWXG | stat.S_IRWXO
+POOL_SOCKET: Final = "pool.sock"
+
+# What Java, and the libraries of a driver's JVM, read of the environment when they start.
+_READ_BY_JAVA: Final = re.compile(
+    "(AWS|AZURE|GOOGLE|HADOOP|HIVE|JAVA|JDK|KRB5|LD|PYSPARK|SPARK|YARN)_.*|LANG|LC_ALL|LC_CTYPE|TZ"
+)
+_OURS: Final = ("SPARK_STREAM_",)
+_COMPARED: Final = {"PYSPARK_PYTHON"}  # compared as the interpreter
+_AT_ANY_TIME: Final = ("spark.app.name", "spark.log.level")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class StandbySpec:
+    """What a driver's processes can be given only when they start.
+
+    Attributes:
+        python: the interpreter.
+        runtime: the version of this package, with the time of its newest file.
+        master: Spark's master URL.
+        conf: Spark's configuration, as far as somebody has given it.
+        environment: variables that Java and its libraries read.
+    """
+
+    python: str
+    runtime: str
+    master: str
+    conf: Mapping[str, str]
+    environment: Mapping[str, str]
+
+    @classmethod
+    def of(
+        cls, master: str | None, conf: Mapping[str, str], environ: Mapping[str, str]
+    ) -> StandbySpec:
+        """Return what a driver of this environment would be started with."""
+        read = {k: v for k, v in environ.items() if _READ_BY_JAVA.fullmatch(k)}
+        return cls(
+            python=environ.get("PYSPARK_PYTHON", sys.executable),
+            runtime=_fingerprint(),
+            master=master or "local[*]",
+            conf=dict(conf),
+            environment={
+                k: v for k, v in read.items() if not k.startswith(_OURS) and k not in _COMPARED
+            },
+        )
+
+    def difference(self, wanted: StandbySpec, *, is_static: IsStatic) -> str | None:
+        """Return why a driver with *wanted* cannot be this standby; None when it can.
+
+        Args:
+            wanted: of the run.
+            is_static: tells whether a setting of Spark's SQL is fixed when Spark starts.
+        """
+        for what in ("python", "runtime", "master"):
+            if getattr(self, what) != getattr(wanted, what):
+                return f"its {what} is {getattr(self, what)}, the run's {getattr(wanted, what)}"
+        mine, theirs = (
+            {k: v for k, v in side.conf.items() if _is_fixed(k, is_static)}
+            for side in (self, wanted)
+        )
+        for kind, ours, others in (
+            ("setting", mine, theirs),
+            ("variable", self.environment, wanted.environment),
+        ):
+            for key in sorted({*ours, *others}):
+                if ours.get(key) != others.get(key):
+                    return f"its {kind} {key} is another one than the run's"
+        return None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Handover:
+    """A run that is handed over: the command, and what a process of its own would have had.
+
+    Attributes:
+        arguments: of ``spark-stream``.
+        environment: all of it.
+        folder: the working directory.
+        umask: of the files that are written.
+        spec: what the driver would be started with.
+        ends_with_client: whether the attempt ends when the client does, as a command in a terminal.
+    """
+
+    arguments: Sequence[str]
+    environment: Mapping[str, str]
+    folder: str
+    umask: int
+    spec: StandbySpec
+    ends_with_client: bool
+
+    @classmethod
+    def of_this_process(
+        cls,
+        arguments: Sequence[str],
+        spec: StandbySpec,
+        *,
+        ends_with_client: bool,
+    ) -> Handover:
+        """Return it with the environment and the working directory of this process."""
+        umask = os.umask(0o077)
+        os.umask(umask)
+        return cls(
+            arguments=list(arguments),
+            environment=dict(os.environ),
+            folder=str(Path.cwd()),
+            umask=umask,
+            spec=spec,
+            ends_with_client=ends_with_client,
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain JSON values."""
+        return dict(encode(self))
+
+    @classmethod
+    def from_dict(cls, raw: Any) -> Handover:
+        """Build it from :meth:`to_dict`'s values."""
+        return cls(**vars(decode(cls, raw)))
+
+
+class Taken:
+    """A run that a standby has taken, seen from its client.
+
+    Args:
+        channel: to the driver.
+        pid: of the driver.
+    """
+
+    def __init__(self, channel: socket.socket, pid: int) -> None:
+        self._channel = channel
+        self.pid = pid
+
+    def signal(self, number: int) -> None:
+        """Let the driver have a signal; nothing happens if it has ended."""
+        with contextlib.suppress(OSError):
+            send(self._channel, {"signal": number})
+
+    def wait(self) -> int:
+        """Return the exit code; :data:`~.errors.EXIT_RETRY` for a driver that was killed."""
+        self._channel.settimeout(None)
+        try:
+            answer = receive(self._channel)
+        except (OSError, ValueError):
+            answer = None
+        return int(answer["exit"]) if answer is not None else EXIT_RETRY
+
+
+def pool_folder(environ: Mapping[str, str] = os.environ) -> Path:
+    """Return the folder of this user's pool; it may not exist."""
+    if own := environ.get("SPARK_STREAM_POOL"):
+        return Path(own)
+    if runtime := environ.get("XDG_RUNTIME_DIR"):
+        return Path(runtime) / "spark-stream"
+    return Path(f"/tmp/spark-stream-{os.geteuid()}")  # noqa: S108 - checked before it is used
+
+
+def check_folder(folder: Path) -> None:
+    """Refuse a folder that another user could have made, or can look into.
+
+    Raises:
+        ConfigError: the message says what is wrong with it.
+    """
+    found = folder.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & _OTHERS:
+        msg = (
+            f"{folder}: a pool's folder must be this user's alone (mode 0700); remove it, or name "
+            "another one in the variable SPARK_STREAM_POOL"
+        )
+        raise ConfigError(msg)
+    if len(os.fsencode(folder / POOL_SOCKET)) > _LONGEST_PATH:
+        msg = f"{folder}: too long for a socket; name a shorter folder in SPARK_STREAM_POOL"
+        raise ConfigError(msg)
+
+
+def hand_over(folder: Path, handover: Handover, files: Sequence[int]) -> Taken | str:
+    """Give a run to the first standby that can take it.
+
+    Args:
+        folder: of the pool.
+        handover: the run.
+        files: descriptors of what becomes its standard input, output and error.
+
+    Returns:
+        The taken run, or in one line why it must be started cold.
+    """
+    try:
+        check_folder(folder)
+    except FileNotFoundError:
+        return f"there is no pool in {folder}"
+    except (ConfigError, OSError) as error:
+        return str(error)
+    reason = f"no standby in {folder} is free"
+    for path in sorted(folder.glob("standby-*.sock")):
+        try:
+            taken = _offer(path, handover, files)
+        except (OSError, ValueError):  # it has just ended, or serves another run
+            continue
+        if isinstance(taken, Taken):
+            return taken
+        reason = f"{path.stem} cannot take it: {taken}"
+    return reason
+
+
+def _offer(path: Path, handover: Handover, files: Sequence[int]) -> Taken | str:
+    channel = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        channel.settimeout(_ANSWER_S)
+        channel.connect(str(path))
+        check_user(channel)
+        send(channel, handover.to_dict(), files)
+        answer = receive(channel)
+        if answer is None or "refused" in answer:
+            channel.close()
+            return str(answer["refused"]) if answer is not None else "it has ended"
+        send(channel, {"go": True})
+    except BaseException:
+        channel.close()
+        raise
+    return Taken(channel, int(answer["pid"]))
+
+
+def check_user(channel: socket.socket) -> None:
+    """Refuse a process of another user at the other end.
+
+    Raises:
+        PermissionError: it is one.
+    """
+    raw = channel.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    _, uid, _ = _CREDENTIALS.unpack(raw)
+    if uid != os.geteuid():
+        msg = f"the other end belongs to user {uid}"
+        raise PermissionError(msg)
+
+
+def send(channel: socket.socket, message: Mapping[str, Any], files: Sequence[int] = ()) -> None:
+    """Send a message, and open files with it."""
+    data = json.dumps(message).encode()
+    head = _LENGTH.pack(len(data))
+    if files:
+        socket.send_fds(channel, [head], list(files))
+    else:
+        channel.sendall(head)
+    channel.sendall(data)
+
+
+def receive(channel: socket.socket, files: list[int] | None = None) -> dict[str, Any] | None:
+    """Return the next message; None when the other side has closed.
+
+    Args:
+        channel: the connection.
+        files: takes the descriptors that come with it.
+
+    Raises:
+        ValueError: it is none.
+        OSError: the connection is broken, or too slow.
+    """
+    if files is None:
+        head = channel.recv(_LENGTH.size, socket.MSG_WAITALL)
+    else:
+        head, found, _, _ = socket.recv_fds(channel, _LENGTH.size, 3)
+        files.extend(found)
+    if not head:
+        return None
+    (length,) = _LENGTH.unpack(head)
+    if length > _LONGEST:
+        msg = f"a message of {length} bytes"
+        raise ValueError(msg)
+    data = channel.recv(length, socket.MSG_WAITALL)
+    message = json.loads(data)
+    if not isinstance(message, dict):
+        msg = "not a message"
+        raise ValueError(msg)  # noqa: TRY004 - what comes over a wire has a value, not a type
+    return message
+
+
+def _is_fixed(key: str, is_static: IsStatic) -> bool:
+    if key in _AT_ANY_TIME:
+        return False
+    return not key.startswith("spark.sql.") or bool(is_static(key))
+
+
+def _fingerprint() -> str:
+    """Return which code this is: a standby of the day before an upgrade is of no use."""
+    root = Path(airflow_provider.__file__).parent
+    newest = max((p.stat().st_mtime_ns for p in root.rglob("*.py")), default=0)
+    return f"{airflow_provider.__version__} {newest}"

@@ -1,0 +1,68 @@
+"""A small real job, with which a JVM loads, compiles and archives what most jobs need."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from pyspark.sql import functions as F  # noqa: N812 - the name everybody knows
+
+from airflow_provider.runtime.driver.run import run_job
+from airflow_provider.runtime.jobdir.run_spec import RunSpec
+from airflow_provider.runtime.sinks.files import files
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pyspark.sql import SparkSession
+
+    from airflow_provider.runtime.queries.context import JobContext
+
+_ROWS: Final = "2026-01-01 00:00:01,a,1\n2026-01-01 00:00:02,b,2\n"
+_ENTRY: Final = f"{__name__}:windows"
+
+
+def windows(ctx: JobContext) -> None:
+    """Declare the job: sums of ten seconds, from CSV to Parquet."""
+    events = ctx.read(
+        "events",
+        format="csv",
+        path=ctx.params["input"],
+        schema="time timestamp, k string, v int",
+        bounded=True,
+        watermark=("time", "5 seconds"),
+    )
+    sums = events.groupBy(F.window("time", "10 seconds"), "k").agg(F.sum("v").alias("v"))
+    ctx.write("sums", sums, to=files(ctx.params["output"]))
+
+
+def warm_up(
+    spark: SparkSession | None = None, *, conf: Mapping[str, str] | None = None, rounds: int = 1
+) -> None:
+    """Run the job as a stream that is drained, and in BATCH; nothing is left on the disk.
+
+    Args:
+        spark: the session to warm, which is left running; None to start one, and to stop it.
+        conf: Spark's configuration for a session that is started.
+        rounds: how often each is run: the more often, the more is compiled.
+
+    Raises:
+        SparkStreamError: a run has failed.
+    """
+    if spark is None:
+        from airflow_provider.runtime.queries.session import using_spark
+
+        with using_spark(None, "spark-stream warm-up", None, conf) as started:
+            warm_up(started, conf=conf, rounds=rounds)
+        return
+    with tempfile.TemporaryDirectory(prefix="spark-stream-") as folder:
+        root = Path(folder)
+        (root / "in").mkdir()
+        (root / "in" / "0.csv").write_text(_ROWS, encoding="utf-8")
+        for round_ in range(rounds):
+            for mode in ("streaming", "batch"):
+                place = root / f"{mode}-{round_}"
+                params = {"input": str(root / "in"), "output": str(place / "out")}
+                spec = RunSpec(job_dir=str(place / "job"), entry=_ENTRY, params=params, mode=mode)
+                run_job(spec, spark=spark)

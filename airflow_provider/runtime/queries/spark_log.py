@@ -1,0 +1,125 @@
+"""Spark's own log: in a file beside the driver's, of which the terminal shows what is new, once."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import re
+import shutil
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+from weakref import WeakKeyDictionary
+
+from airflow_provider.runtime.spark_defaults import LOG_PROPERTY
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
+
+log = logging.getLogger(__name__)
+
+_POLL_S: Final = 1.0
+_SHOWN: Final = 20
+_LINE: Final = re.compile(r"\d\d/\d\d/\d\d \d\d:\d\d:\d\d (WARN|ERROR|FATAL) ([\w.$]+): (.+)")
+_VARIABLE: Final = re.compile(r"\b[0-9a-f]{8,}\b|[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}|\d+")
+
+
+_LOGS: WeakKeyDictionary[SparkContext, SparkLog | None] = WeakKeyDictionary()
+
+
+class Warnings:
+    """Tells which lines of Spark's log say something new.
+
+    A warning that comes once for each partition, batch or file differs in numbers only.
+    """
+
+    def __init__(self) -> None:
+        self._seen: dict[str, int] = {}
+
+    def new(self, line: str) -> str | None:
+        """Return what to show of the line; None for nothing."""
+        found = _LINE.match(line)
+        if found is None:
+            return None
+        level, name, message = found.groups()
+        key = f"{name} {_VARIABLE.sub('#', message)}"
+        self._seen[key] = self._seen.get(key, 0) + 1
+        is_shown = self._seen[key] == 1 and len(self._seen) <= _SHOWN
+        return f"{level} {name}: {message}" if is_shown else None
+
+    def hidden(self) -> int:
+        """Return how many warnings were not shown."""
+        return sum(self._seen.values()) - min(len(self._seen), _SHOWN)
+
+
+class SparkLog:
+    """The file that Spark's JVM writes its log to.
+
+    Args:
+        spark: any session of the JVM.
+        path: the file.
+    """
+
+    def __init__(self, spark: SparkSession, path: Path) -> None:
+        self._spark = spark
+        self._warnings = Warnings()
+        self._offset = 0
+        self._lock = threading.Lock()
+        self.path = path
+
+    @classmethod
+    def of(cls, spark: SparkSession) -> SparkLog | None:
+        """Return the log of a JVM; None if it was started with another configuration of its log."""
+        context = spark.sparkContext
+        if context not in _LOGS:
+            path = spark._jvm.java.lang.System.getProperty(LOG_PROPERTY)  # type: ignore[union-attr]
+            _LOGS[context] = cls(spark, Path(path)) if path else None
+        return _LOGS[context]
+
+    def move(self, path: Path) -> None:
+        """Let the JVM go on in another file, which begins with what this one has."""
+        if path == self.path:
+            return
+        path.parent.mkdir(parents=True, exist_ok=True)
+        jvm = self._spark._jvm
+        log4j = jvm.org.apache.logging.log4j  # type: ignore[union-attr]
+        level = log4j.LogManager.getRootLogger().getLevel()
+        with self._lock:
+            shutil.copyfile(self.path, path)
+            jvm.java.lang.System.setProperty(LOG_PROPERTY, str(path))  # type: ignore[union-attr]
+            log4j.LogManager.getContext(False).reconfigure()  # noqa: FBT003 - Java has no names
+            log4j.core.config.Configurator.setRootLevel(level)
+            self.path.unlink(missing_ok=True)
+            self.path = path
+
+    @contextlib.contextmanager
+    def shown(self) -> Iterator[None]:
+        """Show each new warning while the block runs, and at its end say how many there were."""
+        ended = threading.Event()
+        thread = threading.Thread(target=self._follow, args=(ended,), name="spark-log", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            thread.join()
+            self._show()
+            if hidden := self._warnings.hidden():
+                log.warning("Spark: %d further warnings like these in %s", hidden, self.path)
+
+    def _follow(self, ended: threading.Event) -> None:
+        while not ended.wait(_POLL_S):
+            self._show()
+
+    def _show(self) -> None:
+        with self._lock, contextlib.suppress(OSError), self.path.open("rb") as file:
+            file.seek(self._offset)
+            data = file.read()
+            whole = data[: data.rfind(b"\n") + 1]
+            self._offset += len(whole)
+            for line in whole.decode(errors="replace").splitlines():
+                if (text := self._warnings.new(line)) is not None:
+                    log.warning("Spark: %s", text)

@@ -1,0 +1,187 @@
+"""Settings of Spark that a driver chooses when nobody else does.
+
+Who says something else wins, in this order: the job (``ctx.spark.conf.set``), the run's own
+configuration (``--conf``, the operator's ``conf``), the connection, ``spark-submit`` and
+``spark-defaults.conf``. Then comes what is chosen here, and last Spark itself. docs/defaults.md has
+the list for users, with what was measured.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from airflow_provider.runtime.host import spark_home
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+PARTITIONS: Final = "spark.sql.shuffle.partitions"
+LOG_PROPERTY: Final = "spark.stream.log"
+"""Property of the JVM: the file of Spark's log."""
+JAVA_OPTIONS: Final = "spark.driver.defaultJavaOptions"
+_STATE: Final = "spark.sql.streaming.stateStore."
+PROVIDER: Final = f"{_STATE}providerClass"
+_FAR: Final = 8
+_GIB: Final = 1 << 30
+
+STATE: Final[dict[str, str]] = {
+    PROVIDER: "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider",
+    f"{_STATE}rocksdb.changelogCheckpointing.enabled": "true",
+}
+"""State is on disk and not in the heap, and a batch writes what it has changed."""
+
+_LOCAL: Final = {
+    # A driver whose executors are its own threads needs no address that others can reach.
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.host": "127.0.0.1",
+    "spark.ui.enabled": "false",
+}
+_EVERYWHERE: Final = {"spark.log.level": "WARN", "spark.ui.showConsoleProgress": "false"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Machine:
+    """What a driver may use of its machine.
+
+    Attributes:
+        cores: that this process may run on.
+        memory: in bytes, of the machine or of the container.
+    """
+
+    cores: int
+    memory: int
+
+
+def this_machine() -> Machine:
+    """Return what this process may use, with the limits of its container (cgroup 2 and 1)."""
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    for limit in ("memory.max", "memory/memory.limit_in_bytes"):
+        try:
+            text = (Path("/sys/fs/cgroup") / limit).read_text().strip()
+        except OSError:
+            continue
+        memory = min(memory, int(text)) if text.isdigit() else memory
+    return Machine(len(os.sched_getaffinity(0)), memory)
+
+
+def jvm_defaults(
+    master: str | None,
+    given: Mapping[str, str],
+    *,
+    machine: Machine,
+    java_options: Sequence[str] = (),
+) -> dict[str, str]:
+    """Return the settings that a JVM gets when it starts.
+
+    Args:
+        master: Spark's master URL, None for what ``spark-submit`` says.
+        given: what others have set; none of it is in the result, but for the options of Java, to
+            which ours are added.
+        machine: where the driver runs.
+        java_options: further options of the JVM.
+    """
+    chosen = dict(_EVERYWHERE)
+    if (master or "").startswith("local"):
+        chosen.update(_LOCAL, **{"spark.driver.memory": local_heap(machine)})
+    chosen = {key: value for key, value in chosen.items() if key not in given}
+    theirs = given.get(JAVA_OPTIONS, "")
+    extra = given.get("spark.driver.extraJavaOptions", "")
+    ours = _compatible(java_options, f"{theirs} {extra}")
+    return {**chosen, **({JAVA_OPTIONS: " ".join([*ours, theirs]).strip()} if ours else {})}
+
+
+def log_options(path: Path, environ: Mapping[str, str]) -> list[str]:
+    """Return the options of a JVM that writes Spark's log to a file; none if users configure it."""
+    folder = Path(environ.get("SPARK_CONF_DIR") or spark_home(environ) / "conf")
+    config = Path(__file__).with_name("log4j2.properties")
+    if any(folder.glob("log4j2.*")) or not config.exists() or " " in f"{config}{path}":
+        return []
+    return [f"-Dlog4j2.configurationFile={config}", f"-D{LOG_PROPERTY}={path}"]
+
+
+def local_heap(machine: Machine) -> str:
+    """Return the heap of a local driver, which is its executor as well: an eighth of the memory.
+
+    At least Spark's own default, 1 GiB, and at most 4: several drivers share a worker's machine.
+    """
+    return f"{min(4, max(1, machine.memory // 8 // _GIB))}g"
+
+
+def _compatible(ours: Sequence[str], theirs: str) -> list[str]:
+    """Return our options of Java without those that contradict what is given."""
+    taken = [
+        (r"-XX:[+]Use\w+GC", r"-XX:\+Use\w+GC"),
+        (r"-XX:SharedArchiveFile|-Xshare", r"-XX:SharedArchiveFile.*|-Xshare.*|-Xlog:cds.*"),
+        (r"-Dlog4j2?\.configurationFile", r"-Dlog4j2?\.configurationFile.*"),
+    ]
+    left_out = [mine for found, mine in taken if re.search(found, theirs)]
+    return [option for option in ours if not any(re.fullmatch(mine, option) for mine in left_out)]
+
+
+def known_cores(conf: Mapping[str, str], parallelism: int) -> int | None:
+    """Return how many tasks an application can run at once when it has all that it may get.
+
+    Args:
+        conf: the application's configuration, ``spark.master`` included.
+        parallelism: Spark's ``defaultParallelism``.
+
+    Returns:
+        None if that is not known: dynamic allocation without a limit.
+    """
+    per_executor = int(conf.get("spark.executor.cores", "1"))
+    per_task = int(conf.get("spark.task.cpus", "1"))
+    if conf.get("spark.master", "local").startswith("local"):
+        return max(1, parallelism)
+    if conf.get("spark.dynamicAllocation.enabled", "false").lower() == "true":
+        limit = conf.get("spark.dynamicAllocation.maxExecutors", "infinity")
+        return int(limit) * per_executor // per_task if limit.isdigit() else None
+    if (limit := conf.get("spark.cores.max", "")).isdigit():
+        return int(limit) // per_task
+    if (executors := conf.get("spark.executor.instances", "")).isdigit():
+        return int(executors) * per_executor // per_task
+    return max(1, parallelism)
+
+
+def session_defaults(cores: int | None, given: Mapping[str, str]) -> dict[str, str]:
+    """Return the settings of the session in which the queries of a stream run.
+
+    Args:
+        cores: what :func:`known_cores` has found.
+        given: what others have set; none of it is in the result.
+    """
+    chosen = dict(STATE)
+    if cores is not None:
+        chosen[PARTITIONS] = str(max(1, cores))
+    return {key: value for key, value in chosen.items() if key not in given}
+
+
+def partition_advice(kept: int | None, chosen: int) -> str | None:
+    """Return what to say of a checkpoint whose state has a badly wrong number of partitions.
+
+    Args:
+        kept: the checkpoint's number, which Spark keeps; None if it is not known.
+        chosen: what a new checkpoint would get.
+    """
+    if kept is None or chosen / _FAR < kept < chosen * _FAR:
+        return None
+    price = "each costs time in each batch" if kept > chosen else "no more tasks can share the work"
+    return (
+        f"keeps its state in {kept} partitions, a new one here would have {chosen}; {price}. "
+        f"To change it: take a savepoint, and start from it with --state-partitions {chosen}"
+    )
+
+
+def configured(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return what ``spark-defaults.conf`` says, with which ``spark-submit`` starts every JVM."""
+    folder = Path(environ.get("SPARK_CONF_DIR") or spark_home(environ) / "conf")
+    try:
+        text = (folder / "spark-defaults.conf").read_text(encoding="utf-8")
+    except OSError:
+        return {}
+    lines = (line.strip() for line in text.splitlines())
+    found = (re.fullmatch(r"([^#!\s=:][^\s=:]*)\s*[=:\s]\s*(.*)", line) for line in lines)
+    return {pair[1]: pair[2] for pair in found if pair is not None}
