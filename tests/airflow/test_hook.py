@@ -29,6 +29,7 @@ from airflow_provider.runtime.errors import (
 )
 from airflow_provider.runtime.jobdir.run_spec import RunSpec
 from airflow_provider.runtime.runtime_zip import runtime_zip
+from airflow_provider.runtime.spark_defaults import local_heap, log_options, this_machine
 
 APPLICATION = str(application_path())
 DIGEST = "0" * 64
@@ -46,7 +47,7 @@ sys.exit(int(os.environ.get("EXIT", "0")))
 """
 
 
-def connect(monkeypatch: pytest.MonkeyPatch, host: str, **extra: str) -> None:
+def connect(monkeypatch: pytest.MonkeyPatch, host: str, **extra: Any) -> None:
     connection = {"conn_type": "spark", "host": host, "extra": extra}
     monkeypatch.setenv("AIRFLOW_CONN_SPARK_TEST", json.dumps(connection))
 
@@ -88,6 +89,12 @@ def command_of(entry: str, job_dir: str = "/jobs/flights", **arguments: Any) -> 
     return [APPLICATION if part == str(application_path()) else part for part in command]
 
 
+def log_conf() -> str:
+    """Return the setting with which Spark's log is a file beside the driver's."""
+    chosen = log_options(Path("/logs/driver.spark.log"), os.environ)
+    return f"spark.driver.defaultJavaOptions={' '.join(chosen)}"
+
+
 def options(command: list[str], name: str) -> list[str]:
     """Return every value of a ``spark-submit`` option."""
     end = command.index(APPLICATION)
@@ -113,13 +120,55 @@ def test_a_local_command_keeps_to_this_machine(monkeypatch: pytest.MonkeyPatch, 
     assert ["local[1]"] == options(command, "--master")
     assert {
         "spark.log.level=WARN",
+        "spark.ui.showConsoleProgress=false",
         "spark.driver.bindAddress=127.0.0.1",
         "spark.driver.host=127.0.0.1",
         "spark.ui.enabled=false",
+        f"spark.driver.memory={local_heap(this_machine())}",
+        log_conf(),
     } == set(options(command, "--conf"))
     assert [APPLICATION, "driver", "run", "/jobs/flights", RUN, TOKEN, DIGEST] == (
         command[command.index(APPLICATION) :]
     )
+
+
+def test_the_connection_has_settings_and_the_task_wins(
+    monkeypatch: pytest.MonkeyPatch, entry: str
+) -> None:
+    """
+    The connection's extra can have a `conf`; what the task says, and then the connection, wins.
+    """
+    theirs = {"spark.ui.enabled": "true", "spark.log.level": "INFO", "spark.driver.memory": "7g"}
+    connect(monkeypatch, "local[1]", conf=theirs)
+
+    said = options(command_of(entry, conf={"spark.log.level": "ERROR"}), "--conf")
+
+    assert {"spark.ui.enabled=true", "spark.driver.memory=7g", "spark.log.level=ERROR"} == {
+        pair for pair in said if pair.partition("=")[0] in theirs
+    }
+
+
+@pytest.mark.parametrize(
+    ("extra", "argument", "is_wanted"),
+    [({}, None, False), ({}, True, True), ({"standby": True}, None, True),
+     ({"standby": True}, False, False), ({"deploy-mode": "cluster"}, True, False)],
+)  # fmt: skip
+def test_a_standby_is_asked_for_by_the_task_or_the_connection(
+    monkeypatch: pytest.MonkeyPatch,
+    entry: str,
+    extra: dict[str, Any],
+    argument: Any,
+    is_wanted: Any,
+) -> None:
+    """
+    The task wins; a driver in the cluster is never warm.
+    """
+    connect(monkeypatch, "yarn", conf={"spark.a": "1", "spark.b": "1"}, **extra)
+
+    asked = hook_of(standby=argument, conf={"spark.b": "2"})._standby_settings(request_of(entry))
+
+    wanted = {"master": "yarn", "conf": {"spark.a": "1", "spark.b": "2"}}
+    assert (wanted if is_wanted else None) == asked
 
 
 def test_configuration_packages_and_files_are_passed_on(
@@ -159,7 +208,9 @@ def test_a_standalone_cluster_in_client_mode_reads_the_entry_file_here(
 
     assert ["spark://master:7077"] == options(command, "--master")
     assert [] == options(command, "--deploy-mode")
-    assert ["spark.log.level=WARN"] == options(command, "--conf")
+    assert {"spark.log.level=WARN", "spark.ui.showConsoleProgress=false", log_conf()} == set(
+        options(command, "--conf")
+    )
     assert entry == hook_of()._shipped_entry(entry)
 
 
@@ -478,7 +529,9 @@ def test_a_secret_parameter_is_in_the_drivers_environment_and_nowhere_else(
     written = [file.read_text() for file in Path(job.url).rglob("*") if file.is_file()]
 
     assert {"SPARK_STREAM_SECRET_1": "s3cr3t", "SPARK_STREAM_SECRET_2": "t0ps3cr3t"} == {
-        name: value for name, value in told["environ"].items() if name.startswith("SPARK_STREAM")
+        name: value
+        for name, value in told["environ"].items()
+        if name.startswith("SPARK_STREAM_SECRET")
     }
     received = RunSpec.receive(job.run.storage, record.driver_id, told["argv"][-1])
     assert {"password": "SPARK_STREAM_SECRET_1", "token": "SPARK_STREAM_SECRET_2"} == (
