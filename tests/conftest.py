@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
+import os
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,8 @@ LANES = pytest.StashKey[Path]()
 def pytest_configure(config: pytest.Config) -> None:
     """Look for no garbage while the tests are imported: there is none yet."""
     gc.disable()
+    # Drivers that end would archive Spark's classes beside the tests; these have their own archive.
+    os.environ["SPARK_STREAM_CACHE"] = "off"
     if not hasattr(config, "workerinput"):
         folder = tempfile.TemporaryDirectory(prefix="lanes-")
         config.add_cleanup(folder.cleanup)

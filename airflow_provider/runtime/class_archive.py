@@ -8,7 +8,7 @@ user on this machine. Nothing depends on it: without one, a driver only starts m
 
 The archives, about 190 MB each, are in ``$SPARK_STREAM_CACHE``, else in the folder
 ``spark-stream`` of ``$XDG_CACHE_HOME`` or ``~/.cache``. A JVM trusts what it maps, so only an
-archive that nobody but its owner can write is used.
+archive that nobody but its owner can write is used. ``SPARK_STREAM_CACHE=off`` is for no archive.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ import os
 import stat
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -36,24 +37,28 @@ log = logging.getLogger(__name__)
 _TIMEOUT_S: Final = 600.0
 _WAIT_AFTER_FAILURE_S: Final = 86_400.0
 _OTHERS_WRITE: Final = stat.S_IWGRP | stat.S_IWOTH
+_VARIABLE: Final = "SPARK_STREAM_CACHE"
+_OFF: Final = "off"
 MAKER: Final = "airflow_provider.runtime.cli.make_archive"
 """Module whose process, in a JVM with the option that it gets, does what most drivers do."""
 
 
 def cache_folder(environ: Mapping[str, str] = os.environ) -> Path:
     """Return where a user's archives are; the folder may not exist."""
-    if own := environ.get("SPARK_STREAM_CACHE"):
+    if own := environ.get(_VARIABLE):
         return Path(own)
     base = environ.get("XDG_CACHE_HOME") or Path(environ.get("HOME", "~")).expanduser() / ".cache"
     return Path(base) / "spark-stream"
 
 
 def archive_path(environ: Mapping[str, str] = os.environ) -> Path | None:
-    """Return the path of the archive for this Spark and this Java; None if one of them is missing.
+    """Return the path of the archive for this Spark and this Java; None if there can be none.
 
     The file may not exist. Its name begins with what it replaces when Spark or Java change: the
     Python environment.
     """
+    if environ.get(_VARIABLE) == _OFF:
+        return None
     try:
         java = Path(find_java(environ)).resolve()
     except ConfigError:
@@ -89,7 +94,7 @@ def make_in_background(environ: Mapping[str, str] = os.environ) -> bool:
     if archive is None or archive.exists() or _has_failed(archive):
         return False
     try:
-        subprocess.Popen(
+        process = subprocess.Popen(
             [sys.executable, "-m", __name__],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
@@ -101,6 +106,8 @@ def make_in_background(environ: Mapping[str, str] = os.environ) -> bool:
     except OSError:
         log.debug("no archive of Spark's classes", exc_info=True)
         return False
+    # It may outlive this process; if it does not, it must not stay a zombie.
+    threading.Thread(target=process.wait, name="reaper", daemon=True).start()
     return True
 
 
@@ -117,7 +124,9 @@ def make_archive(environ: Mapping[str, str] = os.environ) -> Path | None:
     """
     archive = archive_path(environ)
     if archive is None:
-        msg = "there is no Java, or no Spark, whose classes could be archived"
+        msg = (
+            f"there is no Java, or no Spark, whose classes could be archived; or {_VARIABLE}={_OFF}"
+        )
         raise SparkStreamError(msg)
     folder = archive.parent
     try:
