@@ -208,7 +208,6 @@ class SparkStreamingOperator(DriverOperator):
         check_begins_from(from_savepoint, state_partitions)
         _check_numbers(replayable_runs, trigger, target_batch_time)
         self.job_params = _own_params(params)
-        check_params(self.job_params)
         check_secret_params(self.job_params, self.secret_params)
         self.mode = mode
         self.until = until
@@ -349,14 +348,15 @@ class SparkStreamingOperator(DriverOperator):
 
 
 def _own_params(params: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return the task's own parameters; Airflow has merged the DAG's into them."""
-    if params is None:
-        return {}
+    """Return the task's own parameters, checked; Airflow has merged the DAG's into them."""
     get_param = getattr(params, "get_param", None)
-    if get_param is None:
-        return dict(params)
-    own = (name for name in params if getattr(get_param(name), "source", None) != "dag")
-    return {name: params[name] for name in own}
+    own = {
+        name: value
+        for name, value in (params or {}).items()
+        if get_param is None or getattr(get_param(name), "source", None) != "dag"
+    }
+    check_params(own)
+    return own
 
 
 def _check_numbers(

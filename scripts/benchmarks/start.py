@@ -1,8 +1,8 @@
 """Measure what a short run takes from the command to its exit: cold, with the archive, warm.
 
 Each side runs ``spark-stream run`` as a whole process on 3,000 rows of CSV, in turns, so that a
-slow moment of the machine meets all. ``default-200`` is Spark's own number of state partitions and no
-archive, which is what a job gets when nobody chooses; ``plain`` is the same query as a script of
+slow moment of the machine meets all. ``default-200`` is Spark's own number of state partitions and
+no archive, which is what a job gets when nobody chooses; ``plain`` is the same query as a script of
 plain PySpark, which leaves the last windows in state.
 """
 

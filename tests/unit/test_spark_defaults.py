@@ -1,4 +1,4 @@
-"""What a driver tells Spark when nobody else does."""
+"""Settings that a driver chooses when nobody else does."""
 
 from __future__ import annotations
 

@@ -140,7 +140,7 @@ class _Driver:
     since: float
 
     def said(self) -> list[str]:
-        """Return what it has told the pool; nothing when it has closed the line."""
+        """Return what it has sent to the pool; nothing when it has closed the line."""
         try:
             return self.channel.recv(64).decode().split() if self.channel is not None else []
         except OSError:

@@ -46,9 +46,7 @@ from airflow_provider.runtime.errors import (
 from airflow_provider.runtime.host import identify_this
 from airflow_provider.runtime.jobdir.end_of_input import drain_intent
 from airflow_provider.runtime.jobdir.lease import LeaseObserver, acquire_lease
-from airflow_provider.runtime.jobdir.resolve_run import (
-    check_same_spec,
-)
+from airflow_provider.runtime.jobdir.resolve_run import check_same_spec
 from airflow_provider.runtime.jobdir.run_records import (
     BATCH,
     CANCELLED,
