@@ -34,7 +34,7 @@ from typing import Any, Final
 
 import airflow_provider
 from airflow_provider.runtime.errors import EXIT_RETRY, ConfigError
-from airflow_provider.runtime.typed_json import decode, encode
+from airflow_provider.runtime.typed_json import Mismatch, decode, encode, read_json
 
 IsStatic = Callable[[str], bool]
 
@@ -42,13 +42,17 @@ _ANSWER_S: Final = 10.0
 _LENGTH: Final = struct.Struct("!I")
 _CREDENTIALS: Final = struct.Struct("3i")
 _LONGEST: Final = 1 << 24
-_LONGEST_PATH: Final = 100  # of a socket, in bytes
+_LONGEST_PATH: Final = 107  # of a socket, in bytes: Linux has no more room for one
+_LONGEST_NAME: Final = f"standby-{2**22}.sock"  # Linux numbers no process higher
 _OTHERS: Final = stat.S_IRWXG | stat.S_IRWXO
 POOL_SOCKET: Final = "pool.sock"
+GO: Final = {"go": True}
+"""Message of a client: from now on the run is the standby's."""
 
 # What Java, and the libraries of a driver's JVM, read of the environment when they start.
 _READ_BY_JAVA: Final = re.compile(
-    "(AWS|AZURE|GOOGLE|HADOOP|HIVE|JAVA|JDK|KRB5|LD|PYSPARK|SPARK|YARN)_.*|LANG|LC_ALL|LC_CTYPE|TZ"
+    "(AWS|AZURE|GOOGLE|HADOOP|HIVE|_?JAVA|JDK|KRB5|KUBERNETES|LD|PYSPARK|SPARK|YARN)_.*"
+    "|KUBECONFIG|LANG|LC_ALL|LC_CTYPE|TZ"
 )
 _OURS: Final = ("SPARK_STREAM_",)
 _COMPARED: Final = {"PYSPARK_PYTHON"}  # compared as the interpreter
@@ -126,7 +130,7 @@ class Handover:
         ends_with_client: whether the attempt ends when the client does, as a command in a terminal.
     """
 
-    arguments: Sequence[str]
+    arguments: tuple[str, ...]
     environment: Mapping[str, str]
     folder: str
     umask: int
@@ -145,7 +149,7 @@ class Handover:
         umask = os.umask(0o077)
         os.umask(umask)
         return cls(
-            arguments=list(arguments),
+            arguments=tuple(arguments),
             environment=dict(os.environ),
             folder=str(Path.cwd()),
             umask=umask,
@@ -159,8 +163,16 @@ class Handover:
 
     @classmethod
     def from_dict(cls, raw: Any) -> Handover:
-        """Build it from :meth:`to_dict`'s values."""
-        return cls(**vars(decode(cls, raw)))
+        """Build it from :meth:`to_dict`'s values.
+
+        Raises:
+            ValueError: they are of something else.
+        """
+        try:
+            return cls(**vars(decode(cls, raw)))
+        except Mismatch as problem:
+            msg = f"not a run that is handed over: {problem}"
+            raise ValueError(msg) from problem
 
 
 class Taken:
@@ -212,7 +224,7 @@ def check_folder(folder: Path) -> None:
             "another one in the variable SPARK_STREAM_POOL"
         )
         raise ConfigError(msg)
-    if len(os.fsencode(folder / POOL_SOCKET)) > _LONGEST_PATH:
+    if len(os.fsencode(folder / _LONGEST_NAME)) > _LONGEST_PATH:
         msg = f"{folder}: too long for a socket; name a shorter folder in SPARK_STREAM_POOL"
         raise ConfigError(msg)
 
@@ -253,15 +265,16 @@ def _offer(path: Path, handover: Handover, files: Sequence[int]) -> Taken | str:
         channel.connect(str(path))
         check_user(channel)
         send(channel, handover.to_dict(), files)
-        answer = receive(channel)
-        if answer is None or "refused" in answer:
+        answer = receive(channel) or {"refused": "it has ended"}
+        if "refused" in answer:
             channel.close()
-            return str(answer["refused"]) if answer is not None else "it has ended"
-        send(channel, {"go": True})
+            return str(answer["refused"])
+        taken = Taken(channel, int(answer.get("pid", "")))
+        send(channel, GO)
     except BaseException:
         channel.close()
         raise
-    return Taken(channel, int(answer["pid"]))
+    return taken
 
 
 def check_user(channel: socket.socket) -> None:
@@ -299,23 +312,37 @@ def receive(channel: socket.socket, files: list[int] | None = None) -> dict[str,
         ValueError: it is none.
         OSError: the connection is broken, or too slow.
     """
-    if files is None:
-        head = channel.recv(_LENGTH.size, socket.MSG_WAITALL)
-    else:
+    head = b""
+    if files is not None:
         head, found, _, _ = socket.recv_fds(channel, _LENGTH.size, 3)
         files.extend(found)
+    if head or files is None:
+        head += _read(channel, _LENGTH.size - len(head))
     if not head:
         return None
-    (length,) = _LENGTH.unpack(head)
-    if length > _LONGEST:
-        msg = f"a message of {length} bytes"
+    length = int.from_bytes(head, "big")
+    if len(head) < _LENGTH.size or length > _LONGEST:
+        msg = f"a message of {length} bytes, after {len(head)} bytes of its length"
         raise ValueError(msg)
-    data = channel.recv(length, socket.MSG_WAITALL)
-    message = json.loads(data)
+    message = read_json(_read(channel, length))
     if not isinstance(message, dict):
         msg = "not a message"
         raise ValueError(msg)  # noqa: TRY004 - what comes over a wire has a value, not a type
     return message
+
+
+def _read(channel: socket.socket, size: int) -> bytes:
+    """Return so many bytes, fewer when the other side has closed.
+
+    ``MSG_WAITALL`` does not wait for all of them on a socket that has a timeout.
+    """
+    data = bytearray()
+    while len(data) < size:
+        part = channel.recv(size - len(data))
+        if not part:
+            break
+        data += part
+    return bytes(data)
 
 
 def _is_fixed(key: str, is_static: IsStatic) -> bool:
