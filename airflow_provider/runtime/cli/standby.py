@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_provider.runtime.cli.main import main as spark_stream
 from airflow_provider.runtime.control.pool import (
+    GO,
     Handover,
     IsStatic,
     StandbySpec,
@@ -90,7 +91,8 @@ def wait_for_run(path: Path, parent: int, mine: StandbySpec, is_static: IsStatic
                 return None
             run = _talk(listener.accept()[0], mine, is_static)
             if run is not None:
-                os.write(parent, b"busy\n")
+                with contextlib.suppress(OSError):  # the pool may have gone meanwhile
+                    os.write(parent, b"busy\n")
                 os.close(parent)
                 return run
     finally:
@@ -124,7 +126,7 @@ def _is_accepted(
         send(channel, {"refused": reason})
         return False
     send(channel, {"pid": os.getpid()})
-    return receive(channel) is not None
+    return receive(channel) == GO
 
 
 def _serve(
@@ -133,13 +135,17 @@ def _serve(
     """Become the driver: everything that a process of its own would have is as the client's."""
     _put_on(handover, files)
     _tell_spark(handover, spark)
+    is_over = threading.Event()
+    ends = handover.ends_with_client
     threading.Thread(
-        target=_listen, args=(channel, handover.ends_with_client), name="client", daemon=True
+        target=_listen, args=(channel, is_over, ends), name="client", daemon=True
     ).start()
     try:
         return spark_stream(handover.arguments, spark=spark)
     except SystemExit as error:  # of the command line's parser
         return error.code if isinstance(error.code, int) else 1
+    finally:
+        is_over.set()
 
 
 def _put_on(handover: Handover, files: Sequence[int]) -> None:
@@ -170,8 +176,12 @@ def _tell_spark(handover: Handover, spark: SparkSession) -> None:
     context.environment.update(handover.environment)
 
 
-def _listen(channel: socket.socket, ends_with_client: bool) -> None:  # noqa: FBT001 - a thread's
-    """Pass the client's signals on to this process."""
+def _listen(
+    channel: socket.socket,
+    is_over: threading.Event,
+    ends_with_client: bool,  # noqa: FBT001 - a thread's
+) -> None:
+    """Pass the client's signals on; a client that goes with its exit code ends nothing."""
     channel.settimeout(None)
     while True:
         try:
@@ -181,7 +191,7 @@ def _listen(channel: socket.socket, ends_with_client: bool) -> None:  # noqa: FB
         if message is None:
             break
         os.kill(os.getpid(), int(message["signal"]))
-    if ends_with_client:
+    if ends_with_client and not is_over.is_set():
         os.kill(os.getpid(), signal.SIGTERM)
 
 
