@@ -146,12 +146,16 @@ def _make(archive: Path, environ: Mapping[str, str]) -> None:
     failed = archive.with_suffix(".failed")
     command = [sys.executable, "-m", MAKER, f"-XX:ArchiveClassesAtExit={made}"]
     try:
-        run = subprocess.run(
-            command, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False,
-            env=dict(environ), cwd="/",
-        )  # fmt: skip
-        if run.returncode != 0 or not made.exists():
-            failed.write_text(run.stderr[-4000:], encoding="utf-8")
+        try:
+            run = subprocess.run(
+                command, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False,
+                env=dict(environ), cwd="/",
+            )  # fmt: skip
+            has_ended_well, said = run.returncode == 0, run.stderr
+        except subprocess.TimeoutExpired:
+            has_ended_well, said = False, f"it has not ended within {_TIMEOUT_S:.0f} s"
+        if not has_ended_well or not made.exists():
+            failed.write_text(said[-4000:], encoding="utf-8")
             msg = f"{archive}: the archive of Spark's classes could not be made; see {failed}"
             raise SparkStreamError(msg)
         made.chmod(0o600)
