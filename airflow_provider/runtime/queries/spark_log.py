@@ -23,21 +23,26 @@ log = logging.getLogger(__name__)
 
 _POLL_S: Final = 1.0
 _SHOWN: Final = 20
-_LINE: Final = re.compile(r"\d\d/\d\d/\d\d \d\d:\d\d:\d\d (WARN|ERROR|FATAL) ([\w.$]+): (.+)")
-_VARIABLE: Final = re.compile(r"\b[0-9a-f]{8,}\b|[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}|\d+")
-
+_LINE: Final = re.compile(
+    r"\d\d/\d\d/\d\d \d\d:\d\d:\d\d(?:\.\d+)? (WARN|ERROR|FATAL) ([\w.$]+): (.+)"
+)
+# In this order: an id begins like a number of eight digits.
+_VARIABLE: Final = re.compile(
+    r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}|\b[0-9a-f]{8,}\b|@[0-9a-f]+\b|\d+"
+)
 
 _LOGS: WeakKeyDictionary[SparkContext, SparkLog | None] = WeakKeyDictionary()
 
 
-class Warnings:
+class WarningFilter:
     """Tells which lines of Spark's log say something new.
 
-    A warning that comes once for each partition, batch or file differs in numbers only.
+    A warning that comes once for each partition, batch or file differs in numbers and ids only.
     """
 
     def __init__(self) -> None:
-        self._seen: dict[str, int] = {}
+        self._shown: set[str] = set()
+        self._hidden = 0
 
     def new(self, line: str) -> str | None:
         """Return what to show of the line; None for nothing."""
@@ -45,14 +50,16 @@ class Warnings:
         if found is None:
             return None
         level, name, message = found.groups()
-        key = f"{name} {_VARIABLE.sub('#', message)}"
-        self._seen[key] = self._seen.get(key, 0) + 1
-        is_shown = self._seen[key] == 1 and len(self._seen) <= _SHOWN
-        return f"{level} {name}: {message}" if is_shown else None
+        kind = f"{name} {_VARIABLE.sub('#', message)}"
+        if kind in self._shown or len(self._shown) == _SHOWN:
+            self._hidden += 1
+            return None
+        self._shown.add(kind)
+        return f"{level} {name}: {message}"
 
     def hidden(self) -> int:
         """Return how many warnings were not shown."""
-        return sum(self._seen.values()) - min(len(self._seen), _SHOWN)
+        return self._hidden
 
 
 class SparkLog:
@@ -65,7 +72,7 @@ class SparkLog:
 
     def __init__(self, spark: SparkSession, path: Path) -> None:
         self._spark = spark
-        self._warnings = Warnings()
+        self._warnings = WarningFilter()
         self._offset = 0
         self._lock = threading.Lock()
         self.path = path
