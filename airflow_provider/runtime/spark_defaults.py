@@ -25,6 +25,8 @@ LOG_PROPERTY: Final = "spark.stream.log"
 JAVA_OPTIONS: Final = "spark.driver.defaultJavaOptions"
 _STATE: Final = "spark.sql.streaming.stateStore."
 PROVIDER: Final = f"{_STATE}providerClass"
+CHOSEN_PROVIDER: Final = "spark.stream.chosenProviderClass"
+"""Setting of a session whose state store nobody has asked for: that store."""
 _FAR: Final = 8
 _GIB: Final = 1 << 30
 

@@ -9,6 +9,7 @@ from airflow_provider.runtime.checkpoint.operator_kinds import Setting, kind_nam
 from airflow_provider.runtime.checkpoint.topology import OperatorShape
 from airflow_provider.runtime.jobdir.watermark_markers import is_marker
 from airflow_provider.runtime.queries.source import SOURCE_OPTION
+from airflow_provider.runtime.spark_defaults import CHOSEN_PROVIDER, PROVIDER
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -20,7 +21,6 @@ log = logging.getLogger(__name__)
 _STREAMING: Final = "org.apache.spark.sql.execution.streaming"
 _EXECUTION: Final = f"{_STREAMING}.runtime.IncrementalExecution"
 _STATE_WRITER: Final = f"{_STREAMING}.operators.stateful.StateStoreWriter"
-_PROVIDER: Final = "spark.sql.streaming.stateStore.providerClass"
 _FILES: Final = "HadoopFsRelation"
 ADAPTIVE: Final = "AdaptiveSparkPlanExec"
 _FILE_SCAN: Final = "FileSourceScanExec"
@@ -126,9 +126,13 @@ def _operator_id(node: Any) -> int:
 
 
 def asked_state_provider(df: DataFrame) -> str | None:
-    """Return the state store provider that the session configures; None when it configures none."""
+    """Return the state store provider that somebody has configured; None when nobody has.
+
+    One that a driver has chosen was not asked for: a savepoint with another one keeps its own.
+    """
     conf = df.sparkSession._jsparkSession.sessionState().conf()
-    return str(conf.getConfString(_PROVIDER)) if conf.contains(_PROVIDER) else None
+    asked = str(conf.getConfString(PROVIDER)) if conf.contains(PROVIDER) else None
+    return None if asked == str(conf.getConfString(CHOSEN_PROVIDER, "")) else asked
 
 
 def sources_under_a_watermark(df: DataFrame) -> set[str]:

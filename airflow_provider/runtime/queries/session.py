@@ -20,6 +20,7 @@ from airflow_provider.runtime.host import check_classic, check_java
 from airflow_provider.runtime.queries.spark_log import SparkLog
 from airflow_provider.runtime.runtime_zip import is_packed, runtime_zip
 from airflow_provider.runtime.spark_defaults import (
+    CHOSEN_PROVIDER,
     JAVA_OPTIONS,
     PARTITIONS,
     PROVIDER,
@@ -171,8 +172,11 @@ def job_session(
     from pyspark.errors import AnalysisException
 
     session = spark.newSession()
-    for key, value in chosen_settings(spark, conf).items():
-        session.conf.set(key, (kept or {}).get(key, value))
+    for key, default in chosen_settings(spark, conf).items():
+        value = (kept or {}).get(key, default)
+        session.conf.set(key, value)
+        if key == PROVIDER:
+            session.conf.set(CHOSEN_PROVIDER, value)
     if not session._jsparkSession.sessionState().conf().contains(_SIMPLIFIED):
         session.conf.set(_SIMPLIFIED, "false")
     for key, value in conf.items():
