@@ -40,6 +40,7 @@ TERMS = (
     "attempt",
     "bootstrap",
     "claim mode",
+    "class archive",
     "committable",
     "drain",
     "epoch",
@@ -51,6 +52,7 @@ TERMS = (
     "job directory",
     "launcher",
     "lease",
+    "pool",
     "pre-commit",
     "replay",
     "restart strategy",
@@ -59,6 +61,7 @@ TERMS = (
     "run",
     "savepoint",
     "slice",
+    "standby",
     "suspend",
     "watermark marker",
 )
