@@ -23,6 +23,7 @@ import pytest
 from airflow_provider.runtime.cli.standby import Run, wait_for_run
 from airflow_provider.runtime.control.pool import (
     GO,
+    READY,
     Handover,
     StandbySpec,
     Taken,
@@ -376,7 +377,7 @@ def test_a_client_that_goes_before_it_says_go_changes_nothing(folder, idle):
     """
     with connected(idle.path) as channel:
         send(channel, OFFER.to_dict())
-        assert {"pid": os.getpid()} == receive(channel)
+        assert READY == receive(channel)
 
     assert_it_still_serves(idle)
 
@@ -670,10 +671,10 @@ def test_a_driver_ends_by_a_signal_or_with_its_client(folder, what, code):
     A signal reaches the job, one that dies can be resumed, and without its client it is asked to end.
     """
     read, write = os.pipe()
-    with a_process(folder) as process:
+    with os.fdopen(read) as output, a_process(folder) as process:
         taken = offer_to(folder, offered("wait"), (0, write, 2))
         os.close(write)
-        assert b"at work\n" == os.read(read, 64)
+        assert "at work\n" == output.readline()
         if what == "client ends":
             end(taken)
             assert code == process.wait(LIMIT_S)
@@ -684,4 +685,3 @@ def test_a_driver_ends_by_a_signal_or_with_its_client(folder, what, code):
                 taken.signal(signal.SIGTERM)
             assert code == taken.wait()
             end(taken)
-    os.close(read)

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_provider.runtime.cli.main import main as spark_stream
 from airflow_provider.runtime.control.pool import (
     GO,
+    READY,
     Handover,
     IsStatic,
     StandbySpec,
@@ -125,7 +126,7 @@ def _is_accepted(
     if reason is not None:
         send(channel, {"refused": reason})
         return False
-    send(channel, {"pid": os.getpid()})
+    send(channel, READY)
     return receive(channel) == GO
 
 

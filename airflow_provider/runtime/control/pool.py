@@ -46,6 +46,8 @@ _LONGEST_PATH: Final = 107  # of a socket, in bytes: Linux has no more room for 
 _LONGEST_NAME: Final = f"standby-{2**22}.sock"  # Linux numbers no process higher
 _OTHERS: Final = stat.S_IRWXG | stat.S_IRWXO
 POOL_SOCKET: Final = "pool.sock"
+READY: Final = {"ready": True}
+"""Message of a standby that can take the run."""
 GO: Final = {"go": True}
 """Message of a client: from now on the run is the standby's."""
 
@@ -180,7 +182,7 @@ class Taken:
 
     Args:
         channel: to the driver.
-        pid: of the driver.
+        pid: of the driver; 0 if this process cannot see it.
     """
 
     def __init__(self, channel: socket.socket, pid: int) -> None:
@@ -263,31 +265,34 @@ def _offer(path: Path, handover: Handover, files: Sequence[int]) -> Taken | str:
     try:
         channel.settimeout(_ANSWER_S)
         channel.connect(str(path))
-        check_user(channel)
+        pid = check_user(channel)
         send(channel, handover.to_dict(), files)
         answer = receive(channel) or {"refused": "it has ended"}
-        if "refused" in answer:
+        if answer != READY:
             channel.close()
-            return str(answer["refused"])
-        taken = Taken(channel, int(answer.get("pid", "")))
+            return str(answer.get("refused", "its answer makes no sense"))
         send(channel, GO)
     except BaseException:
         channel.close()
         raise
-    return taken
+    return Taken(channel, pid)
 
 
-def check_user(channel: socket.socket) -> None:
+def check_user(channel: socket.socket) -> int:
     """Refuse a process of another user at the other end.
+
+    Returns:
+        Its number, as this process sees it; 0 for one of a container whose processes it cannot see.
 
     Raises:
         PermissionError: it is one.
     """
     raw = channel.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-    _, uid, _ = _CREDENTIALS.unpack(raw)
+    pid, uid, _ = _CREDENTIALS.unpack(raw)
     if uid != os.geteuid():
         msg = f"the other end belongs to user {uid}"
         raise PermissionError(msg)
+    return int(pid)
 
 
 def send(channel: socket.socket, message: Mapping[str, Any], files: Sequence[int] = ()) -> None:
