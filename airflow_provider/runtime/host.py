@@ -172,6 +172,11 @@ def spark_home(environ: Mapping[str, str] = os.environ) -> Path:
     return Path(found.origin).parent if found is not None and found.origin else Path("/nonexistent")
 
 
+def is_submitted(environ: Mapping[str, str] = os.environ) -> bool:
+    """Tell whether ``spark-submit`` has started this process and its JVM."""
+    return "PYSPARK_GATEWAY_PORT" in environ
+
+
 def check_java(environ: Mapping[str, str] = os.environ) -> None:
     """Refuse a machine whose Java is missing or too old.
 

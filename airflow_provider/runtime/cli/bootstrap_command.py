@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_provider.runtime.cli.options import add_options, read_options
 from airflow_provider.runtime.cli.output import live_progress, print_json
+from airflow_provider.runtime.cli.stop_signals import stop_on_signals
 from airflow_provider.runtime.control.bootstrap_request import BootstrapSpec
 from airflow_provider.runtime.errors import EXIT_OK
 
@@ -20,33 +21,25 @@ if TYPE_CHECKING:
 def add_actions(
     actions: Any,
     add: Callable[..., argparse.ArgumentParser],
-    stop_on_signals: Callable[[threading.Event], None],
 ) -> None:
     """Add the action.
 
     Args:
         actions: those of ``spark-stream state``.
         add: makes one: where, its name, what it calls, what it does.
-        stop_on_signals: lets signals set an event, once Spark runs.
     """
     text = "make a job's first state from history: its queries read it, then a savepoint is taken"
     command = add(actions, "bootstrap", _bootstrap, text)
-    command.set_defaults(stop_on_signals=stop_on_signals)
     add_options(command, BootstrapSpec)
     command.add_argument("--json", action="store_true", help="print savepoint.json on stdout")
 
 
 def _bootstrap(arguments: argparse.Namespace) -> int:
     spec = read_options(arguments, BootstrapSpec)
-    return bootstrap(spec, arguments.stop_on_signals, as_json=arguments.json)
+    return bootstrap(spec, as_json=arguments.json)
 
 
-def bootstrap(
-    spec: BootstrapSpec,
-    stop_on_signals: Callable[[threading.Event], None],
-    *,
-    as_json: bool = False,
-) -> int:
+def bootstrap(spec: BootstrapSpec, *, as_json: bool = False) -> int:
     """Make a job's first state, and print the savepoint."""
     from airflow_provider.runtime.state.bootstrap import bootstrap_job
 

@@ -22,7 +22,6 @@ from airflow_provider.runtime.storage.open import open_storage, spark_url
 
 if TYPE_CHECKING:
     import argparse
-    import threading
     from collections.abc import Callable, Iterator, Sequence
 
     from pyspark.sql import DataFrame, SparkSession
@@ -40,14 +39,12 @@ _TIME_ZONE: Final = "spark.sql.session.timeZone"
 def add_commands(
     commands: Any,
     add: Callable[..., argparse.ArgumentParser],
-    stop_on_signals: Callable[[threading.Event], None],
 ) -> None:
     """Add the commands.
 
     Args:
         commands: ``spark-stream``'s own.
         add: makes one command: where, its name, what it calls, what it does.
-        stop_on_signals: lets signals set an event, once Spark runs.
     """
     group = commands.add_parser("state", help="read, make or change the state of streams")
     actions = group.add_subparsers(required=True, metavar="ACTION")
@@ -75,7 +72,7 @@ def add_commands(
     growth.add_argument("--bytes-only", action="store_true", help=text)
     growth.add_argument("--json", action="store_true")
     _add_conf(growth)
-    bootstrap_command.add_actions(actions, add, stop_on_signals)
+    bootstrap_command.add_actions(actions, add)
     rewrite_command.add_actions(actions, add)
 
 

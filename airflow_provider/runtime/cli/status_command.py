@@ -33,7 +33,7 @@ DAMAGED: Final = "DAMAGED"
 """The state of a run of which a document cannot be read."""
 
 
-def add_command(commands: Any, add: Callable[..., argparse.ArgumentParser]) -> None:
+def add_commands(commands: Any, add: Callable[..., argparse.ArgumentParser]) -> None:
     """Add the command.
 
     Args:

@@ -7,8 +7,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from fsspec.core import url_to_fs
-
 from airflow_provider.runtime.storage.local import sync_folder
 from airflow_provider.runtime.storage.open import local_path_of, open_objects
 
@@ -186,6 +184,8 @@ def _folders_above(path: Path, root: Path) -> Iterator[Path]:
 
 def _uncached(url: str) -> tuple[Any, str]:
     """Return fsspec's filesystem and the path; listings are not cached: Spark writes there, too."""
+    from fsspec.core import url_to_fs
+
     filesystem, root = url_to_fs(url)
     filesystem.invalidate_cache()
     return filesystem, root

@@ -5,31 +5,26 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-import fsspec
-from fsspec.core import split_protocol
-
 from airflow_provider.runtime.errors import ConfigError, UnsupportedStorageError
-from airflow_provider.runtime.storage.buckets import open_azure, open_gcs, open_s3
 from airflow_provider.runtime.storage.local import LocalStorage
 from airflow_provider.runtime.storage.memory import MemoryStorage
-from airflow_provider.runtime.storage.objects import ObjectStorage
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from airflow_provider.runtime.storage.base import Storage
-    from airflow_provider.runtime.storage.buckets import Bucket
+    from airflow_provider.runtime.storage.objects import ObjectStorage
 
 
 class _Store(NamedTuple):
-    open_bucket: Callable[[str], tuple[Bucket, str]]
+    open_bucket: str  # a function of the module buckets, which takes long to import
     extra: str
     hadoop_scheme: str  # what Spark calls it
 
 
-_S3 = _Store(open_s3, "s3", "s3a")
-_GCS = _Store(open_gcs, "gcs", "gs")
-_AZURE = _Store(open_azure, "azure", "abfss")
+_S3 = _Store("open_s3", "s3", "s3a")
+_GCS = _Store("open_gcs", "gcs", "gs")
+_AZURE = _Store("open_azure", "azure", "abfss")
 
 _STORES: Final[dict[str, _Store]] = {
     "abfs": _AZURE._replace(hadoop_scheme="abfs"),
@@ -47,10 +42,21 @@ _ONE_SLASH: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/(?!/)")
 
 
 def _local(url: str) -> Storage:
-    return LocalStorage(fsspec.filesystem("file")._strip_protocol(url))
+    return LocalStorage(_path_of(url))
+
+
+def _path_of(url: str) -> str:
+    """Return the absolute path of a local address."""
+    if url.startswith("/"):  # then there is no need for fsspec, which takes long to import
+        return url.rstrip("/") or "/"
+    import fsspec
+
+    return str(fsspec.filesystem("file")._strip_protocol(url))
 
 
 def _memory(url: str) -> Storage:
+    import fsspec
+
     filesystem = fsspec.filesystem("memory")
     return MemoryStorage(filesystem, filesystem._strip_protocol(url))
 
@@ -69,7 +75,10 @@ def _objects(url: str) -> ObjectStorage:
         msg = f"{url}: names no bucket or container; write {scheme}://bucket/path"
         raise ConfigError(msg)
     try:
-        bucket, key = _STORES[scheme].open_bucket(url)
+        from airflow_provider.runtime.storage import buckets
+        from airflow_provider.runtime.storage.objects import ObjectStorage
+
+        bucket, key = getattr(buckets, _STORES[scheme].open_bucket)(url)
     except ImportError as error:
         extra = _STORES[scheme].extra
         msg = (
@@ -103,7 +112,11 @@ def scheme_of(url: str) -> str:
 
     A single letter before ``:/`` is a drive of Windows, and no scheme.
     """
-    protocol, _ = split_protocol(url)
+    protocol = None
+    if not url.startswith("/"):
+        from fsspec.core import split_protocol
+
+        protocol, _ = split_protocol(url)
     hadoop = _ONE_SLASH.match(url)
     return protocol or (hadoop[1].lower() if hadoop else "file")
 
@@ -146,7 +159,7 @@ def local_path_of(url: str) -> str | None:
     """Return the absolute path behind *url*, or None when it is not on a local filesystem."""
     if scheme_of(url) not in _FILES:
         return None
-    return str(fsspec.filesystem("file")._strip_protocol(url))
+    return _path_of(url)
 
 
 def has_escapes(url: str) -> bool:

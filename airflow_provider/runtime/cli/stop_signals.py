@@ -1,0 +1,24 @@
+"""Signals of a driver: SIGTERM and SIGINT cancel its attempt."""
+
+from __future__ import annotations
+
+import logging
+import signal
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import threading
+    from types import FrameType
+
+log = logging.getLogger(__name__)
+
+
+def stop_on_signals(stop: threading.Event) -> None:
+    """Cancel the attempt on SIGTERM and SIGINT, whose handlers Spark has just replaced."""
+
+    def handle(number: int, _: FrameType | None) -> None:
+        log.info("%s: stopping", signal.Signals(number).name)
+        stop.set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, handle)
