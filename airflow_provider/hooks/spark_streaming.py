@@ -358,7 +358,10 @@ class SparkStreamingHook(BaseHook):
             master,
             {**configured(environ), **conf},
             machine=this_machine(),
-            java_options=[*archive_options(environ), *log_options(log, environ)] if is_here else (),
+            java_options=[*archive_options(environ), *log_options(log, environ)]
+            if is_here
+            else None,
+            environ=environ,
         )
 
     def _shipped_entry(self, entry: str) -> str:

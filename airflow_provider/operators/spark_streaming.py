@@ -349,10 +349,11 @@ class SparkStreamingOperator(DriverOperator):
 
 def _own_params(params: Mapping[str, Any] | None) -> dict[str, Any]:
     """Return the task's own parameters, checked; Airflow has merged the DAG's into them."""
-    get_param = getattr(params, "get_param", None)
-    own = {
-        name: value
-        for name, value in (params or {}).items()
+    given = params if params is not None else {}
+    get_param = getattr(given, "get_param", None)
+    own = {  # not items(), whose values are Airflow's wrappers
+        name: given[name]
+        for name in given
         if get_param is None or getattr(get_param(name), "source", None) != "dag"
     }
     check_params(own)

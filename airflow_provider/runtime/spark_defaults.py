@@ -27,6 +27,19 @@ _STATE: Final = "spark.sql.streaming.stateStore."
 PROVIDER: Final = f"{_STATE}providerClass"
 CHOSEN_PROVIDER: Final = "spark.stream.chosenProviderClass"
 """Setting of a session whose state store nobody has asked for: that store."""
+_LATER: Final = 10
+_TIERS: Final = [
+    f"-XX:Tier4{name}Threshold={threshold * _LATER}"
+    for name, threshold in {
+        "Invocation": 5_000,
+        "MinInvocation": 600,
+        "Compile": 15_000,
+        "BackEdge": 40_000,
+    }.items()
+]
+"""Java's second compiler begins ten times later than by itself: it takes the cores from a short
+run, which ends before that pays, and a long one loses nothing that was measured."""
+_JAVA_VARIABLES: Final = ("JDK_JAVA_OPTIONS", "JAVA_TOOL_OPTIONS", "_JAVA_OPTIONS")
 _FAR: Final = 8
 _GIB: Final = 1 << 30
 
@@ -75,7 +88,8 @@ def jvm_defaults(
     given: Mapping[str, str],
     *,
     machine: Machine,
-    java_options: Sequence[str] = (),
+    java_options: Sequence[str] | None = None,
+    environ: Mapping[str, str] | None = None,
 ) -> dict[str, str]:
     """Return the settings that a JVM gets when it starts.
 
@@ -84,7 +98,8 @@ def jvm_defaults(
         given: what others have set; none of it is in the result, but for the options of Java, to
             which ours are added.
         machine: where the driver runs.
-        java_options: further options of the JVM.
+        java_options: further options of the JVM; None for one on another machine, which gets none.
+        environ: the JVM's environment, which may have options of Java, too.
     """
     chosen = dict(_EVERYWHERE)
     if (master or "").startswith("local"):
@@ -92,7 +107,10 @@ def jvm_defaults(
     chosen = {key: value for key, value in chosen.items() if key not in given}
     theirs = given.get(JAVA_OPTIONS, "")
     extra = given.get("spark.driver.extraJavaOptions", "")
-    ours = _compatible(java_options, f"{theirs} {extra}")
+    set_in = (environ or {}).get
+    variables = " ".join(set_in(name, "") for name in _JAVA_VARIABLES)
+    options = [] if java_options is None else [*_TIERS, *java_options]
+    ours = _compatible(options, f"{theirs} {extra} {variables}")
     return {**chosen, **({JAVA_OPTIONS: " ".join([*ours, theirs]).strip()} if ours else {})}
 
 
@@ -116,7 +134,7 @@ def local_heap(machine: Machine) -> str:
 def _compatible(ours: Sequence[str], theirs: str) -> list[str]:
     """Return our options of Java without those that contradict what is given."""
     taken = [
-        (r"-XX:[+]Use\w+GC", r"-XX:\+Use\w+GC"),
+        (r"-XX:\S*(Tier|Compil)|-Xint|-Xcomp", r"-XX:Tier4.*"),
         (r"-XX:SharedArchiveFile|-Xshare", r"-XX:SharedArchiveFile.*|-Xshare.*|-Xlog:cds.*"),
         (r"-Dlog4j2?\.configurationFile", r"-Dlog4j2?\.configurationFile.*"),
     ]
@@ -148,15 +166,18 @@ def known_cores(conf: Mapping[str, str], parallelism: int) -> int | None:
     return max(1, parallelism)
 
 
-def session_defaults(cores: int | None, given: Mapping[str, str]) -> dict[str, str]:
-    """Return the settings of the session in which the queries of a stream run.
+def session_defaults(
+    cores: int | None, given: Mapping[str, str], *, is_batch: bool = False
+) -> dict[str, str]:
+    """Return the settings of the session in which the queries of a run are executed.
 
     Args:
         cores: what :func:`known_cores` has found.
+        is_batch: in BATCH Spark fits the number of partitions to the data, from its own 200 down.
         given: what others have set; none of it is in the result.
     """
     chosen = dict(STATE)
-    if cores is not None:
+    if cores is not None and not is_batch:
         chosen[PARTITIONS] = str(max(1, cores))
     return {key: value for key, value in chosen.items() if key not in given}
 

@@ -21,6 +21,7 @@ import airflow_provider
 from airflow_provider.hooks.application import application_path, token_conf
 from airflow_provider.hooks.spark_streaming import SparkStreamingHook
 from airflow_provider.operators.secret_params import SecretParams
+from airflow_provider.runtime.class_archive import archive_options
 from airflow_provider.runtime.errors import (
     ConfigError,
     CorruptDocumentError,
@@ -29,7 +30,12 @@ from airflow_provider.runtime.errors import (
 )
 from airflow_provider.runtime.jobdir.run_spec import RunSpec
 from airflow_provider.runtime.runtime_zip import runtime_zip
-from airflow_provider.runtime.spark_defaults import local_heap, log_options, this_machine
+from airflow_provider.runtime.spark_defaults import (
+    jvm_defaults,
+    local_heap,
+    log_options,
+    this_machine,
+)
 
 APPLICATION = str(application_path())
 DIGEST = "0" * 64
@@ -91,8 +97,9 @@ def command_of(entry: str, job_dir: str = "/jobs/flights", **arguments: Any) -> 
 
 def log_conf() -> str:
     """Return the setting with which Spark's log is a file beside the driver's."""
-    chosen = log_options(Path("/logs/driver.spark.log"), os.environ)
-    return f"spark.driver.defaultJavaOptions={' '.join(chosen)}"
+    options = [*archive_options(), *log_options(Path("/logs/driver.spark.log"), os.environ)]
+    key = "spark.driver.defaultJavaOptions"
+    return f"{key}={jvm_defaults(None, {}, machine=this_machine(), java_options=options)[key]}"
 
 
 def options(command: list[str], name: str) -> list[str]:

@@ -73,6 +73,7 @@ def test_what_somebody_has_said_is_left_alone():
     assert {PROVIDER} == {PROVIDER} & session_defaults(2, {PARTITIONS: "7"}).keys()
     assert PARTITIONS not in session_defaults(2, {PARTITIONS: "7"})
     assert PARTITIONS not in session_defaults(None, {})
+    assert PARTITIONS not in session_defaults(2, {}, is_batch=True)
 
 
 @pytest.mark.parametrize(("gib", "heap"), [(0, "1g"), (4, "1g"), (24, "3g"), (512, "4g")])
@@ -106,16 +107,18 @@ def test_options_of_java_are_added_to_those_that_are_given():
 
 def test_an_option_of_java_that_contradicts_what_is_given_is_left_out():
     """
-    Java refuses to start with two collectors; an archive and a log configuration are the user's.
+    Compilers, an archive and a configuration of the log are the user's, wherever they are given.
     """
     given = {
-        "spark.driver.extraJavaOptions": "-XX:+UseZGC -Xshare:off -Dlog4j2.configurationFile=mine"
+        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -Xshare:off",
     }
-    ours = ["-XX:+UseSerialGC", "-XX:SharedArchiveFile=/a", "-Dlog4j2.configurationFile=ours"]
+    ours = ["-XX:SharedArchiveFile=/a", "-Dlog4j2.configurationFile=ours"]
 
-    chosen = jvm_defaults("local[2]", given, machine=SMALL, java_options=ours)
+    environ = {"JDK_JAVA_OPTIONS": "-Dlog4j2.configurationFile=mine"}
 
-    assert not any(option in chosen.get("spark.driver.defaultJavaOptions", "") for option in ours)
+    chosen = jvm_defaults("local[2]", given, machine=SMALL, java_options=ours, environ=environ)
+
+    assert "spark.driver.defaultJavaOptions" not in chosen
 
 
 def test_the_log_of_spark_is_the_users_when_they_configure_it(tmp_path):

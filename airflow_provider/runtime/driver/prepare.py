@@ -186,8 +186,8 @@ def load_job_in(
     Raises:
         ConfigError: the function is not there, failed, or declared what cannot be run.
     """
-    session = job_session(spark, spec.conf, kept)
-    log.info("Spark: %s", describe_settings(session, spec.conf))
+    session = job_session(spark, spec.conf, kept, is_batch=mode == BATCH)
+    log.info("Spark: %s", describe_settings(session, spec.conf, is_batch=mode == BATCH))
     function = load_entry(spec.entry)
     _send_by_value(function)
 

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 
 from airflow_provider.runtime.class_archive import archive_options
 from airflow_provider.runtime.errors import ConfigError, SparkStreamError
-from airflow_provider.runtime.host import check_classic, check_java
-from airflow_provider.runtime.queries.spark_log import SparkLog
+from airflow_provider.runtime.host import check_classic, check_java, is_submitted
+from airflow_provider.runtime.queries.spark_log import TEMPORARY, SparkLog
 from airflow_provider.runtime.runtime_zip import is_packed, runtime_zip
 from airflow_provider.runtime.spark_defaults import (
     CHOSEN_PROVIDER,
@@ -97,13 +97,14 @@ def _import_ahead() -> None:
 
 def _jvm_settings(master: str | None, conf: Mapping[str, str]) -> dict[str, str]:
     """Return what a JVM gets of us; its log begins in a file of nobody else's."""
-    handle, path = tempfile.mkstemp(prefix="spark-stream-", suffix=".log")
+    handle, path = tempfile.mkstemp(prefix=TEMPORARY, suffix=".log")
     os.close(handle)
     return jvm_defaults(
         master,
         {**configured(os.environ), **conf},
         machine=this_machine(),
         java_options=[*archive_options(os.environ), *log_options(Path(path), os.environ)],
+        environ=os.environ,
     )
 
 
@@ -154,10 +155,16 @@ def using_spark(
     finally:
         with contextlib.suppress(Exception):  # the JVM may be gone; the outcome stays
             owned.stop()
+        if spark_log is not None:
+            spark_log.remove_temporary()
 
 
 def job_session(
-    spark: SparkSession, conf: Mapping[str, str], kept: Mapping[str, str] | None = None
+    spark: SparkSession,
+    conf: Mapping[str, str],
+    kept: Mapping[str, str] | None = None,
+    *,
+    is_batch: bool = False,
 ) -> SparkSession:
     """Return a session of the job's own: jobs in one JVM do not see each other's settings.
 
@@ -168,11 +175,12 @@ def job_session(
         spark: any session of the application.
         conf: the run's own configuration.
         kept: what an earlier attempt has begun with, of the settings that nobody has given.
+        is_batch: whether the run is in BATCH.
     """
     from pyspark.errors import AnalysisException
 
     session = spark.newSession()
-    for key, default in chosen_settings(spark, conf).items():
+    for key, default in chosen_settings(spark, conf, is_batch=is_batch).items():
         value = (kept or {}).get(key, default)
         session.conf.set(key, value)
         if key == PROVIDER:
@@ -186,17 +194,20 @@ def job_session(
     return session
 
 
-def chosen_settings(spark: SparkSession, conf: Mapping[str, str]) -> dict[str, str]:
+def chosen_settings(
+    spark: SparkSession, conf: Mapping[str, str], *, is_batch: bool = False
+) -> dict[str, str]:
     """Return the settings that nobody has said, for a session of this application.
 
     Args:
         spark: any session of the application.
         conf: the run's own configuration.
+        is_batch: whether the run is in BATCH.
     """
     context = spark.sparkContext
     given = dict(context.getConf().getAll())
     cores = known_cores({**given, **conf}, context.defaultParallelism)
-    return session_defaults(cores, {**given, **conf})
+    return session_defaults(cores, {**given, **conf}, is_batch=is_batch)
 
 
 def effective_settings(session: SparkSession) -> dict[str, str]:
@@ -204,7 +215,9 @@ def effective_settings(session: SparkSession) -> dict[str, str]:
     return {key: str(session.conf.get(key)) for key in (PARTITIONS, *STATE)}
 
 
-def describe_settings(session: SparkSession, conf: Mapping[str, str]) -> str:
+def describe_settings(
+    session: SparkSession, conf: Mapping[str, str], *, is_batch: bool = False
+) -> str:
     """Say in one line what was chosen for a run, and what of it others have said."""
     context = session.sparkContext
     said = {**dict(context.getConf().getAll()), **conf}
@@ -213,11 +226,10 @@ def describe_settings(session: SparkSession, conf: Mapping[str, str]) -> str:
     partitions = settings[PARTITIONS]
     why = "as configured" if PARTITIONS in said else "one for each core"
     heap = context._jvm.java.lang.Runtime.getRuntime().maxMemory() >> 20  # type: ignore[union-attr]
-    archive = "" if "SharedArchiveFile" in said.get(JAVA_OPTIONS, "") else ", no class archive yet"
-    return (
-        f"{context.version} on {context.master}, heap {heap} MiB{archive}; state in {partitions} "
-        f"partitions ({why}) of {store}"
-    )
+    java = f"{said.get(JAVA_OPTIONS)} {said.get('spark.driver.extraJavaOptions')}"
+    archive = "" if "SharedArchiveFile" in java else ", no class archive yet"
+    state = "" if is_batch else f"; state in {partitions} partitions ({why}) of {store}"
+    return f"{context.version} on {context.master}, heap {heap} MiB{archive}{state}"
 
 
 def _warn_of_mixture(spark: SparkSession) -> None:
@@ -235,11 +247,6 @@ def _warn_of_mixture(spark: SparkSession) -> None:
             spark.version,
             spark.version,
         )
-
-
-def is_submitted() -> bool:
-    """Tell whether ``spark-submit`` has started this process and its JVM."""
-    return "PYSPARK_GATEWAY_PORT" in os.environ
 
 
 def jvm_pid(spark: SparkSession) -> int:
