@@ -48,7 +48,9 @@ class Driver:
         self._out = place.root / f"driver-{number}.out"
         self._err = place.root / f"driver-{number}.err"
         inherited = {
-            k: v for k, v in os.environ.items() if not k.startswith(("PYSPARK_", "SPARK_"))
+            k: v
+            for k, v in os.environ.items()
+            if not k.startswith(("PYSPARK_", "SPARK_")) or k == "SPARK_STREAM_CACHE"
         }
         path = os.pathsep.join(filter(None, [ROOT, os.environ.get("PYTHONPATH")]))
         with self._out.open("wb") as out, self._err.open("wb") as err:

@@ -91,6 +91,7 @@ def job(arguments, spark):
 standby.start_spark = lambda *_: Spark()
 standby.warm_up = lambda *_, **__: None
 standby.spark_stream = job
+standby.SparkLog.of = lambda _: None
 os._exit(standby.main(sys.argv[1:]))
 """
 

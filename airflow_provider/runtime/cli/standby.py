@@ -31,6 +31,7 @@ from airflow_provider.runtime.control.pool import (
 )
 from airflow_provider.runtime.driver.warm_up import warm_up
 from airflow_provider.runtime.queries.session import start_spark
+from airflow_provider.runtime.queries.spark_log import SparkLog
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -52,7 +53,7 @@ def main(argv: Sequence[str]) -> int:
     is_static = spark._jvm.org.apache.spark.sql.internal.SQLConf.isStaticConfigKey  # type: ignore[union-attr]
     taken = wait_for_run(folder / f"standby-{os.getpid()}.sock", parent, mine, is_static)
     if taken is None:
-        spark.stop()
+        _stop(spark)
         return 0
     channel, handover, files = taken
     code = _serve(channel, handover, files, spark)
@@ -61,8 +62,17 @@ def main(argv: Sequence[str]) -> int:
             stream.flush()
     with contextlib.suppress(OSError):
         send(channel, {"exit": code})
-    spark.stop()
+    _stop(spark)
     return code
+
+
+def _stop(spark: SparkSession) -> None:
+    """Stop Spark, and leave nothing of its log that no run has."""
+    spark_log = SparkLog.of(spark)
+    with contextlib.suppress(Exception):  # the JVM may be gone
+        spark.stop()
+    if spark_log is not None:
+        spark_log.remove_temporary()
 
 
 def wait_for_run(path: Path, parent: int, mine: StandbySpec, is_static: IsStatic) -> Run | None:
@@ -121,8 +131,10 @@ def _talk(channel: socket.socket, mine: StandbySpec, is_static: IsStatic) -> Run
 def _is_accepted(
     channel: socket.socket, message: dict[str, Any], mine: StandbySpec, is_static: IsStatic
 ) -> bool:
-    wanted = Handover.from_dict(message).spec
-    reason = mine.difference(wanted, is_static=is_static)
+    handover = Handover.from_dict(message)
+    reason = mine.difference(handover.spec, is_static=is_static)
+    if reason is None and not Path(handover.folder).is_dir():
+        reason = f"the run's working directory {handover.folder} is not there for it"
     if reason is not None:
         send(channel, {"refused": reason})
         return False
@@ -141,8 +153,10 @@ def _serve(
     threading.Thread(
         target=_listen, args=(channel, is_over, ends), name="client", daemon=True
     ).start()
+    spark_log = SparkLog.of(spark)
     try:
-        return spark_stream(handover.arguments, spark=spark)
+        with spark_log.shown() if spark_log is not None else contextlib.nullcontext():
+            return spark_stream(handover.arguments, spark=spark)
     except SystemExit as error:  # of the command line's parser
         return error.code if isinstance(error.code, int) else 1
     finally:

@@ -10,6 +10,7 @@ from pyspark.sql import functions as F  # noqa: N812 - the name everybody knows
 
 from airflow_provider.runtime.driver.run import run_job
 from airflow_provider.runtime.jobdir.run_spec import RunSpec
+from airflow_provider.runtime.queries.spark_log import SparkLog
 from airflow_provider.runtime.sinks.files import files
 
 if TYPE_CHECKING:
@@ -56,6 +57,8 @@ def warm_up(
         with using_spark(None, "spark-stream warm-up", None, conf) as started:
             warm_up(started, conf=conf, rounds=rounds)
         return
+    spark_log = SparkLog.of(spark)
+    home = spark_log.path if spark_log is not None else None
     with tempfile.TemporaryDirectory(prefix="spark-stream-") as folder:
         root = Path(folder)
         (root / "in").mkdir()
@@ -66,3 +69,6 @@ def warm_up(
                 params = {"input": str(root / "in"), "output": str(place / "out")}
                 spec = RunSpec(job_dir=str(place / "job"), entry=_ENTRY, params=params, mode=mode)
                 run_job(spec, spark=spark)
+        if spark_log is not None and home is not None:
+            spark_log.move(home)
+            spark_log.clear()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import re
 import shutil
 import threading
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+TEMPORARY: Final = "spark-stream-jvm-"
 _POLL_S: Final = 1.0
 _SHOWN: Final = 20
 _LINE: Final = re.compile(
@@ -75,6 +77,7 @@ class SparkLog:
         self._warnings = WarningFilter()
         self._offset = 0
         self._lock = threading.Lock()
+        self._first = path
         self.path = path
 
     @classmethod
@@ -87,9 +90,17 @@ class SparkLog:
         return _LOGS[context]
 
     def move(self, path: Path) -> None:
-        """Let the JVM go on in another file, which begins with what this one has."""
-        if path == self.path:
-            return
+        """Let the JVM go on in another file, which begins with what this one has.
+
+        A file that cannot be written leaves the log where it is: no run fails for it.
+        """
+        try:
+            if path.resolve() != self.path.resolve():
+                self._move(path)
+        except OSError as error:
+            log.warning("Spark's log stays in %s: %s", self.path, error)
+
+    def _move(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         jvm = self._spark._jvm
         log4j = jvm.org.apache.logging.log4j  # type: ignore[union-attr]
@@ -101,6 +112,18 @@ class SparkLog:
             log4j.core.config.Configurator.setRootLevel(level)
             self.path.unlink(missing_ok=True)
             self.path = path
+
+    def clear(self) -> None:
+        """Forget what was logged so far; the JVM appends to whatever the file has."""
+        with self._lock:
+            os.truncate(self.path, 0)
+            self._offset = 0
+            self._warnings = WarningFilter()
+
+    def remove_temporary(self) -> None:
+        """Remove the file if it is still the one in which the JVM began, which lies nowhere."""
+        if self.path == self._first and self.path.name.startswith(TEMPORARY):
+            self.path.unlink(missing_ok=True)
 
     @contextlib.contextmanager
     def shown(self) -> Iterator[None]:

@@ -1,0 +1,217 @@
+"""Warm drivers as real processes: what they serve, and what becomes of it when something dies."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from drivers import Driver, Drivers, await_that
+from streams import CONF, JOBS, Event, Place, read_with_pandas, windows_of, write_events
+
+from airflow_provider.hooks.application import application_path
+from airflow_provider.runtime.control import launcher
+from airflow_provider.runtime.errors import EXIT_OK, EXIT_RETRY
+from airflow_provider.runtime.jobdir.layout import JobDirectory
+from airflow_provider.runtime.jobdir.run_spec import RunSpec
+from airflow_provider.runtime.jobdir.submissions import ProcessRecord
+from airflow_provider.runtime.storage.local import LocalStorage
+from tests.jvm import jvm_options
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+
+EVENTS: list[Event] = [(1, "a", 1), (4, "b", 2), (12, "b", 2), (25, "a", 3)]
+
+
+class Pool:
+    """A pool of one standby, in a folder of its own."""
+
+    def __init__(self, drivers: Drivers, folder: Path) -> None:
+        self.folder = folder
+        self.environment = {"SPARK_STREAM_POOL": str(folder)}
+        self._drivers = drivers
+        settings = {
+            **CONF,
+            "spark.driver.extraJavaOptions": jvm_options(),
+            "spark.sql.shuffle.partitions": "1",
+        }
+        self.conf = settings
+        conf = [f"--conf={key}={value}" for key, value in settings.items()]
+        self.process = self.command("pool", "start", "--size=1", "--master=local[2]", *conf)
+
+    def command(self, *arguments: str) -> Driver:
+        return self._drivers.command(*arguments, **self.environment)
+
+    def run(self, job: str, params: dict[str, str], *more: str) -> Driver:
+        return self._drivers.run(job, params, "--pool", *more, **self.environment)
+
+    def standby(self) -> int:
+        """Return the PID of the standby, when it is ready."""
+        assert await_that(lambda: self._sockets() != [] or not self.process.is_alive)
+        (found,) = self._sockets()
+        return int(found.stem.removeprefix("standby-"))
+
+    def _sockets(self) -> list[Path]:
+        return list(self.folder.glob("standby-*.sock"))
+
+
+@pytest.fixture
+def pool(drivers: Drivers) -> Iterator[Pool]:
+    folder = Path(tempfile.mkdtemp(prefix="pool-"))
+    started = Pool(drivers, folder)
+    family: list[psutil.Process] = []
+    try:
+        yield started
+        if started.process.is_alive:
+            family = psutil.Process(started.process.process.pid).children(recursive=True)
+    finally:
+        started.process.process.send_signal(signal.SIGTERM)
+        started.process.wait()
+        assert await_that(lambda: not any(process.is_running() for process in family), seconds=30)
+        left = [path.name for path in folder.iterdir()]
+        shutil.rmtree(folder)
+    assert {"pool.lock"} >= set(left)
+
+
+def attempts_of(place: Place) -> list[dict[str, Any]]:
+    found = sorted(place.job_dir.glob("runs/*/attempts/*.json"), key=lambda path: int(path.stem))
+    return [json.loads(path.read_text()) for path in found]
+
+
+def test_a_warm_driver_serves_one_run(place, drivers, pool):
+    """
+    The run is the standby's and nobody else's: with the job's result, the terminal's output, its own
+    log; then the process is gone, and another one has taken its place.
+    """
+    write_events(place.input, EVENTS)
+    standby = pool.standby()
+
+    ran = pool.run("tumbling_window", {})
+
+    assert EXIT_OK == ran.wait(), ran.log
+    assert "no warm driver" not in ran.log
+    assert windows_of(EVENTS) == read_with_pandas(place.output)
+    assert ("FINISHED", 1) == (ran.final()["outcome"], ran.final()["attempts"])
+    (attempt,) = attempts_of(place)
+    assert standby == attempt["pid"]
+    (log,) = place.job_dir.glob(f"runs/*/logs/{attempt['driver_id']}.spark.log")
+    assert log.exists()
+    assert await_that(lambda: not psutil.pid_exists(standby), seconds=30)
+    assert standby != pool.standby()
+
+
+def test_a_launcher_hands_a_submission_over(place, drivers, pool):
+    """
+    What an operator submits is given to a warm driver, too: its process, its exit code and its log
+    are recorded as those of a driver that ``spark-submit`` has started.
+    """
+    write_events(place.input, EVENTS)
+    run = JobDirectory(LocalStorage(str(place.job_dir))).run("r1")
+    spec = RunSpec(
+        job_dir=str(place.job_dir),
+        entry=f"{JOBS}:tumbling_window",
+        params={"input": str(place.input), "output": str(place.output)},
+        mode="streaming",
+        run_id="r1",
+        driver_id="d1",
+    )
+    spec.send(run.storage)
+    log = place.root / "logs" / "d1.log"
+    which = [str(place.job_dir), "r1", "d1", spec.sha256()]
+    given = json.dumps({"master": "local[2]", "conf": pool.conf})
+    options = ["--job-dir", which[0], "--run-id", "r1", "--driver-id", "d1", "--log", str(log)]
+    command = ["no-spark-submit", str(application_path()), "driver", "run", *which]
+    standby = pool.standby()
+
+    done = subprocess.run(
+        [sys.executable, "-m", launcher.__name__, *options, "--standby", given, "--", *command],
+        env={**os.environ, **pool.environment},
+        check=False,
+    )
+
+    assert EXIT_OK == done.returncode, log.read_text()
+    assert "FINISHED: run r1" in log.read_text()
+    assert windows_of(EVENTS) == read_with_pandas(place.output)
+    assert [standby] == [attempt["pid"] for attempt in attempts_of(place)]
+    exit_record = run.exit_of("d1")
+    assert exit_record is not None
+    assert EXIT_OK == exit_record.exit_code
+    process = ProcessRecord.read(run.storage, "submissions/d1.process.json")
+    assert process is not None
+    assert standby in [pid for pid, _ in process.identity.processes]
+
+
+@pytest.mark.whole
+def test_a_run_that_does_not_fit_starts_cold(place, drivers, pool):
+    """
+    Another heap can be given to a JVM only when it starts: the run says so, and starts one.
+    """
+    write_events(place.input, EVENTS)
+    standby = pool.standby()
+
+    ran = pool.run("tumbling_window", {}, "--conf=spark.driver.memory=1234m")
+
+    assert EXIT_OK == ran.wait(), ran.log
+    assert "its setting spark.driver.memory is another one than the run's" in ran.log
+    assert windows_of(EVENTS) == read_with_pandas(place.output)
+    assert standby == pool.standby()
+
+
+@pytest.mark.whole
+def test_the_death_of_the_pool_leaves_its_drivers(place, drivers, pool):
+    """
+    A pool that is killed takes its idle standby with it, and not the driver of a run.
+    """
+    write_events(place.input, EVENTS)
+    gate = place.root / "gate"
+    pool.standby()
+    ran = pool.run("gated", {"gate": str(gate)})
+    assert await_that(lambda: len(attempts_of(place)) == 1)
+    standby = pool.standby()
+
+    pool.process.process.kill()
+
+    assert await_that(lambda: not psutil.pid_exists(standby), seconds=30)
+    gate.touch()
+    assert EXIT_OK == ran.wait(), ran.log
+    assert windows_of(EVENTS) == read_with_pandas(place.output)
+
+
+@pytest.mark.whole
+def test_who_kills_the_driver_or_its_client_is_answered(place, drivers, pool):
+    """
+    A killed driver ends the command with 3, and so does a signal that is sent to the client; the
+    same command, with no pool any more, resumes the run.
+    """
+    write_events(place.input, EVENTS)
+    gate = place.root / "gate"
+    params = {"gate": str(gate)}
+    standby = pool.standby()
+    ran = pool.run("gated", params)
+    assert await_that(lambda: len(attempts_of(place)) == 1)
+
+    os.kill(standby, signal.SIGKILL)
+
+    assert EXIT_RETRY == ran.wait(), ran.log
+    pool.standby()
+    ran = pool.run("gated", params)
+    assert await_that(lambda: len(attempts_of(place)) == 2)
+    ran.process.send_signal(signal.SIGTERM)
+    assert EXIT_RETRY == ran.wait(), ran.log
+    assert "CANCELLED" == attempts_of(place)[-1]["outcome"]
+
+    gate.touch()
+    last = drivers.run("gated", params, "--pool", SPARK_STREAM_POOL=str(place.root / "none"))
+    assert EXIT_OK == last.wait(), last.log
+    assert "there is no pool" in last.log
+    assert windows_of(EVENTS) == read_with_pandas(place.output)
+    assert 3 == last.final()["attempts"]
