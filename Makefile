@@ -9,6 +9,9 @@ INSTALLED := .venv/.installed
 # Any Python will do to start with: the script finds the right one, or PYTHON names it.
 ANY_PYTHON = $(shell command -v python3 || command -v python || echo python3)
 
+# What runs here leaves nothing in the user's own cache, and `make clean` removes it.
+export SPARK_STREAM_CACHE := $(CURDIR)/.work/cache
+
 .PHONY: help
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)

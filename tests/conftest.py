@@ -23,6 +23,10 @@ for profile, examples in {"choice": 25, "whole": 100}.items():
     )
 settings.load_profile("choice")
 
+# Drivers of the tests neither use nor make what belongs to the user.
+os.environ["SPARK_STREAM_CACHE"] = str(Path(__file__).parents[1] / ".work" / "cache")
+os.environ.pop("SPARK_STREAM_POOL", None)
+
 # Fixtures that take long to make: who has one gets all tests that need it.
 SERVICES = ("airflow_services", "sqlite_airflow")
 # A folder whose modules share servers, of which one each is enough.
@@ -34,8 +38,6 @@ LANES = pytest.StashKey[Path]()
 def pytest_configure(config: pytest.Config) -> None:
     """Look for no garbage while the tests are imported: there is none yet."""
     gc.disable()
-    # Drivers that end would archive Spark's classes beside the tests; these have their own archive.
-    os.environ["SPARK_STREAM_CACHE"] = "off"
     if not hasattr(config, "workerinput"):
         folder = tempfile.TemporaryDirectory(prefix="lanes-")
         config.add_cleanup(folder.cleanup)
