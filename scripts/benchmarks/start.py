@@ -2,8 +2,8 @@
 
 Each side runs ``spark-stream run`` as a whole process on 3,000 rows of CSV, in turns, so that a
 slow moment of the machine meets all. ``default-200`` is Spark's own number of state partitions and
-no archive, which is what a job gets when nobody chooses; ``plain`` is the same query as a script of
-plain PySpark, which leaves the last windows in state.
+no archive, which is what a job gets when nobody chooses; ``plain`` is the same query as a script
+of plain PySpark, which leaves the last windows in state.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from urllib.parse import quote
 
 import pytest
 from gated import Gated
-from services import HERE, ROOT, Airflow, demo, run_dag, wait_for
+from services import HERE, ROOT, Airflow, airflow_environment, demo, run_dag, wait_for
 
 from airflow_provider.runtime.clock import SystemClock
 from airflow_provider.runtime.savepoints.catalog import find_savepoints
@@ -49,7 +49,7 @@ def test_every_example_dag_parses() -> None:
     assert sorted([*once, *streams]) == sorted(bag.dags)
 
 
-def test_parsing_a_dag_does_not_import_spark(sqlite_airflow: dict[str, str]) -> None:
+def test_parsing_a_dag_does_not_import_spark() -> None:
     """
     The DAG processor pays neither for PySpark nor for what a job needs.
     """
@@ -63,7 +63,6 @@ def test_parsing_a_dag_does_not_import_spark(sqlite_airflow: dict[str, str]) -> 
 
     done = subprocess.run(
         [sys.executable, "-c", program],
-        env=sqlite_airflow,
         capture_output=True,
         text=True,
         check=True,
@@ -73,6 +72,7 @@ def test_parsing_a_dag_does_not_import_spark(sqlite_airflow: dict[str, str]) -> 
 
 
 @pytest.mark.spark
+@pytest.mark.whole  # test_end_to_end.py runs it with Airflow's services
 def test_the_flights_dag_gives_every_day(sqlite_airflow: dict[str, str]) -> None:
     """
     ``dag.test()`` of the example is green, its XCom is the final checkpoint document, and its
@@ -212,7 +212,7 @@ def test_a_driver_that_exits_with_0_too_early_fails_the_task(
     assert "the driver ended with exit code 0 and left no final checkpoint" in run["log"]
 
 
-def test_the_dags_of_the_tests_parse(sqlite_airflow: dict[str, str]) -> None:
+def test_the_dags_of_the_tests_parse(tmp_path: Path) -> None:
     """
     The tests' own DAGs are well, so that a failure of theirs is not one of parsing.
     """
@@ -224,7 +224,7 @@ def test_the_dags_of_the_tests_parse(sqlite_airflow: dict[str, str]) -> None:
 
     done = subprocess.run(
         [sys.executable, "-c", program],
-        env=sqlite_airflow,
+        env=airflow_environment(tmp_path, HERE / "dags", TEST_DATA=str(tmp_path)),
         capture_output=True,
         text=True,
         check=False,

@@ -214,12 +214,8 @@ DEATHS = tuple(
 BEFORE_THE_ATTEMPT = {"lease.acquired", "run.recorded", "final.put"}
 # Recovery sees no file of Spark's: test_protocol.py dies in it at every point, without a JVM.
 QUICK = tuple(point for point in dict.fromkeys(DEATHS) if not point.startswith("recover."))
-# At the lease and in the sinks it dies without a JVM, too; the pre-commit is in Spark's own batch.
-FEW = tuple(
-    point
-    for point in QUICK
-    if point == "sink.precommitted" or not point.startswith(("lease.", "sink.", "files."))
-)
+# In Spark's own batch, and around the batch that drains; at all others it dies without a JVM.
+FEW = ("sink.precommitted", "drain.intended", "final.sealed", "final.put")
 
 
 @pytest.mark.parametrize(

@@ -68,6 +68,31 @@ def assert_whole(savepoint: Path) -> None:
     assert [] == verify_savepoint(open_savepoint(str(savepoint)))
 
 
+def test_a_drain_that_was_accepted_is_completed_by_the_next_attempt(place, drivers):
+    """
+    A driver that dies after it has accepted a drain with a savepoint is followed by one that reads
+    no more, drains and takes the savepoint; the caller is not left without an answer.
+    """
+    story = Story(place, drivers)
+    write_events(place.input, *FILES)
+    driver = story.attempt("stop.promised", files=4)
+    caller = story.stop("--drain", "--savepoint=last")
+    assert_dead(driver)
+    assert EXIT_RETRY == caller.wait(), caller.log
+    write_events(place.input, [(500, "late", 1)], first=len(FILES))
+
+    done = story.attempt()
+
+    assert EXIT_OK == done.wait(), done.log[-3000:]
+    last = story.savepoint("last")
+    assert ("FINISHED", str(last), 2) == tuple(
+        done.final()[key] for key in ("outcome", "savepoint", "attempts")
+    )
+    assert_whole(last)
+    assert windows_of(EVENTS) == read_with_pandas(place.output)
+
+
+@pytest.mark.whole
 def test_a_driver_that_dies_while_it_is_stopped(place, drivers):
     """
     One run dies at each step of a stop, without drain and then with it. Who waits is told each time.

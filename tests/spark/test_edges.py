@@ -101,8 +101,8 @@ def test_one_row(spark, place):
 @pytest.mark.parametrize(
     ("params", "batches"),
     [
-        pytest.param({}, 1, id="one batch", marks=pytest.mark.whole),
-        pytest.param(ONE_BY_ONE, 3, id="three batches"),
+        pytest.param({}, 0, id="one batch", marks=pytest.mark.whole),
+        pytest.param(ONE_BY_ONE, 2, id="three batches"),
     ],
 )
 def test_the_number_of_batches_does_not_show(spark, place, params, batches):
@@ -116,7 +116,7 @@ def test_the_number_of_batches_does_not_show(spark, place, params, batches):
     truth = windows_of([*FEW, *MORE, *LAST])
     assert truth == read_with_pandas(place.output)
     assert (8, len(truth)) == (final.rows_read, final.queries["out"]["sinks"][0]["rows"])
-    # After them one that moves the watermark on, and the drain batch; the first is batch 0.
+    # After them the drain batch, and none without input before it; the first is batch 0.
     assert batches + 1 == final.queries["out"]["batch_id"]
 
 
@@ -378,7 +378,7 @@ def test_the_job_finishes_before_its_last_rows_are_published(spark, place):
     """
     ``on_finish`` runs once, when the last row is produced and not yet visible; ``on_close`` follows.
     """
-    write_events(place.input, FEW, MORE)
+    write_events(place.input, FEW, MORE, LAST)
     params = {**ONE_BY_ONE, "trace": str(place.trace)}
 
     final = place.run(spark, "traced", params=params)
