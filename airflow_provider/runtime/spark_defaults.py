@@ -182,19 +182,24 @@ def session_defaults(
     return {key: value for key, value in chosen.items() if key not in given}
 
 
-def partition_advice(kept: int | None, chosen: int) -> str | None:
+def partition_advice(kept: int | None, chosen: int, provider: str) -> str | None:
     """Return what to say of a checkpoint whose state has a badly wrong number of partitions.
 
     Args:
         kept: the checkpoint's number, which Spark keeps; None if it is not known.
         chosen: what a new checkpoint would get.
+        provider: the class of the checkpoint's state store; Spark can repartition RocksDB only.
     """
     if kept is None or chosen / _FAR < kept < chosen * _FAR:
         return None
+    if provider == STATE[PROVIDER]:
+        way = f"take a savepoint, and start from it with --state-partitions {chosen}"
+    else:
+        way = "start the job over in a new job directory: Spark cannot repartition this state store"
     price = "each costs time in each batch" if kept > chosen else "no more tasks can share the work"
     return (
         f"keeps its state in {kept} partitions, a new one here would have {chosen}; {price}. "
-        f"To change it: take a savepoint, and start from it with --state-partitions {chosen}"
+        f"To change it, {way}"
     )
 
 

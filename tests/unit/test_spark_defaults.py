@@ -19,6 +19,7 @@ from airflow_provider.runtime.spark_defaults import (
 )
 
 GIB = 1 << 30
+ROCKSDB = session_defaults(2, {})[PROVIDER]
 SMALL = Machine(cores=2, memory=4 * GIB)
 
 
@@ -153,10 +154,21 @@ def test_a_badly_wrong_number_of_partitions_is_said(kept, chosen, is_said):
     """
     Eight times as many or as few as a new checkpoint would have; the advice names the way out.
     """
-    advice = partition_advice(kept, chosen)
+    advice = partition_advice(kept, chosen, ROCKSDB)
 
     assert is_said == (advice is not None)
     assert advice is None or f"--state-partitions {chosen}" in advice
+
+
+def test_state_that_cannot_be_repartitioned_has_another_way_out():
+    """
+    Spark repartitions RocksDB only, so other state is advised to start over.
+    """
+    advice = partition_advice(200, 2, "org.apache.spark.HDFSBackedStateStoreProvider")
+
+    assert advice is not None
+    assert "--state-partitions" not in advice
+    assert "new job directory" in advice
 
 
 def test_this_machine_has_cores_and_memory():

@@ -24,7 +24,7 @@ from airflow_provider.runtime.queries.watermarks import event_times_of
 from airflow_provider.runtime.savepoints.rewind import begin_rewindable, forget_older
 from airflow_provider.runtime.sinks.committer import EpochCommitter
 from airflow_provider.runtime.sinks.spark_sink import SparkSinkEpochs
-from airflow_provider.runtime.spark_defaults import PARTITIONS, partition_advice
+from airflow_provider.runtime.spark_defaults import PARTITIONS, PROVIDER, partition_advice
 from airflow_provider.runtime.storage.open import spark_url
 
 if TYPE_CHECKING:
@@ -156,7 +156,8 @@ class QueryOpener:
         if last < 0 or not query.topology.operators:
             return
         chosen = int(effective_settings(self.job.spark)[PARTITIONS])
-        advice = partition_advice(logs.offsets(last).partitions, chosen)
+        kept = logs.offsets(last)
+        advice = partition_advice(kept.partitions, chosen, kept.conf.get(PROVIDER, ""))
         if advice is not None:
             log.warning("query=%s %s", query.name, advice)
 
