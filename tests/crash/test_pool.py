@@ -215,3 +215,45 @@ def test_who_kills_the_driver_or_its_client_is_answered(place, drivers, pool):
     assert "there is no pool" in last.log
     assert windows_of(EVENTS) == read_with_pandas(place.output)
     assert 3 == last.final()["attempts"]
+
+
+def open_files(pid: int) -> int:
+    return len(list(Path(f"/proc/{pid}/fd").iterdir()))
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(3600)
+def test_a_hundred_runs_leave_nothing_behind(place, drivers, pool):
+    """
+    Each run has a process of its own; the pool has no more children, zombies, files or descriptors
+    after a hundred of them than after the first, and hardly more memory.
+    """
+    write_events(place.input, EVENTS)
+    pids: list[int] = []
+    before: dict[str, int] = {}
+    for number in range(int(os.environ.get("POOL_RUNS", "100"))):
+        pids.append(pool.standby())
+        output = place.root / f"out-{number}"
+        arguments = ["run", str(place.root / f"job-{number}"), f"--entry={JOBS}:tumbling_window"]
+        params = [f"--param=input={place.input}", f"--param=output={output}", "--mode=streaming"]
+        conf = [f"--conf={key}={value}" for key, value in pool.conf.items()]
+        ran = pool.command(*arguments, *params, *conf, "--master=local[2]", "--pool")
+        assert EXIT_OK == ran.wait(), ran.log
+        assert "no warm driver" not in ran.log
+        assert windows_of(EVENTS) == read_with_pandas(output)
+        assert await_that(lambda: not psutil.pid_exists(pids[-1]), seconds=60)
+        pool.standby()
+        process = psutil.Process(pool.process.process.pid)
+        found = {
+            "children": len(process.children()),
+            "files": len(list(pool.folder.iterdir())),
+            "descriptors": open_files(process.pid),
+            "zombies": sum(
+                child.status() == psutil.STATUS_ZOMBIE for child in process.children(recursive=True)
+            ),
+        }
+        before = before or found
+        assert before == found, number
+        assert process.memory_info().rss < 200 << 20
+
+    assert len(pids) == len(set(pids))
