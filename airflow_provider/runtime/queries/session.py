@@ -66,20 +66,24 @@ def start_spark(app_name: str, master: str | None, conf: Mapping[str, str]) -> S
     builder = SparkSession.builder.appName(app_name)
     if chosen is not None:
         builder = builder.master(chosen)
-    settings = dict(conf)
-    if not submitted:
-        settings.update(_jvm_settings(chosen, conf))
-    for key, value in settings.items():
+    log_file = None if submitted else _new_log_file()
+    ours = _jvm_settings(chosen, conf, log_file) if log_file is not None else {}
+    for key, value in {**conf, **ours}.items():
         builder = builder.config(key, value)
     threading.Thread(target=_import_ahead, name="imports", daemon=True).start()
     try:
         spark = builder.getOrCreate()
     except Exception as error:
+        if log_file is not None:
+            log_file.unlink(missing_ok=True)
         reason = next((line for line in str(error).splitlines() if "Exception" in line), str(error))
         msg = f"Spark could not be started with master {chosen!r}: {reason}"
         raise (ConfigError if "Master URL" in msg else SparkStreamError)(msg) from error
     if spark.sparkContext.getConf().get("spark.log.level") is None:
         spark.sparkContext.setLogLevel("WARN")
+    spark_log = SparkLog.of(spark)
+    if log_file is not None and (spark_log is None or spark_log.path != log_file):
+        log_file.unlink(missing_ok=True)  # the JVM was there before, or its log is the user's
     _warn_of_mixture(spark)
     ship_runtime(spark)
     return spark
@@ -95,15 +99,19 @@ def _import_ahead() -> None:
             importlib.import_module(name)
 
 
-def _jvm_settings(master: str | None, conf: Mapping[str, str]) -> dict[str, str]:
-    """Return what a JVM gets of us; its log begins in a file of nobody else's."""
+def _new_log_file() -> Path:
+    """Make the file in which Spark's log begins, which nobody else can read."""
     handle, path = tempfile.mkstemp(prefix=TEMPORARY, suffix=".log")
     os.close(handle)
+    return Path(path)
+
+
+def _jvm_settings(master: str | None, conf: Mapping[str, str], log_file: Path) -> dict[str, str]:
     return jvm_defaults(
         master,
         {**configured(os.environ), **conf},
         machine=this_machine(),
-        java_options=[*archive_options(os.environ), *log_options(Path(path), os.environ)],
+        java_options=[*archive_options(os.environ), *log_options(log_file, os.environ)],
         environ=os.environ,
     )
 
