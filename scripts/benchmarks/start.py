@@ -150,7 +150,7 @@ def timed(command: list[str], environ: Mapping[str, str]) -> float:
     begun = time.monotonic()
     done = subprocess.run(command, env=dict(environ), capture_output=True, text=True, check=False)
     seconds = time.monotonic() - begun
-    if done.returncode != 0:
+    if done.returncode != 0 or "no warm driver" in done.stderr:
         sys.exit(f"{' '.join(command)}\n{done.stderr[-3000:]}")
     return seconds
 

@@ -39,6 +39,7 @@ log = logging.getLogger(__name__)
 
 _POLL_S: Final = 0.5
 _END_S: Final = 30.0
+_REST_S: Final = 3.0
 _LONGEST_PAUSE_S: Final = 60.0
 WARMING, READY, BUSY = "warming", "ready", "busy"
 
@@ -240,6 +241,8 @@ class _Pool:
             log.info("driver %d is %s", driver.process.pid, driver.state)
         if driver.state == READY:
             self._pause_s = 0.0
+        if driver.state == BUSY:  # a short run is over before the next standby takes its cores
+            self._not_before = self._clock.monotonic() + _REST_S
         if not said or driver.state == BUSY:
             driver.hang_up()
 
