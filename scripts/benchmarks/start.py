@@ -133,7 +133,7 @@ def run(side: str, mode: str, number: int, environ: Mapping[str, str]) -> float:
         ]
     if side == "pool":
         command.append("--pool")
-    own = {} if side in {"archive", "pool"} else {"SPARK_STREAM_CACHE": "/nonexistent"}
+    own = {} if side in {"archive", "pool"} else {"SPARK_STREAM_CACHE": "off"}
     return timed(command, {**environ, **own})
 
 
