@@ -54,6 +54,8 @@ if TYPE_CHECKING:
 # Airflow's own configuration and secrets are the worker's; a driver has no use for them.
 _PRIVATE_PREFIXES = ("AIRFLOW__", "AIRFLOW_CONN_", "AIRFLOW_VAR_", "_AIRFLOW_")
 _NOBODY = ""
+# Another identity, or another Spark, than that of the worker's own processes.
+_NOT_FOR_STANDBYS = frozenset({"principal", "keytab", "spark-binary"})
 _KILL_ALIGNED_S = 30.0  # a batch that takes longer is cut short, and runs again
 
 
@@ -344,7 +346,14 @@ class SparkStreamingHook(BaseHook):
         is_wanted = bool(extra.get("standby")) if self._standby is None else self._standby
         if not is_wanted or spec.COMMAND != RunSpec.COMMAND or self._is_cluster():
             return None
-        travels = {"spark.jars.packages": self._packages, "spark.submit.pyFiles": self._py_files}
+        if not extra.keys().isdisjoint(_NOT_FOR_STANDBYS):
+            return None
+        travels = {
+            "spark.jars.packages": self._packages,
+            "spark.submit.pyFiles": self._py_files,
+            "spark.yarn.queue": extra.get("queue"),
+            "spark.kubernetes.namespace": extra.get("namespace"),
+        }
         conf = {**extra.get("conf", {}), **self._conf}
         conf.update({key: value for key, value in travels.items() if value})
         hook = SparkSubmitHook(conn_id=self._conn_id)

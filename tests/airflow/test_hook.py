@@ -158,7 +158,7 @@ def test_the_connection_has_settings_and_the_task_wins(
 @pytest.mark.parametrize(
     ("extra", "argument", "is_wanted"),
     [({}, None, False), ({}, True, True), ({"standby": True}, None, True),
-     ({"standby": True}, False, False), ({"deploy-mode": "cluster"}, True, False)],
+     ({"standby": True}, False, False), ({"deploy-mode": "cluster"}, True, False), ({"principal": "p@R"}, True, False)],
 )  # fmt: skip
 def test_a_standby_is_asked_for_by_the_task_or_the_connection(
     monkeypatch: pytest.MonkeyPatch,

@@ -19,6 +19,7 @@ from streams import (
     write_events,
 )
 
+from airflow_provider.runtime.checkpoint.logs import CheckpointLogs
 from airflow_provider.runtime.driver.run import run_job
 from airflow_provider.runtime.errors import (
     ConfigError,
@@ -28,6 +29,7 @@ from airflow_provider.runtime.errors import (
 )
 from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.queries.session import job_session
+from airflow_provider.runtime.spark_defaults import PARTITIONS, PROVIDER, STATE
 from airflow_provider.runtime.storage.open import open_storage
 
 pytestmark = pytest.mark.spark
@@ -35,6 +37,7 @@ pytestmark = pytest.mark.spark
 FEW = [(1, "a", 1), (2, "b", 2), (13, "a", 3)]
 MORE = [(21, "b", 4), (22, "a", 5), (35, "c", 6)]
 LAST = [(36, "c", 7), (44, "a", 8)]
+HDFS_BACKED = "org.apache.spark.sql.execution.streaming.state.HDFSBackedStateStoreProvider"
 ONE_BY_ONE = {"files_per_batch": "1"}
 
 
@@ -300,6 +303,31 @@ def test_a_suspended_job_goes_on_and_ends_as_one_run_would(spark, place):
     truth = windows_of([*FEW, *MORE, *LAST])
     assert truth == read_with_pandas(place.output)
     assert len(truth) == sum(run.queries["out"]["sinks"][0]["rows"] for run in (first, second))
+
+
+def test_a_checkpoint_goes_on_with_the_settings_that_it_has(spark, place, caplog):
+    """
+    A job that began with another state store and many partitions keeps both when nobody gives them
+    any more; its record and its log say what a new job would have.
+    """
+    write_events(place.input, FEW, MORE)
+    before = {PROVIDER: HDFS_BACKED, PARTITIONS: "16"}
+    place.run(
+        spark, "tumbling_window", run_id="one", until="available", at_end="suspend", conf=before
+    )
+    write_events(place.input, LAST, first=2)
+
+    final = place.run(spark, "tumbling_window", run_id="two")
+
+    assert windows_of([*FEW, *MORE, *LAST]) == read_with_pandas(place.output)
+    logs = CheckpointLogs(open_storage(str(place.checkpoint())))
+    kept = logs.offsets(logs.position().last_commit)
+    assert (16, HDFS_BACKED) == (kept.partitions, kept.conf[PROVIDER])
+    assert "FINISHED" == final.outcome
+    assert "keeps its state in 16 partitions" in caplog.text
+    record = JobDirectory(open_storage(str(place.job_dir))).run("two").record()
+    assert record is not None
+    assert {PROVIDER: STATE[PROVIDER], PARTITIONS: "2"}.items() <= record.settings.items()
 
 
 def test_a_suspended_run_is_over_but_its_job_is_not(spark, place):
