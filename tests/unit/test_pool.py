@@ -610,7 +610,7 @@ def test_a_standby_of_another_user_gets_no_run(folder):
 def a_process(folder: Path) -> Iterator[subprocess.Popen[bytes]]:
     """Run a standby as a process, with everything but Spark, until the block ends."""
     pool, its = socket.socketpair()
-    start = json.dumps({"master": "local[2]", "conf": {}})
+    start = json.dumps({"master": "local[2]", "conf": {}, "log": str(folder / "standby-1.log")})
     with its:
         process = subprocess.Popen(
             [sys.executable, "-c", DRIVER, str(folder), str(its.fileno()), start],

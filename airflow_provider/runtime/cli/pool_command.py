@@ -169,7 +169,7 @@ class _Pool:
     ) -> None:
         self._folder = folder
         self._size = size
-        self._start = json.dumps({"master": master, "conf": dict(conf)})
+        self._start = {"master": master, "conf": dict(conf)}
         self._drivers: list[_Driver] = []
         self._clock = SystemClock()
         self._is_ending = False
@@ -212,10 +212,11 @@ class _Pool:
     def _spawn(self) -> _Driver:
         mine, its = socket.socketpair()
         path = self._folder / f"standby-{uuid.uuid4().hex}.log"
+        start = json.dumps({**self._start, "log": str(path)})
         with its, path.open("wb") as output:
             process = subprocess.Popen(
                 [sys.executable, "-m", "airflow_provider.runtime.cli.standby",
-                 str(self._folder), str(its.fileno()), self._start],
+                 str(self._folder), str(its.fileno()), start],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,

@@ -1,8 +1,9 @@
 """Standby driver: warm, idle, and then the driver of exactly one run.
 
-``python -m airflow_provider.runtime.cli.standby FOLDER PARENT``, where PARENT is the descriptor of
-a pipe to the pool. It listens when it is warm, says ``busy`` when it has taken a run, and ends when
-the pool has gone while it is idle.
+``python -m airflow_provider.runtime.cli.standby FOLDER PARENT START``, where PARENT is the
+descriptor of a line to the pool, and START is JSON: ``master``, ``conf`` and ``log``, the file of
+its output until it has a run. It listens when it is warm, says ``busy`` when it has taken a run,
+and ends when the pool has gone while it is idle.
 """
 
 from __future__ import annotations
@@ -63,6 +64,7 @@ def main(argv: Sequence[str]) -> int:
     with contextlib.suppress(OSError):
         send(channel, {"exit": code})
     _stop(spark)
+    Path(raw["log"]).unlink(missing_ok=True)  # the pool may have gone
     return code
 
 
