@@ -54,7 +54,7 @@ def main(argv: Sequence[str]) -> int:
     is_static = spark._jvm.org.apache.spark.sql.internal.SQLConf.isStaticConfigKey  # type: ignore[union-attr]
     taken = wait_for_run(folder / f"standby-{os.getpid()}.sock", parent, mine, is_static)
     if taken is None:
-        _stop(spark)
+        _end(spark, Path(raw["log"]))
         return 0
     channel, handover, files = taken
     code = _serve(channel, handover, files, spark)
@@ -63,18 +63,18 @@ def main(argv: Sequence[str]) -> int:
             stream.flush()
     with contextlib.suppress(OSError):
         send(channel, {"exit": code})
-    _stop(spark)
-    Path(raw["log"]).unlink(missing_ok=True)  # the pool may have gone
+    _end(spark, Path(raw["log"]))
     return code
 
 
-def _stop(spark: SparkSession) -> None:
-    """Stop Spark, and leave nothing of its log that no run has."""
+def _end(spark: SparkSession, log_file: Path) -> None:
+    """Stop Spark, and leave no log that no run has; the pool may have gone."""
     spark_log = SparkLog.of(spark)
     with contextlib.suppress(Exception):  # the JVM may be gone
         spark.stop()
     if spark_log is not None:
         spark_log.remove_temporary()
+    log_file.unlink(missing_ok=True)
 
 
 def wait_for_run(path: Path, parent: int, mine: StandbySpec, is_static: IsStatic) -> Run | None:
