@@ -52,7 +52,7 @@ WITHOUT_JVM := not spark and not airflow and not alone and $(CHOICE)
 test test-all test-fast coverage: export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: test
-test: $(INSTALLED) ## All promises, by a choice of cases: some twenty minutes (ARGS adds pytest options)
+test: $(INSTALLED) ## All promises, by a choice of cases: under twenty minutes (ARGS adds pytest options)
 	$(call pytest_together_and_alone,$(CHOICE))
 
 .PHONY: test-all
@@ -69,7 +69,7 @@ endef
 
 # What no fast test lies in is not even imported, for that takes seconds in each process.
 .PHONY: test-fast
-test-fast: $(INSTALLED) ## The tests that take no time: under one minute, without Spark and Airflow
+test-fast: $(INSTALLED) ## The tests that take no time: under half a minute, without Spark and Airflow
 	$(BIN)/python -m pytest -m "$(WITHOUT_JVM) and not slow" $(TWO) --ignore=tests/airflow \
 		--ignore=tests/contract --ignore=tests/crash --ignore=tests/spark $(ARGS)
 

@@ -51,6 +51,7 @@ def main(argv: Sequence[str]) -> int:
     mine = StandbySpec.of(raw["master"], raw["conf"], os.environ)
     spark = start_spark("spark-stream standby", raw["master"], raw["conf"])
     warm_up(spark, rounds=_ROUNDS)
+    spark._jvm.java.lang.System.gc()  # type: ignore[union-attr]  # who waits should hold little
     is_static = spark._jvm.org.apache.spark.sql.internal.SQLConf.isStaticConfigKey  # type: ignore[union-attr]
     taken = wait_for_run(folder / f"standby-{os.getpid()}.sock", parent, mine, is_static)
     if taken is None:

@@ -27,7 +27,7 @@ from airflow_provider.runtime.jobdir.preconditions import check_preconditions
 from airflow_provider.runtime.jobdir.run_records import BATCH, STREAMING
 from airflow_provider.runtime.queries.context import JobContext
 from airflow_provider.runtime.queries.finished_sources import Declare, bind, check_sources
-from airflow_provider.runtime.queries.session import describe_settings, job_session
+from airflow_provider.runtime.queries.session import job_session
 from airflow_provider.runtime.savepoints.rewind import Rewind, check_start
 from airflow_provider.runtime.sinks.protocol import OpenFence
 
@@ -187,7 +187,6 @@ def load_job_in(
         ConfigError: the function is not there, failed, or declared what cannot be run.
     """
     session = job_session(spark, spec.conf, kept, is_batch=mode == BATCH)
-    log.info("Spark: %s", describe_settings(session, spec.conf, is_batch=mode == BATCH))
     function = load_entry(spec.entry)
     _send_by_value(function)
 
