@@ -61,7 +61,7 @@ from airflow_provider.runtime.jobdir.verify_final import verify_final
 from airflow_provider.runtime.queries.finished_sources import bind
 from airflow_provider.runtime.queries.flush import next_step_of
 from airflow_provider.runtime.queries.query import ending_alone, upstream_of
-from airflow_provider.runtime.queries.session import check_spark, describe_settings, jvm_pid
+from airflow_provider.runtime.queries.session import check_spark, jvm_pid
 from airflow_provider.runtime.queries.spark_log import SparkLog
 from airflow_provider.runtime.savepoints.catalog import open_savepoint
 from airflow_provider.runtime.savepoints.restore_log import guard_restores
@@ -163,8 +163,6 @@ class Attempt:
     def run(self) -> FinalCheckpoint:
         """Live until the run has its final checkpoint; see :func:`driver.run_job`."""
         check_same_spec(self._run_record(), self._run.record())
-        settings = describe_settings(self._job.spark, self._spec.conf, is_batch=self._is_batch)
-        log.info("Spark: %s", settings)
         check_begin(self._spec, self._directory, self._job, self._starting_point, self._clock)
         self._lease = acquire_lease(
             self._directory.storage,

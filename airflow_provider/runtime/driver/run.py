@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from typing import TYPE_CHECKING
 
@@ -15,8 +16,9 @@ from airflow_provider.runtime.jobdir.resolve_run import (
     check_same_as_ended,
     resolve_run_id,
 )
+from airflow_provider.runtime.jobdir.run_records import BATCH
 from airflow_provider.runtime.jobdir.verify_final import verify_final
-from airflow_provider.runtime.queries.session import using_spark
+from airflow_provider.runtime.queries.session import describe_settings, using_spark
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,6 +27,8 @@ if TYPE_CHECKING:
 
     from airflow_provider.runtime.jobdir.run_records import FinalCheckpoint
     from airflow_provider.runtime.jobdir.run_spec import RunSpec
+
+log = logging.getLogger(__name__)
 
 
 def run_job(
@@ -75,6 +79,8 @@ def run_job(
         if on_spark_started is not None:
             on_spark_started()
         job = load_job(spec, directory, run_id, session)
+        is_batch = job.plan.mode == BATCH
+        log.info("Spark: %s", describe_settings(job.spark, spec.conf, is_batch=is_batch))
         stop = stop or threading.Event()
         attempt = Attempt(
             spec,
