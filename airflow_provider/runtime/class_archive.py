@@ -166,9 +166,14 @@ def _make(archive: Path, environ: Mapping[str, str]) -> None:
 
 
 def _remove_older(archive: Path) -> None:
-    """Remove this environment's archives for other versions; who has mapped one keeps it."""
+    """Remove this environment's archives for other versions; who has mapped one keeps it.
+
+    Also what a process that was killed has left of one; whose JVM still writes it, writes in vain.
+    """
     environment = archive.name.partition("-")[0]
-    for other in archive.parent.glob(f"{environment}-*.jsa"):
+    finished = archive.parent.glob(f"{environment}-*.jsa")
+    unfinished = (p for p in archive.parent.glob(f"{environment}-*.*") if p.suffix[1:].isdecimal())
+    for other in [*finished, *unfinished]:
         if other != archive:
             other.unlink(missing_ok=True)
 

@@ -329,12 +329,15 @@ def test_older_archives_of_the_environment_are_removed(environ, maker, tmp_path)
     notes = older.with_name("notes.txt")
     for path in (others, notes):
         path.write_text("not mine")
+    unfinished = older.with_suffix(".4711")
+    unfinished.touch()
     (tmp_path / "spark" / "jars" / "more.jar").touch()
 
     newer = present(make_archive(environ))
 
     assert newer != older
     assert not older.exists()
+    assert not unfinished.exists()
     assert others.exists()
     assert notes.exists()
 
