@@ -23,6 +23,7 @@ from airflow_provider.runtime.control.pool import (
     POOL_SOCKET,
     check_folder,
     check_user,
+    listen,
     pool_folder,
     receive,
     send,
@@ -181,12 +182,8 @@ class _Pool:
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: self._end())
         self._remove_left()
-        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         path = self._folder / POOL_SOCKET
-        before = os.umask(0o177)
-        listener.bind(str(path))
-        os.umask(before)
-        listener.listen()
+        listener = listen(path)
         log.info("pool of %d in %s", self._size, self._folder)
         try:
             while not self._is_ending:

@@ -27,8 +27,10 @@ from airflow_provider.runtime.control.pool import (
     IsStatic,
     StandbySpec,
     check_user,
+    listen,
     receive,
     send,
+    standby_socket,
 )
 from airflow_provider.runtime.driver.warm_up import warm_up
 from airflow_provider.runtime.queries.session import start_spark
@@ -53,7 +55,7 @@ def main(argv: Sequence[str]) -> int:
     warm_up(spark, rounds=_ROUNDS)
     spark._jvm.java.lang.System.gc()  # type: ignore[union-attr]  # who waits should hold little
     is_static = spark._jvm.org.apache.spark.sql.internal.SQLConf.isStaticConfigKey  # type: ignore[union-attr]
-    taken = wait_for_run(folder / f"standby-{os.getpid()}.sock", parent, mine, is_static)
+    taken = wait_for_run(standby_socket(folder, os.getpid()), parent, mine, is_static)
     if taken is None:
         _end(spark, Path(raw["log"]))
         return 0
@@ -90,14 +92,8 @@ def wait_for_run(path: Path, parent: int, mine: StandbySpec, is_static: IsStatic
     Returns:
         The connection to the client, the run, and its open files; None when the pool has gone.
     """
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    before = os.umask(0o177)
+    listener = listen(path)
     try:
-        listener.bind(str(path))
-    finally:
-        os.umask(before)
-    try:
-        listener.listen()
         os.write(parent, b"ready\n")
         while True:
             ready, _, _ = select.select([listener.fileno(), parent], [], [])
@@ -121,8 +117,10 @@ def _talk(channel: socket.socket, mine: StandbySpec, is_static: IsStatic) -> Run
         channel.settimeout(_TALK_S)
         check_user(channel)
         message = receive(channel, files)
-        if message is not None and _is_accepted(channel, message, mine, is_static):
-            return channel, Handover.from_dict(message), files
+        if message is not None:
+            handover = Handover.from_dict(message)
+            if _is_accepted(channel, handover, mine, is_static):
+                return channel, handover, files
     except (OSError, ValueError):
         pass
     for file in files:
@@ -132,9 +130,8 @@ def _talk(channel: socket.socket, mine: StandbySpec, is_static: IsStatic) -> Run
 
 
 def _is_accepted(
-    channel: socket.socket, message: dict[str, Any], mine: StandbySpec, is_static: IsStatic
+    channel: socket.socket, handover: Handover, mine: StandbySpec, is_static: IsStatic
 ) -> bool:
-    handover = Handover.from_dict(message)
     reason = mine.difference(handover.spec, is_static=is_static)
     if reason is None and not Path(handover.folder).is_dir():
         reason = f"the run's working directory {handover.folder} is not there for it"

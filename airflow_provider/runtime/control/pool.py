@@ -231,6 +231,23 @@ def check_folder(folder: Path) -> None:
         raise ConfigError(msg)
 
 
+def standby_socket(folder: Path, pid: int) -> Path:
+    """Return the path of a standby's socket."""
+    return folder / f"standby-{pid}.sock"
+
+
+def listen(path: Path) -> socket.socket:
+    """Listen on a Unix socket that only this user can open."""
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    before = os.umask(0o177)
+    try:
+        listener.bind(str(path))
+    finally:
+        os.umask(before)
+    listener.listen()
+    return listener
+
+
 def hand_over(folder: Path, handover: Handover, files: Sequence[int]) -> Taken | str:
     """Give a run to the first standby that can take it.
 
