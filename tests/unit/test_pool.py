@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from airflow_provider.runtime.cli import pool_command
 from airflow_provider.runtime.cli.standby import Run, wait_for_run
 from airflow_provider.runtime.control.pool import (
     GO,
@@ -30,9 +31,11 @@ from airflow_provider.runtime.control.pool import (
     check_folder,
     check_user,
     hand_over,
+    listen,
     pool_folder,
     receive,
     send,
+    standby_socket,
 )
 from airflow_provider.runtime.errors import EXIT_RETRY, ConfigError
 from tests.pipes import stdin_of, stdout_of
@@ -601,6 +604,31 @@ def test_a_standby_of_another_user_gets_no_run(folder):
         with connected(path) as channel, pytest.raises(PermissionError, match=str(NOBODY)):
             check_user(channel)
         stdin_of(standby).close()
+
+
+# --- the pool ---------------------------------------------------------------------------------
+
+
+def test_the_socket_of_a_killed_standby_is_removed(folder):
+    """
+    Its number may be another process's tomorrow, which could not listen there.
+    """
+    pool = pool_command._Pool(folder, 1, None, {})
+    process = subprocess.Popen(["sleep", "60"])
+    left, own = (standby_socket(folder, pid) for pid in (process.pid, os.getpid()))
+    for path in (left, own):
+        listen(path).close()
+    log = folder / "standby-1.log"
+    log.touch()
+    pool._drivers.append(pool_command._Driver(process, None, log, pool_command.READY, 0.0))
+    process.kill()
+    process.wait(LIMIT_S)
+
+    pool._reap()
+
+    assert not left.exists()
+    assert own.exists()
+    assert not log.exists()
 
 
 # --- a process of its own -----------------------------------------------------------------------

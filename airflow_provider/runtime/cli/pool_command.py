@@ -27,6 +27,7 @@ from airflow_provider.runtime.control.pool import (
     pool_folder,
     receive,
     send,
+    standby_socket,
 )
 from airflow_provider.runtime.errors import EXIT_OK, ConfigError
 from airflow_provider.runtime.host import check_classic, check_java
@@ -261,6 +262,8 @@ class _Pool:
         for driver in [d for d in self._drivers if d.process.poll() is not None]:
             self._drivers.remove(driver)
             driver.hang_up()
+            # One that was killed has left it, and the next one may have its number.
+            standby_socket(self._folder, driver.process.pid).unlink(missing_ok=True)
             code = driver.process.returncode
             if driver.state == WARMING:
                 self._pause_s = min(_LONGEST_PAUSE_S, max(1.0, 2 * self._pause_s))
