@@ -334,10 +334,14 @@ class SparkStreamingHook(BaseHook):
             application_args=["driver", spec.COMMAND, spec.job_dir, run_id, driver_id, digest],
         )
         master = str(hook._connection["master"])
-        conf = {**self._spark_connection().extra_dejson.get("conf", {}), **self._conf}
+        conf = self._given_conf(self._spark_connection())
         chosen = self._jvm_settings(master, conf, log.with_suffix(".spark.log"))
         hook._conf = {**conf, **chosen, **token_conf(master, driver_id, conf)}
         return list(hook._build_spark_submit_command(str(application_path())))
+
+    def _given_conf(self, connection: Connection) -> dict[str, str]:
+        """Return the configuration of the connection, and of the task, which wins."""
+        return {**connection.extra_dejson.get("conf", {}), **self._conf}
 
     def _standby_settings(self, spec: DriverRequest) -> dict[str, Any] | None:
         """Return what a warm driver must have been started with; None for no such driver."""
@@ -354,7 +358,7 @@ class SparkStreamingHook(BaseHook):
             "spark.yarn.queue": extra.get("queue"),
             "spark.kubernetes.namespace": extra.get("namespace"),
         }
-        conf = {**extra.get("conf", {}), **self._conf}
+        conf = self._given_conf(connection)
         conf.update({key: value for key, value in travels.items() if value})
         hook = SparkSubmitHook(conn_id=self._conn_id)
         return {"master": str(hook._connection["master"]), "conf": conf}

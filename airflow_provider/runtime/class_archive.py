@@ -14,7 +14,6 @@ archive that nobody but its owner can write is used. ``SPARK_STREAM_CACHE=off`` 
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import hashlib
 import logging
 import os
@@ -27,10 +26,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from airflow_provider.runtime.errors import ConfigError, SparkStreamError
-from airflow_provider.runtime.host import find_java, spark_home
+from airflow_provider.runtime.host import file_lock, find_java, spark_home
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
 
 log = logging.getLogger(__name__)
 
@@ -131,7 +130,7 @@ def make_archive(environ: Mapping[str, str] = os.environ) -> Path | None:
     folder = archive.parent
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with _locked(archive.with_suffix(".lock")) as is_mine:
+        with file_lock(archive.with_suffix(".lock")) as is_mine:
             if is_mine and not archive.exists():
                 _make(archive, environ)
                 _remove_older(archive)
@@ -176,18 +175,6 @@ def _remove_older(archive: Path) -> None:
     for other in [*finished, *unfinished]:
         if other != archive:
             other.unlink(missing_ok=True)
-
-
-@contextlib.contextmanager
-def _locked(path: Path) -> Iterator[bool]:
-    """Hold a lock that ends with the process; yields False when another process holds it."""
-    with path.open("w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            yield False
-            return
-        yield True
 
 
 def _has_failed(archive: Path) -> bool:

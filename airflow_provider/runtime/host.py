@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import fcntl
 import functools
 import importlib.util
 import os
@@ -17,7 +19,7 @@ from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.typed_json import NonNegative, between, decode, encode
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
 
 Pid = Annotated[int, between(1, 2**31 - 1)]
@@ -132,6 +134,22 @@ def _start_of(pid: int) -> int | None:
     stat = Path(f"/proc/{pid}/stat").read_text()
     state, *fields = stat[stat.rindex(")") + 2 :].split()
     return None if state in {"Z", "X"} else int(fields[18])
+
+
+@contextlib.contextmanager
+def file_lock(path: Path) -> Iterator[bool]:
+    """Hold a lock on a file of this machine, which ends with the process.
+
+    Yields:
+        False when another process holds it.
+    """
+    with path.open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield False
+            return
+        yield True
 
 
 MINIMUM: Final = 17

@@ -116,7 +116,7 @@ def jvm_defaults(
 
 def log_options(path: Path, environ: Mapping[str, str]) -> list[str]:
     """Return the options of a JVM that writes Spark's log to a file; none if users configure it."""
-    folder = Path(environ.get("SPARK_CONF_DIR") or spark_home(environ) / "conf")
+    folder = _conf_folder(environ)
     config = Path(__file__).with_name("log4j2.properties")
     if any(folder.glob("log4j2.*")) or not config.exists() or " " in f"{config}{path}":
         return []
@@ -203,11 +203,15 @@ def partition_advice(kept: int | None, chosen: int, provider: str) -> str | None
     )
 
 
+def _conf_folder(environ: Mapping[str, str]) -> Path:
+    """Return where Spark's files of settings are."""
+    return Path(environ.get("SPARK_CONF_DIR") or spark_home(environ) / "conf")
+
+
 def configured(environ: Mapping[str, str]) -> dict[str, str]:
     """Return what ``spark-defaults.conf`` says, with which ``spark-submit`` starts every JVM."""
-    folder = Path(environ.get("SPARK_CONF_DIR") or spark_home(environ) / "conf")
     try:
-        text = (folder / "spark-defaults.conf").read_text(encoding="utf-8")
+        text = (_conf_folder(environ) / "spark-defaults.conf").read_text(encoding="utf-8")
     except OSError:
         return {}
     lines = (line.strip() for line in text.splitlines())

@@ -5,6 +5,10 @@ from __future__ import annotations
 import sys
 
 from airflow_provider.runtime.driver.warm_up import warm_up
+from airflow_provider.runtime.queries.session import using_spark
+
+NAME = "spark-stream warm-up"
 
 if __name__ == "__main__":
-    warm_up(conf={"spark.driver.extraJavaOptions": sys.argv[1]})
+    with using_spark(None, NAME, None, {"spark.driver.extraJavaOptions": sys.argv[1]}) as spark:
+        warm_up(spark)

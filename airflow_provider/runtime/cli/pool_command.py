@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import fcntl
 import json
 import logging
 import os
@@ -30,12 +29,12 @@ from airflow_provider.runtime.control.pool import (
     standby_socket,
 )
 from airflow_provider.runtime.errors import EXIT_OK, ConfigError
-from airflow_provider.runtime.host import check_classic, check_java
+from airflow_provider.runtime.host import check_classic, check_java, file_lock
 from airflow_provider.runtime.jobdir.run_options import parse_pairs
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Mapping
 
 log = logging.getLogger(__name__)
 
@@ -70,7 +69,10 @@ def _start(arguments: argparse.Namespace) -> int:
     folder = pool_folder()
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     check_folder(folder)
-    with _alone(folder):
+    with file_lock(folder / "pool.lock") as is_alone:
+        if not is_alone:
+            msg = f"{folder}: there is a pool already; see spark-stream pool status"
+            raise ConfigError(msg)
         _Pool(folder, arguments.size, arguments.master, conf).serve()
     return EXIT_OK
 
@@ -118,18 +120,6 @@ def _ask(folder: Path, what: str) -> dict[str, Any]:
         msg = f"there is no pool in {folder}; start one: spark-stream pool start"
         raise ConfigError(msg)
     return answer
-
-
-@contextlib.contextmanager
-def _alone(folder: Path) -> Iterator[None]:
-    """Be the only pool of the folder; the lock ends with the process."""
-    with (folder / "pool.lock").open("w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            msg = f"{folder}: there is a pool already; see spark-stream pool status"
-            raise ConfigError(msg) from None
-        yield
 
 
 @dataclasses.dataclass

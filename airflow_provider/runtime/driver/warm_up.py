@@ -14,8 +14,6 @@ from airflow_provider.runtime.queries.spark_log import SparkLog
 from airflow_provider.runtime.sinks.files import files
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from pyspark.sql import SparkSession
 
     from airflow_provider.runtime.queries.context import JobContext
@@ -38,25 +36,16 @@ def windows(ctx: JobContext) -> None:
     ctx.write("sums", sums, to=files(ctx.params["output"]))
 
 
-def warm_up(
-    spark: SparkSession | None = None, *, conf: Mapping[str, str] | None = None, rounds: int = 1
-) -> None:
+def warm_up(spark: SparkSession, *, rounds: int = 1) -> None:
     """Run the job as a stream that is drained, and in BATCH; nothing is left on the disk.
 
     Args:
-        spark: the session to warm, which is left running; None to start one, and to stop it.
-        conf: Spark's configuration for a session that is started.
+        spark: the session to warm, which is left running.
         rounds: how often each is run: the more often, the more is compiled.
 
     Raises:
         SparkStreamError: a run has failed.
     """
-    if spark is None:
-        from airflow_provider.runtime.queries.session import using_spark
-
-        with using_spark(None, "spark-stream warm-up", None, conf) as started:
-            warm_up(started, conf=conf, rounds=rounds)
-        return
     spark_log = SparkLog.of(spark)
     home = spark_log.path if spark_log is not None else None
     with tempfile.TemporaryDirectory(prefix="spark-stream-") as folder:
