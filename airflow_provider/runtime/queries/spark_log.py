@@ -9,7 +9,7 @@ import re
 import shutil
 import threading
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakKeyDictionary
 
 from airflow_provider.runtime.spark_defaults import LOG_PROPERTY
@@ -68,12 +68,12 @@ class SparkLog:
     """The file that Spark's JVM writes its log to.
 
     Args:
-        spark: any session of the JVM.
+        jvm: the JVM; no session, for the cache must not keep the application alive.
         path: the file.
     """
 
-    def __init__(self, spark: SparkSession, path: Path) -> None:
-        self._spark = spark
+    def __init__(self, jvm: Any, path: Path) -> None:
+        self._jvm = jvm
         self._warnings = WarningFilter()
         self._offset = 0
         self._lock = threading.Lock()
@@ -86,7 +86,7 @@ class SparkLog:
         context = spark.sparkContext
         if context not in _LOGS:
             path = spark._jvm.java.lang.System.getProperty(LOG_PROPERTY)  # type: ignore[union-attr]
-            _LOGS[context] = cls(spark, Path(path)) if path else None
+            _LOGS[context] = cls(spark._jvm, Path(path)) if path else None
         return _LOGS[context]
 
     def move(self, path: Path) -> None:
@@ -102,14 +102,17 @@ class SparkLog:
 
     def _move(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
-        jvm = self._spark._jvm
-        log4j = jvm.org.apache.logging.log4j  # type: ignore[union-attr]
+        log4j = self._jvm.org.apache.logging.log4j
         level = log4j.LogManager.getRootLogger().getLevel()
         with self._lock:
             shutil.copyfile(self.path, path)
-            jvm.java.lang.System.setProperty(LOG_PROPERTY, str(path))  # type: ignore[union-attr]
+            copied = path.stat().st_size
+            self._jvm.java.lang.System.setProperty(LOG_PROPERTY, str(path))
             log4j.LogManager.getContext(False).reconfigure()  # noqa: FBT003 - Java has no names
             log4j.core.config.Configurator.setRootLevel(level)
+            with self.path.open("rb") as old, path.open("ab") as new:  # logged meanwhile
+                old.seek(copied)
+                shutil.copyfileobj(old, new)
             self.path.unlink(missing_ok=True)
             self.path = path
 
