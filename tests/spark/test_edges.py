@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 from streams import (
     END_OF_TIME,
+    FORMATS,
     START,
     plain,
     read_everywhere,
@@ -37,7 +38,6 @@ pytestmark = pytest.mark.spark
 FEW = [(1, "a", 1), (2, "b", 2), (13, "a", 3)]
 MORE = [(21, "b", 4), (22, "a", 5), (35, "c", 6)]
 LAST = [(36, "c", 7), (44, "a", 8)]
-HDFS_BACKED = "org.apache.spark.sql.execution.streaming.state.HDFSBackedStateStoreProvider"
 ONE_BY_ONE = {"files_per_batch": "1"}
 
 
@@ -311,7 +311,7 @@ def test_a_checkpoint_goes_on_with_the_settings_that_it_has(spark, place, caplog
     any more; its record and its log say what a new job would have.
     """
     write_events(place.input, FEW, MORE)
-    before = {PROVIDER: HDFS_BACKED, PARTITIONS: "16"}
+    before = {**FORMATS["hdfs"], PARTITIONS: "16"}
     place.run(
         spark, "tumbling_window", run_id="one", until="available", at_end="suspend", conf=before
     )
@@ -322,7 +322,7 @@ def test_a_checkpoint_goes_on_with_the_settings_that_it_has(spark, place, caplog
     assert windows_of([*FEW, *MORE, *LAST]) == read_with_pandas(place.output)
     logs = CheckpointLogs(open_storage(str(place.checkpoint())))
     kept = logs.offsets(logs.position().last_commit)
-    assert (16, HDFS_BACKED) == (kept.partitions, kept.conf[PROVIDER])
+    assert (16, before[PROVIDER]) == (kept.partitions, kept.conf[PROVIDER])
     assert "FINISHED" == final.outcome
     assert "keeps its state in 16 partitions" in caplog.text
     record = JobDirectory(open_storage(str(place.job_dir))).run("two").record()

@@ -11,6 +11,7 @@ import pytest
 from driving import Driver
 from gates import Gate
 from streams import (
+    FORMATS,
     SUSPEND,
     Event,
     Place,
@@ -171,7 +172,6 @@ def contents(checkpoint: Path) -> dict[str, bytes]:
 
 
 # Of the last batch that is committed, and of the state after it.
-HDFS_BACKED = "org.apache.spark.sql.execution.streaming.state.HDFSBackedStateStoreProvider"
 DAMAGES: list[tuple[str, Callable[[Path], None], FailureClass, int]] = [
     ("state/0/0/{next}.delta", Path.unlink, FailureClass.DATA_MISSING, EXIT_RETRY),
     ("state/0/0/{next}.delta", cut, FailureClass.DATA_MISSING, EXIT_RETRY),
@@ -189,8 +189,7 @@ def test_a_checkpoint_that_cannot_be_read_is_left_as_it_is(spark, place, capsys)
     """
     write_events(place.input, *FILES[:3])
     # RocksDB has a copy of its files, and does not miss them while the JVM lives.
-    in_heap = {"spark.sql.streaming.stateStore.providerClass": HDFS_BACKED}
-    asked = {"params": ONE_BY_ONE, "restart": THRICE, "conf": in_heap}
+    asked = {"params": ONE_BY_ONE, "restart": THRICE, "conf": FORMATS["hdfs"]}
     place.run(spark, "tumbling_window", **asked, **SUSPEND)
     write_events(place.input, *FILES[3:], first=3)
     last = max(int(path.name) for path in (place.checkpoint() / "commits").glob("[0-9]*"))
