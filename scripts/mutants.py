@@ -110,7 +110,8 @@ SLOWER: Final[Mapping[str, Sequence[str]]] = {
 FAST: Final = "not spark and not airflow and not alone and not soak and not whole"
 IGNORED: Final = tuple(f"--ignore=tests/{folder}" for folder in ("airflow", "crash", "spark"))
 TESTS_OF_ONE: Final = 80  # of the tests that run a line; more of them say the same
-TIMEOUT_S: Final = 120.0
+TIMEOUT_S: Final = 120.0  # of the tests of one mutant, which may never end
+LEARN_TIMEOUT_S: Final = 1800.0
 DURABLE: Final = ("put", "delete", "remove", "forget", "release", "commit", "publish", "revert")
 
 _AGAIN: Final = "a restore has checked this before; this is the same check, under the lease"
@@ -293,10 +294,12 @@ class Laboratory:
 
     Args:
         folder: where it lies; empty.
+        timeout_s: after which the tests of a mutant count as those that never end.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, timeout_s: float) -> None:
         self._folder = folder
+        self._timeout_s = timeout_s
         for name in ("airflow_provider", "dags", "docs", "scripts", "tests"):
             ignored = shutil.ignore_patterns("__pycache__")
             shutil.copytree(ROOT / name, folder / name, ignore=ignored)
@@ -317,7 +320,7 @@ class Laboratory:
         """
         arguments = ["-m", FAST, *IGNORED, "-n", str(jobs)]
         cover = [f"--cov={RUNTIME}", "--cov-context=test", "--cov-report="]
-        if self._pytest(*arguments, *cover, timeout_s=1800.0, shown=True) != 0:
+        if self._pytest(*arguments, *cover, timeout_s=LEARN_TIMEOUT_S, shown=True) != 0:
             sys.exit("the tests do not pass as it is")
         from coverage import CoverageData
 
@@ -341,8 +344,11 @@ class Laboratory:
         slower = [t for start, tests in SLOWER.items() if module.startswith(start) for t in tests]
         try:
             for name, tests in (("fast tests", self.tests_of(mutant)), ("slower tests", slower)):
-                if tests and self._pytest("-x", *tests, timeout_s=TIMEOUT_S) != 0:
-                    return name
+                if not tests:
+                    continue
+                code = self._pytest("-x", *tests, timeout_s=self._timeout_s)
+                if code != 0:
+                    return name if code is not None else f"{name} that never end"
             return None if self._has_types(mutant) else "types"
         finally:
             file.write_text(text)
@@ -354,7 +360,8 @@ class Laboratory:
         )
         return done.returncode == 0
 
-    def _pytest(self, *arguments: str, timeout_s: float, shown: bool = False) -> int:
+    def _pytest(self, *arguments: str, timeout_s: float, shown: bool = False) -> int | None:
+        """Return the exit code; None when it has not ended in time."""
         command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *arguments]
         try:
             return subprocess.run(
@@ -367,7 +374,7 @@ class Laboratory:
                 timeout=timeout_s,
             ).returncode
         except subprocess.TimeoutExpired:
-            return 1
+            return None
 
 
 def main() -> int:
@@ -377,6 +384,7 @@ def main() -> int:
     parser.add_argument("--kinds", default="", metavar="KIND,…", help="of these kinds only")
     parser.add_argument("--list", action="store_true", help="name them, and do nothing")
     parser.add_argument("--jobs", type=int, default=2, help="processes of the first run")
+    parser.add_argument("--timeout", type=float, default=TIMEOUT_S, help="seconds for one mutant")
     arguments = parser.parse_args()
     kinds = [kind for kind in arguments.kinds.split(",") if kind]
     mutants = find_mutants(ROOT, arguments.only, kinds)
@@ -385,7 +393,7 @@ def main() -> int:
             print(mutant.name, f"(line {mutant.lines[0]})")
         return 0
     with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
-        laboratory = Laboratory(Path(folder))
+        laboratory = Laboratory(Path(folder), arguments.timeout)
         laboratory.learn(arguments.jobs)
         return _report(mutants, [_try(laboratory, mutant) for mutant in mutants])
 
