@@ -248,6 +248,10 @@ class DriverOperator(SlicedOperator):
         """Return the arguments of a bootstrap for :meth:`SparkStreamingHook.watcher`."""
         return None
 
+    def _ends_from_trigger(self) -> bool:
+        """Tell whether the trigger may end the task of a run that has ended well."""
+        return False
+
     def _supervise(self, run_id: str, context: Context) -> Mapping[str, Any] | None:
         """Return the watcher's arguments for a run to be supervised; None for any other."""
         return None
@@ -348,6 +352,7 @@ class DriverOperator(SlicedOperator):
             log_offset=self._follow(run_id, waited).offset,
             bootstrap=self._bootstrap(),
             supervision=supervision,
+            end_from_trigger=self._ends_from_trigger(),
         )
         if self.deferrable:
             self.defer(trigger=trigger, method_name="resume")

@@ -126,6 +126,10 @@ class SparkStreamingOperator(DriverOperator):
         max_lag_time: see *max_lag*.
         deferrable: wait in the triggerer, without a worker slot.
         poll_interval: seconds between polls of the job directory.
+        end_from_trigger: a run that has ended well makes the task green from the triggerer, without
+            another start of a worker, a second sooner. Airflow then runs the task's callbacks
+            elsewhere, and neither ``post_execute`` nor listeners such as OpenLineage's; a task that
+            has outlets, or pushes no XCom, ends in a worker all the same.
 
     Raises:
         ConfigError: an argument is not what it must be; when the DAG is parsed.
@@ -182,6 +186,7 @@ class SparkStreamingOperator(DriverOperator):
         max_lag_time: str | float = MAX_LAG_TIME,
         deferrable: bool = True,
         poll_interval: float = 1.0,
+        end_from_trigger: bool = False,
         **kwargs: Any,
     ) -> None:
         super().__init__(
@@ -220,6 +225,7 @@ class SparkStreamingOperator(DriverOperator):
         self.replayable_runs = replayable_runs
         self.trigger = trigger
         self.target_batch_time = target_batch_time
+        self.end_from_trigger = end_from_trigger
         check_choice("failover", failover, FAILOVERS)
         self.failover = failover
         # In seconds, which a driver reads without any package of its own.
@@ -245,6 +251,9 @@ class SparkStreamingOperator(DriverOperator):
         self._hook().claim(self.job_dir, run_id)
         self.log.info("The time is over: run %s goes on, and is handed over", run_id)
         return tell(document, self.outlets, context)
+
+    def _ends_from_trigger(self) -> bool:
+        return self.end_from_trigger and self.do_xcom_push and not self.outlets
 
     def _supervise(self, run_id: str, context: Context) -> dict[str, Any] | None:
         ends = None

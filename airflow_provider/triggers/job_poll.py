@@ -5,18 +5,22 @@ A triggerer loads this module in a thread: it takes a second, in which its event
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from airflow_provider.hooks.spark_streaming import SparkStreamingHook
 from airflow_provider.runtime.clock import SystemClock
 from airflow_provider.runtime.control.observer import Assessment, RunState
 from airflow_provider.runtime.errors import SparkStreamError
+from airflow_provider.runtime.jobdir.late_rows import describe_late_rows
 from airflow_provider.runtime.retry import STORAGE_TIMEOUT_S, RetryBudget
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from airflow_provider.runtime.control.observer import RunWatcher
+
+log = logging.getLogger(__name__)
 
 _WAITING: Final = frozenset({RunState.RUNNING, RunState.STARTING})
 
@@ -85,6 +89,21 @@ class Poll:
         if not is_waiting(assessment.run_state, wait_for_foreign=self._wait.wait_for_foreign):
             return PollResult(lines, assessment)
         return PollResult(lines) if lines else None
+
+    def final(self) -> dict[str, Any] | None:
+        """Return the final checkpoint as the task's result; None while there is none.
+
+        Raises:
+            SparkStreamError: it says what is not so, or does not count any more.
+            OSError: it cannot be read.
+        """
+        final = self._watcher.verified_final() if self._watcher is not None else None
+        if final is None:
+            return None
+        document = final.to_dict()
+        if (late := describe_late_rows(document)) is not None:
+            log.warning("run %s: %s", self._wait.run_id, late)
+        return document
 
     def _assess(self) -> Assessment:
         wait = self._wait

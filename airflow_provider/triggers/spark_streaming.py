@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any, Final
 
-from airflow.triggers.base import BaseTrigger, TriggerEvent
+from airflow.sdk import BaseXCom
+from airflow.triggers.base import BaseTrigger, TaskSuccessEvent, TriggerEvent
 
 from airflow_provider.runtime.clock import SystemClock
+from airflow_provider.runtime.errors import SparkStreamError
 from airflow_provider.runtime.storage.open import local_path_of
 from airflow_provider.triggers.polling import delay_event, poll_until
 
@@ -50,6 +52,8 @@ class SparkStreamingTrigger(BaseTrigger):
         bootstrap: None, or the arguments of a bootstrap for :meth:`SparkStreamingHook.watcher`.
         supervision: None, or its arguments for a run to be supervised; then the trigger fires also
             when the driver is not well, and when its time is over.
+        end_from_trigger: whether a run that has ended well makes the task green from here, with the
+            final checkpoint, verified, as its XCom; anything else is for a worker.
     """
 
     def __init__(
@@ -66,6 +70,7 @@ class SparkStreamingTrigger(BaseTrigger):
         log_offset: int = 0,
         bootstrap: Mapping[str, str] | None = None,
         supervision: Mapping[str, Any] | None = None,
+        end_from_trigger: bool = False,
         **_: Any,
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # Airflow has no types there
@@ -80,6 +85,7 @@ class SparkStreamingTrigger(BaseTrigger):
         self.log_offset = log_offset
         self.bootstrap = bootstrap
         self.supervision = supervision
+        self.end_from_trigger = end_from_trigger
         self._id: str | None = None  # this one, in this triggerer; not serialised
         self._poll: Poll | None = None
 
@@ -100,6 +106,7 @@ class SparkStreamingTrigger(BaseTrigger):
                 "log_offset": self.log_offset,
                 **({} if self.bootstrap is None else {"bootstrap": self.bootstrap}),
                 **({} if self.supervision is None else {"supervision": self.supervision}),
+                **({"end_from_trigger": True} if self.end_from_trigger else {}),
             },
         )
 
@@ -109,6 +116,10 @@ class SparkStreamingTrigger(BaseTrigger):
         began = clock.monotonic()
         assessment = await self._wait()
         await delay_event(began, clock)
+        if self.end_from_trigger and (shown := await asyncio.to_thread(self._shown)) is not None:
+            self.log.info("Run %s has its final checkpoint: the task is done", self.run_id)
+            yield TaskSuccessEvent(xcoms={BaseXCom.XCOM_RETURN_KEY: shown})
+            return
         yield TriggerEvent(  # type: ignore[no-untyped-call]  # as above
             {
                 "run_state": assessment.run_state.value,
@@ -137,6 +148,14 @@ class SparkStreamingTrigger(BaseTrigger):
             if result.end is not None:
                 return result.end
             after_s = self.poll_interval
+
+    def _shown(self) -> dict[str, Any] | None:
+        """Return the final checkpoint, verified; None for all that a worker has to look at."""
+        try:
+            return self._poll.final() if self._poll is not None else None
+        except (SparkStreamError, OSError):
+            self.log.info("A worker has to look at run %s", self.run_id, exc_info=True)
+            return None
 
     def _make_poll(self) -> Poll:
         from airflow_provider.triggers.job_poll import Poll  # which takes a second, the first time

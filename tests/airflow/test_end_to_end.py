@@ -86,7 +86,7 @@ def test_a_killed_driver_fails_the_try_and_the_retry_resumes_exactly(
 ) -> None:
     """
     After kill -9 of the driver the deferred task fails its try, and the retry submits a driver
-    that resumes: two attempts, an exact result.
+    that resumes: two attempts, an exact result. The triggerer ends the task, which has its XCom.
     """
     airflow, dag_id, task_id = airflow_services, "held_by_the_triggerer", "count"
     gated = Gated(Path(airflow.environment["TEST_DATA"]), dag_id)
@@ -102,6 +102,7 @@ def test_a_killed_driver_fails_the_try_and_the_retry_resumes_exactly(
     assert "deferred" == state
     assert "success" == states[-1], airflow.logs(dag_id, run_id, task_id)
     assert "up_for_retry" in states
+    assert "scheduled" not in states[states.index("deferred", states.index("up_for_retry")) :]
     assert ("FINISHED", 2) == (final["outcome"], final["attempts"])
     assert 2 == len({lease["driver_id"] for lease in gated.documents("leases/*.json")})
     assert gated.truth() == gated.result()

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from airflow.sdk.module_loading import import_string
+from airflow.triggers.base import TaskSuccessEvent, TriggerEvent
 from handmade import ELSEWHERE, RUN, Job, ended_process
 
 from airflow_provider.hooks.log_tail import LogFollower
@@ -19,6 +20,7 @@ from airflow_provider.runtime.control import observer
 from airflow_provider.runtime.host import identify_this
 from airflow_provider.runtime.jobdir.layout import RunDirectory
 from airflow_provider.runtime.jobdir.lease import acquire_lease
+from airflow_provider.runtime.jobdir.run_records import RewoundRecord
 from airflow_provider.runtime.storage.local import LocalStorage
 from airflow_provider.triggers import job_poll, polling
 from airflow_provider.triggers.spark_streaming import SparkStreamingTrigger
@@ -51,8 +53,14 @@ def trigger_of(job: Job, driver_id: str | None = "driver", **more: Any) -> Spark
 def fire(trigger: SparkStreamingTrigger, within: float = 10.0) -> list[dict[str, Any]]:
     """Run the trigger to its own end, as the triggerer does, and return all its events."""
 
-    async def collect() -> list[dict[str, Any]]:
-        return [event.payload async for event in trigger.run()]
+    return [event.payload for event in fired(trigger, within)]
+
+
+def fired(trigger: SparkStreamingTrigger, within: float = 10.0) -> list[TriggerEvent]:
+    """Run the trigger to its own end, and return its events as they are."""
+
+    async def collect() -> list[TriggerEvent]:
+        return [event async for event in trigger.run()]
 
     return asyncio.run(asyncio.wait_for(collect(), within))
 
@@ -71,6 +79,7 @@ def test_it_survives_serialisation() -> None:
         poll_interval=3.0,
         log_path="/logs/driver.log",
         log_offset=12,
+        end_from_trigger=True,
     )
     classpath, arguments = trigger.serialize()
 
@@ -102,6 +111,35 @@ def test_the_final_checkpoint_fires_it_once(job: Job) -> None:
 
     event = {"run_state": "done", "reason": "", "fatal": False, "driver_id": "driver"}
     assert [{**event, "failure": None, "generation": FIRST}] == events
+
+
+def test_a_run_that_has_ended_well_ends_the_task_from_the_trigger(job: Job) -> None:
+    """
+    Asked to, it makes the task green with the verified final checkpoint as XCom.
+    """
+    job.submit()
+    final = job.finish()
+
+    (event,) = fired(trigger_of(job, end_from_trigger=True))
+
+    assert isinstance(event, TaskSuccessEvent)
+    assert {"return_value": final.to_dict()} == event.xcoms
+
+
+def test_whatever_else_ends_in_a_worker(job: Job) -> None:
+    """
+    A driver that has failed, and a final checkpoint that says what is not so, are not for a trigger
+    to judge.
+    """
+    job.submit(process=ELSEWHERE)
+    job.end("driver", 1, "the last words")
+    (failed,) = fired(trigger_of(job, end_from_trigger=True))
+    job.finish()
+    job.run.put_rewound(RewoundRecord(run_id=RUN, savepoint=None, at="2026-01-01T00:00:00Z"))
+    (undone,) = fired(trigger_of(job, end_from_trigger=True))
+
+    assert [TriggerEvent, TriggerEvent] == [type(failed), type(undone)]
+    assert "failed" == failed.payload["run_state"]
 
 
 def test_it_waits_while_the_driver_lives(job: Job) -> None:

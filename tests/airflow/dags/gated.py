@@ -67,6 +67,6 @@ def bootstrapped() -> None:
 bootstrapped()
 gated("held_by_nobody", deferrable=False)
 gated("held_by_a_worker", deferrable=False, retries=2)
-gated("held_by_the_triggerer", retries=2)
+gated("held_by_the_triggerer", retries=2, end_from_trigger=True)
 gated("cleared")
 gated("marked")
