@@ -155,6 +155,21 @@ def test_the_connection_has_settings_and_the_task_wins(
     }
 
 
+@pytest.mark.parametrize("conf", ["spark.a=1", ["spark.a"], {"spark.a": 1}])
+def test_settings_of_the_connection_that_are_none_are_refused(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, entry: str, conf: Any
+) -> None:
+    """
+    What is no object of strings is one clear error, before anything is written.
+    """
+    connect(monkeypatch, "local[1]", conf=conf)
+
+    with pytest.raises(ConfigError, match="conf in its extra is .*give an object of settings"):
+        hook_of().check(str(tmp_path / "job"), entry)
+
+    assert not (tmp_path / "job").exists()
+
+
 @pytest.mark.parametrize(
     ("extra", "argument", "is_wanted"),
     [({}, None, False), ({}, True, True), ({"standby": True}, None, True),
