@@ -7,13 +7,15 @@ directories, renews the leases, and puts final checkpoints on request. Measured 
 the triggerer (with its child) while all wait, and, while most go on waiting, the time from a final
 checkpoint to the moment at which the task's success is seen in Airflow's database.
 
-Other poll intervals are put into the same triggers' arguments, and the triggerer is restarted.
+Other poll intervals, and that a trigger ends its task, are put into the same triggers' arguments,
+and the triggerer is restarted.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import json
 import math
 import re
 import shutil
@@ -60,13 +62,14 @@ def main() -> int:
     with running(arguments.waits) as bench:
         bench.defer_all()
         found = []
-        for number, interval_s in enumerate(arguments.intervals):
-            if number or interval_s != 1.0:
-                bench.restart_triggerer(interval_s)
+        ways = [(interval_s, False) for interval_s in arguments.intervals]
+        for interval_s, from_trigger in [*ways, (1.0, True)]:
+            if found or interval_s != 1.0:
+                bench.restart_triggerer(interval_s, from_trigger=from_trigger)
             quiet = bench.rest(arguments.quiet)
             ends = bench.end_some(arguments.ends)
             found.append((interval_s, quiet, ends))
-            report(interval_s, quiet, ends)
+            report(interval_s, quiet, ends, from_trigger=from_trigger)
     _, quiet, ends = found[0]
     return 0 if quiet["triggerer"] < CORES and ends["p95"] <= P95_S else 1
 
@@ -173,12 +176,10 @@ class Bench:
         print(f"{self._waits} tasks executed and deferred in {took:.0f} s", flush=True)
         self._await_triggers()
 
-    def restart_triggerer(self, interval_s: float) -> None:
-        """Let the same waits continue in a restarted triggerer, with another poll interval."""
-        self.ask(
-            "UPDATE trigger SET kwargs = jsonb_set(kwargs::jsonb, '{poll_interval}', %s::jsonb)",
-            str(interval_s),
-        )
+    def restart_triggerer(self, interval_s: float, *, from_trigger: bool) -> None:
+        """Let the same waits continue in a restarted triggerer, with other arguments."""
+        changed = {"poll_interval": interval_s, "end_from_trigger": from_trigger}
+        self.ask("UPDATE trigger SET kwargs = kwargs::jsonb || %s::jsonb", json.dumps(changed))
         before = self._triggerer()
         self._airflow.restart("triggerer")
         wait_until("another triggerer", lambda: self._triggerer() > before, within=120)
@@ -305,9 +306,12 @@ def steps(ended: dict[int, float], seen: dict[int, dict[str, float]]) -> dict[st
     return found
 
 
-def report(interval_s: float, quiet: dict[str, float], ends: dict[str, Any]) -> None:
+def report(
+    interval_s: float, quiet: dict[str, float], ends: dict[str, Any], *, from_trigger: bool
+) -> None:
     """Print what was measured with one interval between looks."""
-    print(f"\n{quiet['waits']:.0f} waits, a look every {interval_s:g} s")
+    by = "the trigger" if from_trigger else "a worker"
+    print(f"\n{quiet['waits']:.0f} waits, a look every {interval_s:g} s, ended by {by}")
     print(
         f"waiting, {quiet['seconds']:.0f} s: triggerer {quiet['triggerer']:.3f} cores "
         f"({quiet['triggerer'] / quiet['waits'] * 1e3:.3f} ms/s per wait), "
