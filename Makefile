@@ -46,7 +46,7 @@ wheel: $(INSTALLED) ## Build the wheel, install it into an empty environment wit
 
 # Both processes start JVMs, and share what else there is: tests/conftest.py, tests/README.md. What is
 # compiled once is not compiled again by the hundreds of processes that tests start.
-TWO := -n 2
+TWO := -n 3
 CHOICE := not soak and not whole
 WITHOUT_JVM := not spark and not airflow and not alone and $(CHOICE)
 test test-all test-fast coverage: export PYTHONDONTWRITEBYTECODE :=

@@ -113,6 +113,7 @@ def test_a_warm_driver_serves_one_run(place, drivers, pool):
     assert standby != pool.standby()
 
 
+@pytest.mark.whole
 def test_a_launcher_hands_a_submission_over(place, drivers, pool):
     """
     What an operator submits is given to a warm driver, too: its process, its exit code and its log

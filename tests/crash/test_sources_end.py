@@ -8,7 +8,7 @@ from streams import START, read_with_pandas, windows_of, write_events
 from airflow_provider.runtime import failpoints
 from airflow_provider.runtime.errors import EXIT_OK
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.whole]
 
 PAST = [(2, "a", 100), (9, "b", 200), (14, "a", 300)]
 LIVE = [(3, "a", 1), (11, "c", 3), (22, "b", 4), (33, "c", 6)]

@@ -30,7 +30,7 @@ STORES = {
 }
 WITHOUT_DRAIN = ("session_window",)
 MORE_WITHOUT_DRAIN = {"tumbling_window", "outer_join", "deduplication", "timers"}
-PARTITIONS = (1, 2, 5)
+PARTITIONS = (1, 2, 3)
 
 
 def is_quick(turn: int, store: str, place: int) -> bool:

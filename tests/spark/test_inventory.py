@@ -504,6 +504,7 @@ def test_sparks_own_checksums_are_copied_and_hold(bench):
 # --- a query that runs on -----------------------------------------------------------------------
 
 
+@pytest.mark.whole
 def test_copies_of_a_running_query_are_consistent(bench):
     """
     While a query runs and Spark cleans up behind it, copies can be taken again and again; each one

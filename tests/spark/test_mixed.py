@@ -103,6 +103,7 @@ def test_results_flow_on_when_one_side_of_a_join_has_ended(spark, place):
     assert 0 == sum(op["state_rows"] for op in final.queries["out"]["operators"])
 
 
+@pytest.mark.whole
 def test_plain_spark_waits_for_the_side_that_has_ended(spark, place):
     """
     The same query without markers gives no row without a partner, however far the other side is.
