@@ -44,15 +44,17 @@ format: $(INSTALLED) ## Format, and fix what can be fixed
 wheel: $(INSTALLED) ## Build the wheel, install it into an empty environment with Airflow, try it
 	@$(BIN)/python scripts/check_wheel.py
 
-# Both processes start JVMs, and share what else there is: tests/conftest.py, tests/README.md. What is
-# compiled once is not compiled again by the hundreds of processes that tests start.
-TWO := -n 3
+# Each process may start a JVM, and all share what else there is: tests/conftest.py, tests/README.md.
+# Tests that wait for other processes leave a core free, tests that compute do not. What is compiled
+# once is not compiled again by the hundreds of processes that tests start.
+WAITING := -n 3
+COMPUTING := -n 2
 CHOICE := not soak and not whole
 WITHOUT_JVM := not spark and not airflow and not alone and $(CHOICE)
 test test-all test-fast coverage: export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: test
-test: $(INSTALLED) ## All promises, by a choice of cases: under twenty minutes (ARGS adds pytest options)
+test: $(INSTALLED) ## All promises, by a choice of cases: about ten minutes (ARGS adds pytest options)
 	$(call pytest_together_and_alone,$(CHOICE))
 
 .PHONY: test-all
@@ -62,7 +64,7 @@ test-all: $(INSTALLED) ## Every test but the soak ones: the whole products of ca
 # What runs alone lies in tests/perf. `-m` may select nothing of what ARGS names (exit code 5).
 define pytest_together_and_alone
 	@failed=0; set -x; \
-	$(BIN)/python -m pytest -m "not alone and $(1)" $(2) $(TWO) $(ARGS) || [ $$? -eq 5 ] || failed=1; \
+	$(BIN)/python -m pytest -m "not alone and $(1)" $(2) $(WAITING) $(ARGS) || [ $$? -eq 5 ] || failed=1; \
 	$(BIN)/python -m pytest -m "alone and $(1)" $(or $(ARGS),tests/perf) || [ $$? -eq 5 ] || failed=1; \
 	exit $$failed
 endef
@@ -70,12 +72,12 @@ endef
 # What no fast test lies in is not even imported, for that takes seconds in each process.
 .PHONY: test-fast
 test-fast: $(INSTALLED) ## The tests that take no time: under half a minute, without Spark and Airflow
-	$(BIN)/python -m pytest -m "$(WITHOUT_JVM) and not slow" $(TWO) --ignore=tests/airflow \
+	$(BIN)/python -m pytest -m "$(WITHOUT_JVM) and not slow" $(COMPUTING) --ignore=tests/airflow \
 		--ignore=tests/contract --ignore=tests/crash --ignore=tests/spark $(ARGS)
 
 .PHONY: coverage
 coverage: $(INSTALLED) ## Branch coverage of the protocol by what starts no JVM; fails below its limit
-	$(BIN)/python -m pytest -q -m "$(WITHOUT_JVM)" $(TWO) --ignore=tests/airflow --ignore=tests/crash \
+	$(BIN)/python -m pytest -q -m "$(WITHOUT_JVM)" $(COMPUTING) --ignore=tests/airflow --ignore=tests/crash \
 		--ignore=tests/spark --hypothesis-profile=whole --cov --cov-config=coverage-protocol.toml $(ARGS)
 
 .PHONY: soak

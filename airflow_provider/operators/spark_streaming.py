@@ -208,8 +208,7 @@ class SparkStreamingOperator(DriverOperator):
         )
         check_run_options(mode, until, at_end)
         check_choice("on_clear", on_clear, ON_CLEAR)
-        if interval != _RUN_INTERVAL:
-            check_interval(interval)
+        check_interval(None if interval == _RUN_INTERVAL else interval)
         check_begins_from(from_savepoint, state_partitions)
         _check_numbers(replayable_runs, trigger, target_batch_time)
         self.job_params = _own_params(params)
