@@ -300,7 +300,7 @@ class Laboratory:
     def __init__(self, folder: Path, timeout_s: float) -> None:
         self._folder = folder
         self._timeout_s = timeout_s
-        for name in ("airflow_provider", "dags", "docs", "scripts", "tests"):
+        for name in (".ci", ".github", "airflow_provider", "dags", "docs", "scripts", "tests"):
             ignored = shutil.ignore_patterns("__pycache__")
             shutil.copytree(ROOT / name, folder / name, ignore=ignored)
         for file in (*ROOT.glob("*.*"), ROOT / "Makefile"):
