@@ -9,6 +9,8 @@ from typing import Any, Final
 
 __version__: Final = "0.1.0"
 
+_INTEGRATION: Final = "Spark Streaming"
+
 __all__ = ["__version__", "get_provider_info"]
 
 
@@ -25,35 +27,21 @@ def get_provider_info() -> dict[str, Any]:
         "versions": [__version__],
         "integrations": [
             {
-                "integration-name": "Spark Streaming",
+                "integration-name": _INTEGRATION,
                 "external-doc-url": "https://spark.apache.org/docs/latest/streaming/index.html",
                 "tags": ["apache"],
             }
         ],
-        "operators": [
-            {
-                "integration-name": "Spark Streaming",
-                "python-modules": [
-                    "airflow_provider.operators.spark_bootstrap",
-                    "airflow_provider.operators.spark_savepoint",
-                    "airflow_provider.operators.spark_stop",
-                    "airflow_provider.operators.spark_streaming",
-                ],
-            }
-        ],
-        "hooks": [
-            {
-                "integration-name": "Spark Streaming",
-                "python-modules": ["airflow_provider.hooks.spark_streaming"],
-            }
-        ],
-        "triggers": [
-            {
-                "integration-name": "Spark Streaming",
-                "python-modules": [
-                    "airflow_provider.triggers.spark_stop",
-                    "airflow_provider.triggers.spark_streaming",
-                ],
-            }
-        ],
+        "operators": _modules(
+            "operators", "spark_bootstrap", "spark_savepoint", "spark_stop", "spark_streaming"
+        ),
+        "sensors": _modules("sensors", "spark_watermark"),
+        "hooks": _modules("hooks", "spark_streaming"),
+        "triggers": _modules("triggers", "spark_stop", "spark_streaming", "spark_watermark"),
     }
+
+
+def _modules(room: str, *names: str) -> list[dict[str, Any]]:
+    """Describe the modules of one folder of this package."""
+    modules = [f"airflow_provider.{room}.{name}" for name in names]
+    return [{"integration-name": _INTEGRATION, "python-modules": modules}]

@@ -86,11 +86,13 @@ def test_a_killed_driver_fails_the_try_and_the_retry_resumes_exactly(
 ) -> None:
     """
     After kill -9 of the driver the deferred task fails its try, and the retry submits a driver
-    that resumes: two attempts, an exact result. The triggerer ends the task, which has its XCom.
+    that resumes: two attempts, an exact result. The triggerer ends the task, which has its XCom. A
+    DAG that waits until the output is complete goes on then.
     """
     airflow, dag_id, task_id = airflow_services, "held_by_the_triggerer", "count"
     gated = Gated(Path(airflow.environment["TEST_DATA"]), dag_id)
 
+    following = airflow.trigger("follows")
     run_id = airflow.trigger(dag_id)
     attempt = wait_for("the last batch is planned", gated.in_last_batch, within=90)
     state = airflow.task(dag_id, run_id, task_id)["state"]
@@ -98,8 +100,12 @@ def test_a_killed_driver_fails_the_try_and_the_retry_resumes_exactly(
     gated.open_gate()
     states = airflow.follow(dag_id, run_id, task_id, until=("success", "failed"), within=120)
     final = airflow.xcom(dag_id, run_id, task_id)
+    followed = airflow.follow(
+        "follows", following, "complete", until=("success", "failed"), within=60
+    )
 
     assert "deferred" == state
+    assert "success" == followed[-1], airflow.logs("follows", following, "complete")
     assert "success" == states[-1], airflow.logs(dag_id, run_id, task_id)
     assert "up_for_retry" in states
     assert "scheduled" not in states[states.index("deferred", states.index("up_for_retry")) :]

@@ -26,6 +26,7 @@ STREAM = "flights_stream"
 SAVEPOINTS = "flights_savepoints"
 CHECK = "flights_savepoint_check"
 HOURLY = "flights_hourly"
+COMPLETE = "flights_complete_hours"
 BY_DAY = "flights_by_day"
 BACKFILL = "flights_backfill"
 BOOTSTRAP = "flights_bootstrap"
@@ -45,7 +46,7 @@ def test_every_example_dag_parses() -> None:
 
     assert {} == bag.import_errors
     once = [BACKFILL, BOOTSTRAP, BY_DAY, FLIGHTS]
-    streams = [HOURLY, CHECK, SAVEPOINTS, STREAM, SUPERVISED, HOW_FAR, UPGRADE, VERSIONED]
+    streams = [HOURLY, COMPLETE, CHECK, SAVEPOINTS, STREAM, SUPERVISED, HOW_FAR, UPGRADE, VERSIONED]
     assert sorted([*once, *streams]) == sorted(bag.dags)
 
 

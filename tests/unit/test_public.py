@@ -140,7 +140,7 @@ def test_the_provider_names_modules_that_exist():
     info = get_provider_info()
     modules = [
         module
-        for room in ("operators", "hooks", "triggers")
+        for room in ("operators", "sensors", "hooks", "triggers")
         for part in info[room]
         for module in part["python-modules"]
     ]

@@ -9,11 +9,10 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Any, Final
 
-from airflow_provider.runtime.checkpoint.logs import CheckpointLogs
 from airflow_provider.runtime.clock import millis_to_iso
-from airflow_provider.runtime.control.supervise import look_at_query, progress_of_driver
+from airflow_provider.runtime.control.published import published_batch
+from airflow_provider.runtime.control.supervise import progress_of_driver
 from airflow_provider.runtime.errors import CheckpointError
-from airflow_provider.runtime.jobdir.epochs import EpochRecords
 from airflow_provider.runtime.jobdir.topology_record import kept_topology
 from airflow_provider.runtime.jobdir.watermark_markers import is_marker
 from airflow_provider.runtime.storage.documents import Document
@@ -90,27 +89,16 @@ def describe_running(directory: JobDirectory, view: View) -> HandOver:
 
 
 def _describe_query(directory: JobDirectory, name: str, told: Mapping[str, Any]) -> dict[str, Any]:
-    logs = CheckpointLogs(directory.checkpoint(name))
-    query_id = logs.query_id()
-    records = EpochRecords(directory.committables(name), str(query_id))
-    batch = _published_batch(look_at_query(directory, name, None).committed, records)
-    entry = logs.offsets(batch) if batch >= 0 else None
+    seen = published_batch(directory, name)
+    watermark_ms = seen.watermark_ms
     return {
-        "query_id": query_id,
-        "batch_id": batch if batch >= 0 else None,
-        "watermark": millis_to_iso(entry.watermark_ms) if entry and entry.watermark_ms else None,
-        "sources": _sources(directory, name, entry) if entry is not None else [],
-        "sinks": _sinks(records.published(batch)) if batch >= 0 else [],
+        "query_id": seen.query_id,
+        "batch_id": seen.number,
+        "watermark": millis_to_iso(watermark_ms) if watermark_ms is not None else None,
+        "sources": _sources(directory, name, seen.offsets) if seen.offsets is not None else [],
+        "sinks": _sinks(seen.epoch),
         "backlog": told.get("backlog"),
     }
-
-
-def _published_batch(committed: int, records: EpochRecords) -> int:
-    """Return the last batch that readers see; -1 when there is none."""
-    if not records.has_own():
-        # Of Spark's own sinks, which publish as they write; others pre-commit before Spark commits.
-        return committed
-    return min(committed, records.find().newest)
 
 
 def _sources(directory: JobDirectory, name: str, entry: OffsetEntry) -> list[dict[str, Any]]:

@@ -11,6 +11,7 @@ from airflow.sdk import dag
 
 from airflow_provider.operators.spark_bootstrap import SparkBootstrapOperator
 from airflow_provider.operators.spark_streaming import SparkStreamingOperator
+from airflow_provider.sensors.spark_watermark import SparkWatermarkSensor
 
 HERE = Path(__file__).resolve().parent
 DATA = Path(os.environ["TEST_DATA"])
@@ -64,6 +65,18 @@ def bootstrapped() -> None:
     bootstrap >> SparkStreamingOperator(task_id="live", **job, params=live, from_savepoint=begin)
 
 
+@dag(dag_id="follows", schedule=None, catchup=False)
+def follows() -> None:
+    """Wait until what another DAG's stream has written is complete."""
+    SparkWatermarkSensor(
+        task_id="complete",
+        job_dir=f"{DATA}/held_by_the_triggerer/job",
+        up_to="2030-01-01T00:00:00Z",
+        poke_interval=0.5,
+    )
+
+
+follows()
 bootstrapped()
 gated("held_by_nobody", deferrable=False)
 gated("held_by_a_worker", deferrable=False, retries=2)

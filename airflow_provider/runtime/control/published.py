@@ -1,0 +1,128 @@
+"""Published batches: how far a stream has come for those who read its output.
+
+A batch with watermark W has emitted what ends by W, such as the windows until then, and what comes
+later for them is late. So when it is committed and published, the output is complete up to W.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING
+
+from airflow_provider.runtime.checkpoint.drain_step import is_of_drain
+from airflow_provider.runtime.checkpoint.logs import CheckpointLogs
+from airflow_provider.runtime.clock import millis_to_iso
+from airflow_provider.runtime.control.supervise import look_at_query
+from airflow_provider.runtime.jobdir.epochs import EpochRecords
+from airflow_provider.runtime.jobdir.run_records import FINISHED
+from airflow_provider.runtime.jobdir.runs import newest_run
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from airflow_provider.runtime.checkpoint.logs import OffsetEntry
+    from airflow_provider.runtime.jobdir.epochs import EpochRecord
+    from airflow_provider.runtime.jobdir.layout import JobDirectory
+
+
+@dataclasses.dataclass(frozen=True)
+class PublishedBatch:
+    """The last batch of a query that readers see.
+
+    Attributes:
+        query_id: Spark's id of the query; None before it has begun.
+        number: of the batch; None before the first.
+        offsets: what the batch has read, and its watermark.
+        epoch: what the sinks have published; None for those of Spark's own, and when it is folded.
+    """
+
+    query_id: str | None
+    number: int | None
+    offsets: OffsetEntry | None
+    epoch: EpochRecord | None
+
+    @property
+    def watermark_ms(self) -> int | None:
+        """Return the watermark of the batch, in milliseconds since 1970; None without one."""
+        return (self.offsets.watermark_ms or None) if self.offsets is not None else None
+
+
+def published_batch(directory: JobDirectory, query: str) -> PublishedBatch:
+    """Return the last batch of a query that is committed and published.
+
+    Raises:
+        CheckpointError: what says so is damaged.
+    """
+    logs = CheckpointLogs(directory.checkpoint(query))
+    query_id = logs.query_id()
+    records = EpochRecords(directory.committables(query), str(query_id))
+    number = look_at_query(directory, query, None).committed
+    if records.has_own():  # Spark's own sinks publish as they write; ours after Spark's commit
+        number = min(number, records.find().newest)
+    if number < 0:
+        return PublishedBatch(query_id, None, None, None)
+    return PublishedBatch(query_id, number, logs.offsets(number), records.published(number))
+
+
+@dataclasses.dataclass(frozen=True)
+class Completeness:
+    """Up to which event time the output of a job is complete.
+
+    Attributes:
+        watermarks: per query in milliseconds since 1970; None while it has none.
+        is_finished: whether the job is, so that nothing more will come.
+    """
+
+    watermarks: Mapping[str, int | None]
+    is_finished: bool
+
+    def lagging(self, until_ms: int) -> dict[str, int | None]:
+        """Return the queries whose output is not complete up to a moment; none when all are."""
+        if self.is_finished:
+            return {}
+        return {
+            query: watermark
+            for query, watermark in self.watermarks.items()
+            if watermark is None or watermark < until_ms
+        }
+
+    def is_up_to(self, until_ms: int) -> bool:
+        """Tell whether the output of all queries is complete up to a moment."""
+        return self.is_finished or (bool(self.watermarks) and not self.lagging(until_ms))
+
+    def describe(self) -> dict[str, str | None]:
+        """Return per query up to when it is complete, as ISO 8601; ``end`` when it is drained."""
+        return {query: _shown(watermark) for query, watermark in self.watermarks.items()}
+
+
+def completeness(directory: JobDirectory, queries: Sequence[str] = ()) -> Completeness:
+    """Return up to which event time the output of a job is complete.
+
+    Args:
+        directory: the job directory; there may be no job in it yet.
+        queries: those that count, which may not have begun; by default all that have.
+
+    Raises:
+        CheckpointError: what says so is damaged.
+    """
+    begun = directory.query_names()
+    watermarks = {
+        query: published_batch(directory, query).watermark_ms if query in begun else None
+        for query in (queries or begun)
+    }
+    return Completeness(watermarks, _is_finished(directory))
+
+
+def _is_finished(directory: JobDirectory) -> bool:
+    newest = newest_run(directory)
+    if newest is None:
+        return False
+    run = directory.run(newest.run_id)
+    final = run.final()
+    return final is not None and final.outcome == FINISHED and run.rewound() is None
+
+
+def _shown(watermark_ms: int | None) -> str | None:
+    if watermark_ms is None:
+        return None
+    return "end" if is_of_drain(watermark_ms) else millis_to_iso(watermark_ms)

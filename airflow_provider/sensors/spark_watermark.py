@@ -1,0 +1,126 @@
+"""``SparkWatermarkSensor``: wait until what a stream has written is complete up to a moment."""
+
+from __future__ import annotations
+
+import datetime as dt
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk import BaseSensorOperator, PokeReturnValue
+from airflow.sdk.exceptions import AirflowFailException
+
+from airflow_provider.runtime.clock import from_iso
+from airflow_provider.runtime.control.published import Completeness, completeness
+from airflow_provider.runtime.errors import ConfigError, SparkStreamError
+from airflow_provider.runtime.jobdir.layout import JobDirectory
+from airflow_provider.runtime.names import check_name
+from airflow_provider.runtime.storage.open import local_path_of, open_storage
+from airflow_provider.triggers.spark_watermark import SparkWatermarkTrigger
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from airflow.sdk import Context
+
+
+class SparkWatermarkSensor(BaseSensorOperator):
+    """Wait until the output of a stream is complete up to a moment of event time.
+
+    The watermark of the last batch that is committed and published has reached it: every row of
+    the time before is in the output of the stream, or was late and is counted as such. So a DAG
+    that follows reads whole hours, however late the stream is. A job that is FINISHED is complete
+    for good. It needs the storage alone: no Spark, no connection. A stream that stands still is
+    waited for until *timeout*: a retry of its task starts it again. XCom: per query the
+    moment up to which its output is complete, ``end`` for one that was drained.
+
+    Args:
+        job_dir: the stream's home; there may be no job in it yet.
+        up_to: the moment, ISO 8601; by default the end of the DAG run's data interval. Without a
+            zone it is in UTC.
+        queries: those that count, such as those whose output is read; by default all that the job
+            has begun. A query without a watermark is complete only when the job is FINISHED.
+        deferrable: wait in the triggerer, without a worker slot.
+        poke_interval: seconds between two looks.
+
+    Raises:
+        ConfigError: a query's name is none; when the DAG is parsed.
+    """
+
+    template_fields: Sequence[str] = ("job_dir", "up_to")
+    ui_color: str = "#e7f0f7"
+
+    def __init__(
+        self,
+        *,
+        job_dir: str,
+        up_to: str = "{{ data_interval_end }}",
+        queries: Sequence[str] = (),
+        deferrable: bool = True,
+        poke_interval: dt.timedelta | float = 10,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(poke_interval=poke_interval, **kwargs)
+        if isinstance(queries, str):
+            msg = f"queries {queries!r}: give a list of names"
+            raise ConfigError(msg)
+        self.job_dir = job_dir
+        self.up_to = up_to
+        self.queries = [check_name(query, what="query") for query in queries]
+        self.deferrable = deferrable
+
+    def execute(self, context: Context) -> Any:
+        """Look, and wait in the triggerer if it is not complete yet.
+
+        Raises:
+            AirflowFailException: *up_to* is no moment, or the job directory is damaged.
+            AirflowSensorTimeout: it was not complete in time.
+        """
+        if not self.deferrable:
+            return super().execute(context)
+        found = self.poke(context)
+        if found:
+            return found.xcom_value
+        return self.defer(
+            trigger=SparkWatermarkTrigger(
+                job_dir=local_path_of(self.job_dir) or self.job_dir,  # not relative to this worker
+                up_to_ms=self._up_to_ms(),
+                queries=self.queries,
+                poll_interval=max(float(self.poke_interval), 0.1),
+            ),
+            method_name="resume",
+            timeout=dt.timedelta(seconds=self.timeout),
+        )
+
+    def poke(self, context: Context) -> PokeReturnValue:
+        """Look once."""
+        up_to_ms = self._up_to_ms()
+        found = self._completeness()
+        told = found.describe()
+        if found.is_up_to(up_to_ms):
+            return PokeReturnValue(is_done=True, xcom_value=told)
+        self.log.info("Waiting for %s; complete up to: %s", self.up_to, told or "nothing yet")
+        return PokeReturnValue(is_done=False)
+
+    def resume(self, context: Context, event: dict[str, Any]) -> dict[str, str | None]:
+        """Continue when the output is complete; what was seen then cannot be taken back."""
+        del context
+        if "error" in event:
+            raise AirflowFailException(event["error"])
+        return dict(event["complete"])
+
+    def _completeness(self) -> Completeness:
+        try:
+            return completeness(JobDirectory(open_storage(self.job_dir)), self.queries)
+        except SparkStreamError as error:
+            raise AirflowFailException(str(error)) from error
+
+    def _up_to_ms(self) -> int:
+        try:
+            moment = from_iso(str(self.up_to))
+        except ValueError as error:
+            msg = (
+                f"up_to {self.up_to!r} is no moment such as 2026-01-01T00:00:00Z; a DAG run "
+                "without a data interval needs one that says which"
+            )
+            raise AirflowFailException(msg) from error
+        aware = moment if moment.tzinfo is not None else moment.replace(tzinfo=dt.timezone.utc)
+        return int(aware.timestamp() * 1000)

@@ -1,0 +1,95 @@
+"""Trigger that waits until what a stream has written is complete up to a moment."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from airflow.triggers.base import BaseTrigger, TriggerEvent
+
+from airflow_provider.runtime.clock import SystemClock
+from airflow_provider.runtime.storage.open import local_path_of
+from airflow_provider.triggers.polling import delay_event, poll_until
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Sequence
+
+    from airflow_provider.runtime.control.published import Completeness
+
+
+class SparkWatermarkTrigger(BaseTrigger):
+    """Fires once, when the output of all queries is complete up to a moment of event time.
+
+    Its event holds ``complete``, per query the moment up to which it is; or ``error``.
+
+    Args:
+        job_dir: URL of the job directory.
+        up_to_ms: the moment, in milliseconds since 1970.
+        queries: those that count; none for all.
+        poll_interval: seconds between polls.
+    """
+
+    def __init__(
+        self,
+        job_dir: str,
+        up_to_ms: int,
+        *,
+        queries: Sequence[str] = (),
+        poll_interval: float = 10.0,
+        **_: Any,
+    ) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]  # Airflow has no types there
+        self.job_dir = job_dir
+        self.up_to_ms = up_to_ms
+        self.queries = list(queries)
+        self.poll_interval = poll_interval
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        """Return the class path and arguments from which another triggerer goes on."""
+        return (
+            "airflow_provider.triggers.spark_watermark.SparkWatermarkTrigger",
+            {
+                "v": 1,
+                "job_dir": self.job_dir,
+                "up_to_ms": self.up_to_ms,
+                "queries": self.queries,
+                "poll_interval": self.poll_interval,
+            },
+        )
+
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        """Look until the output is complete; storage is read in threads."""
+        clock = SystemClock()
+        began = clock.monotonic()
+        event = await poll_until(
+            self._make_poll(),
+            every_s=self.poll_interval,
+            is_near=local_path_of(self.job_dir) is not None,
+        )
+        await delay_event(began, clock)
+        yield TriggerEvent(event)  # type: ignore[no-untyped-call]  # as above
+
+    def _make_poll(self) -> Callable[[], dict[str, Any] | None]:
+        told: list[Completeness] = []
+
+        def poll() -> dict[str, Any] | None:
+            # Here, in a thread: the first import of what reads a job takes a while.
+            from airflow_provider.runtime.control.published import completeness
+            from airflow_provider.runtime.errors import SparkStreamError
+            from airflow_provider.runtime.jobdir.layout import JobDirectory
+            from airflow_provider.runtime.storage.open import open_storage
+
+            try:
+                found = completeness(JobDirectory(open_storage(self.job_dir)), self.queries)
+            except SparkStreamError as error:
+                return {"error": str(error)}
+            except OSError as error:  # the storage may be away for a while
+                self.log.warning("%s cannot be read: %s", self.job_dir, error)
+                return None
+            if found.is_up_to(self.up_to_ms):
+                return {"complete": found.describe()}
+            if told != [found]:
+                told[:] = [found]
+                self.log.info("complete up to: %s", found.describe() or "nothing yet")
+            return None
+
+        return poll
