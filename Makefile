@@ -14,7 +14,7 @@ export SPARK_STREAM_CACHE := $(CURDIR)/.work/cache
 
 .PHONY: help
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 $(INSTALLED): pyproject.toml constraints.txt scripts/setup_env.py
 	@$(ANY_PYTHON) scripts/setup_env.py
@@ -98,6 +98,10 @@ bench: $(INSTALLED) ## Compare with plain PySpark, savepoints with copies, state
 	$(BIN)/python scripts/benchmarks/waits.py || missed=1; \
 	$(BIN)/python scripts/benchmarks/growth.py || missed=1; \
 	exit $$missed
+
+.PHONY: bench-flink
+bench-flink: $(INSTALLED) ## Compare with Flink, which is installed in .work: warm, and as whole commands
+	@$(BIN)/python scripts/benchmarks/flink.py $(ARGS)
 
 .PHONY: clean
 clean: ## Remove all that was made here, except .venv
