@@ -80,6 +80,10 @@ class Spark:
     def __call__(self, *_):
         return self
 
+    def stop(self):
+        while "NEVER_STOPS" in os.environ:
+            signal.pause()
+
 def job(arguments, spark):
     if arguments[0] == "look":
         umask = os.umask(0)
@@ -689,6 +693,26 @@ def test_a_driver_is_as_if_the_client_had_started_it(folder, tmp_path):
 
     assert f"hello {tmp_path} 0o27 ['spark-stream', 'look'] a line\n\n" == output.read_text()
     assert "to stderr\n" == errors.read_text()
+
+
+@pytest.mark.slow
+def test_who_reads_the_output_does_not_wait_until_spark_has_stopped(folder, tmp_path):
+    """
+    A pipe from the driver ends when the run does, and not when the driver's process has ended.
+    """
+    read, write = os.pipe()
+    never = environment(GREETING="hello", NEVER_STOPS="1")
+    with os.fdopen(read) as output, a_process(folder) as process:
+        taken = offer_to(folder, offered("look", environment=never), (0, write, write))
+        os.close(write)
+
+        said = output.read()
+        code = taken.wait()
+        is_alive = process.poll() is None
+        end(taken)
+
+    assert said.endswith("to stderr\n")
+    assert (7, True) == (code, is_alive)
 
 
 @pytest.mark.slow

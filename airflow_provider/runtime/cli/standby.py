@@ -61,13 +61,25 @@ def main(argv: Sequence[str]) -> int:
         return 0
     channel, handover, files = taken
     code = _serve(channel, handover, files, spark)
+    answer_client(channel, code)
+    _end(spark, Path(raw["log"]))
+    return code
+
+
+def answer_client(channel: socket.socket, code: int) -> None:
+    """Send the exit code, and let go of the client's files before: its readers do not wait for us.
+
+    Spark still has to stop, and a pipe ends only when nobody holds it any more.
+    """
+    nothing = os.open(os.devnull, os.O_RDWR)
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError):
             stream.flush()
+    for target in range(3):
+        os.dup2(nothing, target)
+    os.close(nothing)
     with contextlib.suppress(OSError):
         send(channel, {"exit": code})
-    _end(spark, Path(raw["log"]))
-    return code
 
 
 def _end(spark: SparkSession, log_file: Path) -> None:
