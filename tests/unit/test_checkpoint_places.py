@@ -140,6 +140,26 @@ def test_a_query_that_is_not_restored_stays_where_it_is(job):
     assert f"{directory.url}/queries/q/checkpoint-2" == directory.checkpoint("q").url
 
 
+def test_an_open_restore_is_not_ended_with_partitions_that_its_savepoint_cannot_have(job):
+    """
+    What is open stays as it is, and can be ended without partitions.
+    """
+    savepoint = save(job)
+    opened = begin(job, savepoint, OpenFence())
+
+    with pytest.raises(ConfigError, match="no query in it keeps state"):
+        begin_restore(
+            directory_of(job),
+            savepoint,
+            names={"q": "q"},
+            partitions=4,
+            fence=OpenFence(),
+            clock=job.clock,
+        )
+
+    assert opened == begin(job, savepoint, OpenFence())
+
+
 def test_a_restorer_that_wakes_up_writes_beside_its_successor(job):
     """
     The successor has taken a number of its own; what the other one copies, removes and records
