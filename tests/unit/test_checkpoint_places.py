@@ -160,6 +160,19 @@ def test_an_open_restore_is_not_ended_with_partitions_that_its_savepoint_cannot_
     assert opened == begin(job, savepoint, OpenFence())
 
 
+def test_an_open_restore_is_not_begun_with_another_savepoint(job):
+    """
+    The message says which one it is, also if other partitions are asked for, and nothing is written.
+    """
+    savepoint, other = save(job), save(job, "s2")
+    opened = begin(job, savepoint, OpenFence())
+
+    with pytest.raises(ConfigError, match="a restore of .*/s1 began at .* and did not end"):
+        begin(job, other, OpenFence())
+
+    assert opened == Restores(directory_of(job)).last()
+
+
 def test_a_restorer_that_wakes_up_writes_beside_its_successor(job):
     """
     The successor has taken a number of its own; what the other one copies, removes and records

@@ -409,8 +409,7 @@ def _restore_query(
         return
     if query_id is None or savepoint is None:
         return
-    checkpoint.delete(_METADATA)
-    remove_tree(checkpoint.url)  # what an earlier call of this driver's has left
+    remove_tree(checkpoint.url)  # what an earlier call of this driver has left unfinished
     _copy(checkpoint, savepoint, theirs, is_skipped=is_skipped)
     failpoints.hit("restore.copied")
     batch = savepoint.record.queries[theirs].batch
