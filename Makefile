@@ -85,11 +85,12 @@ soak: $(INSTALLED) ## The tests that run for long
 	$(BIN)/python -m pytest -m soak --timeout=0 $(ARGS)
 
 .PHONY: bench
-bench: $(INSTALLED) ## Compare with plain PySpark, savepoints with copies, state with Parquet; how jobs start, end, are waited for, and grow
+bench: $(INSTALLED) ## Compare with plain PySpark, savepoints with copies, state with Parquet; how jobs start, end, are waited for, and grow; DAGs of short tasks
 	@missed=0; \
 	$(BIN)/python scripts/bench.py --batches 2 || missed=1; \
 	$(BIN)/python scripts/bench.py --batches 20 --sinks all || missed=1; \
 	$(BIN)/python scripts/benchmarks/start.py || missed=1; \
+	$(BIN)/python scripts/benchmarks/dag.py || missed=1; \
 	$(BIN)/python scripts/benchmarks/savepoints.py running || missed=1; \
 	$(BIN)/python scripts/benchmarks/savepoints.py size || missed=1; \
 	$(BIN)/python scripts/benchmarks/backpressure.py || missed=1; \
