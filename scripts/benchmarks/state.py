@@ -75,7 +75,7 @@ def main() -> int:
 def run_side(arguments: argparse.Namespace, keys: int) -> dict[str, Any]:
     """Measure one size in processes of its own."""
     asked = {"keys": keys, "heap": arguments.heap, "store": arguments.store}
-    asked |= {"rounds": arguments.rounds, "partitions": arguments.state_partitions}
+    asked |= {"rounds": arguments.rounds, "state-partitions": arguments.state_partitions}
     command = [sys.executable, __file__, "--side"]
     command += [f"--{name}={value}" for name, value in asked.items()]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
