@@ -352,12 +352,23 @@ class SparkStreamingHook(BaseHook):
             raise ConfigError(msg)
         return {**theirs, **self._conf}
 
+    def wants_standby(self) -> bool:
+        """Tell whether a run may be given to a warm driver, as the task or the connection says.
+
+        A connection that is not there asks for nothing: who only waits for a driver needs none.
+        """
+        if self._standby is not None:
+            return self._standby
+        try:
+            return bool(self._spark_connection().extra_dejson.get("standby"))
+        except ConfigError:
+            return False
+
     def _standby_settings(self, spec: DriverRequest) -> dict[str, Any] | None:
         """Return what a warm driver must have been started with; None for no such driver."""
         connection = self._spark_connection()
         extra = connection.extra_dejson
-        is_wanted = bool(extra.get("standby")) if self._standby is None else self._standby
-        if not is_wanted or spec.COMMAND != RunSpec.COMMAND or self._is_cluster():
+        if not self.wants_standby() or spec.COMMAND != RunSpec.COMMAND or self._is_cluster():
             return None
         if not extra.keys().isdisjoint(_NOT_FOR_STANDBYS):
             return None

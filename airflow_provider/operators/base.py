@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple, TypeVar, cast
 
 from airflow.sdk import BaseOperator
@@ -93,6 +94,7 @@ def _is_fixed(argument: Any) -> bool:
 
 T = TypeVar("T")
 ON_KILL: Final = ("stop", "cancel", "detach")
+_DEFER: Final[dict[str, Any]] = {}  # by identity: what a run has to show is another object
 
 
 class AwaitedDriver(NamedTuple):
@@ -248,6 +250,10 @@ class DriverOperator(SlicedOperator):
         """Return the arguments of a bootstrap for :meth:`SparkStreamingHook.watcher`."""
         return None
 
+    def _defer_after_s(self) -> float:
+        """Return how long the worker waits itself before the triggerer does."""
+        return 0.0
+
     def _ends_from_trigger(self) -> bool:
         """Tell whether the trigger may end the task of a run that has ended well."""
         return False
@@ -340,29 +346,40 @@ class DriverOperator(SlicedOperator):
     ) -> dict[str, Any] | None:
         """Return what the run has to show; None when the driver that was in the way has ended."""
         supervision = self._supervise(run_id, context)
-        trigger = SparkStreamingTrigger(
-            job_dir=local_path_of(self.job_dir) or self.job_dir,  # not relative to this worker
-            run_id=run_id,
-            driver_id=waited.driver_id,
-            generation=generation,
-            wait_for_foreign=self._waits_for_foreign(),
-            on_kill_policy=self.on_kill_policy,
-            poll_interval=self.poll_interval,
-            log_path=waited.log,
-            log_offset=self._follow(run_id, waited).offset,
-            bootstrap=self._bootstrap(),
-            supervision=supervision,
-            end_from_trigger=self._ends_from_trigger(),
-        )
-        if self.deferrable:
-            self.defer(trigger=trigger, method_name="resume")
         watcher = self._watcher(run_id, waited.driver_id, supervision)
-        return self._wait_here(watcher, waited, generation, context)
+        here_s = self._defer_after_s() if self.deferrable else math.inf
+        shown = self._wait_here(watcher, waited, generation, context, here_s) if here_s else _DEFER
+        if shown is not _DEFER:
+            return shown
+        return self.defer(
+            trigger=SparkStreamingTrigger(
+                job_dir=local_path_of(self.job_dir) or self.job_dir,  # not relative to this worker
+                run_id=run_id,
+                driver_id=waited.driver_id,
+                generation=generation,
+                wait_for_foreign=self._waits_for_foreign(),
+                on_kill_policy=self.on_kill_policy,
+                poll_interval=self.poll_interval,
+                log_path=waited.log,
+                log_offset=self._follow(run_id, waited).offset,
+                bootstrap=self._bootstrap(),
+                supervision=supervision,
+                end_from_trigger=self._ends_from_trigger(),
+            ),
+            method_name="resume",
+        )
 
     def _wait_here(
-        self, watcher: RunWatcher, waited: AwaitedDriver, generation: int, context: Context
+        self,
+        watcher: RunWatcher,
+        waited: AwaitedDriver,
+        generation: int,
+        context: Context,
+        here_s: float,
     ) -> dict[str, Any] | None:
+        """Return what :meth:`_wait` returns; :data:`_DEFER` when *here_s* are over."""
         clock = SystemClock()
+        deadline = clock.monotonic() + here_s
         retry_budget = RetryBudget(clock, every_s=self.poll_interval)
         follower = self._follow(watcher.run_id, waited)
         while True:
@@ -378,6 +395,8 @@ class DriverOperator(SlicedOperator):
                 told = {"driver_id": waited.driver_id, "generation": generation}
                 event = {**dataclasses.asdict(assessment), **told}
                 return self._conclude(watcher.run_id, event, context)
+            if clock.monotonic() >= deadline:
+                return _DEFER
             clock.sleep(self.poll_interval)
 
     def _follow(self, run_id: str, waited: AwaitedDriver) -> LogFollower:

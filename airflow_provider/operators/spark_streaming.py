@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from airflow_provider.runtime.jobdir.submissions import SubmissionRecord
 
 ON_CLEAR: Final = ("resume", "replay")
+_WARM_S: Final = 10.0  # a worker waits so long for a warm driver, which rarely takes longer
 _RUN_INTERVAL: Final = "run"  # placeholder for the DAG run's data interval until there is one
 
 
@@ -125,9 +126,13 @@ class SparkStreamingOperator(DriverOperator):
             same.
         max_lag_time: see *max_lag*.
         deferrable: wait in the triggerer, without a worker slot.
+        defer_after: how long the worker waits itself before that. A task that was deferred comes
+            back after ten seconds at the earliest, and a warm driver is done sooner; by default 10
+            seconds where a standby is asked for, and 0 elsewhere.
         poll_interval: seconds between polls of the job directory.
         end_from_trigger: a run that has ended well makes the task green from the triggerer, without
-            another start of a worker, a second sooner. Airflow then runs the task's callbacks
+            another start of a worker, which takes a second and, soon after the task was deferred,
+            up to ten. Airflow then runs the task's callbacks
             elsewhere, and neither ``post_execute`` nor listeners such as OpenLineage's; a task that
             has outlets, or pushes no XCom, ends in a worker all the same.
 
@@ -185,6 +190,7 @@ class SparkStreamingOperator(DriverOperator):
         max_lag: Mapping[str, int] | None = None,
         max_lag_time: str | float = MAX_LAG_TIME,
         deferrable: bool = True,
+        defer_after: str | float | None = None,
         poll_interval: float = 1.0,
         end_from_trigger: bool = False,
         **kwargs: Any,
@@ -210,7 +216,7 @@ class SparkStreamingOperator(DriverOperator):
         check_choice("on_clear", on_clear, ON_CLEAR)
         check_interval(None if interval == _RUN_INTERVAL else interval)
         check_begins_from(from_savepoint, state_partitions)
-        _check_numbers(replayable_runs, trigger, target_batch_time)
+        _check_numbers(replayable_runs, trigger, target_batch_time, defer_after)
         self.job_params = _own_params(params)
         check_secret_params(self.job_params, self.secret_params)
         self.mode = mode
@@ -224,7 +230,7 @@ class SparkStreamingOperator(DriverOperator):
         self.replayable_runs = replayable_runs
         self.trigger = trigger
         self.target_batch_time = target_batch_time
-        self.end_from_trigger = end_from_trigger
+        self.defer_after, self.end_from_trigger = defer_after, end_from_trigger
         check_choice("failover", failover, FAILOVERS)
         self.failover = failover
         # In seconds, which a driver reads without any package of its own.
@@ -250,6 +256,11 @@ class SparkStreamingOperator(DriverOperator):
         self._hook().claim(self.job_dir, run_id)
         self.log.info("The time is over: run %s goes on, and is handed over", run_id)
         return tell(document, self.outlets, context)
+
+    def _defer_after_s(self) -> float:
+        if self.defer_after is not None:
+            return parse_duration(self.defer_after, name="defer_after")
+        return _WARM_S if self._hook().wants_standby() else 0.0
 
     def _ends_from_trigger(self) -> bool:
         return self.end_from_trigger and self.do_xcom_push and not self.outlets
@@ -369,10 +380,14 @@ def _own_params(params: Mapping[str, Any] | None) -> dict[str, Any]:
 
 
 def _check_numbers(
-    runs: int, trigger: str | float | None, target_batch_time: str | float | None
+    runs: int,
+    trigger: str | float | None,
+    target_batch_time: str | float | None,
+    defer_after: str | float | None,
 ) -> None:
-    if trigger is not None:
-        parse_duration(trigger, name="trigger")
+    for name, duration in {"trigger": trigger, "defer_after": defer_after}.items():
+        if duration is not None:
+            parse_duration(duration, name=name)
     parse_target_batch_time(target_batch_time)
     if runs < 1:
         msg = f"replayable_runs {runs!r}: a number of runs, at least the newest one"

@@ -115,11 +115,12 @@ class SparkStreamingTrigger(BaseTrigger):
         clock = SystemClock()
         began = clock.monotonic()
         assessment = await self._wait()
-        await delay_event(began, clock)
+        # At once: only a task that runs again has to wait until Airflow has seen its worker end.
         if self.end_from_trigger and (shown := await asyncio.to_thread(self._shown)) is not None:
             self.log.info("Run %s has its final checkpoint: the task is done", self.run_id)
             yield TaskSuccessEvent(xcoms={BaseXCom.XCOM_RETURN_KEY: shown})
             return
+        await delay_event(began, clock)
         yield TriggerEvent(  # type: ignore[no-untyped-call]  # as above
             {
                 "run_state": assessment.run_state.value,

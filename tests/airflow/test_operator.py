@@ -10,7 +10,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from airflow.sdk import DAG, RetryAction
+from airflow.sdk import DAG, Asset, RetryAction
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, TaskDeferred
 from airflow.sdk.log import redact
 from airflow.serialization.serialized_objects import DagSerialization
@@ -85,6 +85,7 @@ def in_dag(dag: DAG | None = None, **arguments: Any) -> SparkStreamingOperator:
         ({"trigger": "soon"}, "trigger: 'soon' is not a duration"),
         ({"trigger": -1}, "trigger: -1 is not a duration"),
         ({"trigger": "1 month"}, "trigger: '1 month' is not a duration"),
+        ({"defer_after": "soon"}, "defer_after: 'soon' is not a duration"),
         ({"target_batch_time": "soon"}, "target batch time: 'soon' is not a duration"),
         ({"poll_interval": 0}, "poll_interval 0: seconds between polls, more than 0"),
         ({"interval": "2026-01-01"}, "interval '2026-01-01': give a start and an end"),
@@ -893,3 +894,58 @@ def test_an_interval_of_ones_own_replaces_the_runs() -> None:
     assert {"interval": ["2026-01-01T00:00:00Z", "2026-02-01T00:00:00Z"]} == requested(
         operator, data_interval_start=start, data_interval_end=start
     )
+
+
+# --- before it defers ---------------------------------------------------------------------------
+
+
+def test_a_worker_that_waits_first_ends_a_short_run_itself(job: Job) -> None:
+    """
+    What ends in time needs no triggerer; what takes longer is deferred then.
+    """
+    job.submit(process=ELSEWHERE)
+    with job.lease():
+        deferred = deferral(operator_of(job, defer_after=0.2))
+        ending = threading.Timer(0.3, job.finish)
+        ending.start()
+        shown = operator_of(job, defer_after="1 minute").execute(context())
+        ending.join()
+
+    assert "resume" == deferred.method_name
+    assert "FINISHED" == shown["outcome"]
+
+
+def test_a_worker_waits_first_where_a_standby_is_asked_for(
+    job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """
+    The task or its connection asks for one; `defer_after` wins.
+    """
+    cold = operator_of(job)._defer_after_s()
+    warm = operator_of(job, standby=True)._defer_after_s()
+    said = operator_of(job, standby=True, defer_after=0)._defer_after_s()
+    monkeypatch.setenv(
+        "AIRFLOW_CONN_SPARK_DEFAULT",
+        json.dumps({"conn_type": "spark", "host": "local[1]", "extra": {"standby": True}}),
+    )
+    by_connection = operator_of(job)._defer_after_s()
+
+    nowhere = operator_of(job, conn_id="nowhere")._defer_after_s()
+
+    assert [0.0, 10.0, 0.0, 10.0, 0.0] == [cold, warm, said, by_connection, nowhere]
+
+
+@pytest.mark.parametrize("from_trigger", [True, False])
+@pytest.mark.parametrize("more", [{}, {"do_xcom_push": False}, {"outlets": [Asset("a")]}])
+def test_a_task_ends_from_the_trigger_where_nothing_is_lost(
+    job: Job, *, from_trigger: bool, more: dict[str, Any]
+) -> None:
+    """
+    A task with outlets, whose events only a worker makes, or without XCom, ends in a worker.
+    """
+    job.submit(process=ELSEWHERE)
+    with job.lease():
+        deferred = deferral(operator_of(job, end_from_trigger=from_trigger, **more))
+
+    asked = deferred.trigger.serialize()[1].get("end_from_trigger", False)
+    assert (from_trigger and not more) == asked
