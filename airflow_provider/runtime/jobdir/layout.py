@@ -20,6 +20,7 @@
     runs/<run id>/owner.json                  RunOwnerRecord (hooks/backfill_guard.py): whose run
     runs/<run id>/claims/<n>.json, watch.json    ClaimRecord, WatchRecord (watches.py): who watches
     runs/<run id>/progress.json                  ProgressRecord
+    runs/<run id>/history/<query>.json           BatchHistory (batch_history.py)
     runs/<run id>/stop.json                      StopRecord: a stop with drain that was accepted
     runs/<run id>/batch.json                     BatchCommit: put once; the commit of a BATCH run
     runs/<run id>/final.json                     FinalCheckpoint: put once, never changed
@@ -43,6 +44,7 @@ from airflow_provider.runtime.errors import (
     UnknownJobError,
     UnsupportedStorageError,
 )
+from airflow_provider.runtime.jobdir.batch_history import BatchHistory, history_path
 from airflow_provider.runtime.jobdir.checkpoint_places import place, places
 from airflow_provider.runtime.jobdir.run_records import (
     AttemptRecord,
@@ -199,6 +201,10 @@ class RunDirectory:
     def progress(self) -> ProgressRecord | None:
         """Return the last progress."""
         return ProgressRecord.read(self.storage, "progress.json")
+
+    def history(self, query: str) -> BatchHistory | None:
+        """Return the batches of a query; None before the first one."""
+        return BatchHistory.read(self.storage, history_path(query))
 
     def attempts(self) -> list[AttemptRecord]:
         """Return the attempts, oldest first."""

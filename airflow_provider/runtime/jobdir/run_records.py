@@ -86,6 +86,8 @@ class AttemptRecord(Document):
         failure: why it has ended, see :class:`~.failures.Failure`; None if not by a failure.
         restarts: how often queries were started again in it, after what, and what the strategy
             remembers of that; None if never.
+        application_id: Spark's name for the driver, by which its history server knows it.
+        ui_url: the address of Spark's UI while the driver lives; None without one.
     """
 
     PLACES = ("attempts/{attempt}.json",)
@@ -101,6 +103,8 @@ class AttemptRecord(Document):
     outcome: str | None = None
     failure: FailureValues | None = None
     restarts: RestartsValues | None = None
+    application_id: str | None = None
+    ui_url: str | None = None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
