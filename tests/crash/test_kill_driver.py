@@ -272,7 +272,7 @@ def listing(place: Place) -> list[tuple[str, bytes]]:
     return sorted(
         (str(p), p.read_bytes())
         for p in kept
-        if p.name != "progress.json" and ".tmp-" not in p.name
+        if p.name != "progress.json" and p.parent.name != "history" and ".tmp-" not in p.name
     )
 
 

@@ -18,6 +18,12 @@ from airflow_provider.hooks.replays import TriesRecord
 from airflow_provider.hooks.watch_periods import PeriodRecord
 from airflow_provider.runtime.checkpoint.drain_step import MAX_WATERMARK_MS
 from airflow_provider.runtime.host import identify
+from airflow_provider.runtime.jobdir.batch_history import (
+    BatchEntry,
+    BatchHistory,
+    add_batches,
+    history_path,
+)
 from airflow_provider.runtime.jobdir.end_of_input import (
     DrainIntent,
     EndedSources,
@@ -110,6 +116,9 @@ def _run(bench: EpochBench, directory: JobDirectory, run_id: str, epochs: tuple[
     run.put_attempt(dataclasses.replace(attempt, ended=NOW, outcome="FAILED", failure=FAILURE))
     run.put_attempt(dataclasses.replace(attempt, attempt=token + 1, ended=NOW, outcome=SUSPENDED))
     a_progress(attempt=token + 1).put(run.storage, "progress.json")
+    batches = [BatchEntry(batch=epoch, at=NOW, attempt=token) for epoch in epochs]
+    history = add_batches(BatchHistory(query="daily", updated=NOW), batches, updated=NOW)
+    history.put(run.storage, history_path("daily"))
     ended = FINISHED if run_id == "r3" else SUSPENDED
     if ended == FINISHED:
         put_drain_intent(

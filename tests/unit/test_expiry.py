@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from airflow_provider.runtime.driver.records import begin_attempt
 from airflow_provider.runtime.jobdir import expiry
+from airflow_provider.runtime.jobdir.batch_history import BatchHistory
 from airflow_provider.runtime.jobdir.expiry import RetiredRecord, retire_old
-from airflow_provider.runtime.jobdir.lease_records import has_ended, newest_token
+from airflow_provider.runtime.jobdir.lease_records import has_ended, newest_token, read_lease
 from airflow_provider.runtime.jobdir.requests import pending_requests, put_cancel, reply
 from airflow_provider.runtime.jobdir.run_records import RewoundRecord
 from airflow_provider.runtime.jobdir.runs import recent_runs
@@ -54,6 +57,7 @@ def test_of_an_old_run_stays_what_was_asked_and_how_it_ended(ended, clock):
     ended.submit("old", "d1")
     ended.submit("old", "never-came-up")
     ended.write("runs/old/progress.json", a_progress())
+    ended.write("runs/old/history/q.json", BatchHistory(query="q", updated=NOW))
     request = put_cancel(ended.counted, "d1", clock)
     reply(ended.counted, request, ok=True, message="", clock=clock)
     put_cancel(ended.counted, "never-came-up", clock)
@@ -108,7 +112,11 @@ def test_numbers_go_on_after_the_last_one(ended, clock):
     run = ended.directory.run("left")
 
     assert 7 == run.submission_count()
-    assert 10 == begin_attempt(run, "job.py:f", "d2", 3, clock.now()).attempt
+    context = SimpleNamespace(applicationId="app-1", uiWebUrl=None)
+    spark: Any = SimpleNamespace(sparkContext=context)
+    lease = present(read_lease(ended.counted, ended.lease("left")))
+    begun = begin_attempt(run, "job.py:f", lease, spark, clock.now())
+    assert (10, lease.driver_id, "app-1") == (begun.attempt, begun.driver_id, begun.application_id)
 
 
 def test_a_run_that_goes_on_is_not_old_for_having_begun_early(ended):
@@ -118,6 +126,7 @@ def test_a_run_that_goes_on_is_not_old_for_having_begun_early(ended):
     ended.run("long")
     ended.runs(KEEP_LEASES)
     ended.write("runs/long/progress.json", a_progress())
+    ended.write("runs/long/history/q.json", BatchHistory(query="q", updated=NOW))
     token = ended.lease("long")
     ended.submit("long", f"d{token}")
     ended.write("runs/long/attempts/2.json", an_attempt(2, token=token))
@@ -126,6 +135,7 @@ def test_a_run_that_goes_on_is_not_old_for_having_begun_early(ended):
 
     kept = files(ended, "runs/long")
     assert "runs/long/progress.json" in kept
+    assert "runs/long/history/q.json" in kept
     assert f"runs/long/submissions/d{token}.json" in kept
     assert "runs/long/attempts/1.json" not in kept
 

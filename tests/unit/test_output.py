@@ -94,6 +94,7 @@ def a_query(rows, spark=None, name="daily"):
             rows_read=lambda: rows, late_rows=lambda: {"0": (rows or 0) // 5}
         ),
         last_progress=lambda: spark,
+        new_batches=list,
         pacing=lambda: None,
         idle_sources=list,
     )

@@ -197,7 +197,7 @@ class Attempt:
         check_same_spec(requested, stored)
         failpoints.hit("run.recorded")
         self._attempt = begin_attempt(
-            self._run, self._spec.entry, self._driver_id, self._lease.token, self._clock.now()
+            self._run, self._spec.entry, self._lease.record, self._job.spark, self._clock.now()
         )
         failpoints.hit("attempt.recorded")
         self._keep_spark_log()
@@ -471,14 +471,14 @@ class Attempt:
 
     def _close(self, _: lifecycle.Close) -> None:
         close_quietly(self._queries.values(), self._job.context, self._lease)
+        self._meter.end(self._run.storage, self._queries.values())
         self._events.clear()
         self._events.append(lifecycle.Closed())
 
     # --- records --------------------------------------------------------------------------------
 
     def _run_record(self) -> RunRecord:
-        now = self._clock.now()
-        return run_record(self._spec, self._directory, self._run.run_id, self._job, now)
+        return run_record(self._spec, self._directory, self._run.run_id, self._job, self._clock)
 
     def _end_attempt(self, outcome: str, failure: Failure | None = None) -> Failure | None:
         return end_attempt(self._run, self._restarter.attempt, self._clock.now(), outcome, failure)

@@ -165,7 +165,7 @@ class QueryOpener:
         logs = commit_log_of(self.directory, self.run, query.name, mode=BATCH)
         epochs = self._epochs_of(query, logs)
         epochs.recover(through=-1)  # what a batch job has produced follows finish()
-        return BatchQuery(query, logs=logs, epochs=epochs)
+        return BatchQuery(query, logs=logs, epochs=epochs, clock=self.clock)
 
     def _epochs_of(
         self, query: QueryDefinition, logs: CommitLog

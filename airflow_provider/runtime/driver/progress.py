@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider.runtime.checkpoint.finished import marks_of
 from airflow_provider.runtime.clock import Clock, Due, to_iso
+from airflow_provider.runtime.driver.history import HistoryWriter, backlog_of
 from airflow_provider.runtime.driver.lifecycle.events import AtEnd, JobPhase, QueryPhase
 from airflow_provider.runtime.jobdir.end_of_input import ended_sources
 from airflow_provider.runtime.jobdir.late_rows import LateWarnings, late_rows_of, total_of
@@ -98,6 +99,7 @@ class ProgressMeter:
         )
         self._told_due = Due(clock, REPORT_S)
         self._late = LateWarnings()
+        self._history = HistoryWriter(clock, attempt)
 
     def report(
         self, storage: Storage, life: Lifecycle, queries: Iterable[RunningQuery | BatchQuery]
@@ -106,12 +108,23 @@ class ProgressMeter:
 
         What has not changed is put again every :data:`~.run_records.REPORT_S` seconds, which says
         that the driver's loop goes on. Where it cannot be put the job goes on: it decides nothing.
+        The histories of the queries' batches are put as they become due.
         """
+        queries = list(queries)
         record = self.read(life, queries)
+        self._put(storage, record)
+        self._history.look(storage, queries)
+        return record
+
+    def end(self, storage: Storage, queries: Iterable[RunningQuery | BatchQuery]) -> None:
+        """Put what the histories of the batches still lack; the queries have ended."""
+        self._history.end(storage, queries)
+
+    def _put(self, storage: Storage, record: ProgressRecord) -> None:
         self._late.look(record.to_dict())
         is_due = self._told_due()
         if self._told is not None and not is_due and _news(record) == _news(self._told):
-            return record
+            return
         try:
             record.put(storage, "progress.json")
         except OSError as error:
@@ -122,7 +135,6 @@ class ProgressMeter:
         else:
             self._is_put = True
             self._told = record
-        return record
 
     def read(self, life: Lifecycle, queries: Iterable[RunningQuery | BatchQuery]) -> ProgressRecord:
         """Return the progress of this moment."""
@@ -158,7 +170,7 @@ def _query_progress(life: Lifecycle, query: RunningQuery | BatchQuery) -> dict[s
         "batch": spark.get("batchId"),
         "watermark": spark.get("eventTime", {}).get("watermark"),
         "state_rows": sum(op["numRowsTotal"] for op in spark.get("stateOperators", [])),
-        "backlog": _backlog(spark.get("sources", [])),
+        "backlog": backlog_of(spark.get("sources", [])),
         "pacing": query.pacing(),
         "idle": query.idle_sources(),
         "sources": [each for each in marks.described_sources() if not is_marker(each["name"])],
@@ -179,17 +191,6 @@ def marks_now(query: QueryDefinition, phase: QueryPhase) -> Marks:
     topology = query.topology
     ended = ended_sources(topology.sources, draining=phase in _ENDED, before=query.ended)
     return marks_of(topology, ended, drained=phase is QueryPhase.DRAINED)
-
-
-def _backlog(sources: list[dict[str, Any]]) -> dict[str, int] | None:
-    """Return what sources say is still unread, by the source's own measure; None if none says."""
-    found: dict[str, int] = {}
-    for source in sources:
-        for key, value in (source.get("metrics") or {}).items():
-            outstanding = key.lower().endswith(("outstanding", "behindlatest"))
-            if outstanding and str(value).lstrip("-").isdigit():
-                found[key] = found.get(key, 0) + int(value)
-    return found or None
 
 
 def operator_name(names: Sequence[str], index: int) -> str:

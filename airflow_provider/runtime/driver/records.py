@@ -26,10 +26,14 @@ from airflow_provider.runtime.queries.session import effective_settings
 if TYPE_CHECKING:
     import datetime as dt
 
+    from pyspark.sql import SparkSession
+
+    from airflow_provider.runtime.clock import Clock
     from airflow_provider.runtime.driver.prepare import LoadedJob
     from airflow_provider.runtime.errors import Failure
     from airflow_provider.runtime.failures.overrides import FailureOverrides
     from airflow_provider.runtime.jobdir.layout import JobDirectory, RunDirectory
+    from airflow_provider.runtime.jobdir.lease_records import LeaseRecord
     from airflow_provider.runtime.jobdir.run_spec import RunSpec
     from airflow_provider.runtime.queries.batch import BatchQuery
     from airflow_provider.runtime.queries.streaming import RunningQuery
@@ -38,7 +42,7 @@ log = logging.getLogger(__name__)
 
 
 def run_record(
-    spec: RunSpec, directory: JobDirectory, run_id: str, job: LoadedJob, now: dt.datetime
+    spec: RunSpec, directory: JobDirectory, run_id: str, job: LoadedJob, clock: Clock
 ) -> RunRecord:
     """Return the record of the run: its options, and the batch from which each query starts."""
     logs = {q.name: CheckpointLogs(directory.checkpoint(q.name)) for q in job.queries}
@@ -53,7 +57,7 @@ def run_record(
         trigger_s=spec.trigger_s,
         interval=(to_iso(spec.interval[0]), to_iso(spec.interval[1])) if spec.interval else None,
         starting={name: log.position().last_commit for name, log in logs.items()},
-        started=to_iso(now),
+        started=to_iso(clock.now()),
         from_savepoint=spec.from_savepoint,
         replayable=spec.replayable_runs > 0,
         query_ids={name: str(uuid.uuid4()) for name in logs} if job.plan.mode == BATCH else None,
@@ -113,17 +117,20 @@ def record_batch_commit(run: RunDirectory, token: int, now: dt.datetime) -> None
 
 
 def begin_attempt(
-    run: RunDirectory, entry: str, driver_id: str, token: int, now: dt.datetime
+    run: RunDirectory, entry: str, lease: LeaseRecord, spark: SparkSession, now: dt.datetime
 ) -> AttemptRecord:
-    """Record the run's next attempt: this process."""
+    """Record the run's next attempt: this process, under the lease, with its Spark."""
+    context = spark.sparkContext
     attempt = AttemptRecord(
         attempt=run.attempt_count() + 1,
-        driver_id=driver_id,
-        token=token,
+        driver_id=lease.driver_id,
+        token=lease.token,
         host=socket.gethostname(),
         pid=os.getpid(),
         entry=entry,
         started=to_iso(now),
+        application_id=context.applicationId,
+        ui_url=context.uiWebUrl,
     )
     run.put_attempt(attempt)
     return attempt

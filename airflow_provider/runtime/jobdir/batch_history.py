@@ -20,11 +20,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 FULL: Final = 300
-"""So many batches are kept in full."""
+"""So many batches are kept in full, or as many as there is room for."""
 HOURS: Final = 168
 """So many hours are kept of older ones: a week."""
 LARGEST_BYTES: Final = 128 * 1024
-"""A query that has full batches and a full week needs about this; each put writes all of it."""
+"""Each put writes all of it, and each look of a person reads it. Three hundred batches of a usual
+query have room in it with a day of hours, two hundred with a whole week."""
 TOTAL: Final = "triggerExecution"
 """Spark's name for the time of a whole batch."""
 _MOST_MEMBERS: Final = 16  # of one object of a batch: Spark has nine phases, a query few sources

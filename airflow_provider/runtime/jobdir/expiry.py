@@ -7,7 +7,8 @@ tenth did. Of the driver of a retired lease it removes
 - its heartbeat, its bell, its requests and its replies;
 - its submission with all records of its process, its log in the job directory, and its attempt,
     unless they are the last of a run that has not ended;
-- the progress of a run that has ended, when its last driver retires.
+- the progress of a run that has ended, and the histories of its batches, when its last driver
+    retires.
 
 What stays for ever is small, and nothing lists it: leases, which fence, and name the runs; of each
 run ``run.json`` and how it ended, since Airflow may ask for a run again years later, and its last
@@ -22,12 +23,13 @@ import logging
 from typing import TYPE_CHECKING, Final
 
 from airflow_provider.runtime.errors import SparkStreamError
+from airflow_provider.runtime.jobdir.batch_history import history_path
 from airflow_provider.runtime.jobdir.lease_records import heartbeat_path, read_heartbeat, read_lease
 from airflow_provider.runtime.jobdir.requests import forget_requests
 from airflow_provider.runtime.jobdir.run_records import AttemptRecord
 from airflow_provider.runtime.names import numbers_in
 from airflow_provider.runtime.storage.documents import Document
-from airflow_provider.runtime.typed_json import NonNegative
+from airflow_provider.runtime.typed_json import NonNegative, is_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -128,8 +130,16 @@ def _retire_driver(run: RunDirectory, lease: LeaseRecord, newest: int) -> list[s
     for number in _old_attempts(run, newest):
         run.storage.delete(f"attempts/{number}.json")
     if is_over and run.progress() is not None:
-        run.storage.delete("progress.json")
+        _remove_histories(run)
+        run.storage.delete("progress.json")  # last: a run without it is not looked at again
     return [driver_id for driver_id in old if driver_id != lease.driver_id]
+
+
+def _remove_histories(run: RunDirectory) -> None:
+    for name in run.storage.list("history"):
+        query = name.removesuffix(".json")
+        if name.endswith(".json") and is_name(query) and run.history(query) is not None:
+            run.storage.delete(history_path(query))
 
 
 def _old_attempts(run: RunDirectory, newest: int) -> Iterator[int]:

@@ -6,6 +6,8 @@ import logging
 import uuid
 from typing import TYPE_CHECKING, Any, Final
 
+from airflow_provider.runtime.clock import to_iso
+from airflow_provider.runtime.queries.batch_reports import BatchReport
 from airflow_provider.runtime.queries.plan import ADAPTIVE, leaves, rows_of, source_scans
 from airflow_provider.runtime.sinks.spark_sink import SparkSinkEpochs
 
@@ -15,6 +17,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from airflow_provider.runtime.checkpoint.logs import CommitLog
+    from airflow_provider.runtime.clock import Clock
     from airflow_provider.runtime.queries.query import QueryDefinition
     from airflow_provider.runtime.queries.start_mode import StartMode
     from airflow_provider.runtime.sinks.committer import EpochCommitter
@@ -35,6 +38,7 @@ class BatchQuery:
         definition: the query, over static sources.
         logs: says whether the run has committed.
         epochs: takes its output.
+        clock: measures the job.
     """
 
     def __init__(
@@ -43,11 +47,15 @@ class BatchQuery:
         *,
         logs: CommitLog,
         epochs: EpochCommitter | SparkSinkEpochs,
+        clock: Clock,
     ) -> None:
         self.name = definition.name
         self.definition = definition
         self.logs = logs
         self.epochs = epochs
+        self._clock = clock
+        self._rows: int | None = None
+        self._reports: list[BatchReport] = []
         self._group = f"spark-stream {self.name} {uuid.uuid4()}"
         self._thread: threading.Thread | None = None
         self._error: BaseException | None = None
@@ -111,6 +119,11 @@ class BatchQuery:
         """Return None: Spark reports none of a batch job."""
         return None
 
+    def new_batches(self) -> list[BatchReport]:
+        """Return the whole job as one batch, when it has ended, and once."""
+        new, self._reports = self._reports, []
+        return new
+
     def move_idle_sources(self) -> None:
         """Do nothing: no time passes in a batch job."""
 
@@ -131,10 +144,15 @@ class BatchQuery:
         return None
 
     def _run(self) -> None:
+        began, since = to_iso(self._clock.now()), self._clock.monotonic()
         try:
             self._stage()
         except BaseException as error:  # noqa: BLE001 - the driver's thread raises it
             self._error = error
+            return
+        took_ms = round(1000 * (self._clock.monotonic() - since))
+        told = {"batchId": _EPOCH, "timestamp": began, "numInputRows": self._rows}
+        self._reports = [BatchReport({**told, "durationMs": {"triggerExecution": took_ms}})]
 
     def _stage(self) -> None:
         if isinstance(
@@ -144,7 +162,11 @@ class BatchQuery:
         df = self.definition.df
         df.sparkSession.sparkContext.setJobGroup(self._group, f"query {self.name}")
         execution = BatchExecution(df)
-        self.epochs.pre_commit(execution.rows(), _EPOCH, execution.count_input_rows)
+        self.epochs.pre_commit(execution.rows(), _EPOCH, lambda: self._count(execution))
+
+    def _count(self, execution: BatchExecution) -> int | None:
+        self._rows = execution.count_input_rows()
+        return self._rows
 
 
 # What reads in a batch job without telling the source's name, or its rows.

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import json
 import logging
 import threading
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider.runtime.errors import MissingInputError
+from airflow_provider.runtime.queries.batch_reports import BatchReports, last_progress_of
 from airflow_provider.runtime.queries.plan import count_input_rows, count_late_rows, missing_files
 from airflow_provider.runtime.queries.read_limits import asked_once
 from airflow_provider.runtime.queries.start_mode import StartMode
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from airflow_provider.runtime.checkpoint.logs import CheckpointLogs
     from airflow_provider.runtime.clock import Clock
+    from airflow_provider.runtime.queries.batch_reports import BatchReport
     from airflow_provider.runtime.queries.query import QueryDefinition
     from airflow_provider.runtime.queries.rate_limiter import RateLimiter
     from airflow_provider.runtime.queries.watermarks import EventTimes
@@ -103,6 +104,7 @@ class RunningQuery:
         self._started = threading.Event()
         self._callback_error: BaseException | None = None
         self._progress: dict[str, Any] | None = None
+        self._reports = BatchReports()
 
     def start(self, how: StartMode) -> None:
         """Start the query; returns when Spark has begun to run it."""
@@ -120,6 +122,7 @@ class RunningQuery:
         }[how]
         self._reads_available = "availableNow" in trigger
         self._committed_before = self.logs.position().last_commit
+        self._reports.starts(self._committed_before)
         self._is_paced = how is not StartMode.ONE_BATCH  # what is planned cannot be made smaller
         if self._pacemaker is not None:
             self._pacemaker.starts()
@@ -197,7 +200,9 @@ class RunningQuery:
         )
 
     def settle(self) -> None:
-        """Forget a query that has ended, but for its last progress."""
+        """Forget a query that has ended, but for what it has reported."""
+        if self._query is not None:
+            self._reports.look(self._query)
         self._progress = self.last_progress()
         self._query = None
 
@@ -209,8 +214,14 @@ class RunningQuery:
 
     def last_progress(self) -> dict[str, Any] | None:
         """Return Spark's last progress of the query; None before the first."""
-        progress = self._query.lastProgress if self._query is not None else None
-        return dict(json.loads(progress.json)) if progress is not None else self._progress
+        progress = last_progress_of(self._query) if self._query is not None else None
+        return progress if progress is not None else self._progress
+
+    def new_batches(self) -> list[BatchReport]:
+        """Return the batches that have ended since it was last called, each of them once."""
+        if self._query is not None:
+            self._reports.look(self._query)
+        return self._reports.take()
 
     def move_idle_sources(self) -> None:
         """Let silent sources not hold the others back; call it once in a while."""
@@ -288,6 +299,7 @@ class RunningQuery:
             self._event_times.batch_ran(execution)
         if pacemaker is not None:
             pacemaker.batch_ran(begun, execution, df.sparkSession._jvm, self.last_progress())
+            self._reports.paced(batch, pacemaker.describe())
 
     def _refuse_after_halt(self, batch: int) -> None:
         if self._halt is not None and batch > self._halt.batch:
