@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import errno
+import io
 import json
 import logging
 import os
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -17,9 +19,17 @@ import pytest
 from airflow_provider.runtime.checkpoint.drain_step import MAX_WATERMARK_MS
 from airflow_provider.runtime.cli import stop_commands
 from airflow_provider.runtime.cli.main import main
+from airflow_provider.runtime.cli.status_watch import follow
 from airflow_provider.runtime.clock import SystemClock
 from airflow_provider.runtime.errors import EXIT_FATAL, EXIT_OK, EXIT_RETRY, EXIT_USAGE
 from airflow_provider.runtime.host import identify
+from airflow_provider.runtime.jobdir.batch_history import (
+    TOTAL,
+    BatchEntry,
+    BatchHistory,
+    add_batches,
+    history_path,
+)
 from airflow_provider.runtime.jobdir.epochs import EpochRecords
 from airflow_provider.runtime.jobdir.requests import pending_requests, reply
 from airflow_provider.runtime.jobdir.run_records import FAILED, RewoundRecord
@@ -481,6 +491,192 @@ def test_status_says_how_batches_are_paced(job, live_driver, capsys):
         "    out: the last batch took 9.7 s, target 10 s, holds: within 25 % of the target; "
         "a batch reads 4,213,000 bytes of events\n"
     ) in capsys.readouterr().out
+
+
+def with_batches(job: HandMadeJob, count: int = 25, run_id: str = "r1") -> None:
+    """Leave a run with the history of a query, each batch of which took longer than the last."""
+    batches = [
+        BatchEntry(
+            batch=number,
+            at=NOW,
+            attempt=1,
+            rows=1000,
+            duration_ms={TOTAL: 100 * (number + 1)},
+            watermark=NOW,
+            lag_s=7200.0,
+            state_rows=42,
+        )
+        for number in range(count)
+    ]
+    run = job.directory.run(run_id)
+    history = add_batches(BatchHistory(query="daily", updated=NOW), batches, updated=NOW)
+    history.put(run.storage, history_path("daily"))
+    a_progress().put(run.storage, "progress.json")
+
+
+def test_status_shows_the_last_batches_of_an_open_run(job, capsys):
+    """
+    Their rate, how long they took, the watermark and how far it is behind, state and backlog.
+    """
+    job.begin().asked()
+    with_batches(job)
+
+    assert EXIT_OK == main(["status", str(job.root)])
+    assert (
+        "    daily: 645 rows/s, batch 24 took 2.5 s ▃▃▃▄▄▄▄▅▅▅▅▆▆▆▇▇▇▇██, "
+        f"watermark {NOW} (2 h behind), 42 state rows, backlog filesOutstanding 5\n"
+    ) in capsys.readouterr().out
+
+
+def test_status_as_json_has_the_last_batches_of_the_newest_run(job, capsys):
+    """
+    Twenty of each query, also when the run has ended; of older runs none.
+    """
+    job.begin().asked("r1").asked("r2", token=2)
+    with_batches(job)
+    with_batches(job, run_id="r2")
+
+    assert EXIT_OK == main(["status", str(job.root), "--json"])
+    old, new = printed(capsys)["runs"]
+    assert None is old["batches"]
+    assert [*range(5, 25)] == [batch["batch"] for batch in new["batches"]["daily"]]
+    assert ([7200.0] * 20, None) == (
+        [batch["lag_s"] for batch in new["batches"]["daily"]],
+        new["batches"]["daily"][0]["decision"],
+    )
+
+
+def test_status_reads_no_batches_of_a_run_that_has_ended(job, capsys):
+    """
+    Its final checkpoint says what it has done.
+    """
+    job.begin().asked().ran(0).finished()
+    with_batches(job)
+
+    assert EXIT_OK == main(["status", str(job.root)])
+    assert "rows/s" not in capsys.readouterr().out
+
+
+def test_a_damaged_history_damages_no_run(job, capsys):
+    """
+    The run is shown as it is, and one line says what is not.
+    """
+    job.begin().asked()
+    with_batches(job)
+    job.directory.run("r1").storage.put(history_path("daily"), b"{}")
+
+    assert EXIT_OK == main(["status", str(job.root)])
+    assert "    daily: its history of batches is damaged" in capsys.readouterr().out
+    assert EXIT_OK == main(["status", str(job.root), "--json"])
+    assert {"daily": None} == printed(capsys)["runs"][0]["batches"]
+
+
+@pytest.mark.parametrize("seconds", ["0", "-1", "nan"])
+def test_a_watch_needs_time_between_two_looks(job, capsys, seconds):
+    """
+    Zero seconds are a mistake, which costs nothing.
+    """
+    job.begin().asked()
+
+    assert EXIT_USAGE == main(["status", str(job.root), f"--watch={seconds}"])
+    assert "seconds between two looks" in capsys.readouterr().err
+
+
+def test_a_watch_without_a_driver_ends_at_once(job, capsys):
+    """
+    It shows what there is, as status does.
+    """
+    job.begin().asked()
+
+    assert EXIT_OK == main(["status", str(job.root), "--watch"])
+    assert "run r1: absent" in capsys.readouterr().out
+
+
+class WatchedJob:
+    """A run that somebody watches, with a driver that does something at each look.
+
+    Args:
+        job: its directory.
+        steps: what happens between two looks, one after the other.
+    """
+
+    def __init__(self, job: HandMadeJob, *steps: Callable[[], object]) -> None:
+        self.clock = FakeClock()
+        self.clock.during_sleep = self._step
+        self._steps = iter(steps)
+        self._job = job.begin().asked()
+        self.lease = take_lease(job.storage, FakeClock(), run_id="r1")
+
+    def _step(self) -> None:
+        next(self._steps)()
+
+    def watch(self) -> None:
+        follow(self._job.directory, "r1", every_s=2.0, clock=self.clock)
+        self.lease.release()
+
+
+def interrupted() -> None:
+    raise KeyboardInterrupt
+
+
+def test_a_watch_prints_what_is_new_until_the_driver_ends(job, capsys):
+    """
+    Without a terminal, lines: of each progress that differs from the one before.
+    """
+
+    def job_ends() -> None:
+        watched.lease.release()
+
+    watched = WatchedJob(
+        job,
+        lambda: with_batches(job, 5),
+        lambda: None,
+        lambda: with_batches(job, 6),
+        lambda: a_progress(phase="draining").put(job.directory.run("r1").storage, "progress.json"),
+        job_ends,
+    )
+    watched.watch()
+
+    assert [
+        f"{NOW} reading, 1,234,567 rows read, 520,000 rows/s",
+        f"{NOW} draining, 1,234,567 rows read, 520,000 rows/s",
+    ] == [line for line in capsys.readouterr().out.splitlines() if not line.startswith(" ")]
+
+
+def test_a_watch_ends_with_its_run(job, capsys):
+    """
+    As soon as the final checkpoint is there, whatever becomes of the driver.
+    """
+    watched = WatchedJob(job, lambda: with_batches(job, 5), lambda: job.ran(0).finished())
+    watched.watch()
+
+    assert "batch 4 took" in capsys.readouterr().out
+
+
+def test_a_person_ends_a_watch(job):
+    """
+    With the key that interrupts; the job goes on, and the command has done what it was to do.
+    """
+    WatchedJob(job, interrupted).watch()
+
+
+def test_a_watch_draws_a_table_on_a_terminal(job, monkeypatch):
+    """
+    In one place, with the last batches of each query.
+    """
+
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    terminal = Terminal()
+    monkeypatch.setattr("sys.stdout", terminal)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "180")
+    WatchedJob(job, lambda: with_batches(job, 5), lambda: None, interrupted).watch()
+
+    for part in ("daily", "batch times", "0.5 s", "2 h", "▂▄▅▇█"):
+        assert part in terminal.getvalue()
 
 
 def test_status_of_a_killed_driver(job, capsys):

@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from airflow_provider.runtime.checkpoint.topology import OperatorShape, Topology
-from airflow_provider.runtime.cli.output import _table, live_progress
+from airflow_provider.runtime.cli.output import live_progress, progress_table
 from airflow_provider.runtime.driver.lifecycle.events import AtEnd, JobPhase, QueryPhase, Stop
 from airflow_provider.runtime.driver.lifecycle.machine import Lifecycle
 from airflow_provider.runtime.driver.progress import ProgressMeter, shown_phase, shown_query_phase
@@ -24,7 +24,7 @@ from tests.unit.jobs import a_progress
 
 def shown(record) -> str:
     text = io.StringIO()
-    Console(file=text, width=140).print(_table(record))
+    Console(file=text, width=140).print(progress_table(record))
     return text.getvalue()
 
 

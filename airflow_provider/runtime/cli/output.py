@@ -5,47 +5,62 @@ from __future__ import annotations
 import contextlib
 import json
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
+
+from airflow_provider.runtime.cli.batch_lines import BATCH_COLUMNS, backlog_text, batch_cells
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
+    from rich.live import Live
+    from rich.table import Table
+
+    from airflow_provider.runtime.cli.batch_lines import Batches
     from airflow_provider.runtime.jobdir.run_records import ProgressRecord
 
 
 @contextlib.contextmanager
 def live_progress() -> Iterator[Callable[[ProgressRecord], None] | None]:
     """Show a table on stderr that follows the run; yields what takes each progress."""
+    with live_on(sys.stderr) as live:
+        yield None if live is None else lambda record: live.update(progress_table(record))
+
+
+@contextlib.contextmanager
+def live_on(stream: TextIO) -> Iterator[Live | None]:
+    """Yield what draws in place on a terminal; None where there is none, or no rich."""
     try:
         from rich.console import Console
         from rich.live import Live
     except ImportError:  # a cluster's driver has PySpark and fsspec only
         yield None
         return
-    if not sys.stderr.isatty():
+    if not stream.isatty():
         yield None
         return
-    with Live(console=Console(stderr=True), refresh_per_second=4, transient=False) as live:
-        yield lambda record: live.update(_table(record))
+    with Live(console=Console(file=stream), refresh_per_second=4, transient=False) as live:
+        yield live
 
 
-def _table(record: ProgressRecord) -> Any:
+def progress_table(record: ProgressRecord, batches: Batches | None = None) -> Table:
+    """Return the progress of a run as a table, a row a query; with their last batches, if given."""
     from rich.table import Table
 
     title = f"{record.phase} · attempt {record.attempt} · {record.rows_per_second:,.0f} rows/s"
     table = Table(title=title, title_justify="left")
-    for column in ("query", "phase", "rows read", "batch", "watermark", "state rows", "backlog"):
+    shown = ("query", "phase", "rows read", "batch", "watermark", "state rows", "backlog")
+    for column in (*shown, *(BATCH_COLUMNS if batches is not None else ())):
         table.add_column(column)
     for name, query in record.queries.items():
-        backlog = query["backlog"] or {}
         table.add_row(
             name,
-            query["phase"],
-            _number(query["rows_read"]),
-            _number(query["batch"]),
-            query["watermark"] or "-",
-            _number(query["state_rows"]),
-            ", ".join(f"{key} {value:,}" for key, value in backlog.items()) or "-",
+            query.get("phase", "-"),
+            _number(query.get("rows_read")),
+            _number(query.get("batch")),
+            query.get("watermark") or "-",
+            _number(query.get("state_rows")),
+            backlog_text(query.get("backlog")),
+            *(batch_cells(batches.get(name)) if batches is not None else ()),
         )
     return table
 

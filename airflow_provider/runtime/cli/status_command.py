@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from airflow_provider.runtime.cli.batch_lines import batch_lines, last_batches
 from airflow_provider.runtime.cli.output import print_json
 from airflow_provider.runtime.clock import SystemClock
 from airflow_provider.runtime.control.observer import RunWatcher, state_of
@@ -21,7 +22,7 @@ from airflow_provider.runtime.jobdir.lease import LeaseObserver
 from airflow_provider.runtime.jobdir.runs import RECENT, recent_runs
 from airflow_provider.runtime.jobdir.verify_final import contradiction
 from airflow_provider.runtime.names import check_name
-from airflow_provider.runtime.typed_json import is_name
+from airflow_provider.runtime.typed_json import encode, is_name
 
 if TYPE_CHECKING:
     import argparse
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
 
     from airflow_provider.runtime.jobdir.layout import JobDirectory
 
+_WATCH_S: Final = 2.0
+_LEAST_WATCH_S: Final = 0.1
 DAMAGED: Final = "DAMAGED"
 """The state of a run of which a document cannot be read."""
 
@@ -53,17 +56,40 @@ def add_commands(commands: Any, add: Callable[..., argparse.ArgumentParser]) -> 
         "%(default)s)",
     )
     which.add_argument("--all", action="store_true", help="every run; reads each of them")
-    status.add_argument("--json", action="store_true")
+    how = status.add_mutually_exclusive_group()
+    how.add_argument("--json", action="store_true")
+    how.add_argument(
+        "--watch",
+        metavar="SECONDS",
+        nargs="?",
+        const=_WATCH_S,
+        type=float,
+        help="show the newest of them again and again while it is driven (every %(const)s s)",
+    )
 
 
 def _status(arguments: argparse.Namespace) -> int:
     directory = known_job(arguments.job_dir)
-    document = _status_document(directory, _shown_runs(directory, arguments))
+    shown = _shown_runs(directory, arguments)
+    if arguments.watch is not None and shown:
+        _watch(directory, shown[-1], arguments.watch)
+        shown = shown[-1:]
+    document = _status_document(directory, shown)
+    _add_batches(directory, document, also_ended=arguments.json)
     if arguments.json:
-        print_json(document)
+        print_json(encode(document))
     else:
         _print_status(document)
     return EXIT_FATAL if any(run["state"] == DAMAGED for run in document["runs"]) else EXIT_OK
+
+
+def _watch(directory: JobDirectory, run_id: str, every_s: float) -> None:
+    if not every_s >= _LEAST_WATCH_S:
+        msg = f"--watch {every_s:g}: seconds between two looks, {_LEAST_WATCH_S} or more"
+        raise ConfigError(msg)
+    from airflow_provider.runtime.cli.status_watch import follow
+
+    follow(directory, run_id, every_s=every_s, clock=SystemClock())
 
 
 def _shown_runs(directory: JobDirectory, arguments: argparse.Namespace) -> list[str]:
@@ -117,12 +143,22 @@ def _status_document(directory: JobDirectory, runs: Sequence[str]) -> dict[str, 
     }
 
 
+def _add_batches(directory: JobDirectory, document: dict[str, Any], *, also_ended: bool) -> None:
+    """Add the last batches of the newest run; of one that has ended only if they are wanted."""
+    if not document["runs"]:
+        return
+    newest = document["runs"][-1]
+    described = newest["final"] or newest["progress"]
+    if described is not None and (also_ended or newest["final"] is None):
+        newest["batches"] = last_batches(directory.run(newest["run_id"]), described["queries"])
+
+
 def _run_document(directory: JobDirectory, run_id: str, observer: LeaseObserver) -> dict[str, Any]:
     try:
         directory.run(run_id).record()
         return _readable_run(directory, run_id, observer)
     except CheckpointError as error:
-        nothing = dict.fromkeys(("failure", "restarts", "progress", "final"))
+        nothing = dict.fromkeys(("failure", "restarts", "progress", "final", "batches"))
         told = {"run_id": run_id, "state": DAMAGED, "problem": str(error), "attempts": 0}
         return {**told, **nothing}
 
@@ -143,6 +179,7 @@ def _readable_run(directory: JobDirectory, run_id: str, observer: LeaseObserver)
         "restarts": attempt.restarts if attempt and not view.final else None,
         "progress": view.progress.to_dict() if view.progress else None,
         "final": view.final.to_dict() if view.final else None,
+        "batches": None,
     }
 
 
@@ -163,7 +200,7 @@ def _print_status(document: dict[str, Any]) -> None:
         shown = run["final"] or run["progress"] or {}
         if (told := describe_late_rows(shown)) is not None:
             print(f"    {told}")
-        for line in (*_mark_lines(shown), *(() if run["final"] else _pacing_lines(shown))):
+        for line in (*_mark_lines(shown), *(() if run["final"] else _open_lines(run))):
             print(f"    {line}")
         if run["restarts"]:
             print(f"    {_describe_restarts(run['restarts'])}")
@@ -189,6 +226,13 @@ def _mark_lines(document: dict[str, Any]) -> Iterator[str]:
         ]
         if parts:
             yield f"{name}: {', '.join(parts)}"
+
+
+def _open_lines(run: dict[str, Any]) -> Iterator[str]:
+    """Yield what is of interest of a run that has not ended."""
+    progress = run["progress"] or {}
+    yield from batch_lines(run["batches"] or {}, progress)
+    yield from _pacing_lines(progress)
 
 
 def _pacing_lines(progress: dict[str, Any]) -> Iterator[str]:
