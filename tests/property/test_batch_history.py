@@ -22,6 +22,7 @@ from airflow_provider.runtime.jobdir.batch_history import (
 )
 
 COUNTS = st.integers(0, 2**40)
+AMOUNTS = st.one_of(COUNTS, st.floats(0, 1e9))
 TEXTS = st.text(max_size=300)
 AT = 1_767_225_600_000  # 2026
 BEGUN = BatchHistory(query="q", updated=millis_to_iso(AT))
@@ -41,7 +42,7 @@ def entries(draw: st.DrawFn) -> BatchEntry:
         watermark=draw(st.none() | TEXTS),
         state_rows=draw(st.none() | COUNTS),
         backlog=draw(st.none() | st.dictionaries(TEXTS, COUNTS, max_size=40)),
-        limits=draw(st.none() | st.dictionaries(TEXTS, COUNTS, max_size=40)),
+        limits=draw(st.none() | st.dictionaries(TEXTS, AMOUNTS, max_size=40)),
         reason=draw(st.none() | TEXTS),
     )
 
