@@ -22,7 +22,7 @@ from airflow_provider.runtime.jobdir.batch_history import (
     add_batches,
     history_path,
 )
-from airflow_provider.runtime.queries.batch_reports import BatchReport, BatchReports
+from airflow_provider.runtime.queries.batch_reports import BatchReport, BatchReports, own_report
 from airflow_provider.runtime.storage.local import LocalStorage
 from tests.present import present
 from tests.unit.counting import CountingStorage
@@ -295,6 +295,47 @@ def test_a_later_start_reports_its_own_batches():
     second.ran(6)
 
     assert [4, 5, 6] == new_of(reports, second)
+
+
+@pytest.mark.parametrize("is_committed", [True, False])
+def test_a_batch_that_was_stopped_after_its_commit_is_known_all_the_same(is_committed):
+    """
+    Spark has not reported it; one that was not committed will run again.
+    """
+    query, reports = Reported(), BatchReports()
+    query.ran(0)
+    reports.staged(own_report(0, BEGAN, 1.5, 10))
+    look_at(reports, query)
+    reports.staged(own_report(1, BEGAN, 1.5, 10))
+    asked: list[int] = []
+
+    def committed(batch: int) -> bool:
+        asked.append(batch)
+        return is_committed
+
+    reports.end(committed)
+    reports.end(committed)
+
+    assert [1] == asked
+    taken = reports.take()
+    assert [0, 1][: 1 + is_committed] == [report.progress["batchId"] for report in taken]
+    entry = entry_of(own_report(1, BEGAN, 1.5, 10), 1)
+    assert (10, 1500, None, None) == (entry.rows, entry.time_ms, entry.late_rows, entry.state_rows)
+
+
+def test_a_storage_that_is_away_hides_a_last_batch_at_worst():
+    """
+    The query has ended, and its end is not to fail for that.
+    """
+
+    def away(_: int) -> bool:
+        raise OSError
+
+    reports = BatchReports()
+    reports.staged(own_report(1, BEGAN, 1.5, 10))
+    reports.end(away)
+
+    assert [] == reports.take()
 
 
 def test_how_a_batch_was_paced_stays_with_it():

@@ -128,7 +128,7 @@ class _QueryHistory:
 def entry_of(report: BatchReport, attempt: int) -> BatchEntry:
     """Return what the history keeps of a batch."""
     spark, pacing = report.progress, report.pacing or {}
-    operators = spark.get("stateOperators", [])
+    operators = spark.get("stateOperators")  # None in a report that is not Spark's
     times = {phase: ms for phase, ms in spark.get("durationMs", {}).items() if ms > 0}
     watermark = spark.get("eventTime", {}).get("watermark")
     ended = from_iso(spark["timestamp"]) + dt.timedelta(milliseconds=times.get(TOTAL, 0))
@@ -137,14 +137,14 @@ def entry_of(report: BatchReport, attempt: int) -> BatchEntry:
         at=to_iso(from_iso(spark["timestamp"])),
         attempt=attempt,
         rows=spark.get("numInputRows"),
-        late_rows=sum(each.get("numRowsDroppedByWatermark", 0) for each in operators),
+        late_rows=_sum(operators, "numRowsDroppedByWatermark"),
         duration_ms=times,
         input_rate=_rate(spark.get("inputRowsPerSecond")),
         process_rate=_rate(spark.get("processedRowsPerSecond")),
         watermark=watermark,
         lag_s=_lag_s(watermark, ended),
-        state_rows=sum(each["numRowsTotal"] for each in operators),
-        state_bytes=sum(each.get("memoryUsedBytes", 0) for each in operators),
+        state_rows=_sum(operators, "numRowsTotal"),
+        state_bytes=_sum(operators, "memoryUsedBytes"),
         backlog=backlog_of(spark.get("sources", [])),
         limits={name: each["limit"] for name, each in pacing.get("sources", {}).items()} or None,
         decision=pacing.get("decision"),
@@ -161,6 +161,10 @@ def backlog_of(sources: list[dict[str, Any]]) -> dict[str, int] | None:
             if outstanding and str(value).lstrip("-").isdigit():
                 found[key] = found.get(key, 0) + int(value)
     return found or None
+
+
+def _sum(operators: list[dict[str, Any]] | None, metric: str) -> int | None:
+    return None if operators is None else sum(each.get(metric, 0) for each in operators)
 
 
 def _rate(value: float | None) -> float | None:

@@ -6,8 +6,7 @@ import logging
 import uuid
 from typing import TYPE_CHECKING, Any, Final
 
-from airflow_provider.runtime.clock import to_iso
-from airflow_provider.runtime.queries.batch_reports import BatchReport
+from airflow_provider.runtime.queries.batch_reports import own_report
 from airflow_provider.runtime.queries.plan import ADAPTIVE, leaves, rows_of, source_scans
 from airflow_provider.runtime.sinks.spark_sink import SparkSinkEpochs
 
@@ -18,6 +17,7 @@ if TYPE_CHECKING:
 
     from airflow_provider.runtime.checkpoint.logs import CommitLog
     from airflow_provider.runtime.clock import Clock
+    from airflow_provider.runtime.queries.batch_reports import BatchReport
     from airflow_provider.runtime.queries.query import QueryDefinition
     from airflow_provider.runtime.queries.start_mode import StartMode
     from airflow_provider.runtime.sinks.committer import EpochCommitter
@@ -144,15 +144,14 @@ class BatchQuery:
         return None
 
     def _run(self) -> None:
-        began, since = to_iso(self._clock.now()), self._clock.monotonic()
+        began, since = self._clock.now(), self._clock.monotonic()
         try:
             self._stage()
         except BaseException as error:  # noqa: BLE001 - the driver's thread raises it
             self._error = error
             return
-        took_ms = round(1000 * (self._clock.monotonic() - since))
-        told = {"batchId": _EPOCH, "timestamp": began, "numInputRows": self._rows}
-        self._reports = [BatchReport({**told, "durationMs": {"triggerExecution": took_ms}})]
+        took_s = self._clock.monotonic() - since
+        self._reports = [own_report(_EPOCH, began, took_s, self._rows)]
 
     def _stage(self) -> None:
         if isinstance(

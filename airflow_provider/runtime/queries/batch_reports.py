@@ -6,8 +6,12 @@ import json
 import logging
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from airflow_provider.runtime.clock import to_iso
+from airflow_provider.runtime.errors import SparkStreamError
+
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    import datetime as dt
+    from collections.abc import Callable, Iterator
 
     from pyspark.sql.streaming.query import StreamingQuery
 
@@ -33,17 +37,22 @@ class BatchReports:
 
     Spark keeps the last hundred, so that none is missed by who looks every second.
 
-    Thread safety: :meth:`paced` is called in Spark's callback thread, the others are not.
+    Thread safety: :meth:`staged` and :meth:`paced` are called in Spark's callback thread.
     """
 
     def __init__(self) -> None:
         self._seen = -1
         self._new: list[BatchReport] = []
         self._pacing: dict[int, dict[str, Any]] = {}
+        self._staged: BatchReport | None = None
 
     def starts(self, committed: int) -> None:
         """Expect the batches after *committed*; what was collected of an earlier start stays."""
         self._seen = committed
+
+    def staged(self, report: BatchReport) -> None:
+        """Note what the runtime itself knows of a batch, which Spark has yet to commit."""
+        self._staged = report
 
     def paced(self, batch: int, pacing: dict[str, Any]) -> None:
         """Note how the batch after this one was fitted to the target time."""
@@ -59,6 +68,24 @@ class BatchReports:
                 self._new.append(BatchReport(progress, self._pacing.pop(self._seen, None)))
         except Py4JError as error:  # the JVM may be gone, which others notice
             log.debug("batches of %s cannot be read: %s", query, error)
+
+    def end(self, is_committed: Callable[[int], bool]) -> None:
+        """Collect a last batch that was stopped between its commit and Spark's report of it.
+
+        Args:
+            is_committed: whether a batch is; asked at most once. The query runs no more, and was
+                looked at since.
+        """
+        staged, self._staged = self._staged, None
+        batch = staged.progress["batchId"] if staged is not None else -1
+        if staged is None or batch <= self._seen:
+            return
+        try:
+            if is_committed(batch):
+                self._seen = batch
+                self._new.append(staged._replace(pacing=self._pacing.pop(batch, None)))
+        except (OSError, SparkStreamError) as error:
+            log.debug("whether a last batch was committed is not known: %s", error)
 
     def take(self) -> list[BatchReport]:
         """Return what was collected, oldest first, and forget it."""
@@ -87,6 +114,21 @@ class BatchReports:
             read = _read(progress)
             if _RUN in read["durationMs"]:
                 yield read
+
+
+def own_report(batch: int, began: dt.datetime, seconds: float, rows: int | None) -> BatchReport:
+    """Return what is known of a batch without Spark's report.
+
+    Args:
+        batch: its number.
+        began: when it began.
+        seconds: how long it took.
+        rows: the rows that it has read; None when they are not known.
+    """
+    took = {"triggerExecution": round(1000 * seconds)}
+    return BatchReport(
+        {"batchId": batch, "timestamp": to_iso(began), "numInputRows": rows, "durationMs": took}
+    )
 
 
 def last_progress_of(query: StreamingQuery) -> dict[str, Any] | None:

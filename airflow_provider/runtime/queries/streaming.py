@@ -9,7 +9,11 @@ import threading
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider.runtime.errors import MissingInputError
-from airflow_provider.runtime.queries.batch_reports import BatchReports, last_progress_of
+from airflow_provider.runtime.queries.batch_reports import (
+    BatchReports,
+    last_progress_of,
+    own_report,
+)
 from airflow_provider.runtime.queries.plan import count_input_rows, count_late_rows, missing_files
 from airflow_provider.runtime.queries.read_limits import asked_once
 from airflow_provider.runtime.queries.start_mode import StartMode
@@ -105,6 +109,7 @@ class RunningQuery:
         self._callback_error: BaseException | None = None
         self._progress: dict[str, Any] | None = None
         self._reports = BatchReports()
+        self._rows: int | None = None  # of the last batch
 
     def start(self, how: StartMode) -> None:
         """Start the query; returns when Spark has begun to run it."""
@@ -201,8 +206,7 @@ class RunningQuery:
 
     def settle(self) -> None:
         """Forget a query that has ended, but for what it has reported."""
-        if self._query is not None:
-            self._reports.look(self._query)
+        self._collect()
         self._progress = self.last_progress()
         self._query = None
 
@@ -219,9 +223,16 @@ class RunningQuery:
 
     def new_batches(self) -> list[BatchReport]:
         """Return the batches that have ended since it was last called, each of them once."""
-        if self._query is not None:
-            self._reports.look(self._query)
+        self._collect()
         return self._reports.take()
+
+    def _collect(self) -> None:
+        if self._query is None:
+            return
+        has_ended = self.has_ended()  # asked first: what it then reports is all
+        self._reports.look(self._query)
+        if has_ended:
+            self._reports.end(self.logs.is_committed)
 
     def move_idle_sources(self) -> None:
         """Let silent sources not hold the others back; call it once in a while."""
@@ -282,6 +293,8 @@ class RunningQuery:
     def _on_batch(self, epochs: EpochCommitter, df: DataFrame, batch: int) -> None:
         pacemaker = self._pacemaker if self._is_paced else None
         begun = pacemaker.batch_begins() if pacemaker is not None else 0.0
+        began, since = self._clock.now(), self._clock.monotonic()
+        self._rows = None
         try:
             self._refuse_after_halt(batch)
             self._check_input(batch)
@@ -290,6 +303,8 @@ class RunningQuery:
             # Spark wraps it twice and keeps only its text; the driver wants to know its type.
             self._callback_error = error
             raise
+        took_s = self._clock.monotonic() - since
+        self._reports.staged(own_report(batch, began, took_s, self._rows))
         if pacemaker is None and self._event_times is None:
             return
         execution = self._execution()
@@ -315,7 +330,8 @@ class RunningQuery:
         if not all(source.is_known for source in self.definition.sources):
             return None  # a stream that the job opened by itself looks like a table
         execution = self._execution()
-        return count_input_rows(execution) if execution is not None else None
+        self._rows = count_input_rows(execution) if execution is not None else None
+        return self._rows
 
     def _count_late(self) -> dict[str, int] | None:
         execution = self._execution()
