@@ -38,6 +38,10 @@ def get_provider_info() -> dict[str, Any]:
         "sensors": _modules("sensors", "spark_watermark"),
         "hooks": _modules("hooks", "spark_streaming"),
         "triggers": _modules("triggers", "spark_stop", "spark_streaming", "spark_watermark"),
+        "extra-links": [
+            f"airflow_provider.operators.extra_links.{name}"
+            for name in ("DriverLogLink", "SavepointLink", "SparkUILink", "StreamLink")
+        ],
     }
 
 

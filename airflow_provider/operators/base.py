@@ -12,6 +12,8 @@ from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_provider.hooks.backfill_guard import RunOwner, check_backfill
 from airflow_provider.hooks.spark_streaming import SparkStreamingHook
+from airflow_provider.hooks.stream_index import push_stream
+from airflow_provider.operators.extra_links import DRIVER_LINKS, SAVEPOINT_LINKS
 from airflow_provider.operators.retry_policy import task_error
 from airflow_provider.runtime.clock import SystemClock
 from airflow_provider.runtime.control.observer import (
@@ -35,9 +37,9 @@ from airflow_provider.triggers.job_poll import is_waiting
 from airflow_provider.triggers.spark_streaming import SparkStreamingTrigger
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
-    from airflow.sdk import Context
+    from airflow.sdk import BaseOperatorLink, Context
     from airflow.sdk.exceptions import AirflowException
 
     from airflow_provider.hooks.log_tail import LogFollower
@@ -55,6 +57,7 @@ class SlicedOperator(BaseOperator):
     """
 
     job_dir: str | None
+    operator_extra_links: Collection[BaseOperatorLink] = SAVEPOINT_LINKS
     _job_dir_is_shared: bool = True
 
     def _do_render_template_fields(
@@ -135,6 +138,7 @@ class DriverOperator(SlicedOperator):
     """
 
     job_dir: str
+    operator_extra_links: Collection[BaseOperatorLink] = DRIVER_LINKS
     kill_policies: ClassVar[Sequence[str]] = ON_KILL
     _claimed: tuple[str, int] | None = None
     _replays: str | None = None
@@ -191,6 +195,7 @@ class DriverOperator(SlicedOperator):
             SparkRunFailedError: the run failed; a retry resumes it.
         """
         try:
+            push_stream(context, self.job_dir, self._run_id(context))
             self._check_backfill(context, self._run_id(context) if self.run_id is None else None)
             return self._reconcile(context)
         except (ConfigError, CheckpointError) as error:

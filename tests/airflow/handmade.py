@@ -30,7 +30,13 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 RUN = "flights-daily-run_1"
-TI: Any = SimpleNamespace(dag_id="flights", task_id="daily", run_id="run_1", map_index=-1)
+TI: Any = SimpleNamespace(
+    dag_id="flights",
+    task_id="daily",
+    run_id="run_1",
+    map_index=-1,
+    xcom_push=lambda key, value: None,
+)
 AT = "2026-01-01T00:00:00.000Z"
 ELSEWHERE = ProcessIdentity(host="elsewhere", space="another/machine", processes=((1, 1),))
 

@@ -283,7 +283,9 @@ def test_a_driver_that_failed(job: Job) -> None:
     scratch.attempt("driver", "FAILED", {"condition": "C", "reason": "the disk is full"})
     event = asyncio.run(trigger._wait())
     pushed: dict[str, Any] = {}
-    ti: Any = SimpleNamespace(**vars(TI), xcom_push=lambda key, value: pushed.update({key: value}))
+    ti: Any = SimpleNamespace(
+        **vars(TI) | {"xcom_push": lambda key, value: pushed.update({key: value})}
+    )
     with pytest.raises(SparkRunFailedError, match="C: the disk is full"):
         operator.resume({"ti": ti}, vars(event) | {"driver_id": "driver"})
     assert "the disk is full" == pushed["failure"]["reason"]

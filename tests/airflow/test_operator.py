@@ -200,6 +200,35 @@ def test_a_dag_with_the_operator_is_serialised() -> None:
     assert {"spark.app": "{{ ds }}"} == task.conf
 
 
+def test_the_job_is_indexed_before_anything_else_is_done(job: Job) -> None:
+    """
+    The page finds the task's job by an XCom, also while it runs or is deferred, or was refused.
+    """
+    pushed = {}
+    ti = SimpleNamespace(**vars(TI) | {"xcom_push": lambda key, value: pushed.update({key: value})})
+
+    with pytest.raises(AirflowFailException):
+        operator_of(job).execute(context(ti=ti))
+
+    assert {"spark_stream": {"job_dir": job.url, "run_id": RUN}} == pushed
+
+
+def test_the_links_lead_to_the_page_of_the_task_instance(job: Job) -> None:
+    """
+    They are relative to Airflow's address, and name the instance, never a path.
+    """
+    operator = operator_of(job)
+
+    links = {
+        link.name: link.get_link(operator, ti_key=TI) for link in operator.operator_extra_links
+    }
+
+    assert ["Driver log", "Savepoint", "Spark UI", "Stream"] == sorted(links)
+    page = "plugin/spark-streaming?dag_id=flights&run_id=run_1&task_id=daily&map_index=-1"
+    assert f"{page}&tab=overview" == links["Stream"]
+    assert all(link.startswith(page) and job.url not in link for link in links.values())
+
+
 def test_mapped_tasks_have_runs_of_their_own(job: Job) -> None:
     """
     The map index is part of the derived run id, so that mapped tasks do not adopt each other.
@@ -680,7 +709,7 @@ def test_the_failure_that_the_driver_has_recorded_goes_to_xcom(job: Job) -> None
     failure = {"failure_class": "ENVIRONMENT", "reason": "no space left", "host": "worker-7"}
     event = {"run_state": "failed", "reason": "no", "driver_id": "driver", "failure": failure}
     pushed = {}
-    ti = SimpleNamespace(**vars(TI), xcom_push=lambda key, value: pushed.update({key: value}))
+    ti = SimpleNamespace(**vars(TI) | {"xcom_push": lambda key, value: pushed.update({key: value})})
 
     with pytest.raises(SparkRunFailedError) as raised:
         operator_of(job).resume(context(ti=ti), event)
