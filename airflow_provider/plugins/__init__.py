@@ -1,0 +1,1 @@
+"""Plugins of Airflow: the page "Streams" and its API."""

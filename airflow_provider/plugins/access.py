@@ -1,0 +1,32 @@
+"""Access to the API: who may call what, and from where."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from airflow.api_fastapi.auth.managers.models.resource_details import AccessView, DagAccessEntity
+from airflow.api_fastapi.core_api.security import requires_access_dag, requires_access_view
+from fastapi import Depends, HTTPException, Request, status
+
+HEADER: Final = "X-Spark-Streaming"
+"""A header that no form of another site can send."""
+
+
+def check_same_site(request: Request) -> None:
+    """Refuse what another site may have made the browser send.
+
+    The cookie of Airflow's session goes with every request to it, whoever causes the request. A
+    page of another site can send neither JSON nor a header of its own without being asked first
+    by the browser, which asks us.
+    """
+    is_json = request.headers.get("content-type", "").partition(";")[0] == "application/json"
+    site = request.headers.get("sec-fetch-site", "same-origin")
+    if not is_json or HEADER not in request.headers or site != "same-origin":
+        raise HTTPException(status.HTTP_403_FORBIDDEN, "this call is not from Airflow's own page")
+
+
+MAY_SEE_PLUGINS: Final = Depends(requires_access_view(AccessView.PLUGINS))
+MAY_SEE_JOB: Final = Depends(requires_access_dag("GET", DagAccessEntity.TASK_INSTANCE))
+MAY_SEE_LOG: Final = Depends(requires_access_dag("GET", DagAccessEntity.TASK_LOGS))
+MAY_ACT: Final = Depends(requires_access_dag("PUT", DagAccessEntity.RUN))
+FROM_THIS_SITE: Final = Depends(check_same_site)

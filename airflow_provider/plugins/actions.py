@@ -1,0 +1,229 @@
+"""Actions on a job, as the commands of ``spark-stream`` carry them out."""
+
+from __future__ import annotations
+
+import secrets
+from typing import TYPE_CHECKING, Final
+
+from airflow_provider.plugins.responses import ActionView
+from airflow_provider.plugins.savepoint_views import savepoint_names
+from airflow_provider.runtime.control.stop import savepoint_address
+from airflow_provider.runtime.jobdir.layout import known_job
+from airflow_provider.runtime.jobdir.lease import TAKEABLE
+from airflow_provider.runtime.jobdir.requests import (
+    STOP,
+    find_request,
+    put_cancel,
+    put_request,
+    read_reply,
+)
+from airflow_provider.runtime.names import check_name
+from airflow_provider.runtime.savepoints.catalog import open_savepoint
+from airflow_provider.runtime.savepoints.checkpoint_source import job_source
+from airflow_provider.runtime.savepoints.retention import dispose
+from airflow_provider.runtime.savepoints.take import take_savepoint
+from airflow_provider.runtime.savepoints.verify import verify_savepoint
+
+if TYPE_CHECKING:
+    from airflow_provider.plugins.observed_jobs import ObservedJobs
+    from airflow_provider.plugins.responses import ActionBody
+    from airflow_provider.plugins.savepoint_views import SavepointShelf
+    from airflow_provider.runtime.clock import Clock
+    from airflow_provider.runtime.jobdir.layout import JobDirectory
+    from airflow_provider.runtime.jobdir.lease_records import LeaseRecord
+
+ALIGNED_TIMEOUT_S: Final = 20.0  # of a savepoint: a person waits for it in front of a page
+
+
+class OutdatedViewError(Exception):
+    """The job has another driver than the user saw, or what was typed is not its name."""
+
+
+class Actions:
+    """Carries out what people ask for.
+
+    Each begins by comparing the lease that the user saw with the one that there is, so that nobody
+    stops a driver of which he knows nothing.
+
+    Args:
+        jobs: looks at leases.
+        shelf: forgets what is disposed of.
+        clock: time.
+    """
+
+    def __init__(self, jobs: ObservedJobs, shelf: SavepointShelf, clock: Clock) -> None:
+        self._jobs = jobs
+        self._shelf = shelf
+        self._clock = clock
+
+    def stop(self, job_dir: str, body: ActionBody, *, drain: bool = False) -> ActionView:
+        """Ask the driver to end its batch, and then the run; with a savepoint if one is named.
+
+        Raises:
+            OutdatedViewError: nothing was asked for.
+
+        Crash safety: as :func:`.requests.put_request`.
+        """
+        directory = known_job(job_dir)
+        lease = self._seen(directory, body)
+        if drain:
+            _check_typed(body, directory.name())
+        saved = savepoint_address(directory.url, _new_name(body)) if body.savepoint else None
+        request = put_request(
+            directory.storage,
+            STOP,
+            lease.driver_id,
+            self._clock,
+            drain=drain,
+            run_id=lease.run_id,
+            token=lease.since,
+            savepoint=saved,
+        )
+        what = "drain the job" if drain else "stop after its batch"
+        return ActionView(
+            message=f"The driver of run {lease.run_id} is asked to {what}.",
+            request_id=request.id,
+            is_done=False,
+        )
+
+    def cancel(self, job_dir: str, body: ActionBody) -> ActionView:
+        """Ask the driver to end at once; its run can be resumed.
+
+        Raises:
+            OutdatedViewError: nothing was asked for.
+
+        Crash safety: as :func:`.requests.put_request`.
+        """
+        directory = known_job(job_dir)
+        lease = self._seen(directory, body)
+        request_id = put_cancel(directory.storage, lease.driver_id, self._clock)
+        return ActionView(
+            message=f"The driver of run {lease.run_id} is asked to end at once.",
+            request_id=request_id,
+            is_done=False,
+        )
+
+    def take(self, job_dir: str, body: ActionBody) -> ActionView:
+        """Take a savepoint in the job's own folder.
+
+        Raises:
+            OutdatedViewError: nothing was taken.
+
+        Crash safety: as :func:`.take.take_savepoint`.
+        """
+        directory = known_job(job_dir)
+        self._compare(directory, body)
+        taken = take_savepoint(
+            job_source(job_dir, self._clock),
+            f"{directory.url}/savepoints/{self._name(body)}",
+            origin="manual",
+            labels={},
+            aligned_timeout_s=ALIGNED_TIMEOUT_S,
+            clock=self._clock,
+        )
+        kind = "aligned" if taken.record.aligned else "unaligned"
+        return ActionView(
+            message=f"Savepoint {taken.folder} is complete: {kind}, {taken.record.bytes:,} bytes."
+        )
+
+    def verify(self, job_dir: str, body: ActionBody) -> ActionView:
+        """Compare every file of a savepoint with its size and checksum.
+
+        Raises:
+            LookupError: there is none of that name.
+        """
+        directory = known_job(job_dir)
+        self._compare(directory, body)
+        savepoint = open_savepoint(_listed(directory, body))
+        wrong = verify_savepoint(savepoint)
+        if wrong:
+            return ActionView(message="; ".join(wrong[:5]), is_ok=False)
+        files = sum(len(query.files) for query in savepoint.record.queries.values())
+        size = f"{files} files, {savepoint.record.bytes:,} bytes"
+        return ActionView(message=f"Savepoint {savepoint.folder} is all right: {size}.")
+
+    def dispose(self, job_dir: str, body: ActionBody) -> ActionView:
+        """Remove a savepoint whose name the user has typed.
+
+        Raises:
+            LookupError: there is none of that name.
+            OutdatedViewError: nothing was removed.
+
+        Crash safety: as :func:`.retention.dispose`.
+        Idempotent: by its name.
+        """
+        directory = known_job(job_dir)
+        self._compare(directory, body)
+        url = _listed(directory, body)
+        _check_typed(body, body.savepoint)
+        dispose(url, clock=self._clock)
+        self._shelf.forget(url)
+        return ActionView(message=f"Savepoint {body.savepoint} is disposed of.")
+
+    def answer(self, job_dir: str, request_id: str) -> ActionView:
+        """Return what the driver has answered to a request so far.
+
+        Raises:
+            LookupError: there is no such request.
+        """
+        directory = known_job(job_dir)
+        request = find_request(directory.storage, check_name(request_id, what="request"))
+        if request is None:
+            raise LookupError(request_id)
+        reply = read_reply(directory.storage, request.id)
+        if reply is not None:
+            return ActionView(message=reply.message, request_id=request.id, is_ok=reply.ok)
+        lease, liveness = self._jobs.lease(job_dir)
+        is_gone = lease is None or lease.driver_id != request.driver_id or liveness in TAKEABLE
+        if is_gone:
+            return ActionView(
+                message="The driver has ended without an answer.",
+                request_id=request.id,
+                is_ok=request.kind != STOP,
+            )
+        message = "The driver has not answered yet."
+        return ActionView(message=message, request_id=request.id, is_done=False)
+
+    def _compare(self, directory: JobDirectory, body: ActionBody) -> LeaseRecord | None:
+        """Return the lease of the driver that runs, which must be the one that the user saw."""
+        lease, liveness = self._jobs.lease(directory.url)
+        running = lease if lease is not None and liveness not in TAKEABLE else None
+        token = lease.since if lease is not None else None
+        if token != body.token:
+            msg = "another driver has taken over since you looked; look at the job, and ask again"
+            raise OutdatedViewError(msg)
+        return running
+
+    def _seen(self, directory: JobDirectory, body: ActionBody) -> LeaseRecord:
+        lease = self._compare(directory, body)
+        if lease is None:
+            msg = "no driver is running this job, so there is nothing to end"
+            raise OutdatedViewError(msg)
+        return lease
+
+    def _name(self, body: ActionBody) -> str:
+        made = f"manual-{self._clock.now():%Y%m%dT%H%M%S}-{secrets.token_hex(3)}"
+        return _new_name(body) if body.savepoint else made
+
+
+def _new_name(body: ActionBody) -> str:
+    return check_name(body.savepoint or "", what="savepoint")
+
+
+def _listed(directory: JobDirectory, body: ActionBody) -> str:
+    """Return the address of a savepoint that is in the listing.
+
+    Raises:
+        LookupError: it is not.
+    """
+    name = body.savepoint or ""
+    place = directory.storage.at("savepoints")
+    if name not in savepoint_names(place):
+        raise LookupError(name)
+    return place.at(name).url
+
+
+def _check_typed(body: ActionBody, name: str | None) -> None:
+    if name is None or body.confirmed != name:
+        msg = f"type the name {name!r} to confirm"
+        raise OutdatedViewError(msg)

@@ -1,0 +1,115 @@
+"""Application that Airflow's API server mounts: the API, its OpenAPI page, and the static files."""
+
+from __future__ import annotations
+
+from html import escape
+from typing import TYPE_CHECKING, Any, Final
+
+from fastapi import APIRouter, FastAPI, HTTPException, Response, status
+from fastapi.responses import HTMLResponse
+
+from airflow_provider import __version__
+from airflow_provider.plugins.access import MAY_SEE_PLUGINS
+from airflow_provider.plugins.action_routes import action_routes
+from airflow_provider.plugins.read_routes import (
+    document_routes,
+    job_routes,
+    list_routes,
+    log_routes,
+)
+from airflow_provider.plugins.service import StreamService
+from airflow_provider.plugins.static_files import content_version, static_files
+from airflow_provider.runtime.clock import SystemClock
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+API: Final = "/api"
+_FOR_EVER: Final = "public, max-age=31536000, immutable"
+
+
+def make_app(service: StreamService | None = None) -> FastAPI:
+    """Return the application.
+
+    A mounted application is not protected by Airflow: every route but the static files is in a
+    router of which each call needs the right to see plugins.
+    """
+    service = service or StreamService(SystemClock())
+    app = FastAPI(
+        title="Spark streams",
+        version=__version__,
+        description="What the page Streams shows, and what it asks drivers for.",
+        openapi_url=None,  # Airflow would not protect it, nor the pages that show it
+        docs_url=None,
+        redoc_url=None,
+    )
+    safe = APIRouter(prefix=API, dependencies=[MAY_SEE_PLUGINS])
+    for router in (
+        list_routes(service),
+        job_routes(service),
+        document_routes(service),
+        log_routes(service),
+        action_routes(service),
+        _described(app),
+    ):
+        safe.include_router(router)
+    app.include_router(safe)
+    app.include_router(_static())
+    return app
+
+
+def _static() -> APIRouter:
+    router = APIRouter()
+
+    @router.get("/static/{version}/{name:path}", include_in_schema=False)
+    async def static(version: str, name: str) -> Response:
+        """Return a file of the page; only those that are there when the server starts."""
+        found = static_files().get(name)
+        if found is None:
+            raise HTTPException(status.HTTP_404_NOT_FOUND, "there is no such file")
+        kind, content = found
+        kept = _FOR_EVER if version == content_version() else "no-store"
+        headers = {"Cache-Control": kept, "X-Content-Type-Options": "nosniff"}
+        return Response(content, media_type=kind, headers=headers)
+
+    return router
+
+
+def _described(app: FastAPI) -> APIRouter:
+    router = APIRouter(tags=["this page"])
+
+    @router.get("/openapi.json", include_in_schema=False)
+    async def openapi() -> dict[str, Any]:
+        """Return the OpenAPI document."""
+        return app.openapi()
+
+    @router.get("/docs", include_in_schema=False)
+    async def docs() -> HTMLResponse:
+        """Return a page of all routes; nothing on it comes from elsewhere."""
+        return HTMLResponse(_page(app.openapi()))
+
+    return router
+
+
+def _page(document: dict[str, Any]) -> str:
+    rows = "".join(
+        f"<tr><td>{escape(method.upper())}</td><td><code>{escape(path)}</code></td>"
+        f"<td>{escape(operation.get('description', ''))}</td><td>{escape(answer)}</td></tr>"
+        for path, method, operation, answer in _operations(document)
+    )
+    return (
+        "<!doctype html><html lang=en><meta charset=utf-8><title>Spark streams: API</title>"
+        "<style>body{font:15px system-ui;margin:2em;color-scheme:light dark}"
+        "td,th{text-align:left;padding:.4em 1em .4em 0;vertical-align:top}</style>"
+        f"<h1>Spark streams: API</h1><p>{escape(document['info']['description'])} "
+        "<a href=openapi.json>OpenAPI document</a></p>"
+        f"<table><tr><th>Method<th>Path<th>What it does<th>Answer</tr>{rows}</table></html>"
+    )
+
+
+def _operations(document: dict[str, Any]) -> Iterator[tuple[str, str, dict[str, Any], str]]:
+    for path, methods in document["paths"].items():
+        for method, operation in methods.items():
+            content = operation["responses"].get("200", {}).get("content", {})
+            reference = content.get("application/json", {}).get("schema", {}).get("$ref", "")
+            yield path, method, operation, reference.rpartition("/")[2]

@@ -1,0 +1,91 @@
+"""Views of documents: what lies in a job directory, folder by folder, as it is stored.
+
+A path from a browser is taken only if each of its parts is a name and is in the listing of the
+folder above. On a disk a symbolic link is none of them: it may lead anywhere.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from airflow_provider.plugins.responses import DocumentView, FolderView
+from airflow_provider.runtime.storage.file_tree import folders_in, link_on_way
+from airflow_provider.runtime.storage.open import open_storage
+from airflow_provider.runtime.typed_json import is_name
+
+if TYPE_CHECKING:
+    from airflow_provider.runtime.storage.base import Storage
+
+_SUFFIX: Final = ".json"
+_MOST_CHARS: Final = 200_000  # more stalls a browser; the rest is for other tools
+_MOST_PARTS: Final = 12
+# Of a job directory: other folders beside them are not ours to show.
+_ROOTS: Final = frozenset(
+    {
+        "bells",
+        "bootstraps",
+        "heartbeats",
+        "job.json",
+        "leases",
+        "queries",
+        "replies",
+        "requests",
+        "restores",
+        "retired.json",
+        "runs",
+        "savepoints",
+        "tries.json",
+    }
+)
+
+
+def read_folder(job_dir: str, folder: str) -> FolderView:
+    """Return the names in a folder of the job directory.
+
+    Raises:
+        LookupError: it is not there.
+        OSError: the storage cannot be read.
+    """
+    storage = open_storage(job_dir)
+    names = _names(storage, folder)
+    inside = set(folders_in(f"{storage.url}/{folder}".rstrip("/")))
+    return FolderView(
+        folder=folder,
+        folders=[name for name in names if name in inside],
+        documents=[n for n in names if n.endswith(_SUFFIX) and n not in inside],
+    )
+
+
+def read_document(job_dir: str, path: str) -> DocumentView:
+    """Return a document of the job directory.
+
+    Raises:
+        LookupError: it is not there, or is no document.
+        OSError: the storage cannot be read.
+    """
+    storage = open_storage(job_dir)
+    folder, _, name = path.rpartition("/")
+    if not name.endswith(_SUFFIX) or name not in _names(storage, folder):
+        raise LookupError(path)
+    if link_on_way(storage.url, [path]) is not None:
+        raise LookupError(path)
+    try:
+        text = storage.read(path).decode(errors="replace")
+    except IsADirectoryError as error:
+        raise LookupError(path) from error
+    return DocumentView(path=path, text=text[:_MOST_CHARS], is_cut=len(text) > _MOST_CHARS)
+
+
+def _names(storage: Storage, folder: str) -> list[str]:
+    """Return the names in a folder that is reached from listing to listing."""
+    names = sorted(_ROOTS.intersection(storage.list("")))
+    at = ""
+    parts = folder.split("/") if folder else []
+    if len(parts) > _MOST_PARTS:
+        raise LookupError(folder)
+    for part in parts:
+        at = f"{at}/{part}" if at else part
+        if part not in names or link_on_way(storage.url, [at]) is not None:
+            raise LookupError(folder)
+        names = [name for name in storage.list(at) if is_name(name)]
+    return names

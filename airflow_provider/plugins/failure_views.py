@@ -1,0 +1,123 @@
+"""Views of failures: those of the newest runs, by their root cause."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any, Final
+
+from airflow_provider.plugins.responses import FailuresView, FailureView, OccurrenceView
+from airflow_provider.plugins.run_views import newest_run_ids
+from airflow_provider.runtime.errors import CheckpointError, Failure, FailureClass
+from airflow_provider.runtime.jobdir.layout import JobDirectory
+from airflow_provider.runtime.storage.open import open_storage
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from airflow_provider.runtime.jobdir.layout import RunDirectory
+    from airflow_provider.runtime.jobdir.run_records import AttemptRecord
+
+HELPS: Final = {
+    FailureClass.NON_RECOVERABLE: (
+        "The same again will fail again. Correct the job, its options, its rights or the row, and "
+        "then clear the task: the run resumes after its last committed batch."
+    ),
+    FailureClass.DATA_MISSING: (
+        "Have the input delivered again and clear the task; or start the job from an earlier "
+        "savepoint, if it is state that is gone."
+    ),
+    FailureClass.ENVIRONMENT: (
+        "Look at the machine: its memory, its disk, the network, its neighbours. A retry or a "
+        "clear resumes the run; nothing is lost or repeated."
+    ),
+    FailureClass.RECOVERABLE: (
+        "A retry or a clear resumes the run; nothing is lost or repeated. If it fails at the same "
+        "batch each time, read the end of the driver's log."
+    ),
+}
+# Numbers, ids and addresses differ from one time to the next, and the cause is the same.
+_VARIES: Final = re.compile(r"0x[0-9a-f]+|[0-9a-f]{8}-[0-9a-f-]{27}|\d+", re.IGNORECASE)
+
+
+def read_failures(job_dir: str) -> FailuresView:
+    """Return the failures of the newest runs, the newest cause first.
+
+    Raises:
+        OSError: the storage cannot be read.
+    """
+    directory = JobDirectory(open_storage(job_dir))
+    views: dict[tuple[str, ...], FailureView] = {}
+    for run_id in newest_run_ids(directory):
+        try:
+            found = list(_of_run(directory.run(run_id)))
+        except CheckpointError:
+            continue  # its damage is shown among the runs
+        for failure, occurrence in found:
+            key = _cause(failure)
+            views.setdefault(key, _view(failure)).occurrences.append(occurrence)
+    return FailuresView(failures=list(views.values()))
+
+
+def _of_run(run: RunDirectory) -> Iterator[tuple[Failure, OccurrenceView]]:
+    """Yield the failures of a run, the newest first."""
+    for attempt in reversed(run.attempts()):
+        if attempt.failure is not None:
+            yield _occurrence(run, attempt, attempt.failure, is_restarted=False)
+        if attempt.restarts is not None:
+            last: dict[str, Any] = attempt.restarts["failure"]
+            if last != attempt.failure:
+                yield _occurrence(run, attempt, last, is_restarted=True)
+        if attempt.failure is None and attempt.outcome is None:
+            yield from _silent_end(run, attempt)
+
+
+def _silent_end(
+    run: RunDirectory, attempt: AttemptRecord
+) -> Iterator[tuple[Failure, OccurrenceView]]:
+    """Yield the end of a driver that could not say why, if its process is known to have ended."""
+    ended = run.exit_of(attempt.driver_id)
+    if ended is None or ended.exit_code == 0:
+        return
+    last = next((line for line in reversed(ended.last_lines) if line.strip()), "")
+    killed = f"signal {-ended.exit_code}" if ended.exit_code < 0 else f"exit code {ended.exit_code}"
+    raw = {
+        "failure_class": FailureClass.ENVIRONMENT.value,
+        "reason": f"the driver's process ended with {killed}, without a word",
+        "condition": "killed",
+        "host": attempt.host,
+        "root_cause": last,
+    }
+    failure, occurrence = _occurrence(run, attempt, raw, is_restarted=False)
+    yield failure, occurrence.model_copy(update={"at": ended.ended})
+
+
+def _occurrence(
+    run: RunDirectory, attempt: AttemptRecord, raw: dict[str, Any], *, is_restarted: bool
+) -> tuple[Failure, OccurrenceView]:
+    failure = Failure.from_dict(raw)
+    return failure, OccurrenceView(
+        run_id=run.run_id,
+        attempt=attempt.attempt,
+        at=attempt.ended,
+        query=failure.query,
+        batch=failure.batch,
+        host=failure.host or attempt.host,
+        is_restarted=is_restarted,
+    )
+
+
+def _cause(failure: Failure) -> tuple[str, ...]:
+    text = failure.root_cause or failure.reason
+    return failure.failure_class.value, failure.condition, _VARIES.sub("#", text)
+
+
+def _view(failure: Failure) -> FailureView:
+    return FailureView(
+        failure_class=failure.failure_class.value,
+        condition=failure.condition,
+        reason=failure.reason,
+        root_cause=failure.root_cause,
+        rule=failure.rule,
+        helps=HELPS[failure.failure_class],
+        occurrences=[],
+    )

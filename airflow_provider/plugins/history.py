@@ -1,0 +1,139 @@
+"""History of batches, as drivers write it: read tolerantly, since versions may differ."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import TYPE_CHECKING, Any, Final
+
+from airflow_provider.plugins.responses import BatchView, HistoryView, StatisticView
+from airflow_provider.runtime.typed_json import is_name
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from airflow_provider.runtime.storage.base import Storage
+
+_TOTAL: Final = "triggerExecution"  # Spark's name for the whole batch among its phases
+_MOST: Final = 300
+
+
+def read_histories(run: Storage) -> list[HistoryView]:
+    """Return the history of each query of a run; empty when its driver writes none.
+
+    Args:
+        run: ``runs/<run id>``.
+
+    Raises:
+        OSError: the storage cannot be read.
+    """
+    names = [name for name in run.list("history") if name.endswith(".json")]
+    return [
+        read_history(run, name.removesuffix(".json"))
+        for name in names
+        if is_name(name.removesuffix(".json"))
+    ]
+
+
+def read_history(run: Storage, query: str) -> HistoryView:
+    """Return the history of one query; one that cannot be understood is empty."""
+    nothing = HistoryView(query=query, updated=None, batches=[])
+    try:
+        raw = json.loads(run.read(f"history/{query}.json"))
+    except (FileNotFoundError, ValueError):
+        return nothing
+    batches = raw.get("batches") if isinstance(raw, dict) else None
+    if not isinstance(batches, list):
+        return nothing
+    views = [_batch(each) for each in batches[-_MOST:] if isinstance(each, dict)]
+    found = [view for view in views if view is not None]
+    return HistoryView(query=query, updated=_text(raw.get("updated")), batches=found)
+
+
+def _batch(raw: dict[str, Any]) -> BatchView | None:
+    number = _whole(raw.get("batch"))
+    if number is None:
+        return None
+    phases = raw.get("duration_ms")
+    durations = {
+        str(name): value
+        for name, each in (phases.items() if isinstance(phases, dict) else ())
+        if (value := _number(each)) is not None
+    }
+    return BatchView(
+        batch=number,
+        at=_text(raw.get("at")),
+        attempt=_whole(raw.get("attempt")),
+        rows=_whole(raw.get("rows")),
+        late_rows=_whole(raw.get("late_rows")),
+        duration_ms={name: ms for name, ms in durations.items() if name != _TOTAL},
+        total_ms=durations.get(_TOTAL, sum(durations.values()) if durations else None),
+        input_rate=_number(raw.get("input_rate")),
+        process_rate=_number(raw.get("process_rate")),
+        watermark=_text(raw.get("watermark")),
+        lag_s=_number(raw.get("lag_s")),
+        state_rows=_whole(raw.get("state_rows")),
+        state_bytes=_whole(raw.get("state_bytes")),
+        backlog=backlog_of(raw.get("backlog")),
+        decision=_text(raw.get("decision")),
+        reason=_text(raw.get("reason")),
+    )
+
+
+def backlog_of(raw: Any) -> int | None:
+    """Return how much is unread, of a number or of numbers by measure; None when not known.
+
+    Sources report several measures of the same, such as the greatest and the mean distance of
+    partitions; the greatest is what people look at.
+    """
+    if isinstance(raw, dict):
+        values = [value for each in raw.values() if (value := _whole(each)) is not None]
+        return max(values, default=None)
+    return _whole(raw)
+
+
+def statistics(history: HistoryView) -> list[StatisticView]:
+    """Return the least, mean, median, 99th percentile and greatest of each measure."""
+    measures: list[tuple[str, str, Iterable[float | None]]] = [
+        ("duration", "ms", (batch.total_ms for batch in history.batches)),
+        ("rows", "rows", (batch.rows for batch in history.batches)),
+        ("rows in", "rows/s", (batch.input_rate for batch in history.batches)),
+        ("rows processed", "rows/s", (batch.process_rate for batch in history.batches)),
+        ("state", "rows", (batch.state_rows for batch in history.batches)),
+        ("state size", "bytes", (batch.state_bytes for batch in history.batches)),
+    ]
+    found = []
+    for measure, unit, values in measures:
+        known = sorted(value for value in values if value is not None)
+        if known:
+            found.append(_statistic(measure, unit, known))
+    return found
+
+
+def _statistic(measure: str, unit: str, known: Sequence[float]) -> StatisticView:
+    def at(share: float) -> float:
+        return known[max(0, math.ceil(share * len(known)) - 1)]
+
+    return StatisticView(
+        measure=measure,
+        unit=unit,
+        min=known[0],
+        avg=sum(known) / len(known),
+        p50=at(0.5),
+        p99=at(0.99),
+        max=known[-1],
+    )
+
+
+def _number(raw: Any) -> float | None:
+    is_number = isinstance(raw, int | float) and not isinstance(raw, bool)
+    return float(raw) if is_number and math.isfinite(raw) else None
+
+
+def _whole(raw: Any) -> int | None:
+    number = _number(raw)
+    return int(number) if number is not None else None
+
+
+def _text(raw: Any) -> str | None:
+    return raw if isinstance(raw, str) else None

@@ -1,0 +1,217 @@
+"""Heads of jobs: the row of the list, and what stands above the views of one job."""
+
+from __future__ import annotations
+
+import datetime as dt
+from typing import TYPE_CHECKING, Any, Final
+
+from airflow_provider.plugins.history import backlog_of, read_histories
+from airflow_provider.plugins.responses import HistoryView, JobView
+from airflow_provider.runtime.clock import from_iso
+from airflow_provider.runtime.control.observer import RunState
+from airflow_provider.runtime.errors import (
+    CheckpointError,
+    ConfigError,
+    Failure,
+    SparkStreamError,
+)
+from airflow_provider.runtime.jobdir.lease import Liveness
+from airflow_provider.runtime.jobdir.run_records import REPORT_S
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from airflow_provider.plugins.observed_jobs import Observed, ObservedJobs
+    from airflow_provider.plugins.responses import Category
+    from airflow_provider.plugins.savepoint_views import SavepointShelf
+    from airflow_provider.plugins.task_index import IndexedTask
+    from airflow_provider.runtime.clock import Clock
+    from airflow_provider.runtime.control.observer import View
+
+SILENT: Final = "storage does not answer"
+_SPARK_BATCHES: Final = 40  # of a sparkline
+_REPORTS_MISSED: Final = 6  # a report may be late behind a long batch's end or an outage
+_LAST_YEAR: Final = 9999  # the watermark of a drain is no moment of the data
+_FIRST_YEAR: Final = 1970  # that of a query that has none yet
+_ORDER: Final = ("failed", "unhealthy", "unknown", "running", "suspended", "finished")
+
+
+class JobHeads:
+    """Makes the heads of jobs.
+
+    Args:
+        jobs: looks at job directories.
+        shelf: knows their savepoints.
+        clock: tells how old something is.
+    """
+
+    def __init__(self, jobs: ObservedJobs, shelf: SavepointShelf, clock: Clock) -> None:
+        self._jobs = jobs
+        self._shelf = shelf
+        self._clock = clock
+
+    def read(self, task: IndexedTask) -> JobView:
+        """Return the head of a job; what cannot be read is its reason."""
+        if task.job_dir is None:
+            return unread(task, "this task has no job directory, or was not rendered yet")
+        try:
+            observed = self._jobs.look(task.job_dir)
+            return self.of(task, observed, self.histories(observed))
+        except CheckpointError as error:
+            return unread(task, str(error), state="damaged", category="failed")
+        except (ConfigError, SparkStreamError) as error:
+            return unread(task, str(error))
+        except OSError as error:
+            return unread(task, f"the storage cannot be read: {error}")
+
+    def histories(self, observed: Observed) -> list[HistoryView]:
+        """Return the batches of the newest run, per query."""
+        if observed.run_id is None:
+            return []
+        return read_histories(observed.directory.run(observed.run_id).storage)
+
+    def of(
+        self, task: IndexedTask, observed: Observed, histories: Sequence[HistoryView]
+    ) -> JobView:
+        """Return the head of a job that was looked at."""
+        base = unread(task)
+        view = observed.view
+        if view is None or observed.run_id is None:
+            absent = "nothing has begun in its job directory"
+            return base.model_copy(update={"job": observed.name, "reason": absent})
+        category, reason = self._judge(task, observed, view)
+        saved = self._shelf.newest(observed.directory)
+        final = view.final
+        facts: dict[str, Any] = {
+            "job": observed.name,
+            "state": observed.state,
+            "category": category,
+            "reason": reason,
+            "spark_run_id": observed.run_id,
+            "mode": final.mode if final else (observed.record.mode if observed.record else None),
+            "lease": observed.lease,
+            "attempts": view.attempt.attempt if view.attempt else 0,
+            "restarts": _restarts(view),
+            "newest_savepoint": saved.name if saved else None,
+            "newest_savepoint_taken": saved.taken if saved else None,
+            **self._progress(view),
+            **self._batches(histories, is_running=category in {"running", "unhealthy"}),
+        }
+        return base.model_copy(update=facts)
+
+    def age_s(self, moment: str | None) -> float | None:
+        """Return how long ago a stored moment was, by this machine's clock; None for no moment."""
+        try:
+            then = from_iso(moment) if moment else None
+        except ValueError:
+            return None
+        if then is None or then.year in {_FIRST_YEAR, _LAST_YEAR}:
+            return None
+        return (self._clock.now() - then).total_seconds()
+
+    def _progress(self, view: View) -> dict[str, Any]:
+        progress, final = view.progress, view.final
+        if progress is None:
+            return {"rows_read": final.rows_read if final else None}
+        queries = list(progress.queries.values())
+        backlogs = [n for q in queries if (n := backlog_of(q.get("backlog"))) is not None]
+        marks = [q["watermark"] for q in queries if q.get("watermark")]
+        watermark = min(marks, default=None)
+        rows = [q["state_rows"] for q in queries if q.get("state_rows") is not None]
+        return {
+            "reported": progress.at,
+            "rows_read": final.rows_read if final else progress.rows_read,
+            "rows_per_second": None if final else progress.rows_per_second,
+            "backlog": sum(backlogs) if backlogs and not final else None,
+            "watermark": watermark,
+            "watermark_lag_s": None if final else self.age_s(watermark),
+            "state_rows": sum(rows) if rows else None,
+            "late_rows": final.late_rows if final else progress.late_rows,
+        }
+
+    def _batches(self, histories: Sequence[HistoryView], *, is_running: bool) -> dict[str, Any]:
+        batches = [batch for history in histories for batch in history.batches]
+        last = max((batch.at for batch in batches if batch.at is not None), default=None)
+        timed = sorted((b for b in batches if b.at and b.total_ms is not None), key=_at)
+        return {
+            "last_commit": last,
+            "last_commit_age_s": self.age_s(last) if is_running else None,
+            "batch_ms": [b.total_ms for b in timed[-_SPARK_BATCHES:] if b.total_ms is not None],
+        }
+
+    def _judge(
+        self, task: IndexedTask, observed: Observed, view: View
+    ) -> tuple[Category, str | None]:
+        if observed.state == "FINISHED":
+            return "finished", None
+        if observed.state == "SUSPENDED":
+            return "suspended", None
+        if observed.run_state in {RunState.RUNNING, RunState.STARTING}:
+            reason = self._sickness(task, view)
+            return ("unhealthy", reason) if reason else ("running", None)
+        if observed.state in {"undone", "absent"}:
+            return "unknown", f"its newest run is {observed.state}"
+        return "failed", _end_reason(view)
+
+    def _sickness(self, task: IndexedTask, view: View) -> str | None:
+        """Return why a driver that runs is not well; None when it is."""
+        if task.state == "failed":
+            return "its driver runs, and its task has failed: nobody waits for it"
+        silent_s = self.age_s(view.progress.at if view.progress else None)
+        if view.liveness is Liveness.LIVE and silent_s and silent_s > _REPORTS_MISSED * REPORT_S:
+            return (
+                f"its driver lives, and has not reported for {dt.timedelta(seconds=int(silent_s))}"
+            )
+        restarts = view.attempt.restarts if view.attempt else None
+        if restarts and restarts["worked_s"] <= 0:
+            failure = Failure.from_dict(restarts["failure"])
+            return f"a query is started again after {failure.describe()}"
+        return None
+
+
+def unread(
+    task: IndexedTask,
+    reason: str | None = None,
+    *,
+    state: str | None = None,
+    category: Category = "unknown",
+) -> JobView:
+    """Return the head of a job of which only Airflow's side is known."""
+    return JobView(
+        task=task.address,
+        task_state=task.state,
+        operator=task.operator,
+        job_dir=task.job_dir,
+        state=state,
+        category=category,
+        reason=reason,
+    )
+
+
+def in_order(jobs: Sequence[JobView]) -> list[JobView]:
+    """Return the jobs, trouble first, and otherwise in the order given."""
+    return sorted(jobs, key=lambda job: _ORDER.index(job.category))
+
+
+def _at(batch: Any) -> str:
+    return str(batch.at)
+
+
+def _restarts(view: View) -> int:
+    attempt = view.attempt
+    if attempt is None:
+        return 0
+    inside = attempt.restarts["count"] if attempt.restarts else 0
+    return attempt.attempt - 1 + int(inside)
+
+
+def _end_reason(view: View) -> str:
+    attempt = view.attempt
+    if attempt is not None and attempt.failure is not None:
+        return Failure.from_dict(attempt.failure).describe()
+    if attempt is not None and attempt.outcome is not None:
+        return f"attempt {attempt.attempt} is {attempt.outcome.lower()}"
+    if view.exit is not None:
+        last = next((line for line in reversed(view.exit.last_lines) if line.strip()), "")
+        return f"the driver ended with exit code {view.exit.exit_code}{': ' + last if last else ''}"
+    return "the driver was killed, or its machine was lost"

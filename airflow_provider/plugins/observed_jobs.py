@@ -1,0 +1,129 @@
+"""Observed jobs: one look at a job directory, with what earlier looks have learnt of its lease."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import threading
+from typing import TYPE_CHECKING, Final
+
+from airflow_provider.plugins.responses import LeaseView
+from airflow_provider.runtime.control.observer import RunWatcher, state_of
+from airflow_provider.runtime.jobdir.layout import JobDirectory
+from airflow_provider.runtime.jobdir.lease import LeaseObserver, Liveness
+from airflow_provider.runtime.jobdir.runs import newest_run
+from airflow_provider.runtime.storage.open import open_storage
+from airflow_provider.runtime.typed_json import is_name
+
+if TYPE_CHECKING:
+    from airflow_provider.runtime.clock import Clock
+    from airflow_provider.runtime.control.observer import RunState, View
+    from airflow_provider.runtime.jobdir.lease_records import LeaseRecord
+    from airflow_provider.runtime.jobdir.run_records import RunRecord
+
+_MOST_OBSERVERS: Final = 1000
+
+
+@dataclasses.dataclass(frozen=True)
+class Observed:
+    """What one look at a job has shown.
+
+    Attributes:
+        run_id: the newest run; None when nobody has begun one.
+        record: its options; None before its first attempt.
+        state: of that run, in a word.
+    """
+
+    directory: JobDirectory
+    name: str | None
+    run_id: str | None
+    record: RunRecord | None = None
+    view: View | None = None
+    run_state: RunState | None = None
+    state: str | None = None
+
+    @property
+    def lease(self) -> LeaseView | None:
+        """Return the newest lease and what is known of its holder; None when there is none."""
+        if self.view is None or self.view.lease is None:
+            return None
+        return lease_view(self.view.lease, self.view.liveness)
+
+
+@dataclasses.dataclass
+class _Watch:
+    observer: LeaseObserver
+    turn: threading.Lock = dataclasses.field(default_factory=threading.Lock)
+
+
+class ObservedJobs:
+    """Looks at jobs; whether a driver elsewhere lives is known from the second look on.
+
+    Args:
+        clock: measures how long a heartbeat has not changed.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._watches: collections.OrderedDict[str, _Watch] = collections.OrderedDict()
+        self._lock = threading.Lock()
+
+    def look(self, job_dir: str) -> Observed:
+        """Look once at the newest run of a job.
+
+        Raises:
+            OSError: the storage cannot be read.
+            CheckpointError: a document is damaged.
+            ConfigError: no job can lie there, or it is of a newer version.
+        """
+        directory = JobDirectory(open_storage(job_dir))
+        name = directory.name()
+        newest = newest_run(directory)
+        run_id = newest.run_id if newest is not None else _first_submitted(directory)
+        if run_id is None:
+            return Observed(directory, name, None)
+        watch = self._watch(job_dir)
+        with watch.turn:
+            watcher = RunWatcher(directory.storage, run_id, self._clock, observer=watch.observer)
+            view = watcher.look()
+        run_state = watcher.decide(view).run_state
+        state = state_of(view, run_state, is_undone=watcher.is_undone())
+        return Observed(directory, name, run_id, newest, view, run_state, state)
+
+    def lease(self, job_dir: str) -> tuple[LeaseRecord | None, Liveness]:
+        """Return a job's newest lease, and what is known of its holder by now.
+
+        Raises:
+            OSError: the storage cannot be read.
+        """
+        watch = self._watch(job_dir)
+        with watch.turn:
+            return watch.observer.look()
+
+    def _watch(self, job_dir: str) -> _Watch:
+        with self._lock:
+            watch = self._watches.get(job_dir)
+            if watch is None:
+                watch = _Watch(LeaseObserver(open_storage(job_dir), self._clock))
+                self._watches[job_dir] = watch
+            self._watches.move_to_end(job_dir)
+            while len(self._watches) > _MOST_OBSERVERS:
+                self._watches.popitem(last=False)
+            return watch
+
+
+def lease_view(lease: LeaseRecord, liveness: Liveness) -> LeaseView:
+    """Return what people see of a lease."""
+    return LeaseView(
+        token=lease.since,
+        run_id=lease.run_id,
+        driver_id=lease.driver_id,
+        host=lease.owner.host,
+        acquired=lease.acquired,
+        liveness=liveness.value,
+    )
+
+
+def _first_submitted(directory: JobDirectory) -> str | None:
+    """Return a run that was submitted and has not begun; there is one while a job has no lease."""
+    return next(filter(is_name, reversed(directory.storage.list("runs"))), None)

@@ -1,0 +1,128 @@
+"""Overview of a job: its queries from source to sink, and what the plots show."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from airflow_provider.plugins.responses import MarkView, OverviewView, PartView, QueryView
+from airflow_provider.runtime.clock import to_iso
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from airflow_provider.plugins.job_heads import JobHeads
+    from airflow_provider.plugins.observed_jobs import Observed, ObservedJobs
+    from airflow_provider.plugins.savepoint_views import SavepointShelf
+    from airflow_provider.plugins.task_index import IndexedTask
+    from airflow_provider.runtime.clock import Clock
+
+
+class Overviews:
+    """Makes overviews.
+
+    Args:
+        jobs: looks at job directories.
+        heads: makes what stands above.
+        shelf: knows the savepoints.
+        clock: tells what time it is.
+    """
+
+    def __init__(
+        self, jobs: ObservedJobs, heads: JobHeads, shelf: SavepointShelf, clock: Clock
+    ) -> None:
+        self._jobs = jobs
+        self._heads = heads
+        self._shelf = shelf
+        self._clock = clock
+
+    def read(self, task: IndexedTask, job_dir: str) -> OverviewView:
+        """Return the overview of a job.
+
+        Raises:
+            OSError: the storage cannot be read.
+            SparkStreamError: a document cannot be.
+        """
+        observed = self._jobs.look(job_dir)
+        histories = self._heads.histories(observed)
+        begins = [each.batches[0].at for each in histories if each.batches]
+        since = min((at for at in begins if at is not None), default=None)
+        return OverviewView(
+            now=to_iso(self._clock.now()),
+            job=self._heads.of(task, observed, histories),
+            queries=_queries(observed),
+            histories=histories,
+            marks=self._marks(observed, since),
+        )
+
+    def _marks(self, observed: Observed, since: str | None) -> list[MarkView]:
+        """Return what the plots mark from their first batch on."""
+        if since is None or observed.run_id is None:
+            return []
+        attempts = observed.directory.run(observed.run_id).attempts()
+        saved = self._shelf.views(observed.directory).savepoints
+        begun = [
+            MarkView(at=each.started, kind="attempt", text=f"attempt {each.attempt}")
+            for each in attempts[1:]
+        ]
+        taken = [
+            MarkView(at=each.taken, kind="savepoint", text=each.name)
+            for each in saved
+            if each.taken is not None
+        ]
+        return [mark for mark in (*begun, *taken) if mark.at >= since]
+
+
+def _queries(observed: Observed) -> list[QueryView]:
+    view = observed.view
+    if view is None:
+        return []
+    progress = view.progress.queries if view.progress is not None else {}
+    final = view.final.queries if view.final is not None else {}
+    names = list(dict.fromkeys([*progress, *final]))
+    return [_query(name, progress.get(name, {}), final.get(name, {})) for name in names]
+
+
+def _query(name: str, progress: Mapping[str, Any], final: Mapping[str, Any]) -> QueryView:
+    now = final or progress
+    return QueryView(
+        name=name,
+        phase="finished" if final.get("finished") else progress.get("phase"),
+        batch=final.get("batch_id") if final else progress.get("batch"),
+        watermark=now.get("watermark"),
+        backlog={} if final else dict(progress.get("backlog") or {}),
+        state_rows=progress.get("state_rows"),
+        rows_read=progress.get("rows_read"),
+        idle=list(progress.get("idle") or []),
+        pacing=None if final else _pacing(progress.get("pacing")),
+        sources=[_part(each) for each in now.get("sources") or ()],
+        operators=[_operator(each) for each in now.get("operators") or ()],
+        sinks=[_sink(each) for each in now.get("sinks") or ()],
+    )
+
+
+def _pacing(pacing: Mapping[str, Any] | None) -> str | None:
+    if pacing is None:
+        return None
+    limits = [f"{s['limit']:,} {s['unit']} of {n}" for n, s in pacing["sources"].items()]
+    reads = f"; a batch reads {', '.join(limits)}" if limits else ""
+    return f"{pacing['decision']}: {pacing['reason']} (target {pacing['target_s']:g} s){reads}"
+
+
+def _part(part: Mapping[str, Any]) -> PartView:
+    return PartView(name=str(part.get("name") or "?"), mark=part.get("mark"))
+
+
+def _operator(part: Mapping[str, Any]) -> PartView:
+    rows = part.get("state_rows")
+    kind = part.get("kind")
+    facts = [str(kind)] if kind else []
+    facts += [f"{rows:,} state rows"] if isinstance(rows, int) else []
+    return PartView(
+        name=str(part.get("name") or "?"), mark=part.get("mark"), detail=", ".join(facts) or None
+    )
+
+
+def _sink(part: Mapping[str, Any]) -> PartView:
+    rows = part.get("rows")
+    detail = f"{rows:,} rows" if isinstance(rows, int) else None
+    return PartView(name=str(part.get("name") or "?"), detail=detail)

@@ -1,0 +1,163 @@
+"""Routes that read: the list of jobs, and the views of one."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+from airflow.api_fastapi.app import get_auth_manager
+from airflow.api_fastapi.common.db.common import SessionDep  # noqa: TC002 - FastAPI reads it
+from airflow.api_fastapi.core_api.security import GetUserDep  # noqa: TC002 - the same
+from fastapi import APIRouter, Depends, HTTPException, Query, status
+
+from airflow_provider.plugins.access import MAY_SEE_JOB, MAY_SEE_LOG
+from airflow_provider.plugins.document_views import read_document, read_folder
+from airflow_provider.plugins.failure_views import read_failures
+from airflow_provider.plugins.responses import (
+    ActionView,
+    BatchesView,
+    DocumentView,
+    FailuresView,
+    FolderView,
+    JobList,
+    LogView,
+    OverviewView,
+    RunsView,
+    SavepointsView,
+    TaskInstanceAddress,
+)
+from airflow_provider.plugins.task_index import IndexedTask, find_task, find_tasks
+from airflow_provider.runtime.jobdir.layout import JobDirectory
+from airflow_provider.runtime.storage.open import open_storage
+
+if TYPE_CHECKING:
+    from airflow_provider.plugins.service import StreamService
+
+JOB = "/dags/{dag_id}/runs/{run_id}/tasks/{task_id}/{map_index}"
+"""How a job is addressed: by a task instance, never by a path."""
+
+
+def job_task(
+    dag_id: str, run_id: str, task_id: str, map_index: int, session: SessionDep
+) -> IndexedTask:
+    """Return the task instance of an address, with the job directory of its rendered template.
+
+    Raises:
+        HTTPException: there is none, or it has no job directory.
+    """
+    address = TaskInstanceAddress(
+        dag_id=dag_id, run_id=run_id, task_id=task_id, map_index=map_index
+    )
+    task = find_task(session, address)
+    if task is None:
+        raise HTTPException(status.HTTP_404_NOT_FOUND, "there is no such task instance")
+    if task.job_dir is None:
+        reason = "this task has no job directory, or was not rendered yet"
+        raise HTTPException(status.HTTP_404_NOT_FOUND, reason)
+    return task
+
+
+def my_tasks(user: GetUserDep, session: SessionDep) -> list[IndexedTask]:
+    """Return the jobs of the DAGs that the user may see, and of no other."""
+    mine = get_auth_manager().get_authorized_dag_ids(user=user, method="GET")
+    return find_tasks(session, mine)
+
+
+JobTask = Annotated[IndexedTask, Depends(job_task)]
+MyTasks = Annotated[list[IndexedTask], Depends(my_tasks)]
+
+
+def list_routes(service: StreamService) -> APIRouter:
+    """Return the route of the list, which shows only what the user may see."""
+    router = APIRouter(tags=["jobs"])
+
+    @router.get("/jobs")
+    async def jobs(tasks: MyTasks) -> JobList:
+        """Return the jobs of all DAGs that the user may see, trouble first."""
+        return await service.list_jobs(tasks)
+
+    return router
+
+
+def job_routes(service: StreamService) -> APIRouter:
+    """Return the routes of the views of one job."""
+    router = APIRouter(prefix=JOB, tags=["one job"], dependencies=[MAY_SEE_JOB])
+
+    @router.get("/overview")
+    async def overview(task: JobTask) -> OverviewView:
+        """Return the state of a job, its queries, and the batches of its newest run."""
+        job_dir = str(task.job_dir)
+        return await service.read(job_dir, lambda: service.overviews.read(task, job_dir))
+
+    @router.get("/runs")
+    async def runs(task: JobTask) -> RunsView:
+        """Return the newest runs with their attempts."""
+        job_dir = str(task.job_dir)
+        return await service.read(job_dir, lambda: service.runs.read(job_dir))
+
+    @router.get("/failures")
+    async def failures(task: JobTask) -> FailuresView:
+        """Return the failures of the newest runs, by root cause."""
+        job_dir = str(task.job_dir)
+        return await service.read(job_dir, lambda: read_failures(job_dir))
+
+    @router.get("/savepoints")
+    async def savepoints(task: JobTask) -> SavepointsView:
+        """Return the savepoints in the job's own folder."""
+        job_dir = str(task.job_dir)
+        return await service.read(
+            job_dir, lambda: service.shelf.views(JobDirectory(open_storage(job_dir)))
+        )
+
+    @router.get("/batches")
+    async def batches(
+        task: JobTask, spark_run_id: Annotated[str | None, Query()] = None
+    ) -> BatchesView:
+        """Return the batches of a run, of the newest one by default, with statistics."""
+        job_dir = str(task.job_dir)
+        return await service.read(job_dir, lambda: service.runs.batches(job_dir, spark_run_id))
+
+    return router
+
+
+def document_routes(service: StreamService) -> APIRouter:
+    """Return the routes of the documents of a job directory."""
+    router = APIRouter(prefix=JOB, tags=["one job"], dependencies=[MAY_SEE_JOB])
+
+    @router.get("/folder")
+    async def folder(task: JobTask, path: Annotated[str, Query()] = "") -> FolderView:
+        """Return the names in a folder of the job directory."""
+        job_dir = str(task.job_dir)
+        return await service.read(job_dir, lambda: read_folder(job_dir, path))
+
+    @router.get("/document")
+    async def document(task: JobTask, path: Annotated[str, Query()]) -> DocumentView:
+        """Return a document of the job directory, as it is stored."""
+        job_dir = str(task.job_dir)
+        return await service.read(job_dir, lambda: read_document(job_dir, path))
+
+    @router.get("/requests/{request_id}")
+    async def request(task: JobTask, request_id: str) -> ActionView:
+        """Return what the driver has answered to a request."""
+        job_dir = str(task.job_dir)
+        return await service.read(job_dir, lambda: service.actions.answer(job_dir, request_id))
+
+    return router
+
+
+def log_routes(service: StreamService) -> APIRouter:
+    """Return the route of drivers' logs, for who may see the logs of tasks."""
+    router = APIRouter(prefix=JOB, tags=["one job"], dependencies=[MAY_SEE_LOG])
+
+    @router.get("/log")
+    async def log(
+        task: JobTask,
+        spark_run_id: Annotated[str, Query()],
+        driver_id: Annotated[str, Query()],
+    ) -> LogView:
+        """Return the end of a driver's log."""
+        job_dir = str(task.job_dir)
+        return await service.read(
+            job_dir, lambda: service.runs.log(job_dir, spark_run_id, driver_id)
+        )
+
+    return router

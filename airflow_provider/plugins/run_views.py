@@ -1,0 +1,209 @@
+"""Views of runs: their attempts, their batches, and the end of a driver's log."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import TYPE_CHECKING, Any, Final
+
+from airflow_provider.hooks.log_tail import LogFollower, log_folders
+from airflow_provider.plugins.history import read_histories, statistics
+from airflow_provider.plugins.observed_jobs import lease_view
+from airflow_provider.plugins.responses import (
+    AttemptView,
+    BatchesView,
+    LogView,
+    QueryBatchesView,
+    RunsView,
+    RunView,
+)
+from airflow_provider.runtime.control.observer import RunWatcher, state_of
+from airflow_provider.runtime.errors import CheckpointError, Failure
+from airflow_provider.runtime.jobdir.layout import JobDirectory
+from airflow_provider.runtime.jobdir.runs import newest_run, recent_runs
+from airflow_provider.runtime.storage.open import open_storage
+from airflow_provider.runtime.typed_json import is_name
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from airflow_provider.plugins.observed_jobs import ObservedJobs
+    from airflow_provider.runtime.clock import Clock
+    from airflow_provider.runtime.jobdir.layout import RunDirectory
+    from airflow_provider.runtime.jobdir.run_records import AttemptRecord, RunRecord
+    from airflow_provider.runtime.jobdir.submissions import SubmissionRecord
+
+_MOST_RUNS: Final = 20
+_MOST_ATTEMPTS: Final = 50  # of a run that failed all night, the last ones
+_TAIL_BYTES: Final = 60_000
+# What a run can be asked to do; its parameters are in the document, under Raw.
+_OPTIONS: Final = ("mode", "until", "at_end", "trigger_s", "interval", "from_savepoint", "settings")
+
+
+class RunViews:
+    """Makes the views of runs.
+
+    Args:
+        jobs: looks at leases.
+        clock: time.
+        log_folder: Airflow's own, in which drivers of job directories in a bucket write.
+    """
+
+    def __init__(self, jobs: ObservedJobs, clock: Clock, log_folder: Path) -> None:
+        self._jobs = jobs
+        self._clock = clock
+        self._log_folder = log_folder
+
+    def read(self, job_dir: str) -> RunsView:
+        """Return the newest runs, newest first.
+
+        Raises:
+            OSError: the storage cannot be read.
+        """
+        directory = JobDirectory(open_storage(job_dir))
+        lease, liveness = self._jobs.lease(job_dir)
+        return RunsView(
+            lease=lease_view(lease, liveness) if lease is not None else None,
+            runs=[self._run(directory, run_id) for run_id in newest_run_ids(directory)],
+        )
+
+    def batches(self, job_dir: str, run_id: str | None) -> BatchesView:
+        """Return the history of a run, with statistics; of the newest one for None.
+
+        Raises:
+            LookupError: there is no such run.
+            OSError: the storage cannot be read.
+        """
+        directory = JobDirectory(open_storage(job_dir))
+        record = _record_of(directory, run_id)
+        if record is None:
+            return BatchesView(run_id=None, queries=[], configuration={})
+        histories = read_histories(directory.run(record.run_id).storage)
+        return BatchesView(
+            run_id=record.run_id,
+            queries=[QueryBatchesView(history=h, statistics=statistics(h)) for h in histories],
+            configuration={name: getattr(record, name) for name in _OPTIONS},
+        )
+
+    def log(self, job_dir: str, run_id: str, driver_id: str) -> LogView:
+        """Return the end of a driver's log, if it lies where this process can read it.
+
+        Raises:
+            LookupError: there is no such run or driver.
+            OSError: the storage cannot be read.
+        """
+        directory = JobDirectory(open_storage(job_dir))
+        run = listed_run(directory, run_id)
+        submission = next((s for s in run.submissions() if s.driver_id == driver_id), None)
+        if submission is None:
+            raise LookupError(driver_id)
+        if submission.log is None:
+            return LogView(lines=[], problem="its driver was started from a shell, without a log")
+        folders = log_folders(job_dir, run_id, self._log_folder)
+        try:
+            size = os.stat(submission.log, follow_symlinks=False).st_size
+        except OSError:
+            return LogView(lines=[], problem=f"{submission.log} is not on this machine")
+        begin = max(0, size - _TAIL_BYTES)
+        lines = LogFollower(submission.log, folders, offset=begin).new_lines()
+        if not lines and size:
+            return LogView(lines=[], problem=f"{submission.log} is no log of this run")
+        return LogView(lines=lines[1:] if begin else lines, is_cut=begin > 0)
+
+    def _run(self, directory: JobDirectory, run_id: str) -> RunView:
+        run = directory.run(run_id)
+        try:
+            return self._readable(directory, run)
+        except CheckpointError as error:
+            return RunView(run_id=run_id, problem=str(error), state="damaged")
+
+    def _readable(self, directory: JobDirectory, run: RunDirectory) -> RunView:
+        watcher = RunWatcher(directory.storage, run.run_id, self._clock)
+        view = watcher.look()
+        state = state_of(view, watcher.decide(view).run_state, is_undone=watcher.is_undone())
+        record, final = run.record(), view.final
+        rows = final.rows_read if final else view.progress.rows_read if view.progress else None
+        submissions = {each.driver_id: each for each in run.submissions()}
+        return RunView(
+            run_id=run.run_id,
+            state=state,
+            mode=final.mode if final else record.mode if record else None,
+            until=record.until if record else None,
+            interval=list(record.interval) if record and record.interval else None,
+            entry=record.entry if record else None,
+            started=record.started if record else None,
+            committed=final.committed if final else None,
+            rows_read=rows,
+            from_savepoint=record.from_savepoint if record else None,
+            attempts=[
+                _attempt(run, each, submissions.get(each.driver_id))
+                for each in reversed(run.attempts()[-_MOST_ATTEMPTS:])
+            ],
+        )
+
+
+def newest_run_ids(directory: JobDirectory) -> list[str]:
+    """Return the newest runs, newest first; damaged ones of a job in which one is, too."""
+    try:
+        found = [record.run_id for record in recent_runs(directory, _MOST_RUNS)]
+    except CheckpointError:
+        found = []
+    listed = [name for name in directory.storage.list("runs") if is_name(name)]
+    return found or listed[-_MOST_RUNS:]
+
+
+def listed_run(directory: JobDirectory, run_id: str) -> RunDirectory:
+    """Return a run that is in the listing of the job directory.
+
+    Raises:
+        LookupError: it is not, or the name cannot be one.
+    """
+    if not is_name(run_id) or run_id not in directory.storage.list("runs"):
+        raise LookupError(run_id)
+    return directory.run(run_id)
+
+
+def _record_of(directory: JobDirectory, run_id: str | None) -> RunRecord | None:
+    return newest_run(directory) if run_id is None else listed_run(directory, run_id).record()
+
+
+def _attempt(
+    run: RunDirectory, attempt: AttemptRecord, submission: SubmissionRecord | None
+) -> AttemptView:
+    raw = _raw_attempt(run, attempt.attempt)
+    ended = run.exit_of(attempt.driver_id) if submission is not None else None
+    failure = Failure.from_dict(attempt.failure).describe() if attempt.failure else None
+    return AttemptView(
+        attempt=attempt.attempt,
+        driver_id=attempt.driver_id,
+        host=attempt.host,
+        pid=attempt.pid,
+        started=attempt.started,
+        ended=attempt.ended,
+        outcome=attempt.outcome,
+        failure=failure,
+        restarts=int(attempt.restarts["count"]) if attempt.restarts else 0,
+        exit_code=ended.exit_code if ended is not None else None,
+        application_id=_text(raw.get("application_id")),
+        ui_url=_web_address(raw.get("ui_url")),
+        has_log=submission is not None and submission.log is not None,
+    )
+
+
+def _raw_attempt(run: RunDirectory, number: int) -> dict[str, Any]:
+    """Return an attempt's document as it is, with members that only later versions know."""
+    try:
+        raw = json.loads(run.storage.read(f"attempts/{number}.json"))
+    except (FileNotFoundError, ValueError):
+        return {}
+    return raw if isinstance(raw, dict) else {}
+
+
+def _text(raw: Any) -> str | None:
+    return raw if isinstance(raw, str) else None
+
+
+def _web_address(raw: Any) -> str | None:
+    """Return an address that a browser may follow: a script is none."""
+    is_web = isinstance(raw, str) and raw.startswith(("http://", "https://"))
+    return raw if is_web else None

@@ -1,0 +1,113 @@
+"""Views of savepoints: all of a job's own folder, each record read once."""
+
+from __future__ import annotations
+
+import collections
+import re
+import threading
+from typing import TYPE_CHECKING, Final
+
+from airflow_provider.plugins.responses import SavedQueryView, SavepointsView, SavepointView
+from airflow_provider.runtime.clock import from_iso
+from airflow_provider.runtime.savepoints.catalog import Savepoint, look_at
+from airflow_provider.runtime.storage.file_tree import folders_in
+from airflow_provider.runtime.typed_json import is_name
+
+if TYPE_CHECKING:
+    from airflow_provider.runtime.clock import Clock
+    from airflow_provider.runtime.jobdir.layout import JobDirectory
+    from airflow_provider.runtime.storage.base import Storage
+
+_MOST_KEPT: Final = 5000  # a view is a kilobyte
+
+
+class SavepointShelf:
+    """Keeps what complete savepoints say of themselves: their records never change.
+
+    Args:
+        clock: tells how old one is.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._kept: collections.OrderedDict[str, SavepointView] = collections.OrderedDict()
+        self._lock = threading.Lock()
+
+    def views(self, directory: JobDirectory) -> SavepointsView:
+        """Return every savepoint in the job's own folder, the newest first.
+
+        Raises:
+            OSError: the storage cannot be read.
+        """
+        place = directory.storage.at("savepoints")
+        found = [self._view(place, name) for name in savepoint_names(place)]
+        shown = [self._aged(each) for each in found if each is not None]
+        shown.sort(key=lambda each: (each.taken or "", each.name), reverse=True)
+        return SavepointsView(savepoints=shown)
+
+    def newest(self, directory: JobDirectory) -> SavepointView | None:
+        """Return the newest savepoint; None when there is none.
+
+        Names of one origin end with a time, so that of each the last one is looked at, and not all.
+        """
+        place = directory.storage.at("savepoints")
+        last: dict[str, str] = {}
+        for name in savepoint_names(place):
+            last[re.split(r"\d", name, maxsplit=1)[0]] = name
+        views = (self._view(place, name) for name in last.values())
+        usable = [view for view in views if view is not None and view.taken is not None]
+        return max(usable, key=lambda view: view.taken or "", default=None)
+
+    def _view(self, place: Storage, name: str) -> SavepointView | None:
+        where = place.at(name)
+        with self._lock:
+            kept = self._kept.get(where.url)
+        if kept is not None:
+            return kept
+        found = look_at(where)
+        if found is None:
+            return None
+        if not isinstance(found, Savepoint):
+            problem = found.damage or "it is not complete: it is being taken or removed"
+            return SavepointView(name=name, problem=problem)
+        view = _describe(name, found)
+        with self._lock:
+            self._kept[where.url] = view
+            while len(self._kept) > _MOST_KEPT:
+                self._kept.popitem(last=False)
+        return view
+
+    def forget(self, url: str) -> None:
+        """Forget a savepoint that was disposed of: another one may get its name."""
+        with self._lock:
+            self._kept.pop(url, None)
+
+    def _aged(self, view: SavepointView) -> SavepointView:
+        if view.taken is None:
+            return view
+        age_s = (self._clock.now() - from_iso(view.taken)).total_seconds()
+        return view.model_copy(update={"age_s": age_s})
+
+
+def savepoint_names(place: Storage) -> list[str]:
+    """Return the names of the folders of a job's savepoints, sorted."""
+    return [name for name in folders_in(place.url) if is_name(name)]
+
+
+def _describe(name: str, savepoint: Savepoint) -> SavepointView:
+    record = savepoint.record
+    return SavepointView(
+        name=name,
+        url=savepoint.url,
+        origin=record.origin,
+        taken=record.taken,
+        is_aligned=record.aligned,
+        is_drained=record.drained,
+        bytes=record.bytes,
+        run_id=record.run_id,
+        labels=record.labels,
+        queries=[
+            SavedQueryView(name=each, batch=q.batch, watermark=q.watermark, bytes=q.bytes)
+            for each, q in record.queries.items()
+        ],
+    )

@@ -1,0 +1,46 @@
+"""The plugin of the page "Streams": registered by the entry point ``airflow.plugins``.
+
+Every process of Airflow imports this module, workers and triggerers too. So it imports next to
+nothing; what the API server needs is imported when it asks for it.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any, Final
+
+from airflow.sdk.plugins_manager import AirflowPlugin
+
+URL_PREFIX: Final = "/spark-streaming"
+"""Where the API and the static files are mounted, below Airflow's own address."""
+PAGE: Final = "Streams"
+"""The name in the bar, under which the page's module registers its component in the browser."""
+
+
+class SparkStreamsPlugin(AirflowPlugin):
+    """Adds the page "Streams" to Airflow's bar, and its API to the API server."""
+
+    name = "spark_streams"
+
+    @functools.cached_property
+    def fastapi_apps(self) -> list[Any]:  # type: ignore[override]  # made once, when it is read
+        """Return the application, which only the API server asks for."""
+        from airflow_provider.plugins.app import make_app
+
+        return [{"app": make_app(), "url_prefix": URL_PREFIX, "name": "Spark streams"}]
+
+    @functools.cached_property
+    def react_apps(self) -> list[Any]:  # type: ignore[override]  # the same
+        """Return the page; its address is relative, so that it holds behind any prefix."""
+        from airflow_provider.plugins.static_files import content_version
+
+        bundle = f"{URL_PREFIX.lstrip('/')}/static/{content_version()}/app.js"
+        return [
+            {
+                "name": PAGE,
+                "bundle_url": bundle,
+                "destination": "nav",
+                "url_route": "spark-streaming",
+                "nav_top_level": True,
+            }
+        ]
