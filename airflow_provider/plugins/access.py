@@ -4,8 +4,18 @@ from __future__ import annotations
 
 from typing import Final
 
-from airflow.api_fastapi.auth.managers.models.resource_details import AccessView, DagAccessEntity
-from airflow.api_fastapi.core_api.security import requires_access_dag, requires_access_view
+from airflow.api_fastapi.app import get_auth_manager
+from airflow.api_fastapi.auth.managers.models.resource_details import (
+    AccessView,
+    DagAccessEntity,
+    DagDetails,
+)
+from airflow.api_fastapi.core_api.security import (
+    GetUserDep,
+    requires_access_dag,
+    requires_access_view,
+)
+from airflow.models.dag import DagModel
 from fastapi import Depends, HTTPException, Request, status
 
 HEADER: Final = "X-Spark-Streaming"
@@ -23,6 +33,17 @@ def check_same_site(request: Request) -> None:
     site = request.headers.get("sec-fetch-site", "same-origin")
     if not is_json or HEADER not in request.headers or site != "same-origin":
         raise HTTPException(status.HTTP_403_FORBIDDEN, "this call is not from Airflow's own page")
+
+
+def may_act(dag_id: str, user: GetUserDep) -> bool:
+    """Tell whether the user may act on jobs of a DAG; the page shows no button to others."""
+    team = DagModel.get_team_name(dag_id)
+    return get_auth_manager().is_authorized_dag(
+        method="PUT",
+        access_entity=DagAccessEntity.RUN,
+        details=DagDetails(id=dag_id, team_name=team),
+        user=user,
+    )
 
 
 MAY_SEE_PLUGINS: Final = Depends(requires_access_view(AccessView.PLUGINS))

@@ -9,7 +9,7 @@ from airflow.api_fastapi.common.db.common import SessionDep  # noqa: TC002 - Fas
 from airflow.api_fastapi.core_api.security import GetUserDep  # noqa: TC002 - the same
 from fastapi import APIRouter, Depends, HTTPException, Query, status
 
-from airflow_provider.plugins.access import MAY_SEE_JOB, MAY_SEE_LOG
+from airflow_provider.plugins.access import MAY_SEE_JOB, MAY_SEE_LOG, may_act
 from airflow_provider.plugins.document_views import read_document, read_folder
 from airflow_provider.plugins.failure_views import read_failures
 from airflow_provider.plugins.responses import (
@@ -83,10 +83,11 @@ def job_routes(service: StreamService) -> APIRouter:
     router = APIRouter(prefix=JOB, tags=["one job"], dependencies=[MAY_SEE_JOB])
 
     @router.get("/overview")
-    async def overview(task: JobTask) -> OverviewView:
+    async def overview(task: JobTask, is_mine: Annotated[bool, Depends(may_act)]) -> OverviewView:
         """Return the state of a job, its queries, and the batches of its newest run."""
         job_dir = str(task.job_dir)
-        return await service.read(job_dir, lambda: service.overviews.read(task, job_dir))
+        found = await service.read(job_dir, lambda: service.overviews.read(task, job_dir))
+        return found.model_copy(update={"may_act": is_mine})
 
     @router.get("/runs")
     async def runs(task: JobTask) -> RunsView:

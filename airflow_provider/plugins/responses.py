@@ -146,9 +146,14 @@ class MarkView(BaseModel):
 
 
 class OverviewView(BaseModel):
-    """One job: its head, its queries, and the history of its newest run."""
+    """One job: its head, its queries, and the history of its newest run.
+
+    Attributes:
+        may_act: whether the user may stop it, and what else the actions do.
+    """
 
     now: str
+    may_act: bool = False
     job: JobView
     queries: list[QueryView]
     histories: list[HistoryView]

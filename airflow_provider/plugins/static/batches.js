@@ -1,0 +1,53 @@
+// The batches of a run: a summary, and each of the last ones.
+import { html } from "./host.js";
+import { jobPath, useData } from "./api.js";
+import { NOTHING, bytes, duration, millis, moment, short, whole } from "./format.js";
+import { Note, Table, Waiting } from "./parts.js";
+
+const SHOWN = 100;
+
+export function Batches({ task, params }) {
+  const { data, error } = useData(jobPath(task, "batches", { spark_run_id: params.get("spark_run_id") }));
+  if (!data) return html`<${Waiting} error=${error} />`;
+  return html`<div>
+    <${Note} error=${error} />
+    ${data.queries.map((q) => html`<${Query} key=${q.history.query} query=${q} />`)}
+    ${data.queries.length ? null : html`<p className="ss-muted">No history yet.</p>`}
+    <h2>Configuration of the run</h2>
+    <pre className="ss-pre">${JSON.stringify(data.configuration, null, 1)}</pre>
+  </div>`;
+}
+
+function Query({ query: { history, statistics } }) {
+  const newest = [...history.batches].reverse().slice(0, SHOWN);
+  return html`<section className="ss-query" aria-label=${`Query ${history.query}`}>
+    <h2>${history.query} <small>${history.batches.length} batches, recorded ${moment(history.updated)}</small></h2>
+    <${Table} caption=${`Summary of ${history.query}`} rows=${statistics} keyOf=${(s) => s.measure} columns=${SUMMARY} />
+    <h3>The last ${Math.min(SHOWN, history.batches.length)} batches</h3>
+    <${Table} caption=${`Batches of ${history.query}`} rows=${newest} keyOf=${(b) => `${b.batch}/${b.attempt}`} columns=${BATCH} />
+  </section>`;
+}
+
+const say = ({ unit }, value) =>
+  unit === "ms" ? millis(value) : unit === "bytes" ? bytes(value) : unit === "rows/s" ? `${short(value)}/s` : short(value);
+
+const SUMMARY = [
+  { title: "Measure", of: (s) => s.measure },
+  ...["min", "avg", "p50", "p99", "max"].map((title) => ({ title, isNumber: true, of: (s) => say(s, s[title]) })),
+];
+
+const BATCH = [
+  { title: "Batch", isNumber: true, of: (b) => b.batch },
+  { title: "Committed", of: (b) => moment(b.at) },
+  { title: "Took", isNumber: true, of: (b) => (b.total_ms === null ? NOTHING : html`<span title=${phases(b)}>${millis(b.total_ms)}</span>`) },
+  { title: "Rows", isNumber: true, of: (b) => whole(b.rows) },
+  { title: "Processed", isNumber: true, of: (b) => (b.process_rate === null ? NOTHING : `${short(b.process_rate)}/s`) },
+  { title: "Backlog", isNumber: true, of: (b) => short(b.backlog) },
+  { title: "Late", isNumber: true, of: (b) => whole(b.late_rows) },
+  { title: "State rows", isNumber: true, of: (b) => short(b.state_rows) },
+  { title: "Watermark", of: (b) => moment(b.watermark) },
+  { title: "Behind", isNumber: true, of: (b) => duration(b.lag_s) },
+  { title: "Batch size", of: (b) => (b.decision ? html`<span title=${b.reason ?? ""}>${b.decision}</span>` : NOTHING) },
+];
+
+const phases = (batch) => Object.entries(batch.duration_ms).map(([name, ms]) => `${name} ${millis(ms)}`).join(", ");

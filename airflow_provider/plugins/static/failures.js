@@ -1,0 +1,39 @@
+// The failures of the newest runs, by root cause.
+import { html } from "./host.js";
+import { jobPath, useData } from "./api.js";
+import { NOTHING, moment, words } from "./format.js";
+import { Note, Table, Waiting } from "./parts.js";
+
+export function Failures({ task, go }) {
+  const { data, error } = useData(jobPath(task, "failures"));
+  if (!data) return html`<${Waiting} error=${error} />`;
+  return html`<div>
+    <${Note} error=${error} />
+    ${data.failures.map((f, i) => html`<${Failure} key=${i} failure=${f} go=${go} />`)}
+    ${data.failures.length ? null : html`<p className="ss-muted">No attempt of the newest runs has failed.</p>`}
+  </div>`;
+}
+
+function Failure({ failure, go }) {
+  const times = failure.occurrences.length;
+  const title = failure.condition ? `${failure.condition}: ${failure.reason}` : failure.reason;
+  return html`<section className="ss-query" aria-label=${title}>
+    <h2 className="ss-long">${title}</h2>
+    <p><span className=${`ss-state ss-${failure.failure_class === "NON_RECOVERABLE" ? "bad" : "warning"}`}>${words(failure.failure_class)}</span>
+      ${" "}${times === 1 ? "once" : `${times} times`}${failure.rule ? `: ${failure.rule}` : ""}</p>
+    <p className="ss-note ss-note-calm"><strong>What helps: </strong>${failure.helps}</p>
+    ${failure.root_cause && failure.root_cause !== failure.reason ? html`<details><summary>Root cause</summary><pre className="ss-pre">${failure.root_cause}</pre></details>` : null}
+    <${Table} caption=${`When it happened: ${title}`} rows=${failure.occurrences} columns=${COLUMNS} />
+    <button type="button" className="ss-button ss-small" onClick=${() => go({ tab: "log", spark_run_id: failure.occurrences[0].run_id })}>Driver log</button>
+  </section>`;
+}
+
+const COLUMNS = [
+  { title: "When", of: (o) => (o.at ? moment(o.at) : NOTHING) },
+  { title: "Run", of: (o) => o.run_id },
+  { title: "Attempt", isNumber: true, of: (o) => o.attempt },
+  { title: "Query", of: (o) => o.query ?? NOTHING },
+  { title: "Batch", isNumber: true, of: (o) => (o.batch === null ? NOTHING : o.batch) },
+  { title: "Host", of: (o) => o.host ?? NOTHING },
+  { title: "What followed", of: (o) => (o.is_restarted ? "restart in the driver" : "end of the attempt") },
+];

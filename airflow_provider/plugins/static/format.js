@@ -1,0 +1,48 @@
+// Numbers, durations and moments as texts.
+const WHOLE = new Intl.NumberFormat("en");
+const SHORT = new Intl.NumberFormat("en", { notation: "compact", maximumSignificantDigits: 3 });
+const UNITS = ["B", "kB", "MB", "GB", "TB", "PB"];
+export const NOTHING = "–";
+
+const isNothing = (value) => value === null || value === undefined;
+
+export const whole = (value) => (isNothing(value) ? NOTHING : WHOLE.format(Math.round(value)));
+export const short = (value) => (isNothing(value) ? NOTHING : SHORT.format(value));
+export const rate = (value) => (isNothing(value) ? NOTHING : `${SHORT.format(value)}/s`);
+
+export function bytes(value) {
+  if (isNothing(value)) return NOTHING;
+  let unit = 0;
+  let size = value;
+  while (size >= 1000 && unit < UNITS.length - 1) {
+    size /= 1000;
+    unit += 1;
+  }
+  return `${SHORT.format(size)} ${UNITS[unit]}`;
+}
+
+export function duration(seconds) {
+  if (isNothing(seconds)) return NOTHING;
+  const s = Math.abs(seconds);
+  if (s < 1) return `${Math.round(s * 1000)} ms`;
+  if (s < 60) return `${Number(s.toPrecision(2))} s`;
+  if (s < 3600) return `${Math.floor(s / 60)} min ${Math.round(s % 60)} s`.replace(" 0 s", "");
+  if (s < 86400) return `${Math.floor(s / 3600)} h ${Math.round((s % 3600) / 60)} min`;
+  return `${Math.floor(s / 86400)} d ${Math.round((s % 86400) / 3600)} h`;
+}
+
+export const millis = (value) => (isNothing(value) ? NOTHING : duration(value / 1000));
+
+/** A moment in the zone of the reader; years that stand for none are said so. */
+export function moment(text) {
+  if (!text) return NOTHING;
+  if (text.startsWith("9999")) return "end of time";
+  if (text.startsWith("1970-01-01")) return NOTHING;
+  const date = new Date(text);
+  if (Number.isNaN(date.getTime())) return text;
+  const pad = (n) => String(n).padStart(2, "0");
+  const day = `${date.getFullYear()}-${pad(date.getMonth() + 1)}-${pad(date.getDate())}`;
+  return `${day} ${pad(date.getHours())}:${pad(date.getMinutes())}:${pad(date.getSeconds())}`;
+}
+
+export const words = (text) => (text ? text.replaceAll("_", " ").toLowerCase() : NOTHING);

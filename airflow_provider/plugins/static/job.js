@@ -1,0 +1,87 @@
+// One stream: its head, the actions, and the views as tabs.
+import { Link, React, html, useSearchParams } from "./host.js";
+import { Actions } from "./actions.js";
+import { jobPath, useData } from "./api.js";
+import { Batches } from "./batches.js";
+import { Failures } from "./failures.js";
+import { DriverLog } from "./log.js";
+import { Overview } from "./overview.js";
+import { Note, State } from "./parts.js";
+import { Raw } from "./raw.js";
+import { Runs } from "./runs.js";
+import { Savepoints } from "./savepoints.js";
+import { taskPath } from "./streams.js";
+
+const TABS = [
+  ["overview", "Overview", Overview],
+  ["runs", "Runs and attempts", Runs],
+  ["failures", "Failures", Failures],
+  ["savepoints", "Savepoints", Savepoints],
+  ["batches", "Batches", Batches],
+  ["log", "Driver log", DriverLog],
+  ["raw", "Raw", Raw],
+];
+const OF_A_VIEW = ["query", "path", "spark_run_id", "driver_id"];
+
+export function Job() {
+  const [params, setParams] = useSearchParams();
+  const task = {
+    dag_id: params.get("dag_id"),
+    run_id: params.get("run_id"),
+    task_id: params.get("task_id"),
+    map_index: Number(params.get("map_index") ?? -1),
+  };
+  const tab = TABS.some(([name]) => name === params.get("tab")) ? params.get("tab") : "overview";
+  const overview = useData(jobPath(task, "overview"));
+  const View = TABS.find(([name]) => name === tab)[2];
+  const go = (changes) =>
+    setParams((now) => {
+      if (changes.tab) for (const name of OF_A_VIEW) now.delete(name);
+      for (const [name, value] of Object.entries(changes)) {
+        if (value === null) now.delete(name);
+        else now.set(name, value);
+      }
+      return now;
+    });
+  const job = overview.data?.job;
+  return html`<main>
+    <nav aria-label="Way back" className="ss-crumbs">
+      <${Link} to="?">Streams</${Link}>${" › "}
+      <${Link} to=${`/dags/${encodeURIComponent(task.dag_id)}`}>${task.dag_id}</${Link}>${" › "}
+      <${Link} to=${taskPath(task)}>${task.task_id}${task.map_index >= 0 ? ` [${task.map_index}]` : ""}</${Link}>
+      <span className="ss-muted"> ${task.run_id}</span>
+    </nav>
+    <header className="ss-head">
+      <h1>${job?.job ?? task.task_id}</h1>
+      ${job ? html`<${State} text=${job.category === "unhealthy" ? "unhealthy" : job.state} category=${job.category} />` : null}
+      ${overview.data ? html`<${Actions} task=${task} overview=${overview.data} reload=${overview.reload} />` : null}
+    </header>
+    ${job?.reason ? html`<${Note} error=${job.reason} tone=${job.category === "failed" ? "bad" : "warning"} />` : null}
+    <${Note} error=${overview.data && overview.error} />
+    <${Tabs} tab=${tab} choose=${(name) => go({ tab: name })} />
+    <section role="tabpanel" id="ss-panel" aria-labelledby=${`ss-tab-${tab}`} tabIndex="0">
+      <${View} task=${task} overview=${overview} params=${params} go=${go} />
+    </section>
+  </main>`;
+}
+
+function Tabs({ tab, choose }) {
+  const bar = React.useRef(null);
+  const names = TABS.map(([name]) => name);
+  function onKeyDown(event) {
+    const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
+    if (!step) return;
+    event.preventDefault();
+    const next = names[(names.indexOf(tab) + step + names.length) % names.length];
+    choose(next);
+    bar.current.querySelector(`#ss-tab-${next}`).focus();
+  }
+  return html`<div role="tablist" aria-label="Views" className="ss-tabs" ref=${bar} onKeyDown=${onKeyDown}>
+    ${TABS.map(
+      ([name, title]) =>
+        html`<button key=${name} id=${`ss-tab-${name}`} type="button" role="tab" aria-selected=${tab === name} aria-controls="ss-panel" tabIndex=${tab === name ? 0 : -1} onClick=${() => choose(name)}>
+          ${title}
+        </button>`,
+    )}
+  </div>`;
+}

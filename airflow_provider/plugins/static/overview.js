@@ -1,0 +1,86 @@
+// The overview of a stream: what it is made of, and how it goes.
+import { html } from "./host.js";
+import { NOTHING, duration, moment, rate, short, whole, words } from "./format.js";
+import { Facts, Waiting } from "./parts.js";
+import { Plots } from "./plots.js";
+
+export function Overview({ overview, params, go }) {
+  const { data, error } = overview;
+  if (!data) return html`<${Waiting} error=${error} />`;
+  const { job, histories } = data;
+  const name = params.get("query");
+  const history = histories.find((h) => h.query === name) ?? histories[0];
+  return html`<div>
+    <${Facts} facts=${factsOf(job)} />
+    ${data.queries.map((query) => html`<${Query} key=${query.name} query=${query} />`)}
+    ${histories.length > 1
+      ? html`<div className="ss-row" role="group" aria-label="Plots of the query">
+          ${histories.map((h) => html`<button key=${h.query} type="button" className="ss-button ss-small" aria-pressed=${h === history} onClick=${() => go({ query: h.query })}>${h.query}</button>`)}
+        </div>`
+      : null}
+    ${history?.batches.length
+      ? html`<${Plots} history=${history} marks=${data.marks} />`
+      : html`<p className="ss-muted">No history yet: the plots begin with the first batches that the driver records.</p>`}
+  </div>`;
+}
+
+function factsOf(job) {
+  const watermark = moment(job.watermark);
+  const behind = job.watermark_lag_s === null ? "" : ` (${duration(job.watermark_lag_s)} behind)`;
+  const age = job.last_commit_age_s;
+  return [
+    ["Rows read", whole(job.rows_read)],
+    ["Rate", job.rows_per_second === null ? null : rate(job.rows_per_second)],
+    ["Backlog", job.backlog === null ? null : whole(job.backlog)],
+    ["Watermark", watermark === NOTHING ? null : watermark + behind],
+    ["State", job.state_rows === null ? null : `${short(job.state_rows)} rows`],
+    ["Late rows", job.late_rows === null ? null : whole(job.late_rows)],
+    ["Last commit", age === null ? null : `${duration(age)} ago`],
+    ["Mode", job.mode ? words(job.mode) : null],
+    ["Run", job.spark_run_id],
+    ["Attempts", job.attempts ? whole(job.attempts) : null],
+    ["Restarts", job.restarts ? whole(job.restarts) : null],
+    ["Driver", job.lease ? `${job.lease.host}, lease ${job.lease.token} (${job.lease.liveness})` : null],
+    ["Job directory", html`<code>${job.job_dir}</code>`],
+  ];
+}
+
+function Query({ query }) {
+  const backlog = Object.entries(query.backlog).map(([k, v]) => `${k} ${whole(v)}`).join(", ");
+  const said = [
+    query.phase ? words(query.phase) : null,
+    query.batch === null ? null : `batch ${query.batch}`,
+    backlog ? `backlog ${backlog}` : null,
+    query.idle.length ? `idle: ${query.idle.join(", ")}` : null,
+  ].filter(Boolean);
+  return html`<section className="ss-query" aria-label=${`Query ${query.name}`}>
+    <h2>${query.name} <small>${said.join(" · ")}</small></h2>
+    <div className="ss-flow">
+      <${Column} title="Sources" parts=${query.sources} />
+      <span className="ss-arrow" aria-hidden="true">→</span>
+      ${query.operators.length
+        ? html`<${Column} title="Stateful operators" parts=${query.operators} /><span className="ss-arrow" aria-hidden="true">→</span>`
+        : null}
+      <${Column} title="Sinks" parts=${query.sinks} none="written as batches commit" />
+    </div>
+    ${query.pacing ? html`<p className="ss-muted">Batch size: ${query.pacing}</p>` : null}
+  </section>`;
+}
+
+function Column({ title, parts, none = NOTHING }) {
+  return html`<div className="ss-column">
+    <h3>${title}</h3>
+    ${parts.length
+      ? html`<ul>
+          ${parts.map(
+            (p, i) =>
+              html`<li key=${i}>
+                <strong>${p.name}</strong>
+                ${p.mark ? html`<span className="ss-mark">${words(p.mark)}</span>` : null}
+                ${p.detail ? html`<small>${p.detail}</small>` : null}
+              </li>`,
+          )}
+        </ul>`
+      : html`<p className="ss-muted">${none}</p>`}
+  </div>`;
+}

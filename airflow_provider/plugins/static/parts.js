@@ -1,0 +1,99 @@
+// Parts that several views share: badges, tables, sparklines, notes, what can be copied.
+import { React, html } from "./host.js";
+import { NOTHING, millis } from "./format.js";
+
+const TONES = {
+  running: "running",
+  starting: "running",
+  unhealthy: "warning",
+  failed: "bad",
+  killed: "bad",
+  damaged: "bad",
+  cancelled: "warning",
+  suspended: "calm",
+  finished: "good",
+};
+
+export function State({ text, category }) {
+  const tone = TONES[category] ?? TONES[(text ?? "").toLowerCase()] ?? "none";
+  return html`<span className=${`ss-state ss-${tone}`}>${(text ?? "unknown").toLowerCase()}</span>`;
+}
+
+/** A table; on a narrow page its rows are cards. Columns: title, of(row), isNumber. */
+export function Table({ caption, columns, rows, keyOf, empty = "nothing yet" }) {
+  if (!rows.length) return html`<p className="ss-muted">${empty}</p>`;
+  return html`<div className="ss-scroll">
+    <table className="ss-table">
+      <caption className="ss-hidden">${caption}</caption>
+      <thead>
+        <tr>
+          ${columns.map(
+            (c) =>
+              html`<th key=${c.title} scope="col" className=${c.isNumber ? "ss-number" : ""}>${c.title}</th>`,
+          )}
+        </tr>
+      </thead>
+      <tbody>
+        ${rows.map(
+          (row, i) =>
+            html`<tr key=${keyOf ? keyOf(row) : i}>
+              ${columns.map((c) => {
+                const value = c.of(row);
+                const kind = `${c.isNumber ? "ss-number " : ""}${value === NOTHING ? "ss-empty" : ""}`;
+                return html`<td key=${c.title} data-title=${c.title} className=${kind}>${value}</td>`;
+              })}
+            </tr>`,
+        )}
+      </tbody>
+    </table>
+  </div>`;
+}
+
+export function Sparkline({ values, label }) {
+  if (values.length < 2) return html`<span className="ss-muted">${NOTHING}</span>`;
+  const most = Math.max(...values, 1);
+  const points = values.map((v, i) => `${(i / (values.length - 1)) * 100},${23 - (v / most) * 21}`);
+  const last = millis(values[values.length - 1]);
+  const text = `${label}: last ${last}, longest ${millis(most)}`;
+  return html`<svg className="ss-spark" viewBox="0 0 100 24" preserveAspectRatio="none" role="img" aria-label=${text}>
+    <title>${text}</title>
+    <polyline points=${points.join(" ")} />
+  </svg>`;
+}
+
+export function Note({ error, tone = "bad" }) {
+  return error ? html`<p role="alert" className=${`ss-note ss-note-${tone}`}>${error}</p>` : null;
+}
+
+export function Copy({ text, label }) {
+  const [isDone, setDone] = React.useState(false);
+  async function copy() {
+    await navigator.clipboard?.writeText(text);
+    setDone(true);
+    setTimeout(() => setDone(false), 2000);
+  }
+  return html`<button type="button" className="ss-button ss-small" onClick=${copy} title=${text}>
+    ${isDone ? "copied" : label}
+  </button>`;
+}
+
+export function Facts({ facts }) {
+  return html`<dl className="ss-facts">
+    ${facts
+      .filter(([, value]) => value !== null && value !== undefined)
+      .map(
+        ([name, value]) =>
+          html`<div key=${name}>
+            <dt>${name}</dt>
+            <dd>${value}</dd>
+          </div>`,
+      )}
+  </dl>`;
+}
+
+/** What is shown while there is no data: why, or that it is on its way. */
+export function Waiting({ error }) {
+  return error
+    ? html`<${Note} error=${error} />`
+    : html`<p role="status" className="ss-muted">reading …</p>`;
+}

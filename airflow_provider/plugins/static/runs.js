@@ -1,0 +1,60 @@
+// The runs of a stream and their attempts.
+import { html } from "./host.js";
+import { jobPath, useData } from "./api.js";
+import { NOTHING, moment, whole, words } from "./format.js";
+import { Facts, Note, State, Table, Waiting } from "./parts.js";
+
+export function Runs({ task, go }) {
+  const { data, error } = useData(jobPath(task, "runs"));
+  if (!data) return html`<${Waiting} error=${error} />`;
+  const { lease } = data;
+  return html`<div>
+    <${Note} error=${error} />
+    ${lease
+      ? html`<p>Lease <strong>${lease.token}</strong> is held by driver <code>${lease.driver_id}</code> on ${lease.host} for run ${lease.run_id} since ${moment(lease.acquired)}: ${lease.liveness}.</p>`
+      : html`<p className="ss-muted">No driver has held the lease yet.</p>`}
+    ${data.runs.map((run) => html`<${Run} key=${run.run_id} run=${run} go=${go} />`)}
+    ${data.runs.length ? null : html`<p className="ss-muted">No run has begun.</p>`}
+  </div>`;
+}
+
+function Run({ run, go }) {
+  const facts = [
+    ["Mode", run.mode ? words(run.mode) : null],
+    ["Until", run.until],
+    ["Interval", run.interval ? run.interval.map(moment).join(" to ") : null],
+    ["Rows read", run.rows_read === null ? null : whole(run.rows_read)],
+    ["Started", run.started ? moment(run.started) : null],
+    ["Committed", run.committed ? moment(run.committed) : null],
+    ["From savepoint", run.from_savepoint ? html`<code>${run.from_savepoint}</code>` : null],
+    ["Job", run.entry ? html`<code>${run.entry}</code>` : null],
+  ];
+  return html`<section className="ss-query" aria-label=${`Run ${run.run_id}`}>
+    <h2>${run.run_id} <${State} text=${run.state} /></h2>
+    <${Note} error=${run.problem} />
+    <${Facts} facts=${facts} />
+    <${Table} caption=${`Attempts of run ${run.run_id}`} rows=${run.attempts} keyOf=${(a) => a.attempt} columns=${columnsOf(run, go)} empty="no attempt yet" />
+  </section>`;
+}
+
+function columnsOf(run, go) {
+  return [
+    { title: "Attempt", isNumber: true, of: (a) => a.attempt },
+    { title: "Outcome", of: (a) => (a.outcome ? html`<${State} text=${a.outcome} />` : a.exit_code === null ? "not recorded" : html`<${State} text="killed" />`) },
+    { title: "Host", of: (a) => `${a.host}, pid ${a.pid}` },
+    { title: "Started", of: (a) => moment(a.started) },
+    { title: "Ended", of: (a) => moment(a.ended) },
+    { title: "Exit code", isNumber: true, of: (a) => (a.exit_code === null ? NOTHING : a.exit_code) },
+    { title: "Restarts", isNumber: true, of: (a) => (a.restarts ? whole(a.restarts) : NOTHING) },
+    { title: "Application", of: (a) => application(a) },
+    { title: "Log", of: (a) => (a.has_log ? html`<button type="button" className="ss-button ss-small" onClick=${() => go({ tab: "log", spark_run_id: run.run_id, driver_id: a.driver_id })}>log</button>` : NOTHING) },
+    { title: "Failure", of: (a) => (a.failure ? html`<span className="ss-long">${a.failure}</span>` : NOTHING) },
+  ];
+}
+
+function application(attempt) {
+  const name = attempt.application_id ?? "Spark UI";
+  if (attempt.ui_url)
+    return html`<a href=${attempt.ui_url} target="_blank" rel="noopener noreferrer">${name} ↗</a>`;
+  return attempt.application_id ?? NOTHING;
+}
