@@ -1,0 +1,222 @@
+"""Jobs for the page "Streams", made by hand: each state that it shows, and Airflow's rows of them."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import math
+import uuid
+from typing import TYPE_CHECKING, Any
+
+from handmade import Job
+
+from airflow_provider.runtime.clock import to_iso
+from airflow_provider.runtime.jobdir.layout import JobDirectory
+from airflow_provider.runtime.jobdir.run_records import JobRecord
+from airflow_provider.runtime.savepoints.record import (
+    MANIFEST,
+    QuerySavepoint,
+    SavedFile,
+    SavepointRecord,
+)
+from tests.unit.jobs import a_progress, a_run, an_attempt
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+    from sqlalchemy.orm import Session
+
+FAILURE = {
+    "failure_class": "NON_RECOVERABLE",
+    "reason": "[CAST_INVALID_INPUT] The value 'abc' cannot be cast to BIGINT",
+    "condition": "CAST_INVALID_INPUT",
+    "query": "daily",
+    "batch": 41,
+    "host": "worker-7",
+    "root_cause": "org.apache.spark.SparkNumberFormatException: [CAST_INVALID_INPUT] row 4711",
+    "rule": "a row that the job cannot process",
+    "restartable": False,
+}
+PHASES = {
+    "addBatch": 900,
+    "queryPlanning": 120,
+    "getBatch": 60,
+    "walCommit": 40,
+    "commitOffsets": 35,
+}
+
+
+def ago(seconds: float) -> str:
+    """Return the moment so long ago, as documents have it."""
+    return to_iso(dt.datetime.now(dt.timezone.utc) - dt.timedelta(seconds=seconds))
+
+
+class PageJob(Job):
+    """A job directory with all that the page shows.
+
+    Args:
+        root: the job directory.
+        run_id: its run.
+        name: the job's name.
+    """
+
+    def __init__(self, root: Path, run_id: str = "r1", name: str = "flights") -> None:
+        super().__init__(root, run_id)
+        JobDirectory(self.storage).put_job(JobRecord(name=name, created=ago(90_000)))
+        more: dict[str, Any] = {"until": "stopped", "at_end": "suspend", "token": 1}
+        self.run.put_record(a_run(run_id, params={}, started=ago(7200), **more))
+
+    def at_work(self, token: int = 1, attempt: int = 1) -> PageJob:
+        """Put what a driver reports: its attempt, its progress and the history of its batches."""
+        raw = an_attempt(attempt, driver_id="driver", token=token, started=ago(3600)).to_dict()
+        more = {"application_id": "local-1", "ui_url": "http://127.0.0.1:4040"}
+        self.run.storage.put(f"attempts/{attempt}.json", json.dumps({**raw, **more}).encode())
+        query = {
+            "phase": "reading",
+            "rows_read": 12_345_678,
+            "batch": 299,
+            "watermark": ago(95),
+            "state_rows": 48_211,
+            "backlog": {"maxOffsetsBehindLatest": 5200, "avgOffsetsBehindLatest": 1300},
+            "pacing": {
+                "target_s": 10.0,
+                "last_batch_s": 8.4,
+                "decision": "keeps",
+                "reason": "batches take about as long as they should",
+                "sources": {"flights": {"limit": 250_000, "unit": "rows"}},
+            },
+            "sources": [{"name": "flights", "mark": "running"}],
+            "operators": [
+                {"name": "0", "kind": "stateStoreSave", "state_rows": 48_211, "mark": "running"}
+            ],
+            "sinks": [{"name": "files:/data/delays", "rows": 9800}],
+        }
+        reported: dict[str, Any] = {"queries": {"daily": query}, "rows_read": 12_345_678}
+        progress = a_progress(at=ago(2), attempt=attempt, rows_per_second=51_200.0, **reported)
+        progress.put(self.run.storage, "progress.json")
+        return self
+
+    def history(self, query: str = "daily", count: int = 300) -> PageJob:
+        """Put the history of so many batches, of ten seconds each, the last one just now."""
+        batches = [_batch(number, ago((count - number) * 10)) for number in range(count)]
+        document = {"version": 1, "query": query, "updated": ago(1), "batches": batches}
+        self.run.storage.put(f"history/{query}.json", json.dumps(document).encode())
+        return self
+
+    def savepoint(self, name: str, seconds_ago: float = 60.0, batch: int = 3) -> str:
+        """Put a savepoint of one small file, and return its address."""
+        place = self.storage.at(f"savepoints/{name}")
+        place.put("queries/daily/metadata", b"{}")
+        query = QuerySavepoint(
+            query_id="id",
+            batch=batch,
+            planned=False,
+            watermark=ago(seconds_ago + 100),
+            drained=False,
+            sources=[],
+            operators=[],
+            addressed=[],
+            files=(SavedFile("metadata", 2),),
+        )
+        SavepointRecord(
+            name=name,
+            taken=ago(seconds_ago),
+            origin="periodic",
+            labels={},
+            job="flights",
+            run_id=self.run_id,
+            source=self.url,
+            queries={"daily": query},
+        ).put(place, MANIFEST)
+        return place.url
+
+    def fail(self, driver_id: str = "driver", attempt: int = 1) -> PageJob:
+        """Put an attempt that has failed, with its log."""
+        log = self.root / "runs" / self.run_id / "logs" / f"{driver_id}.log"
+        log.parent.mkdir(parents=True, exist_ok=True)
+        log.write_text("reading flights\nCAST_INVALID_INPUT: row 4711\n")
+        self.submit(driver_id, log=log)
+        ended: dict[str, Any] = {"ended": ago(600), "outcome": "FAILED", "failure": FAILURE}
+        record = an_attempt(attempt, driver_id=driver_id, started=ago(900), **ended)
+        self.run.put_attempt(record)
+        return self
+
+
+def _batch(number: int, at: str) -> dict[str, Any]:
+    swing = 1 + 0.3 * math.sin(number / 12) + (0.8 if number % 90 == 70 else 0)
+    phases = {name: round(ms * swing * 7) for name, ms in PHASES.items()}
+    return {
+        "batch": number,
+        "at": at,
+        "attempt": 1 if number < 180 else 2,
+        "rows": round(500_000 * swing),
+        "late_rows": 12 if number % 60 == 5 else 0,
+        "duration_ms": {**phases, "triggerExecution": sum(phases.values())},
+        "input_rate": 50_000 * swing,
+        "process_rate": 62_000 / swing,
+        "watermark": at,
+        "lag_s": 80 + 40 * math.cos(number / 20),
+        "state_rows": 40_000 + number * 27,
+        "state_bytes": 21_000_000 + number * 9000,
+        "backlog": {"maxOffsetsBehindLatest": max(0, round(9000 * math.sin(number / 25)))},
+        "limits": {"flights": 250_000},
+        "decision": "keeps",
+        "reason": "batches take about as long as they should",
+    }
+
+
+def put_tasks(session: Session, tasks: Iterable[tuple[str, str, str, str | None, bool]]) -> None:
+    """Put rows as Airflow has them: DAG, its run, task instance, rendered template and XCom.
+
+    Args:
+        session: of Airflow's database.
+        tasks: per task the DAG, the task, its state, its job directory, and whether it is indexed.
+    """
+    from airflow.models.dag import DagModel
+    from airflow.models.dagbundle import DagBundleModel
+    from airflow.models.dagrun import DagRun
+
+    now = dt.datetime.now(dt.timezone.utc)
+    if session.get(DagBundleModel, "page") is None:
+        session.add(DagBundleModel(name="page"))
+        session.flush()
+    for dag_id, task_id, state, job_dir, is_indexed in tasks:
+        if session.get(DagModel, dag_id) is None:
+            session.add(DagModel(dag_id=dag_id, bundle_name="page", fileloc="page.py"))
+            session.flush()
+            run = DagRun(dag_id=dag_id, run_id="run_1", run_type="manual", run_after=now)
+            session.add(run)
+            session.flush()
+        _put_task(session, dag_id, task_id, state, job_dir, is_indexed=is_indexed)
+    session.commit()
+
+
+def _put_task(
+    session: Session,
+    dag_id: str,
+    task_id: str,
+    state: str,
+    job_dir: str | None,
+    *,
+    is_indexed: bool,
+) -> None:
+    from airflow.models.dagrun import DagRun
+    from airflow.models.renderedtifields import RenderedTaskInstanceFields
+    from airflow.models.taskinstance import TaskInstance
+    from airflow.models.xcom import XComModel
+    from sqlalchemy import insert, select
+
+    where = {"dag_id": dag_id, "task_id": task_id, "run_id": "run_1", "map_index": -1}
+    now = dt.datetime.now(dt.timezone.utc)
+    named = {**where, "id": uuid.uuid4(), "state": state, "operator": "SparkStreamingOperator"}
+    instance = {**named, "try_number": 1, "pool": "default_pool", "pool_slots": 1}
+    session.execute(insert(TaskInstance).values(**instance))
+    fields = {"job_dir": job_dir} if job_dir is not None else {}
+    session.execute(insert(RenderedTaskInstanceFields).values(**where, rendered_fields=fields))
+    if is_indexed:
+        query = select(DagRun.id).where(DagRun.dag_id == dag_id, DagRun.run_id == "run_1")
+        # What an editor of XComs may write: nothing is read from there.
+        value = {"job_dir": "/somewhere/else", "run_id": "other"}
+        key = {"key": "spark_stream", "dag_run_id": session.scalar(query), "timestamp": now}
+        session.execute(insert(XComModel).values(**where, **key, value=value))

@@ -1,0 +1,822 @@
+"""The API of the page "Streams": who may call what, what it reads, and what it refuses."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+import pytest
+from handmade_page import PageJob, put_tasks
+
+from airflow_provider.plugins.failure_views import HELPS
+from airflow_provider.plugins.readers import Readers, StorageSilentError, place_of
+from airflow_provider.plugins.spark_streams import SparkStreamsPlugin
+from airflow_provider.plugins.static_files import content_version, static_files
+from airflow_provider.runtime.clock import SystemClock
+from airflow_provider.runtime.errors import FailureClass
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from httpx import Response
+
+IMG = "<img src=x onerror=alert(1)>"
+HEADERS = {"X-Spark-Streaming": "1", "Sec-Fetch-Site": "same-origin"}
+# Of Airflow's, those that have rows here, in an order in which they can be emptied.
+TABLES = (
+    "log",
+    "xcom",
+    "rendered_task_instance_fields",
+    "task_instance",
+    "dag_run",
+    "dag",
+    "dag_bundle",
+)
+ROLES = {"viewer": "VIEWER", "editor": "USER", "stranger": "USER"}
+
+
+class Page:
+    """The application, its users and its jobs.
+
+    Args:
+        app: the application.
+        tokens: of each user, by name.
+        jobs: by the name of the task.
+    """
+
+    def __init__(self, app: Any, tokens: dict[str, str], jobs: dict[str, PageJob]) -> None:
+        from fastapi.testclient import TestClient
+
+        self.app = app
+        self.client = TestClient(app, raise_server_exceptions=True)
+        self.tokens = tokens
+        self.jobs = jobs
+
+    def call(self, method: str, path: str, user: str | None = "viewer", **more: Any) -> Response:
+        """Call the API as a user; as nobody for None."""
+        headers = {**HEADERS, **more.pop("headers", {})}
+        if user is not None:
+            headers["Authorization"] = f"Bearer {self.tokens[user]}"
+        answer: Response = self.client.request(method, f"/api/{path}", headers=headers, **more)
+        return answer
+
+    def get(self, task: str, view: str, user: str = "viewer", **query: Any) -> Any:
+        """Return what a view of a job says."""
+        answer = self.call("GET", f"{address(task)}/{view}", user, params=query)
+        assert answer.is_success, answer.text
+        return answer.json()
+
+    def act(self, task: str, action: str, user: str = "editor", **body: Any) -> Response:
+        """Send an action."""
+        return self.call("POST", f"{address(task)}/actions/{action}", user, json=body)
+
+
+def address(task: str, dag_id: str = "flights") -> str:
+    return f"dags/{dag_id}/runs/run_1/tasks/{quote(task, safe='')}/-1"
+
+
+@pytest.fixture(scope="module")
+def database() -> Iterator[None]:
+    """Give Airflow's tables, in the SQLite of the tests' own home."""
+    from airflow import settings
+    from airflow.models import import_all_models
+    from airflow.models.base import Base
+
+    import_all_models()
+    Base.metadata.create_all(settings.engine)
+    yield
+    Base.metadata.drop_all(settings.engine)
+
+
+@pytest.fixture
+def page(database: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Page]:
+    """Give the application with jobs in every state, and users of every kind."""
+    from airflow import settings
+    from airflow.api_fastapi.app import _AuthManagerState
+    from airflow.api_fastapi.auth.managers.simple.user import SimpleAuthManagerUser
+    from airflow.models.base import Base
+    from airflow.utils.session import create_session
+
+    from airflow_provider.plugins.app import make_app
+
+    monkeypatch.setenv("AIRFLOW__API_AUTH__JWT_SECRET", "a key of the tests only" * 3)
+    manager = auth_manager()
+    monkeypatch.setattr(_AuthManagerState, "instance", manager)
+    jobs = {
+        "running": PageJob(tmp_path / "running").history(),
+        "failed": PageJob(tmp_path / "failed").fail(),
+        "finished": PageJob(tmp_path / "finished"),
+        IMG: PageJob(tmp_path / "strange", name=IMG).fail(),
+    }
+    jobs["finished"].finish()
+    jobs["running"].savepoint("periodic-20260101T000000-abc")
+    with create_session() as session:
+        for table in TABLES:
+            session.execute(Base.metadata.tables[table].delete())
+        rows = [("flights", task, "running", job.url, True) for task, job in jobs.items()]
+        rows += [("other", "running", "running", jobs["running"].url, True)]
+        rows += [("flights", "before", "success", jobs["finished"].url, False)]
+        rows += [("flights", "homeless", "success", None, True)]
+        put_tasks(session, rows)
+    tokens = {
+        name: manager.generate_jwt(SimpleAuthManagerUser(username=name, role=role))
+        for name, role in ROLES.items()
+    }
+    made = Page(make_app(), tokens, jobs)
+    with jobs["running"].lease():
+        jobs["running"].at_work()
+        yield made
+    made.client.close()
+    settings.Session.remove()
+
+
+def auth_manager() -> Any:
+    from airflow.api_fastapi.auth.managers.simple.simple_auth_manager import SimpleAuthManager
+
+    class OneDagEach(SimpleAuthManager):
+        """The stranger may do everything with another DAG, and nothing with this one."""
+
+        def is_authorized_dag(self, **asked: Any) -> bool:
+            is_theirs = asked["user"].username == "stranger"
+            details = asked.get("details")
+            dag_id = details.id if details is not None else None
+            is_right = dag_id is None or (dag_id == "other") == is_theirs
+            return is_right and bool(super().is_authorized_dag(**asked))
+
+    return OneDagEach()
+
+
+def routes_of(page: Page) -> list[tuple[str, str]]:
+    """Return method and path of every route, its parameters filled in."""
+    values = {"dag_id": "flights", "run_id": "run_1", "task_id": "running", "map_index": "-1"}
+    found = []
+    for route in page.app.routes:
+        path = re.sub(r"\{(\w+)(:\w+)?\}", lambda m: values.get(m[1], "x"), route.path)
+        found += [(method, path) for method in sorted(route.methods - {"HEAD", "OPTIONS"})]
+    return found
+
+
+# --- who may call what --------------------------------------------------------------------------
+
+
+def test_nobody_reads_anything_but_static_files(page: Page) -> None:
+    """
+    Every route of the application is walked: without a session all but the static files are 401.
+    """
+    routes = routes_of(page)
+
+    answers = {
+        path: page.client.request(method, path, headers=HEADERS, json={}).status_code
+        for method, path in routes
+    }
+
+    assert len(routes) > 15
+    assert {401} == {code for path, code in answers.items() if not path.startswith("/static/")}
+
+
+def test_another_dags_user_gets_nothing_of_this_one(page: Page) -> None:
+    """
+    The routes of a job are 403, and the list has only the jobs of the DAGs that the user may see.
+    """
+    of_a_job = [(m, p) for m, p in routes_of(page) if "/dags/" in p]
+
+    codes = {
+        page.call(method, path.removeprefix("/api/"), "stranger", json={"token": 1}).status_code
+        for method, path in of_a_job
+    }
+
+    assert {403} == codes
+    mine = page.call("GET", "jobs", "stranger").json()["jobs"]
+    assert ["other"] == [job["task"]["dag_id"] for job in mine]
+    seen = page.call("GET", "jobs", "viewer").json()["jobs"]
+    assert {"flights"} == {job["task"]["dag_id"] for job in seen}
+
+
+def test_a_viewer_may_look_and_not_act(page: Page) -> None:
+    """
+    Each action needs the right to change DAG runs, and the page knows who has it.
+    """
+    actions = [(m, p.removeprefix("/api/")) for m, p in routes_of(page) if "/actions/" in p]
+
+    codes = [page.call(m, p, "viewer", json={"token": 1}).status_code for m, p in actions]
+
+    assert [403] * 6 == codes
+    assert page.get("running", "overview", "viewer")["may_act"] is False
+    assert page.get("running", "overview", "editor")["may_act"] is True
+    assert [] == page.jobs["running"].asked()
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"Content-Type": "text/plain"},
+        {"Sec-Fetch-Site": "cross-site"},
+        {"Sec-Fetch-Site": "same-site"},
+    ],
+    ids=str,
+)
+def test_an_action_from_another_site_is_refused(page: Page, headers: dict[str, str]) -> None:
+    """
+    What a form of another page can make a browser send is not enough, whoever is signed in.
+    """
+    path, body = f"{address('running')}/actions/cancel", json.dumps({"token": 1})
+
+    sent = {"Content-Type": "application/json", **headers}
+    answer = page.call("POST", path, "editor", content=body, headers=sent)
+
+    assert (403, []) == (answer.status_code, page.jobs["running"].asked())
+
+
+def test_an_action_needs_the_header_of_the_page(page: Page) -> None:
+    """
+    A form cannot send a header of its own.
+    """
+    headers = {"Authorization": f"Bearer {page.tokens['editor']}"}
+    path = f"/api/{address('running')}/actions/cancel"
+
+    answer = page.client.post(path, headers=headers, json={"token": 1})
+
+    assert 403 == answer.status_code
+
+
+# --- what it reads ------------------------------------------------------------------------------
+
+
+def test_the_list_has_every_job_trouble_first(page: Page) -> None:
+    """
+    Each job is there once, found by the index and read from its rendered template.
+    """
+    answer = page.call("GET", "jobs").json()
+
+    jobs = {job["task"]["task_id"]: job for job in answer["jobs"]}
+    assert {"running", "failed", "finished", IMG} == set(jobs)
+    assert ["failed", "failed", "running", "finished"] == [j["category"] for j in answer["jobs"]]
+    assert {"failed": 2, "running": 1, "finished": 1} == answer["counters"]
+    assert "CAST_INVALID_INPUT" in jobs["failed"]["reason"]
+
+
+def test_a_row_says_how_a_stream_goes(page: Page) -> None:
+    """
+    Rate, backlog, watermark, state, last commit, savepoint and the times of the last batches.
+    """
+    row = next(
+        job
+        for job in page.call("GET", "jobs").json()["jobs"]
+        if job["task"]["task_id"] == "running"
+    )
+
+    assert (51_200.0, 5200, 48_211) == (
+        row["rows_per_second"],
+        row["backlog"],
+        row["state_rows"],
+    )
+    assert 60 < row["watermark_lag_s"] < 300
+    assert 0 < row["last_commit_age_s"] < 120
+    assert "periodic-20260101T000000-abc" == row["newest_savepoint"]
+    assert 40 == len(row["batch_ms"])
+    assert 1 == row["lease"]["token"]
+
+
+def test_a_task_of_before_the_index_is_found_by_its_address(page: Page) -> None:
+    """
+    Only the list needs the XCom.
+    """
+    assert "finished" == page.get("before", "overview")["job"]["category"]
+
+
+def test_a_task_without_a_job_directory_says_so(page: Page) -> None:
+    """
+    So does one that there is not.
+    """
+    homeless = page.call("GET", f"{address('homeless')}/overview")
+    nobody = page.call("GET", f"{address('nobody')}/overview")
+
+    assert (404, 404) == (homeless.status_code, nobody.status_code)
+    assert "no job directory" in homeless.json()["detail"]
+
+
+def test_the_overview_has_queries_history_and_marks(page: Page) -> None:
+    """
+    A query is drawn from source to sink; the plots know the savepoints.
+    """
+    overview = page.get("running", "overview")
+
+    (query,) = overview["queries"]
+    assert ("flights", "running") == (query["sources"][0]["name"], query["sources"][0]["mark"])
+    assert "keeps: batches take" in query["pacing"]
+    (history,) = overview["histories"]
+    assert 300 == len(history["batches"])
+    assert "triggerExecution" not in history["batches"][0]["duration_ms"]
+    assert ["savepoint"] == [mark["kind"] for mark in overview["marks"]]
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"not json",
+        b"[]",
+        b'{"batches": 3}',
+        b'{"batches": [1, {"batch": "x"}, {"batch": 7, "rows": "many", "duration_ms": [1]}]}',
+    ],
+    ids=["no JSON", "no object", "no list", "odd members"],
+)
+def test_a_history_of_another_form_is_no_error(page: Page, content: bytes) -> None:
+    """
+    Its driver may be of another version: what is not understood is left out.
+    """
+    page.jobs["running"].run.storage.put("history/daily.json", content)
+
+    (history,) = page.get("running", "overview")["histories"]
+
+    assert {7} >= {batch["batch"] for batch in history["batches"]}
+
+
+def test_a_job_without_history_is_shown_without(page: Page) -> None:
+    """
+    Its driver may be of a version that writes none.
+    """
+    assert [] == page.get("failed", "overview")["histories"]
+    assert [] == page.get("failed", "batches")["queries"]
+
+
+def test_the_batches_have_their_statistics(page: Page) -> None:
+    """
+    Least, mean, median, 99th percentile and greatest are in this order.
+    """
+    (query,) = page.get("running", "batches")["queries"]
+
+    took = query["statistics"][0]
+    assert "duration" == took["measure"]
+    assert took["min"] <= took["p50"] <= took["p99"] <= took["max"]
+
+
+def test_runs_say_who_drove_them(page: Page) -> None:
+    """
+    Lease, attempts, and the application with its address, which only newer drivers record.
+    """
+    runs = page.get("running", "runs")
+
+    assert "live" == runs["lease"]["liveness"] or "unknown" == runs["lease"]["liveness"]
+    attempt = runs["runs"][0]["attempts"][0]
+    assert ("local-1", "http://127.0.0.1:4040") == (attempt["application_id"], attempt["ui_url"])
+
+
+def test_an_address_that_is_none_is_no_link(page: Page) -> None:
+    """
+    Who can write a job directory must not make a browser run a script.
+    """
+    job = page.jobs["running"]
+    raw = json.loads(job.run.storage.read("attempts/1.json"))
+    job.run.storage.put("attempts/1.json", json.dumps({**raw, "ui_url": "javascript:x"}).encode())
+
+    assert page.get("running", "runs")["runs"][0]["attempts"][0]["ui_url"] is None
+
+
+def test_the_end_of_a_drivers_log_is_shown(page: Page) -> None:
+    """
+    Of a file in the folder of the run's logs, and of no other.
+    """
+    log = page.get("failed", "log", spark_run_id="r1", driver_id="driver")
+    assert ["reading flights", "CAST_INVALID_INPUT: row 4711"] == log["lines"]
+
+    job = page.jobs["failed"]
+    outside = job.root.parent / "secret.log"
+    outside.write_text("a secret\n")
+    job.submit("spy", log=outside)
+    spied = page.get("failed", "log", spark_run_id="r1", driver_id="spy")
+
+    assert [] == spied["lines"]
+    assert "no log of this run" in spied["problem"]
+
+
+def test_failures_are_shown_by_their_cause_with_what_helps(page: Page) -> None:
+    """
+    The same cause of several attempts is one failure, whatever numbers are in its text.
+    """
+    page.jobs["failed"].fail("again", attempt=2)
+
+    (failure,) = page.get("failed", "failures")["failures"]
+
+    assert [2, 1] == [each["attempt"] for each in failure["occurrences"]]
+    assert ("NON_RECOVERABLE", HELPS[FailureClass.NON_RECOVERABLE]) == (
+        failure["failure_class"],
+        failure["helps"],
+    )
+    assert set(FailureClass) == set(HELPS)
+
+
+def test_a_driver_that_was_killed_is_a_failure_without_words(page: Page) -> None:
+    """
+    Its process's exit code says what its attempt could not.
+    """
+    job = page.jobs["running"]
+    job.submit("driver")
+    job.end("driver", -9, "Killed")
+
+    (failure,) = page.get("running", "failures")["failures"]
+
+    assert "signal 9" in failure["reason"]
+
+
+def test_savepoints_are_listed_newest_first(page: Page) -> None:
+    """
+    With their origin, age and size; what is not complete says so.
+    """
+    job = page.jobs["running"]
+    job.savepoint("manual-1", seconds_ago=5)
+    job.storage.at("savepoints/half").put("taking.1.json", b"{")
+
+    found = page.get("running", "savepoints")["savepoints"]
+
+    assert ["manual-1", "periodic-20260101T000000-abc"] == [s["name"] for s in found[:2]]
+    assert (2, "periodic", True) == (
+        found[0]["bytes"],
+        found[0]["origin"],
+        found[0]["is_aligned"],
+    )
+    assert found[2]["problem"]
+
+
+def test_raw_documents_are_reached_from_listing_to_listing(page: Page) -> None:
+    """
+    Folder by folder, as they are stored.
+    """
+    root = page.get("running", "folder")
+    inside = page.get("running", "folder", path="runs/r1")
+    document = page.get("running", "document", path="runs/r1/run.json")
+
+    assert {"runs", "savepoints", "leases"} <= set(root["folders"])
+    assert ["job.json"] == root["documents"]
+    assert "run.json" in inside["documents"]
+    assert "r1" == json.loads(document["text"])["run_id"]
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "../secret.json",
+        "runs/../../secret.json",
+        "runs/r1/../../../secret.json",
+        "/etc/passwd",
+        "runs//r1/run.json",
+        "linked/secret.json",
+        "runs/linked/secret.json",
+        "runs/r1/linked.json",
+        IMG,
+        "queries/daily/checkpoint/offsets/0",
+    ],
+)
+def test_a_path_out_of_the_listing_is_not_found(page: Page, path: str) -> None:
+    """
+    Neither dots, nor absolute paths, nor symbolic links lead out of a job directory.
+    """
+    root = page.jobs["running"].root
+    secrets = root.parent / "secrets"
+    secrets.mkdir()
+    for place in (secrets, root.parent):
+        (place / "secret.json").write_text('"a secret"')
+    (root / "linked").symlink_to(secrets)
+    (root / "runs" / "linked").symlink_to(secrets)
+    (root / "runs" / "r1" / "linked.json").symlink_to(secrets / "secret.json")
+
+    for view in ("document", "folder"):
+        answer = page.call("GET", f"{address('running')}/{view}", params={"path": path})
+        assert (404, False) == (answer.status_code, "a secret" in answer.text)
+
+
+@pytest.mark.parametrize("name", ["..", "../x", IMG, "", "r2"])
+def test_a_run_out_of_the_listing_is_not_found(page: Page, name: str) -> None:
+    """
+    Nor is a driver of another run.
+    """
+    query = {"spark_run_id": name, "driver_id": "driver"}
+
+    log = page.call("GET", f"{address('failed')}/log", params=query)
+    batches = page.call("GET", f"{address('failed')}/batches", params=query)
+
+    assert (404, 404) == (log.status_code, batches.status_code)
+
+
+def test_a_strange_name_comes_as_it_is(page: Page) -> None:
+    """
+    It is data in JSON, and no page is made of it on the server.
+    """
+    answer = page.call("GET", f"{address(IMG)}/overview")
+
+    assert IMG == answer.json()["job"]["job"]
+    assert "application/json" == answer.headers["content-type"]
+
+
+def test_a_damaged_document_is_the_reason_and_no_error(page: Page) -> None:
+    """
+    The other jobs of the list are shown as well.
+    """
+    page.jobs["failed"].run.storage.put("run.json", b"{")
+
+    jobs = {j["task"]["task_id"]: j for j in page.call("GET", "jobs").json()["jobs"]}
+
+    assert ("damaged", "failed") == (jobs["failed"]["state"], jobs["failed"]["category"])
+    assert "run.json" in jobs["failed"]["reason"]
+    assert "running" == jobs["running"]["category"]
+    assert "damaged" == page.get("failed", "runs")["runs"][0]["state"]
+
+
+def test_a_task_that_has_failed_while_its_driver_runs_is_unhealthy(page: Page) -> None:
+    """
+    Nobody waits for the driver, which nobody would see otherwise.
+    """
+    from airflow.models.taskinstance import TaskInstance
+    from airflow.utils.session import create_session
+    from sqlalchemy import update
+
+    with create_session() as session:
+        session.execute(update(TaskInstance).values(state="failed"))
+
+    job = page.get("running", "overview")["job"]
+
+    assert "unhealthy" == job["category"]
+    assert "nobody waits" in job["reason"]
+
+
+# --- actions ------------------------------------------------------------------------------------
+
+
+def test_a_stop_is_a_request_to_the_driver_that_the_user_saw(page: Page) -> None:
+    """
+    It is the same document that the command line puts; its answer can be asked for.
+    """
+    answer = page.act("running", "stop", token=1, savepoint="before-upgrade")
+
+    (request,) = page.jobs["running"].asked()
+    assert ("stop", 1, False) == (request.kind, request.token, request.drain)
+    assert f"{page.jobs['running'].url}/savepoints/before-upgrade" == request.savepoint
+    said = page.get("running", f"requests/{answer.json()['request_id']}")
+    assert (False, "The driver has not answered yet.") == (said["is_done"], said["message"])
+
+
+@pytest.mark.parametrize("action", ["stop", "drain", "cancel", "take", "verify", "dispose"])
+def test_an_action_for_another_lease_is_refused(page: Page, action: str) -> None:
+    """
+    Another driver has taken over since the user looked, so he does not know what he would stop.
+    """
+    name = "periodic-20260101T000000-abc"
+    answer = page.act("running", action, token=7, savepoint=name, confirmed="flights")
+
+    assert 409 == answer.status_code
+    assert "another driver has taken over" in answer.json()["detail"]
+    assert [] == page.jobs["running"].asked()
+    assert [name] == page.jobs["running"].storage.list("savepoints")
+
+
+def test_a_drain_needs_the_jobs_name(page: Page) -> None:
+    """
+    It ends the job for good.
+    """
+    without = page.act("running", "drain", token=1)
+    wrong = page.act("running", "drain", token=1, confirmed="flight")
+    right = page.act("running", "drain", token=1, confirmed="flights")
+
+    assert [409, 409, 200] == [each.status_code for each in (without, wrong, right)]
+    assert [True] == [request.drain for request in page.jobs["running"].asked()]
+
+
+def test_a_cancel_is_a_request_as_well(page: Page) -> None:
+    """
+    The driver that the user saw gets it.
+    """
+    assert page.act("running", "cancel", token=1).is_success
+    assert ["driver"] == page.jobs["running"].cancels()
+
+
+def test_nothing_is_ended_where_nothing_runs(page: Page) -> None:
+    """
+    The job has no lease that somebody holds.
+    """
+    answer = page.act("failed", "stop", token=None)
+
+    assert (409, []) == (answer.status_code, page.jobs["failed"].asked())
+
+
+def test_a_savepoint_is_verified_and_disposed_of_by_its_name(page: Page) -> None:
+    """
+    To dispose of it, its name is typed.
+    """
+    name = "periodic-20260101T000000-abc"
+    verified = page.act("running", "verify", token=1, savepoint=name)
+    refused = page.act("running", "dispose", token=1, savepoint=name)
+    gone = page.act("running", "dispose", token=1, savepoint=name, confirmed=name)
+
+    assert "all right: 1 files, 2 bytes" in verified.json()["message"]
+    assert [409, 200] == [refused.status_code, gone.status_code]
+    assert [] == page.get("running", "savepoints")["savepoints"]
+
+
+@pytest.mark.parametrize("name", ["..", "../../failed", IMG, "", "nobody"])
+def test_a_savepoint_out_of_the_listing_is_not_touched(page: Page, name: str) -> None:
+    """
+    Not even when its name is typed.
+    """
+    before = page.jobs["failed"].documents()
+    for action in ("verify", "dispose"):
+        answer = page.act("running", action, token=1, savepoint=name, confirmed=name)
+        assert 404 == answer.status_code
+
+    taken = page.act("running", "take", token=1, savepoint=name or "../x")
+    assert 409 == taken.status_code
+    assert before == page.jobs["failed"].documents()
+
+
+def test_a_damaged_savepoint_is_said_to_be(page: Page) -> None:
+    """
+    That is an answer and no error.
+    """
+    name = "periodic-20260101T000000-abc"
+    page.jobs["running"].storage.delete(f"savepoints/{name}/queries/daily/metadata")
+
+    answer = page.act("running", "verify", token=1, savepoint=name).json()
+
+    assert answer["is_ok"] is False
+    assert "metadata" in answer["message"]
+
+
+def test_every_action_is_in_the_audit_log(page: Page) -> None:
+    """
+    With the user, the task and what was sent.
+    """
+    from airflow.models.log import Log
+    from airflow.utils.session import create_session
+    from sqlalchemy import select
+
+    page.act("running", "cancel", token=1)
+
+    with create_session() as session:
+        (entry,) = session.scalars(select(Log)).all()
+        assert ("spark_streaming_cancel", "editor", "flights", "running") == (
+            entry.event,
+            entry.owner,
+            entry.dag_id,
+            entry.task_id,
+        )
+        assert 1 == json.loads(entry.extra)["token"]
+
+
+# --- a storage that hangs -----------------------------------------------------------------------
+
+
+def test_a_storage_that_never_answers_is_said_to_in_time() -> None:
+    """
+    Once all threads of a place hang, nobody waits for it any more; other places are read as before.
+    """
+    hanging = threading.Event()
+
+    async def look() -> tuple[list[float], str]:
+        readers = Readers(SystemClock(), limit_s=0.1)
+        took = []
+        for _ in range(6):
+            began = time.monotonic()
+            with pytest.raises(StorageSilentError):
+                await readers.read("s3://away", hanging.wait)
+            took.append(time.monotonic() - began)
+        return took, await readers.read("s3://here", lambda: "read")
+
+    try:
+        took, read = asyncio.run(look())
+    finally:
+        hanging.set()
+
+    assert "read" == read
+    assert max(took) < 2
+    assert max(took[4:]) < 0.05
+
+
+def test_a_job_whose_storage_hangs_leaves_the_list_as_it_is(
+    page: Page, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """
+    Its row says so, and the view of the job as well.
+    """
+    from airflow_provider.plugins.app import make_app
+    from airflow_provider.plugins.job_heads import JobHeads
+    from airflow_provider.plugins.overviews import Overviews
+    from airflow_provider.plugins.service import StreamService
+
+    ended = threading.Event()
+    read = JobHeads.read
+
+    def hang(self: JobHeads, task: Any) -> Any:
+        if task.address.task_id == "failed":
+            ended.wait()
+        return read(self, task)
+
+    monkeypatch.setattr(JobHeads, "read", hang)
+    monkeypatch.setattr(Overviews, "read", lambda *_: ended.wait())
+    service = StreamService(SystemClock(), limit_s=0.5)
+    hung = Page(make_app(service), page.tokens, page.jobs)
+    try:
+        jobs = {j["task"]["task_id"]: j for j in hung.call("GET", "jobs").json()["jobs"]}
+        overview = hung.call("GET", f"{address('failed')}/overview")
+    finally:
+        ended.set()
+
+    assert "storage does not answer" == jobs["failed"]["reason"]
+    assert ("running", "finished") == (jobs["running"]["category"], jobs["finished"]["category"])
+    assert (504, "storage does not answer") == (
+        overview.status_code,
+        overview.json()["detail"],
+    )
+
+
+@pytest.mark.parametrize(
+    ("job_dir", "place"),
+    [
+        ("s3://bucket/jobs/a", "s3://bucket"),
+        ("abfss://container@account.dfs.core.windows.net/a", None),
+        ("/data/jobs/a", "/data/jobs"),
+        ("file:///data/jobs/a", "/data/jobs"),
+    ],
+)
+def test_what_hangs_together_is_one_place(job_dir: str, place: str | None) -> None:
+    """
+    A bucket, or the first folders of a path, where filesystems are mounted.
+    """
+    expected = place or job_dir.rpartition("/")[0]
+
+    assert expected == place_of(job_dir)
+
+
+# --- the plugin and its files -------------------------------------------------------------------
+
+
+def test_the_plugin_names_the_page_and_its_application() -> None:
+    """
+    The page's address is relative and changes with its content; the application is mounted once.
+    """
+    plugin = SparkStreamsPlugin()
+
+    (page,) = plugin.react_apps
+    (app,) = plugin.fastapi_apps
+    assert f"spark-streaming/static/{content_version()}/app.js" == page["bundle_url"]
+    assert ("/spark-streaming", app["app"]) == (app["url_prefix"], plugin.fastapi_apps[0]["app"])
+
+
+def test_static_files_are_kept_for_ever_under_their_version(page: Page) -> None:
+    """
+    Under another version they are not, and nothing else is served.
+    """
+    kept = page.client.get(f"/static/{content_version()}/app.js")
+    old = page.client.get("/static/old/app.js")
+    outside = page.client.get("/static/x/..%2f..%2fapp.py")
+
+    assert "text/javascript; charset=utf-8" == kept.headers["content-type"]
+    assert ("immutable" in kept.headers["cache-control"], "no-store") == (
+        True,
+        old.headers["cache-control"],
+    )
+    assert 404 == outside.status_code
+
+
+def test_nothing_on_the_page_comes_from_elsewhere() -> None:
+    """
+    No module imports from an address, and only one touches the host's globals.
+    """
+    ours = {
+        name: content.decode()
+        for name, (_, content) in static_files().items()
+        if not name.startswith("vendor/")
+    }
+
+    assert [] == [name for name, text in ours.items() if re.search(r"https?://", text)]
+    assert ["host.js"] == [name for name, text in ours.items() if "globalThis" in text]
+    assert {"vendor/htm.LICENSE", "vendor/uPlot.LICENSE"} <= set(static_files())
+
+
+def test_colours_are_the_hosts() -> None:
+    """
+    So the page is legible in both of its themes.
+    """
+    style = static_files()["streams.css"][1].decode()
+
+    assert [] == re.findall(r"#[0-9a-fA-F]{3,8}\b|rgba?\(|hsla?\(", style)
+
+
+def test_the_api_describes_itself(page: Page) -> None:
+    """
+    Each answer has a type, and the page of all routes needs no script.
+    """
+    document = page.call("GET", "openapi.json").json()
+    docs = page.call("GET", "docs")
+
+    answers = [
+        operation["responses"]["200"]["content"]["application/json"]["schema"]
+        for methods in document["paths"].values()
+        for operation in methods.values()
+    ]
+    assert all("$ref" in answer for answer in answers)
+    assert "<script" not in docs.text
+    assert "/actions/drain" in docs.text
