@@ -87,6 +87,7 @@ class _Lane:
         self._work: queue.SimpleQueue[tuple[Future[Any], Callable[[], Any]]] = queue.SimpleQueue()
         self._began: dict[int, float] = {}
         self._threads = 0
+        self._open = 0  # queued, or being read
         self._lock = threading.Lock()
 
     def is_stuck(self, since: float) -> bool:
@@ -100,7 +101,9 @@ class _Lane:
         future: Future[T] = Future()
         self._work.put((future, look))
         with self._lock:
-            if self._threads < _THREADS and len(self._began) >= self._threads:
+            self._open += 1
+            # Counted from here on: a thread that was just started has not begun its read.
+            if self._threads < _THREADS and self._open > self._threads:
                 self._threads += 1
                 name = f"spark-streams-{self._threads}"
                 threading.Thread(target=self._serve, name=name, daemon=True).start()
@@ -110,17 +113,20 @@ class _Lane:
         me = threading.get_ident()
         while True:
             future, look = self._work.get()
-            if not future.set_running_or_notify_cancel():
-                continue
             with self._lock:
                 self._began[me] = self._clock.monotonic()
-            try:
-                future.set_result(look())
-            except BaseException as error:  # noqa: BLE001 - it is raised where it is waited for
-                future.set_exception(error)
-            finally:
-                with self._lock:
-                    del self._began[me]
+            if future.set_running_or_notify_cancel():
+                _settle(future, look)
+            with self._lock:
+                del self._began[me]
+                self._open -= 1
+
+
+def _settle(future: Future[T], look: Callable[[], T]) -> None:
+    try:
+        future.set_result(look())
+    except BaseException as error:  # noqa: BLE001 - it is raised where it is waited for
+        future.set_exception(error)
 
 
 def place_of(job_dir: str) -> str:

@@ -140,6 +140,7 @@ class PageJob(Job):
         ended: dict[str, Any] = {"ended": ago(600), "outcome": "FAILED", "failure": FAILURE}
         record = an_attempt(attempt, driver_id=driver_id, started=ago(900), **ended)
         self.run.put_attempt(record)
+        self.end(driver_id, 4, "CAST_INVALID_INPUT: row 4711")
         return self
 
 

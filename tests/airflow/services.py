@@ -312,6 +312,7 @@ class Airflow:
         )
         self.components = ["api-server", "scheduler", "triggerer", "dag-processor"]
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
+        self.token = ""  # of the user whom every call is made as
         self._http = httpx.Client(
             base_url=f"http://{LOOPBACK}:{self.port}", timeout=30, trust_env=False
         )
@@ -322,8 +323,9 @@ class Airflow:
         for name in self.components:
             self.launch(name)
         wait_for("all components are healthy", self._is_healthy, within=150, every=0.5)
-        token = self._http.get("/auth/token").raise_for_status().json()["access_token"]
-        self._http.headers["Authorization"] = f"Bearer {token}"
+        answer = self._http.get("/auth/token").raise_for_status()
+        self.token = str(answer.json()["access_token"])
+        self._http.headers["Authorization"] = f"Bearer {self.token}"
 
     def launch(self, name: str) -> None:
         """Start one component, again if it has ended; ``triggerer-2`` is a second triggerer."""

@@ -695,6 +695,26 @@ def test_a_storage_that_never_answers_is_said_to_in_time() -> None:
     assert max(took[4:]) < 0.05
 
 
+def test_a_read_that_hangs_holds_no_other_that_came_with_it() -> None:
+    """
+    Each of those that come at once gets a thread, though none of these has begun when it comes.
+    """
+    hanging = threading.Event()
+
+    async def look() -> list[Any]:
+        readers = Readers(SystemClock(), limit_s=1.0)
+        reads = [readers.read("s3://here", each) for each in (hanging.wait, str, str, str)]
+        return await asyncio.gather(*reads, return_exceptions=True)
+
+    try:
+        hung, *others = asyncio.run(look())
+    finally:
+        hanging.set()
+
+    assert isinstance(hung, StorageSilentError)
+    assert ["", "", ""] == others
+
+
 def test_a_job_whose_storage_hangs_leaves_the_list_as_it_is(
     page: Page, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -716,7 +736,7 @@ def test_a_job_whose_storage_hangs_leaves_the_list_as_it_is(
 
     monkeypatch.setattr(JobHeads, "read", hang)
     monkeypatch.setattr(Overviews, "read", lambda *_: ended.wait())
-    service = StreamService(SystemClock(), limit_s=0.5)
+    service = StreamService(SystemClock(), limit_s=2.0)
     hung = Page(make_app(service), page.tokens, page.jobs)
     try:
         jobs = {j["task"]["task_id"]: j for j in hung.call("GET", "jobs").json()["jobs"]}
