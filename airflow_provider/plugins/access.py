@@ -25,7 +25,7 @@ HEADER: Final = "X-Spark-Streaming"
 def check_same_site(request: Request) -> None:
     """Refuse what another site may have made the browser send.
 
-    The cookie of Airflow's session goes with every request to it, whoever causes the request. A
+    The cookie of Airflow's session goes with every request to it, no matter who causes the request. A
     page of another site can send neither JSON nor a header of its own without being asked first
     by the browser, which asks us.
     """
