@@ -25,9 +25,9 @@ HEADER: Final = "X-Spark-Streaming"
 def check_same_site(request: Request) -> None:
     """Refuse what another site may have made the browser send.
 
-    The cookie of Airflow's session goes with every request to it, no matter who causes the request. A
-    page of another site can send neither JSON nor a header of its own without being asked first
-    by the browser, which asks us.
+    The cookie of Airflow's session goes with every request to it, no matter who has caused the
+    request. A page of another site can send neither JSON nor a header of its own before the browser
+    has asked us whether it may.
     """
     is_json = request.headers.get("content-type", "").partition(";")[0] == "application/json"
     site = request.headers.get("sec-fetch-site", "same-origin")
