@@ -98,6 +98,7 @@ def _occurrence(
     return failure, OccurrenceView(
         run_id=run.run_id,
         attempt=attempt.attempt,
+        driver_id=attempt.driver_id,
         at=attempt.ended,
         query=failure.query,
         batch=failure.batch,

@@ -242,6 +242,7 @@ class OccurrenceView(BaseModel):
 
     run_id: str
     attempt: int
+    driver_id: str
     at: str | None
     query: str | None
     batch: int | None

@@ -61,8 +61,8 @@ export function Ask({ task, token, action, title, text, typed, named, savepoint,
     <form onSubmit=${send}>
       <h2 id=${id}>${title}</h2>
       <p>${text}</p>
-      ${named === null || named === undefined ? null : html`<label>Name of the savepoint <input value=${name} required onChange=${(e) => setName(e.target.value)} /></label>`}
-      ${typed ? html`<label>Type <code>${typed}</code> to confirm <input value=${confirmed} autoComplete="off" onChange=${(e) => setConfirmed(e.target.value)} /></label>` : null}
+      ${named === null || named === undefined ? null : html`<label><span>Name of the savepoint</span> <input value=${name} required onChange=${(e) => setName(e.target.value)} /></label>`}
+      ${typed ? html`<label><span>Type <code>${typed}</code> to confirm</span> <input value=${confirmed} autoComplete="off" onChange=${(e) => setConfirmed(e.target.value)} /></label>` : null}
       <p role="status" aria-live="polite" className=${said && !said.is_ok ? "ss-note ss-note-bad" : "ss-said"}>${said?.message ?? ""}</p>
       <div className="ss-row">
         ${said?.is_ok ? null : html`<button type="submit" className="ss-button ss-main" disabled=${(said && !said.is_done) || (typed && confirmed !== typed)}>${title}</button>`}

@@ -16,7 +16,8 @@ export function Failures({ task, go }) {
 
 function Failure({ failure, go }) {
   const times = failure.occurrences.length;
-  const title = failure.condition ? `${failure.condition}: ${failure.reason}` : failure.reason;
+  const isSaid = !failure.condition || failure.reason.includes(failure.condition);
+  const title = isSaid ? failure.reason : `${failure.condition}: ${failure.reason}`;
   return html`<section className="ss-query" aria-label=${title}>
     <h2 className="ss-long">${title}</h2>
     <p><span className=${`ss-state ss-${failure.failure_class === "NON_RECOVERABLE" ? "bad" : "warning"}`}>${words(failure.failure_class)}</span>
@@ -24,7 +25,7 @@ function Failure({ failure, go }) {
     <p className="ss-note ss-note-calm"><strong>What helps: </strong>${failure.helps}</p>
     ${failure.root_cause && failure.root_cause !== failure.reason ? html`<details><summary>Root cause</summary><pre className="ss-pre">${failure.root_cause}</pre></details>` : null}
     <${Table} caption=${`When it happened: ${title}`} rows=${failure.occurrences} columns=${COLUMNS} />
-    <button type="button" className="ss-button ss-small" onClick=${() => go({ tab: "log", spark_run_id: failure.occurrences[0].run_id })}>Driver log</button>
+    <button type="button" className="ss-button ss-small" onClick=${() => go({ tab: "log", spark_run_id: failure.occurrences[0].run_id, driver_id: failure.occurrences[0].driver_id })}>Driver log</button>
   </section>`;
 }
 

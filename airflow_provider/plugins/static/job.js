@@ -68,6 +68,10 @@ export function Job() {
 function Tabs({ tab, choose }) {
   const bar = React.useRef(null);
   const names = TABS.map(([name]) => name);
+  React.useEffect(() => {
+    const chosen = bar.current.querySelector('[aria-selected="true"]');
+    chosen.scrollIntoView({ block: "nearest", inline: "nearest" });
+  }, [tab]);
   function onKeyDown(event) {
     const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
     if (!step) return;

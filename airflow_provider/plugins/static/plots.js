@@ -111,7 +111,7 @@ function optionsOf(plot, width, marks, sync) {
     cursor: { sync: { key: sync }, y: false, points: { size: 6 } },
     legend: { live: true },
     scales: { y: { range: (_, low, high) => [Math.min(0, low ?? 0), (high || 1) * 1.05] } },
-    axes: [{ ...axis, space: 70, values: clockTimes }, { ...axis, size: 62, values: (_, ticks) => ticks.map(plot.say) }],
+    axes: [{ ...axis, space: 70, size: 32, values: clockTimes }, { ...axis, size: 76, values: (_, ticks) => ticks.map(plot.say) }],
     series: [{ label: "at", value: (_, at) => (at === null || at === undefined ? "–" : moment(new Date(at * 1000).toISOString()).slice(11)) }, ...series],
     hooks: { draw: [(u) => drawMarks(u, marks.current)] },
   };

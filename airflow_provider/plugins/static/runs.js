@@ -13,12 +13,12 @@ export function Runs({ task, go }) {
     ${lease
       ? html`<p>Lease <strong>${lease.token}</strong> is held by driver <code>${lease.driver_id}</code> on ${lease.host} for run ${lease.run_id} since ${moment(lease.acquired)}: ${lease.liveness}.</p>`
       : html`<p className="ss-muted">No driver has held the lease yet.</p>`}
-    ${data.runs.map((run) => html`<${Run} key=${run.run_id} run=${run} go=${go} />`)}
+    ${data.runs.map((run) => html`<${Run} key=${run.run_id} run=${run} lease=${lease} go=${go} />`)}
     ${data.runs.length ? null : html`<p className="ss-muted">No run has begun.</p>`}
   </div>`;
 }
 
-function Run({ run, go }) {
+function Run({ run, lease, go }) {
   const facts = [
     ["Mode", run.mode ? words(run.mode) : null],
     ["Until", run.until],
@@ -33,14 +33,14 @@ function Run({ run, go }) {
     <h2>${run.run_id} <${State} text=${run.state} /></h2>
     <${Note} error=${run.problem} />
     <${Facts} facts=${facts} />
-    <${Table} caption=${`Attempts of run ${run.run_id}`} rows=${run.attempts} keyOf=${(a) => a.attempt} columns=${columnsOf(run, go)} empty="no attempt yet" />
+    <${Table} caption=${`Attempts of run ${run.run_id}`} rows=${run.attempts} keyOf=${(a) => a.attempt} columns=${columnsOf(run, lease, go)} empty="no attempt yet" />
   </section>`;
 }
 
-function columnsOf(run, go) {
+function columnsOf(run, lease, go) {
   return [
     { title: "Attempt", isNumber: true, of: (a) => a.attempt },
-    { title: "Outcome", of: (a) => (a.outcome ? html`<${State} text=${a.outcome} />` : a.exit_code === null ? "not recorded" : html`<${State} text="killed" />`) },
+    { title: "Outcome", of: (a) => outcome(a, lease) },
     { title: "Host", of: (a) => `${a.host}, pid ${a.pid}` },
     { title: "Started", of: (a) => moment(a.started) },
     { title: "Ended", of: (a) => moment(a.ended) },
@@ -50,6 +50,13 @@ function columnsOf(run, go) {
     { title: "Log", of: (a) => (a.has_log ? html`<button type="button" className="ss-button ss-small" onClick=${() => go({ tab: "log", spark_run_id: run.run_id, driver_id: a.driver_id })}>log</button>` : NOTHING) },
     { title: "Failure", of: (a) => (a.failure ? html`<span className="ss-long">${a.failure}</span>` : NOTHING) },
   ];
+}
+
+function outcome(attempt, lease) {
+  if (attempt.outcome) return html`<${State} text=${attempt.outcome} />`;
+  const isAtWork = lease?.driver_id === attempt.driver_id && ["live", "unknown"].includes(lease.liveness);
+  if (isAtWork && attempt.exit_code === null) return html`<${State} text="running" />`;
+  return html`<${State} text="killed" />`;
 }
 
 function application(attempt) {

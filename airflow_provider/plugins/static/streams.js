@@ -95,8 +95,8 @@ const COLUMNS = [
   { title: "Backlog", isNumber: true, of: (job) => short(job.backlog) },
   { title: "Watermark", of: (job) => (job.watermark && moment(job.watermark) !== NOTHING ? html`<${Watermark} job=${job} />` : NOTHING) },
   { title: "State rows", isNumber: true, of: (job) => short(job.state_rows) },
-  { title: "Last commit", isNumber: true, of: (job) => (job.last_commit_age_s === null ? NOTHING : html`<span title=${moment(job.last_commit)}>${duration(job.last_commit_age_s)} ago</span>`) },
+  { title: "Last commit", isNumber: true, of: (job) => (job.last_commit_age_s === null ? NOTHING : html`<span className="ss-when" title=${moment(job.last_commit)}>${duration(job.last_commit_age_s)} ago</span>`) },
   { title: "Restarts", isNumber: true, of: (job) => (job.restarts ? whole(job.restarts) : NOTHING) },
-  { title: "Savepoint", of: (job) => (job.newest_savepoint ? html`<${Link} to=${jobQuery(job.task, "savepoints")} title=${job.newest_savepoint}>${moment(job.newest_savepoint_taken)}</${Link}>` : NOTHING) },
+  { title: "Savepoint", of: (job) => (job.newest_savepoint ? html`<${Link} to=${jobQuery(job.task, "savepoints")} title=${job.newest_savepoint} className="ss-when">${moment(job.newest_savepoint_taken)}</${Link}>` : NOTHING) },
   { title: "Batch time", of: (job) => (job.batch_ms.length > 1 ? html`<${Sparkline} values=${job.batch_ms} label="batch time" />` : NOTHING) },
 ];
