@@ -23,13 +23,21 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 READ_LIMIT_S: Final = 5.0
 """How long a person waits for a view before it says that the storage does not answer."""
-_THREADS: Final = 4  # for each place; a bucket's answers come in parallel, and a disk needs no more
+THREADS: Final = 8  # for each place: a bucket answers many at a time, and a disk needs no more
 _PLACES: Final = 32  # more buckets than an installation has; each costs threads for good
 _LOCAL_PARTS: Final = 3  # of a path, with the root: a mount is rarely deeper
 
 
 class StorageSilentError(Exception):
-    """A storage has not answered in time."""
+    """A storage has not answered in time.
+
+    Attributes:
+        is_busy: whether it answers others, and this read has only waited for its turn.
+    """
+
+    def __init__(self, place: str, *, is_busy: bool = False) -> None:
+        super().__init__(place)
+        self.is_busy = is_busy
 
 
 class Readers:
@@ -65,8 +73,9 @@ class Readers:
         try:
             found: T = await asyncio.wait_for(asyncio.wrap_future(future), limit)
         except asyncio.TimeoutError as error:
-            future.cancel()  # if it has not begun, it never does
-            raise StorageSilentError(place) from error
+            never_begins = future.cancel()
+            is_stuck = lane.is_stuck(self._clock.monotonic() - limit / 2)
+            raise StorageSilentError(place, is_busy=never_begins and not is_stuck) from error
         return found
 
     def _lane(self, place: str) -> _Lane:
@@ -94,7 +103,7 @@ class _Lane:
         """Tell whether every thread has been in one read since before that moment."""
         with self._lock:
             hanging = sum(began < since for began in self._began.values())
-        return hanging >= _THREADS
+        return hanging >= THREADS
 
     def submit(self, look: Callable[[], T]) -> Future[T]:
         """Queue a read, and return its future."""
@@ -103,7 +112,7 @@ class _Lane:
         with self._lock:
             self._open += 1
             # Counted from here on: a thread that was just started has not begun its read.
-            if self._threads < _THREADS and self._open > self._threads:
+            if self._threads < THREADS and self._open > self._threads:
                 self._threads += 1
                 name = f"spark-streams-{self._threads}"
                 threading.Thread(target=self._serve, name=name, daemon=True).start()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import collections
+import math
 import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
@@ -34,6 +35,8 @@ ACTION_LIMIT_S: Final = 60.0  # copies and checksums of a large state take their
 # So that ten open pages cost as much as one; what has ended rarely begins again.
 _FRESH_S: Final = 2.0
 _ENDED_FRESH_S: Final = 15.0
+_STALE_S: Final = 120.0  # what is shown of a storage that is too slow for all of its jobs at once
+NOT_YET: Final = "not read yet: its storage answers slowly"
 _MOST_HEADS: Final = 2000
 
 
@@ -49,9 +52,9 @@ class StreamService:
         self._clock = clock
         self._readers = Readers(clock) if limit_s is None else Readers(clock, limit_s=limit_s)
         self._list_limit_s = _LIST_LIMIT_S if limit_s is None else limit_s
-        self._heads_kept: collections.OrderedDict[str, tuple[float, JobView]] = (
-            collections.OrderedDict()
-        )
+        self._heads_kept: collections.OrderedDict[
+            tuple[str, str, str | None], tuple[float, JobView]
+        ] = collections.OrderedDict()
         self._lock = threading.Lock()
         self.jobs = ObservedJobs(clock)
         self.shelf = SavepointShelf(clock)
@@ -62,7 +65,10 @@ class StreamService:
 
     async def list_jobs(self, tasks: Sequence[IndexedTask]) -> JobList:
         """Return the heads of these jobs, trouble first; one whose storage hangs says so."""
-        jobs = list(await asyncio.gather(*(self._head(task) for task in tasks)))
+        # Those that were read longest ago come first, so that each is read some time, however many.
+        by_age = sorted(range(len(tasks)), key=lambda i: self._kept(tasks[i])[0])
+        heads = await asyncio.gather(*(self._head(tasks[i]) for i in by_age))
+        jobs = [head for _, head in sorted(zip(by_age, heads, strict=True), key=_first)]
         counters = collections.Counter(str(job.category) for job in jobs)
         return JobList(now=to_iso(self._clock.now()), counters=dict(counters), jobs=in_order(jobs))
 
@@ -81,7 +87,8 @@ class StreamService:
             HTTPException: it was refused, or has failed.
         """
         with self._lock:
-            self._heads_kept.pop(job_dir, None)
+            for key in [key for key in self._heads_kept if key[0] == job_dir]:
+                del self._heads_kept[key]
         return await self._answer(f"actions in {place_of(job_dir)}", act, ACTION_LIMIT_S)
 
     async def _answer(self, place: str, look: Callable[[], T], limit_s: float | None) -> T:
@@ -98,35 +105,45 @@ class StreamService:
             raise HTTPException(status.HTTP_502_BAD_GATEWAY, reason) from error
 
     async def _head(self, task: IndexedTask) -> JobView:
-        job_dir = str(task.job_dir)
-        kept = self._kept(job_dir)
-        if kept is not None:
-            mine = {
-                "task": task.address,
-                "task_state": task.state,
-                "operator": task.operator,
-            }
-            return kept.model_copy(update=mine)
+        at, kept = self._kept(task)
+        now = self._clock.monotonic()
+        if kept is not None and now - at < _fresh_s(kept):
+            return kept
         try:
-            head = await self._readers.read(
-                place_of(job_dir), lambda: self.heads.read(task), limit_s=self._list_limit_s
+            place = place_of(str(task.job_dir))
+            return await self._readers.read(
+                place, lambda: self._read_head(task), limit_s=self._list_limit_s
             )
-        except StorageSilentError:
-            return unread(task, SILENT)
+        except StorageSilentError as error:
+            if error.is_busy and kept is not None and now - at < _STALE_S:
+                return kept
+            return unread(task, NOT_YET if error.is_busy else SILENT)
+
+    def _read_head(self, task: IndexedTask) -> JobView:
+        """Read a head and keep it, also if nobody waits for it any more."""
+        head = self.heads.read(task)
         with self._lock:
-            self._heads_kept[job_dir] = (self._clock.monotonic(), head)
+            self._heads_kept[_key(task)] = (self._clock.monotonic(), head)
+            self._heads_kept.move_to_end(_key(task))
             while len(self._heads_kept) > _MOST_HEADS:
                 self._heads_kept.popitem(last=False)
         return head
 
-    def _kept(self, job_dir: str) -> JobView | None:
+    def _kept(self, task: IndexedTask) -> tuple[float, JobView | None]:
         with self._lock:
-            at, head = self._heads_kept.get(job_dir, (0.0, None))
-        if head is None:
-            return None
-        has_ended = head.category in {"finished", "suspended"}
-        fresh_s = _ENDED_FRESH_S if has_ended else _FRESH_S
-        return head if self._clock.monotonic() - at < fresh_s else None
+            return self._heads_kept.get(_key(task), (-math.inf, None))
+
+
+def _first(pair: tuple[int, JobView]) -> int:
+    return pair[0]
+
+
+def _key(task: IndexedTask) -> tuple[str, str, str | None]:
+    return str(task.job_dir), task.address.model_dump_json(), task.state
+
+
+def _fresh_s(head: JobView) -> float:
+    return _ENDED_FRESH_S if head.category in {"finished", "suspended"} else _FRESH_S
 
 
 def _log_folder() -> Path:

@@ -45,8 +45,12 @@ class Browser:
         self.complaints: list[str] = []
         self._base = f"http://127.0.0.1:{airflow.port}/plugin/spark-streaming"
         page.on("pageerror", lambda error: self.complaints.append(str(error)))
-        page.on("dialog", lambda dialog: self.complaints.append(dialog.message) or dialog.dismiss())
+        page.on("dialog", self._refuse)
         page.on("console", self._hear)
+
+    def _refuse(self, dialog: Any) -> None:
+        self.complaints.append(dialog.message)
+        dialog.dismiss()
 
     def _hear(self, message: Any) -> None:
         if message.type == "error":
