@@ -1,0 +1,1 @@
+from tests.airflow.handmade_page import *
