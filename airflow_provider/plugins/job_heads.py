@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider.plugins.history import backlog_of, read_histories
 from airflow_provider.plugins.responses import HistoryView, JobView
-from airflow_provider.runtime.clock import from_iso
+from airflow_provider.runtime.clock import from_iso, to_iso
 from airflow_provider.runtime.control.observer import RunState
 from airflow_provider.runtime.errors import (
     CheckpointError,
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from airflow_provider.plugins.observed_jobs import Observed, ObservedJobs
-    from airflow_provider.plugins.responses import Category
+    from airflow_provider.plugins.responses import BatchView, Category
     from airflow_provider.plugins.savepoint_views import SavepointShelf
     from airflow_provider.plugins.task_index import IndexedTask
     from airflow_provider.runtime.clock import Clock
@@ -131,7 +131,7 @@ class JobHeads:
 
     def _batches(self, histories: Sequence[HistoryView], *, is_running: bool) -> dict[str, Any]:
         batches = [batch for history in histories for batch in history.batches]
-        last = max((batch.at for batch in batches if batch.at is not None), default=None)
+        last = max((end for batch in batches if (end := _committed(batch))), default=None)
         timed = sorted((b for b in batches if b.at and b.total_ms is not None), key=_at)
         return {
             "last_commit": last,
@@ -193,8 +193,17 @@ def in_order(jobs: Sequence[JobView]) -> list[JobView]:
     return sorted(jobs, key=lambda job: _ORDER.index(job.category))
 
 
-def _at(batch: Any) -> str:
+def _at(batch: BatchView) -> str:
     return str(batch.at)
+
+
+def _committed(batch: BatchView) -> str | None:
+    """Return when a batch ended: its history has its begin, and how long it took."""
+    try:
+        began = from_iso(batch.at) if batch.at else None
+    except ValueError:
+        return None
+    return to_iso(began + dt.timedelta(milliseconds=batch.total_ms or 0)) if began else None
 
 
 def _restarts(view: View) -> int:

@@ -109,7 +109,11 @@ class QueryView(BaseModel):
 
 
 class BatchView(BaseModel):
-    """One batch of the history; what its driver did not write is None."""
+    """One batch of the history; what its driver did not write is None.
+
+    Attributes:
+        at: when it began.
+    """
 
     batch: int
     at: str | None = None

@@ -98,8 +98,8 @@ class PageJob(Job):
         return self
 
     def history(self, query: str = "daily", count: int = 300) -> PageJob:
-        """Put the history of so many batches, of ten seconds each, the last one just now."""
-        batches = [_batch(number, ago((count - number) * 10)) for number in range(count)]
+        """Put the history of so many batches, of ten seconds each, the last one a moment ago."""
+        batches = [_batch(number, ago((count - number) * 10 + 15)) for number in range(count)]
         document = {"version": 1, "query": query, "updated": ago(1), "batches": batches}
         self.run.storage.put(f"history/{query}.json", json.dumps(document).encode())
         return self

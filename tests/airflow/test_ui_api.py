@@ -119,6 +119,7 @@ def page(database: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ite
     with create_session() as session:
         for table in TABLES:
             session.execute(Base.metadata.tables[table].delete())
+        rows: list[tuple[str, str, str, str | None, bool]]
         rows = [("flights", task, "running", job.url, True) for task, job in jobs.items()]
         rows += [("other", "running", "running", jobs["running"].url, True)]
         rows += [("flights", "before", "success", jobs["finished"].url, False)]

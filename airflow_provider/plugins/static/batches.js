@@ -38,7 +38,7 @@ const SUMMARY = [
 
 const BATCH = [
   { title: "Batch", isNumber: true, of: (b) => b.batch },
-  { title: "Committed", of: (b) => moment(b.at) },
+  { title: "Began", of: (b) => moment(b.at) },
   { title: "Took", isNumber: true, of: (b) => (b.total_ms === null ? NOTHING : html`<span title=${phases(b)}>${millis(b.total_ms)}</span>`) },
   { title: "Rows", isNumber: true, of: (b) => whole(b.rows) },
   { title: "Processed", isNumber: true, of: (b) => (b.process_rate === null ? NOTHING : `${short(b.process_rate)}/s`) },
