@@ -18,24 +18,25 @@ _TOTAL: Final = "triggerExecution"  # Spark's name for the whole batch among its
 _MOST: Final = 300
 
 
-def read_histories(run: Storage) -> list[HistoryView]:
+def read_histories(run: Storage, *, last: int = _MOST) -> list[HistoryView]:
     """Return the history of each query of a run; empty when its driver writes none.
 
     Args:
         run: ``runs/<run id>``.
+        last: how many of the newest batches.
 
     Raises:
         OSError: the storage cannot be read.
     """
     names = [name for name in run.list("history") if name.endswith(".json")]
     return [
-        read_history(run, name.removesuffix(".json"))
+        _read_history(run, name.removesuffix(".json"), last)
         for name in names
         if is_name(name.removesuffix(".json"))
     ]
 
 
-def read_history(run: Storage, query: str) -> HistoryView:
+def _read_history(run: Storage, query: str, last: int) -> HistoryView:
     """Return the history of one query; one that cannot be understood is empty."""
     nothing = HistoryView(query=query, updated=None, batches=[])
     try:
@@ -45,7 +46,7 @@ def read_history(run: Storage, query: str) -> HistoryView:
     batches = raw.get("batches") if isinstance(raw, dict) else None
     if not isinstance(batches, list):
         return nothing
-    views = [_batch(each) for each in batches[-_MOST:] if isinstance(each, dict)]
+    views = [_batch(each) for each in batches[-last:] if isinstance(each, dict)]
     found = [view for view in views if view is not None]
     return HistoryView(query=query, updated=_text(raw.get("updated")), batches=found)
 

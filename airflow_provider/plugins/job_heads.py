@@ -56,7 +56,7 @@ class JobHeads:
             return unread(task, "this task has no job directory, or was not rendered yet")
         try:
             observed = self._jobs.look(task.job_dir)
-            return self.of(task, observed, self.histories(observed))
+            return self.of(task, observed, self.histories(observed, last=_SPARK_BATCHES))
         except CheckpointError as error:
             return unread(task, str(error), state="damaged", category="failed")
         except (ConfigError, SparkStreamError) as error:
@@ -64,11 +64,11 @@ class JobHeads:
         except OSError as error:
             return unread(task, f"the storage cannot be read: {error}")
 
-    def histories(self, observed: Observed) -> list[HistoryView]:
-        """Return the batches of the newest run, per query."""
+    def histories(self, observed: Observed, **how_many: int) -> list[HistoryView]:
+        """Return the batches of the newest run, per query, as :func:`read_histories` does."""
         if observed.run_id is None:
             return []
-        return read_histories(observed.directory.run(observed.run_id).storage)
+        return read_histories(observed.directory.run(observed.run_id).storage, **how_many)
 
     def of(
         self, task: IndexedTask, observed: Observed, histories: Sequence[HistoryView]

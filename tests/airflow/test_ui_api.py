@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import subprocess
+import sys
 import threading
 import time
 from typing import TYPE_CHECKING, Any
@@ -815,6 +817,23 @@ def test_the_plugin_names_the_page_and_its_application() -> None:
     (app,) = plugin.fastapi_apps
     assert f"spark-streaming/static/{content_version()}/app.js" == page["bundle_url"]
     assert ("/spark-streaming", app["app"]) == (app["url_prefix"], plugin.fastapi_apps[0]["app"])
+
+
+def test_a_worker_that_imports_the_plugin_loads_no_application() -> None:
+    """
+    Every process of Airflow imports it, and only the API server needs more.
+    """
+    code = (
+        "import sys, airflow_provider.plugins.spark_streams as it; "
+        "it.SparkStreamsPlugin(); "
+        "print(*(n for n in sys.modules if n.startswith('airflow_provider')))"
+    )
+
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+
+    plugins = "airflow_provider.plugins"
+    expected = {"airflow_provider", plugins, f"{plugins}.spark_streams"}
+    assert expected == set(run.stdout.split())
 
 
 def test_static_files_are_kept_for_ever_under_their_version(page: Page) -> None:
