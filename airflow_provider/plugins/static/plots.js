@@ -91,7 +91,7 @@ function Plot({ plot, batches, marks, theme, sync }) {
 }
 
 function optionsOf(plot, width, marks, sync) {
-  const [text, line] = [colour("fg-muted"), colour("border")];
+  const [text, line] = [colour("fg-muted"), colour("border-emphasized")];
   const axis = { stroke: text, grid: { stroke: line, width: 1 }, ticks: { stroke: line, width: 1 }, font: "11px system-ui" };
   const series = plot.series.map(([label, values], i) => {
     const stroke = colour(`${COLOURS[i % COLOURS.length]}-500`);
