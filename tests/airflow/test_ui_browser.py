@@ -70,7 +70,7 @@ def jobs(airflow_services: Airflow) -> Iterator[dict[str, PageJob]]:
     made = {
         "running": PageJob(place / "running", name="daily_delays").history(),
         "failed": PageJob(place / "failed", name=IMG).fail(),
-        "finished": PageJob(place / "finished"),
+        "finished": PageJob(place / "finished", name="daily"),
     }
     made["finished"].run.storage.delete("run.json")
     made["finished"].finish()
