@@ -44,7 +44,7 @@ export function Job() {
       return now;
     });
   const job = overview.data?.job;
-  return html`<main>
+  return html`<div className="ss-page">
     <nav aria-label="Way back" className="ss-crumbs">
       <${Link} to="?">Streams</${Link}>${" › "}
       <${Link} to=${`/dags/${encodeURIComponent(task.dag_id)}`}>${task.dag_id}</${Link}>${" › "}
@@ -62,7 +62,7 @@ export function Job() {
     <section role="tabpanel" id="ss-panel" aria-labelledby=${`ss-tab-${tab}`} tabIndex="0">
       <${View} task=${task} overview=${overview} params=${params} go=${go} />
     </section>
-  </main>`;
+  </div>`;
 }
 
 function Tabs({ tab, choose }) {

@@ -19,28 +19,31 @@ export function State({ text, category }) {
   return html`<span className=${`ss-state ss-${tone}`}>${(text ?? "unknown").toLowerCase()}</span>`;
 }
 
-/** A table; on a narrow page its rows are cards. Columns: title, of(row), isNumber. */
+/**
+ * A table; on a narrow page its rows are cards. Columns: title, of(row), isNumber.
+ * The roles are said because cards are no table by their display, and still are to a screen reader.
+ */
 export function Table({ caption, columns, rows, keyOf, empty = "nothing yet" }) {
   if (!rows.length) return html`<p className="ss-muted">${empty}</p>`;
   return html`<div className="ss-scroll">
-    <table className="ss-table">
+    <table role="table" className="ss-table">
       <caption className="ss-hidden">${caption}</caption>
-      <thead>
-        <tr>
+      <thead role="rowgroup">
+        <tr role="row">
           ${columns.map(
             (c) =>
-              html`<th key=${c.title} scope="col" className=${c.isNumber ? "ss-number" : ""}>${c.title}</th>`,
+              html`<th key=${c.title} role="columnheader" scope="col" className=${c.isNumber ? "ss-number" : ""}>${c.title}</th>`,
           )}
         </tr>
       </thead>
-      <tbody>
+      <tbody role="rowgroup">
         ${rows.map(
           (row, i) =>
-            html`<tr key=${keyOf ? keyOf(row) : i}>
+            html`<tr key=${keyOf ? keyOf(row) : i} role="row">
               ${columns.map((c) => {
                 const value = c.of(row);
                 const kind = `${c.isNumber ? "ss-number " : ""}${value === NOTHING ? "ss-empty" : ""}`;
-                return html`<td key=${c.title} data-title=${c.title} className=${kind}>${value}</td>`;
+                return html`<td key=${c.title} role="cell" data-title=${c.title} className=${kind}>${value}</td>`;
               })}
             </tr>`,
         )}

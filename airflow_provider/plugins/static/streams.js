@@ -26,7 +26,7 @@ export function Streams() {
       (!chosen || job.category === chosen) &&
       `${job.task.dag_id} ${job.task.task_id} ${job.job ?? ""}`.toLowerCase().includes(wanted),
   );
-  return html`<main>
+  return html`<div className="ss-page">
     <header className="ss-head">
       <h1>Streams</h1>
       <label className="ss-search">
@@ -39,7 +39,7 @@ export function Streams() {
     ${data
       ? html`<${Table} caption="Streams" columns=${COLUMNS} rows=${jobs} keyOf=${keyOf} empty=${data.jobs.length ? "no stream like this" : "No task of this provider has run yet."} />`
       : html`<${Waiting} error=${error} />`}
-  </main>`;
+  </div>`;
 }
 
 function Counters({ counters, chosen, choose }) {
