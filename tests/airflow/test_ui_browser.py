@@ -20,6 +20,10 @@ if TYPE_CHECKING:
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 IMG = "<img src=x onerror=alert(1)>"
+HAS_READ = """() => {
+    const shown = document.querySelector(".ss .ss-table, .ss [role=tabpanel]");
+    return shown && !document.querySelector(".ss").innerText.includes("reading …");
+}"""
 VIEWS = ("overview", "runs", "failures", "savepoints", "batches", "log", "raw")
 
 pytestmark = [
@@ -59,7 +63,7 @@ class Browser:
     def open(self, **query: Any) -> Any:
         """Open the list, or a view of a job, and return what is there when it has been read."""
         self.page.goto(f"{self._base}?{urlencode(query)}" if query else self._base)
-        self.page.wait_for_selector(".ss-table, .ss-facts, .ss-query, .ss-pre, .ss-files")
+        self.page.wait_for_function(HAS_READ)
         return self.page.locator(".ss")
 
 
