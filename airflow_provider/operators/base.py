@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import math
-from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple, TypeVar
 
-from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowFailException
 
-from airflow_provider.hooks.backfill_guard import RunOwner, check_backfill
+from airflow_provider.hooks.backfill_guard import RunOwner
 from airflow_provider.hooks.spark_streaming import SparkStreamingHook
 from airflow_provider.hooks.stream_index import push_stream
-from airflow_provider.operators.extra_links import DRIVER_LINKS, SAVEPOINT_LINKS
+from airflow_provider.operators.extra_links import DRIVER_LINKS
 from airflow_provider.operators.retry_policy import task_error
+from airflow_provider.operators.sliced import SlicedOperator
 from airflow_provider.runtime.clock import SystemClock
 from airflow_provider.runtime.control.observer import (
     Assessment,
@@ -32,7 +31,6 @@ from airflow_provider.runtime.jobdir.requests import is_leaving
 from airflow_provider.runtime.names import check_name, derive_run_id
 from airflow_provider.runtime.retry import WORKER_TIMEOUT_S, RetryBudget
 from airflow_provider.runtime.storage.open import local_path_of, open_storage
-from airflow_provider.slices import SliceInTemplates, slice_of
 from airflow_provider.triggers.job_poll import is_waiting
 from airflow_provider.triggers.spark_streaming import SparkStreamingTrigger
 
@@ -44,56 +42,6 @@ if TYPE_CHECKING:
 
     from airflow_provider.hooks.log_tail import LogFollower
     from airflow_provider.runtime.jobdir.submissions import SubmissionRecord
-
-
-SLICE = "slice"
-
-
-class SlicedOperator(BaseOperator):
-    """An operator whose templates know ``slice``, and which has a job directory.
-
-    Attributes:
-        job_dir: the job directory; None when it works on something else.
-    """
-
-    job_dir: str | None
-    operator_extra_links: Collection[BaseOperatorLink] = SAVEPOINT_LINKS
-    _job_dir_is_shared: bool = True
-
-    def _do_render_template_fields(
-        self,
-        parent: Any,
-        template_fields: Any,
-        context: Context,
-        jinja_env: Any,
-        seen_oids: set[int],
-    ) -> None:
-        """Render, of mapped operators as well, with the slice among the names."""
-        if parent is self:  # and not something inside of it
-            self._job_dir_is_shared = _is_fixed(self.job_dir)
-        names = cast("Mapping[str, Any]", context)
-        sliced = {**names, SLICE: SliceInTemplates(functools.partial(slice_of, names))}
-        try:
-            super()._do_render_template_fields(
-                parent, template_fields, cast("Context", sliced), jinja_env, seen_oids
-            )
-        except ConfigError as error:  # a retry would get the same error
-            raise AirflowFailException(str(error)) from error
-
-    def _check_backfill(self, context: Context, run_id: str | None = None) -> None:
-        """Refuse a live job's directory to a backfill.
-
-        Raises:
-            ConfigError: it is one.
-        """
-        if self.job_dir is not None:
-            names = cast("Mapping[str, Any]", context)
-            check_backfill(self.job_dir, names, run_id=run_id, is_shared=self._job_dir_is_shared)
-
-
-def _is_fixed(argument: Any) -> bool:
-    return isinstance(argument, str) and "{{" not in argument and "{%" not in argument
-
 
 T = TypeVar("T")
 ON_KILL: Final = ("stop", "cancel", "detach")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk.exceptions import AirflowFailException
 
-from airflow_provider.operators.base import SlicedOperator
+from airflow_provider.operators.sliced import SlicedOperator
 from airflow_provider.runtime.clock import SystemClock, parse_duration
 from airflow_provider.runtime.errors import CheckpointError, ConfigError, SavepointBusyError
 from airflow_provider.runtime.names import derive_run_id

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
-from airflow_provider.operators.base import SlicedOperator
+from airflow_provider.operators.sliced import SlicedOperator
 from airflow_provider.runtime.clock import SystemClock, parse_duration
 from airflow_provider.runtime.control.stop import StopCall, request_stop, savepoint_address
 from airflow_provider.runtime.errors import ConfigError, StopError, StopNotYetError

@@ -61,7 +61,7 @@ def main() -> int:
     arguments = parser.parse_args()
     with running(arguments.waits) as bench:
         bench.defer_all()
-        found = []
+        found: list[tuple[float, dict[str, float], dict[str, Any]]] = []
         ways = [(interval_s, False) for interval_s in arguments.intervals]
         for interval_s, from_trigger in [*ways, (1.0, True)]:
             if found or interval_s != 1.0:

@@ -1,0 +1,67 @@
+"""An operator with a job directory, whose templates know the slice of the DAG run."""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING, Any, cast
+
+from airflow.sdk import BaseOperator
+from airflow.sdk.exceptions import AirflowFailException
+
+from airflow_provider.hooks.backfill_guard import check_backfill
+from airflow_provider.operators.extra_links import SAVEPOINT_LINKS
+from airflow_provider.runtime.errors import ConfigError
+from airflow_provider.slices import SliceInTemplates, slice_of
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
+    from airflow.sdk import BaseOperatorLink, Context
+
+SLICE = "slice"
+
+
+class SlicedOperator(BaseOperator):
+    """An operator whose templates know ``slice``, and which has a job directory.
+
+    Attributes:
+        job_dir: the job directory; None when it works on something else.
+    """
+
+    job_dir: str | None
+    operator_extra_links: Collection[BaseOperatorLink] = SAVEPOINT_LINKS
+    _job_dir_is_shared: bool = True
+
+    def _do_render_template_fields(
+        self,
+        parent: Any,
+        template_fields: Any,
+        context: Context,
+        jinja_env: Any,
+        seen_oids: set[int],
+    ) -> None:
+        """Render, of mapped operators as well, with the slice among the names."""
+        if parent is self:  # and not something inside of it
+            self._job_dir_is_shared = _is_fixed(self.job_dir)
+        names = cast("Mapping[str, Any]", context)
+        sliced = {**names, SLICE: SliceInTemplates(functools.partial(slice_of, names))}
+        try:
+            super()._do_render_template_fields(
+                parent, template_fields, cast("Context", sliced), jinja_env, seen_oids
+            )
+        except ConfigError as error:  # a retry would get the same error
+            raise AirflowFailException(str(error)) from error
+
+    def _check_backfill(self, context: Context, run_id: str | None = None) -> None:
+        """Refuse a live job's directory to a backfill.
+
+        Raises:
+            ConfigError: it is one.
+        """
+        if self.job_dir is not None:
+            names = cast("Mapping[str, Any]", context)
+            check_backfill(self.job_dir, names, run_id=run_id, is_shared=self._job_dir_is_shared)
+
+
+def _is_fixed(argument: Any) -> bool:
+    return isinstance(argument, str) and "{{" not in argument and "{%" not in argument
