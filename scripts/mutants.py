@@ -4,8 +4,8 @@ A guard is what keeps a promise under failure: a flush, a look at the fence, a r
 put-if-absent, the order of two durable steps. Each is found in the syntax tree of the modules that
 hold the protocol; of the functions in :data:`LINES`, the heart of it, every statement is one. A
 guard is taken out in a copy of the tree, and the fast tests that run its lines are run until one
-fails, then those of :data:`SLOWER`, then the type checker. A mutant that all of them let live is
-either listed in :data:`SURVIVORS`, with the reason, or an error.
+fails, some of them first, then those of :data:`SLOWER`, then the type checker. A mutant that all of
+them let live is either listed in :data:`SURVIVORS`, with the reason, or an error.
 
     python scripts/mutants.py                      # all; an hour or two on one core
     python scripts/mutants.py --only lease.py      # those of files whose path contains this
@@ -109,7 +109,7 @@ SLOWER: Final[Mapping[str, Sequence[str]]] = {
 """Tests for what the fast ones let live, by the beginning of the module's path."""
 FAST: Final = "not spark and not airflow and not alone and not soak and not whole"
 IGNORED: Final = tuple(f"--ignore=tests/{folder}" for folder in ("airflow", "crash", "spark"))
-TESTS_OF_ONE: Final = 80  # of the tests that run a line; more of them say the same
+TESTS_OF_ONE: Final = 80  # of the tests that run a line, spread over all of them, come first
 TIMEOUT_S: Final = 120.0  # of the tests of one mutant, which may never end
 LEARN_TIMEOUT_S: Final = 1800.0
 DURABLE: Final = ("put", "delete", "remove", "forget", "release", "commit", "publish", "revert")
@@ -331,9 +331,7 @@ class Laboratory:
         """Return the tests that run its lines."""
         contexts = self._data.contexts_by_lineno(str(self._folder / mutant.path))
         lines = range(mutant.lines[0], mutant.lines[1] + 1)
-        tests = {c.partition("|")[0] for line in lines for c in contexts.get(line, ()) if c}
-        step = max(1, len(tests) // TESTS_OF_ONE)
-        return sorted(tests)[::step][:TESTS_OF_ONE]
+        return sorted({c.partition("|")[0] for line in lines for c in contexts.get(line, ()) if c})
 
     def killer_of(self, mutant: Mutant) -> str | None:
         """Return what notices the mutant: a test that fails or never ends, or the types."""
@@ -343,7 +341,11 @@ class Laboratory:
         module = mutant.path.removeprefix(f"{RUNTIME}/")
         slower = [t for start, tests in SLOWER.items() if module.startswith(start) for t in tests]
         try:
-            for name, tests in (("fast tests", self.tests_of(mutant)), ("slower tests", slower)):
+            fast = self.tests_of(mutant)
+            first = fast[:: max(1, len(fast) // TESTS_OF_ONE)][:TESTS_OF_ONE]
+            rest = [test for test in fast if test not in set(first)]
+            groups = {"fast tests": first, "the other fast tests": rest, "slower tests": slower}
+            for name, tests in groups.items():
                 if not tests:
                     continue
                 code = self._pytest("-x", *tests, timeout_s=self._timeout_s)
