@@ -87,6 +87,7 @@ def jobs(airflow_services: Airflow) -> Iterator[dict[str, PageJob]]:
         for task, state in (("running", "deferred"), ("failed", "failed"), ("finished", "success")):
             airflow_services.follow("page", run_id, task, until=[state], within=90)
         yield made
+    shutil.rmtree(place)  # its lease is this process's, which would be ended as a driver
 
 
 @pytest.fixture(params=[("light", 1500), ("dark", 390)], ids=["light-1500", "dark-390"])
