@@ -81,7 +81,7 @@ def moments(place: Place) -> dict[str, str]:
 @pytest.mark.parametrize(
     ("files", "times"),
     [
-        (6, 1),
+        pytest.param(6, 1, marks=pytest.mark.whole),
         pytest.param(8, 2, marks=pytest.mark.whole),
         pytest.param(120, 40, marks=[pytest.mark.soak, pytest.mark.timeout(3600)]),
     ],

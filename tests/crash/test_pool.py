@@ -91,6 +91,7 @@ def attempts_of(place: Place) -> list[dict[str, Any]]:
     return [json.loads(path.read_text()) for path in found]
 
 
+@pytest.mark.whole
 def test_a_warm_driver_serves_one_run(place, drivers, pool):
     """
     The run is the standby's and nobody else's: with the job's result, the terminal's output, its own

@@ -69,6 +69,7 @@ def logs_in(place, folder):
 # --- another number of partitions -----------------------------------------------------------------
 
 
+@pytest.mark.whole
 def test_fewer_partitions(spark, place):
     """
     The state is spread anew in the restored copy only; what is taken of that later has fewer, too.

@@ -15,7 +15,7 @@ from tests.present import present
 pytestmark = pytest.mark.spark
 
 ONE_BY_ONE = {"files_per_batch": "1"}
-FAST = 60
+FAST = 20
 
 
 def run_of(place):
