@@ -198,6 +198,18 @@ def test_an_epoch_that_was_left_out_is_refused(sink, catalog):
     assert ["a", "later"] == names(catalog)
 
 
+def test_who_was_overtaken_learns_that_and_not_that_his_epoch_was_left_out(sink, catalog):
+    """
+    A driver whose lease is lost is no reason to look for lost rows.
+    """
+    late = sink.staged(1, "late")
+    for committable in (sink.staged(0, "a"), sink.staged(2, "later")):
+        sink.commit(committable, OpenFence())
+
+    with pytest.raises(LeaseLostError):
+        sink.commit(late, LosingFence(0))
+
+
 def test_an_epoch_left_out_while_its_driver_was_paused_is_refused(sink, catalog):
     """
     The epoch after it gets into the table between the look and the swap: it looks again.

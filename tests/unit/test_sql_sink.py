@@ -459,6 +459,35 @@ def test_a_lease_lost_at_any_look_publishes_nothing(table, question):
     assert [(None,)] == table.ask("SELECT to_regclass('t')")
 
 
+def test_who_was_overtaken_learns_that_and_not_that_his_epoch_was_left_out(table):
+    """
+    A driver whose lease is lost is no reason to look for lost rows.
+    """
+    late = table.stage([(1, "late")], epoch=1)
+    table.publish(A)
+    table.publish((1, "later"), epoch=2)
+    fence = Fence()
+    fence.at = lambda n: setattr(fence, "lost", n > 1)
+
+    with pytest.raises(LeaseLostError):
+        table.sink.commit(late, fence)
+
+
+@pytest.mark.parametrize("question", [1, 2])
+def test_a_lease_lost_during_a_revert_reverts_nothing(table, question):
+    """
+    The lease is looked at before the transaction begins and right before its COMMIT.
+    """
+    committable = table.publish(A)
+    fence = Fence()
+    fence.at = lambda n: setattr(fence, "lost", n == question)
+
+    with pytest.raises(LeaseLostError):
+        table.sink.revert([committable], fence)
+
+    assert [A] == table.rows()
+
+
 HOSTILE = {
     "TimeZone": "Asia/Kolkata",
     "DateStyle": "SQL, DMY",
