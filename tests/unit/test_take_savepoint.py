@@ -18,6 +18,7 @@ from airflow_provider.runtime.errors import (
 )
 from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.jobdir.run_records import JobRecord
+from airflow_provider.runtime.savepoints import take as take_module
 from airflow_provider.runtime.savepoints.catalog import find_savepoints, open_savepoint
 from airflow_provider.runtime.savepoints.checkpoint_source import checkpoint_source, job_source
 from airflow_provider.runtime.savepoints.restore_log import Restores
@@ -282,6 +283,31 @@ def test_a_damaged_checkpoint_is_named(job, tmp_path):
     with pytest.raises(RefusedCheckpointError, match=r"offsets/0"):
         take(job)
     assert not (tmp_path / "job/savepoints/s1").exists()
+
+
+def test_what_cannot_be_removed_is_no_savepoint_and_stays_claimed(job, tmp_path, monkeypatch):
+    """
+    When the answer to the last step is lost and the disk fails then, the record goes first, and the
+    claim stays with what is left, so that nobody else completes it.
+    """
+    run(job, 0)
+
+    def put_and_fail(target, mine, record):
+        record.put(target, "savepoint.json")
+        monkeypatch.setattr(take_module, "remove_tree", fail)
+        raise OSError("no answer")
+
+    def fail(url):
+        raise OSError("no disk")
+
+    monkeypatch.setattr(take_module, "_complete", put_and_fail)
+    with pytest.raises(OSError, match="no answer"):
+        take(job)
+    left = tmp_path / "job" / "savepoints" / "s1"
+
+    assert not (left / "savepoint.json").exists()
+    assert (left / "queries").exists()
+    assert [] != [name for name in files_of(left) if not name.startswith("queries")]
 
 
 def test_a_name_is_given_once(job):
