@@ -118,6 +118,9 @@ _AGAIN: Final = "a restore has checked this before; this is the same check, unde
 SURVIVORS: Final[dict[str, str]] = {
     "savepoints/restore.py:begin_restore:check:1": _AGAIN,
     "savepoints/restore.py:begin_restore:check:2": _AGAIN,
+    "savepoints/retention.py:_collect:order:1": "what a death between them leaves, readers or a "
+    "claim, is an incomplete savepoint to the next retention, which collects it",
+    "storage/local_copy.py:link_file:refusal:1": "the copy in its place refuses the same",
 }
 """Mutants that live, by ``file:function:kind:number in it``, and why that is right."""
 

@@ -968,6 +968,18 @@ def test_a_table_that_does_not_fit_is_refused(sink, catalog, fields, more, says)
     assert made.metadata_location == load(catalog).metadata_location
 
 
+def test_a_table_that_was_changed_after_the_look_gets_no_files(sink, catalog):
+    """
+    Each epoch looks at the table again before it writes.
+    """
+    sink.check(Frame(SCHEMA), "append")
+    made = make_table(catalog, ID)
+    with pytest.raises(SinkError, match="no column 'name'"):
+        sink.staged(0, "a")
+
+    assert made.metadata_location == load(catalog).metadata_location
+
+
 @pytest.mark.parametrize(
     "catalog",
     [
