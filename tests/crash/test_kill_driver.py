@@ -276,6 +276,7 @@ def listing(place: Place) -> list[tuple[str, bytes]]:
     )
 
 
+@pytest.mark.whole
 def test_two_drivers_a_signal_and_a_request(place, drivers):
     """
     A second driver ends with 5 and writes nothing; SIGTERM and ``cancel`` end a driver with 3 in the

@@ -141,6 +141,7 @@ def test_an_empty_history_is_corrected_by_the_next_command(spark, place, parted)
     assert [] == verify_savepoint(made)
 
 
+@pytest.mark.whole
 def test_timers_of_the_clock_wait_for_the_live_job(spark, place):
     """
     History ends though its timers and timeouts are still to come; they come when the job runs.

@@ -76,6 +76,7 @@ def state_rows(place: Place) -> int:
     return json.loads(path.read_text())["queries"]["out"]["state_rows"]
 
 
+@pytest.mark.whole
 def test_results_flow_on_when_one_side_of_a_join_has_ended(spark, place):
     """
     The side that has ended holds nothing back, also after a restart: rows without a partner come,

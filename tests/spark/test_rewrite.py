@@ -66,6 +66,26 @@ SHOWN = [(21, "w", 1), (22, "y", 1)]
 CLICKED = [(24, "z", 1)], [(25, "y", 1), (26, "w", 1)]
 
 
+def test_deleted_keys_of_windows_are_in_no_result(spark, place):
+    """
+    The key is gone from state and from what is drained; the original stays as it was.
+    """
+    write_events(place.input, EVENTS)
+    place.run(spark, "tumbling_window", conf=ROCKSDB, **SUSPEND)
+    savepoint = savepoint_of(place)
+    before = content_of(place.root / "savepoints" / "s1")
+
+    made = change(spark, place, savepoint, "s2", delete_keys="k = 'a'")
+    shutil.rmtree(place.output)
+    asked = {"from_savepoint": made.savepoint.url, "conf": ROCKSDB}
+    run_in(spark, place, place.root / "new", "tumbling_window", **asked)
+
+    assert windows_of(EVENTS[2:4]) == read_with_pandas(place.output)
+    assert before == content_of(place.root / "savepoints" / "s1")
+    assert [] == verify_savepoint(made.savepoint)
+
+
+@pytest.mark.whole
 def test_deleted_keys_are_in_no_result(spark, place):
     """
     Of windows, sessions, deduplication, a processor with timers and a join exactly the keys are
