@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import datetime as dt
 import enum
 import json
 import os
@@ -43,9 +44,11 @@ from airflow_provider.runtime.typed_json import (
     DEEPEST,
     Address,
     IsoTime,
+    Mismatch,
     Name,
     NonNegative,
     RelativePath,
+    decode,
 )
 
 ALL = [
@@ -363,3 +366,22 @@ def test_what_is_not_the_document_is_refused(storage, data):
 
     assert str(raised.value).startswith(f"{storage.url}/job.json: not ")
     assert EXIT_FATAL == raised.value.exit_code
+
+
+@pytest.mark.parametrize(
+    ("kind", "raw", "says"),
+    [
+        (list[int], 7, "a list"),
+        (list[str], "abc", "a list"),
+        (dict[str, int], 7, "an object"),
+        (dict[str, int], [["a", 1]], "an object"),
+        (dt.datetime, 7, "a time in ISO 8601 with its zone"),
+        (dt.datetime, "2026-01-01T00:00:00", "a time in ISO 8601 with its zone"),
+    ],
+)
+def test_a_value_of_another_shape_is_named(kind, raw, says):
+    """
+    What is no list, object or time is said to be none, and never taken to pieces.
+    """
+    with pytest.raises(Mismatch, match=says):
+        decode(kind, raw)

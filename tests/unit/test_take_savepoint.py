@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import shutil
 
@@ -14,6 +15,7 @@ from airflow_provider.runtime.errors import (
     ConfigError,
     JobDrainedError,
     RefusedCheckpointError,
+    SavepointError,
     UnknownJobError,
 )
 from airflow_provider.runtime.jobdir.layout import JobDirectory
@@ -308,6 +310,39 @@ def test_what_cannot_be_removed_is_no_savepoint_and_stays_claimed(job, tmp_path,
     assert not (left / "savepoint.json").exists()
     assert (left / "queries").exists()
     assert [] != [name for name in files_of(left) if not name.startswith("queries")]
+
+
+@pytest.mark.parametrize("look", [1, 2, 3])
+def test_a_job_that_is_set_back_meanwhile_is_not_taken(job, tmp_path, look):
+    """
+    The source is looked at before each query is copied, and when all are; nothing is left.
+    """
+    looks = iter(range(1, 10))
+
+    def check():
+        if next(looks) == look:
+            raise SavepointError("the job was set back")
+
+    source = dataclasses.replace(job_source(job.storage.url, job.clock), check_current=check)
+    with pytest.raises(SavepointError, match="set back"):
+        take_savepoint(source, f"{job.storage.url}/savepoints/s1", clock=job.clock)
+
+    assert not (tmp_path / "job/savepoints/s1").exists()
+
+
+def test_what_was_copied_is_looked_at_byte_by_byte(job, tmp_path, monkeypatch):
+    """
+    A copy that is damaged is no savepoint, though every file has its name and its size.
+    """
+
+    def find(*_, just_copied=False, **__):
+        return ["offsets/1: its bytes are others"] if just_copied else []
+
+    monkeypatch.setattr(take_module, "find_damage", find)
+    with pytest.raises(CheckpointError, match="its bytes are others"):
+        take(job)
+
+    assert not (tmp_path / "job/savepoints/s1").exists()
 
 
 def test_a_name_is_given_once(job):
