@@ -17,7 +17,7 @@ import pytest
 from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.storage.copy_files import Copied, copy_files
 from airflow_provider.runtime.storage.file_tree import files_under
-from airflow_provider.runtime.storage.local_copy import WrongSizeError
+from airflow_provider.runtime.storage.local_copy import ArrivalFolder, WrongSizeError
 
 DIED = 137
 SEVERAL = ("1.delta", "state/0/1/2.delta", "state/0/1/_metadata/schema", "offsets/7")
@@ -539,3 +539,16 @@ def test_links_take_a_twentieth_of_the_time_of_copies(source, tmp_path):
     print(f"links {linking:.3f} s, cp -r {copying:.3f} s, sync after it {flushing:.3f} s")
 
     assert linking < (copying + flushing) / 20
+
+
+def test_a_file_of_another_size_does_not_arrive(tmp_path):
+    """
+    What was brought and is cut short is not put in its place, and nothing of it is left.
+    """
+    folder = ArrivalFolder(tmp_path / "to", ["a/b"])
+    folder.prepare()
+
+    with pytest.raises(WrongSizeError), folder.arriving("a/b", 5) as temporary:
+        Path(temporary).write_bytes(b"four")
+
+    assert [] == [path for path in (tmp_path / "to").rglob("*") if path.is_file()]

@@ -375,6 +375,7 @@ def test_what_is_not_the_document_is_refused(storage, data):
         (list[str], "abc", "a list"),
         (dict[str, int], 7, "an object"),
         (dict[str, int], [["a", 1]], "an object"),
+        (AttemptRecord, 7, "an object"),
         (dt.datetime, 7, "a time in ISO 8601 with its zone"),
         (dt.datetime, "2026-01-01T00:00:00", "a time in ISO 8601 with its zone"),
     ],
@@ -385,3 +386,15 @@ def test_a_value_of_another_shape_is_named(kind, raw, says):
     """
     with pytest.raises(Mismatch, match=says):
         decode(kind, raw)
+
+
+def test_a_document_is_not_read_when_it_is_larger_than_any(tmp_path):
+    """
+    A file that somebody has put in the place of a document does not fill the memory.
+    """
+    storage = LocalStorage(tmp_path)
+    with (tmp_path / "job.json").open("wb") as file:
+        file.truncate(JobRecord.MOST_BYTES + 1)
+
+    with pytest.raises(CorruptDocumentError, match="bytes"):
+        JobRecord.read(storage, "job.json")
