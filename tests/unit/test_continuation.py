@@ -34,7 +34,7 @@ from airflow_provider.runtime.savepoints.catalog import open_savepoint
 from airflow_provider.runtime.savepoints.checkpoint_source import job_source
 from airflow_provider.runtime.savepoints.restore import begin_restore, finish_restore
 from airflow_provider.runtime.savepoints.restore_log import Restores
-from airflow_provider.runtime.savepoints.rewind import Rewind
+from airflow_provider.runtime.savepoints.rewind import Rewind, begin_rewindable
 from airflow_provider.runtime.savepoints.take import take_savepoint
 from airflow_provider.runtime.sinks.protocol import OpenFence
 from tests.present import present
@@ -339,6 +339,28 @@ def test_a_run_in_which_a_query_began_anew_is_not_rewound(job, sink):
 
     with pytest.raises(RevertError, match="'r1' cannot be rewound: query 'q' started over in it"):
         Rewind(directory_of(job), "r1", [query], OpenFence(), job.clock).check()
+
+
+def test_a_run_that_began_before_a_query_began_anew_is_not_rewound(job, sink):
+    """
+    The savepoint that it began with is of rows that cannot be told from those after.
+    """
+    directory = directory_of(job)
+    starting = {"q": job.spark.logs.position().last_commit}
+    record = a_run("r2", starting=starting, started="2026-02-01", replayable=True)
+    begin_rewindable(directory, directory.run("r2").put_record(record), job.clock)
+    begin_anew(job)
+    job.spark.begin("another").storage.put("sources/0/0", b"v1")
+    committer = job.recovered("r2")
+    job.spark.plan(0)
+    committer.pre_commit(SimpleNamespace(rows=["anew"]), 0, lambda: 1)
+    job.spark.commit(0)
+    committer.commit_ready()
+    job.close()
+    query = SimpleNamespace(name="q", sinks=(sink,), native=None)
+
+    with pytest.raises(RevertError, match="'q' started over after the savepoint"):
+        Rewind(directory, "r2", [query], OpenFence(), job.clock).check()
 
 
 # --- savepoints -----------------------------------------------------------------------------------
