@@ -94,10 +94,10 @@ class SparkWatermarkSensor(BaseSensorOperator):
         """Look once."""
         up_to_ms = self._up_to_ms()
         found = self._completeness()
-        told = found.describe()
+        complete = found.describe()
         if found.is_up_to(up_to_ms):
-            return PokeReturnValue(is_done=True, xcom_value=told)
-        self.log.info("Waiting for %s; complete up to: %s", self.up_to, told or "nothing yet")
+            return PokeReturnValue(is_done=True, xcom_value=complete)
+        self.log.info("Waiting for %s; complete up to: %s", self.up_to, complete or "nothing yet")
         return PokeReturnValue(is_done=False)
 
     def resume(self, context: Context, event: dict[str, Any]) -> dict[str, str | None]:

@@ -69,9 +69,10 @@ class SparkWatermarkTrigger(BaseTrigger):
         yield TriggerEvent(event)  # type: ignore[no-untyped-call]  # as above
 
     def _make_poll(self) -> Callable[[], dict[str, Any] | None]:
-        told: list[Completeness] = []
+        last: Completeness | None = None
 
         def poll() -> dict[str, Any] | None:
+            nonlocal last
             # Here, in a thread: the first import of what reads a job takes a while.
             from airflow_provider.runtime.control.published import completeness
             from airflow_provider.runtime.errors import SparkStreamError
@@ -87,8 +88,8 @@ class SparkWatermarkTrigger(BaseTrigger):
                 return None
             if found.is_up_to(self.up_to_ms):
                 return {"complete": found.describe()}
-            if told != [found]:
-                told[:] = [found]
+            if found != last:
+                last = found
                 self.log.info("complete up to: %s", found.describe() or "nothing yet")
             return None
 
