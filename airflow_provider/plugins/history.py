@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import math
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from airflow_provider.plugins.responses import BatchView, HistoryView, StatisticView
+from airflow_provider.runtime.jobdir.batch_history import FULL, TOTAL
 from airflow_provider.runtime.typed_json import is_name
 
 if TYPE_CHECKING:
@@ -14,11 +15,8 @@ if TYPE_CHECKING:
 
     from airflow_provider.runtime.storage.base import Storage
 
-_TOTAL: Final = "triggerExecution"  # Spark's name for the whole batch among its phases
-_MOST: Final = 300
 
-
-def read_histories(run: Storage, *, last: int = _MOST) -> list[HistoryView]:
+def read_histories(run: Storage, *, last: int = FULL) -> list[HistoryView]:
     """Return the history of each query of a run; empty when its driver writes none.
 
     Args:
@@ -67,8 +65,8 @@ def _batch(raw: dict[str, Any]) -> BatchView | None:
         attempt=_whole(raw.get("attempt")),
         rows=_whole(raw.get("rows")),
         late_rows=_whole(raw.get("late_rows")),
-        duration_ms={name: ms for name, ms in durations.items() if name != _TOTAL},
-        total_ms=durations.get(_TOTAL, sum(durations.values()) if durations else None),
+        duration_ms={name: ms for name, ms in durations.items() if name != TOTAL},
+        total_ms=durations.get(TOTAL, sum(durations.values()) if durations else None),
         input_rate=_number(raw.get("input_rate")),
         process_rate=_number(raw.get("process_rate")),
         watermark=_text(raw.get("watermark")),
