@@ -39,10 +39,10 @@ FILES = [
 EVENTS = [event for file in FILES for event in file]
 
 
-def phase_of(place: Place) -> str:
-    """Return the phase of the only run of the job, as last reported."""
-    (progress,) = place.job_dir.glob("runs/*/progress.json")
-    return str(json.loads(progress.read_text())["phase"])
+def phases_of(place: Place) -> list[str]:
+    """Return the phase of each run of the job, as last reported: none before a first report."""
+    reports = place.job_dir.glob("runs/*/progress.json")
+    return [json.loads(report.read_text())["phase"] for report in reports]
 
 
 def test_a_stopped_job_goes_on_as_if_it_never_had(spark, place, tmp_path):
@@ -148,7 +148,7 @@ def test_a_batch_that_begins_after_the_request_to_stop_is_not_lost(spark, place,
         driver.until(lambda: logs.position().open_batch == 0)
         write_events(place.input, *FILES[1:], first=1)
         request = request_stop(str(place.job_dir), CLOCK)
-        driver.until(lambda: phase_of(place) == "committing")
+        driver.until(lambda: phases_of(place) == ["committing"])
         gate.touch()
         answer = request.wait(CLOCK, 60)
         final = driver.end()
