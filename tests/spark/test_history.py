@@ -42,6 +42,7 @@ def test_a_history_misses_no_batch(spark, place):
     assert final.rows_read == sum(present(batch.rows) for batch in batches)
     assert all(batch.time_ms >= batch.duration_ms["addBatch"] > 0 for batch in batches)
     assert [1] * FAST == [batch.attempt for batch in batches]
+    assert [*range(FAST)][::-1] == [present(b.backlog)["filesOutstanding"] for b in batches]
     assert sorted(batch.at for batch in batches) == [batch.at for batch in batches]
 
 
@@ -79,6 +80,7 @@ def test_attempts_go_on_in_one_history(spark, place):
         drained.lag_s,
         drained.state_rows,
     )
+    assert [2, 1, 0] == [present(batch.backlog)["filesOutstanding"] for batch in with_rows[:3]]
     assert {"starts", "holds", "grows"} & {batch.decision for batch in with_rows}
     assert present(with_rows[0].limits)["events"] >= 1
     assert [] == history.hours

@@ -5,11 +5,13 @@ from __future__ import annotations
 import dataclasses
 import io
 import types
+from types import MappingProxyType
 
 import pytest
 from rich.console import Console
 
 from airflow_provider.runtime.checkpoint.topology import OperatorShape, Topology
+from airflow_provider.runtime.cli.catching_up import CatchingUp
 from airflow_provider.runtime.cli.output import live_progress, progress_table
 from airflow_provider.runtime.driver.lifecycle.events import AtEnd, JobPhase, QueryPhase, Stop
 from airflow_provider.runtime.driver.lifecycle.machine import Lifecycle
@@ -22,9 +24,9 @@ from tests.unit.counting import CountingStorage
 from tests.unit.jobs import a_progress
 
 
-def shown(record) -> str:
+def shown(record, bars=MappingProxyType({})) -> str:
     text = io.StringIO()
-    Console(file=text, width=140).print(progress_table(record))
+    Console(file=text, width=140).print(progress_table(record, bars=bars))
     return text.getvalue()
 
 
@@ -38,6 +40,49 @@ def test_progress_is_a_table():
     assert "reading · attempt 2 · 520,000 rows/s" in text
     for part in ("daily", "1,234,567", "3", "2013-01-01T00:00:00.000Z", "42", "filesOutstanding 5"):
         assert part in text
+
+
+def unread(**backlogs) -> ProgressRecord:
+    """Return a progress of queries that have so many files to read."""
+    return a_progress(
+        queries={
+            name: {"phase": "reading", "backlog": None if files is None else {"files": files}}
+            for name, files in backlogs.items()
+        }
+    )
+
+
+def test_a_bar_shows_what_is_read_and_how_long_the_rest_takes(clock):
+    """
+    By how fast the backlog has shrunk since it was largest; before it shrinks no time is known.
+    """
+    catching_up = CatchingUp(clock)
+    first = catching_up.look(unread(daily=30, hourly=None))
+    clock.sleep(60)
+    grown = catching_up.look(unread(daily=40, hourly=7))
+    clock.sleep(20)
+    third = catching_up.look(unread(daily=30, hourly=7))
+    clock.sleep(20)
+    last = catching_up.look(unread(daily=10, hourly=7))
+
+    nothing = f"{'░' * 12}   0%"
+    assert {"daily": nothing} == first
+    assert {"daily": nothing, "hourly": nothing} == grown
+    assert {"daily": f"███{'░' * 9}  25%, about 60 s left", "hourly": nothing} == third
+    assert {"daily": "█████████░░░  75%, about 13 s left", "hourly": nothing} == last
+    assert last["daily"] in shown(unread(daily=10), last)
+
+
+def test_a_bar_is_full_when_all_is_read(clock):
+    """
+    Then nothing is left to wait for; a backlog that was never there is read, too.
+    """
+    catching_up = CatchingUp(clock)
+    catching_up.look(unread(daily=8, hourly=0))
+
+    assert dict.fromkeys(("daily", "hourly"), f"{'█' * 12} 100%") == catching_up.look(
+        unread(daily=0, hourly=0)
+    )
 
 
 def test_what_is_not_known_is_a_dash():
@@ -96,6 +141,7 @@ def a_query(rows, spark=None, name="daily"):
         last_progress=lambda: spark,
         new_batches=list,
         pacing=lambda: None,
+        unread_files=lambda: None,
         idle_sources=list,
     )
 

@@ -5,9 +5,12 @@ from __future__ import annotations
 import contextlib
 import json
 import sys
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TextIO
 
 from airflow_provider.runtime.cli.batch_lines import BATCH_COLUMNS, backlog_text, batch_cells
+from airflow_provider.runtime.cli.catching_up import CatchingUp
+from airflow_provider.runtime.clock import SystemClock
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -23,7 +26,12 @@ if TYPE_CHECKING:
 def live_progress() -> Iterator[Callable[[ProgressRecord], None] | None]:
     """Show a table on stderr that follows the run; yields what takes each progress."""
     with live_on(sys.stderr) as live:
-        yield None if live is None else lambda record: live.update(progress_table(record))
+        catching_up = CatchingUp(SystemClock())
+        yield (
+            None
+            if live is None
+            else lambda record: live.update(progress_table(record, bars=catching_up.look(record)))
+        )
 
 
 @contextlib.contextmanager
@@ -42,8 +50,18 @@ def live_on(stream: TextIO) -> Iterator[Live | None]:
         yield live
 
 
-def progress_table(record: ProgressRecord, batches: Batches | None = None) -> Table:
-    """Return the progress of a run as a table, a row a query; with their last batches, if given."""
+def progress_table(
+    record: ProgressRecord,
+    batches: Batches | None = None,
+    bars: Mapping[str, str] = MappingProxyType({}),
+) -> Table:
+    """Return the progress of a run as a table, a row a query.
+
+    Args:
+        record: the progress.
+        batches: the last ones of each query; None to leave them out.
+        bars: what :meth:`CatchingUp.look` says of each query.
+    """
     from rich.table import Table
 
     title = f"{record.phase} · attempt {record.attempt} · {record.rows_per_second:,.0f} rows/s"
@@ -59,7 +77,7 @@ def progress_table(record: ProgressRecord, batches: Batches | None = None) -> Ta
             _number(query.get("batch")),
             query.get("watermark") or "-",
             _number(query.get("state_rows")),
-            backlog_text(query.get("backlog")),
+            "\n".join(filter(None, (backlog_text(query.get("backlog")), bars.get(name)))),
             *(batch_cells(batches.get(name)) if batches is not None else ()),
         )
     return table

@@ -6,10 +6,13 @@ import sys
 from typing import TYPE_CHECKING, Final
 
 from airflow_provider.runtime.cli.batch_lines import batch_lines, last_batches
+from airflow_provider.runtime.cli.catching_up import CatchingUp
 from airflow_provider.runtime.cli.output import live_on, progress_table
 from airflow_provider.runtime.control.observer import RunState, RunWatcher
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from rich.live import Live
 
     from airflow_provider.runtime.cli.batch_lines import Batches
@@ -33,20 +36,24 @@ def follow(directory: JobDirectory, run_id: str, *, every_s: float, clock: Clock
     """
     watcher, run = RunWatcher(directory.storage, run_id, clock), directory.run(run_id)
     before: ProgressRecord | None = None
+    catching_up = CatchingUp(clock)
     with live_on(sys.stdout) as live:
         try:
             while watcher.decide(view := watcher.look()).run_state in _AT_WORK:
                 if view.progress is not None and view.progress != before:
-                    _show(live, view.progress, last_batches(run, view.progress.queries))
+                    bars = catching_up.look(view.progress)
+                    _show(live, view.progress, last_batches(run, view.progress.queries), bars)
                 before = view.progress
                 clock.sleep(every_s)
         except KeyboardInterrupt:  # so a person ends it
             return
 
 
-def _show(live: Live | None, progress: ProgressRecord, batches: Batches) -> None:
+def _show(
+    live: Live | None, progress: ProgressRecord, batches: Batches, bars: Mapping[str, str]
+) -> None:
     if live is not None:
-        live.update(progress_table(progress, batches))
+        live.update(progress_table(progress, batches, bars))
         return
     rate = f"{progress.rows_per_second:,.0f} rows/s"
     print(f"{progress.at} {progress.phase}, {progress.rows_read:,} rows read, {rate}")

@@ -145,22 +145,11 @@ def entry_of(report: BatchReport, attempt: int) -> BatchEntry:
         lag_s=_lag_s(watermark, ended),
         state_rows=_sum(operators, "numRowsTotal"),
         state_bytes=_sum(operators, "memoryUsedBytes"),
-        backlog=backlog_of(spark.get("sources", [])),
+        backlog=report.backlog(),
         limits={name: each["limit"] for name, each in pacing.get("sources", {}).items()} or None,
         decision=pacing.get("decision"),
         reason=pacing.get("reason"),
     )
-
-
-def backlog_of(sources: list[dict[str, Any]]) -> dict[str, int] | None:
-    """Return what sources say is still unread, by the source's own measure; None if none says."""
-    found: dict[str, int] = {}
-    for source in sources:
-        for key, value in (source.get("metrics") or {}).items():
-            outstanding = key.lower().endswith(("outstanding", "behindlatest"))
-            if outstanding and str(value).lstrip("-").isdigit():
-                found[key] = found.get(key, 0) + int(value)
-    return found or None
 
 
 def _sum(operators: list[dict[str, Any]] | None, metric: str) -> int | None:

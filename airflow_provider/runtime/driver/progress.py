@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider.runtime.checkpoint.finished import marks_of
 from airflow_provider.runtime.clock import Clock, Due, to_iso
-from airflow_provider.runtime.driver.history import HistoryWriter, backlog_of
+from airflow_provider.runtime.driver.history import HistoryWriter
 from airflow_provider.runtime.driver.lifecycle.events import AtEnd, JobPhase, QueryPhase
 from airflow_provider.runtime.jobdir.end_of_input import ended_sources
 from airflow_provider.runtime.jobdir.late_rows import LateWarnings, late_rows_of, total_of
@@ -17,6 +17,7 @@ from airflow_provider.runtime.jobdir.run_records import (
     ProgressRecord,
 )
 from airflow_provider.runtime.jobdir.watermark_markers import is_marker
+from airflow_provider.runtime.queries.batch_reports import backlog_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -170,7 +171,7 @@ def _query_progress(life: Lifecycle, query: RunningQuery | BatchQuery) -> dict[s
         "batch": spark.get("batchId"),
         "watermark": spark.get("eventTime", {}).get("watermark"),
         "state_rows": sum(op["numRowsTotal"] for op in spark.get("stateOperators", [])),
-        "backlog": backlog_of(spark.get("sources", [])),
+        "backlog": backlog_of(spark.get("sources", []), query.unread_files()),
         "pacing": query.pacing(),
         "idle": query.idle_sources(),
         "sources": [each for each in marks.described_sources() if not is_marker(each["name"])],

@@ -143,6 +143,10 @@ class BatchQuery:
         """Return None: there is one batch, of everything."""
         return None
 
+    def unread_files(self) -> int | None:
+        """Return None: a batch job reads all files at once."""
+        return None
+
     def _run(self) -> None:
         began, since = self._clock.now(), self._clock.monotonic()
         try:

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from airflow_provider.runtime.clock import to_iso
 from airflow_provider.runtime.errors import SparkStreamError
+from airflow_provider.runtime.queries.unread_files import MEASURE
 
 if TYPE_CHECKING:
     import datetime as dt
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from pyspark.sql.streaming.query import StreamingQuery
 
@@ -26,10 +27,16 @@ class BatchReport(NamedTuple):
     Attributes:
         progress: Spark's ``StreamingQueryProgress``.
         pacing: how the next one was fitted to the target time; None when it was not.
+        unread_files: how many files its sources had yet to read; None when that is not known.
     """
 
     progress: dict[str, Any]
     pacing: dict[str, Any] | None = None
+    unread_files: int | None = None
+
+    def backlog(self) -> dict[str, int] | None:
+        """Return what its sources had not read, by measure; None when none of them says."""
+        return backlog_of(self.progress.get("sources", []), self.unread_files)
 
 
 class BatchReports:
@@ -37,13 +44,15 @@ class BatchReports:
 
     Spark keeps the last hundred, so that none is missed by who looks every second.
 
-    Thread safety: :meth:`staged` and :meth:`paced` are called in Spark's callback thread.
+    Thread safety: :meth:`staged`, :meth:`paced` and :meth:`left` are called in Spark's callback
+    thread.
     """
 
     def __init__(self) -> None:
         self._seen = -1
         self._new: list[BatchReport] = []
         self._pacing: dict[int, dict[str, Any]] = {}
+        self._unread: dict[int, int | None] = {}
         self._staged: BatchReport | None = None
 
     def starts(self, committed: int) -> None:
@@ -58,6 +67,10 @@ class BatchReports:
         """Note how the batch after this one was fitted to the target time."""
         self._pacing[batch] = pacing
 
+    def left(self, batch: int, files: int | None) -> None:
+        """Note how many files are unread after this batch."""
+        self._unread[batch] = files
+
     def look(self, query: StreamingQuery) -> None:
         """Collect what has ended since the last look; never raises for what Spark cannot say."""
         from py4j.protocol import Py4JError
@@ -65,7 +78,7 @@ class BatchReports:
         try:
             for progress in self._unseen(query):
                 self._seen = progress["batchId"]
-                self._new.append(BatchReport(progress, self._pacing.pop(self._seen, None)))
+                self._new.append(self._with_notes(BatchReport(progress)))
         except Py4JError as error:  # the JVM may be gone, which others notice
             log.debug("batches of %s cannot be read: %s", query, error)
 
@@ -83,7 +96,7 @@ class BatchReports:
         try:
             if is_committed(batch):
                 self._seen = batch
-                self._new.append(staged._replace(pacing=self._pacing.pop(batch, None)))
+                self._new.append(self._with_notes(staged))
         except (OSError, SparkStreamError) as error:
             log.debug("whether a last batch was committed is not known: %s", error)
 
@@ -91,6 +104,12 @@ class BatchReports:
         """Return what was collected, oldest first, and forget it."""
         new, self._new = self._new, []
         return new
+
+    def _with_notes(self, report: BatchReport) -> BatchReport:
+        batch = report.progress["batchId"]
+        return report._replace(
+            pacing=self._pacing.pop(batch, None), unread_files=self._unread.pop(batch, None)
+        )
 
     def _unseen(self, query: StreamingQuery) -> list[dict[str, Any]]:
         """Return the new ones; asks for no more than the last one where only that can be new."""
@@ -129,6 +148,24 @@ def own_report(batch: int, began: dt.datetime, seconds: float, rows: int | None)
     return BatchReport(
         {"batchId": batch, "timestamp": to_iso(began), "numInputRows": rows, "durationMs": took}
     )
+
+
+def backlog_of(
+    sources: Sequence[Mapping[str, Any]], unread_files: int | None
+) -> dict[str, int] | None:
+    """Return what sources have not read, by measure; None if none says.
+
+    Args:
+        sources: those of Spark's report.
+        unread_files: see :mod:`~airflow_provider.runtime.queries.unread_files`.
+    """
+    found = {} if unread_files is None else {MEASURE: unread_files}
+    for source in sources:
+        for key, value in (source.get("metrics") or {}).items():
+            outstanding = key.lower().endswith(("outstanding", "behindlatest"))
+            if outstanding and str(value).lstrip("-").isdigit():
+                found[key] = found.get(key, 0) + int(value)
+    return found or None
 
 
 def last_progress_of(query: StreamingQuery) -> dict[str, Any] | None:

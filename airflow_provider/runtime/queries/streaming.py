@@ -17,6 +17,7 @@ from airflow_provider.runtime.queries.batch_reports import (
 from airflow_provider.runtime.queries.plan import count_input_rows, count_late_rows, missing_files
 from airflow_provider.runtime.queries.read_limits import asked_once
 from airflow_provider.runtime.queries.start_mode import StartMode
+from airflow_provider.runtime.queries.unread_files import UnreadFiles
 from airflow_provider.runtime.sinks.spark_sink import SparkSinkEpochs
 
 if TYPE_CHECKING:
@@ -110,6 +111,8 @@ class RunningQuery:
         self._progress: dict[str, Any] | None = None
         self._reports = BatchReports()
         self._rows: int | None = None  # of the last batch
+        self._files: UnreadFiles | None = None
+        self._unread: int | None = None
 
     def start(self, how: StartMode) -> None:
         """Start the query; returns when Spark has begun to run it."""
@@ -136,6 +139,7 @@ class RunningQuery:
         with self._empty_batches_left_out():
             self._query = writer.trigger(**trigger).start()
         self._group = str(self._query.runId)
+        self._files = None
         self._started.set()
         log.info("query=%s started (%s)", self.name, how.value)
 
@@ -221,6 +225,10 @@ class RunningQuery:
         progress = last_progress_of(self._query) if self._query is not None else None
         return progress if progress is not None else self._progress
 
+    def unread_files(self) -> int | None:
+        """Return how many files were unread after the last batch; None when that is not known."""
+        return self._unread
+
     def new_batches(self) -> list[BatchReport]:
         """Return the batches that have ended since it was last called, each of them once."""
         self._collect()
@@ -305,11 +313,10 @@ class RunningQuery:
             raise
         took_s = self._clock.monotonic() - since
         self._reports.staged(own_report(batch, began, took_s, self._rows))
-        if pacemaker is None and self._event_times is None:
-            return
         execution = self._execution()
         if execution is None:
             return
+        self._count_files(batch, execution)
         if self._event_times is not None:
             self._event_times.batch_ran(execution)
         if pacemaker is not None:
@@ -332,6 +339,11 @@ class RunningQuery:
         execution = self._execution()
         self._rows = count_input_rows(execution) if execution is not None else None
         return self._rows
+
+    def _count_files(self, batch: int, execution: Any) -> None:
+        self._files = self._files or UnreadFiles(execution)
+        self._unread = self._files.count()
+        self._reports.left(batch, self._unread)
 
     def _count_late(self) -> dict[str, int] | None:
         execution = self._execution()
