@@ -524,7 +524,7 @@ def test_status_shows_the_last_batches_of_an_open_run(job, capsys):
     assert EXIT_OK == main(["status", str(job.root)])
     assert (
         "    daily: 645 rows/s, batch 24 took 2.5 s ▃▃▃▄▄▄▄▅▅▅▅▆▆▆▇▇▇▇██, "
-        f"watermark {NOW} (2 h behind), 42 state rows, backlog filesOutstanding 5\n"
+        f"watermark {NOW} (2 h behind), 42 state rows, backlog 5 files\n"
     ) in capsys.readouterr().out
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider.runtime.errors import CheckpointError
+from airflow_provider.runtime.jobdir.batch_history import UNREAD_FILES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -85,7 +86,11 @@ def rate_of(batches: Sequence[BatchEntry]) -> float:
 
 def backlog_text(backlog: Mapping[str, int] | None) -> str:
     """Return what is unread, by the sources' own measures; a dash when that is not known."""
-    return ", ".join(f"{key} {value:,}" for key, value in (backlog or {}).items()) or "-"
+    parts = (
+        f"{value:,} files" if key == UNREAD_FILES else f"{key} {value:,}"
+        for key, value in (backlog or {}).items()
+    )
+    return ", ".join(parts) or "-"
 
 
 def _seconds(milliseconds: int) -> str:

@@ -55,16 +55,16 @@ class CatchingUp:
 
 
 def bar(most: Unread, now: Unread) -> str:
-    """Return how much of the most that was unread is read, and the time that the rest takes.
+    """Return how much of the most that was unread is read, and below it how long the rest takes.
 
     The time assumes that it goes on as it went since then.
     """
     read = most.amount - now.amount
     part = read / most.amount if most.amount else 1.0
-    text = f"{filled(part)} {part:4.0%}"
+    text = f"{filled(part)} {part:.0%}"
     if read and now.amount:
         left_s = (now.at_s - most.at_s) / read * now.amount
-        text += f", about {length(left_s)} left"
+        text += f"\nabout {length(left_s)} left"
     return text
 
 

@@ -6,11 +6,12 @@ import contextlib
 import json
 import sys
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any, Final, TextIO
 
 from airflow_provider.runtime.cli.batch_lines import BATCH_COLUMNS, backlog_text, batch_cells
 from airflow_provider.runtime.cli.catching_up import CatchingUp
 from airflow_provider.runtime.clock import SystemClock
+from airflow_provider.runtime.jobdir.batch_history import NO_WATERMARK
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
 
     from airflow_provider.runtime.cli.batch_lines import Batches
     from airflow_provider.runtime.jobdir.run_records import ProgressRecord
+
+
+_DRAINED: Final = "9999-12-31"
 
 
 @contextlib.contextmanager
@@ -75,12 +79,19 @@ def progress_table(
             query.get("phase", "-"),
             _number(query.get("rows_read")),
             _number(query.get("batch")),
-            query.get("watermark") or "-",
+            _watermark(query.get("watermark")),
             _number(query.get("state_rows")),
             "\n".join(filter(None, (backlog_text(query.get("backlog")), bars.get(name)))),
             *(batch_cells(batches.get(name)) if batches is not None else ()),
         )
     return table
+
+
+def _watermark(text: str | None) -> str:
+    """Return it without what a table has no room for; a dash before the first event."""
+    if text is None or text == NO_WATERMARK:
+        return "-"
+    return "end" if text.startswith(_DRAINED) else f"{text[:10]} {text[11:19]}Z"
 
 
 def _number(value: int | None) -> str:

@@ -12,6 +12,7 @@ from airflow_provider.runtime.clock import Clock, Due, from_iso, to_iso
 from airflow_provider.runtime.errors import SparkStreamError
 from airflow_provider.runtime.jobdir.batch_history import (
     FULL,
+    NO_WATERMARK,
     TOTAL,
     BatchEntry,
     BatchHistory,
@@ -32,7 +33,6 @@ log = logging.getLogger(__name__)
 PUT_S: Final = 10.0
 """How often the history of a query is put at most; a killed driver takes so much with it."""
 _WAITING: Final = 10 * FULL  # what cannot be put for so long is not worth the memory
-_NO_WATERMARK: Final = "1970-01-01T00:00:00.000Z"  # Spark's before the first event
 
 
 class HistoryWriter:
@@ -164,6 +164,6 @@ def _rate(value: float | None) -> float | None:
 
 def _lag_s(watermark: str | None, ended: dt.datetime) -> float | None:
     """Return how far a watermark is behind; that of a drain is at the end of time."""
-    if watermark is None or watermark == _NO_WATERMARK or not watermark.startswith(("1", "2")):
+    if watermark is None or watermark == NO_WATERMARK or not watermark.startswith(("1", "2")):
         return None
     return round((ended - from_iso(watermark)).total_seconds(), 1)

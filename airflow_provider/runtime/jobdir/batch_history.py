@@ -28,6 +28,10 @@ LARGEST_BYTES: Final = 128 * 1024
 query have room in it with a day of hours, two hundred with a whole week."""
 TOTAL: Final = "triggerExecution"
 """Spark's name for the time of a whole batch."""
+UNREAD_FILES: Final = "filesOutstanding"
+"""The measure of a backlog of files, in the form of those that sources report by themselves."""
+NO_WATERMARK: Final = "1970-01-01T00:00:00.000Z"
+"""Spark's watermark before the first event."""
 _MOST_MEMBERS: Final = 16  # of one object of a batch: Spark has nine phases, a query few sources
 _MOST_CHARS: Final = 120  # of one text of a batch
 _ROOM: Final = LARGEST_BYTES - 1024  # without the other members, the query's name for example

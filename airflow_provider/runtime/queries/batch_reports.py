@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from airflow_provider.runtime.clock import to_iso
 from airflow_provider.runtime.errors import SparkStreamError
-from airflow_provider.runtime.queries.unread_files import MEASURE
+from airflow_provider.runtime.jobdir.batch_history import UNREAD_FILES
 
 if TYPE_CHECKING:
     import datetime as dt
@@ -159,7 +159,7 @@ def backlog_of(
         sources: those of Spark's report.
         unread_files: see :mod:`~airflow_provider.runtime.queries.unread_files`.
     """
-    found = {} if unread_files is None else {MEASURE: unread_files}
+    found = {} if unread_files is None else {UNREAD_FILES: unread_files}
     for source in sources:
         for key, value in (source.get("metrics") or {}).items():
             outstanding = key.lower().endswith(("outstanding", "behindlatest"))

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-MEASURE: Final = "filesOutstanding"
-"""The name of the number among the measures of a backlog, as sources of others call it."""
 _SOURCE: Final = "FileStreamSource"
 
 
