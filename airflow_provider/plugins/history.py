@@ -7,6 +7,7 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider.plugins.responses import BatchView, HistoryView, StatisticView
+from airflow_provider.runtime.control.stream_facts import largest_backlog
 from airflow_provider.runtime.jobdir.batch_history import FULL, TOTAL
 from airflow_provider.runtime.typed_json import is_name
 
@@ -80,15 +81,11 @@ def _batch(raw: dict[str, Any]) -> BatchView | None:
 
 
 def backlog_of(raw: Any) -> int | None:
-    """Return how much is unread, of a number or of numbers by measure; None when not known.
-
-    Sources report several measures of the same, such as the greatest and the mean distance of
-    partitions; the greatest is what people look at.
-    """
-    if isinstance(raw, dict):
-        values = [value for each in raw.values() if (value := _whole(each)) is not None]
-        return max(values, default=None)
-    return _whole(raw)
+    """Return how much is unread, of a number or of numbers by measure; None when not known."""
+    if not isinstance(raw, dict):
+        return _whole(raw)
+    known = {name: value for name, each in raw.items() if (value := _whole(each)) is not None}
+    return largest_backlog(known)
 
 
 def statistics(history: HistoryView) -> list[StatisticView]:

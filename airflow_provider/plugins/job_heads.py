@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-import datetime as dt
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider.plugins.history import backlog_of, read_histories
 from airflow_provider.plugins.responses import HistoryView, JobView
-from airflow_provider.runtime.clock import from_iso, to_iso
 from airflow_provider.runtime.control.observer import RunState
+from airflow_provider.runtime.control.stream_facts import (
+    age_s,
+    committed_at,
+    driver_trouble,
+    restart_count,
+)
 from airflow_provider.runtime.errors import (
     CheckpointError,
     ConfigError,
@@ -16,7 +20,6 @@ from airflow_provider.runtime.errors import (
     SparkStreamError,
 )
 from airflow_provider.runtime.jobdir.lease import Liveness
-from airflow_provider.runtime.jobdir.run_records import REPORT_S
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -30,9 +33,6 @@ if TYPE_CHECKING:
 
 SILENT: Final = "storage does not answer"
 _SPARK_BATCHES: Final = 40  # of a sparkline
-_REPORTS_MISSED: Final = 6  # a report may be late behind a long batch's end or an outage
-_LAST_YEAR: Final = 9999  # the watermark of a drain is no moment of the data
-_FIRST_YEAR: Final = 1970  # that of a query that has none yet
 _ORDER: Final = ("failed", "unhealthy", "unknown", "running", "suspended", "finished")
 
 
@@ -91,7 +91,7 @@ class JobHeads:
             "mode": final.mode if final else (observed.record.mode if observed.record else None),
             "lease": observed.lease,
             "attempts": view.attempt.attempt if view.attempt else 0,
-            "restarts": _restarts(view),
+            "restarts": restart_count(view.attempt),
             "newest_savepoint": saved.name if saved else None,
             "newest_savepoint_taken": saved.taken if saved else None,
             **self._progress(view),
@@ -101,13 +101,7 @@ class JobHeads:
 
     def age_s(self, moment: str | None) -> float | None:
         """Return how long ago a stored moment was, by this machine's clock; None for no moment."""
-        try:
-            then = from_iso(moment) if moment else None
-        except ValueError:
-            return None
-        if then is None or then.year in {_FIRST_YEAR, _LAST_YEAR}:
-            return None
-        return (self._clock.now() - then).total_seconds()
+        return age_s(moment, self._clock.now())
 
     def _progress(self, view: View) -> dict[str, Any]:
         progress, final = view.progress, view.final
@@ -131,7 +125,10 @@ class JobHeads:
 
     def _batches(self, histories: Sequence[HistoryView], *, is_running: bool) -> dict[str, Any]:
         batches = [batch for history in histories for batch in history.batches]
-        last = max((end for batch in batches if (end := _committed(batch))), default=None)
+        last = max(
+            (end for batch in batches if (end := committed_at(batch.at, batch.total_ms))),
+            default=None,
+        )
         timed = sorted((b for b in batches if b.at and b.total_ms is not None), key=_at)
         return {
             "last_commit": last,
@@ -157,16 +154,9 @@ class JobHeads:
         """Return why a driver that runs is not well; None when it is."""
         if task.state == "failed":
             return "its driver runs, and its task has failed: nobody waits for it"
-        silent_s = self.age_s(view.progress.at if view.progress else None)
-        if view.liveness is Liveness.LIVE and silent_s and silent_s > _REPORTS_MISSED * REPORT_S:
-            return (
-                f"its driver lives, and has not reported for {dt.timedelta(seconds=int(silent_s))}"
-            )
-        restarts = view.attempt.restarts if view.attempt else None
-        if restarts and restarts["worked_s"] <= 0:
-            failure = Failure.from_dict(restarts["failure"])
-            return f"a query is started again after {failure.describe()}"
-        return None
+        is_live = view.liveness is Liveness.LIVE
+        now = self._clock.now()
+        return driver_trouble(view.progress, view.attempt, now=now, is_live=is_live)
 
 
 def unread(
@@ -195,23 +185,6 @@ def in_order(jobs: Sequence[JobView]) -> list[JobView]:
 
 def _at(batch: BatchView) -> str:
     return str(batch.at)
-
-
-def _committed(batch: BatchView) -> str | None:
-    """Return when a batch ended: its history has its begin, and how long it took."""
-    try:
-        began = from_iso(batch.at) if batch.at else None
-    except ValueError:
-        return None
-    return to_iso(began + dt.timedelta(milliseconds=batch.total_ms or 0)) if began else None
-
-
-def _restarts(view: View) -> int:
-    attempt = view.attempt
-    if attempt is None:
-        return 0
-    inside = attempt.restarts["count"] if attempt.restarts else 0
-    return attempt.attempt - 1 + int(inside)
 
 
 def _end_reason(view: View) -> str:

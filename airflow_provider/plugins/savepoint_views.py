@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import collections
-import re
 import threading
 from typing import TYPE_CHECKING, Final
 
 from airflow_provider.plugins.responses import SavedQueryView, SavepointsView, SavepointView
 from airflow_provider.runtime.clock import from_iso
-from airflow_provider.runtime.savepoints.catalog import Savepoint, look_at
+from airflow_provider.runtime.savepoints.catalog import Savepoint, last_of_each_origin, look_at
 from airflow_provider.runtime.storage.file_tree import folders_in
 from airflow_provider.runtime.typed_json import is_name
 
@@ -46,15 +45,9 @@ class SavepointShelf:
         return SavepointsView(savepoints=shown)
 
     def newest(self, directory: JobDirectory) -> SavepointView | None:
-        """Return the newest savepoint; None when there is none.
-
-        Names of one origin end with a time, so that of each the last one is looked at, and not all.
-        """
+        """Return the newest savepoint; None when there is none."""
         place = directory.storage.at("savepoints")
-        last: dict[str, str] = {}
-        for name in savepoint_names(place):
-            last[re.split(r"\d", name, maxsplit=1)[0]] = name
-        views = (self._view(place, name) for name in last.values())
+        views = (self._view(place, name) for name in last_of_each_origin(savepoint_names(place)))
         usable = [view for view in views if view is not None and view.taken is not None]
         return max(usable, key=lambda view: view.taken or "", default=None)
 

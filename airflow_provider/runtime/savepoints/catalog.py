@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import errno
+import re
 from typing import TYPE_CHECKING, Final
 
 from airflow_provider.runtime.checkpoint.logs import OffsetEntry
@@ -138,6 +139,17 @@ def find_savepoints(root: Storage) -> tuple[list[Savepoint], list[IncompleteSave
         elif each is not None:
             leftovers.append(each)
     return sorted(found, key=lambda s: (s.record.taken, s.folder)), leftovers
+
+
+def last_of_each_origin(names: Iterable[str]) -> list[str]:
+    """Return of sorted names the last one of each origin, one of which is the newest savepoint.
+
+    Names of one origin end with a time, so that of each the last one is looked at, and not all.
+    """
+    last: dict[str, str] = {}
+    for name in names:
+        last[re.split(r"\d", name, maxsplit=1)[0]] = name
+    return list(last.values())
 
 
 def look_at(place: Storage) -> Savepoint | IncompleteSavepoint | None:
