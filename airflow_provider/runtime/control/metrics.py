@@ -1,0 +1,228 @@
+"""Metrics of a stream: what is measured of a run and its queries. Pure, but for its reader.
+
+:data:`METRICS` names them, :func:`measure` computes them from one look, and :class:`StreamReader`
+looks at the job directory.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from airflow_provider.runtime.clock import Due
+from airflow_provider.runtime.control.stream_facts import (
+    age_s,
+    committed_at,
+    driver_trouble,
+    largest_backlog,
+    restart_count,
+)
+from airflow_provider.runtime.jobdir.batch_history import BatchEntry, history_path
+from airflow_provider.runtime.jobdir.run_records import AttemptRecord
+from airflow_provider.runtime.savepoints.catalog import Savepoint, last_of_each_origin, look_at
+from airflow_provider.runtime.storage.file_tree import folders_in
+from airflow_provider.runtime.typed_json import Mismatch, decode, is_name, read_json
+
+if TYPE_CHECKING:
+    import datetime as dt
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from airflow_provider.runtime.clock import Clock
+    from airflow_provider.runtime.jobdir.layout import JobDirectory
+    from airflow_provider.runtime.jobdir.run_records import ProgressRecord
+
+SAVEPOINTS_S: Final = 60.0
+"""How often savepoints are listed: in a bucket that costs twelve times a read."""
+
+
+class Metric(NamedTuple):
+    """One metric; each is a gauge.
+
+    Attributes:
+        name: after ``spark_streaming.``.
+        unit: of its value.
+        meaning: one sentence without its full stop.
+        is_of_query: whether each query of a job has its own.
+    """
+
+    name: str
+    unit: str
+    meaning: str
+    is_of_query: bool = True
+
+
+METRICS: Final = (
+    Metric(
+        "healthy",
+        "1 or 0",
+        "The driver lives, reports, and no query restarts again and again",
+        is_of_query=False,
+    ),
+    Metric(
+        "restarts",
+        "restarts",
+        "How often the run was started again, by a task or in its driver",
+        is_of_query=False,
+    ),
+    Metric(
+        "savepoint_age", "seconds", "Time since the newest savepoint was taken", is_of_query=False
+    ),
+    Metric("backlog", "as the source counts", "What the sources have not been read of"),
+    Metric("watermark_lag", "seconds", "How far the event-time watermark is behind the clock"),
+    Metric("batch_duration", "seconds", "How long the last batch took"),
+    Metric(
+        "input_rows_per_second",
+        "rows per second",
+        "The rate at which the last batch's rows arrived",
+    ),
+    Metric(
+        "processed_rows_per_second",
+        "rows per second",
+        "The rate at which the last batch was processed",
+    ),
+    Metric("late_rows", "rows", "How many rows the run has dropped as late"),
+    Metric("state_rows", "rows", "How many rows were in state after the last batch"),
+    Metric("state_bytes", "bytes", "How much memory they take"),
+    Metric("commit_age", "seconds", "Time since the last batch committed"),
+)
+
+
+class Sample(NamedTuple):
+    """The value of a metric at one look.
+
+    Attributes:
+        name: one of :data:`METRICS`.
+        query: None for one of the whole job.
+    """
+
+    name: str
+    value: float
+    query: str | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class StreamLook:
+    """What one look at a run has shown.
+
+    Attributes:
+        last_batches: per query what its history has of its last batch.
+        savepoint_taken: when the job's newest savepoint was taken; None without one.
+        is_alive: whether a driver of the run lives; None while one is starting.
+    """
+
+    progress: ProgressRecord | None
+    attempt: AttemptRecord | None
+    last_batches: Mapping[str, BatchEntry]
+    savepoint_taken: str | None
+    is_alive: bool | None
+
+
+def measure(look: StreamLook, now: dt.datetime) -> list[Sample]:
+    """Return the samples of one look; what is not known has none.
+
+    Args:
+        look: what was read.
+        now: by the clock of the one who looks.
+    """
+    samples = [*_samples(None, _of_job(look, now))]
+    for query, progress in (look.progress.queries if look.progress is not None else {}).items():
+        last = look.last_batches.get(query)
+        samples += _samples(query, _of_query(progress, last, now))
+    return samples
+
+
+def _samples(query: str | None, values: Iterable[tuple[str, float | None]]) -> Iterator[Sample]:
+    return (Sample(name, float(value), query) for name, value in values if value is not None)
+
+
+def _of_job(look: StreamLook, now: dt.datetime) -> Iterator[tuple[str, float | None]]:
+    if look.is_alive is not None:
+        trouble = driver_trouble(look.progress, look.attempt, now=now, is_live=look.is_alive)
+        yield "healthy", look.is_alive and trouble is None
+    yield "restarts", restart_count(look.attempt)
+    yield "savepoint_age", age_s(look.savepoint_taken, now)
+
+
+def _of_query(
+    progress: Mapping[str, Any], last: BatchEntry | None, now: dt.datetime
+) -> Iterator[tuple[str, float | None]]:
+    yield "backlog", largest_backlog(progress.get("backlog"))
+    yield "watermark_lag", age_s(progress.get("watermark"), now)
+    late = [part.get("late_rows") for part in progress.get("operators") or ()]
+    known = [rows for rows in late if rows is not None]
+    yield "late_rows", sum(known) if known else None
+    if last is None:
+        return
+    yield "batch_duration", last.time_ms / 1000
+    yield "input_rows_per_second", last.input_rate
+    yield "processed_rows_per_second", last.process_rate
+    yield "state_rows", last.state_rows
+    yield "state_bytes", last.state_bytes
+    yield "commit_age", age_s(committed_at(last.at, last.time_ms), now)
+
+
+class StreamReader:
+    """Looks at a run again and again, and reads only what may have changed.
+
+    Args:
+        directory: the job directory.
+        run_id: the run.
+        clock: time.
+    """
+
+    def __init__(self, directory: JobDirectory, run_id: str, clock: Clock) -> None:
+        self._directory = directory
+        self._run = directory.run(run_id)
+        self._clock = clock
+        self._last: dict[str, BatchEntry] = {}
+        self._savepoints_due = Due(clock, SAVEPOINTS_S)
+        self._taken: dict[str, str] = {}  # of complete savepoints, whose records never change
+
+    def samples(self, *, is_alive: bool | None) -> list[Sample]:
+        """Return what is measured now.
+
+        Args:
+            is_alive: whether a driver of the run lives; None while one is starting.
+
+        Raises:
+            OSError: the storage cannot be read.
+            SparkStreamError: a document cannot be.
+        """
+        progress = self._run.progress()
+        if progress is not None:
+            for query, reported in progress.queries.items():
+                self._read_history(query, reported.get("batch"))
+        look = StreamLook(
+            progress, self._attempt(progress), self._last, self._newest_savepoint(), is_alive
+        )
+        return measure(look, self._clock.now())
+
+    def _attempt(self, progress: ProgressRecord | None) -> AttemptRecord | None:
+        """Return the last attempt: the one that reports, so that no folder has to be listed."""
+        now = self._clock.now()
+        if progress is None or driver_trouble(progress, None, now=now, is_live=True):
+            return self._run.last_attempt()  # another one may have begun, and not reported yet
+        return AttemptRecord.read(self._run.storage, f"attempts/{progress.attempt}.json")
+
+    def _read_history(self, query: str, batch: int | None) -> None:
+        """Read the history of a query, unless the batch of the last report is known from it."""
+        known = self._last.get(query)
+        if known is not None and batch in {None, known.batch}:
+            return
+        with contextlib.suppress(FileNotFoundError, LookupError, TypeError, ValueError, Mismatch):
+            # Not the document with all its batches, which takes eight times as long. One that
+            # cannot be understood is replaced by the next attempt, and the run is in order.
+            raw = read_json(self._run.storage.read(history_path(query)))
+            self._last[query] = decode(BatchEntry, raw["batches"][-1])
+
+    def _newest_savepoint(self) -> str | None:
+        if self._savepoints_due():
+            place = self._directory.storage.at("savepoints")
+            names = [name for name in folders_in(place.url) if is_name(name)]
+            self._taken = {name: at for name, at in self._taken.items() if name in names}
+            for name in set(last_of_each_origin(names)).difference(self._taken):
+                found = look_at(place.at(name))
+                if isinstance(found, Savepoint):
+                    self._taken[name] = found.record.taken
+        return max(self._taken.values(), default=None)
