@@ -11,6 +11,7 @@ from airflow.sdk.exceptions import AirflowFailException
 from airflow_provider.hooks.backfill_guard import RunOwner
 from airflow_provider.hooks.spark_streaming import SparkStreamingHook
 from airflow_provider.hooks.stream_index import push_stream
+from airflow_provider.hooks.stream_metrics import metrics_of
 from airflow_provider.operators.extra_links import DRIVER_LINKS
 from airflow_provider.operators.retry_policy import task_error
 from airflow_provider.operators.sliced import SlicedOperator
@@ -335,8 +336,11 @@ class DriverOperator(SlicedOperator):
         deadline = clock.monotonic() + here_s
         retry_budget = RetryBudget(clock, every_s=self.poll_interval)
         follower = self._follow(watcher.run_id, waited)
+        metrics = metrics_of(self.job_dir, watcher.run_id, context["ti"])
         while True:
             assessment = retry_budget.retry(watcher.assess)
+            if metrics is not None:
+                metrics.look(assessment.run_state)
             while lines := follower.new_lines():
                 for line in lines:
                     self.log.info("driver: %s", line)

@@ -9,6 +9,7 @@ import logging
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from airflow_provider.hooks.spark_streaming import SparkStreamingHook
+from airflow_provider.hooks.stream_metrics import metrics_of
 from airflow_provider.runtime.clock import SystemClock
 from airflow_provider.runtime.control.observer import Assessment, RunState
 from airflow_provider.runtime.errors import SparkStreamError
@@ -54,6 +55,10 @@ class AwaitedRun(Protocol):
     bootstrap: Mapping[str, str] | None
     supervision: Mapping[str, Any] | None
 
+    @property
+    def task_instance(self) -> Any:
+        """Return the task instance that waits; None in ``dag.test()``."""
+
     def take_over(self) -> None:
         """Take over from the triggerer that has waited until now."""
 
@@ -65,6 +70,7 @@ class Poll:
         self._wait = wait
         self._watcher: RunWatcher | None = None  # made in the thread, too: it may load a library
         self._retry_budget = RetryBudget(SystemClock(), STORAGE_TIMEOUT_S)
+        self._metrics = metrics_of(wait.job_dir, wait.run_id, wait.task_instance)
         self.follower = SparkStreamingHook().follow(
             wait.job_dir,
             wait.run_id,
@@ -85,6 +91,8 @@ class Poll:
                 return None
             reason = f"{self._wait.job_dir} cannot be read: {error}"
             assessment = Assessment(RunState.FAILED, reason)
+        if self._metrics is not None:
+            self._metrics.look(assessment.run_state)
         lines = self.follower.new_lines()
         if not is_waiting(assessment.run_state, wait_for_foreign=self._wait.wait_for_foreign):
             return PollResult(lines, assessment)

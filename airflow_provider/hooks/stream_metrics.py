@@ -1,0 +1,143 @@
+"""Metrics of a stream through Airflow's own stats: StatsD, DogStatsD or OpenTelemetry."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from typing import TYPE_CHECKING, Any, Final
+
+from airflow.sdk.configuration import conf
+from airflow.sdk.observability import stats
+
+from airflow_provider.runtime.clock import Due, SystemClock
+from airflow_provider.runtime.control.metrics import Sample, StreamReader
+from airflow_provider.runtime.control.observer import RunState
+from airflow_provider.runtime.jobdir.layout import JobDirectory
+from airflow_provider.runtime.storage.open import open_storage
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from airflow_provider.runtime.clock import Clock
+
+log = logging.getLogger(__name__)
+
+EMIT_S: Final = 10.0
+"""How often a job's metrics are sent at most: its driver puts news of its batches as often."""
+PREFIX: Final = "spark_streaming"
+_DATADOG, _STATSD, _OTEL = "statsd_datadog_enabled", "statsd_on", "otel_on"
+_LONGEST: Final = 250  # Airflow refuses longer names, with a stack trace for each
+_GONE: Final = frozenset({RunState.FAILED, RunState.UNHEALTHY})
+_one_at_a_time: Final = threading.Lock()  # Airflow's clients are made when they are first used
+
+
+class StreamMetrics:
+    """Sends the metrics of one run while it is waited for; no failure of it is the task's.
+
+    Args:
+        job_dir: URL of the job directory.
+        run_id: the run.
+        labels: ``dag_id`` and ``task_id``.
+        clock: time.
+    """
+
+    def __init__(
+        self, job_dir: str, run_id: str, labels: Mapping[str, str], clock: Clock | None = None
+    ) -> None:
+        self._job_dir = job_dir
+        self._run_id = run_id
+        self._labels = labels
+        self._clock = clock or SystemClock()
+        self._is_due = Due(self._clock, EMIT_S)
+        self._reader: StreamReader | None = None  # made when it is needed: it opens the storage
+        self._has_failed = False
+
+    def look(self, run_state: RunState) -> None:
+        """Send what is measured now, if it is time; that it is not well when the wait ends so.
+
+        Args:
+            run_state: of the run, as it was assessed just now.
+        """
+        if run_state is RunState.RUNNING and self._is_due():
+            self._send(self._samples)
+        elif run_state in _GONE:
+            self._send(lambda: [Sample("healthy", 0.0)])
+
+    def _samples(self) -> list[Sample]:
+        if self._reader is None:
+            directory = JobDirectory(open_storage(self._job_dir))
+            self._reader = StreamReader(directory, self._run_id, self._clock)
+        return self._reader.samples(is_alive=True)
+
+    def _send(self, measured: Callable[[], list[Sample]]) -> None:
+        try:
+            samples, has_tags = measured(), sends_tags()
+            with _one_at_a_time:
+                for sample in samples:
+                    name, tags = stat_of(sample, self._labels, has_tags=has_tags)
+                    stats.gauge(name, sample.value, tags=tags)
+        except Exception as error:  # noqa: BLE001 - a run is worth more than its metrics
+            if not self._has_failed:
+                log.warning("run %s: its metrics are not sent: %s", self._run_id, error)
+            self._has_failed = True
+
+
+def metrics_of(job_dir: str, run_id: str, task_instance: Any) -> StreamMetrics | None:
+    """Return what sends a run's metrics; None where Airflow sends none, or they are not wanted.
+
+    Args:
+        job_dir: URL of the job directory.
+        run_id: the run.
+        task_instance: that waits for it; None in ``dag.test()``.
+    """
+    if task_instance is None or not is_on():
+        return None
+    labels = {"dag_id": task_instance.dag_id, "task_id": task_instance.task_id}
+    return StreamMetrics(job_dir, run_id, labels)
+
+
+def is_on() -> bool:
+    """Tell whether Airflow sends metrics, and ``[spark_streaming] metrics`` wants these."""
+    try:
+        return backend() is not None and bool(
+            conf.getboolean("spark_streaming", "metrics", fallback=True)
+        )
+    except Exception as error:  # noqa: BLE001 - a task is not failed for what is not its own
+        log.warning("no metrics of streams are sent: %s", error)
+        return False
+
+
+def backend() -> str | None:
+    """Return the option by which Airflow has chosen where metrics go; None for nowhere."""
+    options = (_DATADOG, _STATSD, _OTEL)
+    return next((name for name in options if conf.getboolean("metrics", name)), None)
+
+
+def sends_tags() -> bool:
+    """Tell whether tags of a metric reach the backend; plain StatsD has names only."""
+    switch = {_DATADOG: "statsd_datadog_metrics_tags", _STATSD: "statsd_influxdb_enabled"}
+    option = switch.get(backend() or "")
+    return option is None or bool(conf.getboolean("metrics", option))
+
+
+def stat_of(
+    sample: Sample, labels: Mapping[str, str], *, has_tags: bool
+) -> tuple[str, dict[str, str] | None]:
+    """Return a sample's name and tags for Airflow's stats.
+
+    Without tags the name has their values, as Airflow's legacy names have:
+    ``spark_streaming.<dag>.<task>.<query>.<metric>``, or without the query.
+
+    Raises:
+        ValueError: it is longer than Airflow sends.
+    """
+    query = {"query": sample.query} if sample.query is not None else {}
+    tags = {**labels, **query}
+    if has_tags:
+        return f"{PREFIX}.{sample.name}", tags
+    parts = (stats.normalize_name_for_stats(tag, log_warning=False) for tag in tags.values())
+    name = ".".join((PREFIX, *(part.replace(".", "__") for part in parts), sample.name))
+    if len(name) > _LONGEST:
+        msg = f"{name}: longer than the {_LONGEST} characters that Airflow sends"
+        raise ValueError(msg)
+    return name, None
