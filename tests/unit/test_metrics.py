@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import datetime as dt
+import json
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -30,6 +32,7 @@ from airflow_provider.runtime.savepoints.record import MANIFEST, SavepointRecord
 from tests.unit.jobs import HandMadeJob, a_final, a_progress, an_attempt
 from tests.unit.support import FakeClock
 
+ROOT = Path(__file__).resolve().parents[2]
 NOW = dt.datetime(2026, 1, 1, 12, tzinfo=dt.timezone.utc)
 FAILURE: dict[str, Any] = {"failure_class": "RECOVERABLE", "reason": "it broke"}
 OF_QUERY = {metric.name for metric in METRICS if metric.is_of_query}
@@ -407,3 +410,70 @@ def test_a_run_that_has_ended_has_no_metrics(job, capsys):
 
     assert EXIT_OK == main(["status", str(job.root), "--prometheus"])
     assert "" == capsys.readouterr().out
+
+
+# --- who names them -----------------------------------------------------------------------------
+
+
+def test_the_documentation_lists_every_metric():
+    """
+    The table has each metric with its unit and meaning, in order, and no other.
+    """
+    page = (ROOT / "docs" / "metrics.md").read_text()
+    rows = re.findall(r"(?m)^\| `(\w+)` \| ([^|]+) \| ([^|]+) \|", page)
+
+    assert [(m.name, m.unit, m.meaning) for m in METRICS] == rows
+
+
+def expressions(panel: Any) -> list[str]:
+    """Return the queries anywhere in a part of a dashboard."""
+    if isinstance(panel, list):
+        return [found for each in panel for found in expressions(each)]
+    if not isinstance(panel, dict):
+        return []
+    own = [panel["expr"]] if "expr" in panel else []
+    if isinstance(panel.get("query"), dict):  # of a variable
+        own.append(panel["query"]["query"])
+    return own + [found for each in panel.values() for found in expressions(each)]
+
+
+def test_the_dashboard_asks_for_metrics_that_exist():
+    """
+    Each query of it names one, and each metric has its place in it.
+    """
+    dashboard = json.loads((ROOT / "docs" / "grafana" / "spark-streams.json").read_text())
+    asked = expressions(dashboard)
+    named = [set(re.findall(r"\bairflow_spark_streaming_(\w+)", query)) for query in asked]
+
+    assert asked
+    assert all(named)
+    assert {metric.name for metric in METRICS} == set().union(*named)
+
+
+def test_the_mapping_of_statsd_exporter_gives_the_names_of_the_dashboard():
+    """
+    Names with dots, as plain StatsD has them, become the names and labels of Prometheus.
+    """
+    yaml = pytest.importorskip("yaml")
+    path = ROOT / "docs" / "grafana" / "statsd-exporter.yml"
+    mappings = yaml.safe_load(path.read_text())["mappings"]
+
+    def mapped(name: str) -> tuple[str, dict[str, str]]:
+        for mapping in mappings:
+            pattern = re.escape(mapping["match"]).replace(r"\*", r"([^.]*)")
+            if match := re.fullmatch(pattern, name):
+
+                def filled(text: str, parts: tuple[str, ...] = match.groups()) -> str:
+                    return re.sub(r"\$\{(\d)\}", lambda number: parts[int(number[1]) - 1], text)
+
+                labels = {label: filled(text) for label, text in mapping["labels"].items()}
+                return filled(mapping["name"]), labels
+        return name, {}
+
+    job = {"dag_id": "flights", "task_id": "group__daily"}
+    assert (f"{PREFIX}restarts", job) == mapped(
+        "airflow.spark_streaming.flights.group__daily.restarts"
+    )
+    assert (f"{PREFIX}backlog", {**job, "query": "q"}) == mapped(
+        "airflow.spark_streaming.flights.group__daily.q.backlog"
+    )
