@@ -73,7 +73,7 @@ class Pool:
             "children": len(process.children()),
             "files": len(list(self.folder.iterdir())),
             "descriptors": len(list(Path(f"/proc/{process.pid}/fd").iterdir())),
-            "zombies": sum(child.status() == psutil.STATUS_ZOMBIE for child in family),
+            "zombies": sum(map(is_zombie, family)),
         }
 
     def memory(self) -> int:
@@ -82,6 +82,14 @@ class Pool:
 
     def _sockets(self) -> list[Path]:
         return list(self.folder.glob("standby-*.sock"))
+
+
+def is_zombie(process: psutil.Process) -> bool:
+    """Tell whether a process has ended and was not waited for."""
+    try:
+        return bool(process.status() == psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False
 
 
 @pytest.fixture
