@@ -16,6 +16,7 @@ from airflow.sdk.exceptions import AirflowNotFoundException
 
 from airflow_provider.hooks.application import application_path, token_conf
 from airflow_provider.hooks.log_tail import LogFollower, log_folders
+from airflow_provider.hooks.submit_options import SubmitOptions
 from airflow_provider.runtime.class_archive import archive_options
 from airflow_provider.runtime.clock import Clock, SystemClock, to_iso
 from airflow_provider.runtime.control.bootstrap_request import BootstrapWatcher
@@ -54,7 +55,7 @@ if TYPE_CHECKING:
 # Airflow's own configuration and secrets are the worker's; a driver has no use for them.
 _PRIVATE_PREFIXES = ("AIRFLOW__", "AIRFLOW_CONN_", "AIRFLOW_VAR_", "_AIRFLOW_")
 _NOBODY = ""
-# Another identity, or another Spark, than that of the worker's own processes.
+# Members of the connection's extra; beside them, see SubmitOptions.cold.
 _NOT_FOR_STANDBYS = frozenset({"principal", "keytab", "spark-binary"})
 _KILL_ALIGNED_S = 30.0  # a batch that takes longer is cut short, and runs again
 
@@ -68,9 +69,7 @@ class SparkStreamingHook(BaseHook):
 
     Args:
         conn_id: a Spark connection.
-        conf: Spark configuration.
-        py_files: further files for the job, comma-separated.
-        packages: Maven coordinates, comma-separated.
+        options: what the task says of ``spark-submit``; None for nothing.
         standby: whether a run may be given to a warm driver of this machine; None for what the
             connection's extra says.
         clock: time; None for the machine's.
@@ -84,18 +83,14 @@ class SparkStreamingHook(BaseHook):
     def __init__(
         self,
         conn_id: str = default_conn_name,
+        options: SubmitOptions | None = None,
         *,
-        conf: Mapping[str, str] | None = None,
-        py_files: str | None = None,
-        packages: str | None = None,
         standby: bool | None = None,
         clock: Clock | None = None,
     ) -> None:
         super().__init__()
         self._conn_id = conn_id
-        self._conf = dict(conf or {})
-        self._py_files = py_files
-        self._packages = packages
+        self._options = options or SubmitOptions()
         self._standby = standby
         self._clock = clock or SystemClock()
 
@@ -158,14 +153,16 @@ class SparkStreamingHook(BaseHook):
         check_entry_file(entry)
         connection = self._spark_connection()
         self._given_conf(connection)
-        if _deploys_to_cluster(connection) and has_secrets:
+        is_cluster = self._deploys_to_cluster(connection)
+        self._options.check_here(is_cluster=is_cluster)
+        if is_cluster and has_secrets:
             msg = (
                 f"conn_id {self._conn_id!r}: in deploy mode cluster the environment of the driver "
                 "is the cluster's, so secret_params cannot reach it; let the cluster set a "
                 "variable from its own secrets, and read that in the job"
             )
             raise ConfigError(msg)
-        check_java()  # spark-submit needs one in every deploy mode
+        check_java(self._environment())  # spark-submit needs one in every deploy mode
 
     def submit(
         self, spec: DriverRequest, run_id: str, *, secrets: Mapping[str, str] | None = None
@@ -207,7 +204,7 @@ class SparkStreamingHook(BaseHook):
             log=log,
             command=self._command(spec, run_id, driver_id, request.sha256(), log),
             standby=self._standby_settings(spec),
-            environment={**_driver_environment(os.environ), **(secrets or {})},
+            environment={**self._environment(), **(secrets or {})},
         )
         self.log.info("Driver %s submitted; its log is %s", driver_id, log)
         return record
@@ -324,14 +321,13 @@ class SparkStreamingHook(BaseHook):
         self, spec: DriverRequest, run_id: str, driver_id: str, digest: str, log: Path
     ) -> list[str]:
         """Return the ``spark-submit`` command; it shows no parameter of the job."""
-        files = [str(runtime_zip(_home() / "spark_streaming")), *_split(self._py_files)]
+        files = [str(runtime_zip(_home() / "spark_streaming")), *_split(self._options.py_files)]
         place, _ = split_entry(spec.entry)
         if self._is_cluster() and place.endswith(".py"):
             files.append(place)  # the driver runs elsewhere, so the job's file travels with it
         hook = _submit_hook(
             conn_id=self._conn_id,
-            py_files=",".join(files),
-            packages=self._packages,
+            **{**self._options.arguments(), "py_files": ",".join(files)},
             name=f"spark-stream {spec.job_dir} {run_id} {driver_id}",
             application_args=["driver", spec.COMMAND, spec.job_dir, run_id, driver_id, digest],
         )
@@ -350,7 +346,7 @@ class SparkStreamingHook(BaseHook):
                 'settings, each a string, such as {"spark.driver.memory": "2g"}'
             )
             raise ConfigError(msg)
-        return {**theirs, **self._conf}
+        return {**theirs, **self._options.conf}
 
     def wants_standby(self) -> bool:
         """Tell whether a run may be given to a warm driver, as the task or the connection says.
@@ -370,26 +366,27 @@ class SparkStreamingHook(BaseHook):
         extra = connection.extra_dejson
         if not self.wants_standby() or spec.COMMAND != RunSpec.COMMAND or self._is_cluster():
             return None
-        if not extra.keys().isdisjoint(_NOT_FOR_STANDBYS):
+        cold = [*self._options.cold, *sorted(_NOT_FOR_STANDBYS & extra.keys())]
+        if cold:
+            self.log.info("no warm driver: none has a %s of this task; starting one", cold[0])
             return None
         travels = {
-            "spark.jars.packages": self._packages,
-            "spark.submit.pyFiles": self._py_files,
             "spark.yarn.queue": extra.get("queue"),
             "spark.kubernetes.namespace": extra.get("namespace"),
         }
         conf = self._given_conf(connection)
         conf.update({key: value for key, value in travels.items() if value})
+        conf.update(self._options.properties)
         hook = _submit_hook(conn_id=self._conn_id)
         return {"master": str(hook._connection["master"]), "conf": conf}
 
     def _jvm_settings(self, master: str, conf: Mapping[str, str], log: Path) -> dict[str, str]:
         """Return the settings that nobody has given; a driver elsewhere has other files."""
-        environ = _driver_environment(os.environ)
+        environ, options = self._environment(), self._options
         is_here = not self._is_cluster()
         return jvm_defaults(
             master,
-            {**configured(environ), **conf},
+            {**configured(environ, options.properties_file), **conf, **options.properties},
             machine=this_machine(),
             java_options=[*archive_options(environ), *log_options(log, environ)]
             if is_here
@@ -405,7 +402,15 @@ class SparkStreamingHook(BaseHook):
         return entry
 
     def _is_cluster(self) -> bool:
-        return _deploys_to_cluster(self._spark_connection())
+        return self._deploys_to_cluster(self._spark_connection())
+
+    def _deploys_to_cluster(self, connection: Connection) -> bool:
+        chosen = self._options.deploy_mode or connection.extra_dejson.get("deploy-mode")
+        return bool(chosen == "cluster")
+
+    def _environment(self) -> dict[str, str]:
+        """Return the driver's environment, but for its secrets."""
+        return {**_driver_environment(os.environ), **self._options.environment}
 
     def _spark_connection(self) -> Connection:
         """Return the connection, unless ``SparkSubmitHook`` would make nothing good of it."""
@@ -424,18 +429,14 @@ class SparkStreamingHook(BaseHook):
             )
             raise ConfigError(msg)
         named = f"conn_id {self._conn_id!r}:"
-        check_classic(connection.host, self._conf, _driver_environment(os.environ), named=named)
-        if _deploys_to_cluster(connection) and str(connection.host).startswith("spark://"):
+        check_classic(connection.host, self._options.conf, self._environment(), named=named)
+        if self._deploys_to_cluster(connection) and str(connection.host).startswith("spark://"):
             msg = (
                 f"conn_id {self._conn_id!r}: Spark has no deploy mode cluster for Python on a "
                 "standalone master; use deploy mode client, YARN or Kubernetes"
             )
             raise ConfigError(msg)
         return connection
-
-
-def _deploys_to_cluster(connection: Connection) -> bool:
-    return bool(connection.extra_dejson.get("deploy-mode") == "cluster")
 
 
 def _is_watching(run: Storage, generation: int, trigger: str | None) -> bool:

@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple, TypeVar
 from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_provider.hooks.backfill_guard import RunOwner
-from airflow_provider.hooks.spark_streaming import SparkStreamingHook
 from airflow_provider.hooks.stream_index import push_stream
 from airflow_provider.hooks.stream_metrics import metrics_of
 from airflow_provider.operators.extra_links import DRIVER_LINKS
 from airflow_provider.operators.retry_policy import task_error
-from airflow_provider.operators.sliced import SlicedOperator
+from airflow_provider.operators.submitting import SubmittingOperator
 from airflow_provider.runtime.clock import SystemClock
 from airflow_provider.runtime.control.observer import (
     Assessment,
@@ -42,6 +41,7 @@ if TYPE_CHECKING:
     from airflow.sdk.exceptions import AirflowException
 
     from airflow_provider.hooks.log_tail import LogFollower
+    from airflow_provider.hooks.spark_streaming import SparkStreamingHook
     from airflow_provider.runtime.jobdir.submissions import SubmissionRecord
 
 T = TypeVar("T")
@@ -60,7 +60,7 @@ class AwaitedDriver(NamedTuple):
     log: str | None
 
 
-class DriverOperator(SlicedOperator):
+class DriverOperator(SubmittingOperator):
     """Owns a driver from its submission to what it has to show.
 
     ``execute()`` decides from the job directory alone: what is done is done at once, a driver that
@@ -71,16 +71,12 @@ class DriverOperator(SlicedOperator):
         job_dir: the job's home, a path or URL that the worker, the triggerer and Spark all reach.
         run_id: None to derive it from DAG, task and DAG run, the same for every try.
         secret_params: further parameters of the job, which are neither stored nor shown.
-        conn_id: a Spark connection.
-        conf: Spark configuration.
-        py_files: further files for the job, comma-separated.
-        packages: Maven coordinates, comma-separated.
-        standby: let a warm driver of the worker's pool do it, if there is one that fits; None for
-            what the connection's extra says, ``{"standby": true}``.
         on_existing: what to do about a live driver, one of :data:`ON_EXISTING`.
         on_kill: what happens to the driver when the task is killed, one of *kill_policies*.
         deferrable: wait in the triggerer, without a worker slot.
         poll_interval: seconds between polls of the job directory.
+
+    All else is about the submission; see :class:`SubmittingOperator`.
 
     Raises:
         ConfigError: an argument is not what it must be; when the DAG is parsed.
@@ -100,11 +96,6 @@ class DriverOperator(SlicedOperator):
         job_dir: str,
         run_id: str | None,
         secret_params: Mapping[str, str] | None,
-        conn_id: str,
-        conf: Mapping[str, str] | None,
-        py_files: str | None,
-        packages: str | None,
-        standby: bool | None = None,
         on_existing: str,
         on_kill: str,
         deferrable: bool,
@@ -123,11 +114,6 @@ class DriverOperator(SlicedOperator):
         self.job_dir = job_dir
         self.run_id = run_id
         self.secret_params = dict(secret_params or {})
-        self.conn_id = conn_id
-        self.conf = dict(conf or {})
-        self.py_files = py_files
-        self.packages = packages
-        self.standby = standby
         self.on_existing = on_existing
         self.on_kill_policy = on_kill
         self.deferrable = deferrable
@@ -415,15 +401,6 @@ class DriverOperator(SlicedOperator):
             driver_id,
             bootstrap=self._bootstrap(),
             supervision=supervision,
-        )
-
-    def _hook(self) -> SparkStreamingHook:
-        return SparkStreamingHook(
-            self.conn_id,
-            conf=self.conf,
-            py_files=self.py_files,
-            packages=self.packages,
-            standby=self.standby,
         )
 
     def _run_id(self, context: Context) -> str:

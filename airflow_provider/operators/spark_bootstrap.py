@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, cast
 from airflow_provider.operators.base import DriverOperator, check_choice, check_interval
 from airflow_provider.operators.secret_params import SecretParams
 from airflow_provider.operators.spark_savepoint import describe
+from airflow_provider.operators.submitting import SUBMIT_FIELDS, SUBMIT_RENDERERS
 from airflow_provider.runtime.clock import SystemClock
 from airflow_provider.runtime.control.bootstrap_request import (
     BootstrapSpec,
@@ -55,9 +56,8 @@ class SparkBootstrapOperator(DriverOperator):
         interval: for ``ctx.interval``: start and end as ISO 8601; None for none.
         run_id: None to derive it from DAG, task and DAG run, the same for every try.
         conn_id: a Spark connection.
-        conf: Spark configuration; what is about state is the live job's from then on.
-        py_files: further files for the job, comma-separated.
-        packages: Maven coordinates, comma-separated.
+        conf: Spark configuration; what is about state is the live job's from then on. The other
+            options of ``spark-submit`` are as of ``SparkStreamingOperator``.
         on_kill: what happens to the driver when the task is killed, marked or cleared while it
             waits. ``cancel``: it stops, and a later try goes on; ``detach``: it goes on.
         deferrable: wait in the triggerer, without a worker slot.
@@ -76,15 +76,12 @@ class SparkBootstrapOperator(DriverOperator):
         "savepoint",
         "interval",
         "run_id",
-        "conf",
-        "py_files",
-        "packages",
-        "conn_id",
+        *SUBMIT_FIELDS,
     )
     template_fields_renderers: ClassVar[dict[str, str]] = {
         "history_params": "json",
         "live_params": "json",
-        "conf": "json",
+        **SUBMIT_RENDERERS,
     }
     ui_color: str = "#e7f0f7"
     kill_policies: ClassVar[Sequence[str]] = ("cancel", "detach")  # its state is no savepoint yet
@@ -102,10 +99,6 @@ class SparkBootstrapOperator(DriverOperator):
         keep_positions: Sequence[str] = (),
         interval: Sequence[str] | None = None,
         run_id: str | None = None,
-        conn_id: str = "spark_default",
-        conf: Mapping[str, str] | None = None,
-        py_files: str | None = None,
-        packages: str | None = None,
         on_kill: str = "cancel",
         deferrable: bool = True,
         poll_interval: float = 1.0,
@@ -116,10 +109,6 @@ class SparkBootstrapOperator(DriverOperator):
             job_dir=job_dir,
             run_id=run_id,
             secret_params=secret_params,
-            conn_id=conn_id,
-            conf=conf,
-            py_files=py_files,
-            packages=packages,
             on_existing="adopt",
             on_kill=on_kill,
             deferrable=deferrable,

@@ -14,6 +14,7 @@ from airflow_provider.operators.base import (
     instance_id,
 )
 from airflow_provider.operators.secret_params import SecretParams
+from airflow_provider.operators.submitting import SUBMIT_FIELDS, SUBMIT_RENDERERS
 from airflow_provider.operators.supervision import (
     MAX_LAG_TIME,
     parse_limits,
@@ -79,9 +80,9 @@ class SparkStreamingOperator(DriverOperator):
         at_end: ``drain`` or ``suspend``; None for what goes with *until*.
         run_id: None to derive it from DAG, task and DAG run, the same for every try.
         conn_id: a Spark connection.
-        conf: Spark configuration.
-        py_files: further files for the job, comma-separated.
-        packages: Maven coordinates, comma-separated.
+        conf: Spark configuration. Beside it ``spark-submit``'s other options, as those of
+            ``SparkSubmitOperator``: ``env_vars``, ``jars``, ``files``, ``driver_memory`` …; see
+            :class:`.hooks.submit_options.SubmitOptions`.
         standby: let a warm driver of the worker's pool (``spark-stream pool start``) do it, if one
             is there that fits; else one is started. None for what the connection's extra says,
             ``{"standby": true}``.
@@ -147,13 +148,13 @@ class SparkStreamingOperator(DriverOperator):
         "secret_params",
         "run_id",
         "interval",
-        "conf",
-        "py_files",
-        "packages",
-        "conn_id",
         "from_savepoint",
+        *SUBMIT_FIELDS,
     )
-    template_fields_renderers: ClassVar[dict[str, str]] = {"job_params": "json", "conf": "json"}
+    template_fields_renderers: ClassVar[dict[str, str]] = {
+        "job_params": "json",
+        **SUBMIT_RENDERERS,
+    }
     ui_color: str = "#e7f0f7"
 
     def __init__(
@@ -167,11 +168,6 @@ class SparkStreamingOperator(DriverOperator):
         until: str | None = None,
         at_end: str | None = None,
         run_id: str | None = None,
-        conn_id: str = "spark_default",
-        conf: Mapping[str, str] | None = None,
-        py_files: str | None = None,
-        packages: str | None = None,
-        standby: bool | None = None,
         from_savepoint: str | None = None,
         allow_non_restored_state: bool = False,
         state_partitions: int | None = None,
@@ -200,11 +196,6 @@ class SparkStreamingOperator(DriverOperator):
             job_dir=job_dir,
             run_id=run_id,
             secret_params=secret_params,
-            conn_id=conn_id,
-            conf=conf,
-            py_files=py_files,
-            packages=packages,
-            standby=standby,
             on_existing=on_existing,
             on_kill=on_kill,
             deferrable=deferrable,

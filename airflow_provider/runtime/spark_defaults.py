@@ -208,10 +208,16 @@ def _conf_folder(environ: Mapping[str, str]) -> Path:
     return Path(environ.get("SPARK_CONF_DIR") or spark_home(environ) / "conf")
 
 
-def configured(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return what ``spark-defaults.conf`` says, with which ``spark-submit`` starts every JVM."""
+def configured(environ: Mapping[str, str], properties_file: str | None = None) -> dict[str, str]:
+    """Return what ``spark-defaults.conf`` says, with which ``spark-submit`` starts every JVM.
+
+    Args:
+        environ: says where that is.
+        properties_file: what ``spark-submit`` was given in its place.
+    """
+    file = Path(properties_file or _conf_folder(environ) / "spark-defaults.conf")
     try:
-        text = (_conf_folder(environ) / "spark-defaults.conf").read_text(encoding="utf-8")
+        text = file.read_text(encoding="utf-8")
     except OSError:
         return {}
     lines = (line.strip() for line in text.splitlines())

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.util
+import inspect
 import json
 import os
 import stat
@@ -14,12 +16,14 @@ from typing import Any
 
 import pytest
 from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
+from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 from handmade import RUN, Job
 from services import wait_for
 
 import airflow_provider
 from airflow_provider.hooks.application import application_path, token_conf
 from airflow_provider.hooks.spark_streaming import SparkStreamingHook
+from airflow_provider.hooks.submit_options import NOT_TAKEN, SubmitOptions
 from airflow_provider.operators.secret_params import SecretParams
 from airflow_provider.runtime.class_archive import archive_options
 from airflow_provider.runtime.errors import (
@@ -80,8 +84,8 @@ def heard(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     return tmp_path / "heard.json"
 
 
-def hook_of(**arguments: Any) -> SparkStreamingHook:
-    return SparkStreamingHook("spark_test", **arguments)
+def hook_of(*, standby: bool | None = None, **options: Any) -> SparkStreamingHook:
+    return SparkStreamingHook("spark_test", SubmitOptions(**options), standby=standby)
 
 
 def request_of(entry: str, job_dir: str = "/jobs/flights", **options: Any) -> RunSpec:
@@ -215,6 +219,154 @@ def test_configuration_packages_and_files_are_passed_on(
     assert ["a:b:1,c:d:2"] == options(command, "--packages")
     assert ["one.py", "two.zip"] == files.split(",")[1:]
     assert "spark-stream-runtime-" in files.split(",")[0]
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "flag"),
+    [("archives", "env.tar.gz#env", "--archives"), ("deploy_mode", "client", "--deploy-mode"),
+     ("driver_class_path", "/opt/jdbc", "--driver-class-path"), ("driver_memory", "3g", "--driver-memory"),
+     ("exclude_packages", "a:b", "--exclude-packages"), ("executor_cores", 2, "--executor-cores"),
+     ("executor_memory", "512m", "--executor-memory"), ("files", "a.json,b.json", "--files"),
+     ("jars", "/opt/a.jar", "--jars"), ("keytab", "/etc/a.keytab", "--keytab"),
+     ("num_executors", 4, "--num-executors"), ("principal", "p@R", "--principal"),
+     ("properties_file", "/etc/spark.conf", "--properties-file"), ("proxy_user", "ann", "--proxy-user"),
+     ("repositories", "https://maven.example", "--repositories"),
+     ("total_executor_cores", 8, "--total-executor-cores"), ("yarn_queue", "streams", "--queue")],
+)  # fmt: skip
+def test_an_option_of_spark_submit_is_passed_on(
+    monkeypatch: pytest.MonkeyPatch, entry: str, option: str, value: Any, flag: str
+) -> None:
+    """
+    What ``SparkSubmitOperator`` takes is in the command as there; the task wins over the
+    connection.
+    """
+    connect(monkeypatch, "yarn", **{"deploy-mode": "cluster", "queue": "others"})
+
+    assert [str(value)] == options(command_of(entry, **{option: value}), flag)
+
+
+def test_program_and_verbosity_are_passed_on(monkeypatch: pytest.MonkeyPatch, entry: str) -> None:
+    """
+    ``spark_binary`` is the program, and ``verbose`` a flag without a value.
+    """
+    connect(monkeypatch, "local[1]", **{"spark-binary": "spark3-submit"})
+
+    command = command_of(entry, spark_binary="spark2-submit", verbose=True)
+
+    assert "spark2-submit" == command[0]
+    assert "--verbose" in command[: command.index(APPLICATION)]
+
+
+def test_every_argument_of_spark_submit_operator_is_taken_or_refused_with_a_reason() -> None:
+    """
+    A later apache-spark provider with a new argument shows here, and the page lists each.
+    """
+    theirs = {
+        name
+        for name in inspect.signature(SparkSubmitOperator.__init__).parameters
+        if name not in {"self", "kwargs", "conn_id"} and not name.startswith("openlineage_")
+    }
+    taken = {field.name for field in dataclasses.fields(SubmitOptions)}
+    page = (Path(airflow_provider.__file__).parents[1] / "docs/airflow.md").read_text()
+
+    assert theirs == taken | set(NOT_TAKEN)
+    assert [] == [name for name in sorted(theirs) if f"`{name}`" not in page]
+
+
+def test_the_heap_that_a_task_asks_for_is_the_drivers(
+    monkeypatch: pytest.MonkeyPatch, entry: str
+) -> None:
+    """
+    With ``driver_memory`` no other heap is on the command line, also none that we choose.
+    """
+    connect(monkeypatch, "local[1]")
+
+    command = command_of(entry, driver_memory="3g")
+
+    assert ["3g"] == options(command, "--driver-memory")
+    assert [] == [pair for pair in options(command, "--conf") if "spark.driver.memory" in pair]
+
+
+def test_settings_of_a_properties_file_are_not_overridden(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, entry: str
+) -> None:
+    """
+    What the file says is not chosen: on the command line it would win over the file.
+    """
+    connect(monkeypatch, "local[1]")
+    file = tmp_path / "our.conf"
+    file.write_text("spark.driver.memory 5g\nspark.ui.enabled=true\n")
+
+    said = options(command_of(entry, properties_file=str(file)), "--conf")
+
+    assert [] == [p for p in said if p.startswith(("spark.driver.memory", "spark.ui.enabled"))]
+    assert "spark.log.level=WARN" in said
+
+
+def test_a_missing_properties_file_is_refused(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, entry: str
+) -> None:
+    """
+    It is named before anything is written.
+    """
+    connect(monkeypatch, "local[1]")
+
+    with pytest.raises(ConfigError, match=r"properties_file '/no/such\.conf': there is no such"):
+        submit(hook_of(properties_file="/no/such.conf"), Job(tmp_path / "job"), entry)
+
+    assert not (tmp_path / "job").exists()
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [("num_executors", 0), ("executor_cores", "2"), ("total_executor_cores", True), ("driver_memory", "2 GB"),
+     ("executor_memory", "1.5g"), ("executor_memory", "0g"), ("deploy_mode", "yarn-cluster")],
+)  # fmt: skip
+def test_an_option_that_spark_submit_would_refuse_is_named(option: str, value: Any) -> None:
+    """
+    It is an error of the DAG, and not of each try.
+    """
+    with pytest.raises(ConfigError, match=f"^{option} {value!r}: "):
+        SubmitOptions(**{option: value}).check()
+
+
+def test_a_standby_must_have_been_started_with_the_same_options(
+    monkeypatch: pytest.MonkeyPatch, entry: str
+) -> None:
+    """
+    Heap, jars, files and packages are settings that the standby compares.
+    """
+    connect(monkeypatch, "local[1]", queue="others")
+    hook = hook_of(
+        standby=True, conf={"a": "b"}, driver_memory="3g", jars="a.jar", files="a", num_executors=2
+    )
+
+    assert {
+        "master": "local[1]",
+        "conf": {
+            "a": "b",
+            "spark.driver.memory": "3g",
+            "spark.executor.instances": "2",
+            "spark.files": "a",
+            "spark.jars": "a.jar",
+            "spark.yarn.queue": "others",
+        },
+    } == hook._standby_settings(request_of(entry))
+
+
+@pytest.mark.parametrize(
+    "option", ["keytab", "principal", "properties_file", "proxy_user", "spark_binary"]
+)
+def test_what_no_standby_can_have_starts_cold_and_says_so(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], entry: str, option: str
+) -> None:
+    """
+    Another identity, another Spark or unread settings: the task's log has one line.
+    """
+    connect(monkeypatch, "local[1]")
+
+    assert hook_of(standby=True, **{option: "x"})._standby_settings(request_of(entry)) is None
+    assert 1 == capsys.readouterr().out.count(f"no warm driver: none has a {option} of this task")
 
 
 def test_a_standalone_cluster_in_client_mode_reads_the_entry_file_here(
@@ -560,6 +712,44 @@ def test_a_secret_parameter_is_in_the_drivers_environment_and_nowhere_else(
         received.secret_params
     )
     assert [] == [text for text in (*told["argv"], *written) if "s3cr3t" in text]
+
+
+def test_variables_of_a_task_are_in_the_drivers_environment_and_nowhere_else(
+    monkeypatch: pytest.MonkeyPatch, heard: Path, tmp_path: Path, entry: str
+) -> None:
+    """
+    On YARN, too, where ``SparkSubmitHook`` would show them; they win over the worker's own.
+    """
+    monkeypatch.setenv("REGION", "here")
+    job = Job(tmp_path / "job")
+    hook = hook_of(env_vars={"TOKEN": "s3cr3t", "REGION": "there", "LIMIT": 7})
+
+    record = submit(hook, job, entry)
+    wait_for("the exit is recorded", lambda: job.run.exit_of(record.driver_id), within=30)
+    connect(monkeypatch, "yarn")
+    on_yarn = hook._command(request_of(entry), RUN, TOKEN, DIGEST, Path("/logs/driver.log"))
+    told = json.loads(heard.read_text())
+    written = [file.read_text() for file in Path(job.url).rglob("*") if file.is_file()]
+
+    assert {"TOKEN": "s3cr3t", "REGION": "there", "LIMIT": "7"} == {
+        name: told["environ"][name] for name in ("TOKEN", "REGION", "LIMIT")
+    }
+    assert [] == [text for text in (*told["argv"], *on_yarn, *written) if "s3cr3t" in text]
+
+
+def test_variables_for_a_driver_in_the_cluster_are_refused(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, entry: str
+) -> None:
+    """
+    They would have to be on the command line: the error names the way for what is no secret.
+    """
+    connect(monkeypatch, "yarn")
+    hook = hook_of(env_vars={"TOKEN": "s3cr3t"}, deploy_mode="cluster")
+
+    with pytest.raises(ConfigError, match=r"env_vars: .* conf=\{'spark.yarn.appMasterEnv.NAME'"):
+        submit(hook, Job(tmp_path / "job"), entry)
+
+    assert not (tmp_path / "job").exists()
 
 
 def test_a_cluster_that_runs_the_driver_cannot_be_told_a_secret(

@@ -92,6 +92,9 @@ def in_dag(dag: DAG | None = None, **arguments: Any) -> SparkStreamingOperator:
         ({"interval": ["2026-01-01"]}, "interval ['2026-01-01']: give a start and an end"),
         ({"state_partitions": 5}, "state_partitions goes with a savepoint"),
         ({"state_partitions": 0, "from_savepoint": "/s"}, "partitions 0: state has from 1 to"),
+        ({"executor_memory": "1.5g"}, "executor_memory '1.5g': a whole number with a unit"),
+        ({"name": "x"}, "name: not taken, unlike by SparkSubmitOperator: the application's name"),
+        ({"status_poll_interval": 1}, "status_poll_interval: not taken, unlike by SparkSubmitOp"),
     ],
 )
 def test_a_bad_argument_is_refused_when_the_dag_is_parsed(wrong: dict[str, Any], said: str) -> None:
@@ -141,6 +144,10 @@ def test_every_templated_field_is_an_attribute_and_is_rendered() -> None:
     templates.
     """
     template = "{{ ds }}"
+    files_and_names = (
+        *("files", "jars", "driver_class_path", "exclude_packages"),
+        *("keytab", "principal", "proxy_user", "properties_file"),
+    )
     operator = in_dag(
         job="jobs.py:f_{{ ds_nodash }}",
         job_dir=f"/jobs/{template}",
@@ -153,6 +160,8 @@ def test_every_templated_field_is_an_attribute_and_is_rendered() -> None:
         packages=f"a:b:{template}",
         conn_id=f"spark_{template}",
         from_savepoint=f"/savepoints/{template}",
+        env_vars={"DAY": template},
+        **{name: f"{name}-{template}" for name in files_and_names},
     )
 
     values: Any = {"ds": "2026-01-01", "ds_nodash": "20260101", "tomorrow": "2026-01-02"}
@@ -171,7 +180,18 @@ def test_every_templated_field_is_an_attribute_and_is_rendered() -> None:
         "packages": "a:b:2026-01-01",
         "conn_id": "spark_2026-01-01",
         "from_savepoint": "/savepoints/2026-01-01",
+        "env_vars": {"DAY": "2026-01-01"},
+        **{name: f"{name}-2026-01-01" for name in files_and_names},
     } == rendered
+
+
+def test_defaults_of_a_dag_reach_the_options_of_spark_submit() -> None:
+    """
+    ``default_args`` are for both operators: what is not taken is passed over there.
+    """
+    dag = DAG("flights", schedule=None, default_args={"driver_memory": "3g", "name": "x"})
+
+    assert "3g" == in_dag(dag).driver_memory
 
 
 def test_a_secret_parameter_is_masked_where_airflow_shows_arguments() -> None:

@@ -1,0 +1,194 @@
+"""Options of ``spark-submit`` as ``SparkSubmitOperator`` has them, carried as one value."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from airflow_provider.runtime.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+_MEMORY: Final = re.compile(r"[1-9]\d*([kmgtp]b?)?", re.IGNORECASE)
+_DEPLOY_MODES: Final = ("client", "cluster")
+_PROPERTIES: Final = {
+    "archives": "spark.archives",
+    "driver_class_path": "spark.driver.extraClassPath",
+    "driver_memory": "spark.driver.memory",
+    "exclude_packages": "spark.jars.excludes",
+    "executor_cores": "spark.executor.cores",
+    "executor_memory": "spark.executor.memory",
+    "files": "spark.files",
+    "jars": "spark.jars",
+    "num_executors": "spark.executor.instances",
+    "packages": "spark.jars.packages",
+    "py_files": "spark.submit.pyFiles",
+    "repositories": "spark.jars.repositories",
+    "total_executor_cores": "spark.cores.max",
+    "yarn_queue": "spark.yarn.queue",
+}
+_NUMBERS: Final = ("num_executors", "executor_cores", "total_executor_cores")
+_MEMORIES: Final = ("driver_memory", "executor_memory")
+# Another identity, another Spark, or settings that nobody has read, than those of a pool.
+_COLD: Final = (
+    *("keytab", "principal", "properties_file", "proxy_user"),
+    *("spark_binary", "use_krb5ccache", "verbose"),
+)
+_THE_STATE: Final = "the job directory says what state a driver is in: see poll_interval"
+NOT_TAKEN: Final = {
+    "application": "the driver is the provider's own, and runs the function that job= names",
+    "application_args": "the driver's arguments are the provider's; the job's are params=",
+    "durable": "a retry always adopts the driver that is there",
+    "java_class": "the driver is a Python application",
+    "name": "the application's name says which submission it is; job= and run_id= name the run",
+    "post_submit_commands": "nobody waits beside the driver; use a task that follows",
+    "reconnect_on_retry": "a retry always adopts the driver that is there",
+    "status_poll_interval": _THE_STATE,
+    "track_driver_via_k8s_api": _THE_STATE,
+    "yarn_rm_auth": _THE_STATE,
+    "yarn_track_via_rm_api": _THE_STATE,
+}
+"""Arguments of ``SparkSubmitOperator`` that would contradict a guarantee, with the reason."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SubmitOptions:
+    """What a task says of ``spark-submit``; None for what the connection, or Spark, says.
+
+    Attributes:
+        conf: Spark configuration.
+        env_vars: variables of the driver's environment, which may be secret: they are neither in
+            the command line nor in a document. Not in deploy mode cluster.
+        py_files: further Python files of the job, comma-separated.
+        files: files for the working directory of each executor, comma-separated.
+        archives: archives that are unpacked there, comma-separated.
+        jars: for the classpaths of driver and executors, comma-separated.
+        driver_class_path: further entries of the driver's classpath.
+        packages: Maven coordinates, comma-separated.
+        exclude_packages: those that *packages* would bring, and must not, comma-separated.
+        repositories: further Maven repositories, comma-separated.
+        driver_memory: the driver's heap, such as ``2g``.
+        executor_memory: the heap of an executor.
+        executor_cores: of an executor.
+        num_executors: on YARN and Kubernetes.
+        total_executor_cores: of all executors, on a standalone cluster.
+        properties_file: a file of settings, in place of ``spark-defaults.conf``.
+        principal: of Kerberos.
+        keytab: path of the principal's keytab.
+        use_krb5ccache: take the ticket cache in place of a keytab.
+        proxy_user: whom Hadoop takes the application for.
+        yarn_queue: of YARN.
+        deploy_mode: ``client`` or ``cluster``.
+        spark_binary: the command, by default ``spark-submit``.
+        verbose: have ``spark-submit`` write what it was given into the driver's log.
+    """
+
+    conf: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    env_vars: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    py_files: str | None = None
+    files: str | None = None
+    archives: str | None = None
+    jars: str | None = None
+    driver_class_path: str | None = None
+    packages: str | None = None
+    exclude_packages: str | None = None
+    repositories: str | None = None
+    driver_memory: str | None = None
+    executor_memory: str | None = None
+    executor_cores: int | None = None
+    num_executors: int | None = None
+    total_executor_cores: int | None = None
+    properties_file: str | None = None
+    principal: str | None = None
+    keytab: str | None = None
+    use_krb5ccache: bool = False
+    proxy_user: str | None = None
+    yarn_queue: str | None = None
+    deploy_mode: str | None = None
+    spark_binary: str | None = None
+    verbose: bool = False
+
+    @classmethod
+    def of(cls, owner: object) -> SubmitOptions:
+        """Return them from the attributes of the same names, such as an operator's."""
+        return cls(**{each.name: getattr(owner, each.name) for each in dataclasses.fields(cls)})
+
+    def check(self) -> None:
+        """Refuse what ``spark-submit`` would refuse in each try, as far as no template says it.
+
+        Raises:
+            ConfigError: the message names the argument.
+        """
+        for name in _NUMBERS:
+            number = getattr(self, name)
+            if number is not None and (type(number) is not int or number < 1):
+                msg = f"{name} {number!r}: a whole number, 1 or more"
+                raise ConfigError(msg)
+        for name in _MEMORIES:
+            memory = getattr(self, name)
+            if memory is not None and not _MEMORY.fullmatch(str(memory)):
+                msg = f"{name} {memory!r}: a whole number with a unit, such as '512m' or '2g'"
+                raise ConfigError(msg)
+        if self.deploy_mode not in {None, *_DEPLOY_MODES}:
+            msg = f"deploy_mode {self.deploy_mode!r}: use one of 'client', 'cluster'"
+            raise ConfigError(msg)
+
+    def check_here(self, *, is_cluster: bool) -> None:
+        """Refuse what cannot be done on this machine, or in this deploy mode.
+
+        Raises:
+            ConfigError: the message names the argument and the way out.
+        """
+        if self.properties_file and not Path(self.properties_file).is_file():
+            msg = f"properties_file {self.properties_file!r}: there is no such file here"
+            raise ConfigError(msg)
+        if is_cluster and self.env_vars:
+            msg = (
+                "env_vars: in deploy mode cluster the environment of the driver is the cluster's, "
+                "and spark-submit's command line, which anybody may read, is the only way there; "
+                "for what is no secret say so: conf={'spark.yarn.appMasterEnv.NAME': …}, or "
+                "spark.kubernetes.driverEnv.NAME"
+            )
+            raise ConfigError(msg)
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """Return the variables of the driver's environment."""
+        return {name: str(value) for name, value in self.env_vars.items()}
+
+    @property
+    def properties(self) -> dict[str, str]:
+        """Return Spark's own settings by which it knows the other options."""
+        given = {prop: getattr(self, name) for name, prop in _PROPERTIES.items()}
+        return {prop: str(value) for prop, value in given.items() if value}
+
+    @property
+    def cold(self) -> list[str]:
+        """Return what no warm driver can have been started with."""
+        return [name for name in _COLD if getattr(self, name)]
+
+    def arguments(self) -> dict[str, Any]:
+        """Return the arguments of ``SparkSubmitHook``, which only builds a command.
+
+        Without *conf*, to which the provider adds, and *env_vars*, which it would show.
+        """
+        return {
+            each.name: getattr(self, each.name)
+            for each in dataclasses.fields(self)
+            if each.name not in {"conf", "env_vars"}
+        }
+
+
+def refuse(names: Iterable[str]) -> None:
+    """Refuse arguments of ``SparkSubmitOperator`` that are not taken.
+
+    Raises:
+        ConfigError: the message says why.
+    """
+    for name in names:
+        if name in NOT_TAKEN:
+            msg = f"{name}: not taken, unlike by SparkSubmitOperator: {NOT_TAKEN[name]}"
+            raise ConfigError(msg)

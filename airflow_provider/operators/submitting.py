@@ -1,0 +1,95 @@
+"""An operator that submits drivers: the connection and the options of ``spark-submit``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from airflow_provider.hooks.spark_streaming import SparkStreamingHook
+from airflow_provider.hooks.submit_options import SubmitOptions, refuse
+from airflow_provider.operators.sliced import SlicedOperator
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+SUBMIT_FIELDS: Final = (
+    "conf",
+    "env_vars",
+    "files",
+    "py_files",
+    "jars",
+    "driver_class_path",
+    "packages",
+    "exclude_packages",
+    "keytab",
+    "principal",
+    "proxy_user",
+    "properties_file",
+    "conn_id",
+)
+"""Fields with templates; those of ``SparkSubmitOperator``."""
+SUBMIT_RENDERERS: Final = {"conf": "json", "env_vars": "json"}
+
+
+class SubmittingOperator(SlicedOperator):
+    """An operator that submits drivers.
+
+    Args:
+        conn_id: a Spark connection.
+        standby: let a warm driver of the worker's pool do it, if there is one that fits; None for
+            what the connection's extra says, ``{"standby": true}``.
+        conf: Spark configuration; this and the others are the fields of :class:`SubmitOptions`.
+
+    Raises:
+        ConfigError: an argument is not what it must be, or one that is not taken.
+    """
+
+    def __init__(
+        self,
+        *,
+        conn_id: str = "spark_default",
+        standby: bool | None = None,
+        conf: Mapping[str, str] | None = None,
+        env_vars: Mapping[str, Any] | None = None,
+        py_files: str | None = None,
+        files: str | None = None,
+        archives: str | None = None,
+        jars: str | None = None,
+        driver_class_path: str | None = None,
+        packages: str | None = None,
+        exclude_packages: str | None = None,
+        repositories: str | None = None,
+        driver_memory: str | None = None,
+        executor_memory: str | None = None,
+        executor_cores: int | None = None,
+        num_executors: int | None = None,
+        total_executor_cores: int | None = None,
+        properties_file: str | None = None,
+        principal: str | None = None,
+        keytab: str | None = None,
+        use_krb5ccache: bool = False,
+        proxy_user: str | None = None,
+        yarn_queue: str | None = None,
+        deploy_mode: str | None = None,
+        spark_binary: str | None = None,
+        verbose: bool = False,
+        **kwargs: Any,
+    ) -> None:
+        refuse(kwargs)
+        super().__init__(**kwargs)
+        self.conn_id, self.standby = conn_id, standby
+        self.conf, self.env_vars = dict(conf or {}), dict(env_vars or {})
+        self.py_files, self.files, self.archives = py_files, files, archives
+        self.jars, self.driver_class_path = jars, driver_class_path
+        self.packages, self.exclude_packages = packages, exclude_packages
+        self.repositories = repositories
+        self.driver_memory, self.executor_memory = driver_memory, executor_memory
+        self.executor_cores, self.num_executors = executor_cores, num_executors
+        self.total_executor_cores = total_executor_cores
+        self.properties_file = properties_file
+        self.principal, self.keytab, self.use_krb5ccache = principal, keytab, use_krb5ccache
+        self.proxy_user, self.yarn_queue, self.deploy_mode = proxy_user, yarn_queue, deploy_mode
+        self.spark_binary, self.verbose = spark_binary, verbose
+        SubmitOptions.of(self).check()
+
+    def _hook(self) -> SparkStreamingHook:
+        return SparkStreamingHook(self.conn_id, SubmitOptions.of(self), standby=self.standby)
