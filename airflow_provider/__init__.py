@@ -11,6 +11,32 @@ __version__: Final = "0.1.0"
 
 _INTEGRATION: Final = "Spark Streaming"
 
+# Read by hooks/settings.py; docs/airflow.md has the table for users.
+_OPTIONS: Final = {
+    "history_server": {
+        "description": "Address of Spark's history server. Of an application that has ended, the "
+        "page Streams links to <history_server>/history/<application id>.",
+        "version_added": "0.1.0",
+        "type": "string",
+        "example": "https://history.example.com:18080",
+        "default": "",
+    },
+    "metrics": {
+        "description": "Whether numbers of streams are reported as Airflow's metrics.",
+        "version_added": "0.1.0",
+        "type": "boolean",
+        "example": "False",
+        "default": "True",
+    },
+    "refresh_s": {
+        "description": "Seconds after which the page Streams asks again, while it is visible.",
+        "version_added": "0.1.0",
+        "type": "float",
+        "example": "30",
+        "default": "5",
+    },
+}
+
 __all__ = ["__version__", "get_provider_info"]
 
 
@@ -42,6 +68,12 @@ def get_provider_info() -> dict[str, Any]:
             f"airflow_provider.operators.extra_links.{name}"
             for name in ("DriverLogLink", "SavepointLink", "SparkUILink", "StreamLink")
         ],
+        "config": {
+            "spark_streaming": {
+                "description": "What the provider of Spark streams cannot know by itself.",
+                "options": _OPTIONS,
+            }
+        },
     }
 
 

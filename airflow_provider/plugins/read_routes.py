@@ -9,6 +9,7 @@ from airflow.api_fastapi.common.db.common import SessionDep  # noqa: TC002 - Fas
 from airflow.api_fastapi.core_api.security import GetUserDep  # noqa: TC002 - the same
 from fastapi import APIRouter, Depends, HTTPException, Query, status
 
+from airflow_provider.hooks.settings import refresh_s
 from airflow_provider.plugins.access import MAY_SEE_JOB, MAY_SEE_LOG, may_act
 from airflow_provider.plugins.document_views import read_document, read_folder
 from airflow_provider.plugins.failure_views import read_failures
@@ -23,9 +24,11 @@ from airflow_provider.plugins.responses import (
     OverviewView,
     RunsView,
     SavepointsView,
+    SettingsView,
     TaskInstanceAddress,
 )
 from airflow_provider.plugins.task_index import IndexedTask, find_task, find_tasks
+from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.storage.open import open_storage
 
@@ -67,8 +70,16 @@ MyTasks = Annotated[list[IndexedTask], Depends(my_tasks)]
 
 
 def list_routes(service: StreamService) -> APIRouter:
-    """Return the route of the list, which shows only what the user may see."""
+    """Return the routes of the list, which shows only what the user may see, and of the page."""
     router = APIRouter(tags=["jobs"])
+
+    @router.get("/settings")
+    def settings() -> SettingsView:
+        """Return what Airflow's configuration says of the page."""
+        try:
+            return SettingsView(refresh_s=refresh_s())
+        except ConfigError as error:
+            raise HTTPException(status.HTTP_409_CONFLICT, str(error)) from error
 
     @router.get("/jobs")
     async def jobs(tasks: MyTasks) -> JobList:

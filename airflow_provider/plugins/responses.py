@@ -9,6 +9,12 @@ from pydantic import BaseModel
 Category = Literal["running", "unhealthy", "failed", "suspended", "finished", "unknown"]
 
 
+class SettingsView(BaseModel):
+    """What Airflow's configuration says of the page."""
+
+    refresh_s: float
+
+
 class TaskInstanceAddress(BaseModel):
     """The task instance by which a job is addressed."""
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import os
 from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import quote
 
 from airflow_provider.hooks.log_tail import LogFollower, log_folders
+from airflow_provider.hooks.settings import history_server
 from airflow_provider.plugins.history import read_histories, statistics
 from airflow_provider.plugins.observed_jobs import lease_view
 from airflow_provider.plugins.responses import (
@@ -124,6 +126,7 @@ class RunViews:
         record, final = run.record(), view.final
         rows = final.rows_read if final else view.progress.rows_read if view.progress else None
         submissions = {each.driver_id: each for each in run.submissions()}
+        attempts = run.attempts()[-_MOST_ATTEMPTS:]
         return RunView(
             run_id=run.run_id,
             state=state,
@@ -136,8 +139,8 @@ class RunViews:
             rows_read=rows,
             from_savepoint=record.from_savepoint if record else None,
             attempts=[
-                _attempt(run, each, submissions.get(each.driver_id))
-                for each in reversed(run.attempts()[-_MOST_ATTEMPTS:])
+                _attempt(run, each, submissions.get(each.driver_id), is_last=each is attempts[-1])
+                for each in reversed(attempts)
             ],
         )
 
@@ -168,11 +171,16 @@ def _record_of(directory: JobDirectory, run_id: str | None) -> RunRecord | None:
 
 
 def _attempt(
-    run: RunDirectory, attempt: AttemptRecord, submission: SubmissionRecord | None
+    run: RunDirectory,
+    attempt: AttemptRecord,
+    submission: SubmissionRecord | None,
+    *,
+    is_last: bool,
 ) -> AttemptView:
     raw = _raw_attempt(run, attempt.attempt)
     ended = run.exit_of(attempt.driver_id) if submission is not None else None
     failure = Failure.from_dict(attempt.failure).describe() if attempt.failure else None
+    is_over = attempt.ended is not None or ended is not None or not is_last
     return AttemptView(
         attempt=attempt.attempt,
         driver_id=attempt.driver_id,
@@ -185,7 +193,7 @@ def _attempt(
         restarts=int(attempt.restarts["count"]) if attempt.restarts else 0,
         exit_code=ended.exit_code if ended is not None else None,
         application_id=_text(raw.get("application_id")),
-        ui_url=_web_address(raw.get("ui_url")),
+        ui_url=_spark_page(raw, is_over=is_over),
         has_log=submission is not None and submission.log is not None,
     )
 
@@ -201,6 +209,14 @@ def _raw_attempt(run: RunDirectory, number: int) -> dict[str, Any]:
 
 def _text(raw: Any) -> str | None:
     return raw if isinstance(raw, str) else None
+
+
+def _spark_page(raw: dict[str, Any], *, is_over: bool) -> str | None:
+    """Return the address of the application's page: its own, then that of the history server."""
+    application_id, server = _text(raw.get("application_id")), history_server()
+    if is_over and application_id and server:
+        return f"{server}/history/{quote(application_id, safe='')}"
+    return _web_address(raw.get("ui_url"))
 
 
 def _web_address(raw: Any) -> str | None:

@@ -144,10 +144,8 @@ def test_every_templated_field_is_an_attribute_and_is_rendered() -> None:
     templates.
     """
     template = "{{ ds }}"
-    files_and_names = (
-        *("files", "jars", "driver_class_path", "exclude_packages"),
-        *("keytab", "principal", "proxy_user", "properties_file"),
-    )
+    names = "files jars driver_class_path exclude_packages keytab principal proxy_user"
+    named: Any = {name: f"{name}-{template}" for name in (*names.split(), "properties_file")}
     operator = in_dag(
         job="jobs.py:f_{{ ds_nodash }}",
         job_dir=f"/jobs/{template}",
@@ -161,7 +159,7 @@ def test_every_templated_field_is_an_attribute_and_is_rendered() -> None:
         conn_id=f"spark_{template}",
         from_savepoint=f"/savepoints/{template}",
         env_vars={"DAY": template},
-        **{name: f"{name}-{template}" for name in files_and_names},
+        **named,
     )
 
     values: Any = {"ds": "2026-01-01", "ds_nodash": "20260101", "tomorrow": "2026-01-02"}
@@ -181,7 +179,7 @@ def test_every_templated_field_is_an_attribute_and_is_rendered() -> None:
         "conn_id": "spark_2026-01-01",
         "from_savepoint": "/savepoints/2026-01-01",
         "env_vars": {"DAY": "2026-01-01"},
-        **{name: f"{name}-2026-01-01" for name in files_and_names},
+        **{name: f"{name}-2026-01-01" for name in named},
     } == rendered
 
 

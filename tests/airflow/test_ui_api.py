@@ -371,6 +371,42 @@ def test_runs_say_who_drove_them(page: Page) -> None:
     assert ("local-1", "http://127.0.0.1:4040") == (attempt["application_id"], attempt["ui_url"])
 
 
+def test_an_application_that_has_ended_is_linked_to_the_history_server(
+    page: Page, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """
+    Its own page is gone; a living one keeps it, and so does an installation without such a server.
+    """
+    job = page.jobs["running"].at_work(attempt=2)
+    raw = json.loads(job.run.storage.read("attempts/1.json"))
+    strange = {**raw, "application_id": "local-1/../x"}
+    job.run.storage.put("attempts/1.json", json.dumps(strange).encode())
+
+    def links() -> list[Any]:
+        return [each["ui_url"] for each in page.get("running", "runs")["runs"][0]["attempts"]]
+
+    own = "http://127.0.0.1:4040"
+    assert [own, own] == links()
+    monkeypatch.setenv("AIRFLOW__SPARK_STREAMING__HISTORY_SERVER", "https://spark.example/ui/")
+    assert [own, "https://spark.example/ui/history/local-1%2F..%2Fx"] == links()
+    monkeypatch.setenv("AIRFLOW__SPARK_STREAMING__HISTORY_SERVER", "spark.example")
+    wrong = page.call("GET", f"{address('running')}/runs")
+    assert 409 == wrong.status_code
+    assert "[spark_streaming] history_server = 'spark.example'" in wrong.json()["detail"]
+
+
+def test_the_page_learns_how_often_to_ask(page: Page, monkeypatch: pytest.MonkeyPatch) -> None:
+    """
+    It is Airflow's configuration that says so; a wrong value is one line.
+    """
+    assert {"refresh_s": 5.0} == page.call("GET", "settings").json()
+    monkeypatch.setenv("AIRFLOW__SPARK_STREAMING__REFRESH_S", "30")
+    assert {"refresh_s": 30.0} == page.call("GET", "settings").json()
+    monkeypatch.setenv("AIRFLOW__SPARK_STREAMING__REFRESH_S", "often")
+    wrong = page.call("GET", "settings")
+    assert (409, 1) == (wrong.status_code, wrong.json()["detail"].count("refresh_s = 'often'"))
+
+
 def test_an_address_that_is_none_is_no_link(page: Page) -> None:
     """
     Who can write a job directory must not make a browser run a script.

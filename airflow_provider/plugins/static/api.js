@@ -1,9 +1,10 @@
 // Calls of the API. What was read stays in this module: the host mounts the page more than once.
 import { React, addressOf } from "./host.js";
 
-const EVERY_MS = 5000;
+const EVERY_MS = 5000; // until Airflow's configuration has said it
 const MOST_KEPT = 100;
 const kept = new Map();
+let settings = null;
 
 export function jobPath(task, view, query = {}) {
   const parts = ["dags", task.dag_id, "runs", task.run_id, "tasks", task.task_id, task.map_index];
@@ -30,14 +31,26 @@ export async function post(path, body) {
   return answerOf(await fetch(addressOf(`spark-streaming/api/${path}`), sent));
 }
 
-/** What the API answers, again every five seconds while the page is visible. */
-export function useData(path, { every = EVERY_MS } = {}) {
+/** How often the page asks again; one call for all views. */
+async function refreshMs() {
+  settings ??= get("settings");
+  try {
+    return (await settings).refresh_s * 1000;
+  } catch (error) {
+    settings = null;
+    throw error;
+  }
+}
+
+/** What the API answers, again and again while the page is visible; only once where it is said. */
+export function useData(path, { once = false } = {}) {
   const [state, setState] = React.useState({ path, data: kept.get(path), error: null });
   const [turn, setTurn] = React.useState(0);
   React.useEffect(() => {
     const abort = new AbortController();
     let timer;
     async function look() {
+      let every = EVERY_MS;
       if (!document.hidden) {
         try {
           const data = await get(path, abort.signal);
@@ -45,26 +58,27 @@ export function useData(path, { every = EVERY_MS } = {}) {
           kept.set(path, data);
           if (kept.size > MOST_KEPT) kept.delete(kept.keys().next().value);
           setState({ path, data, error: null });
+          if (!once) every = await refreshMs();
         } catch (error) {
           if (abort.signal.aborted) return;
           setState({ path, data: kept.get(path), error: error.message });
         }
       }
-      if (every && !abort.signal.aborted) timer = setTimeout(look, every);
+      if (!once && !abort.signal.aborted) timer = setTimeout(look, every);
     }
     const wake = () => {
       if (document.hidden) return;
       clearTimeout(timer);
       look();
     };
-    if (every) document.addEventListener("visibilitychange", wake);
+    if (!once) document.addEventListener("visibilitychange", wake);
     look();
     return () => {
       abort.abort();
       clearTimeout(timer);
       document.removeEventListener("visibilitychange", wake);
     };
-  }, [path, every, turn]);
+  }, [path, once, turn]);
   const reload = () => setTurn((n) => n + 1);
   // Of another path nothing is shown, not even for a moment.
   if (state.path !== path) return { data: kept.get(path), error: null, reload };

@@ -4,7 +4,7 @@ import { jobPath, useData } from "./api.js";
 import { Note, Waiting } from "./parts.js";
 
 export function DriverLog({ task, params, go }) {
-  const runs = useData(jobPath(task, "runs"), { every: 0 });
+  const runs = useData(jobPath(task, "runs"), { once: true });
   if (!runs.data) return html`<${Waiting} error=${runs.error} />`;
   const drivers = runs.data.runs.flatMap((run) =>
     run.attempts.filter((a) => a.has_log).map((a) => ({ run: run.run_id, driver: a.driver_id, attempt: a.attempt })),

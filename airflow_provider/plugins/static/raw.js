@@ -7,7 +7,7 @@ export function Raw({ task, params, go }) {
   const path = params.get("path") ?? "";
   const isDocument = path.endsWith(".json");
   const folder = isDocument ? path.split("/").slice(0, -1).join("/") : path;
-  const { data, error } = useData(jobPath(task, "folder", { path: folder }), { every: 0 });
+  const { data, error } = useData(jobPath(task, "folder", { path: folder }), { once: true });
   const parts = folder ? folder.split("/") : [];
   const open = (to) => go({ path: to || null });
   return html`<div className="ss-raw">

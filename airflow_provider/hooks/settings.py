@@ -1,0 +1,69 @@
+"""Settings of the section ``[spark_streaming]`` in Airflow's configuration, each with its type.
+
+Each is read when it is needed, so that a wrong value is an error of what needs it alone.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import Final, NoReturn
+
+from airflow.sdk.configuration import conf
+
+from airflow_provider import get_provider_info
+from airflow_provider.runtime.errors import ConfigError
+
+SECTION: Final = "spark_streaming"
+_WORDS: Final = {"true": True, "t": True, "1": True, "false": False, "f": False, "0": False}
+_WEB: Final = re.compile(r"https?://[^/\s]+(/\S*)?")
+
+
+def history_server() -> str | None:
+    """Return the address of Spark's history server, without a slash at its end.
+
+    Raises:
+        ConfigError: it is no address.
+    """
+    address = _read("history_server").rstrip("/")
+    if address and not _WEB.fullmatch(address):
+        _refuse("history_server", address, "an address, such as https://history.example.com:18080")
+    return address or None
+
+
+def refresh_s() -> float:
+    """Return after how many seconds the page asks again.
+
+    Raises:
+        ConfigError: it is no number, or less than 1: each look is a read of the storage.
+    """
+    text = _read("refresh_s")
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not 1 <= seconds < math.inf:
+        _refuse("refresh_s", text, "a number of seconds, 1 or more")
+    return seconds
+
+
+def metrics() -> bool:
+    """Tell whether numbers of streams are reported as Airflow's metrics.
+
+    Raises:
+        ConfigError: it is neither true nor false.
+    """
+    text = _read("metrics")
+    if text.lower() not in _WORDS:
+        _refuse("metrics", text, "True or False")
+    return _WORDS[text.lower()]
+
+
+def _read(option: str) -> str:
+    default = get_provider_info()["config"][SECTION]["options"][option]["default"]
+    return str(conf.get(SECTION, option, fallback=default)).strip()
+
+
+def _refuse(option: str, value: str, needed: str) -> NoReturn:
+    msg = f"[{SECTION}] {option} = {value!r} in Airflow's configuration: {needed}"
+    raise ConfigError(msg)

@@ -1,0 +1,104 @@
+"""The section ``[spark_streaming]`` of Airflow's configuration: its options, and wrong values."""
+
+from __future__ import annotations
+
+import configparser
+import os
+import subprocess
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from services import AIRFLOW
+
+import airflow_provider
+from airflow_provider import get_provider_info
+from airflow_provider.hooks import settings
+from airflow_provider.runtime.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+OPTIONS = get_provider_info()["config"]["spark_streaming"]["options"]
+
+
+def say(monkeypatch: pytest.MonkeyPatch, option: str, value: str) -> None:
+    monkeypatch.setenv(f"AIRFLOW__SPARK_STREAMING__{option.upper()}", value)
+
+
+@pytest.mark.slow
+def test_airflow_lists_the_section_with_its_defaults(tmp_path: Path) -> None:
+    """
+    ``airflow config list`` knows the provider's section as it knows Airflow's own.
+    """
+    listed = subprocess.run(
+        [str(AIRFLOW), "config", "list", "--section", "spark_streaming", "--show-values"],
+        env={**os.environ, "AIRFLOW_HOME": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=120,
+    )
+
+    found = configparser.ConfigParser()
+    found.read_string(listed.stdout[listed.stdout.index("[spark_streaming]") :])
+    defaults = {name: option["default"] for name, option in OPTIONS.items()}
+    assert defaults == dict(found["spark_streaming"])
+
+
+@pytest.mark.parametrize(
+    ("read", "value", "expected"),
+    [
+        (settings.history_server, None, None),
+        (settings.history_server, "https://spark.example:18080/ui/", "https://spark.example:18080/ui"),
+        (settings.metrics, None, True),
+        (settings.metrics, "False", False),
+        (settings.refresh_s, None, 5.0),
+        (settings.refresh_s, "1.5", 1.5),
+    ],
+)  # fmt: skip
+def test_an_option_is_what_the_configuration_says(
+    monkeypatch: pytest.MonkeyPatch, read: Callable[[], Any], value: str | None, expected: Any
+) -> None:
+    """
+    Or else its default, in its own type.
+    """
+    if value is not None:
+        say(monkeypatch, read.__name__, value)
+
+    assert expected == read()
+
+
+@pytest.mark.parametrize(
+    ("read", "value"),
+    [
+        (settings.history_server, "history.example:18080"),
+        (settings.history_server, "javascript://alert(1)"),
+        (settings.history_server, "https://"),
+        (settings.metrics, "perhaps"),
+        (settings.refresh_s, "soon"),
+        (settings.refresh_s, "0"),
+        (settings.refresh_s, "nan"),
+        (settings.refresh_s, "inf"),
+    ],
+)
+def test_a_wrong_value_is_an_error_that_names_section_and_option(
+    monkeypatch: pytest.MonkeyPatch, read: Callable[[], Any], value: str
+) -> None:
+    """
+    One line says what it is, and what it may be.
+    """
+    say(monkeypatch, read.__name__, value)
+
+    with pytest.raises(ConfigError, match=rf"^\[spark_streaming\] {read.__name__} = '.*' in .*: "):
+        read()
+
+
+def test_the_page_of_the_options_has_each() -> None:
+    """
+    The table for users and the provider's own description do not drift apart.
+    """
+    page = (Path(airflow_provider.__file__).parents[1] / "docs/airflow.md").read_text()
+
+    assert [] == [name for name in OPTIONS if f"| `{name}` |" not in page]
+    assert {name for name in OPTIONS if callable(getattr(settings, name, None))} == set(OPTIONS)
