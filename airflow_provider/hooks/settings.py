@@ -59,6 +59,11 @@ def metrics() -> bool:
     return _WORDS[text.lower()]
 
 
+def storage_conn_id() -> str | None:
+    """Return the connection for job directories in S3, of tasks that name none."""
+    return _read("storage_conn_id") or None
+
+
 def _read(option: str) -> str:
     default = get_provider_info()["config"][SECTION]["options"][option]["default"]
     return str(conf.get(SECTION, option, fallback=default)).strip()

@@ -39,6 +39,7 @@ from airflow_provider.runtime.spark_defaults import (
     log_options,
     this_machine,
 )
+from airflow_provider.runtime.storage.credentials import credentials_in_use
 from airflow_provider.runtime.storage.open import open_storage
 
 if TYPE_CHECKING:
@@ -410,7 +411,9 @@ class SparkStreamingHook(BaseHook):
 
     def _environment(self) -> dict[str, str]:
         """Return the driver's environment, but for its secrets."""
-        return {**_driver_environment(os.environ), **self._options.environment}
+        environ = {**_driver_environment(os.environ), **self._options.environment}
+        credentials = credentials_in_use()  # of the task's storage_conn_id
+        return environ if credentials is None else credentials.environment(environ)
 
     def _spark_connection(self) -> Connection:
         """Return the connection, unless ``SparkSubmitHook`` would make nothing good of it."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple, TypeVar
 from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_provider.hooks.backfill_guard import RunOwner
+from airflow_provider.hooks.storage_connection import opening_storage
 from airflow_provider.hooks.stream_index import push_stream
 from airflow_provider.hooks.stream_metrics import metrics_of
 from airflow_provider.operators.extra_links import DRIVER_LINKS
@@ -119,6 +120,7 @@ class DriverOperator(SubmittingOperator):
         self.deferrable = deferrable
         self.poll_interval = poll_interval
 
+    @opening_storage
     def execute(self, context: Context) -> dict[str, Any]:
         """Reconcile with the job directory, then wait.
 
@@ -136,6 +138,7 @@ class DriverOperator(SubmittingOperator):
         except (ConfigError, CheckpointError) as error:
             raise AirflowFailException(str(error)) from error
 
+    @opening_storage
     def resume(self, context: Context, event: dict[str, Any] | None = None) -> dict[str, Any]:
         """Continue when the trigger has fired; the job directory, read again, is the truth."""
         run_id = self._current(context)
@@ -148,6 +151,7 @@ class DriverOperator(SubmittingOperator):
         except (ConfigError, CheckpointError) as error:
             raise AirflowFailException(str(error)) from error
 
+    @opening_storage
     def on_kill(self) -> None:
         """End the driver of a task that is in a worker, as *on_kill* says."""
         self._is_killed = True
@@ -305,6 +309,7 @@ class DriverOperator(SubmittingOperator):
                 bootstrap=self._bootstrap(),
                 supervision=supervision,
                 end_from_trigger=self._ends_from_trigger(),
+                storage_conn_id=self.storage_conn_id,
             ),
             method_name="resume",
         )

@@ -24,6 +24,10 @@ SLICE = "slice"
 class SlicedOperator(BaseOperator):
     """An operator whose templates know ``slice``, and which has a job directory.
 
+    Args:
+        storage_conn_id: a connection with the keys for S3, for every address there that the task
+            opens; None for that of Airflow's configuration, or the environment's.
+
     Attributes:
         job_dir: the job directory; None when it works on something else.
     """
@@ -31,6 +35,10 @@ class SlicedOperator(BaseOperator):
     job_dir: str | None
     operator_extra_links: Collection[BaseOperatorLink] = SAVEPOINT_LINKS
     _job_dir_is_shared: bool = True
+
+    def __init__(self, *, storage_conn_id: str | None = None, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.storage_conn_id = storage_conn_id
 
     def _do_render_template_fields(
         self,

@@ -56,6 +56,7 @@ class SparkBootstrapOperator(DriverOperator):
         interval: for ``ctx.interval``: start and end as ISO 8601; None for none.
         run_id: None to derive it from DAG, task and DAG run, the same for every try.
         conn_id: a Spark connection.
+        storage_conn_id: as of ``SparkStreamingOperator``.
         conf: Spark configuration; what is about state is the live job's from then on. The other
             options of ``spark-submit`` are as of ``SparkStreamingOperator``.
         on_kill: what happens to the driver when the task is killed, marked or cleared while it

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk.exceptions import AirflowFailException
 
+from airflow_provider.hooks.storage_connection import opening_storage
 from airflow_provider.operators.sliced import SlicedOperator
 from airflow_provider.runtime.clock import SystemClock, parse_duration
 from airflow_provider.runtime.errors import CheckpointError, ConfigError, SavepointBusyError
@@ -45,12 +46,16 @@ class SparkSavepointOperator(SlicedOperator):
         retain: how many to keep (``keep``) and how old one may get (``max_age``) of this job,
             series and origin; never the one that this task has just taken, nor savepoints of
             others in the same folder. None to dispose of none.
+        storage_conn_id: a connection with the keys for S3; None for that of Airflow's
+            configuration, or the environment's.
 
     Raises:
         ConfigError: an argument is not what it must be; when the DAG is parsed.
     """
 
-    template_fields: Sequence[str] = ("job_dir", "checkpoint", "to", "name", "labels")
+    template_fields: Sequence[str] = (
+        *("job_dir", "checkpoint", "to", "name", "labels", "storage_conn_id"),
+    )
     ui_color: str = "#e7f0f7"
 
     def __init__(
@@ -85,6 +90,7 @@ class SparkSavepointOperator(SlicedOperator):
         self.labels = dict(labels or {})
         self.retain = dict(retain) if retain is not None else None
 
+    @opening_storage
     def execute(self, context: Context) -> dict[str, Any]:
         """Take it, tell the outlets, and dispose of those that are too many.
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
+from airflow_provider.hooks.storage_connection import opening_storage
 from airflow_provider.operators.sliced import SlicedOperator
 from airflow_provider.runtime.clock import SystemClock, parse_duration
 from airflow_provider.runtime.control.stop import StopCall, request_stop, savepoint_address
@@ -41,12 +42,14 @@ class SparkStopOperator(SlicedOperator):
         defer_after: how long the worker waits itself before that. Most streams stop in seconds,
             and coming back from the triggerer takes ten.
         poll_interval: seconds between polls of the job directory.
+        storage_conn_id: a connection with the keys for S3; None for that of Airflow's
+            configuration, or the environment's.
 
     Raises:
         ConfigError: an argument is not what it must be; when the DAG is parsed.
     """
 
-    template_fields: Sequence[str] = ("job_dir", "savepoint")
+    template_fields: Sequence[str] = ("job_dir", "savepoint", "storage_conn_id")
     ui_color: str = "#e7f0f7"
     job_dir: str
 
@@ -80,6 +83,7 @@ class SparkStopOperator(SlicedOperator):
         self.defer_after = defer_after
         self.poll_interval = poll_interval
 
+    @opening_storage
     def execute(self, context: Context) -> dict[str, Any]:
         """Ask the driver, and wait for its answer.
 
@@ -119,6 +123,7 @@ class SparkStopOperator(SlicedOperator):
             token=call.token,
             timeout_s=timeout_s,
             poll_interval=self.poll_interval,
+            storage_conn_id=self.storage_conn_id,
         )
 
     def resume(self, context: Context, event: dict[str, Any], run_id: str) -> dict[str, Any]:

@@ -80,6 +80,8 @@ class SparkStreamingOperator(DriverOperator):
         at_end: ``drain`` or ``suspend``; None for what goes with *until*.
         run_id: None to derive it from DAG, task and DAG run, the same for every try.
         conn_id: a Spark connection.
+        storage_conn_id: a connection with the keys for a job directory in S3; None for that of
+            Airflow's configuration, or the environment's.
         conf: Spark configuration. Beside it ``spark-submit``'s other options, as those of
             ``SparkSubmitOperator``: ``env_vars``, ``jars``, ``files``, ``driver_memory`` …; see
             :class:`.hooks.submit_options.SubmitOptions`.

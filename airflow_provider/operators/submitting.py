@@ -25,6 +25,7 @@ SUBMIT_FIELDS: Final = (
     "proxy_user",
     "properties_file",
     "conn_id",
+    "storage_conn_id",
 )
 """Fields with templates; those of ``SparkSubmitOperator``."""
 SUBMIT_RENDERERS: Final = {"conf": "json", "env_vars": "json"}

@@ -56,6 +56,6 @@ def _endpoint(
 ) -> Callable[..., object]:
     async def carry_out(task: JobTask, body: ActionBody) -> ActionView:
         job_dir = str(task.job_dir)
-        return await service.act(job_dir, lambda: act(job_dir, body))
+        return await service.act(task, lambda: act(job_dir, body))
 
     return carry_out

@@ -12,6 +12,7 @@ from airflow_provider.runtime.control.observer import RunWatcher, state_of
 from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.jobdir.lease import LeaseObserver, Liveness
 from airflow_provider.runtime.jobdir.runs import newest_run
+from airflow_provider.runtime.storage.credentials import credentials_in_use
 from airflow_provider.runtime.storage.open import open_storage
 from airflow_provider.runtime.typed_json import is_name
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from airflow_provider.runtime.control.observer import RunState, View
     from airflow_provider.runtime.jobdir.lease_records import LeaseRecord
     from airflow_provider.runtime.jobdir.run_records import RunRecord
+    from airflow_provider.runtime.storage.credentials import StoreCredentials
 
 _MOST_OBSERVERS: Final = 1000
 
@@ -65,7 +67,10 @@ class ObservedJobs:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._watches: collections.OrderedDict[str, _Watch] = collections.OrderedDict()
+        # Who opens a job with other credentials must not see it through these.
+        self._watches: collections.OrderedDict[tuple[str, StoreCredentials | None], _Watch] = (
+            collections.OrderedDict()
+        )
         self._lock = threading.Lock()
 
     def look(self, job_dir: str) -> Observed:
@@ -101,12 +106,13 @@ class ObservedJobs:
             return watch.observer.look()
 
     def _watch(self, job_dir: str) -> _Watch:
+        key = (job_dir, credentials_in_use())
         with self._lock:
-            watch = self._watches.get(job_dir)
+            watch = self._watches.get(key)
             if watch is None:
                 watch = _Watch(LeaseObserver(open_storage(job_dir), self._clock))
-                self._watches[job_dir] = watch
-            self._watches.move_to_end(job_dir)
+                self._watches[key] = watch
+            self._watches.move_to_end(key)
             while len(self._watches) > _MOST_OBSERVERS:
                 self._watches.popitem(last=False)
             return watch

@@ -97,27 +97,27 @@ def job_routes(service: StreamService) -> APIRouter:
     async def overview(task: JobTask, is_mine: Annotated[bool, Depends(may_act)]) -> OverviewView:
         """Return the state of a job, its queries, and the batches of its newest run."""
         job_dir = str(task.job_dir)
-        found = await service.read(job_dir, lambda: service.overviews.read(task, job_dir))
+        found = await service.read(task, lambda: service.overviews.read(task, job_dir))
         return found.model_copy(update={"may_act": is_mine})
 
     @router.get("/runs")
     async def runs(task: JobTask) -> RunsView:
         """Return the newest runs with their attempts."""
         job_dir = str(task.job_dir)
-        return await service.read(job_dir, lambda: service.runs.read(job_dir))
+        return await service.read(task, lambda: service.runs.read(job_dir))
 
     @router.get("/failures")
     async def failures(task: JobTask) -> FailuresView:
         """Return the failures of the newest runs, by root cause."""
         job_dir = str(task.job_dir)
-        return await service.read(job_dir, lambda: read_failures(job_dir))
+        return await service.read(task, lambda: read_failures(job_dir))
 
     @router.get("/savepoints")
     async def savepoints(task: JobTask) -> SavepointsView:
         """Return the savepoints in the job's own folder."""
         job_dir = str(task.job_dir)
         return await service.read(
-            job_dir, lambda: service.shelf.views(JobDirectory(open_storage(job_dir)))
+            task, lambda: service.shelf.views(JobDirectory(open_storage(job_dir)))
         )
 
     @router.get("/batches")
@@ -126,7 +126,7 @@ def job_routes(service: StreamService) -> APIRouter:
     ) -> BatchesView:
         """Return the batches of a run, of the newest one by default, with statistics."""
         job_dir = str(task.job_dir)
-        return await service.read(job_dir, lambda: service.runs.batches(job_dir, spark_run_id))
+        return await service.read(task, lambda: service.runs.batches(job_dir, spark_run_id))
 
     return router
 
@@ -139,19 +139,19 @@ def document_routes(service: StreamService) -> APIRouter:
     async def folder(task: JobTask, path: Annotated[str, Query()] = "") -> FolderView:
         """Return the names in a folder of the job directory."""
         job_dir = str(task.job_dir)
-        return await service.read(job_dir, lambda: read_folder(job_dir, path))
+        return await service.read(task, lambda: read_folder(job_dir, path))
 
     @router.get("/document")
     async def document(task: JobTask, path: Annotated[str, Query()]) -> DocumentView:
         """Return a document of the job directory, as it is stored."""
         job_dir = str(task.job_dir)
-        return await service.read(job_dir, lambda: read_document(job_dir, path))
+        return await service.read(task, lambda: read_document(job_dir, path))
 
     @router.get("/requests/{request_id}")
     async def request(task: JobTask, request_id: str) -> ActionView:
         """Return what the driver has answered to a request."""
         job_dir = str(task.job_dir)
-        return await service.read(job_dir, lambda: service.actions.answer(job_dir, request_id))
+        return await service.read(task, lambda: service.actions.answer(job_dir, request_id))
 
     return router
 
@@ -168,8 +168,6 @@ def log_routes(service: StreamService) -> APIRouter:
     ) -> LogView:
         """Return the end of a driver's log."""
         job_dir = str(task.job_dir)
-        return await service.read(
-            job_dir, lambda: service.runs.log(job_dir, spark_run_id, driver_id)
-        )
+        return await service.read(task, lambda: service.runs.log(job_dir, spark_run_id, driver_id))
 
     return router

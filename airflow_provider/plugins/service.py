@@ -13,6 +13,7 @@ from airflow.configuration import conf
 from fastapi import HTTPException, status
 
 from airflow_provider.plugins.actions import Actions, OutdatedViewError
+from airflow_provider.plugins.connections import StorageConnections
 from airflow_provider.plugins.job_heads import SILENT, JobHeads, in_order, unread
 from airflow_provider.plugins.observed_jobs import ObservedJobs
 from airflow_provider.plugins.overviews import Overviews
@@ -21,7 +22,7 @@ from airflow_provider.plugins.responses import JobList, JobView
 from airflow_provider.plugins.run_views import RunViews
 from airflow_provider.plugins.savepoint_views import SavepointShelf
 from airflow_provider.runtime.clock import to_iso
-from airflow_provider.runtime.errors import SparkStreamError
+from airflow_provider.runtime.errors import ConfigError, SparkStreamError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -56,6 +57,7 @@ class StreamService:
             tuple[str, str, str | None], tuple[float, JobView]
         ] = collections.OrderedDict()
         self._lock = threading.Lock()
+        self._connections = StorageConnections(clock)
         self.jobs = ObservedJobs(clock)
         self.shelf = SavepointShelf(clock)
         self.heads = JobHeads(self.jobs, self.shelf, clock)
@@ -72,28 +74,35 @@ class StreamService:
         counters = collections.Counter(str(job.category) for job in jobs)
         return JobList(now=to_iso(self._clock.now()), counters=dict(counters), jobs=in_order(jobs))
 
-    async def read(self, job_dir: str, look: Callable[[], T]) -> T:
-        """Return a view.
+    async def read(self, task: IndexedTask, look: Callable[[], T]) -> T:
+        """Return a view of a task's job.
 
         Raises:
             HTTPException: what is asked for is not there, or cannot be read.
         """
-        return await self._answer(place_of(job_dir), look, None)
+        return await self._answer(place_of(str(task.job_dir)), task, look, None)
 
-    async def act(self, job_dir: str, act: Callable[[], T]) -> T:
+    async def act(self, task: IndexedTask, act: Callable[[], T]) -> T:
         """Carry out an action, on threads that no view waits for.
 
         Raises:
             HTTPException: it was refused, or has failed.
         """
+        job_dir = str(task.job_dir)
         with self._lock:
             for key in [key for key in self._heads_kept if key[0] == job_dir]:
                 del self._heads_kept[key]
-        return await self._answer(f"actions in {place_of(job_dir)}", act, ACTION_LIMIT_S)
+        return await self._answer(f"actions in {place_of(job_dir)}", task, act, ACTION_LIMIT_S)
 
-    async def _answer(self, place: str, look: Callable[[], T], limit_s: float | None) -> T:
+    async def _answer(
+        self, place: str, task: IndexedTask, look: Callable[[], T], limit_s: float | None
+    ) -> T:
+        def opened() -> T:
+            with self._connections.opened(task):
+                return look()
+
         try:
-            return await self._readers.read(place, look, limit_s=limit_s)
+            return await self._readers.read(place, opened, limit_s=limit_s)
         except StorageSilentError as error:
             raise HTTPException(status.HTTP_504_GATEWAY_TIMEOUT, SILENT) from error
         except LookupError as error:
@@ -121,7 +130,11 @@ class StreamService:
 
     def _read_head(self, task: IndexedTask) -> JobView:
         """Read a head and keep it, also if nobody waits for it any more."""
-        head = self.heads.read(task)
+        try:
+            with self._connections.opened(task):
+                head = self.heads.read(task)
+        except ConfigError as error:
+            head = unread(task, str(error))
         with self._lock:
             self._heads_kept[_key(task)] = (self._clock.monotonic(), head)
             self._heads_kept.move_to_end(_key(task))

@@ -28,12 +28,14 @@ class IndexedTask:
 
     Attributes:
         job_dir: None for a task that has none, or was not rendered yet.
+        storage_conn_id: the connection that the task opens it with; None for its default.
     """
 
     address: TaskInstanceAddress
     state: str | None
     operator: str | None
     job_dir: str | None
+    storage_conn_id: str | None = None
 
 
 def find_tasks(session: Session, dag_ids: Collection[str]) -> list[IndexedTask]:
@@ -99,12 +101,16 @@ def _instances() -> Any:
 
 def _task(row: Any) -> IndexedTask:
     rendered = row.rendered_fields if isinstance(row.rendered_fields, dict) else {}
-    job_dir = rendered.get("job_dir")
     return IndexedTask(
         address=TaskInstanceAddress(
             dag_id=row.dag_id, run_id=row.run_id, task_id=row.task_id, map_index=row.map_index
         ),
         state=str(row.state) if row.state is not None else None,
         operator=row.operator,
-        job_dir=job_dir if isinstance(job_dir, str) and job_dir else None,
+        job_dir=_text(rendered.get("job_dir")),
+        storage_conn_id=_text(rendered.get("storage_conn_id")),
     )
+
+
+def _text(rendered: Any) -> str | None:
+    return rendered if isinstance(rendered, str) and rendered else None

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import BaseSensorOperator, PokeReturnValue
 from airflow.sdk.exceptions import AirflowFailException
 
+from airflow_provider.hooks.storage_connection import opening_storage
 from airflow_provider.runtime.clock import from_iso
 from airflow_provider.runtime.control.published import Completeness, completeness
 from airflow_provider.runtime.errors import ConfigError, SparkStreamError
@@ -40,12 +41,14 @@ class SparkWatermarkSensor(BaseSensorOperator):
             has begun. A query without a watermark is complete only when the job is FINISHED.
         deferrable: wait in the triggerer, without a worker slot.
         poke_interval: seconds between two looks.
+        storage_conn_id: a connection with the keys for S3; None for that of Airflow's
+            configuration, or the environment's.
 
     Raises:
         ConfigError: a query's name is none; when the DAG is parsed.
     """
 
-    template_fields: Sequence[str] = ("job_dir", "up_to")
+    template_fields: Sequence[str] = ("job_dir", "up_to", "storage_conn_id")
     ui_color: str = "#e7f0f7"
 
     def __init__(
@@ -56,6 +59,7 @@ class SparkWatermarkSensor(BaseSensorOperator):
         queries: Sequence[str] = (),
         deferrable: bool = True,
         poke_interval: dt.timedelta | float = 10,
+        storage_conn_id: str | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(poke_interval=poke_interval, **kwargs)
@@ -66,6 +70,7 @@ class SparkWatermarkSensor(BaseSensorOperator):
         self.up_to = up_to
         self.queries = [check_name(query, what="query") for query in queries]
         self.deferrable = deferrable
+        self.storage_conn_id = storage_conn_id
 
     def execute(self, context: Context) -> Any:
         """Look, and wait in the triggerer if it is not complete yet.
@@ -85,6 +90,7 @@ class SparkWatermarkSensor(BaseSensorOperator):
                 up_to_ms=self._up_to_ms(),
                 queries=self.queries,
                 poll_interval=max(float(self.poke_interval), 0.1),
+                storage_conn_id=self.storage_conn_id,
             ),
             method_name="resume",
             timeout=dt.timedelta(seconds=self.timeout),
@@ -107,6 +113,7 @@ class SparkWatermarkSensor(BaseSensorOperator):
             raise AirflowFailException(event["error"])
         return dict(event["complete"])
 
+    @opening_storage
     def _completeness(self) -> Completeness:
         try:
             return completeness(JobDirectory(open_storage(self.job_dir)), self.queries)

@@ -9,12 +9,14 @@ import logging
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from airflow_provider.hooks.spark_streaming import SparkStreamingHook
+from airflow_provider.hooks.storage_connection import credentials_of
 from airflow_provider.hooks.stream_metrics import metrics_of
 from airflow_provider.runtime.clock import SystemClock
 from airflow_provider.runtime.control.observer import Assessment, RunState
 from airflow_provider.runtime.errors import SparkStreamError
 from airflow_provider.runtime.jobdir.late_rows import describe_late_rows
 from airflow_provider.runtime.retry import STORAGE_TIMEOUT_S, RetryBudget
+from airflow_provider.runtime.storage.credentials import using
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -54,6 +56,7 @@ class AwaitedRun(Protocol):
     log_offset: int
     bootstrap: Mapping[str, str] | None
     supervision: Mapping[str, Any] | None
+    storage_conn_id: str | None
 
     @property
     def task_instance(self) -> Any:
@@ -71,18 +74,17 @@ class Poll:
         self._watcher: RunWatcher | None = None  # made in the thread, too: it may load a library
         self._retry_budget = RetryBudget(SystemClock(), STORAGE_TIMEOUT_S)
         self._metrics = metrics_of(wait.job_dir, wait.run_id, wait.task_instance)
-        self.follower = SparkStreamingHook().follow(
-            wait.job_dir,
-            wait.run_id,
-            wait.driver_id,
-            wait.log_path,
-            wait.log_offset,
-        )
+        self._credentials = credentials_of(wait.storage_conn_id, wait.job_dir)
+        with using(self._credentials):
+            self.follower = SparkStreamingHook().follow(
+                wait.job_dir, wait.run_id, wait.driver_id, wait.log_path, wait.log_offset
+            )
 
     def __call__(self) -> PollResult | None:
         """Return what there is to tell; None for nothing."""
         try:
-            assessment = self._assess()
+            with using(self._credentials):
+                assessment = self._assess()
             self._retry_budget.succeeded()
         except SparkStreamError as error:
             assessment = Assessment(RunState.FAILED, str(error), fatal=True)
@@ -92,7 +94,8 @@ class Poll:
             reason = f"{self._wait.job_dir} cannot be read: {error}"
             assessment = Assessment(RunState.FAILED, reason)
         if self._metrics is not None:
-            self._metrics.look(assessment.run_state)
+            with using(self._credentials):
+                self._metrics.look(assessment.run_state)
         lines = self.follower.new_lines()
         if not is_waiting(assessment.run_state, wait_for_foreign=self._wait.wait_for_foreign):
             return PollResult(lines, assessment)
@@ -105,7 +108,10 @@ class Poll:
             SparkStreamError: it says what is not so, or does not count any more.
             OSError: it cannot be read.
         """
-        final = self._watcher.verified_final() if self._watcher is not None else None
+        if self._watcher is None:
+            return None
+        with using(self._credentials):
+            final = self._watcher.verified_final()
         if final is None:
             return None
         document = final.to_dict()

@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
+from airflow_provider.hooks.storage_connection import credentials_of
 from airflow_provider.runtime.clock import SystemClock
 from airflow_provider.runtime.control.stop import StopCall
 from airflow_provider.runtime.errors import SparkStreamError, StopNotYetError
 from airflow_provider.runtime.jobdir.lease import LeaseObserver
+from airflow_provider.runtime.storage.credentials import using
 from airflow_provider.runtime.storage.open import open_storage
 from airflow_provider.triggers.polling import delay_event
 
@@ -33,6 +35,7 @@ class SparkStopTrigger(BaseTrigger):
         token: the lease of the driver that got the request.
         timeout_s: how long to wait from now on, in seconds.
         poll_interval: seconds between polls.
+        storage_conn_id: the connection with the keys for S3; None for the task's default.
     """
 
     def __init__(
@@ -44,6 +47,7 @@ class SparkStopTrigger(BaseTrigger):
         *,
         timeout_s: float,
         poll_interval: float = 1.0,
+        storage_conn_id: str | None = None,
         **_: Any,
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # Airflow has no types there
@@ -53,6 +57,7 @@ class SparkStopTrigger(BaseTrigger):
         self.token = token
         self.timeout_s = timeout_s
         self.poll_interval = poll_interval
+        self.storage_conn_id = storage_conn_id
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         """Return the class path and arguments from which another triggerer goes on."""
@@ -66,6 +71,7 @@ class SparkStopTrigger(BaseTrigger):
                 "token": self.token,
                 "timeout_s": self.timeout_s,
                 "poll_interval": self.poll_interval,
+                **({"storage_conn_id": self.storage_conn_id} if self.storage_conn_id else {}),
             },
         )
 
@@ -73,7 +79,9 @@ class SparkStopTrigger(BaseTrigger):
         """Look until there is something to say; storage is read in threads."""
         clock = SystemClock()
         began = clock.monotonic()
-        event = await self._wait(clock)
+        job_dir, conn_id = self.job_dir, self.storage_conn_id
+        with using(await asyncio.to_thread(credentials_of, conn_id, job_dir)):
+            event = await self._wait(clock)
         await delay_event(began, clock)
         yield TriggerEvent(event)  # type: ignore[no-untyped-call]  # as above
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from airflow.sdk import BaseXCom
 from airflow.triggers.base import BaseTrigger, TaskSuccessEvent, TriggerEvent
 
+from airflow_provider.hooks.storage_connection import opening_storage
 from airflow_provider.runtime.clock import SystemClock
 from airflow_provider.runtime.errors import SparkStreamError
 from airflow_provider.runtime.storage.open import local_path_of
@@ -54,6 +55,7 @@ class SparkStreamingTrigger(BaseTrigger):
             when the driver is not well, and when its time is over.
         end_from_trigger: whether a run that has ended well makes the task green from here, with the
             final checkpoint, verified, as its XCom; anything else is for a worker.
+        storage_conn_id: the connection with the keys for S3; None for the task's default.
     """
 
     def __init__(
@@ -71,6 +73,7 @@ class SparkStreamingTrigger(BaseTrigger):
         bootstrap: Mapping[str, str] | None = None,
         supervision: Mapping[str, Any] | None = None,
         end_from_trigger: bool = False,
+        storage_conn_id: str | None = None,
         **_: Any,
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # Airflow has no types there
@@ -86,6 +89,7 @@ class SparkStreamingTrigger(BaseTrigger):
         self.bootstrap = bootstrap
         self.supervision = supervision
         self.end_from_trigger = end_from_trigger
+        self.storage_conn_id = storage_conn_id
         self._id: str | None = None  # this one, in this triggerer; not serialised
         self._poll: Poll | None = None
 
@@ -107,6 +111,7 @@ class SparkStreamingTrigger(BaseTrigger):
                 **({} if self.bootstrap is None else {"bootstrap": self.bootstrap}),
                 **({} if self.supervision is None else {"supervision": self.supervision}),
                 **({"end_from_trigger": True} if self.end_from_trigger else {}),
+                **({"storage_conn_id": self.storage_conn_id} if self.storage_conn_id else {}),
             },
         )
 
@@ -185,6 +190,7 @@ class SparkStreamingTrigger(BaseTrigger):
         if self._id is not None:
             await asyncio.to_thread(self._let_go, self._id)
 
+    @opening_storage
     def _let_go(self, own_id: str) -> None:
         from airflow_provider.hooks.spark_streaming import SparkStreamingHook
 
@@ -202,6 +208,7 @@ class SparkStreamingTrigger(BaseTrigger):
         task.add_done_callback(_background.discard)
         await asyncio.shield(task)
 
+    @opening_storage
     def _end(self) -> bool:
         from airflow_provider.hooks.spark_streaming import SparkStreamingHook
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Any
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
+from airflow_provider.hooks.storage_connection import credentials_of
 from airflow_provider.runtime.clock import SystemClock
+from airflow_provider.runtime.storage.credentials import using
 from airflow_provider.runtime.storage.open import local_path_of
 from airflow_provider.triggers.polling import delay_event, poll_until
 
@@ -26,6 +29,7 @@ class SparkWatermarkTrigger(BaseTrigger):
         up_to_ms: the moment, in milliseconds since 1970.
         queries: those that count; none for all.
         poll_interval: seconds between polls.
+        storage_conn_id: the connection with the keys for S3; None for the task's default.
     """
 
     def __init__(
@@ -35,6 +39,7 @@ class SparkWatermarkTrigger(BaseTrigger):
         *,
         queries: Sequence[str] = (),
         poll_interval: float = 10.0,
+        storage_conn_id: str | None = None,
         **_: Any,
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # Airflow has no types there
@@ -42,6 +47,7 @@ class SparkWatermarkTrigger(BaseTrigger):
         self.up_to_ms = up_to_ms
         self.queries = list(queries)
         self.poll_interval = poll_interval
+        self.storage_conn_id = storage_conn_id
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         """Return the class path and arguments from which another triggerer goes on."""
@@ -53,6 +59,7 @@ class SparkWatermarkTrigger(BaseTrigger):
                 "up_to_ms": self.up_to_ms,
                 "queries": self.queries,
                 "poll_interval": self.poll_interval,
+                **({"storage_conn_id": self.storage_conn_id} if self.storage_conn_id else {}),
             },
         )
 
@@ -60,11 +67,13 @@ class SparkWatermarkTrigger(BaseTrigger):
         """Look until the output is complete; storage is read in threads."""
         clock = SystemClock()
         began = clock.monotonic()
-        event = await poll_until(
-            self._make_poll(),
-            every_s=self.poll_interval,
-            is_near=local_path_of(self.job_dir) is not None,
-        )
+        job_dir, conn_id = self.job_dir, self.storage_conn_id
+        with using(await asyncio.to_thread(credentials_of, conn_id, job_dir)):
+            event = await poll_until(
+                self._make_poll(),
+                every_s=self.poll_interval,
+                is_near=local_path_of(self.job_dir) is not None,
+            )
         await delay_event(began, clock)
         yield TriggerEvent(event)  # type: ignore[no-untyped-call]  # as above
 

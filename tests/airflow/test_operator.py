@@ -140,12 +140,15 @@ def test_the_dags_params_are_not_the_jobs() -> None:
 
 def test_every_templated_field_is_an_attribute_and_is_rendered() -> None:
     """
-    Job, folders, parameters, configuration, packages, connection, savepoint and interval take
+    Job, folders, parameters, configuration, packages, connections, savepoint and interval take
     templates.
     """
     template = "{{ ds }}"
     names = "files jars driver_class_path exclude_packages keytab principal proxy_user"
-    named: Any = {name: f"{name}-{template}" for name in (*names.split(), "properties_file")}
+    named: Any = {
+        name: f"{name}-{template}"
+        for name in (*names.split(), "properties_file", "storage_conn_id")
+    }
     operator = in_dag(
         job="jobs.py:f_{{ ds_nodash }}",
         job_dir=f"/jobs/{template}",

@@ -167,7 +167,7 @@ def test_the_operator_can_be_serialised() -> None:
         SparkStopOperator(task_id="stop", job_dir="/jobs/flights", savepoint="s-{{ ds }}")
 
     (task,) = DagSerialization.to_dict(dag)["dag"]["tasks"]
-    assert ["job_dir", "savepoint"] == list(task["__var"]["template_fields"])
+    assert ["job_dir", "savepoint", "storage_conn_id"] == list(task["__var"]["template_fields"])
 
 
 # --- the driver's answer ------------------------------------------------------------------------

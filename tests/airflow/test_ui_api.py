@@ -395,6 +395,28 @@ def test_an_application_that_has_ended_is_linked_to_the_history_server(
     assert "[spark_streaming] history_server = 'spark.example'" in wrong.json()["detail"]
 
 
+def test_a_job_is_opened_by_the_connection_of_the_rendered_fields(page: Page) -> None:
+    """
+    Which only a worker has written: one that is not there is named, in the view and in the list.
+    """
+    from airflow.models.renderedtifields import RenderedTaskInstanceFields
+    from airflow.utils.session import create_session
+    from sqlalchemy import update
+
+    fields = RenderedTaskInstanceFields
+    rendered = {"job_dir": page.jobs["running"].url, "storage_conn_id": "nobody_knows"}
+    with create_session() as session:
+        one = (fields.dag_id == "flights") & (fields.task_id == "running")
+        session.execute(update(fields).where(one).values(rendered_fields=rendered))
+
+    view = page.call("GET", f"{address('running')}/runs")
+    jobs = {job["task"]["task_id"]: job for job in page.call("GET", "jobs").json()["jobs"]}
+
+    missing = "storage_conn_id 'nobody_knows': Airflow has no such connection"
+    assert (409, missing) == (view.status_code, view.json()["detail"].partition(";")[0])
+    assert jobs["running"]["reason"].startswith(missing)
+
+
 def test_the_page_learns_how_often_to_ask(page: Page, monkeypatch: pytest.MonkeyPatch) -> None:
     """
     It is Airflow's configuration that says so; a wrong value is one line.

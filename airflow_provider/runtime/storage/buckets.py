@@ -24,6 +24,7 @@ from airflow_provider.runtime.storage.store_copies import copy_blob
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    from airflow_provider.runtime.storage.credentials import StoreCredentials
     from airflow_provider.runtime.storage.parallel import GoOn
 
 _DELETES_AT_ONCE = 32  # requests in flight; more only earns "slow down" from the store
@@ -51,6 +52,7 @@ class Bucket:
     Args:
         name: the bucket.
         connect: returns the filesystem; fsspec keeps one per process and set of options.
+        credentials: what an error calls those that it is opened with.
 
     Attributes:
         heeds_conditions: whether the store was seen to refuse a write for its condition.
@@ -60,8 +62,11 @@ class Bucket:
 
     largest_copy_bytes: int | None = None
 
-    def __init__(self, name: str, connect: Callable[[], Any]) -> None:
+    def __init__(
+        self, name: str, connect: Callable[[], Any], credentials: str = "the credentials"
+    ) -> None:
         self.name = name
+        self.credentials = credentials
         self.heeds_conditions = False
         self._connect = connect
         self._filesystem = connect()
@@ -327,16 +332,19 @@ def _azure_entry(found: Any) -> Entry:
 # --- From an address to a bucket ------------------------------------------------------------------
 
 
-def open_s3(url: str) -> tuple[Bucket, str]:
+def open_s3(url: str, credentials: StoreCredentials | None = None) -> tuple[Bucket, str]:
     """Return the bucket and key that *url* names; no request is made."""
+    options = credentials.options() if credentials is not None else {}
 
     def connect() -> Any:
         from s3fs import S3FileSystem
 
-        return S3FileSystem(use_listings_cache=False)
+        return S3FileSystem(use_listings_cache=False, **options)
 
     name, key, _ = connect().split_path(url)
-    return S3Bucket(name, connect), key
+    if credentials is None:
+        return S3Bucket(name, connect), key
+    return S3Bucket(name, connect, credentials.named), key
 
 
 def open_gcs(url: str) -> tuple[Bucket, str]:

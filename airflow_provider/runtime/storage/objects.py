@@ -16,6 +16,7 @@ from airflow_provider.runtime.storage.store_errors import (
 )
 
 if TYPE_CHECKING:
+    import contextlib
     from collections.abc import Sequence
 
     from airflow_provider.runtime.storage.buckets import Bucket
@@ -64,12 +65,12 @@ class ObjectStorage:
 
     def read(self, path: str) -> bytes:
         """Return the whole object; one request."""
-        with explained(self._where(path), "read"):
+        with self._explained(path, "read"):
             return self._bucket.read(self._key(path))
 
     def put(self, path: str, data: bytes) -> None:
         """Write or replace the object; one request."""
-        with explained(self._where(path), "write"):
+        with self._explained(path, "write"):
             self._bucket.write(self._key(path), data)
 
     def put_if_absent(self, path: str, data: bytes) -> bool:
@@ -109,7 +110,7 @@ class ObjectStorage:
         key = self._key(path)
         if not key:
             return bool(self.list(""))
-        with explained(self._where(path), "list"):
+        with self._explained(path, "list"):
             return any(
                 entry.key in {key, f"{key}/"} for entry in self._bucket.entries(key, deep=False)
             )
@@ -128,7 +129,7 @@ class ObjectStorage:
         if not key:
             msg = f"{self.url}: this is a whole bucket, which is not removed"
             raise ConfigError(msg)
-        with explained(self._where(path), "remove"):
+        with self._explained(path, "remove"):
             found = {entry.key: entry for entry in self._bucket.entries(key, deep=False)}
             doomed = [found[key]] if key in found else []
             if f"{key}/" in found:
@@ -138,7 +139,7 @@ class ObjectStorage:
 
     def delete_all(self, paths: Sequence[str]) -> None:
         """Remove the objects without a look at them: one request per 1000 (S3), or one each."""
-        with explained(self.url, "remove"):
+        with self._explained("", "remove"):
             self._bucket.remove([Entry(self._key(path), 0, is_folder=False) for path in paths])
 
     def files(self) -> _Found:
@@ -180,7 +181,7 @@ class ObjectStorage:
         Crash safety: the whole object or none; Azure may show an empty one until the copy is done.
         Idempotent: by path.
         """
-        with explained(source._where(path), "copy"):
+        with source._explained(path, "copy"):
             self._bucket.copy_from(source._bucket, source._key(path), self._key(path), go_on=go_on)
 
     def fetch(self, path: str, file: str, *, go_on: GoOn) -> None:
@@ -189,7 +190,7 @@ class ObjectStorage:
         Raises:
             FileNotFoundError: there is no object.
         """
-        with explained(self._where(path), "read"):
+        with self._explained(path, "read"):
             self._bucket.fetch(self._key(path), file, go_on=go_on)
 
     def send(self, path: str, file: str, *, size_bytes: int, go_on: GoOn) -> None:
@@ -199,7 +200,7 @@ class ObjectStorage:
         the store, unseen, until its rule for unfinished uploads removes them.
         Idempotent: by path and bytes.
         """
-        with explained(self._where(path), "write"):
+        with self._explained(path, "write"):
             self._bucket.send(file, self._key(path), size_bytes=size_bytes, go_on=go_on)
 
     def _children(self, path: str) -> _Names:
@@ -209,11 +210,11 @@ class ObjectStorage:
         return [(name, is_folder) for name, is_folder in found if name]  # not the folder's own mark
 
     def _entries(self, path: str, *, deep: bool) -> Sequence[Entry]:
-        with explained(self._where(path), "list"):
+        with self._explained(path, "list"):
             return list(self._bucket.entries(self._prefix(path), deep=deep))
 
     def _create(self, path: str, data: bytes) -> None:
-        with explained(self._where(path), "create"):
+        with self._explained(path, "create"):
             self._bucket.create(self._key(path), data)
 
     def _prove(self, path: str, data: bytes) -> None:
@@ -233,6 +234,9 @@ class ObjectStorage:
             self._bucket.heeds_conditions = True
         else:
             raise without_conditions(self._where(path))
+
+    def _explained(self, path: str, doing: str) -> contextlib.AbstractContextManager[None]:
+        return explained(self._where(path), doing, credentials=self._bucket.credentials)
 
     def _key(self, path: str) -> str:
         return "/".join(part for part in (self._root, path.strip("/")) if part)

@@ -6,6 +6,7 @@ import re
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from airflow_provider.runtime.errors import ConfigError, UnsupportedStorageError
+from airflow_provider.runtime.storage.credentials import credentials_in_use
 from airflow_provider.runtime.storage.local import LocalStorage
 from airflow_provider.runtime.storage.memory import MemoryStorage
 
@@ -78,7 +79,9 @@ def _objects(url: str) -> ObjectStorage:
         from airflow_provider.runtime.storage import buckets
         from airflow_provider.runtime.storage.objects import ObjectStorage
 
-        bucket, key = getattr(buckets, _STORES[scheme].open_bucket)(url)
+        credentials = credentials_in_use() if is_in_s3(url) else None
+        options = {} if credentials is None else {"credentials": credentials}
+        bucket, key = getattr(buckets, _STORES[scheme].open_bucket)(url, **options)
     except ImportError as error:
         extra = _STORES[scheme].extra
         msg = (
@@ -119,6 +122,11 @@ def scheme_of(url: str) -> str:
         protocol, _ = split_protocol(url)
     hadoop = _ONE_SLASH.match(url)
     return protocol or (hadoop[1].lower() if hadoop else "file")
+
+
+def is_in_s3(url: str) -> bool:
+    """Tell whether *url* is in S3, or a store with its protocol."""
+    return _STORES.get(scheme_of(url)) is _S3
 
 
 def open_storage(url: str) -> Storage:

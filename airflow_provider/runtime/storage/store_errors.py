@@ -43,13 +43,14 @@ class _Answer(NamedTuple):
 
 
 @contextlib.contextmanager
-def explained(where: str, doing: str) -> Iterator[None]:
+def explained(where: str, doing: str, *, credentials: str = "the credentials") -> Iterator[None]:
     """Turn what the libraries raise into errors that name the place and the way out.
 
     Args:
         where: the object's or folder's address.
         doing: ``read``, ``copy``, ``write``, ``create`` (write where nothing is), ``list`` or
             ``remove``.
+        credentials: what to call those that the store was shown.
 
     Raises:
         ConfigError: the bucket does not exist, or its name cannot be one.
@@ -69,10 +70,10 @@ def explained(where: str, doing: str) -> Iterator[None]:
             library in _LIBRARIES or isinstance(error, (OSError, ValueError))
         ):
             raise
-        raise _explain(error, where, doing) from error
+        raise _explain(error, where, doing, credentials) from error
 
 
-def _explain(error: Exception, where: str, doing: str) -> Exception:
+def _explain(error: Exception, where: str, doing: str, credentials: str) -> Exception:
     answer = _answer_of(error)
     is_missing = isinstance(error, FileNotFoundError) or answer.status == 404  # noqa: PLR2004 - HTTP
     if answer.code in _NO_BUCKET or (is_missing and doing not in _OF_AN_OBJECT):
@@ -85,7 +86,7 @@ def _explain(error: Exception, where: str, doing: str) -> Exception:
         refused = _explain_refused_create(error, answer, where)
         if refused is not None:
             return refused
-    return _explain_failure(error, answer, where, doing)
+    return _explain_failure(error, answer, where, doing, credentials)
 
 
 def _explain_refused_create(error: Exception, answer: _Answer, where: str) -> Exception | None:
@@ -98,13 +99,15 @@ def _explain_refused_create(error: Exception, answer: _Answer, where: str) -> Ex
     return None
 
 
-def _explain_failure(error: Exception, answer: _Answer, where: str, doing: str) -> Exception:
+def _explain_failure(
+    error: Exception, answer: _Answer, where: str, doing: str, credentials: str
+) -> Exception:
     kinds = {kind.__name__ for kind in type(error).__mro__}
     detail = f"{answer.code or type(error).__name__}: {error}"
     is_forbidden = answer.status in {401, 403} or str(error).startswith("Forbidden")
     if kinds & (_NO_CREDENTIALS | {"PermissionError"}) or is_forbidden:
         return PermissionError(
-            errno.EACCES, f"may not {doing} here; check the credentials ({detail})", where
+            errno.EACCES, f"may not {doing} here; check {credentials} ({detail})", where
         )
     if kinds & _NO_CONNECTION and answer.status is None:
         return ConnectionError(errno.EHOSTUNREACH, f"the store did not answer ({detail})", where)

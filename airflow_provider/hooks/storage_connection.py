@@ -1,0 +1,137 @@
+"""Connections to the storage of jobs: an Airflow connection's keys in place of the environment's.
+
+Only the connection's id is stored anywhere; each process looks the connection up by itself.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, Protocol, TypeVar
+
+from airflow_provider.hooks import settings
+from airflow_provider.runtime.errors import ConfigError
+from airflow_provider.runtime.storage.credentials import StoreCredentials, using
+from airflow_provider.runtime.storage.open import is_in_s3
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from airflow.sdk import Connection
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+_TYPE: Final = "aws"
+# Of the Amazon provider's connection: what makes other credentials than the keys it has.
+_NOT_TAKEN: Final = (
+    *("assume_role_method", "assume_role_kwargs", "config_kwargs", "external_id", "profile_name"),
+    *("role_arn", "session_kwargs", "verify"),
+)
+
+
+class OpensStorage(Protocol):
+    """A task, or a trigger, that opens a job directory."""
+
+    storage_conn_id: str | None
+    job_dir: Any
+
+
+Self = TypeVar("Self", bound=OpensStorage)
+
+
+def credentials_of(conn_id: str | None, job_dir: str | None) -> StoreCredentials | None:
+    """Return the credentials of a connection.
+
+    Args:
+        conn_id: the connection; None for that of Airflow's configuration, if the job is in S3.
+        job_dir: URL of the job directory; None where there is none.
+
+    Returns:
+        None for those of the environment.
+
+    Raises:
+        ConfigError: there is no such connection, or it is none with keys for S3.
+    """
+    if not conn_id and job_dir is not None and is_in_s3(job_dir):
+        conn_id = settings.storage_conn_id()
+    return _read(conn_id) if conn_id else None  # a template may render to nothing
+
+
+def opening_storage(
+    method: Callable[Concatenate[Self, P], T],
+) -> Callable[Concatenate[Self, P], T]:
+    """Have a method of a task or a trigger open storage with its connection.
+
+    Raises:
+        AirflowFailException: see :func:`credentials_of`; a retry would get the same error.
+    """
+
+    @functools.wraps(method)
+    def opened(self: Self, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        from airflow.sdk.exceptions import AirflowFailException
+
+        try:
+            place = self.job_dir or getattr(self, "checkpoint", None)
+            credentials = credentials_of(self.storage_conn_id, place)
+        except ConfigError as error:
+            raise AirflowFailException(str(error)) from error
+        with using(credentials):
+            return method(self, *args, **kwargs)
+
+    return opened
+
+
+def _read(conn_id: str) -> StoreCredentials:
+    from airflow.sdk import BaseHook
+    from airflow.sdk.exceptions import AirflowNotFoundException
+
+    named = f"storage_conn_id {conn_id!r}"
+    try:
+        connection = BaseHook.get_connection(conn_id)
+    except AirflowNotFoundException as error:
+        msg = f"{named}: Airflow has no such connection; add one of type {_TYPE}"
+        raise ConfigError(msg) from error
+    if connection.conn_type != _TYPE:
+        msg = (
+            f"{named}: is of type {connection.conn_type!r}, and only {_TYPE!r} is taken, for S3; "
+            "give the credentials of another store to the environment, as docs/storage.md says"
+        )
+        raise ConfigError(msg)
+    return _keys(connection, named)
+
+
+def _keys(connection: Connection, named: str) -> StoreCredentials:
+    """Return the keys that a connection of the Amazon provider's form has.
+
+    Raises:
+        ConfigError: it has none, or something that would replace them.
+    """
+    from airflow.sdk.log import mask_secret
+
+    extra = connection.extra_dejson
+    other = next((name for name in _NOT_TAKEN if extra.get(name)), None)
+    if other is not None:
+        msg = (
+            f"{named}: its extra has {other!r}, which is not taken: a stream outlives credentials "
+            "that end; give keys to the connection, or the role to the machines, without a "
+            "connection"
+        )
+        raise ConfigError(msg)
+    key = connection.login or extra.get("aws_access_key_id")
+    secret = connection.password or extra.get("aws_secret_access_key")
+    if not key or not secret:
+        msg = f"{named}: has no keys; its login is the access key's id, its password the secret one"
+        raise ConfigError(msg)
+    token = extra.get("aws_session_token")
+    for value in (secret, token):
+        if value:
+            mask_secret(value)
+    service = (extra.get("service_config") or {}).get("s3") or {}
+    return StoreCredentials(
+        named=named,
+        key=key,
+        secret=secret,
+        token=token,
+        region=extra.get("region_name"),
+        endpoint=service.get("endpoint_url") or extra.get("endpoint_url"),
+    )
