@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import importlib
 import json
 import os
@@ -10,12 +11,16 @@ import stat
 import sys
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
+import httpx
+import psycopg2
 import pytest
 from airflow.sdk.exceptions import AirflowFailException, TaskDeferred
 from airflow.sdk.module_loading import import_string
 from handmade import RUN, TI, Job
-from services import wait_for
+from psycopg2 import sql
+from services import Airflow, wait_for
 
 from airflow_provider.hooks.storage_connection import credentials_of
 from airflow_provider.operators.spark_savepoint import SparkSavepointOperator
@@ -153,6 +158,18 @@ def events_of(trigger: Any) -> list[Any]:
         return [event async for event in trigger.run()]
 
     return asyncio.run(asyncio.wait_for(collect(), 20))
+
+
+def everything_in(airflow: Airflow) -> Iterator[tuple[str, str]]:
+    """Yield all rows of each table of Airflow's database, as text."""
+    url = airflow.environment["AIRFLOW__DATABASE__SQL_ALCHEMY_CONN"].replace("+psycopg2", "")
+    with contextlib.closing(psycopg2.connect(url)) as connection, connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT table_name FROM information_schema.tables WHERE table_schema='public'"
+        )
+        for (table,) in cursor.fetchall():
+            cursor.execute(sql.SQL("SELECT t::text FROM {} t").format(sql.Identifier(table)))
+            yield table, str(cursor.fetchall())
 
 
 def index_of(job: Job, conn_id: str | None) -> IndexedTask:
@@ -293,6 +310,41 @@ def test_a_wrong_key_is_one_error_that_names_the_connection(lake: Lake, finished
 
     assert "check storage_conn_id 'mistyped'" in str(row.reason)
     assert lake.secret not in f"{raised.value}{row}"
+
+
+@pytest.mark.whole
+@pytest.mark.timeout(300)
+def test_airflows_processes_open_the_job_by_the_id_alone(
+    lake: Lake, airflow_services: Airflow
+) -> None:
+    """
+    Worker, triggerer and API server, each with the connection from Airflow's database; neither
+    there nor in a log is the key in the clear.
+    """
+    airflow = airflow_services
+    connection = json.loads(lake.connection())
+    connection.update(connection_id="lake", extra=json.dumps(connection["extra"]))
+    airflow.call("POST", "/connections", **connection)
+    run_id = airflow.trigger("lake")
+    airflow.follow("lake", run_id, "complete", until=("deferred", "failed"), within=60)
+
+    with using(credentials_of("lake", None)):
+        job = lake.job("lake")
+        job.finish()
+    states = airflow.follow("lake", run_id, "complete", until=("success", "failed"), within=60)
+    page = f"{airflow.environment['AIRFLOW__API__PORT']}/spark-streaming/api/dags/lake/runs"
+    answer = httpx.get(
+        f"http://127.0.0.1:{page}/{quote(run_id, safe='')}/tasks/complete/-1/runs",
+        headers={"Authorization": f"Bearer {airflow.token}"},
+        trust_env=False,
+        timeout=30,
+    )
+
+    assert "success" == states[-1], airflow.logs("lake", run_id, "complete")
+    assert [RUN] == [run["run_id"] for run in answer.json()["runs"]]
+    logs = [path for path in airflow.home.rglob("*.log") if path.is_file()]
+    assert [] == [path for path in logs if lake.secret in path.read_text(errors="replace")]
+    assert [] == [table for table, text in everything_in(airflow) if lake.secret in text]
 
 
 @pytest.mark.slow
