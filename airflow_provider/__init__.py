@@ -28,6 +28,13 @@ _OPTIONS: Final = {
         "example": "False",
         "default": "True",
     },
+    "refresh_s": {
+        "description": "Seconds after which the page Streams asks again, while it is visible.",
+        "version_added": "0.1.0",
+        "type": "float",
+        "example": "30",
+        "default": "5",
+    },
     "storage_conn_id": {
         "description": "Connection of type aws with the keys for job directories in S3, for tasks "
         "that name none. Without one the environment's credentials are used.",
@@ -35,13 +42,6 @@ _OPTIONS: Final = {
         "type": "string",
         "example": "aws_default",
         "default": "",
-    },
-    "refresh_s": {
-        "description": "Seconds after which the page Streams asks again, while it is visible.",
-        "version_added": "0.1.0",
-        "type": "float",
-        "example": "30",
-        "default": "5",
     },
 }
 

@@ -10,11 +10,16 @@ from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, Protocol, 
 
 from airflow_provider.hooks import settings
 from airflow_provider.runtime.errors import ConfigError
-from airflow_provider.runtime.storage.credentials import StoreCredentials, using
+from airflow_provider.runtime.storage.credentials import (
+    StoreCredentials,
+    credentials_in_use,
+    using,
+)
 from airflow_provider.runtime.storage.open import is_in_s3
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from contextlib import AbstractContextManager
 
     from airflow.sdk import Connection
 
@@ -30,7 +35,7 @@ _NOT_TAKEN: Final = (
 
 
 class OpensStorage(Protocol):
-    """A task, or a trigger, that opens a job directory."""
+    """A task that opens a job directory."""
 
     storage_conn_id: str | None
     job_dir: Any
@@ -60,7 +65,10 @@ def credentials_of(conn_id: str | None, job_dir: str | None) -> StoreCredentials
 def opening_storage(
     method: Callable[Concatenate[Self, P], T],
 ) -> Callable[Concatenate[Self, P], T]:
-    """Have a method of a task or a trigger open storage with its connection.
+    """Have a method of a task open storage with its connection.
+
+    One that is called within another goes on with what that has looked up: when a signal calls
+    ``on_kill``, the task may just be talking to Airflow, and could not ask it anything else.
 
     Raises:
         AirflowFailException: see :func:`credentials_of`; a retry would get the same error.
@@ -70,6 +78,8 @@ def opening_storage(
     def opened(self: Self, /, *args: P.args, **kwargs: P.kwargs) -> T:
         from airflow.sdk.exceptions import AirflowFailException
 
+        if credentials_in_use() is not None:
+            return method(self, *args, **kwargs)
         try:
             place = self.job_dir or getattr(self, "checkpoint", None)
             credentials = credentials_of(self.storage_conn_id, place)
@@ -79,6 +89,26 @@ def opening_storage(
             return method(self, *args, **kwargs)
 
     return opened
+
+
+class TaskStorage:
+    """Storage as a task opens it, for its trigger, which looks the connection up once.
+
+    Args:
+        conn_id: as of :func:`credentials_of`.
+        job_dir: the same.
+    """
+
+    def __init__(self, conn_id: str | None, job_dir: str) -> None:
+        self._look_up = functools.cache(lambda: credentials_of(conn_id, job_dir))
+
+    def opened(self) -> AbstractContextManager[None]:
+        """Return a block in which storage is opened with the connection; called in a thread.
+
+        Raises:
+            ConfigError: as :func:`credentials_of`.
+        """
+        return using(self._look_up())
 
 
 def _read(conn_id: str) -> StoreCredentials:

@@ -9,18 +9,17 @@ import logging
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from airflow_provider.hooks.spark_streaming import SparkStreamingHook
-from airflow_provider.hooks.storage_connection import credentials_of
 from airflow_provider.hooks.stream_metrics import metrics_of
 from airflow_provider.runtime.clock import SystemClock
 from airflow_provider.runtime.control.observer import Assessment, RunState
 from airflow_provider.runtime.errors import SparkStreamError
 from airflow_provider.runtime.jobdir.late_rows import describe_late_rows
 from airflow_provider.runtime.retry import STORAGE_TIMEOUT_S, RetryBudget
-from airflow_provider.runtime.storage.credentials import using
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from airflow_provider.hooks.storage_connection import TaskStorage
     from airflow_provider.runtime.control.observer import RunWatcher
 
 log = logging.getLogger(__name__)
@@ -56,7 +55,7 @@ class AwaitedRun(Protocol):
     log_offset: int
     bootstrap: Mapping[str, str] | None
     supervision: Mapping[str, Any] | None
-    storage_conn_id: str | None
+    storage: TaskStorage
 
     @property
     def task_instance(self) -> Any:
@@ -74,8 +73,7 @@ class Poll:
         self._watcher: RunWatcher | None = None  # made in the thread, too: it may load a library
         self._retry_budget = RetryBudget(SystemClock(), STORAGE_TIMEOUT_S)
         self._metrics = metrics_of(wait.job_dir, wait.run_id, wait.task_instance)
-        self._credentials = credentials_of(wait.storage_conn_id, wait.job_dir)
-        with using(self._credentials):
+        with wait.storage.opened():
             self.follower = SparkStreamingHook().follow(
                 wait.job_dir, wait.run_id, wait.driver_id, wait.log_path, wait.log_offset
             )
@@ -83,19 +81,16 @@ class Poll:
     def __call__(self) -> PollResult | None:
         """Return what there is to tell; None for nothing."""
         try:
-            with using(self._credentials):
-                assessment = self._assess()
+            with self._wait.storage.opened():
+                assessment = self._measured(self._assess())
             self._retry_budget.succeeded()
         except SparkStreamError as error:
-            assessment = Assessment(RunState.FAILED, str(error), fatal=True)
+            assessment = self._measured(Assessment(RunState.FAILED, str(error), fatal=True))
         except OSError as error:
             if self._retry_budget.should_retry(error):
                 return None
             reason = f"{self._wait.job_dir} cannot be read: {error}"
-            assessment = Assessment(RunState.FAILED, reason)
-        if self._metrics is not None:
-            with using(self._credentials):
-                self._metrics.look(assessment.run_state)
+            assessment = self._measured(Assessment(RunState.FAILED, reason))
         lines = self.follower.new_lines()
         if not is_waiting(assessment.run_state, wait_for_foreign=self._wait.wait_for_foreign):
             return PollResult(lines, assessment)
@@ -110,7 +105,7 @@ class Poll:
         """
         if self._watcher is None:
             return None
-        with using(self._credentials):
+        with self._wait.storage.opened():
             final = self._watcher.verified_final()
         if final is None:
             return None
@@ -118,6 +113,12 @@ class Poll:
         if (late := describe_late_rows(document)) is not None:
             log.warning("run %s: %s", self._wait.run_id, late)
         return document
+
+    def _measured(self, assessment: Assessment) -> Assessment:
+        """Send the metrics of a run that was assessed just now."""
+        if self._metrics is not None:
+            self._metrics.look(assessment.run_state)
+        return assessment
 
     def _assess(self) -> Assessment:
         wait = self._wait

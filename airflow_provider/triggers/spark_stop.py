@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
-from airflow_provider.hooks.storage_connection import credentials_of
+from airflow_provider.hooks.storage_connection import TaskStorage
 from airflow_provider.runtime.clock import SystemClock
 from airflow_provider.runtime.control.stop import StopCall
 from airflow_provider.runtime.errors import SparkStreamError, StopNotYetError
 from airflow_provider.runtime.jobdir.lease import LeaseObserver
-from airflow_provider.runtime.storage.credentials import using
 from airflow_provider.runtime.storage.open import open_storage
 from airflow_provider.triggers.polling import delay_event
 
@@ -79,8 +78,8 @@ class SparkStopTrigger(BaseTrigger):
         """Look until there is something to say; storage is read in threads."""
         clock = SystemClock()
         began = clock.monotonic()
-        job_dir, conn_id = self.job_dir, self.storage_conn_id
-        with using(await asyncio.to_thread(credentials_of, conn_id, job_dir)):
+        storage = TaskStorage(self.storage_conn_id, self.job_dir)
+        with await asyncio.to_thread(storage.opened):
             event = await self._wait(clock)
         await delay_event(began, clock)
         yield TriggerEvent(event)  # type: ignore[no-untyped-call]  # as above

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from airflow.sdk import BaseXCom
 from airflow.triggers.base import BaseTrigger, TaskSuccessEvent, TriggerEvent
 
-from airflow_provider.hooks.storage_connection import opening_storage
+from airflow_provider.hooks.storage_connection import TaskStorage
 from airflow_provider.runtime.clock import SystemClock
 from airflow_provider.runtime.errors import SparkStreamError
 from airflow_provider.runtime.storage.open import local_path_of
@@ -90,6 +90,7 @@ class SparkStreamingTrigger(BaseTrigger):
         self.supervision = supervision
         self.end_from_trigger = end_from_trigger
         self.storage_conn_id = storage_conn_id
+        self.storage = TaskStorage(storage_conn_id, job_dir)
         self._id: str | None = None  # this one, in this triggerer; not serialised
         self._poll: Poll | None = None
 
@@ -190,11 +191,11 @@ class SparkStreamingTrigger(BaseTrigger):
         if self._id is not None:
             await asyncio.to_thread(self._let_go, self._id)
 
-    @opening_storage
     def _let_go(self, own_id: str) -> None:
         from airflow_provider.hooks.spark_streaming import SparkStreamingHook
 
-        SparkStreamingHook().unwatch(self.job_dir, self.run_id, own_id)
+        with self.storage.opened():
+            SparkStreamingHook().unwatch(self.job_dir, self.run_id, own_id)
 
     async def on_kill(self) -> None:
         """Ask the driver to end, unless a newer try, or the trigger elsewhere, watches the run.
@@ -208,15 +209,15 @@ class SparkStreamingTrigger(BaseTrigger):
         task.add_done_callback(_background.discard)
         await asyncio.shield(task)
 
-    @opening_storage
     def _end(self) -> bool:
         from airflow_provider.hooks.spark_streaming import SparkStreamingHook
 
-        return SparkStreamingHook().end(
-            self.job_dir,
-            self.run_id,
-            self.generation,
-            self.on_kill_policy,
-            trigger=self._id,
-            bootstrap=self.bootstrap,
-        )
+        with self.storage.opened():
+            return SparkStreamingHook().end(
+                self.job_dir,
+                self.run_id,
+                self.generation,
+                self.on_kill_policy,
+                trigger=self._id,
+                bootstrap=self.bootstrap,
+            )

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
-from airflow_provider.hooks.storage_connection import credentials_of
+from airflow_provider.hooks.storage_connection import TaskStorage
 from airflow_provider.runtime.clock import SystemClock
-from airflow_provider.runtime.storage.credentials import using
 from airflow_provider.runtime.storage.open import local_path_of
 from airflow_provider.triggers.polling import delay_event, poll_until
 
@@ -67,8 +66,8 @@ class SparkWatermarkTrigger(BaseTrigger):
         """Look until the output is complete; storage is read in threads."""
         clock = SystemClock()
         began = clock.monotonic()
-        job_dir, conn_id = self.job_dir, self.storage_conn_id
-        with using(await asyncio.to_thread(credentials_of, conn_id, job_dir)):
+        storage = TaskStorage(self.storage_conn_id, self.job_dir)
+        with await asyncio.to_thread(storage.opened):
             event = await poll_until(
                 self._make_poll(),
                 every_s=self.poll_interval,

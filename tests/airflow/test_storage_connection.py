@@ -34,6 +34,7 @@ from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.storage.credentials import StoreCredentials, using
 from airflow_provider.sensors.spark_watermark import SparkWatermarkSensor
 from airflow_provider.triggers import polling
+from airflow_provider.triggers.spark_streaming import SparkStreamingTrigger
 from tests.contract.conftest import BUCKET, StoreServer, forget_clients
 
 if TYPE_CHECKING:
@@ -310,6 +311,29 @@ def test_a_wrong_key_is_one_error_that_names_the_connection(lake: Lake, finished
 
     assert "check storage_conn_id 'mistyped'" in str(row.reason)
     assert lake.secret not in f"{raised.value}{row}"
+
+
+@pytest.mark.slow
+def test_a_kill_asks_airflow_for_nothing(
+    lake: Lake, finished: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """
+    Who is killed may just be talking to Airflow, or Airflow may be going away: task and trigger go
+    on with the keys that they have.
+    """
+    where: Any = {"job_dir": finished.url, "storage_conn_id": "lake"}
+    operator = SparkStreamingOperator(task_id="daily", job="jobs.py:daily", **where)
+    trigger = SparkStreamingTrigger(run_id=RUN, driver_id=None, generation=1, **where)
+    events_of(trigger)
+    with using(credentials_of("lake", None)):
+        claim = operator._hook().claim(finished.url, RUN)
+        operator._claimed = (RUN, claim)
+        monkeypatch.delenv("AIRFLOW_CONN_LAKE")
+        operator.on_kill()
+
+    asyncio.run(trigger.on_kill())
+    with pytest.raises(AirflowFailException, match="no such connection"):
+        operator.on_kill()
 
 
 @pytest.mark.whole
