@@ -1,7 +1,9 @@
-"""Parts of a submission: the application, beside the runtime's zip, and its token."""
+"""Parts of a submission: the application, its process's environment, and its token."""
 
 from __future__ import annotations
 
+import os
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -9,6 +11,9 @@ import airflow_provider
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+# Airflow's own configuration and secrets are the worker's; a driver has no use for them.
+_PRIVATE_PREFIXES = ("AIRFLOW__", "AIRFLOW_CONN_", "AIRFLOW_VAR_", "_AIRFLOW_")
 
 
 def application_path() -> Path:
@@ -33,3 +38,13 @@ def token_conf(master: str, token: str, conf: Mapping[str, str]) -> dict[str, st
         places = ("driver", "executor")
         return {f"spark.kubernetes.{p}.label.spark-stream-driver-id": token for p in places}
     return {}
+
+
+def driver_environment(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment of ``spark-submit``, made from a worker's."""
+    kept = {k: v for k, v in environ.items() if not k.startswith(_PRIVATE_PREFIXES)}
+    # spark-submit and Python of the worker's own environment, unless somebody chose others.
+    scripts = str(Path(sys.executable).parent)
+    kept["PATH"] = os.pathsep.join([scripts, kept.get("PATH", os.defpath)])
+    kept.setdefault("PYSPARK_PYTHON", sys.executable)
+    return kept

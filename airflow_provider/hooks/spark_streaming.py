@@ -5,16 +5,15 @@ from __future__ import annotations
 import dataclasses
 import importlib.util
 import os
-import sys
 import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from airflow.sdk import BaseHook
 from airflow.sdk.configuration import conf as airflow_conf
 from airflow.sdk.exceptions import AirflowNotFoundException
 
-from airflow_provider.hooks.application import application_path, token_conf
+from airflow_provider.hooks.application import application_path, driver_environment, token_conf
+from airflow_provider.hooks.connection_checks import CheckedHook
 from airflow_provider.hooks.log_tail import LogFollower, log_folders
 from airflow_provider.hooks.submit_options import SubmitOptions
 from airflow_provider.runtime.class_archive import archive_options
@@ -53,15 +52,13 @@ if TYPE_CHECKING:
 
     DriverRequest = RunSpec | BootstrapSpec
 
-# Airflow's own configuration and secrets are the worker's; a driver has no use for them.
-_PRIVATE_PREFIXES = ("AIRFLOW__", "AIRFLOW_CONN_", "AIRFLOW_VAR_", "_AIRFLOW_")
 _NOBODY = ""
 # Members of the connection's extra; beside them, see SubmitOptions.cold.
 _NOT_FOR_STANDBYS = frozenset({"principal", "keytab", "spark-binary"})
 _KILL_ALIGNED_S = 30.0  # a batch that takes longer is cut short, and runs again
 
 
-class SparkStreamingHook(BaseHook):
+class SparkStreamingHook(CheckedHook):
     """Submits drivers of the runtime with ``spark-submit``.
 
     The command is built by the apache-spark provider's ``SparkSubmitHook`` from the Spark
@@ -411,7 +408,7 @@ class SparkStreamingHook(BaseHook):
 
     def _environment(self) -> dict[str, str]:
         """Return the driver's environment, but for its secrets."""
-        environ = {**_driver_environment(os.environ), **self._options.environment}
+        environ = {**driver_environment(os.environ), **self._options.environment}
         credentials = credentials_in_use()  # of the task's storage_conn_id
         return environ if credentials is None else credentials.environment(environ)
 
@@ -448,15 +445,6 @@ def _is_watching(run: Storage, generation: int, trigger: str | None) -> bool:
         return False
     watch = WatchRecord.read(run, "watch.json") if trigger is not None else None
     return watch is None or watch.generation != generation or watch.trigger in {trigger, _NOBODY}
-
-
-def _driver_environment(environ: Mapping[str, str]) -> dict[str, str]:
-    kept = {k: v for k, v in environ.items() if not k.startswith(_PRIVATE_PREFIXES)}
-    # spark-submit and Python of the worker's own environment, unless somebody chose others.
-    scripts = str(Path(sys.executable).parent)
-    kept["PATH"] = os.pathsep.join([scripts, kept.get("PATH", os.defpath)])
-    kept.setdefault("PYSPARK_PYTHON", sys.executable)
-    return kept
 
 
 def _airflow_logs() -> Path:
