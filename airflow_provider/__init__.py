@@ -72,6 +72,7 @@ def get_provider_info() -> dict[str, Any]:
         "sensors": _modules("sensors", "spark_watermark"),
         "hooks": _modules("hooks", "spark_streaming"),
         "triggers": _modules("triggers", "spark_stop", "spark_streaming", "spark_watermark"),
+        "cli": ["airflow_provider.cli.definition.get_commands"],
         "extra-links": [
             f"airflow_provider.operators.extra_links.{name}"
             for name in ("DriverLogLink", "SavepointLink", "SparkUILink", "StreamLink")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from airflow.sdk.configuration import conf
 from airflow.sdk.observability import stats
 
+from airflow_provider.hooks import settings
 from airflow_provider.runtime.clock import Due, SystemClock
 from airflow_provider.runtime.control.metrics import Sample, StreamReader
 from airflow_provider.runtime.control.observer import RunState
@@ -99,9 +100,7 @@ def metrics_of(job_dir: str, run_id: str, task_instance: Any) -> StreamMetrics |
 def is_on() -> bool:
     """Tell whether Airflow sends metrics, and ``[spark_streaming] metrics`` wants these."""
     try:
-        return backend() is not None and bool(
-            conf.getboolean("spark_streaming", "metrics", fallback=True)
-        )
+        return backend() is not None and settings.metrics()
     except Exception as error:  # noqa: BLE001 - a task is not failed for what is not its own
         log.warning("no metrics of streams are sent: %s", error)
         return False

@@ -22,32 +22,40 @@ log = logging.getLogger(__name__)
 
 # Only the module of the command that is given is imported: the others take a quarter of a second.
 _MODULES: Final = {
-    "run": "run_command",
-    "driver": "driver_command",
-    "status": "status_command",
-    "stop": "stop_commands",
-    "cancel": "stop_commands",
-    "cleanup": "job_commands",
-    "rewind": "job_commands",
-    "savepoint": "savepoint_commands",
-    "pool": "pool_command",
-    "state": "state_commands",
-    "checkpoint": "checkpoint_commands",
+    "run": ".run_command",
+    "driver": ".driver_command",
+    "status": ".status_command",
+    "stop": ".stop_commands",
+    "cancel": ".stop_commands",
+    "cleanup": ".job_commands",
+    "rewind": ".job_commands",
+    "savepoint": ".savepoint_commands",
+    "pool": ".pool_command",
+    "state": ".state_commands",
+    "checkpoint": ".checkpoint_commands",
 }
 
 
-def main(argv: Sequence[str] | None = None, *, spark: SparkSession | None = None) -> int:
+def main(
+    argv: Sequence[str] | None = None,
+    *,
+    spark: SparkSession | None = None,
+    name: str = "spark-stream",
+    more: Sequence[tuple[str, str]] = (),
+) -> int:
     """Run one command.
 
     Args:
         argv: its arguments; None for those of the process.
         spark: a session that a run uses and does not stop; None to start Spark.
+        name: what the program is called.
+        more: names of further commands, which the runtime does not have, and their modules.
 
     Returns:
         The exit code.
     """
     argv = sys.argv[1:] if argv is None else argv
-    arguments = _parser(argv[0] if argv else "").parse_args(argv)
+    arguments = _parser(name, argv[0] if argv else "", more).parse_args(argv)
     arguments.spark = spark
     logging.basicConfig(
         level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(message)s"
@@ -105,14 +113,15 @@ def _report(error: SparkStreamError, *, as_json: bool) -> int:
     return code
 
 
-def _parser(command: str) -> argparse.ArgumentParser:
+def _parser(name: str, command: str, more: Sequence[tuple[str, str]]) -> argparse.ArgumentParser:
+    modules = {**_MODULES, **dict(more)}
     parser = argparse.ArgumentParser(
-        prog="spark-stream", description="Run Spark streams that end with a final checkpoint."
+        prog=name, description="Run Spark streams that end with a final checkpoint."
     )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    wanted = [_MODULES[command]] if command in _MODULES else dict.fromkeys(_MODULES.values())
-    for name in wanted:
-        importlib.import_module(f"{__package__}.{name}").add_commands(commands, _add)
+    wanted = [modules[command]] if command in modules else dict.fromkeys(modules.values())
+    for module in wanted:
+        importlib.import_module(module, __package__).add_commands(commands, _add)
     return parser
 
 

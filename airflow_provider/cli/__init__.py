@@ -1,0 +1,1 @@
+"""Commands of ``airflow`` that the provider adds."""

@@ -1,0 +1,41 @@
+"""Definition of ``airflow spark-stream``, which every ``airflow`` command imports; so it is small.
+
+What the command does, and its help, are those of ``spark-stream``: its own parser gets the
+arguments as they are, so there is no second one.
+"""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING
+
+from airflow.cli.cli_config import ActionCommand, Arg, lazy_load_command
+
+if TYPE_CHECKING:
+    from airflow.cli.cli_config import CLICommand
+
+_NO_PREFIX = "\0"  # no argument of a process begins with it
+
+
+class _Everything(Arg):
+    """All arguments, also those that look like options, such as ``--help``."""
+
+    def add_to_parser(self, parser: argparse.ArgumentParser) -> None:
+        """Let the parser of Airflow's command leave every argument to ours."""
+        parser.prefix_chars = _NO_PREFIX
+        super().add_to_parser(parser)
+
+
+_EVERYTHING: Arg = _Everything(("arguments",), nargs=argparse.REMAINDER)  # type: ignore[no-untyped-call]  # Airflow has no types there
+
+
+def get_commands() -> list[CLICommand]:
+    """Return the commands, for Airflow."""
+    return [
+        ActionCommand(
+            name="spark-stream",
+            help="Run and look after Spark streams, and check what a driver needs",
+            func=lazy_load_command("airflow_provider.cli.spark_stream.run"),
+            args=(_EVERYTHING,),
+        )
+    ]

@@ -1,0 +1,56 @@
+"""``airflow spark-stream``: the commands of ``spark-stream``, and those that need Airflow."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING, Any, Final
+
+from airflow.cli.utils import redirect_stdout_log_handlers_to_stderr
+from airflow.utils.providers_configuration_loader import providers_configuration_loaded
+
+from airflow_provider.runtime.cli.main import main
+from airflow_provider.runtime.errors import EXIT_OK, ConfigError
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Callable
+
+_NAME: Final = "airflow spark-stream"
+
+
+@providers_configuration_loaded
+def run(parsed: argparse.Namespace) -> None:
+    """Run a command with all its arguments, and exit with its code."""
+    redirect_stdout_log_handlers_to_stderr()  # what a command answers is all there is on stdout
+    sys.exit(main(parsed.arguments, name=_NAME, more=(("check-connection", __name__),)))
+
+
+def add_commands(commands: Any, add: Callable[..., argparse.ArgumentParser]) -> None:
+    """Add the command.
+
+    Args:
+        commands: ``spark-stream``'s own.
+        add: makes one command: where, its name, what it calls, what it does.
+    """
+    text = "check what a driver needs: the connection's master, spark-submit, Java, PySpark"
+    check = add(commands, "check-connection", _check_connection, text)
+    check.add_argument("conn_id", metavar="CONN_ID")
+    check.add_argument(
+        "--job-root",
+        metavar="URL",
+        help="also try put-if-absent in this folder of job directories (default: job-root in the "
+        "connection's extra, if it has one)",
+    )
+
+
+def _check_connection(arguments: argparse.Namespace) -> int:
+    # As Airflow's own commands do: the connection may be in Airflow's database.
+    os.environ["_AIRFLOW_PROCESS_CONTEXT"] = "server"
+    from airflow_provider.hooks.spark_streaming import SparkStreamingHook
+
+    is_well, text = SparkStreamingHook(arguments.conn_id).test_connection(arguments.job_root)
+    if not is_well:
+        raise ConfigError(text)
+    print(text)  # noqa: T201 - the command's answer
+    return EXIT_OK
