@@ -72,6 +72,12 @@ def get_provider_info() -> dict[str, Any]:
         "sensors": _modules("sensors", "spark_watermark"),
         "hooks": _modules("hooks", "spark_streaming"),
         "triggers": _modules("triggers", "spark_stop", "spark_streaming", "spark_watermark"),
+        "task-decorators": [
+            {
+                "name": "spark_stream",
+                "class-name": "airflow_provider.decorators.spark_stream.spark_stream_task",
+            }
+        ],
         "cli": ["airflow_provider.cli.definition.get_commands"],
         "extra-links": [
             f"airflow_provider.operators.extra_links.{name}"

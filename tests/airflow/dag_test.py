@@ -28,8 +28,11 @@ def main(dag_file: str, dag_id: str, answer: str, *each: str) -> None:
 
 def _run(dag: Any, answer: Path, **at: Any) -> None:
     run = dag.test(**at)
-    tasks = {
-        ti.task_id: {"state": str(ti.state), "value": ti.xcom_pull(task_ids=ti.task_id)}
+    tasks = {  # of mapped ones the last
+        ti.task_id: {
+            "state": str(ti.state),
+            "value": ti.xcom_pull(task_ids=ti.task_id, map_indexes=ti.map_index),
+        }
         for ti in run.get_task_instances()
     }
     document = {"state": str(run.state), "run_id": run.run_id, "tasks": tasks}

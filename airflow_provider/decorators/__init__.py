@@ -1,0 +1,1 @@
+"""Decorators of TaskFlow: ``@task.spark_stream``."""

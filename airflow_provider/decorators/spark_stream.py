@@ -1,0 +1,125 @@
+"""Decorator ``@task.spark_stream``: a function returns the parameters of a Spark job.
+
+The function runs in the worker, as that of ``@task.bash``, and is not the job itself. A driver
+imports the job's file, on a machine that may have no Airflow, and a run that is resumed after days
+must find the same code there: a function in a DAG's file can promise neither.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from airflow.sdk.bases.decorator import DecoratedOperator, task_decorator_factory
+
+from airflow_provider.operators.spark_streaming import SparkStreamingOperator
+from airflow_provider.runtime.errors import ConfigError
+from airflow_provider.runtime.jobdir.run_options import check_params, check_secret_params
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from airflow.sdk import Context
+    from airflow.sdk.bases.decorator import TaskDecorator
+
+    from airflow_provider.hooks.spark_streaming import SparkStreamingHook
+
+
+class _SparkStreamDecoratedOperator(DecoratedOperator, SparkStreamingOperator):
+    """A :class:`SparkStreamingOperator` with parameters that a function returns.
+
+    The function is called when a driver is submitted, or when a run that has ended is compared with
+    what is asked for; not when the task adopts a driver. Within a DAG run it must return the same:
+    a run is not resumed with other parameters.
+
+    Args:
+        python_callable: the function; it returns a mapping, or None for nothing to add.
+        op_args: its arguments; templated.
+        op_kwargs: its arguments by name; templated.
+        kwargs: those of :class:`SparkStreamingOperator`; what the function returns is added to
+            ``params``, and wins.
+
+    Raises:
+        ConfigError: the function is a coroutine's; when the DAG is parsed.
+    """
+
+    custom_operator_name = "@task.spark_stream"
+    # What the function has returned is shown with the task's other rendered templates.
+    overwrite_rtif_after_execution = True
+    template_fields: Sequence[str] = (
+        *DecoratedOperator.template_fields,
+        *SparkStreamingOperator.template_fields,
+    )
+    template_fields_renderers: ClassVar[dict[str, str]] = {
+        **DecoratedOperator.template_fields_renderers,
+        **SparkStreamingOperator.template_fields_renderers,
+    }
+
+    def __init__(
+        self,
+        *,
+        python_callable: Callable[..., Mapping[str, Any] | None],
+        op_args: Sequence[Any] | None = None,
+        op_kwargs: Mapping[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        if inspect.iscoroutinefunction(python_callable):
+            msg = f"@task.spark_stream: {python_callable.__name__} is async; write a plain function"
+            raise ConfigError(msg)
+        super().__init__(
+            python_callable=python_callable, op_args=op_args, op_kwargs=op_kwargs, **kwargs
+        )
+
+    def _check(self, hook: SparkStreamingHook, context: Context) -> None:
+        self._call(context)
+        super()._check(hook, context)
+
+    def _check_ended(self, run_id: str, context: Context) -> None:
+        self._call(context)
+        super()._check_ended(run_id, context)
+
+    def _call(self, context: Context) -> None:
+        """Add to the job's parameters what the function returns.
+
+        Raises:
+            ConfigError: it is no mapping of names to values of JSON, or has a secret's name.
+        """
+        self.job_params = {**self.job_params, **self._returned(context)}
+        check_secret_params(self.job_params, self.secret_params)
+
+    def _returned(self, context: Context) -> dict[str, Any]:
+        names = {**context, **self.op_kwargs}
+        returned = self.python_callable(*self.op_args, **self.determine_kwargs(names))
+        if returned is not None and not isinstance(returned, Mapping):
+            msg = (
+                f"@task.spark_stream: {self.python_callable.__name__} has returned "
+                f"{type(returned).__name__}; return the job's parameters by name, or None"
+            )
+            raise ConfigError(msg)
+        found = dict(returned or {})
+        check_params(found)
+        return found
+
+
+def spark_stream_task(
+    python_callable: Callable[..., Mapping[str, Any] | None] | None = None,
+    *,
+    multiple_outputs: bool = False,
+    **kwargs: Any,
+) -> TaskDecorator:
+    """Make a :class:`SparkStreamingOperator` of a function that returns the job's parameters.
+
+    Args:
+        python_callable: the function.
+        multiple_outputs: whether each member of the final checkpoint is an XCom of its own; not
+            inferred from the function's annotation, which is about something else.
+        kwargs: those of :class:`SparkStreamingOperator`.
+    """
+    decorator: TaskDecorator = task_decorator_factory(
+        python_callable=python_callable,
+        multiple_outputs=multiple_outputs,
+        decorated_operator_class=_SparkStreamDecoratedOperator,
+        **kwargs,
+    )
+    return decorator
