@@ -87,6 +87,11 @@ def test_attempts_go_on_in_one_history(spark, place):
     assert [spark.sparkContext.applicationId] * 3 == [
         attempt.application_id for attempt in run_of(place).attempts()
     ]
+    datasets = {
+        "sources": {"events": [{"namespace": "file", "name": str(place.input)}]},
+        "sinks": {f"files:{place.output}": [{"namespace": "file", "name": str(place.output)}]},
+    }
+    assert [{"out": datasets}] * 3 == [attempt.datasets for attempt in run_of(place).attempts()]
 
 
 def test_a_batch_run_is_one_batch(spark, place):

@@ -113,9 +113,9 @@ def test_numbers_go_on_after_the_last_one(ended, clock):
 
     assert 7 == run.submission_count()
     context = SimpleNamespace(applicationId="app-1", uiWebUrl=None)
-    spark: Any = SimpleNamespace(sparkContext=context)
+    job: Any = SimpleNamespace(spark=SimpleNamespace(sparkContext=context), queries=())
     lease = present(read_lease(ended.counted, ended.lease("left")))
-    begun = begin_attempt(run, "job.py:f", lease, spark, clock.now())
+    begun = begin_attempt(run, "job.py:f", lease, job, clock.now())
     assert (10, lease.driver_id, "app-1") == (begun.attempt, begun.driver_id, begun.application_id)
 
 

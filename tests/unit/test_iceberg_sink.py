@@ -139,6 +139,17 @@ def test_an_epoch_appears_as_one_snapshot(sink, catalog):
     assert 1 == len(snapshots(catalog))
 
 
+def test_its_dataset_is_the_tables_folder(sink, catalog):
+    """
+    For lineage; also before the first epoch makes the table, where the catalog says where it will.
+    """
+    before = sink.datasets
+    sink.commit(sink.staged(0, "a"), OpenFence())
+
+    location = load(catalog).metadata.location
+    assert before == sink.datasets == (("file", location.removeprefix("file://")),)
+
+
 def test_a_snapshot_says_whose_it_is(sink, catalog):
     """
     The snapshot's summary names query, query id, epoch and token; the property the last epoch.

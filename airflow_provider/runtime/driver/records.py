@@ -26,8 +26,6 @@ from airflow_provider.runtime.queries.session import effective_settings
 if TYPE_CHECKING:
     import datetime as dt
 
-    from pyspark.sql import SparkSession
-
     from airflow_provider.runtime.clock import Clock
     from airflow_provider.runtime.driver.prepare import LoadedJob
     from airflow_provider.runtime.errors import Failure
@@ -117,10 +115,10 @@ def record_batch_commit(run: RunDirectory, token: int, now: dt.datetime) -> None
 
 
 def begin_attempt(
-    run: RunDirectory, entry: str, lease: LeaseRecord, spark: SparkSession, now: dt.datetime
+    run: RunDirectory, entry: str, lease: LeaseRecord, job: LoadedJob, now: dt.datetime
 ) -> AttemptRecord:
-    """Record the run's next attempt: this process, under the lease, with its Spark."""
-    context = spark.sparkContext
+    """Record the run's next attempt: this process, under the lease, with its Spark and its job."""
+    context = job.spark.sparkContext
     attempt = AttemptRecord(
         attempt=run.attempt_count() + 1,
         driver_id=lease.driver_id,
@@ -131,6 +129,7 @@ def begin_attempt(
         started=to_iso(now),
         application_id=context.applicationId,
         ui_url=context.uiWebUrl,
+        datasets={query.name: query.datasets() for query in job.queries},
     )
     run.put_attempt(attempt)
     return attempt

@@ -28,6 +28,19 @@ class _Failure(TypedDict, total=False):
 FailureValues = Annotated[dict[str, Any], shaped(_Failure)]
 
 
+class _Dataset(TypedDict):
+    namespace: str
+    name: str
+
+
+class _QueryDatasets(TypedDict):
+    sources: dict[str, list[_Dataset]]
+    sinks: dict[str, list[_Dataset]]
+
+
+DatasetsValues = Annotated[dict[str, Any], shaped(_QueryDatasets)]
+
+
 class _RestartState(TypedDict, total=False):
     restarts: NonNegative
     attempts: NonNegative

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Final
 
 from airflow_provider.runtime.errors import EXIT_FATAL
 from airflow_provider.runtime.jobdir.record_shapes import (
+    DatasetsValues,
     FailureValues,
     FinalQueryValues,
     ProgressQueryValues,
@@ -88,6 +89,8 @@ class AttemptRecord(Document):
             remembers of that; None if never.
         application_id: Spark's name for the driver, by which its history server knows it.
         ui_url: the address of Spark's UI while the driver lives; None without one.
+        datasets: what each query reads and writes, by source and sink, as far as an address is
+            known; its names are OpenLineage's.
     """
 
     PLACES = ("attempts/{attempt}.json",)
@@ -105,6 +108,7 @@ class AttemptRecord(Document):
     restarts: RestartsValues | None = None
     application_id: str | None = None
     ui_url: str | None = None
+    datasets: dict[Name, DatasetsValues] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

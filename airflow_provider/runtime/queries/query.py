@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from typing import TYPE_CHECKING, Final
+import logging
+from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider.runtime.checkpoint.inventory import provider_name
 from airflow_provider.runtime.checkpoint.topology import Topology
 from airflow_provider.runtime.errors import ConfigError
+from airflow_provider.runtime.jobdir.datasets import datasets_of
 from airflow_provider.runtime.jobdir.watermark_markers import is_marker, marker_name
 from airflow_provider.runtime.queries.plan import (
     asked_state_provider,
@@ -20,13 +22,16 @@ from airflow_provider.runtime.queries.source import UNKNOWN_FORMAT, SourceDefini
 from airflow_provider.runtime.storage.open import local_path_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from pyspark.sql import DataFrame
 
     from airflow_provider.runtime.checkpoint.topology import OperatorShape
+    from airflow_provider.runtime.jobdir.datasets import Dataset
     from airflow_provider.runtime.sinks.protocol import Sink
     from airflow_provider.runtime.sinks.spark_sink import SparkSink
+
+log = logging.getLogger(__name__)
 
 _BY_CLOCK: Final = ("ProcessingTimeTimeout", ":ProcessingTime")
 
@@ -70,6 +75,22 @@ class QueryDefinition:
         sinks = [*self.sinks, *([self.native] if self.native is not None else [])]
         found = [getattr(sink, "location", None) for sink in sinks]
         return {place_of(location) for location in found if location is not None}
+
+    def datasets(self) -> dict[str, Any]:
+        """Return the datasets that it reads and writes, by source and sink, as plain JSON values.
+
+        What does not say where it is has none: nothing is decided by them.
+        """
+        sinks: list[Sink | SparkSink] = [*self.sinks]
+        if self.native is not None:
+            sinks.append(self.native)
+        return {
+            "sources": {
+                source.name: _plain(datasets_of(source.format, source.path, source.options))
+                for source in self._sources_of_rows
+            },
+            "sinks": {sink.name: _plain(_datasets_of_sink(sink)) for sink in sinks},
+        }
 
     @property
     def bounded(self) -> bool:
@@ -187,6 +208,18 @@ def _writers_for(query: QueryDefinition, queries: Sequence[QueryDefinition]) -> 
         for other in queries
         if any(place.startswith(f"{w}/") for place in read for w in other.written_places)
     )
+
+
+def _datasets_of_sink(sink: Any) -> tuple[Dataset, ...]:
+    try:
+        return tuple(getattr(sink, "datasets", ()))
+    except Exception:
+        log.warning("%s: it is not known where it writes", sink.name, exc_info=True)
+        return ()
+
+
+def _plain(datasets: Iterable[Dataset]) -> list[dict[str, str]]:
+    return [dataset._asdict() for dataset in datasets]
 
 
 def place_of(path: str) -> str:

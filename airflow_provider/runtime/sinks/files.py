@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 from airflow_provider.runtime import failpoints
 from airflow_provider.runtime.errors import ConfigError, SinkError
+from airflow_provider.runtime.jobdir.datasets import Dataset, folder_dataset
 from airflow_provider.runtime.sinks.protocol import (
     Committable,
     EpochId,
@@ -88,6 +89,11 @@ class FilesSink:
     def location(self) -> str:
         """Return the folder, by which a query of the same job that reads it is known."""
         return str(self._folder or self._url)
+
+    @property
+    def datasets(self) -> tuple[Dataset, ...]:
+        """Return the dataset that it writes."""
+        return (folder_dataset(self.location),)
 
     def check(self, df: DataFrame, output_mode: str) -> None:
         """Refuse an unknown format, another output mode than append, or an unwritable folder."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from airflow_provider.runtime.errors import ConfigError, RevertError
+from airflow_provider.runtime.jobdir.datasets import Dataset, datasets_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -63,6 +64,11 @@ class SparkSink:
         """Return the sink's name: its format and, for files, its path."""
         path = self._options.get("path") or self._options.get("topic")
         return f"spark:{self._format}" + (f":{path}" if path else "")
+
+    @property
+    def datasets(self) -> tuple[Dataset, ...]:
+        """Return the datasets that it writes, as far as its options name them."""
+        return datasets_of(self._format, None, self._options)
 
     @property
     def guarantee(self) -> str:

@@ -24,6 +24,7 @@ from airflow_provider.runtime.errors import (
     SparkStreamError,
 )
 from airflow_provider.runtime.failures.classify import refusal_of
+from airflow_provider.runtime.jobdir.datasets import Dataset, folder_dataset
 from airflow_provider.runtime.retry import Retries, RetryPolicy
 from airflow_provider.runtime.sinks.delta.add_file import DataFile, has_rows, read_data_file
 from airflow_provider.runtime.sinks.delta.log import (
@@ -143,6 +144,11 @@ class DeltaSink:
     def location(self) -> str:
         """Return the table's folder, by which a query of the same job that reads it is known."""
         return self._url
+
+    @property
+    def datasets(self) -> tuple[Dataset, ...]:
+        """Return the dataset that it writes."""
+        return (folder_dataset(self._url),)
 
     # --- before anything is written ---------------------------------------------------------------
 

@@ -22,6 +22,7 @@ from airflow_provider.runtime.errors import (
     SparkStreamError,
 )
 from airflow_provider.runtime.failures.classify import refusal_of
+from airflow_provider.runtime.jobdir.datasets import Dataset, folder_dataset
 from airflow_provider.runtime.retry import Retries, RetryPolicy
 from airflow_provider.runtime.sinks.iceberg.ledger import Ledger, facts_of_epoch, published_token
 from airflow_provider.runtime.sinks.iceberg.schema import (
@@ -143,6 +144,19 @@ class IcebergSink:
     def name(self) -> str:
         """Return the sink's name: its kind and its table."""
         return f"iceberg:{self._table_name}"
+
+    @property
+    def datasets(self) -> tuple[Dataset, ...]:
+        """Return the folder of its table, by which Spark's own lineage names it; reads the catalog.
+
+        None of a new table whose folder only the catalog decides, as a REST catalog does.
+        """
+        table, catalog = self._load(), self._open()
+        if table is not None:
+            return (folder_dataset(table.metadata.location),)
+        resolve = getattr(catalog, "_resolve_table_location", None)
+        namespace, _, name = self._table_name.rpartition(".")
+        return (folder_dataset(resolve(None, namespace, name)),) if resolve is not None else ()
 
     # --- before anything is written ---------------------------------------------------------------
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from airflow_provider.runtime.clock import SystemClock
 from airflow_provider.runtime.errors import ConfigError, OutageError, SinkError
+from airflow_provider.runtime.jobdir.datasets import Dataset, table_dataset
 from airflow_provider.runtime.retry import Retries, RetryPolicy
 from airflow_provider.runtime.sinks.postgres import publish, revert
 from airflow_provider.runtime.sinks.postgres.bookkeeping import Bookkeeping, staged_name
@@ -125,6 +126,13 @@ class SqlSink:
     def name(self) -> str:
         """Return the sink's name: its kind, host, database and table."""
         return f"sql:{self._server.host}/{self._server.database}/{self._to.table.text}"
+
+    @property
+    def datasets(self) -> tuple[Dataset, ...]:
+        """Return the dataset that it writes; a table without a schema is taken for ``public``."""
+        server, table = self._server, self._to.table
+        names = (server.database, table.schema or "public", table.parts[-1])
+        return (table_dataset(server.host, server.parameters.get("port"), *names),)
 
     @property
     def replaces_rows(self) -> bool:
