@@ -42,7 +42,7 @@ from airflow_provider.runtime.storage.credentials import credentials_in_use
 from airflow_provider.runtime.storage.open import open_storage
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
     from airflow.sdk import Connection
@@ -70,6 +70,7 @@ class SparkStreamingHook(CheckedHook):
         options: what the task says of ``spark-submit``; None for nothing.
         standby: whether a run may be given to a warm driver of this machine; None for what the
             connection's extra says.
+        with_lineage: completes the configuration of a driver that is started for this task alone.
         clock: time; None for the machine's.
     """
 
@@ -84,12 +85,14 @@ class SparkStreamingHook(CheckedHook):
         options: SubmitOptions | None = None,
         *,
         standby: bool | None = None,
+        with_lineage: Callable[[Mapping[str, str]], dict[str, str]] | None = None,
         clock: Clock | None = None,
     ) -> None:
         super().__init__()
         self._conn_id = conn_id
         self._options = options or SubmitOptions()
         self._standby = standby
+        self._with_lineage = with_lineage or dict
         self._clock = clock or SystemClock()
 
     def get_conn(self) -> Any:
@@ -330,7 +333,7 @@ class SparkStreamingHook(CheckedHook):
             application_args=["driver", spec.COMMAND, spec.job_dir, run_id, driver_id, digest],
         )
         master = str(hook._connection["master"])
-        conf = self._given_conf(self._spark_connection())
+        conf = self._with_lineage(self._given_conf(self._spark_connection()))
         chosen = self._jvm_settings(master, conf, log.with_suffix(".spark.log"))
         hook._conf = {**conf, **chosen, **token_conf(master, driver_id, conf)}
         return list(hook._build_spark_submit_command(str(application_path())))
@@ -375,6 +378,8 @@ class SparkStreamingHook(CheckedHook):
         conf = self._given_conf(connection)
         conf.update({key: value for key, value in travels.items() if value})
         conf.update(self._options.properties)
+        if self._with_lineage is not dict:  # a warm driver began before there was this task
+            self.log.info("A warm driver names no parent to OpenLineage; one that is started does")
         hook = _submit_hook(conn_id=self._conn_id)
         return {"master": str(hook._connection["master"]), "conf": conf}
 

@@ -77,7 +77,7 @@ class DriverOperator(SubmittingOperator):
         deferrable: wait in the triggerer, without a worker slot.
         poll_interval: seconds between polls of the job directory.
 
-    All else is about the submission; see :class:`SubmittingOperator`.
+    All else is about the submission and its lineage; see :class:`SubmittingOperator`.
 
     Raises:
         ConfigError: an argument is not what it must be; when the DAG is parsed.
@@ -131,6 +131,7 @@ class DriverOperator(SubmittingOperator):
             AirflowFailException: the run failed for good, or cannot be run as it is.
             SparkRunFailedError: the run failed; a retry resumes it.
         """
+        self._keep_credentials()
         try:
             push_stream(context, self.job_dir, self._run_id(context))
             self._check_backfill(context, self._run_id(context) if self.run_id is None else None)
@@ -141,6 +142,7 @@ class DriverOperator(SubmittingOperator):
     @opening_storage
     def resume(self, context: Context, event: dict[str, Any] | None = None) -> dict[str, Any]:
         """Continue when the trigger has fired; the job directory, read again, is the truth."""
+        self._keep_credentials()
         run_id = self._current(context)
         try:
             shown = self._retrying(lambda: self._shown(self._watcher(run_id), context))

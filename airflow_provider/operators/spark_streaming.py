@@ -138,6 +138,7 @@ class SparkStreamingOperator(DriverOperator):
             up to ten. Airflow then runs the task's callbacks
             elsewhere, and neither ``post_execute`` nor listeners such as OpenLineage's; a task that
             has outlets, or pushes no XCom, ends in a worker all the same.
+        kwargs: those of :class:`LineageOperator`, and Airflow's own.
 
     Raises:
         ConfigError: an argument is not what it must be; when the DAG is parsed.

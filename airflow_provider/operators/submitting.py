@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider.hooks.spark_streaming import SparkStreamingHook
 from airflow_provider.hooks.submit_options import SubmitOptions, refuse
-from airflow_provider.operators.sliced import SlicedOperator
+from airflow_provider.operators.lineage import LineageOperator
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -31,7 +31,7 @@ SUBMIT_FIELDS: Final = (
 SUBMIT_RENDERERS: Final = {"conf": "json", "env_vars": "json"}
 
 
-class SubmittingOperator(SlicedOperator):
+class SubmittingOperator(LineageOperator):
     """An operator that submits drivers.
 
     Args:
@@ -39,6 +39,7 @@ class SubmittingOperator(SlicedOperator):
         standby: let a warm driver of the worker's pool do it, if there is one that fits; None for
             what the connection's extra says, ``{"standby": true}``.
         conf: Spark configuration; this and the others are the fields of :class:`SubmitOptions`.
+        kwargs: those of :class:`LineageOperator`, and Airflow's own.
 
     Raises:
         ConfigError: an argument is not what it must be, or one that is not taken.
@@ -93,4 +94,9 @@ class SubmittingOperator(SlicedOperator):
         SubmitOptions.of(self).check()
 
     def _hook(self) -> SparkStreamingHook:
-        return SparkStreamingHook(self.conn_id, SubmitOptions.of(self), standby=self.standby)
+        return SparkStreamingHook(
+            self.conn_id,
+            SubmitOptions.of(self),
+            standby=self.standby,
+            with_lineage=self._lineage_injector(),
+        )

@@ -65,7 +65,7 @@ class Page:
         headers = {**HEADERS, **more.pop("headers", {})}
         if user is not None:
             headers["Authorization"] = f"Bearer {self.tokens[user]}"
-        answer: Response = self.client.request(method, f"/api/{path}", headers=headers, **more)
+        answer: Any = self.client.request(method, f"/api/{path}", headers=headers, **more)
         return answer
 
     def get(self, task: str, view: str, user: str = "viewer", **query: Any) -> Any:

@@ -1,0 +1,180 @@
+"""Lineage of tasks that own a driver: what OpenLineage gets to know of a run.
+
+Nothing of OpenLineage is imported before its provider asks, or a driver is to name its parent.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any, Final
+
+from airflow.sdk.configuration import conf as airflow_conf
+
+from airflow_provider.hooks.run_datasets import datasets_of_run
+from airflow_provider.operators.sliced import SlicedOperator
+from airflow_provider.runtime.jobdir.layout import JobDirectory
+from airflow_provider.runtime.storage.credentials import credentials_in_use, using
+from airflow_provider.runtime.storage.open import is_in_s3, open_storage
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from airflow.providers.openlineage.extractors import OperatorLineage
+    from airflow.sdk import Context
+
+    from airflow_provider.hooks.run_datasets import RunDatasets
+    from airflow_provider.runtime.storage.credentials import StoreCredentials
+
+# A command line is read by every user of a machine.
+_SECRET_KEY: Final = re.compile(r"^spark\.openlineage\.transport\.(.+\.)?(auth|headers)\.")
+_SECRET_VALUE: Final = re.compile(r"://[^/]*@")
+
+
+class LineageOperator(SlicedOperator):
+    """An operator that tells OpenLineage what its run reads and writes.
+
+    Args:
+        openlineage_inject_parent_job_info: let the OpenLineage listener of Spark, where the driver
+            has one, name this task as the parent of its application; None for the configuration
+            ``[openlineage] spark_inject_parent_job_info``.
+        openlineage_inject_transport_info: let it send its events to where Airflow sends its own,
+            without what is secret; None for ``[openlineage] spark_inject_transport_info``.
+        kwargs: those of other operators.
+    """
+
+    _lineage_context: Context | None = None
+    _credentials: StoreCredentials | None = None
+    _has_opened = False
+
+    def __init__(
+        self,
+        *,
+        openlineage_inject_parent_job_info: bool | None = None,
+        openlineage_inject_transport_info: bool | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.openlineage_inject_parent_job_info = _chosen(
+            openlineage_inject_parent_job_info, "spark_inject_parent_job_info"
+        )
+        self.openlineage_inject_transport_info = _chosen(
+            openlineage_inject_transport_info, "spark_inject_transport_info"
+        )
+
+    def get_openlineage_facets_on_start(self) -> OperatorLineage[Any, Any] | None:
+        """Return the datasets of a run that has begun before: at a retry, or after a deferral."""
+        return self._lineage()
+
+    def get_openlineage_facets_on_complete(
+        self, task_instance: Any
+    ) -> OperatorLineage[Any, Any] | None:
+        """Return the datasets of the run, and how many rows it has read and written."""
+        del task_instance
+        return self._lineage()
+
+    def get_openlineage_facets_on_failure(
+        self, task_instance: Any
+    ) -> OperatorLineage[Any, Any] | None:
+        """Return the datasets of the run, and how many rows it has read."""
+        del task_instance
+        return self._lineage()
+
+    def _do_render_template_fields(
+        self,
+        parent: Any,
+        template_fields: Any,
+        context: Context,
+        jinja_env: Any,
+        seen_oids: set[int],
+    ) -> None:
+        if parent is self:  # OpenLineage asks without a context
+            self._lineage_context = context
+        super()._do_render_template_fields(parent, template_fields, context, jinja_env, seen_oids)
+
+    def _current(self, context: Context) -> str:
+        """Return the run that was decided for."""
+        raise NotImplementedError
+
+    def _keep_credentials(self) -> None:
+        """Keep those of the storage that is open: OpenLineage asks in a fork, without Airflow."""
+        self._credentials, self._has_opened = credentials_in_use(), True
+
+    def _lineage(self) -> OperatorLineage[Any, Any] | None:
+        if self._lineage_context is None or self.job_dir is None:
+            return None
+        if is_in_s3(self.job_dir) and not self._has_opened:
+            return None  # it is not known with which connection
+        with using(self._credentials):
+            directory = JobDirectory(open_storage(self.job_dir))
+            found = datasets_of_run(directory, self._current(self._lineage_context))
+        if not found.inputs and not found.outputs:
+            return None
+        return _as_openlineage(found)
+
+    def _lineage_injector(self) -> Callable[[Mapping[str, str]], dict[str, str]] | None:
+        """Return what completes a driver's configuration; None when nothing is to be injected."""
+        wanted = self.openlineage_inject_parent_job_info or self.openlineage_inject_transport_info
+        return self._with_lineage if wanted else None
+
+    def _with_lineage(self, conf: Mapping[str, str]) -> dict[str, str]:
+        """Return a driver's configuration with what its OpenLineage listener is to know."""
+        from airflow.providers.common.compat.openlineage.utils.spark import (
+            inject_parent_job_information_into_spark_properties as inject_parent,
+        )
+        from airflow.providers.common.compat.openlineage.utils.spark import (
+            inject_transport_information_into_spark_properties as inject_transport,
+        )
+
+        found, context = dict(conf), self._lineage_context
+        if context is not None and self.openlineage_inject_parent_job_info:
+            found = inject_parent(found, context)
+        if context is not None and self.openlineage_inject_transport_info:
+            found = inject_transport(found, context)
+        added = {key: str(value) for key, value in found.items() if key not in conf}
+        secret = sorted(key for key, value in added.items() if _is_secret(key, value))
+        if secret:
+            self.log.warning(
+                "%s: not injected, for a command line is no place for secrets; write it into "
+                "conf/spark-defaults.conf of the Spark that the driver has",
+                ", ".join(secret),
+            )
+        return {**conf, **{key: value for key, value in added.items() if key not in secret}}
+
+
+def _as_openlineage(found: RunDatasets) -> OperatorLineage[Any, Any]:
+    from airflow.providers.common.compat.openlineage.facet import (
+        InputDataset,
+        OutputDataset,
+        OutputStatisticsOutputDatasetFacet,
+    )
+    from airflow.providers.openlineage.extractors import OperatorLineage
+    from openlineage.client.facet_v2 import input_statistics_input_dataset as input_statistics
+
+    def read(rows: int | None) -> dict[str, Any]:
+        facet = input_statistics.InputStatisticsInputDatasetFacet(rowCount=rows)
+        return {} if rows is None else {"inputStatistics": facet}
+
+    def written(rows: int | None) -> dict[str, Any]:
+        facet = OutputStatisticsOutputDatasetFacet(rowCount=rows)
+        return {} if rows is None else {"outputStatistics": facet}
+
+    return OperatorLineage(
+        inputs=[
+            InputDataset(namespace, name, inputFacets=read(rows))
+            for (namespace, name), rows in found.inputs.items()
+        ],
+        outputs=[
+            OutputDataset(namespace, name, outputFacets=written(rows))
+            for (namespace, name), rows in found.outputs.items()
+        ],
+    )
+
+
+def _chosen(argument: bool | None, option: str) -> bool:  # noqa: FBT001 - as it was given
+    if argument is not None:
+        return argument
+    return bool(airflow_conf.getboolean("openlineage", option, fallback=False))
+
+
+def _is_secret(key: str, value: str) -> bool:
+    return bool(_SECRET_KEY.search(key) or _SECRET_VALUE.search(value))
