@@ -71,7 +71,9 @@ def get_provider_info() -> dict[str, Any]:
         ),
         "sensors": _modules("sensors", "spark_watermark"),
         "hooks": _modules("hooks", "spark_streaming"),
-        "triggers": _modules("triggers", "spark_stop", "spark_streaming", "spark_watermark"),
+        "triggers": _modules(
+            "triggers", "spark_stop", "spark_streaming", "spark_watermark", "stream_events"
+        ),
         "task-decorators": [
             {
                 "name": "spark_stream",

@@ -7,6 +7,7 @@ nothing; what the API server needs is imported when it asks for it.
 from __future__ import annotations
 
 import functools
+import sys
 from typing import Any, Final
 
 from airflow.sdk.plugins_manager import AirflowPlugin
@@ -15,12 +16,29 @@ URL_PREFIX: Final = "/spark-streaming"
 """Where the API and the static files are mounted, below Airflow's own address."""
 PAGE: Final = "Streams"
 """The name in the bar, under which the page's module registers its component in the browser."""
+_TRIGGERER: Final = "airflow.jobs.triggerer_job_runner"
 
 
 class SparkStreamsPlugin(AirflowPlugin):
-    """Adds the page "Streams" to Airflow's bar, and its API to the API server."""
+    """Adds the page "Streams" to Airflow's bar, and its API to the API server.
+
+    In a triggerer it also listens to the events of streams.
+    """
 
     name = "spark_streams"
+
+    @property
+    def listeners(self) -> list[Any]:  # type: ignore[override]  # looked at in each process
+        """Return the listener that registers positions, where triggers' events are registered.
+
+        There is none elsewhere: beside any listener Airflow's DAG processor refuses tasks with
+        ``end_from_trigger``.
+        """
+        if _TRIGGERER not in sys.modules:
+            return []
+        from airflow_provider.plugins import event_positions
+
+        return [event_positions]
 
     @functools.cached_property
     def fastapi_apps(self) -> list[Any]:  # type: ignore[override]  # made once, when it is read

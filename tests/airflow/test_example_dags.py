@@ -27,6 +27,8 @@ SAVEPOINTS = "flights_savepoints"
 CHECK = "flights_savepoint_check"
 HOURLY = "flights_hourly"
 COMPLETE = "flights_complete_hours"
+EACH_HOUR = "flights_each_hour"
+HOUR_REPORT = "flights_hour_report"
 BY_DAY = "flights_by_day"
 BACKFILL = "flights_backfill"
 BOOTSTRAP = "flights_bootstrap"
@@ -47,7 +49,8 @@ def test_every_example_dag_parses() -> None:
     assert {} == bag.import_errors
     once = [BACKFILL, BOOTSTRAP, BY_DAY, FLIGHTS]
     streams = [HOURLY, COMPLETE, CHECK, SAVEPOINTS, STREAM, SUPERVISED, HOW_FAR, UPGRADE, VERSIONED]
-    assert sorted([*once, *streams]) == sorted(bag.dags)
+    events = [EACH_HOUR, HOUR_REPORT]
+    assert sorted([*once, *streams, *events]) == sorted(bag.dags)
 
 
 def test_parsing_a_dag_does_not_import_spark() -> None:

@@ -70,11 +70,29 @@ class Completeness:
 
     Attributes:
         watermarks: per query in milliseconds since 1970; None while it has none.
-        is_finished: whether the job is, so that nothing more will come.
+        finished_by: the run that has finished the job, so that nothing more will come; None while
+            none has.
     """
 
     watermarks: Mapping[str, int | None]
-    is_finished: bool
+    finished_by: str | None
+
+    @property
+    def is_finished(self) -> bool:
+        """Tell whether nothing more will come."""
+        return self.finished_by is not None
+
+    @property
+    def reached_ms(self) -> int | None:
+        """Return up to when the output of every query is complete, in milliseconds since 1970.
+
+        None while a query has no watermark, and when all are drained: then no moment is the last.
+        """
+        known = [each for each in self.watermarks.values() if each is not None]
+        if not known or len(known) < len(self.watermarks):
+            return None
+        lowest = min(known)
+        return None if is_of_drain(lowest) else lowest
 
     def lagging(self, until_ms: int) -> dict[str, int | None]:
         """Return the queries whose output is not complete up to a moment; none when all are."""
@@ -110,16 +128,17 @@ def completeness(directory: JobDirectory, queries: Sequence[str] = ()) -> Comple
         query: published_batch(directory, query).watermark_ms if query in begun else None
         for query in (queries or begun)
     }
-    return Completeness(watermarks, _is_finished(directory))
+    return Completeness(watermarks, _finished_by(directory))
 
 
-def _is_finished(directory: JobDirectory) -> bool:
+def _finished_by(directory: JobDirectory) -> str | None:
     newest = newest_run(directory)
     if newest is None:
-        return False
+        return None
     run = directory.run(newest.run_id)
     final = run.final()
-    return final is not None and final.outcome == FINISHED and run.rewound() is None
+    is_last = final is not None and final.outcome == FINISHED and run.rewound() is None
+    return newest.run_id if is_last else None
 
 
 def _shown(watermark_ms: int | None) -> str | None:

@@ -1,0 +1,56 @@
+"""Listener that stores the position of a watcher together with its event, in one transaction.
+
+Airflow calls it in the process that registers an event of an asset, in the middle of the
+transaction, so what it writes with the same session is committed with the event, or not at all.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from airflow import settings
+from airflow.listeners import hookimpl
+from airflow.models.asset import AssetEvent
+from airflow.state import AssetScope, get_state_backend
+from airflow.state.metastore import MetastoreBackend
+
+from airflow_provider.runtime.control.event_position import MEMBER, Position
+
+if TYPE_CHECKING:
+    from airflow.listeners.types import AssetEvent as EmittedEvent
+
+
+@hookimpl
+def on_asset_event_emitted(asset_event: EmittedEvent) -> None:
+    """Store the position that an event of a stream carries.
+
+    Crash safety: by the transaction of the event, of which it becomes a part.
+    Idempotent: by the position's number; an earlier one does not replace a later one.
+    """
+    payload: Any = asset_event.extra.get("payload")
+    if not asset_event.extra.get("from_trigger") or not isinstance(payload, dict):
+        return
+    position = Position.from_dict(payload.get(MEMBER))
+    if position is not None:
+        _store(asset_event.extra, payload[MEMBER]["key"], position)
+
+
+def _store(extra: dict[str, Any], key: str, position: Position) -> None:
+    """Store it, if the session of this thread is the one that registers the event.
+
+    Else nothing would commit it together with the event, and the trigger stores it afterwards.
+    """
+    backend = get_state_backend()
+    if settings.Session is None or not isinstance(backend, MetastoreBackend):
+        return
+    session = settings.Session()
+    known = (each for each in session.identity_map.values() if isinstance(each, AssetEvent))
+    event = next((each for each in known if each.__dict__.get("extra") is extra), None)
+    if event is None:
+        return
+    scope = AssetScope(asset_id=event.asset_id)
+    with session.begin_nested():  # so that an error of it does not undo the event
+        stored = backend.get(scope, key, session=session)
+        if position.is_newer(Position.from_dict(json.loads(stored)) if stored else None):
+            backend.set(scope, key, json.dumps(position.to_dict()), session=session)

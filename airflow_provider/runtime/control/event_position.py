@@ -1,0 +1,53 @@
+"""The position of a watcher among the events that it reports: a number, and the state after it.
+
+It travels with each event, in its payload, so that it can be stored together with the event.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from typing import Any, Final
+
+MEMBER: Final = "position"
+"""The member of an event's payload that holds the position after it, and where it is stored."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Position:
+    """How far a watcher has come.
+
+    Attributes:
+        number: of events that were reported, which only grows.
+        state: of the source of events after the last of them; plain JSON.
+    """
+
+    number: int
+    state: dict[str, Any]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain JSON values."""
+        return {"v": 1, "number": self.number, "state": self.state}
+
+    @classmethod
+    def from_dict(cls, raw: Any) -> Position | None:
+        """Return what :meth:`to_dict` has written; None for anything else, such as nothing."""
+        if not isinstance(raw, dict) or not isinstance(raw.get("number"), int):
+            return None
+        return cls(raw["number"], dict(raw["state"]))
+
+    def is_newer(self, stored: Position | None) -> bool:
+        """Tell whether it takes the place of the one that is stored."""
+        return stored is None or self.number > stored.number
+
+
+def position_key(kind: str, arguments: dict[str, Any]) -> str:
+    """Return under which key a position is stored: one for each sort of events of each stream.
+
+    Args:
+        kind: the sort of events.
+        arguments: what says which events these are.
+    """
+    text = json.dumps(arguments, sort_keys=True)
+    return f"spark_stream/{kind}/{hashlib.sha256(text.encode()).hexdigest()[:16]}"

@@ -1,0 +1,392 @@
+"""Events of a stream: what has happened to it, decided from its job directory, each once.
+
+Each source of events looks at a job directory, and says which events follow from what it has seen
+and from the *state* after the last event, which is plain JSON and is kept by somebody else. The
+decision is pure, and no clock has a part in it: it compares watermarks, numbers and names, and no
+times at which somebody has written something.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, TypeVar
+
+from airflow_provider.runtime.clock import millis_to_iso
+from airflow_provider.runtime.control.published import completeness
+from airflow_provider.runtime.errors import Failure, FailureClass
+from airflow_provider.runtime.jobdir.run_records import FAILED
+from airflow_provider.runtime.jobdir.runs import RECENT, runs_newest_first
+from airflow_provider.runtime.savepoints.catalog import find_savepoints
+from airflow_provider.runtime.savepoints.record import REWIND_PREFIX
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from airflow_provider.runtime.control.published import Completeness
+    from airflow_provider.runtime.jobdir.layout import JobDirectory, RunDirectory
+    from airflow_provider.runtime.jobdir.run_records import AttemptRecord, RunRecord
+    from airflow_provider.runtime.savepoints.catalog import Savepoint
+
+State: TypeAlias = dict[str, Any]
+Seen = TypeVar("Seen")
+
+
+@dataclasses.dataclass(frozen=True)
+class Step:
+    """One event, and the state after it.
+
+    Attributes:
+        id: of the event: the same for the same event, also when another triggerer reports it again.
+        payload: what its consumers read; plain JSON.
+        state: which is kept together with the event.
+    """
+
+    id: str
+    payload: dict[str, Any]
+    state: State
+
+
+class EventSource(Protocol[Seen]):
+    """A sort of events."""
+
+    def look(self, directory: JobDirectory, state: State | None) -> Seen:
+        """Return what there is now; only reads.
+
+        Args:
+            directory: the job directory; there may be no job in it yet.
+            state: what :meth:`begin` or the last event has left; None for the first look.
+
+        Raises:
+            CheckpointError: what is there is damaged.
+        """
+
+    def describe(self, seen: Seen) -> str:
+        """Return what was seen as a few words, which change when it changes."""
+
+    def begin(self, seen: Seen) -> State:
+        """Return the state with which events begin: what there is already is not reported."""
+
+    def steps(self, state: State, seen: Seen) -> Iterator[Step]:
+        """Yield the events that follow, in order; each state is that after its event."""
+
+
+# --- complete up to ------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class CompletePeriods:
+    """An event for each period of event time of which the output is complete, and one for the end.
+
+    Its state is the end of the last period, and the run whose end was reported. A stream that goes
+    back behind it, because an older savepoint was restored, is not reported twice.
+
+    Attributes:
+        every_ms: the length of the periods, which are aligned to 1970.
+        queries: those that count; none for all.
+        since_ms: events begin with the period that contains this moment; None for those that are
+            complete after the first look. Of a stream that has no watermark by then, the first
+            event is that of the newest period: nobody knows where its data begin.
+    """
+
+    every_ms: int
+    queries: tuple[str, ...] = ()
+    since_ms: int | None = None
+
+    def look(self, directory: JobDirectory, state: State | None) -> Completeness:
+        """Return up to when the output is complete."""
+        del state
+        return completeness(directory, self.queries)
+
+    def describe(self, seen: Completeness) -> str:
+        """Return up to when the output of each query is complete."""
+        return f"complete up to: {seen.describe() or 'nothing yet'}"
+
+    def begin(self, seen: Completeness) -> State:
+        """Return the end of the last period before the events."""
+        if self.since_ms is not None:
+            return {"boundary_ms": self._boundary(self.since_ms), "ended_by": None}
+        reached = seen.reached_ms
+        boundary = None if reached is None else self._boundary(reached)
+        return {"boundary_ms": boundary, "ended_by": seen.finished_by}
+
+    def steps(self, state: State, seen: Completeness) -> Iterator[Step]:
+        """Yield a step for each period, and one for the end of a job that is FINISHED."""
+        complete = seen.describe()
+        last = state["boundary_ms"]
+        for boundary in self._boundaries(last, seen.reached_ms):
+            at = millis_to_iso(boundary)
+            start = None if last is None else millis_to_iso(last)
+            period = {"event": "complete", "start": start, "boundary": at, "complete": complete}
+            state = {**state, "boundary_ms": boundary}
+            last = boundary
+            yield Step(f"complete:{at}", period, state)
+        run_id = seen.finished_by
+        if run_id is not None and run_id != state["ended_by"]:
+            start = None if last is None else millis_to_iso(last)
+            rest = {"event": "end", "start": start, "boundary": None, "complete": complete}
+            yield Step(f"end:{run_id}", {**rest, "run_id": run_id}, {**state, "ended_by": run_id})
+
+    def _boundary(self, moment_ms: int) -> int:
+        return moment_ms // self.every_ms * self.every_ms
+
+    def _boundaries(self, last: int | None, reached_ms: int | None) -> Sequence[int]:
+        if reached_ms is None:
+            return ()
+        newest = self._boundary(reached_ms)
+        first = newest if last is None else last + self.every_ms
+        return range(first, newest + 1, self.every_ms)
+
+
+# --- savepoints ----------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class SeenSavepoints:
+    """The savepoints of a job directory.
+
+    Attributes:
+        complete: by the time that their takers' clocks had.
+        folders: of all, also of those that are being taken or removed, or cannot be read now.
+    """
+
+    complete: Sequence[Savepoint]
+    folders: frozenset[str]
+
+
+@dataclasses.dataclass(frozen=True)
+class NewSavepoints:
+    """An event for each savepoint that is complete in the folder ``savepoints`` of the job.
+
+    Those with which runs begin, to be replayed, are none: they come and go with the runs. Its state
+    names the savepoints that were reported, or were there before, while their folders exist.
+
+    Attributes:
+        from_start: report those, too, that are there at the first look.
+    """
+
+    from_start: bool = False
+
+    def look(self, directory: JobDirectory, state: State | None) -> SeenSavepoints:
+        """Return the savepoints."""
+        del state
+        complete, others = find_savepoints(directory.storage.at("savepoints"))
+        folders = {each.folder for each in complete} | {each.folder for each in others}
+        own = [each for each in complete if not each.folder.startswith(REWIND_PREFIX)]
+        return SeenSavepoints(own, frozenset(folders))
+
+    def describe(self, seen: SeenSavepoints) -> str:
+        """Return how many savepoints there are."""
+        return f"savepoints: {len(seen.complete)}"
+
+    def begin(self, seen: SeenSavepoints) -> State:
+        """Return the names of those that are not reported."""
+        return {"known": [] if self.from_start else [_mark(each) for each in seen.complete]}
+
+    def steps(self, state: State, seen: SeenSavepoints) -> Iterator[Step]:
+        """Yield a step for each savepoint that is not known."""
+        known = [mark for mark in state["known"] if mark.rpartition("@")[0] in seen.folders]
+        for savepoint in seen.complete:
+            if _mark(savepoint) in state["known"]:
+                continue
+            known = [*known, _mark(savepoint)]
+            record = savepoint.record
+            payload = {
+                "event": "savepoint",
+                "name": savepoint.folder,
+                "url": savepoint.url,
+                "origin": record.origin,
+                "taken": record.taken,
+                "batches": {name: query.batch for name, query in record.queries.items()},
+            }
+            id_ = f"savepoint:{savepoint.folder}:{record.taken}"
+            yield Step(id_, payload, {"known": known})
+
+
+def _mark(savepoint: Savepoint) -> str:
+    """Return what no other savepoint has in common, also when a name is used again."""
+    return f"{savepoint.folder}@{savepoint.record.taken}"
+
+
+# --- runs ----------------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class RunItem:
+    """Something that happened to a run.
+
+    Attributes:
+        run_id: the run.
+        number: items of one run are in its order.
+        payload: of the event.
+    """
+
+    run_id: str
+    number: int
+    payload: dict[str, Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class SeenRuns:
+    """What happened to runs.
+
+    Attributes:
+        job: what tells this job from another that takes its place in the same folder.
+        tokens: of each run that was looked at, newest first.
+        items: oldest first.
+    """
+
+    job: str | None
+    tokens: Mapping[str, int]
+    items: Sequence[RunItem]
+
+    @property
+    def settled(self) -> int:
+        """Return the token of the tenth run; 0 when there are fewer."""
+        return next(itertools.islice(self.tokens.values(), RECENT - 1, None), 0)
+
+
+@dataclasses.dataclass(frozen=True)
+class _OfRuns:
+    """Events of runs.
+
+    Its state has the token before which runs are not looked at any more, ten runs at the latest
+    after theirs, and for each later run the number of its last item. Runs of another job that
+    began in the same folder are all new.
+
+    Attributes:
+        from_start: report, too, what has happened before the first look.
+    """
+
+    from_start: bool = False
+
+    def look(self, directory: JobDirectory, state: State | None) -> SeenRuns:
+        """Return what has happened to the runs that count."""
+        record = directory.job()
+        job = record.created if record is not None else None
+        runs: Iterable[RunRecord] = runs_newest_first(directory)
+        known: dict[str, int] = {}
+        if state is not None and state["job"] == job:
+            known = state["known"]
+            runs = itertools.takewhile(lambda run: run.token >= state["token"], runs)
+        elif state is None and not self.from_start:
+            runs = itertools.islice(runs, RECENT)
+        tokens = {run.run_id: run.token for run in runs}
+        items = [
+            RunItem(run_id, number, payload)
+            for run_id in reversed(tokens)
+            for number, payload in self._items(directory.run(run_id), known.get(run_id, 0))
+        ]
+        return SeenRuns(job, tokens, items)
+
+    def describe(self, seen: SeenRuns) -> str:
+        """Return which run is the newest one."""
+        return f"newest run: {next(iter(seen.tokens), None)}"
+
+    def begin(self, seen: SeenRuns) -> State:
+        """Return what is not reported."""
+        if self.from_start:
+            return {"job": seen.job, "token": 0, "known": {}}
+        known = {item.run_id: item.number for item in seen.items}
+        return {"job": seen.job, "token": seen.settled, "known": known}
+
+    def steps(self, state: State, seen: SeenRuns) -> Iterator[Step]:
+        """Yield a step for each item that is not known."""
+        if state["job"] != seen.job:
+            state = {"job": seen.job, "token": 0, "known": {}}
+        known = {run_id: n for run_id, n in state["known"].items() if run_id in seen.tokens}
+        new = [item for item in seen.items if item.number > known.get(item.run_id, 0)]
+        for place, item in enumerate(new, start=1):
+            known = {**known, item.run_id: item.number}
+            # Not before the runs of which there is more to report.
+            token = min([seen.settled, *(seen.tokens[later.run_id] for later in new[place:])])
+            token = max(token, state["token"])
+            known = {run_id: n for run_id, n in known.items() if seen.tokens[run_id] >= token}
+            payload = {**item.payload, "run_id": item.run_id}
+            attempt = f":{item.number}" if "attempt" in item.payload else ""
+            id_ = f"{item.payload['event']}:{item.run_id}{attempt}"
+            yield Step(id_, payload, {"job": seen.job, "token": token, "known": known})
+
+    def _items(self, run: RunDirectory, known: int) -> Iterator[tuple[int, dict[str, Any]]]:
+        """Yield what happened to a run after the item *known*: its number and its payload."""
+        raise NotImplementedError
+
+
+@dataclasses.dataclass(frozen=True)
+class FinalCheckpoints(_OfRuns):
+    """An event for each run that has its final checkpoint, FINISHED or SUSPENDED.
+
+    None for a run that was undone before anybody could look.
+    """
+
+    def _items(self, run: RunDirectory, known: int) -> Iterator[tuple[int, dict[str, Any]]]:
+        if known:
+            return
+        final = run.final()
+        if final is not None and run.rewound() is None:
+            yield (
+                1,
+                {
+                    "event": "final",
+                    "outcome": final.outcome,
+                    "attempts": final.attempts,
+                    "rows_read": final.rows_read,
+                    "late_rows": final.late_rows,
+                    "savepoint": final.savepoint,
+                    "queries": sorted(final.queries),
+                },
+            )
+
+
+_SHOWN: Final = ("reason", "condition", "root_cause", "query", "batch", "host")
+
+
+@dataclasses.dataclass(frozen=True)
+class Failures(_OfRuns):
+    """An event for each attempt that has failed, or whose driver has died without a word.
+
+    Not for what the driver has healed itself by starting a query again, and not for an attempt that
+    was stopped or cancelled.
+    """
+
+    def _items(self, run: RunDirectory, known: int) -> Iterator[tuple[int, dict[str, Any]]]:
+        last = run.attempt_count()
+        if last <= known:
+            return
+        for attempt in run.attempts():
+            failure = _failure(run, attempt, is_last=attempt.attempt == last)
+            if attempt.attempt > known and failure is not None:
+                yield (
+                    attempt.attempt,
+                    {
+                        "event": "failure",
+                        "attempt": attempt.attempt,
+                        "failure_class": failure.failure_class.value,
+                        **{name: getattr(failure, name) for name in _SHOWN},
+                        "retryable": failure.failure_class is not FailureClass.NON_RECOVERABLE,
+                    },
+                )
+
+
+def _failure(run: RunDirectory, attempt: AttemptRecord, *, is_last: bool) -> Failure | None:
+    """Return why an attempt has failed; None when it has not, or may still be at work."""
+    if attempt.outcome is not None:
+        is_failed = attempt.outcome == FAILED
+        return Failure.from_dict({**(attempt.failure or {})}) if is_failed else None
+    ended = run.exit_of(attempt.driver_id)
+    if ended is not None and ended.exit_code != 0:
+        code = ended.exit_code
+        how = f"ended with {f'signal {-code}' if code < 0 else f'exit code {code}'}"
+        last_line = next((line for line in reversed(ended.last_lines) if line.strip()), "")
+    elif not is_last:
+        how, last_line = "was lost", ""
+    else:
+        return None
+    return Failure(
+        FailureClass.ENVIRONMENT,
+        reason=f"the driver's process {how}, without a word",
+        condition="killed",
+        query=None,
+        host=attempt.host,
+        root_cause=last_line,
+    )

@@ -1,0 +1,368 @@
+"""Triggers for the watchers of assets: what happens to a stream schedules DAGs, each event once.
+
+::
+
+    HOUR = Asset("hour", watchers=[AssetWatcher(name="hours", trigger=SparkCompleteTrigger(JOB))])
+
+Airflow starts such a trigger again whenever a triggerer is lost, and stores no event before the
+triggerer's supervisor has got it. So a trigger begins where the *position* of its asset says,
+which lies in the asset's state store. Each event carries the position after it, and the listener of
+:mod:`~airflow_provider.plugins.event_positions` stores it in the transaction that registers the
+event: both are there, or neither.
+
+====================================================  ============================================
+A triggerer is killed ...                             The next one reads
+====================================================  ============================================
+before the first look, or before its position         none, and looks for the first time
+while it looks, or has yielded an event that its      the position before the event, and reports
+supervisor has not registered                         it; its id is the same
+inside the transaction that registers the event       the same: it was rolled back
+after that                                            the position after it, and goes on
+====================================================  ============================================
+
+A triggerer that hangs, and is taken for dead, may wake up with events that it has yielded and not
+registered, while another one has reported them: of these, ``burst`` at most, there are two, with
+the same ``id``. It reads the position before it yields more. Nor does a late one set it back.
+
+Where the listener cannot store it (another ``[state_store] backend``, no plugins), the trigger
+does that itself after the event: then a triggerer that is killed in between reports it again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import datetime as dt
+import functools
+import itertools
+import logging
+from typing import TYPE_CHECKING, Any, ClassVar, Final
+
+from airflow.triggers.base import BaseEventTrigger, TriggerEvent
+
+from airflow_provider.runtime.clock import from_iso
+from airflow_provider.runtime.control.event_position import MEMBER, Position, position_key
+from airflow_provider.runtime.errors import ConfigError
+from airflow_provider.runtime.names import check_name
+from airflow_provider.runtime.storage.open import local_path_of
+from airflow_provider.triggers.polling import poll_until
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Sequence
+
+    from airflow_provider.runtime.control.stream_events import EventSource, State, Step
+
+_LOOKS: Final = 30  # at a position that stays the same, until the trigger stores it itself
+_SECOND: Final = dt.timedelta(seconds=1)
+_LOOK_S: Final = 0.5  # the triggerer takes events over once a second
+
+
+class StreamEventTrigger(BaseEventTrigger):
+    """Base of the triggers that report what happens to a stream; use one of those below.
+
+    Its arguments are stored in Airflow's database: they hold no secrets, and unknown ones from
+    another version are ignored. It needs the storage alone: no Spark, no connection.
+
+    Args:
+        job_dir: URL of the job directory; there may be no job in it yet.
+        poll_interval: seconds between two looks.
+        burst: how many events are reported at once, at most. By default each has a DAG run of its
+            own: Airflow gives all that come while a run is about to be created to few runs, some of
+            them only together with a later event (apache/airflow#56050).
+        v: the version of stored arguments; a DAG gives none.
+        unknown: of another version.
+
+    Raises:
+        ConfigError: an argument makes no sense; when the DAG is parsed.
+    """
+
+    kind: ClassVar[str]
+
+    def __init__(
+        self,
+        job_dir: str,
+        *,
+        poll_interval: float = 10.0,
+        burst: int = 1,
+        v: int | None = None,
+        **unknown: Any,
+    ) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]  # Airflow has no types there
+        if unknown and v is None:  # from a DAG; stored ones have a version
+            msg = f"{type(self).__name__} has no argument {', '.join(sorted(unknown))}"
+            raise ConfigError(msg)
+        if poll_interval <= 0 or burst < 1:
+            msg = f"poll_interval {poll_interval!r}, burst {burst!r}: give positive numbers"
+            raise ConfigError(msg)
+        self.job_dir = local_path_of(job_dir) or job_dir  # not relative to the triggerer
+        self.poll_interval = poll_interval
+        self.burst = burst
+        self._shown = ""
+
+    def which(self) -> dict[str, Any]:
+        """Return the arguments that say which events these are, from whenever they begin."""
+        return {"job_dir": self.job_dir}
+
+    def begins(self) -> dict[str, Any]:
+        """Return the arguments that say from when events are reported."""
+        return {}
+
+    def source(self) -> EventSource[Any]:
+        """Return what finds the events; called in a thread, since it imports what reads a job."""
+        raise NotImplementedError
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        """Return the class path and arguments from which another triggerer goes on."""
+        arguments = {"v": 1, "poll_interval": self.poll_interval, "burst": self.burst}
+        path = f"{type(self).__module__}.{type(self).__qualname__}"
+        return path, {**arguments, **self.which(), **self.begins()}
+
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        """Report events for ever; storage is read in threads."""
+        store = PositionStore(self, position_key(self.kind, self.which()))
+        poll = functools.partial(
+            poll_until,
+            every_s=self.poll_interval,
+            is_near=local_path_of(self.job_dir) is not None,
+        )
+        position = await store.get()
+        if position is None:
+            position = await store.begin(Position(0, await poll(self._first)))
+        after_s = 0.0
+        while True:
+            steps = await poll(functools.partial(self._next, position.state), after_s=after_s)
+            stored, after_s = await store.get(), self.poll_interval
+            if stored is not None and stored.is_newer(position):  # another triggerer has gone on
+                position = stored
+                continue
+            for step in steps:
+                position = Position(position.number + 1, step.state)
+                yield TriggerEvent(store.payload(step, position))  # type: ignore[no-untyped-call]
+            position = await store.wait_for(position)
+
+    def _first(self) -> State | None:
+        source = self.source()
+        found = self._look(source, None)
+        return None if found is None else source.begin(found)
+
+    def _next(self, state: State) -> list[Step] | None:
+        """Return the next events; None while there are none."""
+        source = self.source()
+        found = self._look(source, state)
+        if found is None:
+            return None
+        return list(itertools.islice(source.steps(state, found), self.burst)) or None
+
+    def _look(self, source: EventSource[Any], state: State | None) -> Any:
+        """Return what there is; None when it cannot be read. Log either when it changes."""
+        from airflow_provider.runtime.errors import SparkStreamError
+        from airflow_provider.runtime.jobdir.layout import JobDirectory
+        from airflow_provider.runtime.storage.open import open_storage
+
+        found, level = None, logging.INFO
+        try:
+            found = source.look(JobDirectory(open_storage(self.job_dir)), state)
+            shown = source.describe(found)
+        except (SparkStreamError, OSError) as error:  # damage, or storage that is away
+            shown, level = f"cannot be read: {error}", logging.WARNING
+        if shown != self._shown:
+            self._shown = shown
+            self.log.log(level, "%s: %s", self.job_dir, shown)
+        return found
+
+
+class PositionStore:
+    """The position of a trigger, in the state store of the assets that it watches for.
+
+    Args:
+        trigger: whose it is.
+        key: under which it is stored.
+    """
+
+    def __init__(self, trigger: StreamEventTrigger, key: str) -> None:
+        self._trigger = trigger
+        self._key = key
+
+    def payload(self, step: Step, position: Position) -> dict[str, Any]:
+        """Return the payload of an event."""
+        stored = {**position.to_dict(), "key": self._key}
+        return {"id": step.id, **self._trigger.which(), **step.payload, MEMBER: stored}
+
+    async def get(self) -> Position | None:
+        """Return the position; None before the first look."""
+        found = [Position.from_dict(await each.aget(self._key)) for each in self._stores()]
+        known = [position for position in found if position is not None]
+        return max(known, key=lambda position: position.number, default=None)
+
+    async def begin(self, position: Position) -> Position:
+        """Store the first position, unless another triggerer has; return the one that counts."""
+        stored = await self.get()
+        if stored is None:
+            await self._put(position)
+        return stored or position
+
+    async def _put(self, position: Position) -> None:
+        for each in self._stores():
+            await each.aset(self._key, position.to_dict())
+
+    async def wait_for(self, position: Position) -> Position:
+        """Wait until the event of this position is registered; return the one that is stored."""
+        left, last = _LOOKS, None
+        while left:
+            stored = await self.get()
+            if stored is not None and not position.is_newer(stored):
+                return stored
+            left = left - 1 if stored == last else _LOOKS  # events of a burst come one by one
+            last = stored
+            await asyncio.sleep(_LOOK_S)
+        self._trigger.log.warning(
+            "Airflow has not stored position %s of %s with its event: is this package's plugin "
+            "loaded? Without it an event comes twice if its triggerer is killed just after it",
+            position.number,
+            self._trigger.job_dir,
+        )
+        await self._put(position)
+        return position
+
+    def _stores(self) -> list[Any]:
+        """Return the store of each asset that the trigger is a watcher of; usually one."""
+        stores = self._trigger.asset_state_store
+        if stores is None:
+            msg = f"{type(self._trigger).__name__} is for an AssetWatcher, and no task waits for it"
+            raise ConfigError(msg)
+        # Airflow 3.3 lets a trigger ask for one asset only, whose name it does not know.
+        return [*stores._by_name.values(), *stores._by_uri.values()]
+
+
+class SparkCompleteTrigger(StreamEventTrigger):
+    """Reports each period of event time when the output of a stream is complete up to its end.
+
+    An hour is complete when the watermark of what is committed and published has reached its end,
+    as for :class:`~airflow_provider.sensors.spark_watermark.SparkWatermarkSensor`. When the
+    watermark passes several, each has an event, in order. A job that is FINISHED has a last event,
+    ``end``: all is complete, also what lies after the last period.
+
+    Args:
+        job_dir: URL of the job directory; there may be no job in it yet.
+        every: the length of the periods, which are aligned to 1970 in UTC.
+        queries: those that count, such as those whose output is read; by default all that have
+            begun, so that one which begins later counts from then on.
+        since: a moment, ISO 8601, in UTC without a zone: events begin with the period that has it.
+            By default with the first that is complete after the first look.
+        options: ``poll_interval`` and ``burst``, see :class:`StreamEventTrigger`.
+    """
+
+    kind = "complete"
+
+    def __init__(
+        self,
+        job_dir: str,
+        *,
+        every: dt.timedelta | float = 3600.0,
+        queries: Sequence[str] = (),
+        since: str | None = None,
+        **options: Any,
+    ) -> None:
+        super().__init__(job_dir, **options)
+        span = every if isinstance(every, dt.timedelta) else dt.timedelta(seconds=every)
+        if span < _SECOND or span % _SECOND:
+            msg = f"every {every!r}: give whole seconds, such as timedelta(hours=1)"
+            raise ConfigError(msg)
+        if isinstance(queries, str):
+            msg = f"queries {queries!r}: give a list of names"
+            raise ConfigError(msg)
+        self.every = span // _SECOND
+        self.queries = [check_name(query, what="query") for query in queries]
+        self.since = since
+        self._since_ms = None if since is None else _millis_of(since)
+
+    def which(self) -> dict[str, Any]:
+        """Return the arguments that say which events these are."""
+        return {**super().which(), "every": self.every, "queries": self.queries}
+
+    def begins(self) -> dict[str, Any]:
+        """Return the moment with which events begin."""
+        return {"since": self.since}
+
+    def source(self) -> EventSource[Any]:
+        """Return what finds the periods."""
+        from airflow_provider.runtime.control.stream_events import CompletePeriods
+
+        return CompletePeriods(self.every * 1000, tuple(self.queries), self._since_ms)
+
+
+class _FromStartTrigger(StreamEventTrigger):
+    """Base of those that can report also what is there at the first look."""
+
+    def __init__(self, job_dir: str, *, from_start: bool = False, **options: Any) -> None:
+        super().__init__(job_dir, **options)
+        self.from_start = from_start
+
+    def begins(self) -> dict[str, Any]:
+        """Return whether events begin with what is there."""
+        return {"from_start": self.from_start}
+
+
+class SparkSavepointTrigger(_FromStartTrigger):
+    """Reports each new savepoint in the folder ``savepoints`` of a job, when it is complete.
+
+    Not those with which runs begin, to be replayed.
+
+    Args:
+        job_dir: URL of the job directory; there may be no job in it yet.
+        from_start: report those, too, that are there at the first look.
+        options: ``poll_interval`` and ``burst``, see :class:`StreamEventTrigger`.
+    """
+
+    kind = "savepoint"
+
+    def source(self) -> EventSource[Any]:
+        """Return what finds savepoints."""
+        from airflow_provider.runtime.control.stream_events import NewSavepoints
+
+        return NewSavepoints(self.from_start)
+
+
+class SparkFinalCheckpointTrigger(_FromStartTrigger):
+    """Reports each run that has its final checkpoint: it is FINISHED or SUSPENDED.
+
+    Args:
+        job_dir: URL of the job directory; there may be no job in it yet.
+        from_start: report those, too, that are there at the first look.
+        options: ``poll_interval`` and ``burst``, see :class:`StreamEventTrigger`.
+    """
+
+    kind = "final"
+
+    def source(self) -> EventSource[Any]:
+        """Return what finds final checkpoints."""
+        from airflow_provider.runtime.control.stream_events import FinalCheckpoints
+
+        return FinalCheckpoints(self.from_start)
+
+
+class SparkFailureTrigger(_FromStartTrigger):
+    """Reports each attempt of a run that has failed, or whose driver has died.
+
+    Args:
+        job_dir: URL of the job directory; there may be no job in it yet.
+        from_start: report those, too, that are there at the first look.
+        options: ``poll_interval`` and ``burst``, see :class:`StreamEventTrigger`.
+    """
+
+    kind = "failure"
+
+    def source(self) -> EventSource[Any]:
+        """Return what finds failures."""
+        from airflow_provider.runtime.control.stream_events import Failures
+
+        return Failures(self.from_start)
+
+
+def _millis_of(since: str) -> int:
+    try:
+        moment = from_iso(since)
+    except ValueError as error:
+        msg = f"since {since!r} is no moment such as 2026-01-01T00:00:00Z"
+        raise ConfigError(msg) from error
+    aware = moment if moment.tzinfo is not None else moment.replace(tzinfo=dt.timezone.utc)
+    return int(aware.timestamp() * 1000)
