@@ -24,17 +24,19 @@ RUN = "flights-daily"
 
 
 class Stream(Job):
-    """A run without an end, of the query ``q``, and its driver.
+    """A run without an end, of one query, and its driver.
 
     Args:
         root: the job directory.
         run_id: the run, that of all DAG runs.
+        query: its query.
     """
 
-    def __init__(self, root: Path, run_id: str = RUN) -> None:
+    def __init__(self, root: Path, run_id: str = RUN, query: str = "q") -> None:
         super().__init__(root, run_id)
         self.directory = JobDirectory(self.storage)
-        self.spark = SparkCheckpoint(root / "queries" / "q" / "checkpoint")
+        self.query = query
+        self.spark = SparkCheckpoint(root / "queries" / query / "checkpoint")
         self._reports = itertools.count()
 
     def begin(self) -> Stream:
@@ -43,7 +45,7 @@ class Stream(Job):
         self.directory.put_job(JobRecord(name="daily", created=AT))
         self.run.put_record(a_run(self.run_id, params={}, until="stopped", at_end="suspend"))
         self.spark.begin()
-        path = f"queries/q/topologies/{QUERY_ID}.json"
+        path = f"queries/{self.query}/topologies/{QUERY_ID}.json"
         sources: list[str | None] = ["flights", "flights:marker"]
         TopologyRecord(query_id=QUERY_ID, sources=sources, operators=[]).put(self.storage, path)
         return self
@@ -52,7 +54,7 @@ class Stream(Job):
         """Run a batch, which ends an hour of event time after the one before."""
         lines = (f'{{"logOffset":{batch}}}', "-")
         self.spark.plan(batch, watermark_ms=3_600_000 * (batch + 1), sources=lines).commit(batch)
-        records = EpochRecords(self.directory.committables("q"), QUERY_ID)
+        records = EpochRecords(self.directory.committables(self.query), QUERY_ID)
         put = records.put_published if published else records.put_precommit
         put(an_epoch(batch))
         return self
