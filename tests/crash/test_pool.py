@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import shutil
@@ -82,6 +83,10 @@ class Pool:
 
     def _sockets(self) -> list[Path]:
         return list(self.folder.glob("standby-*.sock"))
+
+
+def has_ended(pid: int) -> bool:
+    return not psutil.pid_exists(pid)
 
 
 def is_zombie(process: psutil.Process) -> bool:
@@ -276,7 +281,7 @@ def test_a_hundred_runs_leave_nothing_behind(place, drivers, pool):
         later = pool.standbys()
         (driver,) = standbys - later
         assert driver not in served
-        assert await_that(lambda pid=driver: not psutil.pid_exists(pid))
+        assert await_that(functools.partial(has_ended, driver))
         # A process that has just ended is a zombie until it is waited for.
         assert await_that(lambda: before == pool.counts()), (number, before, pool.counts())
         served.add(driver)
