@@ -39,6 +39,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from airflow.triggers.base import BaseEventTrigger, TriggerEvent
 
+from airflow_provider.hooks.storage_connection import TaskStorage
 from airflow_provider.runtime.clock import from_iso
 from airflow_provider.runtime.control.event_position import MEMBER, Position, position_key
 from airflow_provider.runtime.errors import ConfigError
@@ -60,7 +61,7 @@ class StreamEventTrigger(BaseEventTrigger):
     """Base of the triggers that report what happens to a stream; use one of those below.
 
     Its arguments are stored in Airflow's database: they hold no secrets, and unknown ones from
-    another version are ignored. It needs the storage alone: no Spark, no connection.
+    another version are ignored. It needs the storage alone, and no Spark.
 
     Args:
         job_dir: URL of the job directory; there may be no job in it yet.
@@ -68,6 +69,8 @@ class StreamEventTrigger(BaseEventTrigger):
         burst: how many events are reported at once, at most. By default each has a DAG run of its
             own: Airflow gives all that come while a run is about to be created to few runs, some of
             them only together with a later event (apache/airflow#56050).
+        storage_conn_id: the connection with the keys for S3; None for that of Airflow's
+            configuration, or the environment's.
         v: the version of stored arguments; a DAG gives none.
         unknown: of another version.
 
@@ -83,6 +86,7 @@ class StreamEventTrigger(BaseEventTrigger):
         *,
         poll_interval: float = 10.0,
         burst: int = 1,
+        storage_conn_id: str | None = None,
         v: int | None = None,
         **unknown: Any,
     ) -> None:
@@ -96,6 +100,8 @@ class StreamEventTrigger(BaseEventTrigger):
         self.job_dir = local_path_of(job_dir) or job_dir  # not relative to the triggerer
         self.poll_interval = poll_interval
         self.burst = burst
+        self.storage_conn_id = storage_conn_id
+        self._storage = TaskStorage(storage_conn_id, self.job_dir)
         self._shown = ""
 
     def which(self) -> dict[str, Any]:
@@ -113,8 +119,9 @@ class StreamEventTrigger(BaseEventTrigger):
     def serialize(self) -> tuple[str, dict[str, Any]]:
         """Return the class path and arguments from which another triggerer goes on."""
         arguments = {"v": 1, "poll_interval": self.poll_interval, "burst": self.burst}
+        keys = {"storage_conn_id": self.storage_conn_id} if self.storage_conn_id else {}
         path = f"{type(self).__module__}.{type(self).__qualname__}"
-        return path, {**arguments, **self.which(), **self.begins()}
+        return path, {**arguments, **keys, **self.which(), **self.begins()}
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Report events for ever; storage is read in threads."""
@@ -160,7 +167,8 @@ class StreamEventTrigger(BaseEventTrigger):
 
         found, level = None, logging.INFO
         try:
-            found = source.look(JobDirectory(open_storage(self.job_dir)), state)
+            with self._storage.opened():
+                found = source.look(JobDirectory(open_storage(self.job_dir)), state)
             shown = source.describe(found)
         except (SparkStreamError, OSError) as error:  # damage, or storage that is away
             shown, level = f"cannot be read: {error}", logging.WARNING
@@ -248,7 +256,7 @@ class SparkCompleteTrigger(StreamEventTrigger):
             begun, so that one which begins later counts from then on.
         since: a moment, ISO 8601, in UTC without a zone: events begin with the period that has it.
             By default with the first that is complete after the first look.
-        options: ``poll_interval`` and ``burst``, see :class:`StreamEventTrigger`.
+        options: ``poll_interval``, ``burst``, ``storage_conn_id``; see :class:`StreamEventTrigger`.
     """
 
     kind = "complete"
@@ -310,7 +318,7 @@ class SparkSavepointTrigger(_FromStartTrigger):
     Args:
         job_dir: URL of the job directory; there may be no job in it yet.
         from_start: report those, too, that are there at the first look.
-        options: ``poll_interval`` and ``burst``, see :class:`StreamEventTrigger`.
+        options: ``poll_interval``, ``burst``, ``storage_conn_id``; see :class:`StreamEventTrigger`.
     """
 
     kind = "savepoint"
@@ -328,7 +336,7 @@ class SparkFinalCheckpointTrigger(_FromStartTrigger):
     Args:
         job_dir: URL of the job directory; there may be no job in it yet.
         from_start: report those, too, that are there at the first look.
-        options: ``poll_interval`` and ``burst``, see :class:`StreamEventTrigger`.
+        options: ``poll_interval``, ``burst``, ``storage_conn_id``; see :class:`StreamEventTrigger`.
     """
 
     kind = "final"
@@ -346,7 +354,7 @@ class SparkFailureTrigger(_FromStartTrigger):
     Args:
         job_dir: URL of the job directory; there may be no job in it yet.
         from_start: report those, too, that are there at the first look.
-        options: ``poll_interval`` and ``burst``, see :class:`StreamEventTrigger`.
+        options: ``poll_interval``, ``burst``, ``storage_conn_id``; see :class:`StreamEventTrigger`.
     """
 
     kind = "failure"

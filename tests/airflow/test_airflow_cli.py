@@ -7,6 +7,7 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING
 
+import pytest
 from handmade import RUN, Job
 from services import AIRFLOW, run_airflow
 
@@ -41,6 +42,7 @@ def airflow(
     )
 
 
+@pytest.mark.whole
 def test_help_is_that_of_spark_stream(sqlite_airflow: dict[str, str]) -> None:
     """
     It lists the commands of both.
@@ -71,6 +73,7 @@ def test_options_exit_codes_and_answers_pass_through(
     assert f"{tmp_path}/nothing: no job there" in missing.stderr
 
 
+@pytest.mark.whole
 def test_a_connection_of_the_database_is_checked(
     sqlite_airflow: dict[str, str], tmp_path: Path
 ) -> None:

@@ -35,6 +35,7 @@ from airflow_provider.runtime.storage.credentials import StoreCredentials, using
 from airflow_provider.sensors.spark_watermark import SparkWatermarkSensor
 from airflow_provider.triggers import polling
 from airflow_provider.triggers.spark_streaming import SparkStreamingTrigger
+from airflow_provider.triggers.stream_events import SparkFinalCheckpointTrigger
 from tests.contract.conftest import BUCKET, StoreServer, forget_clients
 
 if TYPE_CHECKING:
@@ -272,6 +273,22 @@ def test_a_trigger_looks_the_connection_up_by_its_id(
     assert "lake" == kept["storage_conn_id"]
     assert said in repr(event.payload)
     assert lake.secret not in repr(kept) + repr(event.payload)
+
+
+@pytest.mark.slow
+def test_a_watcher_looks_the_connection_up_by_its_id(lake: Lake, finished: Job) -> None:
+    """
+    Without it the job cannot be read, and with it there is the run that has ended.
+    """
+    refused = SparkFinalCheckpointTrigger(finished.url, from_start=True)
+    watcher = SparkFinalCheckpointTrigger(finished.url, from_start=True, storage_conn_id="lake")
+    path, kept = watcher.serialize()
+    rebuilt = import_string(path)(**json.loads(json.dumps(kept)))
+
+    assert refused._first() is None
+    (step,) = rebuilt._next(rebuilt._first())
+    assert RUN == step.payload["run_id"]
+    assert "lake" == kept["storage_conn_id"]
 
 
 @pytest.mark.slow
