@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider.plugins.responses import BatchView, HistoryView, StatisticView
+from pydantic import ValidationError
+
+from airflow_provider.plugins.responses import BatchView, HistoryView, HourView, StatisticView
 from airflow_provider.runtime.control.stream_facts import largest_backlog
 from airflow_provider.runtime.jobdir.batch_history import FULL, TOTAL
 from airflow_provider.runtime.typed_json import is_name
@@ -22,7 +25,7 @@ def read_histories(run: Storage, *, last: int = FULL) -> list[HistoryView]:
 
     Args:
         run: ``runs/<run id>``.
-        last: how many of the newest batches.
+        last: how many of the newest batches; hours only with all of them.
 
     Raises:
         OSError: the storage cannot be read.
@@ -47,7 +50,16 @@ def _read_history(run: Storage, query: str, last: int) -> HistoryView:
         return nothing
     views = [_batch(each) for each in batches[-last:] if isinstance(each, dict)]
     found = [view for view in views if view is not None]
-    return HistoryView(query=query, updated=_text(raw.get("updated")), batches=found)
+    hours = _hours(raw.get("hours")) if last >= FULL else []
+    return HistoryView(query=query, updated=_text(raw.get("updated")), batches=found, hours=hours)
+
+
+def _hours(raw: Any) -> list[HourView]:
+    found = []
+    for each in raw if isinstance(raw, list) else ():
+        with contextlib.suppress(ValidationError):
+            found.append(HourView.model_validate(each))
+    return found
 
 
 def _batch(raw: dict[str, Any]) -> BatchView | None:
@@ -97,6 +109,9 @@ def statistics(history: HistoryView) -> list[StatisticView]:
         ("rows processed", "rows/s", (batch.process_rate for batch in history.batches)),
         ("state", "rows", (batch.state_rows for batch in history.batches)),
         ("state size", "bytes", (batch.state_bytes for batch in history.batches)),
+        ("backlog", "rows", (batch.backlog for batch in history.batches)),
+        ("watermark behind", "s", (batch.lag_s for batch in history.batches)),
+        ("late rows", "rows", (batch.late_rows for batch in history.batches)),
     ]
     found = []
     for measure, unit, values in measures:

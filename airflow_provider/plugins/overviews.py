@@ -44,8 +44,9 @@ class Overviews:
         """
         observed = self._jobs.look(job_dir)
         histories = self._heads.histories(observed)
-        begins = [each.batches[0].at for each in histories if each.batches]
-        since = min((at for at in begins if at is not None), default=None)
+        hours = [hour.hour for each in histories for hour in each.hours[:1]]
+        batches = [batch.at for each in histories for batch in each.batches[:1]]
+        since = min((at for at in (*hours, *batches) if at is not None), default=None)
         return OverviewView(
             now=to_iso(self._clock.now()),
             job=self._heads.of(task, observed, histories),
@@ -55,7 +56,7 @@ class Overviews:
         )
 
     def _marks(self, observed: Observed, since: str | None) -> list[MarkView]:
-        """Return what the plots mark from their first batch on."""
+        """Return what the plots mark, from their first hour or batch on."""
         if since is None or observed.run_id is None:
             return []
         attempts = observed.directory.run(observed.run_id).attempts()

@@ -25,8 +25,10 @@ from airflow_provider.plugins.responses import (
     RunsView,
     SavepointsView,
     SettingsView,
+    StateView,
     TaskInstanceAddress,
 )
+from airflow_provider.plugins.state_views import read_state
 from airflow_provider.plugins.task_index import IndexedTask, find_task, find_tasks
 from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.jobdir.layout import JobDirectory
@@ -119,6 +121,12 @@ def job_routes(service: StreamService) -> APIRouter:
         return await service.read(
             task, lambda: service.shelf.views(JobDirectory(open_storage(job_dir)))
         )
+
+    @router.get("/state")
+    async def state(task: JobTask) -> StateView:
+        """Return the stateful operators with their tables and sizes."""
+        job_dir = str(task.job_dir)
+        return await service.read(task, lambda: read_state(job_dir))
 
     @router.get("/batches")
     async def batches(

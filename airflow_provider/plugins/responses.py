@@ -139,12 +139,27 @@ class BatchView(BaseModel):
     reason: str | None = None
 
 
+class HourView(BaseModel):
+    """The batches that began in one hour, which are no longer kept in full."""
+
+    hour: str
+    batches: int
+    rows: int
+    late_rows: int
+    min_ms: float
+    mean_ms: float
+    max_ms: float
+    state_rows: int | None = None
+    state_bytes: int | None = None
+
+
 class HistoryView(BaseModel):
-    """The last batches of a query, oldest first."""
+    """The last batches of a query, and the hours before them, oldest first."""
 
     query: str
     updated: str | None
     batches: list[BatchView]
+    hours: list[HourView] = []
 
 
 class MarkView(BaseModel):
@@ -202,6 +217,7 @@ class AttemptView(BaseModel):
 
     attempt: int
     driver_id: str
+    token: int
     host: str
     pid: int
     started: str
@@ -279,12 +295,17 @@ class FailuresView(BaseModel):
 
 
 class SavedQueryView(BaseModel):
-    """How far a query had come in a savepoint."""
+    """How far a query had come in a savepoint.
+
+    Attributes:
+        state: the bytes of each stateful operator, by its name.
+    """
 
     name: str
     batch: int
     watermark: str
     bytes: int
+    state: dict[str, int]
 
 
 class SavepointView(BaseModel):
@@ -308,6 +329,51 @@ class SavepointsView(BaseModel):
     """The savepoints in the job's own folder, the newest first."""
 
     savepoints: list[SavepointView]
+
+
+class ColumnView(BaseModel):
+    """One column of a table of state."""
+
+    name: str
+    type: str
+    is_key: bool
+
+
+class TableView(BaseModel):
+    """One table of a stateful operator; it has no columns where its schema is not known."""
+
+    name: str
+    rows_are: str
+    has_ttl: bool
+    columns: list[ColumnView]
+
+
+class OperatorStateView(BaseModel):
+    """One stateful operator, with what its files take."""
+
+    name: str
+    kind: str
+    provider: str
+    partitions: int
+    bytes: int
+    mark: str | None
+    tables: list[TableView]
+
+
+class QueryStateView(BaseModel):
+    """The state of a query after one batch."""
+
+    name: str
+    batch: int
+    watermark: str
+    operators: list[OperatorStateView]
+
+
+class StateView(BaseModel):
+    """The state of a job in its checkpoints; *problem* says why there is none to show."""
+
+    queries: list[QueryStateView]
+    problem: str | None = None
 
 
 class FolderView(BaseModel):

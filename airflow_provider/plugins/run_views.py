@@ -184,6 +184,7 @@ def _attempt(
     return AttemptView(
         attempt=attempt.attempt,
         driver_id=attempt.driver_id,
+        token=attempt.token,
         host=attempt.host,
         pid=attempt.pid,
         started=attempt.started,

@@ -15,6 +15,7 @@ from airflow_provider.runtime.typed_json import is_name
 if TYPE_CHECKING:
     from airflow_provider.runtime.clock import Clock
     from airflow_provider.runtime.jobdir.layout import JobDirectory
+    from airflow_provider.runtime.savepoints.record import QuerySavepoint
     from airflow_provider.runtime.storage.base import Storage
 
 _MOST_KEPT: Final = 5000  # a view is a kilobyte
@@ -100,7 +101,20 @@ def _describe(name: str, savepoint: Savepoint) -> SavepointView:
         run_id=record.run_id,
         labels=record.labels,
         queries=[
-            SavedQueryView(name=each, batch=q.batch, watermark=q.watermark, bytes=q.bytes)
+            SavedQueryView(
+                name=each, batch=q.batch, watermark=q.watermark, bytes=q.bytes, state=_state(q)
+            )
             for each, q in record.queries.items()
         ],
     )
+
+
+def _state(query: QuerySavepoint) -> dict[str, int]:
+    """Return what the files of each stateful operator take."""
+    sizes: collections.Counter[str] = collections.Counter()
+    for file in query.files:
+        folder, _, rest = file.path.partition("/")
+        if folder == "state":
+            sizes[rest.partition("/")[0]] += file.size
+    names = {each["id"]: each.get("job_name") or f"op{each['id']}" for each in query.operators}
+    return {name: sizes[str(number)] for number, name in names.items()}

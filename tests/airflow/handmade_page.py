@@ -20,6 +20,8 @@ from airflow_provider.runtime.savepoints.record import (
     SavepointRecord,
 )
 from tests.unit.jobs import a_progress, a_run, an_attempt
+from tests.unit.test_inventory import Tree
+from tests.unit.test_state import SCHEMA
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -100,14 +102,28 @@ class PageJob(Job):
     def history(self, query: str = "daily", count: int = 300) -> PageJob:
         """Put the history of so many batches, of ten seconds each, the last one a moment ago."""
         batches = [_batch(number, ago((count - number) * 10 + 15)) for number in range(count)]
+        hours = [_hour(before) for before in range(72, 0, -1)]
         document = {"version": 1, "query": query, "updated": ago(1), "batches": batches}
+        document["hours"] = hours
         self.run.storage.put(f"history/{query}.json", json.dumps(document).encode())
         return self
 
+    def state(self, query: str = "daily") -> PageJob:
+        """Put the checkpoint of a query that counts, after three batches."""
+        tree = Tree()
+        tree.log(0, 1, 2)
+        tree.operator(schema=SCHEMA)
+        tree.deltas(1, 2, 3)
+        for path, data in tree.files.items():
+            self.storage.put(f"queries/{query}/checkpoint/{path}", data)
+        return self
+
     def savepoint(self, name: str, seconds_ago: float = 60.0, batch: int = 3) -> str:
-        """Put a savepoint of one small file, and return its address."""
+        """Put a savepoint of two small files, one of them state, and return its address."""
         place = self.storage.at(f"savepoints/{name}")
+        state = "state/0/0/1.delta"
         place.put("queries/daily/metadata", b"{}")
+        place.put(f"queries/daily/{state}", b"s" * (batch + 1))
         query = QuerySavepoint(
             query_id="id",
             batch=batch,
@@ -115,9 +131,9 @@ class PageJob(Job):
             watermark=ago(seconds_ago + 100),
             drained=False,
             sources=[],
-            operators=[],
+            operators=[{"id": 0, "name": "stateStoreSave", "partitions": 1, "provider": None}],
             addressed=[],
-            files=(SavedFile("metadata", 2),),
+            files=(SavedFile("metadata", 2), SavedFile(state, batch + 1)),
         )
         SavepointRecord(
             name=name,
@@ -164,6 +180,21 @@ def _batch(number: int, at: str) -> dict[str, Any]:
         "limits": {"flights": 250_000},
         "decision": "keeps",
         "reason": "batches take about as long as they should",
+    }
+
+
+def _hour(before: int) -> dict[str, Any]:
+    swing = 1 + 0.3 * math.sin(before / 5)
+    return {
+        "hour": ago(3600 * (before + 1))[:13] + ":00:00.000Z",
+        "batches": 360,
+        "rows": round(180_000_000 * swing),
+        "late_rows": 700 if before % 24 == 5 else 0,
+        "min_ms": round(4200 * swing),
+        "mean_ms": 8000 * swing,
+        "max_ms": round((19_000 if before % 24 == 9 else 11_000) * swing),
+        "state_rows": 40_000 - before * 90,
+        "state_bytes": 21_000_000 - before * 40_000,
     }
 
 

@@ -315,7 +315,8 @@ def test_the_overview_has_queries_history_and_marks(page: Page) -> None:
     assert ("flights", "running") == (query["sources"][0]["name"], query["sources"][0]["mark"])
     assert "keeps: batches take" in query["pacing"]
     (history,) = overview["histories"]
-    assert 300 == len(history["batches"])
+    assert (300, 72) == (len(history["batches"]), len(history["hours"]))
+    assert history["hours"][0]["hour"] < history["hours"][-1]["hour"] < history["batches"][0]["at"]
     assert "triggerExecution" not in history["batches"][0]["duration_ms"]
     assert ["savepoint"] == [mark["kind"] for mark in overview["marks"]]
 
@@ -327,8 +328,9 @@ def test_the_overview_has_queries_history_and_marks(page: Page) -> None:
         b"[]",
         b'{"batches": 3}',
         b'{"batches": [1, {"batch": "x"}, {"batch": 7, "rows": "many", "duration_ms": [1]}]}',
+        b'{"batches": [], "hours": [3, {"hour": "2026-01-01T01:00:00.000Z"}]}',
     ],
-    ids=["no JSON", "no object", "no list", "odd members"],
+    ids=["no JSON", "no object", "no list", "odd members", "odd hours"],
 )
 def test_a_history_of_another_form_is_no_error(page: Page, content: bytes) -> None:
     """
@@ -339,6 +341,7 @@ def test_a_history_of_another_form_is_no_error(page: Page, content: bytes) -> No
     (history,) = page.get("running", "overview")["histories"]
 
     assert {7} >= {batch["batch"] for batch in history["batches"]}
+    assert [] == history["hours"]
 
 
 def test_a_job_without_history_is_shown_without(page: Page) -> None:
@@ -497,12 +500,35 @@ def test_savepoints_are_listed_newest_first(page: Page) -> None:
     found = page.get("running", "savepoints")["savepoints"]
 
     assert ["manual-1", "periodic-20260101T000000-abc"] == [s["name"] for s in found[:2]]
-    assert (2, "periodic", True) == (
+    assert (6, "periodic", True) == (
         found[0]["bytes"],
         found[0]["origin"],
         found[0]["is_aligned"],
     )
+    assert {"op0": 4} == found[0]["queries"][0]["state"]
     assert found[2]["problem"]
+
+
+def test_the_state_is_shown_by_operator_and_table(page: Page) -> None:
+    """
+    With what its files take and its columns; a job that keeps none says so.
+    """
+    page.jobs["running"].state()
+
+    (query,) = page.get("running", "state")["queries"]
+    nothing = page.get("failed", "state")
+
+    (operator,) = query["operators"]
+    (table,) = operator["tables"]
+    assert ("daily", 2, "op0", "hdfs") == (
+        query["name"],
+        query["batch"],
+        operator["name"],
+        operator["provider"],
+    )
+    assert operator["bytes"] > 0
+    assert ["k"] == [column["name"] for column in table["columns"] if column["is_key"]]
+    assert ([], True) == (nothing["queries"], "has a checkpoint" in nothing["problem"])
 
 
 def test_raw_documents_are_reached_from_listing_to_listing(page: Page) -> None:
@@ -674,7 +700,7 @@ def test_a_savepoint_is_verified_and_disposed_of_by_its_name(page: Page) -> None
     refused = page.act("running", "dispose", token=1, savepoint=name)
     gone = page.act("running", "dispose", token=1, savepoint=name, confirmed=name)
 
-    assert "all right: 1 files, 2 bytes" in verified.json()["message"]
+    assert "all right: 2 files, 6 bytes" in verified.json()["message"]
     assert [409, 200] == [refused.status_code, gone.status_code]
     assert [] == page.get("running", "savepoints")["savepoints"]
 

@@ -11,6 +11,7 @@ export function Batches({ task, params }) {
   if (!data) return html`<${Waiting} error=${error} />`;
   return html`<div>
     <${Note} error=${error} />
+    ${data.run_id ? html`<p className="ss-muted">Run ${data.run_id}</p>` : null}
     ${data.queries.map((q) => html`<${Query} key=${q.history.query} query=${q} />`)}
     ${data.queries.length ? null : html`<p className="ss-muted">No history yet.</p>`}
     <h2>Configuration of the run</h2>
@@ -23,13 +24,19 @@ function Query({ query: { history, statistics } }) {
   return html`<section className="ss-query" aria-label=${`Query ${history.query}`}>
     <h2>${history.query} <small>${history.batches.length} batches, recorded ${moment(history.updated)}</small></h2>
     <${Table} caption=${`Summary of ${history.query}`} rows=${statistics} keyOf=${(s) => s.measure} columns=${SUMMARY} />
+    ${history.hours.length
+      ? html`<details className="ss-more">
+          <summary>The ${history.hours.length} hours before these batches</summary>
+          <${Table} caption=${`Hours of ${history.query}`} rows=${[...history.hours].reverse()} keyOf=${(h) => h.hour} columns=${HOUR} />
+        </details>`
+      : null}
     <h3>The last ${Math.min(SHOWN, history.batches.length)} batches</h3>
     <${Table} caption=${`Batches of ${history.query}`} rows=${newest} keyOf=${(b) => `${b.batch}/${b.attempt}`} columns=${BATCH} />
   </section>`;
 }
 
 const say = ({ unit }, value) =>
-  unit === "ms" ? millis(value) : unit === "bytes" ? bytes(value) : unit === "rows/s" ? `${short(value)}/s` : short(value);
+  unit === "ms" ? millis(value) : unit === "s" ? duration(value) : unit === "bytes" ? bytes(value) : unit === "rows/s" ? `${short(value)}/s` : short(value);
 
 const SUMMARY = [
   { title: "Measure", of: (s) => s.measure },
@@ -39,7 +46,7 @@ const SUMMARY = [
 const BATCH = [
   { title: "Batch", isNumber: true, of: (b) => b.batch },
   { title: "Began", of: (b) => moment(b.at) },
-  { title: "Took", isNumber: true, of: (b) => (b.total_ms === null ? NOTHING : html`<span title=${phases(b)}>${millis(b.total_ms)}</span>`) },
+  { title: "Took", isNumber: true, of: (b) => (b.total_ms === null ? NOTHING : html`<${More} short=${millis(b.total_ms)} all=${phases(b)} />`) },
   { title: "Rows", isNumber: true, of: (b) => whole(b.rows) },
   { title: "Processed", isNumber: true, of: (b) => (b.process_rate === null ? NOTHING : `${short(b.process_rate)}/s`) },
   { title: "Backlog", isNumber: true, of: (b) => short(b.backlog) },
@@ -47,7 +54,25 @@ const BATCH = [
   { title: "State rows", isNumber: true, of: (b) => short(b.state_rows) },
   { title: "Watermark", of: (b) => moment(b.watermark) },
   { title: "Behind", isNumber: true, of: (b) => duration(b.lag_s) },
-  { title: "Batch size", of: (b) => (b.decision ? html`<span title=${b.reason ?? ""}>${b.decision}</span>` : NOTHING) },
+  { title: "Batch size", of: (b) => (b.decision ? html`<${More} short=${b.decision} all=${b.reason ? [b.reason] : []} />` : NOTHING) },
 ];
 
-const phases = (batch) => Object.entries(batch.duration_ms).map(([name, ms]) => `${name} ${millis(ms)}`).join(", ");
+const HOUR = [
+  { title: "Hour", of: (h) => moment(h.hour) },
+  { title: "Batches", isNumber: true, of: (h) => whole(h.batches) },
+  { title: "Rows", isNumber: true, of: (h) => whole(h.rows) },
+  { title: "Late", isNumber: true, of: (h) => whole(h.late_rows) },
+  { title: "Shortest", isNumber: true, of: (h) => millis(h.min_ms) },
+  { title: "Mean", isNumber: true, of: (h) => millis(h.mean_ms) },
+  { title: "Longest", isNumber: true, of: (h) => millis(h.max_ms) },
+  { title: "State rows", isNumber: true, of: (h) => short(h.state_rows) },
+  { title: "State size", isNumber: true, of: (h) => bytes(h.state_bytes) },
+];
+
+/** A value that opens: with a finger and the keyboard, too. */
+function More({ short: value, all }) {
+  if (!all.length) return value;
+  return html`<details className="ss-more"><summary>${value}</summary>${all.map((line) => html`<div key=${line}>${line}</div>`)}</details>`;
+}
+
+const phases = (batch) => Object.entries(batch.duration_ms).map(([name, ms]) => `${name} ${millis(ms)}`);

@@ -25,11 +25,15 @@ export function duration(seconds) {
   if (isNothing(seconds)) return NOTHING;
   const s = Math.abs(seconds);
   if (s < 1) return `${Math.round(s * 1000)} ms`;
-  if (s < 60) return `${Number(s.toPrecision(2))} s`;
-  if (s < 3600) return `${Math.floor(s / 60)} min ${Math.round(s % 60)} s`.replace(" 0 s", "");
-  if (s < 86400) return `${Math.floor(s / 3600)} h ${Math.round((s % 3600) / 60)} min`;
-  return `${Math.floor(s / 86400)} d ${Math.round((s % 86400) / 3600)} h`;
+  if (s < 59.5) return `${Number(s.toPrecision(2))} s`;
+  if (s < 3599.5) return inTwo(Math.round(s), 60, "min", "s");
+  if (s < 86370) return inTwo(Math.round(s / 60), 60, "h", "min");
+  return inTwo(Math.round(s / 3600), 24, "d", "h");
 }
+
+/** Rounded before it is split, so that there are no 60 seconds. */
+const inTwo = (count, base, large, small) =>
+  `${Math.floor(count / base)} ${large}${count % base ? ` ${count % base} ${small}` : ""}`;
 
 export const millis = (value) => (isNothing(value) ? NOTHING : duration(value / 1000));
 

@@ -10,6 +10,7 @@ import { Note, State } from "./parts.js";
 import { Raw } from "./raw.js";
 import { Runs } from "./runs.js";
 import { Savepoints } from "./savepoints.js";
+import { StateTables } from "./state.js";
 import { taskPath } from "./streams.js";
 
 const TABS = [
@@ -17,11 +18,12 @@ const TABS = [
   ["runs", "Runs and attempts", Runs],
   ["failures", "Failures", Failures],
   ["savepoints", "Savepoints", Savepoints],
+  ["state", "State", StateTables],
   ["batches", "Batches", Batches],
   ["log", "Driver log", DriverLog],
   ["raw", "Raw", Raw],
 ];
-const OF_A_VIEW = ["query", "path", "spark_run_id", "driver_id"];
+const OF_A_VIEW = ["query", "span", "path", "spark_run_id", "driver_id"];
 
 export function Job() {
   const [params, setParams] = useSearchParams();
@@ -73,10 +75,11 @@ function Tabs({ tab, choose }) {
     chosen.scrollIntoView({ block: "nearest", inline: "nearest" });
   }, [tab]);
   function onKeyDown(event) {
-    const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
-    if (!step) return;
+    const [at, count] = [names.indexOf(tab), names.length];
+    const keys = { ArrowRight: (at + 1) % count, ArrowLeft: (at + count - 1) % count, Home: 0, End: count - 1 };
+    const next = names[keys[event.key]];
+    if (!next) return;
     event.preventDefault();
-    const next = names[(names.indexOf(tab) + step + names.length) % names.length];
     choose(next);
     bar.current.querySelector(`#ss-tab-${next}`).focus();
   }

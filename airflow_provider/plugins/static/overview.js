@@ -2,7 +2,7 @@
 import { html } from "./host.js";
 import { NOTHING, duration, moment, rate, short, whole, words } from "./format.js";
 import { Facts, Waiting } from "./parts.js";
-import { Plots } from "./plots.js";
+import { Plots, batchPlots, hourPlots } from "./plots.js";
 
 export function Overview({ overview, params, go }) {
   const { data, error } = overview;
@@ -14,13 +14,29 @@ export function Overview({ overview, params, go }) {
     <${Facts} facts=${factsOf(job)} />
     ${data.queries.map((query) => html`<${Query} key=${query.name} query=${query} />`)}
     ${histories.length > 1
-      ? html`<div className="ss-row" role="group" aria-label="Plots of the query">
-          ${histories.map((h) => html`<button key=${h.query} type="button" className="ss-button ss-small" aria-pressed=${h === history} onClick=${() => go({ query: h.query })}>${h.query}</button>`)}
-        </div>`
+      ? html`<${Choice} label="Plots of the query" chosen=${history.query} names=${histories.map((h) => [h.query, h.query])} choose=${(query) => go({ query })} />`
       : null}
     ${history?.batches.length
-      ? html`<${Plots} history=${history} marks=${data.marks} />`
+      ? html`<${History} history=${history} marks=${data.marks} span=${params.get("span")} go=${go} />`
       : html`<p className="ss-muted">No history yet: the plots begin with the first batches that the driver records.</p>`}
+  </div>`;
+}
+
+function History({ history, marks, span, go }) {
+  const isByHour = span === "hours" && history.hours.length > 0;
+  const { times, plots } = isByHour ? hourPlots(history) : batchPlots(history);
+  const names = [["batches", "the last batches"], ["hours", "hours before them"]];
+  return html`<div>
+    ${history.hours.length
+      ? html`<${Choice} label="Plots of" chosen=${isByHour ? "hours" : "batches"} names=${names} choose=${(name) => go({ span: name })} />`
+      : null}
+    <${Plots} key=${isByHour} times=${times} plots=${plots} marks=${marks} sync=${history.query} revision=${history.updated} />
+  </div>`;
+}
+
+function Choice({ label, names, chosen, choose }) {
+  return html`<div className="ss-row ss-choice" role="group" aria-label=${label}>
+    ${names.map(([name, title]) => html`<button key=${name} type="button" className="ss-button ss-small" aria-pressed=${name === chosen} onClick=${() => choose(name)}>${title}</button>`)}
   </div>`;
 }
 

@@ -71,13 +71,27 @@ export function Note({ error, tone = "bad" }) {
 export function Copy({ text, label }) {
   const [isDone, setDone] = React.useState(false);
   async function copy() {
-    await navigator.clipboard?.writeText(text);
+    await put(text);
     setDone(true);
     setTimeout(() => setDone(false), 2000);
   }
   return html`<button type="button" className="ss-button ss-small" onClick=${copy} title=${text}>
-    ${isDone ? "copied" : label}
+    <span aria-live="polite">${isDone ? "copied" : label}</span>
   </button>`;
+}
+
+/** Put a text on the clipboard; without https browsers have only the old way. */
+async function put(text) {
+  if (navigator.clipboard) return navigator.clipboard.writeText(text);
+  const area = document.createElement("textarea");
+  const focused = document.activeElement;
+  area.value = text;
+  area.className = "ss-hidden";
+  document.body.append(area);
+  area.select();
+  document.execCommand("copy");
+  area.remove();
+  focused?.focus();
 }
 
 export function Facts({ facts }) {

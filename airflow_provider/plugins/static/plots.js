@@ -1,4 +1,4 @@
-// Plots of a query's batches, over time, with one cursor.
+// Plots over time with one cursor: of batches, of hours, and of savepoints.
 import { React, html } from "./host.js";
 import { bytes, duration, millis, moment, short, whole } from "./format.js";
 import uPlot from "./vendor/uPlot.js";
@@ -6,15 +6,22 @@ import uPlot from "./vendor/uPlot.js";
 const COLOURS = ["blue", "orange", "green", "purple", "red", "cyan", "yellow", "pink"];
 const HEIGHT = 170;
 const MOST_PHASES = 6;
+const MOST_LINES = 40; // of savepoints; more of them are short marks, which leave the plot legible
+const MOST_LISTED = 50;
+const NEAR_PX = 5;
 
 function colour(name) {
   return getComputedStyle(document.documentElement).getPropertyValue(`--chakra-colors-${name}`).trim();
 }
 
-/** Which plots there are: title, series as [label, values], how to say a value, and a form. */
-function plotsOf(batches) {
+const times = (moments) => moments.map((at) => Date.parse(at) / 1000);
+const filled = (plots) => plots.filter((plot) => plot.series.some(([, values]) => values.some((v) => v !== null)));
+
+/** Plots of batches: when, and of each title, series as [label, values], how to say a value, form. */
+export function batchPlots(history) {
+  const batches = history.batches.filter((b) => b.at);
   const of = (name) => batches.map((b) => b[name]);
-  return [
+  const plots = [
     { title: "Rows per second", say: short, series: [["in", of("input_rate")], ["processed", of("process_rate")]] },
     { title: "Batch time by phase", say: millis, series: phasesOf(batches), isStacked: true },
     { title: "Backlog", say: whole, series: [["unread", of("backlog")]] },
@@ -22,7 +29,36 @@ function plotsOf(batches) {
     { title: "State rows", say: short, series: [["rows", of("state_rows")]] },
     { title: "State size", say: bytes, series: [["bytes", of("state_bytes")]] },
     { title: "Late rows", say: whole, series: [["late", of("late_rows")]] },
-  ].filter((plot) => plot.series.some(([, values]) => values.some((v) => v !== null)));
+  ];
+  return { times: times(of("at")), plots: filled(plots) };
+}
+
+/** Plots of the hours before the batches that are kept in full. */
+export function hourPlots(history) {
+  const of = (name) => history.hours.map((h) => h[name]);
+  const plots = [
+    { title: "Rows an hour", say: short, series: [["rows", of("rows")]] },
+    { title: "Batch time by hour", say: millis, series: [["longest", of("max_ms")], ["mean", of("mean_ms")], ["shortest", of("min_ms")]] },
+    { title: "Batches an hour", say: whole, series: [["batches", of("batches")]] },
+    { title: "State rows at the end of the hour", say: short, series: [["rows", of("state_rows")]] },
+    { title: "State size at the end of the hour", say: bytes, series: [["bytes", of("state_bytes")]] },
+    { title: "Late rows an hour", say: whole, series: [["late", of("late_rows")]] },
+  ];
+  return { times: times(of("hour")), plots: filled(plots) };
+}
+
+/** Plots of the state in each savepoint: of all its files, and of each stateful operator. */
+export function growthPlots(savepoints) {
+  const taken = savepoints.filter((s) => s.taken).reverse();
+  const states = taken.map((s) =>
+    Object.fromEntries(s.queries.flatMap((q) => Object.entries(q.state).map(([name, size]) => [`${q.name} ${name}`, size]))),
+  );
+  const names = [...new Set(states.flatMap(Object.keys))];
+  const plots = [
+    { title: "Size of savepoints", say: bytes, series: [["all files", taken.map((s) => s.bytes)]] },
+    { title: "State by operator", say: bytes, series: names.map((name) => [name, states.map((sizes) => sizes[name] ?? null)]) },
+  ];
+  return { times: times(taken.map((s) => s.taken)), plots: filled(plots) };
 }
 
 function phasesOf(batches) {
@@ -49,29 +85,38 @@ function stacked(series) {
   return tops;
 }
 
-export function Plots({ history, marks }) {
-  const batches = history.batches.filter((b) => b.at);
+/** Plots with one cursor; *revision* changes with the values. */
+export function Plots({ times, plots, marks = [], sync, revision }) {
   const theme = useTheme();
-  const key = `ss-${history.query}`;
+  const shown = marks.filter((m) => Date.parse(m.at) / 1000 >= times[0]);
   return html`<div className="ss-plots">
-    ${plotsOf(batches).map((plot) => html`<${Plot} key=${plot.title} plot=${plot} batches=${batches} marks=${marks} theme=${theme} sync=${key} />`)}
-    ${marks.length ? html`<p className="ss-muted ss-legend">Vertical lines: solid for a new attempt, dashed for a savepoint.</p>` : null}
+    ${plots.map((plot) => html`<${Plot} key=${plot.title} plot=${plot} times=${times} marks=${shown} theme=${theme} sync=${`ss-${sync}`} revision=${revision} />`)}
+    ${shown.length ? html`<${Legend} marks=${shown} />` : null}
   </div>`;
 }
 
-function Plot({ plot, batches, marks, theme, sync }) {
+function Legend({ marks }) {
+  const newest = [...marks].sort((a, b) => (a.at < b.at ? 1 : -1)).slice(0, MOST_LISTED);
+  return html`<details className="ss-muted ss-legend">
+    <summary>Vertical lines: solid for a new attempt, dashed for a savepoint</summary>
+    <ul>${newest.map((m) => html`<li key=${m.kind + m.text}>${moment(m.at)}: ${m.kind === "savepoint" ? "savepoint " : ""}${m.text}</li>`)}</ul>
+  </details>`;
+}
+
+function Plot({ plot, times, marks, theme, sync, revision }) {
   const place = React.useRef(null);
   const chart = React.useRef(null);
+  const near = React.useRef(null);
   const labels = plot.series.map(([label]) => label).join();
   const marked = React.useRef(marks);
   marked.current = marks;
-  const times = batches.map((b) => Date.parse(b.at) / 1000);
   const tops = plot.isStacked ? stacked(plot.series) : plot.series.map(([, values]) => values);
   const data = [times, ...tops];
   React.useEffect(() => {
     const element = place.current;
     const width = () => Math.max(200, element.clientWidth);
     const options = optionsOf(plot, width(), marked, sync);
+    options.hooks.setCursor = [(u) => (near.current.textContent = textNear(u, marked.current))];
     const made = new uPlot(options, data, element);
     chart.current = made;
     const observer = new ResizeObserver(() => made.setSize({ width: width(), height: HEIGHT }));
@@ -82,10 +127,10 @@ function Plot({ plot, batches, marks, theme, sync }) {
       chart.current = null;
     };
   }, [labels, theme, sync]);
-  React.useEffect(() => chart.current?.setData(data), [batches.length, batches.at(-1)?.batch, batches.at(-1)?.at]);
+  React.useEffect(() => chart.current?.setData(data), [revision]);
   const last = plot.series.map(([label, values]) => `${label} ${plot.say(values.at(-1))}`).join(", ");
-  return html`<figure className="ss-plot" role="img" aria-label=${`${plot.title}, last batch: ${last}`}>
-    <figcaption>${plot.title}</figcaption>
+  return html`<figure className="ss-plot" role="img" aria-label=${`${plot.title}, last: ${last}`}>
+    <figcaption>${plot.title} <small ref=${near} aria-hidden="true"></small></figcaption>
     <div ref=${place}></div>
   </figure>`;
 }
@@ -125,19 +170,30 @@ function clockTimes(_, ticks) {
   });
 }
 
+/** What is marked where the cursor stands. */
+function textNear(u, marks) {
+  const { left } = u.cursor;
+  if (left === null || left === undefined || left < 0) return "";
+  const away = (m) => Math.abs(u.valToPos(Date.parse(m.at) / 1000, "x") - left);
+  const found = marks.filter((m) => away(m) <= NEAR_PX).sort((a, b) => away(a) - away(b))[0];
+  return found ? `${found.text}, ${moment(found.at).slice(11)}` : "";
+}
+
 function drawMarks(u, marks) {
   const { ctx, bbox } = u;
+  const inside = marks
+    .map((mark) => [mark, Date.parse(mark.at) / 1000])
+    .filter(([, at]) => at >= u.scales.x.min && at <= u.scales.x.max);
+  const isCrowded = inside.filter(([mark]) => mark.kind === "savepoint").length > MOST_LINES;
   ctx.save();
   ctx.lineWidth = 1;
-  for (const mark of marks) {
-    const at = Date.parse(mark.at) / 1000;
-    if (at < u.scales.x.min || at > u.scales.x.max) continue;
+  for (const [{ kind }, at] of inside) {
     const x = Math.round(u.valToPos(at, "x", true));
-    ctx.strokeStyle = colour(mark.kind === "attempt" ? "fg-error" : "fg-muted");
-    ctx.setLineDash(mark.kind === "attempt" ? [] : [4, 4]);
+    ctx.strokeStyle = colour(kind === "attempt" ? "fg-error" : "fg-muted");
+    ctx.setLineDash(kind === "attempt" ? [] : [4, 4]);
     ctx.beginPath();
     ctx.moveTo(x, bbox.top);
-    ctx.lineTo(x, bbox.top + bbox.height);
+    ctx.lineTo(x, bbox.top + (isCrowded && kind === "savepoint" ? 4 : bbox.height));
     ctx.stroke();
   }
   ctx.restore();

@@ -30,7 +30,7 @@ function Run({ run, lease, go }) {
     ["Job", run.entry ? html`<code>${run.entry}</code>` : null],
   ];
   return html`<section className="ss-query" aria-label=${`Run ${run.run_id}`}>
-    <h2>${run.run_id} <${State} text=${run.state} /></h2>
+    <h2>${run.run_id} <${State} text=${run.state} /> <button type="button" className="ss-button ss-small" aria-label=${`batches of run ${run.run_id}`} onClick=${() => go({ tab: "batches", spark_run_id: run.run_id })}>batches</button></h2>
     <${Note} error=${run.problem} />
     <${Facts} facts=${facts} />
     <${Table} caption=${`Attempts of run ${run.run_id}`} rows=${run.attempts} keyOf=${(a) => a.attempt} columns=${columnsOf(run, lease, go)} empty="no attempt yet" />
@@ -42,6 +42,7 @@ function columnsOf(run, lease, go) {
     { title: "Attempt", isNumber: true, of: (a) => a.attempt },
     { title: "Outcome", of: (a) => outcome(a, lease) },
     { title: "Host", of: (a) => `${a.host}, pid ${a.pid}` },
+    { title: "Lease", isNumber: true, of: (a) => a.token },
     { title: "Started", of: (a) => moment(a.started) },
     { title: "Ended", of: (a) => moment(a.ended) },
     { title: "Exit code", isNumber: true, of: (a) => (a.exit_code === null ? NOTHING : a.exit_code) },

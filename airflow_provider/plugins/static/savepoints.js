@@ -4,6 +4,7 @@ import { Ask } from "./actions.js";
 import { jobPath, useData } from "./api.js";
 import { NOTHING, bytes, duration, moment } from "./format.js";
 import { Copy, Note, Table, Waiting } from "./parts.js";
+import { Plots, growthPlots } from "./plots.js";
 
 const VERIFY = ["Verify", "Every file is compared with its size and checksum; of a large state this takes its time."];
 const DISPOSE = ["Dispose", "The savepoint is removed. What newer ones share with it stays."];
@@ -14,9 +15,11 @@ export function Savepoints({ task, overview }) {
   if (!data) return html`<${Waiting} error=${error} />`;
   const may = overview.data?.may_act;
   const [title, text] = asked?.action === "dispose" ? DISPOSE : VERIFY;
+  const { times, plots } = growthPlots(data.savepoints);
   return html`<div>
     <${Note} error=${error} />
-    <${Table} caption="Savepoints" rows=${data.savepoints} keyOf=${(s) => s.name} columns=${columnsOf(may, setAsked)} empty="No savepoint lies in the job's own folder." />
+    ${times.length > 1 ? html`<${Plots} times=${times} plots=${plots} sync="savepoints" revision=${`${times.length} ${times.at(-1)}`} />` : null}
+    <${Table} caption="Savepoints" rows=${data.savepoints.map(withChange)} keyOf=${(s) => s.name} columns=${columnsOf(may, setAsked)} empty="No savepoint lies in the job's own folder." />
     ${asked
       ? html`<${Ask} task=${task} token=${overview.data?.job.lease?.token ?? null} action=${asked.action} title=${`${title} ${asked.name}`} text=${text} typed=${asked.action === "dispose" ? asked.name : null} savepoint=${asked.name} close=${() => {
           setAsked(null);
@@ -26,6 +29,12 @@ export function Savepoints({ task, overview }) {
   </div>`;
 }
 
+/** A savepoint, and by how many bytes it is larger than the one before it. */
+const withChange = (saved, at, all) => {
+  const before = all[at + 1]?.bytes;
+  return { ...saved, change: saved.bytes === null || before === null || before === undefined ? null : saved.bytes - before };
+};
+
 function columnsOf(may, ask) {
   return [
     { title: "Name", of: (s) => html`<div className="ss-two"><strong>${s.name}</strong>${s.problem ? html`<small className="ss-long">${s.problem}</small>` : null}</div>` },
@@ -33,7 +42,9 @@ function columnsOf(may, ask) {
     { title: "Taken", of: (s) => (s.taken ? html`<div className="ss-two"><span>${duration(s.age_s)} ago</span><small>${moment(s.taken)}</small></div>` : NOTHING) },
     { title: "Aligned", of: (s) => (s.is_aligned === null ? NOTHING : s.is_aligned ? "yes" : "no, with a batch in flight") },
     { title: "Size", isNumber: true, of: (s) => bytes(s.bytes) },
-    { title: "Queries", of: (s) => (s.queries.length ? s.queries.map((q) => `${q.name} after batch ${q.batch}`).join(", ") : NOTHING) },
+    { title: "Change", isNumber: true, of: (s) => (s.change === null ? NOTHING : `${s.change < 0 ? "−" : "+"}${bytes(Math.abs(s.change))}`) },
+    { title: "Queries", of: (s) => (s.queries.length ? s.queries.map((q) => html`<div key=${q.name} className="ss-two"><span>${q.name} after batch ${q.batch}</span><small>watermark ${moment(q.watermark)}</small></div>`) : NOTHING) },
+    { title: "Labels", of: (s) => Object.entries(s.labels).map(([k, v]) => `${k}=${v}`).join(", ") || NOTHING },
     {
       title: "Use",
       of: (s) =>
