@@ -8,6 +8,8 @@ does not know, and a place that hangs holds only those that belong to it.
 from __future__ import annotations
 
 import asyncio
+import functools
+import math
 import queue
 import threading
 from concurrent.futures import Future
@@ -16,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from airflow_provider.runtime.storage.open import local_path_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Hashable
 
     from airflow_provider.runtime.clock import Clock
 
@@ -32,7 +34,7 @@ class StorageSilentError(Exception):
     """A storage has not answered in time.
 
     Attributes:
-        is_busy: whether it answers others, and this read has only waited for its turn.
+        is_busy: whether this read has only waited for its turn, or has just begun.
     """
 
     def __init__(self, place: str, *, is_busy: bool = False) -> None:
@@ -54,28 +56,40 @@ class Readers:
         self._lanes: dict[str, _Lane] = {}
         self._lock = threading.Lock()
 
-    async def read(self, place: str, look: Callable[[], T], *, limit_s: float | None = None) -> T:
+    async def read(
+        self,
+        place: str,
+        look: Callable[[], T],
+        *,
+        limit_s: float | None = None,
+        key: Hashable = None,
+    ) -> T:
         """Return what *look* returns, called on a thread of the place.
 
         Args:
             place: as :func:`place_of` says.
             look: what reads.
-            limit_s: how long it may take; None for the usual time.
+            limit_s: how long the caller waits; None for the usual time.
+            key: what is read. Who asks for it while it is being read waits for the same read, which
+                goes on without anybody, too: one that hangs holds one thread, and not one for each
+                look. None for a read that nobody shares.
 
         Raises:
-            StorageSilentError: it takes too long, or earlier reads of the place hang.
+            StorageSilentError: it takes too long, or this read or all of the place hang already.
         """
         limit = self._limit_s if limit_s is None else limit_s
+        hung_s = self._limit_s / 2
         lane = self._lane(place)
-        if lane.is_stuck(self._clock.monotonic() - limit):
+        if lane.is_stuck(limit) or lane.hangs(key, hung_s):
             raise StorageSilentError(place)
-        future = lane.submit(look)
+        future = lane.submit(look, key)
         try:
-            found: T = await asyncio.wait_for(asyncio.wrap_future(future), limit)
+            found: T = await asyncio.wait_for(asyncio.shield(asyncio.wrap_future(future)), limit)
         except asyncio.TimeoutError as error:
-            never_begins = future.cancel()
-            is_stuck = lane.is_stuck(self._clock.monotonic() - limit / 2)
-            raise StorageSilentError(place, is_busy=never_begins and not is_stuck) from error
+            is_hung = lane.is_stuck(hung_s) or lane.hangs(key, hung_s)
+            if key is None:
+                future.cancel()
+            raise StorageSilentError(place, is_busy=not is_hung) from error
         return found
 
     def _lane(self, place: str) -> _Lane:
@@ -93,49 +107,76 @@ class _Lane:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._work: queue.SimpleQueue[tuple[Future[Any], Callable[[], Any]]] = queue.SimpleQueue()
-        self._began: dict[int, float] = {}
+        self._work: queue.SimpleQueue[_Read] = queue.SimpleQueue()
+        self._running: set[_Read] = set()
+        self._shared: dict[Hashable, _Read] = {}  # queued, or being read
         self._threads = 0
         self._open = 0  # queued, or being read
         self._lock = threading.Lock()
 
-    def is_stuck(self, since: float) -> bool:
-        """Tell whether every thread has been in one read since before that moment."""
+    def is_stuck(self, for_s: float) -> bool:
+        """Tell whether every thread has been in one read for longer than that."""
+        since = self._clock.monotonic() - for_s
         with self._lock:
-            hanging = sum(began < since for began in self._began.values())
-        return hanging >= THREADS
+            return sum(read.began < since for read in self._running) >= THREADS
 
-    def submit(self, look: Callable[[], T]) -> Future[T]:
-        """Queue a read, and return its future."""
-        future: Future[T] = Future()
-        self._work.put((future, look))
+    def hangs(self, key: Hashable, for_s: float) -> bool:
+        """Tell whether the shared read of this key has been at it for longer than that."""
+        since = self._clock.monotonic() - for_s
         with self._lock:
+            read = self._shared.get(key)
+            return read is not None and read.began < since
+
+    def submit(self, look: Callable[[], T], key: Hashable) -> Future[T]:
+        """Queue a read, or find the one with the same key, and return its future."""
+        with self._lock:
+            same = self._shared.get(key)
+            if same is not None:
+                return same.future
+            read = _Read(look, key)
+            if key is not None:
+                self._shared[key] = read
             self._open += 1
+            self._work.put(read)
             # Counted from here on: a thread that was just started has not begun its read.
             if self._threads < THREADS and self._open > self._threads:
                 self._threads += 1
                 name = f"spark-streams-{self._threads}"
                 threading.Thread(target=self._serve, name=name, daemon=True).start()
-        return future
+        return read.future
 
     def _serve(self) -> None:
-        me = threading.get_ident()
         while True:
-            future, look = self._work.get()
+            read = self._work.get()
             with self._lock:
-                self._began[me] = self._clock.monotonic()
-            if future.set_running_or_notify_cancel():
-                _settle(future, look)
-            with self._lock:
-                del self._began[me]
+                read.began = self._clock.monotonic()
+                self._running.add(read)
+            settle = read.look_once()
+            with self._lock:  # before anybody learns of it, who may ask again at once
+                self._running.remove(read)
+                self._shared.pop(read.key, None)
                 self._open -= 1
+            settle()
 
 
-def _settle(future: Future[T], look: Callable[[], T]) -> None:
-    try:
-        future.set_result(look())
-    except BaseException as error:  # noqa: BLE001 - it is raised where it is waited for
-        future.set_exception(error)
+class _Read:
+    """One read: what is looked at, for whom, and since when."""
+
+    def __init__(self, look: Callable[[], Any], key: Hashable) -> None:
+        self.key = key
+        self.future: Future[Any] = Future()
+        self.began = math.inf
+        self._look = look
+
+    def look_once(self) -> Callable[[], None]:
+        """Read, unless nobody waits any more; return what tells those who wait."""
+        if not self.future.set_running_or_notify_cancel():
+            return lambda: None
+        try:
+            found = self._look()
+        except BaseException as error:  # noqa: BLE001 - it is raised where it is waited for
+            return functools.partial(self.future.set_exception, error)
+        return functools.partial(self.future.set_result, found)
 
 
 def place_of(job_dir: str) -> str:

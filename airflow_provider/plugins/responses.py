@@ -78,11 +78,17 @@ class JobView(BaseModel):
 
 
 class JobList(BaseModel):
-    """The jobs that the user may see, trouble first."""
+    """The jobs that the user may see, trouble first.
+
+    Attributes:
+        is_complete: whether none of them is only being read, so that there is time for the next
+            look.
+    """
 
     now: str
     counters: dict[str, int]
     jobs: list[JobView]
+    is_complete: bool
 
 
 class PartView(BaseModel):

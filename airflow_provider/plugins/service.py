@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from airflow_provider.runtime.clock import Clock
 
 T = TypeVar("T")
-_LIST_LIMIT_S: Final = 3.0
+_LIST_LIMIT_S: Final = 0.7  # a list is on the screen within a second; the rest comes with the next
 ACTION_LIMIT_S: Final = 60.0  # copies and checksums of a large state take their time
 # So that ten open pages cost as much as one; what has ended rarely begins again.
 _FRESH_S: Final = 2.0
@@ -72,7 +72,12 @@ class StreamService:
         heads = await asyncio.gather(*(self._head(tasks[i]) for i in by_age))
         jobs = [head for _, head in sorted(zip(by_age, heads, strict=True), key=_first)]
         counters = collections.Counter(str(job.category) for job in jobs)
-        return JobList(now=to_iso(self._clock.now()), counters=dict(counters), jobs=in_order(jobs))
+        return JobList(
+            now=to_iso(self._clock.now()),
+            counters=dict(counters),
+            jobs=in_order(jobs),
+            is_complete=all(job.reason != NOT_YET for job in jobs),
+        )
 
     async def read(self, task: IndexedTask, look: Callable[[], T]) -> T:
         """Return a view of a task's job.
@@ -121,7 +126,10 @@ class StreamService:
         try:
             place = place_of(str(task.job_dir))
             return await self._readers.read(
-                place, lambda: self._read_head(task), limit_s=self._list_limit_s
+                place,
+                lambda: self._read_head(task),
+                limit_s=self._list_limit_s,
+                key=_key(task),
             )
         except StorageSilentError as error:
             if error.is_busy and kept is not None and now - at < _STALE_S:

@@ -803,6 +803,38 @@ def test_a_read_that_hangs_holds_no_other_that_came_with_it() -> None:
     assert ["", "", ""] == others
 
 
+def test_who_asks_for_the_same_waits_for_one_read() -> None:
+    """
+    However many do: one that hangs holds one thread, is said to hang at once, and others of its
+    place are read.
+    """
+    hanging, looks = threading.Event(), []
+
+    def hang() -> None:
+        looks.append(1)
+        hanging.wait()
+
+    async def ask() -> tuple[list[Any], float, str]:
+        readers = Readers(SystemClock(), limit_s=0.4)
+        first = [readers.read("s3://here", hang, key="one") for _ in range(THREADS + 2)]
+        silent = await asyncio.gather(*first, return_exceptions=True)
+        began = time.monotonic()
+        for _ in range(THREADS):
+            with pytest.raises(StorageSilentError):
+                await readers.read("s3://here", hang, key="one")
+        took = time.monotonic() - began
+        return silent, took, await readers.read("s3://here", lambda: "read", key="other")
+
+    try:
+        silent, took, other = asyncio.run(ask())
+    finally:
+        hanging.set()
+
+    assert [StorageSilentError] * (THREADS + 2) == [type(each) for each in silent]
+    assert took < 0.2
+    assert ([1], "read") == (looks, other)
+
+
 def test_a_slow_storage_is_read_bit_by_bit(monkeypatch: pytest.MonkeyPatch) -> None:
     """
     What is not read in time waits for its turn at the next look, and comes first there.
@@ -826,8 +858,9 @@ def test_a_slow_storage_is_read_bit_by_bit(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(service.heads, "read", slowly)
     looks = []
     for _ in range(6):
-        jobs = asyncio.run(service.list_jobs(tasks)).jobs
-        looks.append(sum(job.reason == NOT_YET for job in jobs))
+        found = asyncio.run(service.list_jobs(tasks))
+        looks.append(sum(job.reason == NOT_YET for job in found.jobs))
+        assert (looks[-1] == 0) == found.is_complete
 
     assert looks[0] > 0
     assert 0 == looks[-1]

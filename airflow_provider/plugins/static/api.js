@@ -2,6 +2,7 @@
 import { React, addressOf } from "./host.js";
 
 const EVERY_MS = 5000; // until Airflow's configuration has said it
+const SOON_MS = 500; // while a part of the answer is only being read
 const MOST_KEPT = 100;
 const kept = new Map();
 let settings = null;
@@ -59,6 +60,7 @@ export function useData(path, { once = false } = {}) {
           if (kept.size > MOST_KEPT) kept.delete(kept.keys().next().value);
           setState({ path, data, error: null });
           if (!once) every = await refreshMs();
+          if (data.is_complete === false) every = SOON_MS;
         } catch (error) {
           if (abort.signal.aborted) return;
           setState({ path, data: kept.get(path), error: error.message });
