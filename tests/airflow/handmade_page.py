@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 import json
 import math
@@ -24,11 +25,12 @@ from tests.unit.test_inventory import Tree
 from tests.unit.test_state import SCHEMA
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
     from pathlib import Path
 
     from sqlalchemy.orm import Session
 
+IMG = "<img src=x onerror=alert(1)>"
 FAILURE = {
     "failure_class": "NON_RECOVERABLE",
     "reason": "[CAST_INVALID_INPUT] The value 'abc' cannot be cast to BIGINT",
@@ -158,6 +160,24 @@ class PageJob(Job):
         self.run.put_attempt(record)
         self.end(driver_id, 4, "CAST_INVALID_INPUT: row 4711")
         return self
+
+
+@contextlib.contextmanager
+def page_jobs(place: Path) -> Iterator[dict[str, PageJob]]:
+    """Give a job that runs and has 300 savepoints, one that has failed and one that has finished."""
+    made = {
+        "running": PageJob(place / "running", name="daily_delays").history().state(),
+        "failed": PageJob(place / "failed", name=IMG).fail(),
+        "finished": PageJob(place / "finished", name="daily"),
+    }
+    made["finished"].run.storage.delete("run.json")
+    made["finished"].finish()
+    for number in range(300):
+        name = f"periodic-20260101T{number:06}"
+        made["running"].savepoint(name, seconds_ago=600 * (300 - number), batch=number)
+    with made["running"].lease():
+        made["running"].at_work()
+        yield made
 
 
 def _batch(number: int, at: str) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 import pytest
-from handmade_page import PageJob, put_tasks
+from handmade_page import IMG, PageJob, put_tasks
 
 from airflow_provider.plugins.failure_views import HELPS
 from airflow_provider.plugins.readers import THREADS, Readers, StorageSilentError, place_of
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
     from httpx import Response
 
-IMG = "<img src=x onerror=alert(1)>"
 HEADERS = {"X-Spark-Streaming": "1", "Sec-Fetch-Site": "same-origin"}
 # Of Airflow's, those that have rows here, in an order in which they can be emptied.
 TABLES = (
@@ -40,7 +39,15 @@ TABLES = (
     "dag",
     "dag_bundle",
 )
-ROLES = {"viewer": "VIEWER", "editor": "USER", "stranger": "USER"}
+ROLES = {"viewer": "VIEWER", "editor": "USER", "stranger": "USER", "guest": None}
+OF_NO_JOB = {"/api/jobs", "/api/openapi.json", "/api/docs"}
+# Who is let in, by the kind of route: all others get 401 without a session, and 403 with one.
+LET_IN: dict[str, set[str | None]] = {
+    "static": {None, "guest", "stranger", "viewer", "editor"},
+    "of no job": {"stranger", "viewer", "editor"},
+    "reads a job": {"viewer", "editor"},
+    "acts on a job": {"editor"},
+}
 
 
 class Page:
@@ -169,33 +176,41 @@ def routes_of(page: Page) -> list[tuple[str, str]]:
 # --- who may call what --------------------------------------------------------------------------
 
 
-def test_nobody_reads_anything_but_static_files(page: Page) -> None:
+def kind_of(method: str, path: str) -> str:
+    """Return the kind of a route; one of another kind has no right here yet."""
+    if path.startswith("/static/"):
+        return "static"
+    if path in OF_NO_JOB:
+        return "of no job"
+    assert path.startswith("/api/dags/flights/"), f"who may call {path}?"
+    return "reads a job" if method == "GET" else "acts on a job"
+
+
+@pytest.mark.parametrize("user", [None, *ROLES])
+def test_each_route_lets_in_who_may(page: Page, user: str | None) -> None:
     """
-    Every route of the application is walked: without a session all but the static files are 401.
+    Every route of the application is walked, also that of its OpenAPI document, by nobody, by
+    somebody without rights, by another DAG's user, by a viewer and by an editor.
     """
-    routes = routes_of(page)
+    refusal = 401 if user is None else 403
+    found, expected = {}, {}
+    for method, path in routes_of(page):
+        headers = {**HEADERS, "Authorization": f"Bearer {page.tokens[user]}"} if user else HEADERS
+        # The lease is another one, so nothing is done.
+        answer = page.client.request(method, path, headers=headers, json={"token": 99})
+        found[method, path] = answer.status_code in {401, 403} and answer.status_code
+        expected[method, path] = user not in LET_IN[kind_of(method, path)] and refusal
 
-    answers = {
-        path: page.client.request(method, path, headers=HEADERS, json={}).status_code
-        for method, path in routes
-    }
-
-    assert len(routes) > 15
-    assert {401} == {code for path, code in answers.items() if not path.startswith("/static/")}
+    assert expected == found
+    assert len(found) > 15
+    assert set(LET_IN) == {kind_of(*route) for route in found}
+    assert {404} == {page.client.get(p).status_code for p in ("/openapi.json", "/docs", "/redoc")}
 
 
-def test_another_dags_user_gets_nothing_of_this_one(page: Page) -> None:
+def test_another_dags_user_does_not_find_this_one_in_the_list(page: Page) -> None:
     """
-    The routes of a job are 403, and the list has only the jobs of the DAGs that the user may see.
+    It has only the jobs of the DAGs that the user may see.
     """
-    of_a_job = [(m, p) for m, p in routes_of(page) if "/dags/" in p]
-
-    codes = {
-        page.call(method, path.removeprefix("/api/"), "stranger", json={"token": 1}).status_code
-        for method, path in of_a_job
-    }
-
-    assert {403} == codes
     mine = page.call("GET", "jobs", "stranger").json()["jobs"]
     assert ["other"] == [job["task"]["dag_id"] for job in mine]
     seen = page.call("GET", "jobs", "viewer").json()["jobs"]
