@@ -2,87 +2,46 @@
 
 from __future__ import annotations
 
-import contextlib
-import importlib.util
+import re
 import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlencode
 
 import pytest
-from handmade_page import PageJob
+from handmade_page import IMG, page_jobs
+from page_browser import HAS_READ, NEEDS_BROWSER, open_browser
 from services import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from handmade_page import PageJob
+    from page_browser import Browser
     from services import Airflow
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
-IMG = "<img src=x onerror=alert(1)>"
-HAS_READ = """() => {
-    const shown = document.querySelector(".ss .ss-table, .ss [role=tabpanel]");
-    return shown && !document.querySelector(".ss").innerText.includes("reading …");
+# Whatever reaches over the right edge of the page, or of a box that shows no more of it.
+CUT_OFF = """page => {
+    const right = page.getBoundingClientRect().right;
+    const scrolls = ".ss-scroll *, .ss-tabs *, .ss-hidden, .ss-hidden *, .uplot *";
+    return [...page.querySelectorAll("*")]
+        .filter((e) => !e.matches(scrolls) && e.getBoundingClientRect().right > right + 1)
+        .map((e) => e.outerHTML.slice(0, 80));
 }"""
-VIEWS = ("overview", "runs", "failures", "savepoints", "batches", "log", "raw")
+IS_DRAWN = """canvas => {
+    const { width, height } = canvas;
+    const { data } = canvas.getContext("2d").getImageData(0, 0, width, height);
+    return new Set(new Uint32Array(data.buffer)).size > 10;
+}"""
+VIEWS = ("overview", "runs", "failures", "savepoints", "state", "batches", "log", "raw")
 
-pytestmark = [
-    pytest.mark.whole,
-    pytest.mark.skipif(CHROMIUM is None, reason="no Chromium: apt-get install chromium"),
-    pytest.mark.skipif(
-        importlib.util.find_spec("playwright") is None,
-        reason="no playwright: pip install playwright",
-    ),
-]
-
-
-class Browser:
-    """A page of a browser that is signed in, and what it has complained of.
-
-    Args:
-        airflow: the services.
-        page: playwright's.
-    """
-
-    def __init__(self, airflow: Airflow, page: Any) -> None:
-        self.page = page
-        self.complaints: list[str] = []
-        self._base = f"http://127.0.0.1:{airflow.port}/plugin/spark-streaming"
-        page.on("pageerror", lambda error: self.complaints.append(str(error)))
-        page.on("dialog", self._refuse)
-        page.on("console", self._hear)
-
-    def _refuse(self, dialog: Any) -> None:
-        self.complaints.append(dialog.message)
-        dialog.dismiss()
-
-    def _hear(self, message: Any) -> None:
-        if message.type == "error":
-            self.complaints.append(message.text)
-
-    def open(self, **query: Any) -> Any:
-        """Open the list, or a view of a job, and return what is there when it has been read."""
-        self.page.goto(f"{self._base}?{urlencode(query)}" if query else self._base)
-        self.page.wait_for_function(HAS_READ)
-        return self.page.locator(".ss")
+pytestmark = [pytest.mark.whole, *NEEDS_BROWSER]
 
 
 @pytest.fixture(scope="module")
 def jobs(airflow_services: Airflow) -> Iterator[dict[str, PageJob]]:
     """Give a job that runs, one that has failed and one that has finished, in a DAG run."""
     place = Path(airflow_services.environment["TEST_DATA"]) / "page"
-    made = {
-        "running": PageJob(place / "running", name="daily_delays").history(),
-        "failed": PageJob(place / "failed", name=IMG).fail(),
-        "finished": PageJob(place / "finished", name="daily"),
-    }
-    made["finished"].run.storage.delete("run.json")
-    made["finished"].finish()
-    for number in range(300):
-        name = f"periodic-20260101T{number:06}"
-        made["running"].savepoint(name, seconds_ago=600 * (300 - number), batch=number)
-    with made["running"].lease():
-        made["running"].at_work()
+    with page_jobs(place) as made:
         run_id = airflow_services.trigger("page", dag_run_id="one")
         for task, state in (("running", "deferred"), ("failed", "failed"), ("finished", "success")):
             airflow_services.follow("page", run_id, task, until=[state], within=90)
@@ -90,60 +49,214 @@ def jobs(airflow_services: Airflow) -> Iterator[dict[str, PageJob]]:
     shutil.rmtree(place)  # its lease is this process's, which would be ended as a driver
 
 
-@pytest.fixture(params=[("light", 1500), ("dark", 390)], ids=["light-1500", "dark-390"])
-def browser(
+@pytest.fixture(
+    params=[("light", 1500), ("dark", 1500), ("light", 390), ("dark", 390)],
+    ids=["light-1500", "dark-1500", "light-390", "dark-390"],
+)
+def any_browser(
     request: pytest.FixtureRequest, airflow_services: Airflow, jobs: dict[str, PageJob]
 ) -> Iterator[Browser]:
-    """Give a signed-in browser, wide and light or narrow and dark."""
-    from playwright.sync_api import sync_playwright
-
+    """Give a signed-in browser of each theme and width."""
     theme, width = request.param
-    token = airflow_services.token
-    with contextlib.ExitStack() as stack:
-        play = stack.enter_context(sync_playwright())
-        chromium = play.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        stack.callback(chromium.close)
-        context = chromium.new_context(viewport={"width": width, "height": 900}, color_scheme=theme)
-        url = f"http://127.0.0.1:{airflow_services.port}"
-        context.add_cookies([{"name": "_token", "value": token, "url": url}])
-        context.add_init_script(f"localStorage.setItem('theme', '{theme}')")
-        yield Browser(airflow_services, context.new_page())
+    with open_browser(airflow_services, theme=theme, width=width) as opened:
+        yield opened
+
+
+@pytest.fixture
+def browser(airflow_services: Airflow, jobs: dict[str, PageJob]) -> Iterator[Browser]:
+    """Give a signed-in browser."""
+    with open_browser(airflow_services) as opened:
+        yield opened
 
 
 def of(task: str, tab: str, **more: Any) -> dict[str, Any]:
     return {"dag_id": "page", "run_id": "one", "task_id": task, "map_index": -1, "tab": tab, **more}
 
 
-def test_every_view_is_shown_without_a_complaint(browser: Browser) -> None:
+def test_every_view_is_shown_without_a_complaint(any_browser: Browser) -> None:
     """
-    Also of a job with a name that is markup, on a narrow page and in the dark.
+    Also of a job with a name that is markup, on a narrow page and in the dark: nothing is wider
+    than the page, and nothing is cut off.
     """
-    texts = {"list": browser.open().inner_text()}
+    texts = {"list": any_browser.open().inner_text()}
     for task in ("running", "failed", "finished"):
+        shown = any_browser.open(**of(task, "overview"))
+        assert len(VIEWS) == shown.get_by_role("tab").count()
         for tab in VIEWS:
-            shown = browser.open(**of(task, tab))
+            shown.locator(f"#ss-tab-{tab}").click()
+            any_browser.page.wait_for_url(f"**tab={tab}**")
+            any_browser.page.wait_for_function(HAS_READ)
             texts[f"{task} {tab}"] = shown.inner_text()
             width = shown.evaluate("e => [e.scrollWidth, e.clientWidth]")
             assert width[0] <= width[1], f"{task} {tab} is wider than the page"
+            assert [] == shown.evaluate(CUT_OFF), f"{task} {tab}"
 
-    assert [] == browser.complaints
+    assert [] == any_browser.complaints
     assert IMG in texts["list"]
     assert "Rows per second" in texts["running overview"]
     assert "CAST_INVALID_INPUT: row 4711" in texts["failed log"]
     assert "What helps" in texts["failed failures"]
     assert "periodic-20260101T000299" in texts["running savepoints"]
+    assert "keyed_state" in texts["running state"]
 
 
-def test_from_a_failed_stream_to_its_cause_in_three_clicks(browser: Browser) -> None:
+def test_every_plot_is_drawn_and_says_its_last_value(browser: Browser) -> None:
     """
-    The list, the stream, its failures; with the keyboard alone, too.
+    Of the last batches, of the hours before them, and of the state from savepoint to savepoint.
+    """
+
+    def drawn(**query: Any) -> set[str]:
+        plots = browser.open(**of("running", **query)).get_by_role("img").all()
+        for plot in plots:
+            canvas = plot.locator("canvas")
+            assert canvas.evaluate(IS_DRAWN), plot.get_attribute("aria-label")
+        said = [str(plot.get_attribute("aria-label")).partition(", last: ") for plot in plots]
+        assert all(re.search(r"\d", last) for _, _, last in said)
+        return {title for title, _, _ in said}
+
+    batches = drawn(tab="overview")
+    hours = drawn(tab="overview", span="hours")
+    growth = drawn(tab="savepoints")
+
+    assert {
+        "Rows per second",
+        "Batch time by phase",
+        "Backlog",
+        "Watermark behind",
+        "State rows",
+        "State size",
+        "Late rows",
+    } == batches
+    assert {"Rows an hour", "Batch time by hour", "Batches an hour", "Late rows an hour"} < hours
+    assert {"Size of savepoints", "State by operator"} == growth
+    assert [] == browser.complaints
+
+
+def test_what_the_lines_of_plots_mark_can_be_read(browser: Browser) -> None:
+    """
+    In a list below them, and at the cursor.
+    """
+    shown = browser.open(**of("running", "overview"))
+    shown.get_by_text("Vertical lines").click()
+    shown.get_by_text("savepoint periodic-20260101T000299").wait_for()
+
+    over = shown.get_by_role("img").first.locator(".u-over")
+    box = over.bounding_box()
+    said = []
+    for x in range(0, int(box["width"]), 4):
+        browser.page.mouse.move(box["x"] + x, box["y"] + 20)
+        said.append(shown.locator("figcaption small").first.inner_text())
+    assert any("periodic-20260101T000" in text for text in said)
+    assert "" in said
+
+
+@pytest.mark.parametrize("is_secure", [True, False], ids=["https", "http"])
+def test_a_savepoint_is_copied_as_the_operators_argument(
+    browser: Browser, jobs: dict[str, PageJob], *, is_secure: bool
+) -> None:
+    """
+    Browsers have no clipboard for scripts on a page without https; what was selected is copied.
+    """
+    browser.page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    if not is_secure:
+        browser.page.add_init_script(
+            "window.clip = navigator.clipboard;"
+            "Object.defineProperty(navigator, 'clipboard', { value: undefined });"
+        )
+    shown = browser.open(**of("running", "savepoints"))
+    shown.get_by_role("button", name="copy from_savepoint").first.click()
+    shown.get_by_role("button", name="copied").wait_for()
+
+    copied = browser.page.evaluate("(window.clip ?? navigator.clipboard).readText()")
+    url = f"{jobs['running'].url}/savepoints/periodic-20260101T000299"
+    assert f'from_savepoint="{url}"' == copied
+
+
+def test_the_page_is_used_with_the_keyboard_alone(browser: Browser) -> None:
+    """
+    The tabs by arrows, the first and the last one by keys of their own; a dialog opens with the
+    focus inside it, closes with Escape, and gives the focus back.
+    """
+    shown = browser.open(**of("running", "overview"))
+    press = browser.page.keyboard.press
+    shown.get_by_role("tab", name="Overview").focus()
+    for key, tab in (("End", "raw"), ("ArrowRight", "overview"), ("ArrowLeft", "raw")):
+        press(key)
+        browser.page.wait_for_url(f"**tab={tab}**")
+    press("Home")
+    browser.page.wait_for_url("**tab=overview**")
+    assert "Overview" == browser.page.evaluate("document.activeElement.innerText").strip()
+
+    stop = shown.get_by_role("button", name="Stop …", exact=True)
+    stop.focus()
+    press("Enter")
+    dialog = shown.get_by_role("dialog", name="Stop")
+    dialog.wait_for()
+    assert dialog.evaluate("e => e.contains(document.activeElement)")
+    press("Escape")
+    dialog.wait_for(state="detached")
+    assert stop.evaluate("e => e === document.activeElement")
+    assert [] == browser.complaints
+
+
+def test_the_focus_stays_while_the_address_follows(browser: Browser) -> None:
+    """
+    Airflow mounts the page again when its router changes the address; whoever types in the search
+    or goes from tab to tab keeps his place, and the way back leads through all of it.
+    """
+    page = browser.page
+    shown = browser.open()
+    shown.get_by_role("searchbox").press_sequentially("running")
+    page.wait_for_url("**search=running")
+    assert "running" == shown.get_by_role("searchbox").input_value()
+    assert 2 == shown.get_by_role("row").count()  # one is the head
+
+    shown.get_by_role("link", name="daily_delays").click()
+    shown.get_by_role("tab", name="Batches").click()
+    page.wait_for_url("**tab=batches**")
+    page.go_back()
+    shown.get_by_role("tab", name="Overview", selected=True).wait_for()
+    page.go_back()
+    shown.get_by_role("heading", name="Streams").wait_for()
+    assert "running" == shown.get_by_role("searchbox").input_value()
+    assert [] == browser.complaints
+
+
+@pytest.mark.parametrize(
+    "path", ["../running/job.json", "runs/../../failed/job.json", "/etc/hosts.json", IMG]
+)
+def test_a_path_that_leads_out_shows_nothing(browser: Browser, path: str) -> None:
+    """
+    Whatever the address says.
+    """
+    shown = browser.open(**of("running", "raw", path=path))
+
+    shown.get_by_text("there is no such thing").first.wait_for()
+    assert 0 == shown.locator("pre, img").count()
+    assert {True} == {"404" in complaint for complaint in browser.complaints}
+
+
+def test_from_a_red_task_to_its_cause_in_three_clicks(browser: Browser) -> None:
+    """
+    The tab with the details of the task, its link to the stream, the stream's failures.
+    """
+    page = browser.page
+    page.goto(f"{browser.airflow}/dags/page/runs/one/tasks/failed")
+    page.get_by_role("link", name="Details").click()
+    page.get_by_role("link", name="Stream", exact=True).click()
+    page.get_by_role("tab", name="Failures").click()
+
+    page.get_by_text("The value 'abc' cannot be cast to BIGINT").first.wait_for()
+    page.get_by_text("What helps").wait_for()
+
+
+def test_from_the_list_to_a_cause_in_two(browser: Browser) -> None:
+    """
+    The stream, its failures.
     """
     shown = browser.open()
     shown.get_by_role("link", name=IMG).click()
-    shown.get_by_role("tab", name="Failures").wait_for()
-    shown.get_by_role("tab", name="Overview").focus()
-    browser.page.keyboard.press("ArrowRight")
-    browser.page.keyboard.press("ArrowRight")
+    shown.get_by_role("tab", name="Failures").click()
 
     shown.get_by_text("What helps").wait_for()
     assert "tab=failures" in browser.page.url

@@ -5,11 +5,35 @@ export const React = globalThis.React;
 const Router = globalThis.ReactRouterDOM;
 
 /** Whether the host shares all that the page is made of. */
-export const isComplete = Boolean(React?.createElement && Router?.useSearchParams && Router?.Link);
+export const isComplete = Boolean(React?.useSyncExternalStore && Router?.Link);
 
 export const html = isComplete ? htm.bind(React.createElement) : () => null;
 export const Link = Router?.Link;
-export const useSearchParams = Router?.useSearchParams;
+
+const queryChanges = new EventTarget();
+const subscribe = (notify) => {
+  window.addEventListener("popstate", notify);
+  queryChanges.addEventListener("change", notify);
+  return () => {
+    window.removeEventListener("popstate", notify);
+    queryChanges.removeEventListener("change", notify);
+  };
+};
+
+/**
+ * The query of the address, and a function that changes it, as the router's of that name.
+ * When the router changes it, Airflow mounts the page again: the focus and what is open would be lost.
+ */
+export function useSearchParams() {
+  const search = React.useSyncExternalStore(subscribe, () => location.search);
+  const params = React.useMemo(() => new URLSearchParams(search), [search]);
+  const setParams = (change, { replace = false } = {}) => {
+    const address = `${location.pathname}?${change(new URLSearchParams(location.search))}`;
+    history[replace ? "replaceState" : "pushState"](history.state, "", address);
+    queryChanges.dispatchEvent(new Event("change"));
+  };
+  return [params, setParams];
+}
 
 /** An address below Airflow's own, whatever prefix it has. */
 export const addressOf = (path) => new URL(path, document.baseURI);

@@ -75,7 +75,8 @@ function Tabs({ tab, choose }) {
     chosen.scrollIntoView({ block: "nearest", inline: "nearest" });
   }, [tab]);
   function onKeyDown(event) {
-    const [at, count] = [names.indexOf(tab), names.length];
+    // From where the focus is, which moves at once: the address follows later.
+    const [at, count] = [names.indexOf(event.target.id.replace("ss-tab-", "")), names.length];
     const keys = { ArrowRight: (at + 1) % count, ArrowLeft: (at + count - 1) % count, Home: 0, End: count - 1 };
     const next = names[keys[event.key]];
     if (!next) return;
