@@ -118,14 +118,14 @@ class _Lane:
         """Tell whether every thread has been in one read for longer than that."""
         since = self._clock.monotonic() - for_s
         with self._lock:
-            return sum(read.began < since for read in self._running) >= THREADS
+            return sum(read.running_since < since for read in self._running) >= THREADS
 
     def hangs(self, key: Hashable, for_s: float) -> bool:
         """Tell whether the shared read of this key has been at it for longer than that."""
         since = self._clock.monotonic() - for_s
         with self._lock:
             read = self._shared.get(key)
-            return read is not None and read.began < since
+            return read is not None and read.running_since < since
 
     def submit(self, look: Callable[[], T], key: Hashable) -> Future[T]:
         """Queue a read, or find the one with the same key, and return its future."""
@@ -149,7 +149,7 @@ class _Lane:
         while True:
             read = self._work.get()
             with self._lock:
-                read.began = self._clock.monotonic()
+                read.running_since = self._clock.monotonic()
                 self._running.add(read)
             settle = read.look_once()
             with self._lock:  # before anybody learns of it, who may ask again at once
@@ -165,7 +165,7 @@ class _Read:
     def __init__(self, look: Callable[[], Any], key: Hashable) -> None:
         self.key = key
         self.future: Future[Any] = Future()
-        self.began = math.inf
+        self.running_since = math.inf
         self._look = look
 
     def look_once(self) -> Callable[[], None]:

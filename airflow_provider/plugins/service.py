@@ -34,7 +34,7 @@ T = TypeVar("T")
 _LIST_LIMIT_S: Final = 0.7  # a list is on the screen within a second; the rest comes with the next
 ACTION_LIMIT_S: Final = 60.0  # copies and checksums of a large state take their time
 # So that ten open pages cost as much as one; what has ended rarely begins again.
-_FRESH_S: Final = 2.0
+_FRESH_S: Final = 4.0
 _ENDED_FRESH_S: Final = 15.0
 _STALE_S: Final = 120.0  # what is shown of a storage that is too slow for all of its jobs at once
 NOT_YET: Final = "not read yet: its storage answers slowly"

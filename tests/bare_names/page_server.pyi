@@ -1,0 +1,1 @@
+from tests.airflow.page_server import *
