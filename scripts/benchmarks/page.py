@@ -27,7 +27,7 @@ import psutil
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "airflow")]
 
-from handmade_page import PageJob
+from handmade_page import PageJob, reporting
 from page_browser import open_browser
 from page_server import page_server, silent_store
 
@@ -54,6 +54,8 @@ SHOWN = """count => {
     };
     new MutationObserver(mark).observe(document, { childList: true, subtree: true });
 }"""
+BEGAN = """() => performance.getEntriesByType("resource")
+    .find((e) => e.name.endsWith("/app.js") && e.name.includes("spark-streaming")).startTime"""
 DAG = """
 from airflow.sdk import dag
 from airflow.providers.standard.operators.empty import EmptyOperator
@@ -65,6 +67,18 @@ def idle():
 idle()
 """
 AIM_SHOWN_S = 1.0
+
+
+class Shown(NamedTuple):
+    """When all rows were on the screen, in seconds.
+
+    Attributes:
+        after_s: since the address was opened.
+        own_s: since Airflow's own page asked for the first file of this one.
+    """
+
+    after_s: float
+    own_s: float
 
 
 class Load(NamedTuple):
@@ -107,7 +121,7 @@ def main() -> int:
         unread = list_of(server)
         operations = count_operations([job for _, job in jobs])
     report(loads, shown, operations, unread, arguments.jobs)
-    return 0 if max(shown) < AIM_SHOWN_S else 1
+    return 0 if all(each.own_s < AIM_SHOWN_S for each in shown) else 1
 
 
 # --- jobs ---------------------------------------------------------------------------------------
@@ -134,21 +148,8 @@ def at_work(place: Path, count: int) -> Iterator[list[tuple[int, PageJob]]]:
             )
             stack.callback(lease.release)
             jobs.append((number, job.at_work()))
-        ended = threading.Event()
-        thread = threading.Thread(target=_report, args=(jobs, ended))
-        thread.start()
-        stack.callback(thread.join)
-        stack.callback(ended.set)
+        stack.enter_context(reporting([job for _, job in jobs]))
         yield jobs
-
-
-def _report(jobs: list[tuple[int, PageJob]], ended: threading.Event) -> None:
-    """Report from each driver every ten seconds or so."""
-    while not ended.is_set():
-        for _, job in jobs:
-            if ended.wait(10 / len(jobs)):
-                return
-            job.at_work()
 
 
 # --- measurements -------------------------------------------------------------------------------
@@ -196,15 +197,16 @@ def list_of(server: PageServer) -> Counter[str]:
     return Counter(str(job["reason"]) for job in jobs)
 
 
-def measure_browser(server: PageServer, count: int) -> list[float]:
-    """Return after how many seconds all rows are on the screen, the first time and later."""
+def measure_browser(server: PageServer, count: int) -> list[Shown]:
+    """Return when all rows are on the screen, the first time and later."""
     found = []
-    for _ in range(4):
-        with open_browser(server) as browser:
-            browser.page.add_init_script(f"({SHOWN})({count})")
+    with open_browser(server) as browser:
+        browser.page.add_init_script(f"({SHOWN})({count})")
+        for _ in range(6):
             browser.open()
             browser.page.wait_for_function("() => window.shownAt")
-            found.append(browser.page.evaluate("window.shownAt") / 1000)
+            at_s = browser.page.evaluate("window.shownAt") / 1000
+            found.append(Shown(at_s, at_s - browser.page.evaluate(BEGAN) / 1000))
     return found
 
 
@@ -261,7 +263,7 @@ def _cpu_s(server: PageServer) -> float:
 
 def report(
     loads: dict[str, Load],
-    shown: list[float],
+    shown: list[Shown],
     operations: dict[str, float],
     unread: Counter[str],
     jobs: int,
@@ -272,7 +274,10 @@ def report(
     for name, load in loads.items():
         print(f"| {name} | {_middle(load.own)} | {_middle(load.page)} | {load.cores:.2f} |")
     first, *later = shown
-    print(f"\nall rows on the screen: {first:.2f} s, later {statistics.median(later):.2f} s")
+    own_s = statistics.median(each.own_s for each in later)
+    after_s = statistics.median(each.after_s for each in later)
+    print(f"\nall rows on the screen: {first.after_s:.2f} s, {first.own_s:.2f} s of it the page's;")
+    print(f"later {after_s:.2f} s, {own_s:.2f} s of it the page's")
     counted = ", ".join(f"{count:.1f} {name}" for name, count in sorted(operations.items()))
     print(f"storage operations of a row: {counted}")
     print(f"rows that say why: {dict(unread)}")

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import datetime as dt
+import itertools
 import json
 import math
+import threading
 import uuid
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +27,7 @@ from tests.unit.test_inventory import Tree
 from tests.unit.test_state import SCHEMA
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
     from pathlib import Path
 
     from sqlalchemy.orm import Session
@@ -163,6 +165,26 @@ class PageJob(Job):
 
 
 @contextlib.contextmanager
+def reporting(jobs: Sequence[PageJob]) -> Iterator[None]:
+    """Report from the drivers of these jobs, each every ten seconds or so."""
+    ended = threading.Event()
+
+    def report() -> None:
+        for job in itertools.cycle(jobs):
+            job.at_work()
+            if ended.wait(10 / len(jobs)):
+                return
+
+    thread = threading.Thread(target=report)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+
+
+@contextlib.contextmanager
 def page_jobs(place: Path) -> Iterator[dict[str, PageJob]]:
     """Give a job that runs and has 300 savepoints, one that has failed and one that has finished."""
     made = {
@@ -175,8 +197,7 @@ def page_jobs(place: Path) -> Iterator[dict[str, PageJob]]:
     for number in range(300):
         name = f"periodic-20260101T{number:06}"
         made["running"].savepoint(name, seconds_ago=600 * (300 - number), batch=number)
-    with made["running"].lease():
-        made["running"].at_work()
+    with made["running"].lease(), reporting([made["running"].at_work()]):
         yield made
 
 

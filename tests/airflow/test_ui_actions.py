@@ -12,7 +12,7 @@ import httpx
 import jwt
 import pandas as pd
 import pytest
-from page_browser import NEEDS_BROWSER, open_browser
+from page_browser import NEEDS_BROWSER, VIEWS, open_browser
 from services import wait_for
 
 from airflow_provider.runtime.savepoints.catalog import open_savepoint
@@ -180,7 +180,13 @@ def test_a_stream_is_acted_on_from_the_page(airflow_services: Airflow) -> None:
         saved.get_by_role("button", name=f"verify {name}").click()
         shown.get_by_role("dialog").get_by_role("button", name="Verify").click()
         shown.get_by_text("is all right").wait_for()
+        texts = {tab: opened(browser, first, tab).inner_text() for tab in VIEWS}
         assert [] == browser.complaints
+    assert "Rows per second" in texts["overview"]
+    assert "keyed_state" in texts["state"]
+    assert "suspended" in texts["runs"]
+    assert "has a log" not in texts["log"]
+    assert "not on this machine" not in texts["log"]
     assert "SUSPENDED" == airflow.xcom(DAG, first, TASK)["outcome"]
     assert [] == verify_savepoint(open_savepoint(f"{stream.job_dir}/savepoints/{name}"))
 

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from httpx import Response
 
 HEADERS = {"X-Spark-Streaming": "1", "Sec-Fetch-Site": "same-origin"}
 # Of Airflow's, those that have rows here, in an order in which they can be emptied.
@@ -67,7 +66,7 @@ class Page:
         self.tokens = tokens
         self.jobs = jobs
 
-    def call(self, method: str, path: str, user: str | None = "viewer", **more: Any) -> Response:
+    def call(self, method: str, path: str, user: str | None = "viewer", **more: Any) -> Any:
         """Call the API as a user; as nobody for None."""
         headers = {**HEADERS, **more.pop("headers", {})}
         if user is not None:
@@ -81,7 +80,7 @@ class Page:
         assert answer.is_success, answer.text
         return answer.json()
 
-    def act(self, task: str, action: str, user: str = "editor", **body: Any) -> Response:
+    def act(self, task: str, action: str, user: str = "editor", **body: Any) -> Any:
         """Send an action."""
         return self.call("POST", f"{address(task)}/actions/{action}", user, json=body)
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from handmade_page import IMG, page_jobs
-from page_browser import HAS_READ, NEEDS_BROWSER, open_browser
+from page_browser import HAS_READ, NEEDS_BROWSER, VIEWS, open_browser
 from services import wait_for
 
 if TYPE_CHECKING:
@@ -32,7 +32,6 @@ IS_DRAWN = """canvas => {
     const { data } = canvas.getContext("2d").getImageData(0, 0, width, height);
     return new Set(new Uint32Array(data.buffer)).size > 10;
 }"""
-VIEWS = ("overview", "runs", "failures", "savepoints", "state", "batches", "log", "raw")
 
 pytestmark = [pytest.mark.whole, *NEEDS_BROWSER]
 

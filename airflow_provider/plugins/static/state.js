@@ -1,7 +1,7 @@
 // The state of a stream: its operators and tables with their sizes.
 import { html } from "./host.js";
 import { jobPath, useData } from "./api.js";
-import { bytes, moment, whole, words } from "./format.js";
+import { NOTHING, bytes, moment, whole, words } from "./format.js";
 import { Facts, Note, Table, Waiting } from "./parts.js";
 
 const EVERY_MS = 30_000; // it lists all files of the state
@@ -18,8 +18,9 @@ export function StateTables({ task }) {
 }
 
 function Query({ query }) {
+  const at = moment(query.watermark);
   return html`<section className="ss-query" aria-label=${`State of ${query.name}`}>
-    <h2>${query.name} <small>after batch ${query.batch}, watermark ${moment(query.watermark)}</small></h2>
+    <h2>${query.name} <small>after batch ${query.batch}${at === NOTHING ? "" : `, watermark ${at}`}</small></h2>
     ${query.operators.map((operator) => html`<${Operator} key=${operator.name} operator=${operator} />`)}
     ${query.operators.length ? null : html`<p className="ss-muted">This query keeps no state.</p>`}
   </section>`;
