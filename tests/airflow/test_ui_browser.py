@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 from pathlib import Path
@@ -129,6 +130,26 @@ def test_every_plot_is_drawn_and_says_its_last_value(browser: Browser) -> None:
     assert {"Rows an hour", "Batch time by hour", "Batches an hour", "Late rows an hour"} < hours
     assert {"Size of savepoints", "State by operator"} == growth
     assert [] == browser.complaints
+
+
+def test_a_plot_says_what_came_last(browser: Browser, jobs: dict[str, PageJob]) -> None:
+    """
+    Also at a cursor that stands still while the page refreshes.
+    """
+    storage = jobs["running"].run.storage
+    before = storage.read("history/daily.json")
+    history = json.loads(before)
+    for batch in history["batches"]:
+        batch["backlog"] = {"rows": 77}
+    shown = browser.open(**of("running", "overview"))
+    plot = shown.get_by_role("img", name="Backlog")
+    plot.locator(".u-over").hover()
+    assert "unread: 77" not in " ".join(plot.inner_text().split())
+    storage.put("history/daily.json", json.dumps({**history, "updated": "later"}).encode())
+    try:
+        plot.get_by_text("77", exact=True).wait_for()
+    finally:
+        storage.put("history/daily.json", before)
 
 
 def test_what_the_lines_of_plots_mark_can_be_read(browser: Browser) -> None:

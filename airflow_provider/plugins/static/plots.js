@@ -108,15 +108,15 @@ function Plot({ plot, times, marks, theme, sync, revision }) {
   const chart = React.useRef(null);
   const near = React.useRef(null);
   const labels = plot.series.map(([label]) => label).join();
-  const marked = React.useRef(marks);
-  marked.current = marks;
+  const current = React.useRef({}); // what callbacks of the plot see, which is made once
+  current.current = { plot, marks };
   const tops = plot.isStacked ? stacked(plot.series) : plot.series.map(([, values]) => values);
   const data = [times, ...tops];
   React.useEffect(() => {
     const element = place.current;
     const width = () => Math.max(200, element.clientWidth);
-    const options = optionsOf(plot, width(), marked, sync);
-    options.hooks.setCursor = [(u) => (near.current.textContent = textNear(u, marked.current))];
+    const options = optionsOf(current, width(), sync);
+    options.hooks.setCursor = [(u) => (near.current.textContent = textNear(u, current.current.marks))];
     const made = new uPlot(options, data, element);
     chart.current = made;
     const observer = new ResizeObserver(() => made.setSize({ width: width(), height: HEIGHT }));
@@ -135,7 +135,8 @@ function Plot({ plot, times, marks, theme, sync, revision }) {
   </figure>`;
 }
 
-function optionsOf(plot, width, marks, sync) {
+function optionsOf(current, width, sync) {
+  const { plot } = current.current;
   const [text, line] = [colour("fg-muted"), colour("border-emphasized")];
   const axis = { stroke: text, grid: { stroke: line, width: 1 }, ticks: { stroke: line, width: 1 }, font: "11px system-ui" };
   const series = plot.series.map(([label, values], i) => {
@@ -147,7 +148,8 @@ function optionsOf(plot, width, marks, sync) {
       fill: plot.isStacked ? stroke : undefined,
       points: { show: values.length < 3 },
       spanGaps: true,
-      value: (_, shown, __, at) => (at === null || at === undefined ? "–" : plot.say(values[at] ?? shown)),
+      // Of the series itself, since a stacked one is drawn on top of others.
+      value: (_, __, ___, at) => (at === null || at === undefined ? "–" : plot.say(current.current.plot.series[i][1][at])),
     };
   });
   return {
@@ -158,7 +160,7 @@ function optionsOf(plot, width, marks, sync) {
     scales: { y: { range: (_, low, high) => [Math.min(0, low ?? 0), (high || 1) * 1.05] } },
     axes: [{ ...axis, space: 70, size: 32, values: clockTimes }, { ...axis, size: 76, values: (_, ticks) => ticks.map(plot.say) }],
     series: [{ label: "at", value: (_, at) => (at === null || at === undefined ? "–" : moment(new Date(at * 1000).toISOString()).slice(11)) }, ...series],
-    hooks: { draw: [(u) => drawMarks(u, marks.current)] },
+    hooks: { draw: [(u) => drawMarks(u, current.current.marks)] },
   };
 }
 
