@@ -78,9 +78,9 @@ class Readers:
             StorageSilentError: it takes too long, or this read or all of the place hang already.
         """
         limit = self._limit_s if limit_s is None else limit_s
-        hung_s = self._limit_s / 2
+        hung_s = self._limit_s / 2  # what takes longer than a list waits may only be slow
         lane = self._lane(place)
-        if lane.is_stuck(limit) or lane.hangs(key, hung_s):
+        if lane.is_stuck(max(limit, hung_s)) or lane.hangs(key, hung_s):
             raise StorageSilentError(place)
         future = lane.submit(look, key)
         try:
