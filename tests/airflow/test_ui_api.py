@@ -39,7 +39,7 @@ TABLES = (
     "dag_bundle",
 )
 ROLES = {"viewer": "VIEWER", "editor": "USER", "stranger": "USER", "guest": None}
-OF_NO_JOB = {"/api/jobs", "/api/openapi.json", "/api/docs"}
+OF_NO_JOB = {"/api/settings", "/api/jobs", "/api/openapi.json", "/api/docs"}
 # Who is let in, by the kind of route: all others get 401 without a session, and 403 with one.
 LET_IN: dict[str, set[str | None]] = {
     "static": {None, "guest", "stranger", "viewer", "editor"},
