@@ -1,0 +1,149 @@
+"""Take the pictures of docs/ui.md: real Airflow services and Chromium, jobs made by hand.
+
+One task is really run: that of the stream that has failed, from whose page in Airflow the way to
+the cause begins. The other streams have only their rows in Airflow's database.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+ROOT = Path(__file__).resolve().parents[1]
+PICTURES = ROOT / "docs" / "images"
+JOBS = Path("/tmp/jobs")  # noqa: S108 - the pictures show it; it must be new
+sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "airflow")]
+
+from handmade_page import PageJob, reporting
+from page_browser import open_browser
+from page_server import put_rows
+from services import Airflow, postgres
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from page_browser import Browser
+
+DAG = """
+import os
+from airflow.sdk import dag
+from airflow_provider.operators.spark_streaming import SparkStreamingOperator
+
+@dag(schedule=None, catchup=False)
+def warehouse():
+    SparkStreamingOperator(
+        task_id="enrich",
+        job="/nowhere/jobs.py:enrich",
+        job_dir=os.environ["PICTURES"] + "/enrich",
+        run_id="r1",
+        interval=None,
+        on_kill="detach",
+    )
+
+warehouse()
+"""
+
+
+def main() -> int:
+    """Take all pictures."""
+    with contextlib.ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        os.environ["AIRFLOW_HOME"] = str(folder / "home")
+        (folder / "dags").mkdir()
+        (folder / "dags" / "warehouse.py").write_text(DAG)
+        url = stack.enter_context(postgres())
+        JOBS.mkdir()
+        stack.callback(shutil.rmtree, JOBS)
+        more = {"PICTURES": str(JOBS), "PYTHONPATH": str(ROOT)}
+        airflow = Airflow(folder / "home", folder / "dags", url, **more)
+        stack.callback(airflow.stop)
+        jobs = stack.enter_context(streams())
+        airflow.start()
+        run_id = airflow.trigger("warehouse", dag_run_id="daily")
+        airflow.follow("warehouse", run_id, "enrich", until=["failed"], within=90)
+        put_rows(url, [(*where, job.url, True) for where, job in jobs.items()])
+        with open_browser(airflow) as browser:
+            take_light(browser)
+        with open_browser(airflow, theme="dark") as browser:
+            take(browser, "savepoints", **of("daily_delays", "savepoints"))
+        with open_browser(airflow, theme="dark", width=390) as browser:
+            take(browser, "streams-narrow")
+    return 0
+
+
+@contextlib.contextmanager
+def streams() -> Iterator[dict[tuple[str, str, str], PageJob]]:
+    """Give streams in each state, by DAG, task and the task's state."""
+
+    def job(name: str) -> PageJob:
+        return PageJob(JOBS / name, name=name)
+
+    job("enrich").fail()
+    jobs = {
+        ("events", "positions", "failed"): job("positions").history(),
+        ("events", "sessions", "deferred"): job("sessions").history(),
+        ("flights", "daily_delays", "deferred"): job("daily_delays").history().state(),
+        ("flights", "orders", "success"): job("orders"),
+        ("flights", "backfill", "success"): job("backfill"),
+    }
+    positions, sessions, delays, orders, backfill = jobs.values()
+    for number in range(12):
+        name = f"periodic-20261122T{number:02}0000-{number:06x}"
+        delays.savepoint(name, seconds_ago=600.0 * (12 - number), batch=1000 * (number + 1))
+    sessions.savepoint("periodic-20261122T150000-b7a1f0", seconds_ago=900)
+    for ended, outcome in ((orders, "SUSPENDED"), (backfill, "FINISHED")):
+        ended.run.storage.delete("run.json")
+        ended.finish(outcome)
+    drivers = [positions.at_work(), sessions.at_work(), delays.at_work()]
+    with positions.lease(), sessions.lease(), delays.lease(), reporting(drivers):
+        yield jobs
+
+
+def take_light(browser: Browser) -> None:
+    """Take the pictures of the bright theme."""
+    take(browser, "streams")
+    delays = ("daily_delays", "overview")
+    take(browser, "overview", height=1240, **of(*delays))
+    take(browser, "hours", height=1060, **of(*delays, span="hours"))
+    take(browser, "state", **of("daily_delays", "state"))
+    shown = browser.open(**of(*delays))
+    shown.get_by_role("button", name="Stop with savepoint …").click()
+    page = browser.page
+    _save(page, "stop", 640)
+    page.goto(f"{browser.airflow}/dags/warehouse/runs/daily/tasks/enrich")
+    page.get_by_role("link", name="Details").click()
+    page.get_by_role("link", name="Stream", exact=True).wait_for()
+    page.screenshot(path=PICTURES / "task-details.png")
+    page.get_by_role("link", name="Stream", exact=True).click()
+    page.get_by_role("tab", name="Failures").click()
+    page.get_by_text("What helps").wait_for()
+    _save(page, "failures", 640)
+
+
+def of(task: str, tab: str, **more: Any) -> dict[str, Any]:
+    """Return the address of a view."""
+    where = {"dag_id": "flights", "run_id": "run_1", "task_id": task, "map_index": -1}
+    return {**where, "tab": tab, **more}
+
+
+def take(browser: Browser, name: str, *, height: int = 640, **query: Any) -> None:
+    """Open a view, and take a picture of it."""
+    browser.open(**query)
+    _save(browser.page, name, height)
+
+
+def _save(page: Any, name: str, height: int) -> None:
+    size = page.viewport_size
+    page.set_viewport_size({"width": size["width"], "height": height})
+    page.wait_for_timeout(500)  # plots take the new width
+    page.screenshot(path=PICTURES / f"{name}.png")
+    page.set_viewport_size(size)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
