@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 from collections import Counter
 from pathlib import Path
@@ -19,6 +20,8 @@ from airflow_provider.runtime.savepoints.catalog import open_savepoint
 from airflow_provider.runtime.savepoints.verify import verify_savepoint
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from page_browser import Browser
     from services import Airflow
 
@@ -96,6 +99,9 @@ class Editor:
             trust_env=False,
         )
 
+    def close(self) -> None:
+        self._http.close()
+
     def get(self, run_id: str, view: str) -> Any:
         """Return what a view of the stream says."""
         answer = self._http.get(f"{_address(run_id)}/{view}")
@@ -143,7 +149,14 @@ def logged(airflow: Airflow) -> list[tuple[str, str]]:
     return [entry for entry in entries if entry[0].startswith("spark_streaming_")]
 
 
-def test_a_stream_is_acted_on_from_the_page(airflow_services: Airflow) -> None:
+@pytest.fixture
+def editor(airflow_services: Airflow) -> Iterator[Editor]:
+    """Give an editor, whose connections are closed in the end."""
+    with contextlib.closing(Editor(airflow_services, "editor")) as opened:
+        yield opened
+
+
+def test_a_stream_is_acted_on_from_the_page(airflow_services: Airflow, editor: Editor) -> None:
     """
     A savepoint is taken beside the batches, verified and disposed of. Stopped with a savepoint in
     the browser, the task is green and its next run goes on, where actions for the old lease are
@@ -151,7 +164,7 @@ def test_a_stream_is_acted_on_from_the_page(airflow_services: Airflow) -> None:
     browser, the stream has written everything once. All of it is in the audit log.
     """
     airflow = airflow_services
-    stream, editor = Stream(airflow), Editor(airflow, "editor")
+    stream = Stream(airflow)
     stream.write(0)
     first = airflow.trigger(DAG)
     stream.wait_for_rows(2)
