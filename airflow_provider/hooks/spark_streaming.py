@@ -354,21 +354,27 @@ class SparkStreamingHook(CheckedHook):
 
         A connection that is not there asks for nothing: who only waits for a driver needs none.
         """
-        if self._standby is not None:
-            return self._standby
         try:
-            return bool(self._spark_connection().extra_dejson.get("standby"))
+            connection = self._spark_connection()
         except ConfigError:
             return False
+        return self._asks_for_standby(connection) and not self._cold(connection)
+
+    def _asks_for_standby(self, connection: Connection) -> bool:
+        asked = connection.extra_dejson.get("standby") if self._standby is None else self._standby
+        return bool(asked) and not self._deploys_to_cluster(connection)
+
+    def _cold(self, connection: Connection) -> list[str]:
+        """Return what no warm driver can have been started with."""
+        return [*self._options.cold, *sorted(_NOT_FOR_STANDBYS & connection.extra_dejson.keys())]
 
     def _standby_settings(self, spec: DriverRequest) -> dict[str, Any] | None:
         """Return what a warm driver must have been started with; None for no such driver."""
         connection = self._spark_connection()
         extra = connection.extra_dejson
-        if not self.wants_standby() or spec.COMMAND != RunSpec.COMMAND or self._is_cluster():
+        if spec.COMMAND != RunSpec.COMMAND or not self._asks_for_standby(connection):
             return None
-        cold = [*self._options.cold, *sorted(_NOT_FOR_STANDBYS & extra.keys())]
-        if cold:
+        if cold := self._cold(connection):
             self.log.info("no warm driver: none has a %s of this task; starting one", cold[0])
             return None
         travels = {

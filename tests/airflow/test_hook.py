@@ -191,8 +191,10 @@ def test_a_standby_is_asked_for_by_the_task_or_the_connection(
     """
     connect(monkeypatch, "yarn", conf={"spark.a": "1", "spark.b": "1"}, **extra)
 
-    asked = hook_of(standby=argument, conf={"spark.b": "2"})._standby_settings(request_of(entry))
+    hook = hook_of(standby=argument, conf={"spark.b": "2"})
+    asked = hook._standby_settings(request_of(entry))
 
+    assert is_wanted is hook.wants_standby()
     wanted = {"master": "yarn", "conf": {"spark.a": "1", "spark.b": "2"}}
     assert (wanted if is_wanted else None) == asked
 
@@ -365,7 +367,9 @@ def test_what_no_standby_can_have_starts_cold_and_says_so(
     """
     connect(monkeypatch, "local[1]")
 
-    assert hook_of(standby=True, **{option: "x"})._standby_settings(request_of(entry)) is None
+    hook = hook_of(standby=True, **{option: "x"})
+    assert not hook.wants_standby()
+    assert hook._standby_settings(request_of(entry)) is None
     assert 1 == capsys.readouterr().out.count(f"no warm driver: none has a {option} of this task")
 
 
