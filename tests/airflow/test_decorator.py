@@ -209,6 +209,7 @@ def test_the_typed_name_makes_the_same() -> None:
     assert "_SparkStreamDecoratedOperator" == type(made.operator).__name__
 
 
+@pytest.mark.whole
 def test_a_dag_passes_what_a_task_has_found(sqlite_airflow: dict[str, str], tmp_path: Path) -> None:
     """
     The arguments of the function are other tasks' results, and those of each mapped task.

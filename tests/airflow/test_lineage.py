@@ -248,6 +248,7 @@ def test_without_openlineages_provider_a_driver_starts_all_the_same(
 # --- a real task --------------------------------------------------------------------------------
 
 
+@pytest.mark.whole
 def test_a_deferred_task_emits_datasets_and_rows(
     sqlite_airflow: dict[str, str], tmp_path: Path
 ) -> None:
