@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from airflow_provider.plugins.responses import BatchView, HistoryView, HourView, StatisticView
 from airflow_provider.runtime.control.stream_facts import largest_backlog
-from airflow_provider.runtime.jobdir.batch_history import FULL, TOTAL
+from airflow_provider.runtime.jobdir.batch_history import FULL, TOTAL, without_older
 from airflow_provider.runtime.typed_json import is_name
 
 if TYPE_CHECKING:
@@ -42,7 +42,8 @@ def _read_history(run: Storage, query: str, last: int) -> HistoryView:
     """Return the history of one query; one that cannot be understood is empty."""
     nothing = HistoryView(query=query, updated=None, batches=[])
     try:
-        raw = json.loads(run.read(f"history/{query}.json"))
+        document = run.read(f"history/{query}.json")
+        raw = json.loads(without_older(document, last) if last < FULL else document)
     except (FileNotFoundError, ValueError):
         return nothing
     batches = raw.get("batches") if isinstance(raw, dict) else None

@@ -21,6 +21,7 @@ from airflow_provider.runtime.jobdir.batch_history import (
     BatchHistory,
     add_batches,
     history_path,
+    without_older,
 )
 from airflow_provider.runtime.queries.batch_reports import BatchReport, BatchReports, own_report
 from airflow_provider.runtime.storage.local import LocalStorage
@@ -473,3 +474,33 @@ def test_a_report_that_nobody_understands_stops_nothing(clock, storage, caplog):
 
     assert [(0, 1)] == stored(storage)
     assert "query=odd its batches are not recorded" in caplog.text
+
+
+# --- the last batches of what is stored ---------------------------------------------------------
+
+
+@pytest.mark.parametrize("batches", [0, 3, 40, 41, 700])
+def test_the_last_batches_are_read_without_the_others(batches):
+    """
+    They are those of the whole document, whatever a text holds that looks like its layout.
+    """
+    reason = '],"hours":[\n"batches":[\n'
+    found = add_batches(
+        BatchHistory(query="out", updated=NOW),
+        [a_batch(number, reason=reason) for number in range(batches)],
+        updated=NOW,
+    )
+    document = found.to_bytes()
+    shortened = json.loads(without_older(document, 40))
+    whole = json.loads(document)
+
+    assert whole["batches"][-40:] == shortened["batches"]
+    assert {**whole, "batches": [], "hours": []} == {**shortened, "batches": [], "hours": []}
+
+
+@pytest.mark.parametrize("document", [b"", b"[]", b'{"batches":[{},{}],"hours":[]}', b"\xff"])
+def test_a_document_of_another_layout_is_left_as_it_is(document):
+    """
+    Such as one of another version, or a damaged one.
+    """
+    assert document == without_older(document, 1)

@@ -142,6 +142,21 @@ class BatchHistory(Document):
         return f'{head[:-1]},"batches":[\n{batches}],"hours":[\n{hours}]}}\n'.encode()
 
 
+def without_older(document: bytes, last: int) -> bytes:
+    """Return a stored history with its last batches alone, which takes less time to parse.
+
+    Args:
+        document: as :meth:`BatchHistory.to_bytes` has written it; another one is returned as it is.
+        last: how many batches; there are no hours then.
+    """
+    head, begins, rest = document.partition(b'"batches":[\n')
+    batches, ends, _ = rest.rpartition(b'],"hours":[\n')
+    lines = batches.splitlines()
+    if not begins or not ends or len(lines) <= last:
+        return document
+    return head + begins + b"\n".join(lines[-last:]) + b'],"hours":[]}\n'
+
+
 def history_path(query: str) -> str:
     """Return where the history of a query lies, in the directory of its run."""
     return f"history/{query}.json"
