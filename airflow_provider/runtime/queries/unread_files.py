@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _SOURCE: Final = "FileStreamSource"
+_MOST: Final = 100_000  # the names of so many files are 15 MB
 
 
 class UnreadFiles:
@@ -28,15 +29,22 @@ class UnreadFiles:
     """
 
     def __init__(self, execution: Any) -> None:
-        self._sources = list(_file_sources(execution))
+        self._execution = execution
+        self._sources: list[_FileSource] | None = None
 
     def count(self) -> int | None:
-        """Return how many are unread; None where nothing limits a batch, or nothing is known."""
+        """Return how many are unread.
+
+        Returns:
+            None where nothing limits a batch, too many are listed, or nothing is known.
+        """
         from py4j.protocol import Py4JError
 
         try:
+            if self._sources is None:
+                self._sources = list(_file_sources(self._execution))
             counts = [n for source in self._sources if (n := source.count()) is not None]
-        except Py4JError as error:  # another version of Spark
+        except (Py4JError, ValueError) as error:  # another version of Spark
             log.debug("it is not known how many files are unread: %s", error)
             self._sources = []
             return None
@@ -58,6 +66,8 @@ class _FileSource:
     def count(self) -> int | None:
         listed = self._value("allFilesForTriggerAvailableNow")
         if listed is not None:
+            if int(listed.size()) > _MOST:
+                return None
             seen = self._value("seenFiles")
             if self._reaches is None:
                 self._reaches = int(seen.size()) + _unseen(listed, seen)
