@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _START_TIMEOUT_S = 60.0
+_FORGET_TIMEOUT_S: Final = 10
 _EMPTY_BATCHES: Final = "spark.sql.streaming.noDataMicroBatches.enabled"
 _JOBS_OF_A_BATCH = 20  # the newest; more than any batch has that was still at work
 
@@ -212,7 +213,20 @@ class RunningQuery:
         """Forget a query that has ended, but for what it has reported."""
         self._collect()
         self._progress = self.last_progress()
+        if self._query is not None:
+            self._await_name(self._query)
         self._query = None
+
+    def _await_name(self, query: StreamingQuery) -> None:
+        """Wait until Spark has forgotten the name of a query that is not active any more.
+
+        It does so a moment later, and refuses another start of that name until then.
+        """
+        from pyspark.errors import PySparkException
+
+        with contextlib.suppress(PySparkException):  # why it has failed is known
+            if query.awaitTermination(_FORGET_TIMEOUT_S) is False:
+                log.warning("query=%s Spark has not ended it", self.name)
 
     def stop(self) -> None:
         """Stop the query, in the middle of a batch if there is one. Idempotent."""
