@@ -732,13 +732,13 @@ def test_variables_of_a_task_are_in_the_drivers_environment_and_nowhere_else(
     wait_for("the exit is recorded", lambda: job.run.exit_of(record.driver_id), within=30)
     connect(monkeypatch, "yarn")
     on_yarn = hook._command(request_of(entry), RUN, TOKEN, DIGEST, Path("/logs/driver.log"))
-    told = json.loads(heard.read_text())
+    received = json.loads(heard.read_text())
     written = [file.read_text() for file in Path(job.url).rglob("*") if file.is_file()]
 
     assert {"TOKEN": "s3cr3t", "REGION": "there", "LIMIT": "7"} == {
-        name: told["environ"][name] for name in ("TOKEN", "REGION", "LIMIT")
+        name: received["environ"][name] for name in ("TOKEN", "REGION", "LIMIT")
     }
-    assert [] == [text for text in (*told["argv"], *on_yarn, *written) if "s3cr3t" in text]
+    assert [] == [text for text in (*received["argv"], *on_yarn, *written) if "s3cr3t" in text]
 
 
 def test_variables_for_a_driver_in_the_cluster_are_refused(

@@ -221,7 +221,7 @@ def test_the_page_is_used_with_the_keyboard_alone(browser: Browser) -> None:
 
 def test_the_focus_stays_while_the_address_follows(browser: Browser) -> None:
     """
-    Airflow mounts the page again when its router changes the address; whoever types in the search
+    Airflow mounts the page again when its router changes the address; a person who types in the search
     or goes from tab to tab keeps his place, and the way back leads through all of it.
     """
     page = browser.page

@@ -343,7 +343,7 @@ def test_a_run_in_which_a_query_began_anew_is_not_rewound(job, sink):
 
 def test_a_run_that_began_before_a_query_began_anew_is_not_rewound(job, sink):
     """
-    The savepoint that it began with is of rows that cannot be told from those after.
+    The savepoint that it began with is of rows that are not distinguished from those after.
     """
     directory = directory_of(job)
     starting = {"q": job.spark.logs.position().last_commit}
@@ -353,7 +353,7 @@ def test_a_run_that_began_before_a_query_began_anew_is_not_rewound(job, sink):
     job.spark.begin("another").storage.put("sources/0/0", b"v1")
     committer = job.recovered("r2")
     job.spark.plan(0)
-    committer.pre_commit(SimpleNamespace(rows=["anew"]), 0, lambda: 1)
+    committer.pre_commit(SimpleNamespace(rows=["again"]), 0, lambda: 1)
     job.spark.commit(0)
     committer.commit_ready()
     job.close()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from airflow_provider.runtime.cli.batch_lines import length
+from airflow_provider.runtime.control.stream_facts import largest_backlog
 
 if TYPE_CHECKING:
     from airflow_provider.runtime.clock import Clock
@@ -44,9 +45,9 @@ class CatchingUp:
         """
         found = {}
         for name, query in record.queries.items():
-            backlog = query.get("backlog")
-            if backlog:
-                now = Unread(max(backlog.values()), self._clock.monotonic())
+            amount = largest_backlog(query.get("backlog"))
+            if amount is not None:
+                now = Unread(amount, self._clock.monotonic())
                 most = self._most.get(name)
                 if most is None or now.amount >= most.amount:
                     self._most[name] = most = now

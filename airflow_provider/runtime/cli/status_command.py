@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider.runtime.cli.batch_lines import batch_lines, last_batches
 from airflow_provider.runtime.cli.output import print_json
-from airflow_provider.runtime.cli.prometheus_text import run_metrics
 from airflow_provider.runtime.clock import SystemClock
 from airflow_provider.runtime.control.observer import RunWatcher, state_of
 from airflow_provider.runtime.errors import (
@@ -78,6 +77,8 @@ def _status(arguments: argparse.Namespace) -> int:
     directory = known_job(arguments.job_dir)
     shown = _shown_runs(directory, arguments)
     if arguments.prometheus:
+        from airflow_provider.runtime.cli.prometheus_text import run_metrics
+
         print("".join(run_metrics(directory, run_id) for run_id in shown[-1:]), end="")
         return EXIT_OK
     if arguments.watch is not None and shown:

@@ -18,7 +18,11 @@ from airflow_provider.runtime.control.stream_facts import (
     largest_backlog,
     restart_count,
 )
-from airflow_provider.runtime.jobdir.batch_history import BatchEntry, history_path
+from airflow_provider.runtime.jobdir.batch_history import (
+    BatchEntry,
+    history_path,
+    without_older,
+)
 from airflow_provider.runtime.jobdir.run_records import AttemptRecord
 from airflow_provider.runtime.savepoints.catalog import Savepoint, last_of_each_origin, look_at
 from airflow_provider.runtime.storage.file_tree import folders_in
@@ -211,9 +215,8 @@ class StreamReader:
         if known is not None and batch in {None, known.batch}:
             return
         with contextlib.suppress(FileNotFoundError, LookupError, TypeError, ValueError, Mismatch):
-            # Not the document with all its batches, which takes eight times as long. One that
-            # cannot be understood is replaced by the next attempt, and the run is in order.
-            raw = read_json(self._run.storage.read(history_path(query)))
+            # One that cannot be understood is replaced by the next attempt; the run is in order.
+            raw = read_json(without_older(self._run.storage.read(history_path(query)), 1))
             self._last[query] = decode(BatchEntry, raw["batches"][-1])
 
     def _newest_savepoint(self) -> str | None:

@@ -44,7 +44,7 @@ class UnreadFiles:
             if self._sources is None:
                 self._sources = list(_file_sources(self._execution))
             counts = [n for source in self._sources if (n := source.count()) is not None]
-        except (Py4JError, ValueError) as error:  # another version of Spark
+        except (Py4JError, ValueError) as error:  # too many, or another version of Spark
             log.debug("it is not known how many files are unread: %s", error)
             self._sources = []
             return None
@@ -67,7 +67,8 @@ class _FileSource:
         listed = self._value("allFilesForTriggerAvailableNow")
         if listed is not None:
             if int(listed.size()) > _MOST:
-                return None
+                msg = f"more than {_MOST:,} files are listed"
+                raise ValueError(msg)
             seen = self._value("seenFiles")
             if self._reaches is None:
                 self._reaches = int(seen.size()) + _unseen(listed, seen)
