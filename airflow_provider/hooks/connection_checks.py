@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import importlib.metadata
-import os
 import re
 import shutil
 import socket
@@ -17,13 +16,14 @@ from urllib.parse import urlsplit
 from airflow.sdk import BaseHook
 from airflow.sdk.exceptions import AirflowException
 
-from airflow_provider.hooks.application import driver_environment
+from airflow_provider.hooks.storage_connection import credentials_of
 from airflow_provider.runtime.errors import (
     ConfigError,
     SparkStreamError,
     UnsupportedStorageError,
 )
 from airflow_provider.runtime.host import check_java, find_java, spark_home
+from airflow_provider.runtime.storage.credentials import using
 from airflow_provider.runtime.storage.open import local_path_of, open_storage, spark_url
 
 if TYPE_CHECKING:
@@ -47,6 +47,8 @@ class CheckedHook(BaseHook):
     def test_connection(self, job_root: str | None = None) -> tuple[bool, str]:
         """Look at what a driver needs of this machine; nothing is started.
 
+        A folder in S3 is opened as a task opens it: with ``[spark_streaming] storage_conn_id``.
+
         Args:
             job_root: where put-if-absent is tried; None for ``job-root`` of the connection's extra.
 
@@ -54,7 +56,9 @@ class CheckedHook(BaseHook):
             Whether all is there, and one line: what was found, or the first thing that is wrong.
         """
         try:
-            return True, check_submission(self._submission(job_root))
+            job_root = job_root or self._spark_connection().extra_dejson.get("job-root")
+            with using(credentials_of(None, job_root)):
+                return True, check_submission(self._submission(job_root))
         except (AirflowException, SparkStreamError, OSError, ValueError) as error:
             return False, str(error)
 
@@ -69,8 +73,8 @@ class CheckedHook(BaseHook):
         return Submission(
             master=str(resolved["master"]),
             binary=str(resolved["spark_binary"]),
-            environ=driver_environment(os.environ),
-            job_root=job_root or connection.extra_dejson.get("job-root"),
+            environ=self._environment(),
+            job_root=job_root,
         )
 
     def _spark_connection(self) -> Connection:
@@ -79,6 +83,10 @@ class CheckedHook(BaseHook):
 
     def _given_conf(self, connection: Connection) -> dict[str, str]:
         """Return the connection's configuration of Spark, checked."""
+        raise NotImplementedError
+
+    def _environment(self) -> dict[str, str]:
+        """Return the environment of a driver, with the credentials in use."""
         raise NotImplementedError
 
 

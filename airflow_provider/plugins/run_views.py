@@ -152,7 +152,7 @@ def newest_run_ids(directory: JobDirectory) -> list[str]:
     except CheckpointError:
         found = []
     listed = [name for name in directory.storage.list("runs") if is_name(name)]
-    return found or listed[-_MOST_RUNS:]
+    return found or listed[: -_MOST_RUNS - 1 : -1]
 
 
 def listed_run(directory: JobDirectory, run_id: str) -> RunDirectory:

@@ -22,6 +22,7 @@ from handmade import RUN, TI, Job
 from psycopg2 import sql
 from services import Airflow, wait_for
 
+from airflow_provider.hooks.spark_streaming import SparkStreamingHook
 from airflow_provider.hooks.storage_connection import credentials_of
 from airflow_provider.operators.spark_savepoint import SparkSavepointOperator
 from airflow_provider.operators.spark_stop import SparkStopOperator
@@ -246,6 +247,25 @@ def test_a_driver_gets_the_keys_through_its_environment_and_nowhere_else(
         for text in (*seen, *files, output.out, output.err, lake.everything())
         if lake.secret in text
     ]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("conn_id", "is_well"), [("lake", True), ("mistyped", False)])
+def test_a_connection_is_checked_with_the_keys_that_its_tasks_use(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch, conn_id: str, *, is_well: bool
+) -> None:
+    """
+    The folder of jobs is tried with the connection of Airflow's configuration, as for a task.
+    """
+    monkeypatch.setenv("AIRFLOW__SPARK_STREAMING__STORAGE_CONN_ID", conn_id)
+    spark = {"conn_type": "spark", "host": "local[1]", "extra": {"job-root": f"s3://{BUCKET}/jobs"}}
+    monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps(spark))
+
+    found, text = SparkStreamingHook().test_connection()
+
+    assert is_well == found, text
+    assert ("puts if absent" in text) == is_well
+    assert lake.secret not in text + lake.everything()
 
 
 @pytest.mark.slow

@@ -60,6 +60,7 @@ class _FileSource:
 
     def __init__(self, stream: Any) -> None:
         self._stream = stream
+        self._fields: dict[str, Any] = {}
         self._has_kept = False
         self._reaches: int | None = None  # so many files are seen when all are read
 
@@ -80,7 +81,9 @@ class _FileSource:
         return int(kept.size()) if kept is not None else 0
 
     def _value(self, name: str) -> Any:
-        return _value(self._stream, name)
+        if name not in self._fields:  # each look is some calls of the JVM, in each batch
+            self._fields[name] = _field(self._stream, name)
+        return self._fields[name].get(self._stream)
 
 
 def _file_sources(execution: Any) -> Iterator[_FileSource]:
@@ -89,11 +92,15 @@ def _file_sources(execution: Any) -> Iterator[_FileSource]:
             yield _FileSource(stream)
 
 
-def _value(instance: Any, name: str) -> Any:
-    """Return the value of a private field."""
+def _field(instance: Any, name: str) -> Any:
+    """Return a private field, to be read."""
     field = instance.getClass().getDeclaredField(name)
     field.setAccessible(True)
-    return field.get(instance)
+    return field
+
+
+def _value(instance: Any, name: str) -> Any:
+    return _field(instance, name).get(instance)
 
 
 def _unseen(listed: Any, seen: Any) -> int:
