@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from airflow_provider.plugins.history import backlog_of, read_histories
-from airflow_provider.plugins.responses import HistoryView, JobView
+from airflow_provider.plugins.history import backlog_of, read_batch_times
+from airflow_provider.plugins.responses import JobView
 from airflow_provider.runtime.control.observer import RunState
 from airflow_provider.runtime.control.stream_facts import (
     age_s,
@@ -24,8 +24,9 @@ from airflow_provider.runtime.jobdir.lease import Liveness
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from airflow_provider.plugins.history import BatchTime
     from airflow_provider.plugins.observed_jobs import Observed, ObservedJobs
-    from airflow_provider.plugins.responses import BatchView, Category
+    from airflow_provider.plugins.responses import Category
     from airflow_provider.plugins.savepoint_views import SavepointShelf
     from airflow_provider.plugins.task_index import IndexedTask
     from airflow_provider.runtime.clock import Clock
@@ -56,7 +57,7 @@ class JobHeads:
             return unread(task, "this task has no job directory, or was not rendered yet")
         try:
             observed = self._jobs.look(task.job_dir)
-            return self.of(task, observed, self.histories(observed, last=_SPARK_BATCHES))
+            return self.of(task, observed, _newest_batches(observed))
         except CheckpointError as error:
             return unread(task, str(error), state="damaged", category="failed")
         except (ConfigError, SparkStreamError) as error:
@@ -64,16 +65,8 @@ class JobHeads:
         except OSError as error:
             return unread(task, f"the storage cannot be read: {error}")
 
-    def histories(self, observed: Observed, **how_many: int) -> list[HistoryView]:
-        """Return the batches of the newest run, per query, as :func:`read_histories` does."""
-        if observed.run_id is None:
-            return []
-        return read_histories(observed.directory.run(observed.run_id).storage, **how_many)
-
-    def of(
-        self, task: IndexedTask, observed: Observed, histories: Sequence[HistoryView]
-    ) -> JobView:
-        """Return the head of a job that was looked at."""
+    def of(self, task: IndexedTask, observed: Observed, batches: Sequence[BatchTime]) -> JobView:
+        """Return the head of a job that was looked at, with the batches of its newest run."""
         base = unread(task)
         view = observed.view
         if view is None or observed.run_id is None:
@@ -95,7 +88,7 @@ class JobHeads:
             "newest_savepoint": saved.name if saved else None,
             "newest_savepoint_taken": saved.taken if saved else None,
             **self._progress(view),
-            **self._batches(histories, is_running=category in {"running", "unhealthy"}),
+            **self._batches(batches, is_running=category in {"running", "unhealthy"}),
         }
         return base.model_copy(update=facts)
 
@@ -123,8 +116,7 @@ class JobHeads:
             "late_rows": final.late_rows if final else progress.late_rows,
         }
 
-    def _batches(self, histories: Sequence[HistoryView], *, is_running: bool) -> dict[str, Any]:
-        batches = [batch for history in histories for batch in history.batches]
+    def _batches(self, batches: Sequence[BatchTime], *, is_running: bool) -> dict[str, Any]:
         last = max(
             (end for batch in batches if (end := committed_at(batch.at, batch.total_ms))),
             default=None,
@@ -183,8 +175,15 @@ def in_order(jobs: Sequence[JobView]) -> list[JobView]:
     return sorted(jobs, key=lambda job: _ORDER.index(job.category))
 
 
-def _at(batch: BatchView) -> str:
+def _at(batch: BatchTime) -> str:
     return str(batch.at)
+
+
+def _newest_batches(observed: Observed) -> list[BatchTime]:
+    if observed.run_id is None:
+        return []
+    run = observed.directory.run(observed.run_id)
+    return read_batch_times(run.storage, _SPARK_BATCHES)
 
 
 def _end_reason(view: View) -> str:

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider.plugins.responses import MarkView, OverviewView, PartView, QueryView
+from airflow_provider.plugins.history import batch_times, read_histories
+from airflow_provider.plugins.responses import (
+    HistoryView,
+    MarkView,
+    OverviewView,
+    PartView,
+    QueryView,
+)
 from airflow_provider.runtime.clock import to_iso
 
 if TYPE_CHECKING:
@@ -43,13 +50,13 @@ class Overviews:
             SparkStreamError: a document cannot be.
         """
         observed = self._jobs.look(job_dir)
-        histories = self._heads.histories(observed)
+        histories = _histories(observed)
         hours = [hour.hour for each in histories for hour in each.hours[:1]]
         batches = [batch.at for each in histories for batch in each.batches[:1]]
         since = min((at for at in (*hours, *batches) if at is not None), default=None)
         return OverviewView(
             now=to_iso(self._clock.now()),
-            job=self._heads.of(task, observed, histories),
+            job=self._heads.of(task, observed, batch_times(histories)),
             queries=_queries(observed),
             histories=histories,
             marks=self._marks(observed, since),
@@ -71,6 +78,12 @@ class Overviews:
             if each.taken is not None
         ]
         return [mark for mark in (*begun, *taken) if mark.at >= since]
+
+
+def _histories(observed: Observed) -> list[HistoryView]:
+    if observed.run_id is None:
+        return []
+    return read_histories(observed.directory.run(observed.run_id).storage)
 
 
 def _queries(observed: Observed) -> list[QueryView]:
