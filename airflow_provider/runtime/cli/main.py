@@ -11,6 +11,7 @@ import select
 import sys
 from typing import TYPE_CHECKING, Any, Final
 
+from airflow_provider import __version__
 from airflow_provider.runtime.errors import EXIT_OK, RunFailedError, SparkStreamError
 
 if TYPE_CHECKING:
@@ -25,6 +26,8 @@ _MODULES: Final = {
     "run": ".run_command",
     "driver": ".driver_command",
     "status": ".status_command",
+    "ls": ".list_command",
+    "logs": ".logs_command",
     "stop": ".stop_commands",
     "cancel": ".stop_commands",
     "cleanup": ".job_commands",
@@ -118,6 +121,7 @@ def _parser(name: str, command: str, more: Sequence[tuple[str, str]]) -> argpars
     parser = argparse.ArgumentParser(
         prog=name, description="Run Spark streams that end with a final checkpoint."
     )
+    parser.add_argument("--version", action="version", version=f"{name} {__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     wanted = [modules[command]] if command in modules else dict.fromkeys(modules.values())
     for module in wanted:

@@ -1,0 +1,142 @@
+"""``spark-stream ls``: the jobs below a folder, each with the state of its newest run."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Any, Final
+
+from airflow_provider.runtime.cli.output import print_json, text_table
+from airflow_provider.runtime.clock import SystemClock
+from airflow_provider.runtime.control.observer import RunWatcher, state_of
+from airflow_provider.runtime.errors import EXIT_OK, Failure, SparkStreamError, UnknownJobError
+from airflow_provider.runtime.jobdir.layout import JobDirectory
+from airflow_provider.runtime.jobdir.runs import newest_run
+from airflow_provider.runtime.storage.file_tree import folders_in
+from airflow_provider.runtime.storage.open import open_storage
+from airflow_provider.runtime.storage.parallel import for_each
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Callable, Iterator
+
+    from airflow_provider.runtime.control.observer import View
+
+_DEEP: Final = 3  # folders of teams, projects and environments; a job directory is never entered
+_AT_ONCE: Final = 16
+_ERROR_CHARACTERS: Final = 60  # of a line that has a table's other columns as well
+
+
+@dataclasses.dataclass(frozen=True)
+class ListedJob:
+    """One line of the list.
+
+    Attributes:
+        job_dir: URL of the job directory.
+        job: its name; None where its document cannot be read.
+        state: of its newest run, as ``status`` says it; ``damaged`` where a document cannot be
+            read, and ``absent`` where no run has begun.
+        since: when the newest attempt began, or how it is now since it ended.
+        run_id: the newest run; None before the first one.
+        rows_read: by that run; None where it is not known.
+        error: why that run is not well; None when it is.
+    """
+
+    job_dir: str
+    job: str | None
+    state: str
+    since: str | None = None
+    run_id: str | None = None
+    rows_read: int | None = None
+    error: str | None = None
+
+
+def add_commands(commands: Any, add: Callable[..., argparse.ArgumentParser]) -> None:
+    """Add the command.
+
+    Args:
+        commands: ``spark-stream``'s own.
+        add: makes one command: where, its name, what it calls, what it does.
+    """
+    listed = add(commands, "ls", _ls, "list the jobs below a folder, with their states")
+    listed.add_argument("root", metavar="ROOT", help="folder of job directories, or one of them")
+    listed.add_argument("--json", action="store_true")
+
+
+def _ls(arguments: argparse.Namespace) -> int:
+    found = list(_job_directories(arguments.root, _DEEP))
+    if not found:
+        msg = f"{arguments.root}: no job directory there, nor up to {_DEEP} folders below it"
+        raise UnknownJobError(msg)
+    jobs = list_jobs(found)
+    if arguments.json:
+        print_json({"version": 1, "jobs": [dataclasses.asdict(job) for job in jobs]})
+        return EXIT_OK
+    columns = ("job directory", "state", "since", "run", "rows read", "error")
+    for line in text_table(columns, [_cells(job) for job in jobs]):
+        print(line)
+    return EXIT_OK
+
+
+def list_jobs(job_dirs: list[str]) -> list[ListedJob]:
+    """Return a line for each job directory, in their order; takes one lease timeout at most.
+
+    Raises:
+        OSError: the storage cannot be read.
+    """
+    lines: dict[str, ListedJob] = {}
+    for_each(job_dirs, lambda each, _: lines.update({each: _look(each)}), at_once=_AT_ONCE)
+    return [lines[each] for each in job_dirs]
+
+
+def _job_directories(root: str, deep: int) -> Iterator[str]:
+    if open_storage(root).exists("job.json"):
+        yield root
+    elif deep:
+        base = root.rstrip("/")
+        for name in folders_in(root):
+            yield from _job_directories(f"{base}/{name}", deep - 1)
+
+
+def _look(job_dir: str) -> ListedJob:
+    name = None
+    try:
+        directory = JobDirectory(open_storage(job_dir))
+        name = directory.name()
+        newest = newest_run(directory)
+        if newest is None:
+            return ListedJob(job_dir, name, "absent")
+        watcher = RunWatcher(directory.storage, newest.run_id, SystemClock())
+        view, assessment = watcher.settle()
+        state = state_of(view, assessment.run_state, is_undone=watcher.is_undone())
+    except SparkStreamError as error:
+        return ListedJob(job_dir, name, "damaged", error=str(error))
+    return ListedJob(
+        job_dir, name, state.lower(), _since(view), newest.run_id, _rows(view), _error(view)
+    )
+
+
+def _since(view: View) -> str | None:
+    if view.final is not None:
+        return view.final.committed
+    attempt = view.attempt
+    return (attempt.ended or attempt.started) if attempt is not None else None
+
+
+def _rows(view: View) -> int | None:
+    shown = view.final or view.progress
+    return shown.rows_read if shown is not None else None
+
+
+def _error(view: View) -> str | None:
+    if view.final is not None or view.attempt is None or view.attempt.failure is None:
+        return None
+    return Failure.from_dict(view.attempt.failure).describe()
+
+
+def _cells(job: ListedJob) -> tuple[str, ...]:
+    since = f"{job.since[:10]} {job.since[11:19]}Z" if job.since is not None else "-"
+    rows = f"{job.rows_read:,}" if job.rows_read is not None else "-"
+    error = (job.error or "").replace(f"{job.job_dir}/", "")  # the line begins with it
+    if len(error) > _ERROR_CHARACTERS:
+        error = f"{error[: _ERROR_CHARACTERS - 1]}…"
+    return job.job_dir, job.state, since, job.run_id or "-", rows, error

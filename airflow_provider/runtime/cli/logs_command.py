@@ -1,0 +1,118 @@
+"""``spark-stream logs``: what the drivers of a run have written, as it is or as it grows."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import stat
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO, Final
+
+from airflow_provider.runtime.clock import SystemClock
+from airflow_provider.runtime.control.observer import RunState, RunWatcher
+from airflow_provider.runtime.errors import EXIT_OK, UnknownJobError
+from airflow_provider.runtime.jobdir.layout import known_job
+from airflow_provider.runtime.jobdir.runs import newest_run
+from airflow_provider.runtime.names import check_name
+from airflow_provider.runtime.storage.open import local_path_of
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Callable, Sequence
+
+    from airflow_provider.runtime.clock import Clock
+    from airflow_provider.runtime.jobdir.layout import JobDirectory, RunDirectory
+
+_SPARK: Final = ".spark.log"
+_EVERY_S: Final = 0.5
+_AT_WORK: Final = frozenset({RunState.RUNNING, RunState.STARTING})
+
+
+def add_commands(commands: Any, add: Callable[..., argparse.ArgumentParser]) -> None:
+    """Add the command.
+
+    Args:
+        commands: ``spark-stream``'s own.
+        add: makes one command: where, its name, what it calls, what it does.
+    """
+    text = "print the log of a run's last driver"
+    logs = add(commands, "logs", _logs, text)
+    logs.add_argument("job_dir", metavar="JOB_DIR")
+    logs.add_argument("--run-id", metavar="ID", help="default: the newest run")
+    text = "what Spark itself has logged, which is all there is of a run from a shell"
+    logs.add_argument("--spark", action="store_true", help=text)
+    text = "go on while a driver is at work on the run"
+    logs.add_argument("-f", "--follow", action="store_true", help=text)
+
+
+def _logs(arguments: argparse.Namespace) -> int:
+    directory = known_job(arguments.job_dir)
+    run = _run_of(directory, arguments.run_id)
+    log = _newest_log(directory, run, is_spark=arguments.spark)
+    with _opened(log) as file:
+        shutil.copyfileobj(file, sys.stdout.buffer)
+        sys.stdout.buffer.flush()
+        if arguments.follow:
+            with contextlib.suppress(KeyboardInterrupt):  # so a person ends it
+                _follow(file, RunWatcher(directory.storage, run.run_id, SystemClock()))
+    return EXIT_OK
+
+
+def _run_of(directory: JobDirectory, run_id: str | None) -> RunDirectory:
+    if run_id is not None:
+        return directory.run(check_name(run_id, what="run id"))
+    newest = newest_run(directory)
+    if newest is None:
+        msg = f"{directory.url}: no run of this job has begun, so nothing is logged"
+        raise UnknownJobError(msg)
+    return directory.run(newest.run_id)
+
+
+def _newest_log(directory: JobDirectory, run: RunDirectory, *, is_spark: bool) -> Path:
+    """Return the log of the run's last driver; nothing outside the run's folder is read.
+
+    Raises:
+        UnknownJobError: there is none here.
+    """
+    local = local_path_of(run.storage.url)
+    if local is None:
+        logs = [each.log for each in run.submissions() if each.log is not None]
+        where = f"; the last one is {logs[-1]} on the machine that submitted it" if logs else ""
+        msg = f"{directory.url}: drivers of a job in a store log on their own machine{where}"
+        raise UnknownJobError(msg)
+    drivers = [attempt.driver_id for attempt in run.attempts()]
+    drivers += [each.driver_id for each in run.submissions() if each.driver_id not in drivers]
+    found = _of_drivers(Path(local) / "logs", drivers, suffix=_SPARK if is_spark else ".log")
+    if not found:
+        other = "" if is_spark else "; --spark prints what Spark has logged"
+        msg = f"{directory.url}: no driver of run {run.run_id!r} has left such a log here{other}"
+        raise UnknownJobError(msg)
+    return found[-1]
+
+
+def _of_drivers(folder: Path, drivers: Sequence[str], *, suffix: str) -> list[Path]:
+    paths = (folder / f"{driver}{suffix}" for driver in drivers)
+    return [path for path in paths if path.is_file() and not path.is_symlink()]
+
+
+def _opened(log: Path) -> BinaryIO:
+    descriptor = os.open(log, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        msg = f"{log} is no plain file"
+        raise UnknownJobError(msg)
+    return os.fdopen(descriptor, "rb")
+
+
+def _follow(file: BinaryIO, watcher: RunWatcher, clock: Clock | None = None) -> None:
+    clock = clock or SystemClock()
+    while True:
+        # Asked first: what is written after the driver's end was written before this look.
+        is_at_work = watcher.decide(watcher.look()).run_state in _AT_WORK
+        shutil.copyfileobj(file, sys.stdout.buffer)
+        sys.stdout.buffer.flush()
+        if not is_at_work:
+            return
+        clock.sleep(_EVERY_S)
