@@ -6,6 +6,7 @@ import hashlib
 import importlib
 import importlib.util
 import sys
+import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -61,6 +62,42 @@ def load_entry(entry: str) -> Callable[[Any], None]:
         msg = f"entry {entry!r}: {place} has no function {name!r}; it has {names}"
         raise ConfigError(msg)
     return function  # type: ignore[no-any-return]  # a function of the user's, typed by them
+
+
+def load_before_spark(entry: str) -> None:
+    """Import the job's function before Spark is started, so that a mistake costs no JVM.
+
+    Raises:
+        ConfigError: as of :func:`load_entry`; or importing it starts Spark, without the settings
+            of the run.
+    """
+    before = _spark_context()
+    load_entry(entry)
+    started = _spark_context()
+    if started is not None and before is None:
+        started.stop()
+        place, _ = split_entry(entry)
+        msg = (
+            f"entry {entry!r}: importing {place} starts Spark, which would not get the run's "
+            "settings; take ctx.spark in the function, and make no session outside of it"
+        )
+        raise ConfigError(msg)
+
+
+def place_in(error: BaseException, function: Callable[..., Any]) -> str | None:
+    """Return where in the function's file an error has come from, such as ``jobs.py:42``."""
+    module = sys.modules.get(getattr(function, "__module__", ""))
+    file = getattr(module, "__file__", None)
+    frames = traceback.extract_tb(error.__traceback__)
+    lines = [frame.lineno for frame in frames if frame.filename == file]
+    return f"{Path(str(file)).name}:{lines[-1]}" if lines else None
+
+
+def _spark_context() -> Any | None:
+    """Return the SparkContext of this process; None where nobody has imported PySpark."""
+    pyspark = sys.modules.get("pyspark")
+    context = getattr(pyspark, "SparkContext", None)
+    return getattr(context, "_active_spark_context", None)
 
 
 def is_entry_file(module: ModuleType) -> bool:

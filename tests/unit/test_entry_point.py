@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import sys
+from types import SimpleNamespace
 
 import pytest
 
-from airflow_provider.runtime.entry_point import check_entry_file, load_entry, split_entry
+from airflow_provider.runtime.entry_point import (
+    check_entry_file,
+    load_before_spark,
+    load_entry,
+    place_in,
+    split_entry,
+)
 from airflow_provider.runtime.errors import EXIT_USAGE, ConfigError
 
 
@@ -153,3 +161,47 @@ def test_only_files_are_checked_where_they_may_not_run(tmp_path):
 
     with pytest.raises(ConfigError, match="there is no file"):
         check_entry_file(f"{tmp_path}/other.py:job")
+
+
+def test_an_entry_that_starts_spark_is_refused(tmp_path, monkeypatch):
+    """
+    A session that a job's file makes when it is imported would not have the run's settings; it is
+    stopped. One that was there before stays.
+    """
+    stopped: list[str] = []
+    spark = SimpleNamespace(_active_spark_context=None)
+    monkeypatch.setitem(sys.modules, "pyspark", SimpleNamespace(SparkContext=spark))
+    monkeypatch.setattr(
+        sys, "started_here", SimpleNamespace(stop=lambda: stopped.append("here")), raising=False
+    )
+    text = (
+        "import pyspark, sys\n"
+        "pyspark.SparkContext._active_spark_context = sys.started_here\n"
+        "def job(ctx): ...\n"
+    )
+    place = write(tmp_path, "job.py", text)
+
+    with pytest.raises(ConfigError, match=r"importing .*job.py starts Spark, .* take ctx\.spark"):
+        load_before_spark(f"{place}:job")
+    assert ["here"] == stopped
+
+    load_before_spark(f"{place}:job")
+    assert ["here"] == stopped
+
+
+def test_an_error_in_the_function_has_its_line(tmp_path):
+    """
+    The line is the innermost one in the job's own file, however deep the error has come from.
+    """
+    place = write(
+        tmp_path,
+        "job.py",
+        "import json\ndef job(ctx):\n    part(ctx)\ndef part(ctx):\n    json.loads('{')\n",
+    )
+    function = load_entry(f"{place}:job")
+
+    with pytest.raises(json.JSONDecodeError) as raised:
+        function(None)
+
+    assert "job.py:5" == place_in(raised.value, function)
+    assert place_in(ValueError("from elsewhere"), function) is None

@@ -15,7 +15,13 @@ from airflow_provider.runtime.driver.execution_mode import (
     resolve_plan,
     wanted_mode,
 )
-from airflow_provider.runtime.entry_point import check_entry_file, is_entry_file, load_entry
+from airflow_provider.runtime.entry_point import (
+    check_entry_file,
+    is_entry_file,
+    load_before_spark,
+    load_entry,
+    place_in,
+)
 from airflow_provider.runtime.errors import (
     ConfigError,
     SparkStreamError,
@@ -64,6 +70,7 @@ def check_before_spark(
     check_preconditions(directory, run_id, driver_id=spec.driver_id, replays=spec.replays)
     if spec.replays is not None:
         check_start(directory, spec.replays)
+    load_before_spark(spec.entry)
     return check_before_cleanup(spec, directory, clock)
 
 
@@ -139,6 +146,7 @@ def load_job(spec: RunSpec, directory: JobDirectory, run_id: str, spark: SparkSe
     wanted = wanted_mode(spec.mode, stored.mode if stored is not None else None)
     kept = stored.settings if stored is not None else None
     job = load_job_in(wanted or STREAMING, spec, run_id, spark, kept)
+    job.context.params.check_read()
     if wanted == STREAMING:
         return _with_markers(job, directory)
     objections = find_objections(job.queries, job.plan, _find_resumed(spec, directory))
@@ -221,7 +229,9 @@ def _call(function: Callable[[JobContext], None], context: JobContext, entry: st
     except SparkStreamError:
         raise
     except (Exception, SystemExit) as error:
-        msg = f"entry {entry!r}: the job's function failed: {type(error).__name__}: {error}"
+        place = place_in(error, function)
+        where = f" at {place}" if place is not None else ""
+        msg = f"entry {entry!r}: the job's function failed{where}: {type(error).__name__}: {error}"
         raise refusal_of(error, msg) from error
 
 

@@ -9,6 +9,7 @@ from airflow_provider.runtime.clock import parse_duration
 from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.jobdir.run_records import BATCH
 from airflow_provider.runtime.names import check_name
+from airflow_provider.runtime.queries.params import Params
 from airflow_provider.runtime.queries.plan import check_supported, is_streaming, operations
 from airflow_provider.runtime.queries.query import QueryDefinition, place_of, sources_of
 from airflow_provider.runtime.queries.source import SourceBinding, SourceDefinition, load_table
@@ -65,7 +66,7 @@ class JobContext:
         bindings: Mapping[str, SourceBinding] | None = None,
     ) -> None:
         self.spark = spark
-        self.params: Mapping[str, Any] = _Params(params)
+        self.params = Params(params)
         self.run_id = run_id
         self.mode = mode
         self.interval = interval
@@ -300,15 +301,6 @@ def _idle_timeout(
         )
         raise ConfigError(msg)
     return seconds
-
-
-class _Params(dict[str, str]):
-    """Parameters whose absence is explained."""
-
-    def __missing__(self, name: str) -> str:
-        given = ", ".join(sorted(self)) or "none"
-        msg = f"the job needs a parameter {name!r} (given: {given}); pass --param {name}=VALUE"
-        raise ConfigError(msg)
 
 
 def _sinks_of(query: str, to: Sink | SparkSink | Sequence[Sink]) -> tuple[Sink | SparkSink, ...]:
