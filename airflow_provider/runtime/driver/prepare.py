@@ -30,6 +30,7 @@ from airflow_provider.runtime.queries.finished_sources import Declare, bind, che
 from airflow_provider.runtime.queries.session import job_session
 from airflow_provider.runtime.savepoints.rewind import Rewind, check_start
 from airflow_provider.runtime.sinks.protocol import OpenFence
+from airflow_provider.runtime.spark_versions import explain_missing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -221,7 +222,8 @@ def _call(function: Callable[[JobContext], None], context: JobContext, entry: st
     except SparkStreamError:
         raise
     except (Exception, SystemExit) as error:
-        msg = f"entry {entry!r}: the job's function failed: {type(error).__name__}: {error}"
+        why = f"{type(error).__name__}: {error}{explain_missing(error)}"
+        msg = f"entry {entry!r}: the job's function failed: {why}"
         raise refusal_of(error, msg) from error
 
 
