@@ -13,7 +13,8 @@ which stream a scan reads                :func:`stream_of`: before 4.0 only scan
 cancelling jobs that are yet to come     :func:`jobs_refused`: before 4.0 again and again
 reading, repartitioning, rewriting state :class:`Ability`
 the name of an error's condition         :func:`condition_of`
-what only later Pysparks have            :func:`explain_missing`
+what only later PySparks have            :func:`explain_missing`
+Arrow's schema of a frame                :func:`arrow_schema`: 4.2 asks for a time zone
 operators' metadata in checkpoints       :func:`describes_operators`: from 4.0 on
 =======================================  =====================================================
 
@@ -26,6 +27,7 @@ import contextlib
 import enum
 import functools
 import importlib.util
+import inspect
 import logging
 import re
 import sys
@@ -307,6 +309,17 @@ def silence(names: Iterable[str]) -> None:
         loggers = importlib.import_module("pyspark.logger").PySparkLogger
         for name in names:
             loggers.getLogger(name).setLevel(logging.CRITICAL)
+
+
+def arrow_schema(schema: Any) -> Any:
+    """Return the Arrow schema of a frame's schema, with times in UTC.
+
+    Raises:
+        PySparkException: a column's type has no counterpart.
+    """
+    convert = importlib.import_module("pyspark.sql.pandas.types").to_arrow_schema
+    takes_zone = "timezone" in inspect.signature(convert).parameters
+    return convert(schema, timezone="UTC") if takes_zone else convert(schema)  # UTC before 4.2
 
 
 def late_imports() -> tuple[str, ...]:

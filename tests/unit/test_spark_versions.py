@@ -22,6 +22,7 @@ from airflow_provider.runtime.errors import ConfigError, MissingStateError
 from airflow_provider.runtime.host import check_java
 from airflow_provider.runtime.spark_versions import (
     Ability,
+    arrow_schema,
     as_stored_option,
     check_can,
     check_version,
@@ -341,6 +342,20 @@ def test_the_condition_of_an_error_has_two_names(method):
 
     assert "UNRESOLVED_COLUMN" == condition_of(error)
     assert None is condition_of(ValueError())
+
+
+def test_the_arrow_schema_is_asked_for_as_the_pyspark_wants_it(monkeypatch):
+    """
+    PySpark 4.2 asks which time zone, before that it is UTC and there is no such argument.
+    """
+    asked: list[Any] = []
+    place = "pyspark.sql.pandas.types.to_arrow_schema"
+    monkeypatch.setattr(place, lambda schema: asked.append(schema))
+    arrow_schema("before")
+    monkeypatch.setattr(place, lambda schema, *, timezone: asked.append((schema, timezone)))
+    arrow_schema("now")
+
+    assert ["before", ("now", "UTC")] == asked
 
 
 # --- checkpoints of Spark 3.5 -------------------------------------------------------------------
