@@ -350,7 +350,7 @@ def test_the_arrow_schema_is_asked_for_as_the_pyspark_wants_it(monkeypatch):
     """
     asked: list[Any] = []
     place = "pyspark.sql.pandas.types.to_arrow_schema"
-    monkeypatch.setattr(place, lambda schema: asked.append(schema))
+    monkeypatch.setattr(place, asked.append)
     arrow_schema("before")
     monkeypatch.setattr(place, lambda schema, *, timezone: asked.append((schema, timezone)))
     arrow_schema("now")
