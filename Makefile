@@ -14,7 +14,7 @@ export SPARK_STREAM_CACHE := $(CURDIR)/.work/cache
 
 .PHONY: help
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 $(INSTALLED): pyproject.toml constraints.txt scripts/setup_env.py
 	@$(ANY_PYTHON) scripts/setup_env.py
@@ -83,6 +83,10 @@ coverage: $(INSTALLED) ## Branch coverage of the protocol by what starts no JVM;
 .PHONY: soak
 soak: $(INSTALLED) ## The tests that run for long
 	$(BIN)/python -m pytest -m soak --timeout=0 $(ARGS)
+
+.PHONY: test-versions
+test-versions: $(INSTALLED) ## The same promises on each version of Spark, as a table (VERSIONS chooses, ARGS adds options)
+	@$(BIN)/python scripts/versions.py $(VERSIONS) $(ARGS)
 
 .PHONY: bench
 bench: $(INSTALLED) ## Compare with plain PySpark, savepoints with copies, state with Parquet; how jobs start, end, are waited for, and grow; DAGs of short tasks

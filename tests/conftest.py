@@ -24,7 +24,9 @@ for profile, examples in {"choice": 25, "whole": 100}.items():
 settings.load_profile("choice")
 
 # Drivers of the tests neither use nor make what belongs to the user.
-os.environ["SPARK_STREAM_CACHE"] = str(Path(__file__).parents[1] / ".work" / "cache")
+OURS = Path(__file__).parents[1] / ".work"
+if OURS not in Path(os.environ.get("SPARK_STREAM_CACHE", "")).parents:
+    os.environ["SPARK_STREAM_CACHE"] = str(OURS / "cache")
 os.environ.pop("SPARK_STREAM_POOL", None)
 
 # Fixtures that take long to make: who has one gets all tests that need it.

@@ -17,6 +17,7 @@ import contextlib
 import hashlib
 import logging
 import os
+import re
 import stat
 import subprocess
 import sys
@@ -36,6 +37,8 @@ log = logging.getLogger(__name__)
 _TIMEOUT_S: Final = 600.0
 _WAIT_AFTER_FAILURE_S: Final = 86_400.0
 _OTHERS_WRITE: Final = stat.S_IWGRP | stat.S_IWOTH
+_MAJOR: Final = re.compile(r'JAVA_VERSION="(?:1\.)?(\d+)')
+_OLDEST_JAVA: Final = 13  # an older one has neither the option that makes it, nor takes ours
 _VARIABLE: Final = "SPARK_STREAM_CACHE"
 _OFF: Final = "off"
 MAKER: Final = "airflow_provider.runtime.cli.make_archive"
@@ -68,6 +71,8 @@ def archive_path(environ: Mapping[str, str] = os.environ) -> Path | None:
         release = java.parents[1] / "release"
         version = release.read_text() if release.exists() else str(java.stat().st_mtime_ns)
     except OSError:
+        return None
+    if (major := _MAJOR.search(version)) is not None and int(major[1]) < _OLDEST_JAVA:
         return None
     versions = "\n".join([str(jars.resolve()), str(java), version, *sorted(parts)])
     name = f"{_digest(sys.prefix)[:8]}-{_digest(versions)[:16]}.jsa"

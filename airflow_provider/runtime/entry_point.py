@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider.runtime.errors import ConfigError
+from airflow_provider.runtime.spark_versions import explain_missing
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -53,7 +54,8 @@ def load_entry(entry: str) -> Callable[[Any], None]:
     try:
         module = _load_file(place) if place.endswith(".py") else importlib.import_module(place)
     except (Exception, SystemExit) as error:
-        msg = f"entry {entry!r}: importing {place} failed: {type(error).__name__}: {error}"
+        why = f"{type(error).__name__}: {error}{explain_missing(error)}"
+        msg = f"entry {entry!r}: importing {place} failed: {why}"
         raise ConfigError(msg) from error
     function = getattr(module, name, None)
     if not callable(function):

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from airflow_provider.runtime.errors import ConfigError
+from airflow_provider.runtime.spark_versions import check_version, oldest_java, version_at
 from airflow_provider.runtime.typed_json import NonNegative, between, decode, encode
 
 if TYPE_CHECKING:
@@ -152,10 +153,9 @@ def file_lock(path: Path) -> Iterator[bool]:
         yield True
 
 
-MINIMUM: Final = 17
 _REMEDY: Final = (
-    f"install a Java runtime {MINIMUM} or newer (Debian, Ubuntu: openjdk-17-jre-headless) "
-    "or set JAVA_HOME to one"
+    "install a Java runtime 17 (Debian, Ubuntu: openjdk-17-jre-headless), on which every Spark "
+    "runs, or set JAVA_HOME to one"
 )
 
 
@@ -196,12 +196,16 @@ def is_submitted(environ: Mapping[str, str] = os.environ) -> bool:
 
 
 def check_java(environ: Mapping[str, str] = os.environ) -> None:
-    """Refuse a machine whose Java is missing or too old.
+    """Refuse a machine whose Spark is of another version than the runtime knows, or Java too old.
 
     Raises:
-        ConfigError: it is; the message names what was found and what to do.
+        ConfigError: so it is, or there is no Java; the message names what was found and what to do.
     """
-    java = find_java(environ)
+    home = spark_home(environ)
+    version = version_at(home)
+    if version is not None:
+        check_version(version, home)
+    java, minimum = find_java(environ), oldest_java(version)
     run = subprocess.run(
         [java, "-version"], capture_output=True, text=True, check=False, timeout=60
     )
@@ -210,8 +214,9 @@ def check_java(environ: Mapping[str, str] = os.environ) -> None:
     if run.returncode != 0 or major is None:
         msg = f"{java} -version did not answer with a version ({text.strip()[:200]!r}); {_REMEDY}"
         raise ConfigError(msg)
-    if major < MINIMUM:
-        msg = f"{java} is Java {major}, Spark needs {MINIMUM} or newer; {_REMEDY}"
+    if major < minimum:
+        spark = "Spark" if version is None else f"Spark {version}"
+        msg = f"{java} is Java {major}, {spark} needs {minimum} or newer; {_REMEDY}"
         raise ConfigError(msg)
 
 

@@ -78,9 +78,13 @@ class Driver:
         except subprocess.TimeoutExpired:
             raise AssertionError(self.log[-5000:]) from None
 
+    @property
+    def printed(self) -> str:
+        return self._out.read_text(encoding="utf-8")
+
     def final(self) -> dict[str, Any]:
         """Return the final checkpoint that the command printed."""
-        return dict(json.loads(self._out.read_text(encoding="utf-8")))
+        return dict(json.loads(self.printed))
 
     def kill(self) -> None:
         """Kill the Python process alone; its JVM is left to find out."""

@@ -12,13 +12,13 @@ from typing import Any
 import pandas as pd
 from pyspark.sql import DataFrame, Row
 from pyspark.sql import functions as F  # noqa: N812 - the name everybody knows
-from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle
 
 from airflow_provider.runtime import JobContext, files, spark_sink, sql
 
 sys.path.insert(0, str(Path(__file__).parent))
 
 from jobs import SCHEMA, events, rows_of, seconds, tumbling, write
+from later_pyspark import StatefulProcessor, StatefulProcessorHandle
 
 SOON = "clicked_id = id AND clicked_at BETWEEN shown_at AND shown_at + INTERVAL 5 SECONDS"
 

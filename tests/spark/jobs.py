@@ -18,17 +18,21 @@ from typing import Any
 import pandas as pd
 from pyspark.sql import DataFrame, Row
 from pyspark.sql import functions as F  # noqa: N812 - the name everybody knows
-from pyspark.sql.datasource import (
-    DataSource,
-    DataSourceStreamReader,
-    InputPartition,
-    SimpleDataSourceStreamReader,
-)
-from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle
-from pyspark.sql.streaming.datasource import ReadMaxRows
 from pyspark.sql.streaming.state import GroupState, GroupStateTimeout
 
 from airflow_provider.runtime import JobContext, delta, files, iceberg, spark_sink, sql
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from later_pyspark import (
+    DataSource,
+    DataSourceStreamReader,
+    InputPartition,
+    ReadMaxRows,
+    SimpleDataSourceStreamReader,
+    StatefulProcessor,
+    StatefulProcessorHandle,
+)
 
 SCHEMA = "time timestamp, k string, v int"
 

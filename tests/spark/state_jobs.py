@@ -12,9 +12,9 @@ from typing import Any
 
 import pandas as pd
 from jobs import events
+from later_pyspark import StatefulProcessor, StatefulProcessorHandle
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name everybody knows
-from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle
 from pyspark.sql.streaming.state import GroupState, GroupStateTimeout
 
 from airflow_provider.runtime import JobContext, files

@@ -104,6 +104,28 @@ def test_the_workflow_chooses_the_pyspark_of_its_matrix():
     assert pins != changed
 
 
+def test_the_workflow_tries_every_spark_that_is_promised():
+    """
+    The lane of versions, the script and the table of the page have the same Sparks, all allowed.
+    """
+    spec = importlib.util.spec_from_file_location("versions", ROOT / "scripts/versions.py")
+    versions = importlib.util.module_from_spec(present(spec))
+    present(present(spec).loader).exec_module(versions)
+    (wanted,) = re.findall(r'"(pyspark[<>=~!][^"]*)"', PYPROJECT)
+    allowed = packaging.Requirement(wanted).specifier
+    begin, end = map(re.escape, versions.MARKS)
+    page = present(re.search(rf"(?s){begin}\n(.*?)\n{end}", versions.PAGE.read_text()))[1]
+    head, _, *rows = page.splitlines()
+    tests = re.findall(r"(?m)^def (test_\w+)", (ROOT / versions.TESTS).read_text())
+
+    assert [*versions.VERSIONS] == WORKFLOW["jobs"]["versions"]["strategy"]["matrix"]["spark"]
+    assert [] == [each for each in versions.VERSIONS if each not in allowed]
+    assert [*versions.VERSIONS] == [cell.strip() for cell in head.split("|")[2:-2]]
+    assert tests == [*versions.ROWS]
+    assert [] == [row for row in rows if "**no**" in row or "|  |" in row]
+    assert [*versions.ROWS.values()] == [row.split("|")[1].strip() for row in rows]
+
+
 def test_the_workflow_may_only_read():
     """
     The workflow's token can do nothing but read the code, and stays in no checkout.

@@ -99,6 +99,18 @@ def an_archive(environ: Mapping[str, str]) -> Path:
 # --- which archive ------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize(("java", "can"), [("1.8.0_392", False), ("11.0.21", False), ("13", True)])
+def test_an_older_java_has_no_archive(environ, java, can):
+    """
+    Before Java 13 there is no such option, and a JVM that gets it does not start.
+    """
+    release = Path(environ["JAVA_HOME"]) / "release"
+    release.write_text(f'IMPLEMENTOR="Debian"\nJAVA_VERSION="{java}"\n')
+
+    assert can is (archive_path(environ) is not None)
+    assert can or not make_in_background(environ)
+
+
 def test_the_same_spark_and_java_have_the_same_archive(environ):
     """
     Its name does not depend on when it is asked for; it lies in the user's cache.

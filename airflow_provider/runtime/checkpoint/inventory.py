@@ -11,7 +11,8 @@ restarted after batch N      Spark reads
 ``offsets/`` N+1             if it is there: the batch to run again; then N-1 is not read
 ``commits/`` N               the watermark; in checkpoint format 2 the ids of the states
 ``sources/``                 what the sources themselves keep
-``state/<op>/_metadata/``    what the operator is: the newest entry of a batch up to N
+``state/<op>/_metadata/``    what the operator is: the newest entry of a batch up to N; not there
+                             when Spark before 4.0 has planned the batch
 ``state/<op>/_stateSchema``  the schemas that this entry names
 state of version N+1         of every operator, partition and store: the newest snapshot up to it
                              and all changes after that
@@ -30,9 +31,14 @@ from typing import TYPE_CHECKING, Final
 
 from airflow_provider.runtime.checkpoint.logs import OffsetEntry
 from airflow_provider.runtime.checkpoint.needed_files import RequiredFiles, Store, take_store
-from airflow_provider.runtime.checkpoint.operators import OperatorMetadata, has_one_partition
+from airflow_provider.runtime.checkpoint.operators import (
+    OperatorMetadata,
+    has_one_partition,
+    infer_operator,
+)
 from airflow_provider.runtime.checkpoint.state_files import sort_files
 from airflow_provider.runtime.errors import UnknownFormatError
+from airflow_provider.runtime.spark_versions import describes_operators
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -222,7 +228,7 @@ def _check_operators(needs: RequiredFiles, found: Mapping[int, OperatorFiles]) -
 def _take_operator(
     needs: RequiredFiles, number: int, files: OperatorFiles, offsets: OffsetEntry
 ) -> StateOperator:
-    metadata = _take_metadata(needs, number, files.own)
+    metadata = _take_metadata(needs, number, files, offsets)
     ids = needs.state_ids(needs.batch).get(number)
     partitions = len(ids) if ids else _count_partitions(needs, metadata, files, offsets)
     _refuse_unknown_provider(needs, number, files, offsets.conf)
@@ -243,25 +249,35 @@ def _take_operator(
     )
 
 
-def _take_metadata(needs: RequiredFiles, number: int, own: Sequence[str]) -> OperatorMetadata:
+def _take_metadata(
+    needs: RequiredFiles, number: int, files: OperatorFiles, offsets: OffsetEntry
+) -> OperatorMetadata:
     """Take what belongs to an operator as a whole; return what it is.
 
     Entries of later batches stay behind: Spark would keep them instead of writing those of the
     batch with the same number that the copy will have.
     """
-    entries = {int(found[1]): path for path in own if (found := _METADATA_ENTRY.fullmatch(path))}
-    newest = max((batch for batch in entries if batch <= needs.batch), default=None)
-    path = f"state/{number}/_metadata/metadata" if newest is None else entries[newest]
-    metadata = OperatorMetadata.parse(needs.read(path), where=needs.at(path))
-    for other in own:
+    for other in files.own:
         schema = _SCHEMA_FILE.fullmatch(other)
         is_later = schema is not None and int(schema[1]) > needs.batch
         if not (is_later or other.endswith(".crc") or _METADATA_ENTRY.fullmatch(other)):
             needs.add(other)
+    path = _metadata_of(needs.batch, number, files.own)
+    if path not in files.own and not describes_operators(offsets.conf):
+        folders = {name for _, name in files.stores}
+        return infer_operator(number, folders, offsets.partitions or 1)
+    metadata = OperatorMetadata.parse(needs.read(path), where=needs.at(path))
     for schema_file in metadata.schema_files:
         needs.add(schema_file)
     (needs.add_addressed if metadata.schema_files else needs.add)(path)
     return metadata
+
+
+def _metadata_of(batch: int, number: int, own: Sequence[str]) -> str:
+    """Return where an operator is described, as a batch knows it; the file may be missing."""
+    entries = {int(found[1]): path for path in own if (found := _METADATA_ENTRY.fullmatch(path))}
+    newest = max((entry for entry in entries if entry <= batch), default=None)
+    return f"state/{number}/_metadata/metadata" if newest is None else entries[newest]
 
 
 def _count_partitions(

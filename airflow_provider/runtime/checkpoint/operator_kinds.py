@@ -132,6 +132,10 @@ def _groups(name: str, node: str, in_batch: InBatch) -> OperatorKind:
     )
 
 
+UNKNOWN: Final = "unknown"
+"""Kind of an operator that the checkpoint does not describe; Spark has none of that name."""
+JOIN: Final = "symmetricHashJoin"
+
 KINDS: Final = (
     OperatorKind("stateStoreSave", waiting=_AGGREGATION),
     OperatorKind("sessionWindowStateStoreSaveExec", StateLayout.SESSIONS, waiting=_AGGREGATION),
@@ -156,9 +160,7 @@ KINDS: Final = (
             )
         },
     ),
-    OperatorKind(
-        "symmetricHashJoin", StateLayout.SIDES, setting=Setting.JOIN_TYPE, waiting=_UNMATCHED
-    ),
+    OperatorKind(JOIN, StateLayout.SIDES, setting=Setting.JOIN_TYPE, waiting=_UNMATCHED),
     _groups("flatMapGroupsWithState", "FlatMapGroupsWithState", _NO_TIMEOUTS),
     _groups("applyInPandasWithState", "FlatMapGroupsInPandasWithState", _NO_GROUPS_IN_PANDAS),
     _transform("transformWithStateExec", "TransformWithState"),

@@ -11,6 +11,8 @@ schema ``state/<operator>/_metadata/v2/<batch>``, written by the first batch of 
 
 The addresses of the schema files are the reason why a checkpoint cannot simply be moved: Spark
 reads them where it wrote them.
+
+Spark before 4.0 writes none of it: there the folders of its stores tell what an operator has.
 """
 
 from __future__ import annotations
@@ -20,6 +22,8 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider.runtime.checkpoint.logs import CheckpointLogs, with_state_ids
+from airflow_provider.runtime.checkpoint.operator_kinds import JOIN, UNKNOWN
+from airflow_provider.runtime.checkpoint.state_files import DEFAULT_STORE
 from airflow_provider.runtime.checkpoint.topology import Topology
 from airflow_provider.runtime.errors import CorruptDocumentError, UnknownFormatError
 from airflow_provider.runtime.names import numbers_in
@@ -36,6 +40,11 @@ if TYPE_CHECKING:
 _VERSIONS = frozenset({"v1", "v2"})
 _PROPERTIES = "operatorPropertiesJson"
 _SCHEMA_FILES = "stateSchemaFilePaths"
+_JOIN_STORES = tuple(
+    f"{side}-{store}"
+    for side in ("left", "right")
+    for store in ("keyToNumValues", "keyWithIndexToValue")
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -113,6 +122,25 @@ def _variables(properties: str | None) -> tuple[StateVariable, ...]:
             has_ttl=bool(each.get("ttlEnabled")),
         )
         for each in read_json(properties or "{}").get("stateVariables", ())
+    )
+
+
+def infer_operator(number: int, folders: Collection[str], partitions: int) -> OperatorMetadata:
+    """Return what is known of an operator that no Spark has described.
+
+    Args:
+        number: its number in the query's plan.
+        folders: the stores of which there are files; all of a kind's are expected.
+        partitions: how many the query was planned with.
+    """
+    is_join = not set(_JOIN_STORES).isdisjoint(folders)
+    expected = _JOIN_STORES if is_join else (DEFAULT_STORE,)
+    return OperatorMetadata(
+        id=number,
+        name=JOIN if is_join else UNKNOWN,
+        stores=(*expected, *sorted(set(folders) - set(expected))),
+        partitions=partitions,
+        schema_files=(),
     )
 
 

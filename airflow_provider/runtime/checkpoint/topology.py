@@ -9,6 +9,8 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from airflow_provider.runtime.checkpoint.operator_kinds import UNKNOWN
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
@@ -63,6 +65,16 @@ class Topology:
     sources: tuple[str | None, ...]
     operators: tuple[OperatorShape, ...] | None
     provider: str | None = None
+
+    def kind_of(self, number: int, described: str) -> str:
+        """Return what Spark calls a stateful operator.
+
+        Args:
+            number: the operator's.
+            described: what the checkpoint says, which knows it better than the plan if it does.
+        """
+        planned = {each.id: each.kind for each in self.operators or ()}
+        return planned.get(number, described) if described == UNKNOWN else described
 
 
 def mismatches(expected: Topology, found: Topology) -> list[str]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import logging
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider.runtime.cli import bootstrap_command, rewrite_command
@@ -12,6 +11,7 @@ from airflow_provider.runtime.cli.output import print_json, text_table
 from airflow_provider.runtime.errors import EXIT_OK, ConfigError
 from airflow_provider.runtime.jobdir.run_options import parse_pairs
 from airflow_provider.runtime.queries.session import job_session, start_spark, using_spark
+from airflow_provider.runtime.spark_versions import silence
 from airflow_provider.runtime.state.contents import describe_state
 from airflow_provider.runtime.state.diff import diff_states
 from airflow_provider.runtime.state.growth import state_growth
@@ -276,10 +276,8 @@ def _cell(value: Any) -> str:
 def _spark(arguments: argparse.Namespace) -> Iterator[SparkSession]:
     """Yield a session; times are shown, and read, in UTC. A JVM of others is theirs to stop."""
     from pyspark import SparkContext
-    from pyspark.logger import PySparkLogger
 
-    for name in _TOLD_TWICE:
-        PySparkLogger.getLogger(name).setLevel(logging.CRITICAL)
+    silence(_TOLD_TWICE)
     conf = {_TIME_ZONE: "UTC", **parse_pairs(arguments.conf, "--conf")}
     app_name = "spark-stream state"
     is_ours = SparkContext._active_spark_context is None

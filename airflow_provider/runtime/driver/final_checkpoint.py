@@ -192,4 +192,5 @@ def _state_operators(
         return []
     reported = reported_state(query.last_progress(), query.logs.position().last_commit)
     place = directory.checkpoint(query.name).url
-    return reported or read_state_operators(job.spark, spark_url(place))
+    planned = query.definition.topology.operators
+    return reported or read_state_operators(job.spark, spark_url(place), planned)

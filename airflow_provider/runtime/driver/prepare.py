@@ -36,6 +36,7 @@ from airflow_provider.runtime.queries.finished_sources import Declare, bind, che
 from airflow_provider.runtime.queries.session import job_session
 from airflow_provider.runtime.savepoints.rewind import Rewind, check_start
 from airflow_provider.runtime.sinks.protocol import OpenFence
+from airflow_provider.runtime.spark_versions import explain_missing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -231,7 +232,8 @@ def _call(function: Callable[[JobContext], None], context: JobContext, entry: st
     except (Exception, SystemExit) as error:
         place = place_in(error, function)
         where = f" at {place}" if place is not None else ""
-        msg = f"entry {entry!r}: the job's function failed{where}: {type(error).__name__}: {error}"
+        why = f"{type(error).__name__}: {error}{explain_missing(error)}"
+        msg = f"entry {entry!r}: the job's function failed{where}: {why}"
         raise refusal_of(error, msg) from error
 
 

@@ -15,9 +15,10 @@ from airflow_provider.runtime.failures.stack_traces import (
     message_in,
     sql_states_in,
 )
+from airflow_provider.runtime.spark_versions import condition_of, sql_state_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
 _DEEPEST: Final = 30  # a chain of JVM causes; each step asks the JVM
 _UNKNOWN: Final = "UnknownException"  # PySpark's
@@ -110,7 +111,7 @@ def _live(error: BaseException) -> Cause:
     converted = _converted(error, text)
     if converted is not None:
         return converted
-    own = (_asked(error, "getCondition"), _asked(error, "getSqlState"))
+    own = (_asked(lambda: condition_of(error)), _asked(lambda: sql_state_of(error)))
     number = getattr(error, "errno", None)
     return Cause(
         name=_name_of(type(error)),
@@ -135,15 +136,11 @@ def _converted(error: BaseException, text: str) -> Cause | None:
     return Cause(name, frozenset({name, _simple(name)}), words.strip(), conditions, states)
 
 
-def _asked(error: BaseException, method: str) -> str | None:
-    ask = getattr(error, method, None)
-    if not callable(ask):
-        return None
+def _asked(ask: Callable[[], str | None]) -> str | None:
     try:
-        answer = ask()
+        return ask()
     except Exception:  # noqa: BLE001 - PySpark's ask the JVM, which may be gone
         return None
-    return str(answer) if answer else None
 
 
 def _with(first: str | None, rest: Iterable[str]) -> tuple[str, ...]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from airflow_provider.runtime.queries.batch_reports import own_report
 from airflow_provider.runtime.queries.plan import ADAPTIVE, leaves, rows_of, source_scans
 from airflow_provider.runtime.sinks.spark_sink import SparkSinkEpochs
+from airflow_provider.runtime.spark_versions import jobs_refused
 
 if TYPE_CHECKING:
     import threading
@@ -108,9 +109,8 @@ class BatchQuery:
         thread = self._thread
         if thread is None or not thread.is_alive():
             return
-        context = self.definition.df.sparkSession.sparkContext
-        context._jsc.sc().cancelJobGroupAndFutureJobs(self._group)
-        thread.join(_STOP_TIMEOUT_S)
+        with jobs_refused(self.definition.df.sparkSession.sparkContext, self._group):
+            thread.join(_STOP_TIMEOUT_S)
         if thread.is_alive():
             msg = f"its batch job has not stopped in {_STOP_TIMEOUT_S:.0f} s"
             raise TimeoutError(msg)

@@ -16,7 +16,7 @@ from airflow_provider.runtime.checkpoint.drain_step import (
     next_drain_step,
     next_watermark,
 )
-from airflow_provider.runtime.checkpoint.operator_kinds import kind_named
+from airflow_provider.runtime.checkpoint.operator_kinds import Setting, kind_named
 from airflow_provider.runtime.clock import millis_to_iso
 from airflow_provider.runtime.errors import CheckpointError
 from airflow_provider.runtime.queries.plan import operator_settings
@@ -103,7 +103,7 @@ def unflushed(query: RunningQuery | BatchQuery, checkpoint: str) -> list[Unflush
     spark = definition.df.sparkSession
     batch = query.logs.position().last_commit
     operators = reported_state(query.last_progress(), batch) or read_state_operators(
-        spark, checkpoint
+        spark, checkpoint, definition.topology.operators
     )
     if not any(_may_wait(operator, definition) for operator in operators):
         return []
@@ -114,7 +114,7 @@ def unflushed(query: RunningQuery | BatchQuery, checkpoint: str) -> list[Unflush
         setting = settings.get(operator.id) if kind.setting else definition.output_mode
         for part in kind.waiting.get(setting or "", ()):
             rows = operator.state_rows
-            if part.options is not None:
+            if part.options is not None and (rows != 0 or kind.setting is Setting.TIME_MODE):
                 options = {"operatorId": str(operator.id), **part.options}
                 rows = count_state(spark, checkpoint, options, where=part.where)
             if rows != 0:

@@ -10,17 +10,21 @@ from airflow_provider.runtime.checkpoint.topology import OperatorShape
 from airflow_provider.runtime.jobdir.watermark_markers import is_marker
 from airflow_provider.runtime.queries.source import SOURCE_OPTION
 from airflow_provider.runtime.spark_defaults import CHOSEN_PROVIDER, PROVIDER
+from airflow_provider.runtime.spark_versions import (
+    class_named,
+    engine_class,
+    reads_stream,
+    stream_of,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from pyspark.sql import DataFrame
 
 log = logging.getLogger(__name__)
 
-_STREAMING: Final = "org.apache.spark.sql.execution.streaming"
-_EXECUTION: Final = f"{_STREAMING}.runtime.IncrementalExecution"
-_STATE_WRITER: Final = f"{_STREAMING}.operators.stateful.StateStoreWriter"
+_STATE_WRITER: Final = "StateStoreWriter"
 _FILES: Final = "HadoopFsRelation"
 ADAPTIVE: Final = "AdaptiveSparkPlanExec"
 _FILE_SCAN: Final = "FileSourceScanExec"
@@ -70,7 +74,7 @@ def stateful_operators(
 
     try:
         plan = _plan_batch(df, output_mode).executedPlan()
-        writer = df.sparkSession._jvm.java.lang.Class.forName(_STATE_WRITER)  # type: ignore[union-attr]
+        writer = _state_writer(df)
         columns = [_first_column(leaf) for leaf, _ in _named_leaves(df)]
         walk = _Walk(writer, dict(zip(columns, names, strict=True)))
         walk.sources_under(plan)
@@ -91,7 +95,7 @@ def operator_settings(df: DataFrame, output_mode: str) -> dict[int, str]:
 
     try:
         plan = _plan_batch(df, output_mode).executedPlan()
-        writer = df.sparkSession._jvm.java.lang.Class.forName(_STATE_WRITER)  # type: ignore[union-attr]
+        writer = _state_writer(df)
         return {
             _operator_id(node): str(getattr(node, setting.value)())
             for node in _nodes(plan, writer)
@@ -100,6 +104,12 @@ def operator_settings(df: DataFrame, output_mode: str) -> dict[int, str]:
     except Py4JError as error:
         log.warning("it is not known what stateful operators keep rows for: %s", error)
         return {}
+
+
+def _state_writer(df: DataFrame) -> Any:
+    """Return the JVM's class of nodes that write state."""
+    jvm: Any = df.sparkSession._jvm
+    return jvm.java.lang.Class.forName(engine_class(jvm, _STATE_WRITER))
 
 
 def _nodes(plan: Any, kind: Any) -> Iterator[Any]:
@@ -274,7 +284,7 @@ def missing_files(stream_execution: Any) -> list[str]:
     """
     missing: list[str] = []
     for leaf in leaves(stream_execution.lastExecution().executedPlan()):
-        if leaf.getClass().getSimpleName() != _FILE_SCAN or not leaf.getStream().isDefined():
+        if leaf.getClass().getSimpleName() != _FILE_SCAN or not reads_stream(leaf):
             continue
         location = leaf.relation().location()
         planned, found = location.rootPaths(), location.allFiles()
@@ -302,8 +312,8 @@ def _plan_batch(df: DataFrame, output_mode: str) -> Any:
     """
     jvm: Any = df.sparkSession._jvm
     query = df._jdf.queryExecution()
-    execution = jvm.java.lang.Class.forName(_EXECUTION)
-    parameters = execution.getConstructors()[0].getParameterTypes()
+    name = engine_class(jvm, "IncrementalExecution")
+    parameters = jvm.java.lang.Class.forName(name).getConstructors()[0].getParameterTypes()
     given = {
         "SparkSession": query.sparkSession,
         "LogicalPlan": query.analyzed,
@@ -315,26 +325,27 @@ def _plan_batch(df: DataFrame, output_mode: str) -> Any:
         "Option": jvm.scala.Option.empty,
         "OffsetSeqMetadataBase": lambda: _no_offsets(jvm),
         "OffsetSeqMetadata": lambda: _no_offsets(jvm),
-        "WatermarkPropagator": _singleton(jvm, f"{_STREAMING}.runtime.WatermarkPropagator").noop,
+        "WatermarkPropagator": lambda: _singleton(jvm, "WatermarkPropagator").noop(),
     }
-    streaming = jvm.org.apache.spark.sql.execution.streaming
+    execution = class_named(jvm, name)
     arguments = []
     for index, parameter in enumerate(parameters, start=1):
         default = f"$lessinit$greater$default${index}"
         make = given.get(parameter.getSimpleName())
-        make = make or getattr(streaming.runtime.IncrementalExecution, default)
+        make = make or getattr(execution, default)
         arguments.append(make())
-    return streaming.runtime.IncrementalExecution(*arguments)
+    return execution(*arguments)
 
 
 def _no_offsets(jvm: Any) -> Any:
-    metadata = _singleton(jvm, f"{_STREAMING}.checkpointing.OffsetSeqMetadata")
+    metadata = _singleton(jvm, "OffsetSeqMetadata")
     return metadata.apply(0, 0, getattr(metadata, "apply$default$3")())
 
 
 def _singleton(jvm: Any, name: str) -> Any:
-    """Return a Scala object."""
-    return jvm.java.lang.Class.forName(f"{name}$").getField("MODULE$").get(None)
+    """Return a Scala object of Spark's streaming engine."""
+    found = jvm.java.lang.Class.forName(f"{engine_class(jvm, name)}$")
+    return found.getField("MODULE$").get(None)
 
 
 class _Walk:
@@ -448,6 +459,20 @@ def source_scans(plan: Any) -> Iterator[Any]:
             name = _option(leaf.relation().options(), SOURCE_OPTION)
             if name is not None and not is_marker(name):
                 yield leaf
+
+
+def source_of(leaf: Any, sources: Iterable[tuple[Any, str]]) -> str | None:
+    """Return the name of the source that a scan in the plan of a batch reads; None for no source.
+
+    Args:
+        leaf: a leaf of the executed plan.
+        sources: the JVM's streams that are of interest, and their names.
+    """
+    stream = stream_of(leaf)
+    if stream is not None:
+        return next((name for each, name in sources if each.equals(stream)), None)
+    is_file_scan = leaf.getClass().getSimpleName() == _FILE_SCAN
+    return _option(leaf.relation().options(), SOURCE_OPTION) if is_file_scan else None
 
 
 def rows_of(leaf: Any) -> int:

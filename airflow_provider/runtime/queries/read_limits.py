@@ -12,7 +12,7 @@ import json
 import logging
 from typing import TYPE_CHECKING, Any, Final
 
-from airflow_provider.runtime.queries.plan import items, rows_of, source_scans
+from airflow_provider.runtime.queries.plan import items, rows_of, source_of, source_scans
 from airflow_provider.runtime.queries.rate_control import Limit, Load
 
 if TYPE_CHECKING:
@@ -140,10 +140,11 @@ def measure_loads(execution: Any, paced: tuple[PacedSource, ...]) -> dict[str, L
         Py4JError: the plan cannot be read.
     """
     loads: dict[str, Load] = {}
+    streams = [(source.stream, source.name) for source in paced]
+    names = {source.name for source in paced}
     for scan in source_scans(execution.lastExecution().executedPlan()):
-        stream = scan.getStream()
-        stream = stream.get() if stream.isDefined() else None
-        name = next((s.name for s in paced if stream is not None and s.stream.equals(stream)), "")
+        found = source_of(scan, streams)
+        name = found if found in names else ""
         load = Load(rows_of(scan), _metric(scan, "filesSize"), _metric(scan, "numFiles"))
         loads[name] = loads[name] + load if name in loads else load
     return loads

@@ -32,6 +32,7 @@ from airflow_provider.runtime.spark_defaults import (
     session_defaults,
     this_machine,
 )
+from airflow_provider.runtime.spark_versions import check_version, late_imports, process_id
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -92,9 +93,10 @@ def start_spark(app_name: str, master: str | None, conf: Mapping[str, str]) -> S
 def _import_ahead() -> None:
     """Import what a job needs while the JVM starts, for which this process only waits.
 
-    Spark 4.3 looks for pandas, through its own test helpers, when a job first writes a literal.
+    What is imported must be small: the process forks meanwhile, and libraries that start threads
+    when they are loaded may hold a lock that the child then waits for.
     """
-    for name in ("pyspark.sql.functions", "pyspark.testing.utils"):
+    for name in ("pyspark.sql.functions", *late_imports()):
         with contextlib.suppress(Exception):  # the job will say what is missing
             importlib.import_module(name)
 
@@ -146,10 +148,11 @@ def using_spark(
 
     Raises:
         ConfigError: there is no Java that can run Spark, the master URL is none, or that of Spark
-            Connect.
+            Connect; or Spark is older than 3.5, or 5.
         SparkStreamError: Spark did not start.
     """
     if borrowed is not None:
+        check_version(borrowed.version)
         yield borrowed
         return
     check_classic(master, conf or {})
@@ -158,6 +161,7 @@ def using_spark(
     owned = start_spark(app_name, master, conf or {})
     spark_log = SparkLog.of(owned)
     try:
+        check_version(owned.version)
         with spark_log.shown() if spark_log is not None else contextlib.nullcontext():
             yield owned
     finally:
@@ -259,7 +263,7 @@ def _warn_of_mixture(spark: SparkSession) -> None:
 
 def jvm_pid(spark: SparkSession) -> int:
     """Return the PID of the JVM."""
-    return int(spark._jvm.java.lang.ProcessHandle.current().pid())  # type: ignore[union-attr]
+    return process_id(spark._jvm)
 
 
 def check_spark(spark: SparkSession) -> None:

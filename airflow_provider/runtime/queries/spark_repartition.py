@@ -5,8 +5,9 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from airflow_provider.runtime.errors import CheckpointError, ConfigError
+from airflow_provider.runtime.errors import CheckpointError
 from airflow_provider.runtime.queries.state_metrics import prepare_state
+from airflow_provider.runtime.spark_versions import Ability, check_can
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,12 +31,7 @@ def spark_repartition(spark: SparkSession) -> Callable[[str, CheckpointLogs, int
     Raises:
         ConfigError: this Spark cannot repartition at all.
     """
-    if not hasattr(spark, "_streamingCheckpointManager"):
-        msg = (
-            f"Spark {spark.version} cannot repartition state, 4.2 and later can; use one, or "
-            "restore without partitions"
-        )
-        raise ConfigError(msg)
+    check_can(spark, Ability.REPARTITION)
 
     def repartition(checkpoint: str, logs: CheckpointLogs, partitions: int) -> None:
         from py4j.protocol import Py4JError

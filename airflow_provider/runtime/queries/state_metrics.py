@@ -8,11 +8,14 @@ import logging
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider.runtime.checkpoint.operator_kinds import StateLayout, kind_named
+from airflow_provider.runtime.spark_versions import Ability, as_stored_option, can
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from pyspark.sql import DataFrame, Row, SparkSession
+
+    from airflow_provider.runtime.checkpoint.topology import OperatorShape
 
 log = logging.getLogger(__name__)
 
@@ -57,12 +60,22 @@ def reported_state(progress: Mapping[str, Any] | None, batch: int) -> list[Opera
     ]
 
 
-def read_state_operators(spark: SparkSession, checkpoint: str) -> list[OperatorRows]:
+def read_state_operators(
+    spark: SparkSession, checkpoint: str, planned: Sequence[OperatorShape] | None = None
+) -> list[OperatorRows]:
     """Read the operators of the last committed batch, in plan order.
 
     Their rows are those that Spark itself reports with a batch: what a job or an operator keeps,
     without what Spark adds to find it again, such as indexes, timers and numbers of values.
+
+    Args:
+        spark: reads them.
+        checkpoint: the checkpoint, as Spark names it.
+        planned: the operators that the query is planned with; returned, with rows that are not
+            known, where this Spark cannot read state.
     """
+    if not can(spark, Ability.READ_STATE):
+        return [OperatorRows(shape.id, shape.kind, None) for shape in planned or ()]
     prepare_state(spark)
     rows = spark.read.format("state-metadata").load(checkpoint).collect()
     found: dict[int, list[Row]] = {}
@@ -111,6 +124,8 @@ def count_state(
     from py4j.protocol import Py4JJavaError
     from pyspark.errors import PySparkException
 
+    if not can(spark, Ability.READ_STATE):
+        return None
     try:
         rows = spark.read.format("statestore").options(**options).load(checkpoint)
         if "joinSide" in options and _BY_TIME in rows.select("key.*").columns:
@@ -132,16 +147,6 @@ def _rows_by_time(spark: SparkSession, checkpoint: str, options: Mapping[str, st
     stored = reader.option(as_stored_option(spark), "true").load(checkpoint)
     side = f"{options['joinSide']}-keyWithTsToValues"
     return stored.where(sf.col("column_family_name") == side).select("key_bytes").distinct()
-
-
-def as_stored_option(spark: SparkSession) -> str:
-    """Return the option with which Spark reads state as it is stored; RocksDB's only.
-
-    Its name differs between Spark's versions, and an unknown one is ignored.
-    """
-    jvm: Any = spark._jvm
-    options = jvm.org.apache.spark.sql.execution.datasources.v2.state.StateSourceOptions
-    return str(options.INTERNAL_ONLY_READ_ALL_COLUMN_FAMILIES())
 
 
 def _sum(counts: Iterable[int | None]) -> int | None:

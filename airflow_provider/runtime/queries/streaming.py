@@ -19,6 +19,7 @@ from airflow_provider.runtime.queries.read_limits import asked_once
 from airflow_provider.runtime.queries.start_mode import StartMode
 from airflow_provider.runtime.queries.unread_files import UnreadFiles
 from airflow_provider.runtime.sinks.spark_sink import SparkSinkEpochs
+from airflow_provider.runtime.spark_versions import jobs_refused
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -231,8 +232,11 @@ class RunningQuery:
     def stop(self) -> None:
         """Stop the query, in the middle of a batch if there is one. Idempotent."""
         if self._query is not None and self._is_active():
-            self._refuse_jobs(self._query)
-            self._query.stop()
+            # Spark's own stop cancels the jobs of this moment only, and then waits for a batch that
+            # submits one a moment later until that has run to its end.
+            context = self.definition.df.sparkSession.sparkContext
+            with jobs_refused(context, str(self._query.runId)):
+                self._query.stop()
 
     def last_progress(self) -> dict[str, Any] | None:
         """Return Spark's last progress of the query; None before the first."""
@@ -278,15 +282,6 @@ class RunningQuery:
     def pacing(self) -> dict[str, Any] | None:
         """Return how the size of its batches is fitted to a target time; None if it is not."""
         return self._pacemaker.describe() if self._pacemaker is not None else None
-
-    def _refuse_jobs(self, query: StreamingQuery) -> None:
-        """Cancel the Spark jobs of the query, and those that its batch has yet to submit.
-
-        Spark's own stop cancels the ones of this moment only, and then waits for a batch that
-        submits its job a moment later until that has run to its end.
-        """
-        context = self.definition.df.sparkSession.sparkContext
-        context._jsc.sc().cancelJobGroupAndFutureJobs(query.runId)
 
     @contextlib.contextmanager
     def _empty_batches_left_out(self) -> Iterator[None]:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_provider.runtime.clock import parse_duration
 from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.jobdir.watermark_markers import END_MS, is_marker, put_marker
-from airflow_provider.runtime.queries.plan import ADAPTIVE, items, leaves, rows_of
+from airflow_provider.runtime.queries.plan import ADAPTIVE, items, leaves, rows_of, source_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -203,7 +203,7 @@ def _event_times(
 ) -> Iterator[tuple[str, int, int]]:
     """Yield the sources that had rows in the batch just run, with latest event time and delay."""
     names = [source.name for source in sources]
-    streams = list(items(execution.sources()))
+    streams = list(zip(items(execution.sources()), names, strict=True))
     for node in _watermarks(execution.lastExecution().executedPlan()):
         stats = node.eventTimeStats().value()
         if stats.count() == 0:
@@ -211,17 +211,9 @@ def _event_times(
         for leaf in leaves(node):
             if not leaf.metrics().contains("numOutputRows") or rows_of(leaf) == 0:
                 continue
-            name = _name_of(leaf, streams, names)
+            name = source_of(leaf, streams)
             if name is not None and not is_marker(name):
                 yield name, int(stats.max()), int(node.delayMs())
-
-
-def _name_of(leaf: Any, streams: list[Any], names: list[str]) -> str | None:
-    stream = leaf.getStream()
-    if not stream.isDefined():
-        return None
-    found = (n for s, n in zip(streams, names, strict=True) if s.equals(stream.get()))
-    return next(found, None)
 
 
 def _watermarks(plan: Any) -> Iterator[Any]:

@@ -21,6 +21,7 @@ import json
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypedDict
 
 from airflow_provider.runtime.checkpoint.finished import AnyMark, Mark, SourceMark
+from airflow_provider.runtime.checkpoint.operator_kinds import UNKNOWN
 from airflow_provider.runtime.checkpoint.topology import OperatorShape, Topology
 from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.jobdir.read_range import ReadPlaceValues  # noqa: TC001 - the same
@@ -135,12 +136,13 @@ class QuerySavepoint:
     @property
     def topology(self) -> Topology:
         """Return what a query must consist of to go on from it."""
+        shapes = tuple(
+            OperatorShape.of(each, kind="name", name="job_name") for each in self.operators
+        )
         return Topology(
             sources=tuple(each["name"] for each in self.source_marks)
             or (None,) * len(self.sources),
-            operators=tuple(
-                OperatorShape.of(each, kind="name", name="job_name") for each in self.operators
-            ),
+            operators=None if any(each.kind == UNKNOWN for each in shapes) else shapes,
             provider=self.operators[0]["provider"] if self.operators else None,
         )
 

@@ -394,7 +394,7 @@ def _describe(
         operators=[
             {
                 "id": operator.id,
-                "name": operator.name,
+                "name": topology.kind_of(operator.id, operator.name),
                 "partitions": operator.partitions,
                 "provider": operator.provider.value,
                 "job_name": shapes[operator.id].name if operator.id in shapes else None,

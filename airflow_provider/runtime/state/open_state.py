@@ -13,7 +13,7 @@ from airflow_provider.runtime.checkpoint.drain_step import is_of_drain
 from airflow_provider.runtime.checkpoint.finished import marks_of
 from airflow_provider.runtime.checkpoint.inventory import Inventory, take_inventory
 from airflow_provider.runtime.checkpoint.logs import CheckpointLogs, OffsetEntry
-from airflow_provider.runtime.checkpoint.operators import OperatorMetadata
+from airflow_provider.runtime.checkpoint.operators import OperatorMetadata, infer_operator
 from airflow_provider.runtime.checkpoint.state_schema import StateSchema, read_schemas
 from airflow_provider.runtime.clock import Clock, SystemClock, millis_to_iso
 from airflow_provider.runtime.errors import (
@@ -259,29 +259,32 @@ class _Opener:
         )
 
     def _operator(self, operator: StateOperator) -> OperatorState:
-        metadata, path = self._metadata(operator.id)
+        metadata, path = self._metadata(operator)
+        kind = self.topology.kind_of(operator.id, operator.name)
         names = {shape.id: shape.name for shape in self.topology.operators or ()}
         folder = f"state/{operator.id}/"
         return OperatorState(
             id=operator.id,
             job_name=names.get(operator.id),
-            kind=operator.name,
+            kind=kind,
             provider=operator.provider.value,
             partitions=operator.partitions,
             bytes=sum(f.size_bytes for f in self.inventory.files if f.path.startswith(folder)),
             mark=self.marks.of_operator(operator.id).value,
-            tables=tables_of(metadata.name, metadata.variables, self._schemas(operator, metadata)),
+            tables=tables_of(kind, metadata.variables, self._schemas(operator, metadata)),
             metadata_path=path if path in self.inventory.addressed else None,
             roots=metadata.roots,
         )
 
-    def _metadata(self, operator: int) -> tuple[OperatorMetadata, str]:
-        """Return what Spark says of an operator, and where."""
+    def _metadata(self, operator: StateOperator) -> tuple[OperatorMetadata, str]:
+        """Return what Spark says of an operator, and where; Spark before 4.0 says nothing."""
         found = {
             matched[2]: file.path
             for file in self.inventory.files
-            if (matched := _METADATA.fullmatch(file.path)) and int(matched[1]) == operator
+            if (matched := _METADATA.fullmatch(file.path)) and int(matched[1]) == operator.id
         }
+        if not found:
+            return infer_operator(operator.id, operator.stores, operator.partitions), ""
         entries = [name for name in found if name != "metadata"]
         path = found[max(entries, key=lambda name: int(name[3:]))] if entries else found["metadata"]
         return OperatorMetadata.parse(self.read(path), where=f"{self.where}/{path}"), path

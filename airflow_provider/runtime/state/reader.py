@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from airflow_provider.runtime.checkpoint.operators import readdress
 from airflow_provider.runtime.errors import ConfigError, RefusedCheckpointError
 from airflow_provider.runtime.queries.state_metrics import prepare_state
+from airflow_provider.runtime.spark_versions import Ability, check_can
 from airflow_provider.runtime.state.contents import SOURCE_COLUMNS, SOURCE_KEYS
 from airflow_provider.runtime.state.layouts import lay_out
 from airflow_provider.runtime.storage.open import has_escapes, local_path_of, spark_url
@@ -72,9 +73,13 @@ class StateReader:
     Args:
         spark: the session in which the DataFrames are made.
         state: the place.
+
+    Raises:
+        ConfigError: this Spark cannot read state.
     """
 
     def __init__(self, spark: SparkSession, state: State) -> None:
+        check_can(spark, Ability.READ_STATE)
         prepare_state(spark)
         self.spark = spark
         self.state = state

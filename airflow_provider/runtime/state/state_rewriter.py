@@ -13,10 +13,11 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider.runtime.checkpoint.logs import with_state_ids
-from airflow_provider.runtime.errors import CheckpointError, ConfigError, SparkStreamError
+from airflow_provider.runtime.errors import CheckpointError, SparkStreamError
 from airflow_provider.runtime.queries.plan import read_store
 from airflow_provider.runtime.queries.spark_repartition import first_line, state_settings
-from airflow_provider.runtime.queries.state_metrics import as_stored_option, prepare_state
+from airflow_provider.runtime.queries.state_metrics import prepare_state
+from airflow_provider.runtime.spark_versions import Ability, as_stored_option, check_can
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -29,7 +30,6 @@ log = logging.getLogger(__name__)
 ChangeStore = Callable[["DataFrame", int, str], "DataFrame"]
 """Takes the rows of a store, its operator's number and its name; returns the new rows."""
 
-_STATE: Final = "org.apache.spark.sql.execution.streaming.state"
 _ADAPTIVE: Final = "spark.sql.adaptive.enabled"
 
 
@@ -39,14 +39,7 @@ def check_rewriter(spark: SparkSession) -> None:
     Raises:
         ConfigError: it is older than 4.2.
     """
-    from py4j.protocol import Py4JError
-
-    jvm: Any = spark._jvm
-    try:
-        jvm.java.lang.Class.forName(f"{_STATE}.StateRewriter")
-    except Py4JError as error:
-        msg = f"Spark {spark.version} cannot rewrite state, 4.2 and later can; use one of these"
-        raise ConfigError(msg) from error
+    check_can(spark, Ability.REWRITE)
 
 
 def state_session(spark: SparkSession, logs: CheckpointLogs) -> SparkSession:

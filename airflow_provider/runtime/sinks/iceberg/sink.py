@@ -66,6 +66,7 @@ from airflow_provider.runtime.sinks.table_format import (
     own_errors,
     require_extra,
 )
+from airflow_provider.runtime.spark_versions import arrow_schema
 from airflow_provider.runtime.storage.file_tree import remove_tree
 from airflow_provider.runtime.storage.open import spark_url
 
@@ -193,10 +194,9 @@ class IcebergSink:
         """Return the schema that the staged files will have."""
         require_extra(self.name, "iceberg", *_LIBRARIES)
         from pyspark.errors import PySparkException
-        from pyspark.sql.pandas.types import to_arrow_schema
 
         try:
-            return as_staged(to_arrow_schema(df.schema, timezone="UTC"))
+            return as_staged(arrow_schema(df.schema))
         except PySparkException as error:
             msg = f"{self.name}: a column's type has no counterpart: {error}"
             raise ConfigError(msg) from error

@@ -75,7 +75,7 @@ class CopyTask:
 
 def run_copy(df: DataFrame, task: CopyTask) -> None:
     """Execute *df*, whose one column holds lines as bytes, and copy each partition."""
-    from pyspark.core.rdd import RDD
+    from pyspark import RDD
     from pyspark.serializers import UTF8Deserializer
 
     context = df.sparkSession.sparkContext

@@ -1,0 +1,368 @@
+"""Differences between the versions of Spark that the runtime runs on: 3.5 to 4.x.
+
+The one module that knows them; everybody else asks it. It looks at the Spark that is there (a
+class, a method, a module) and at the version's number only where nothing else tells: to name it, to
+refuse one outside of the range, and to know the Java that it needs. docs/versions.md has the list
+for users.
+
+=======================================  =====================================================
+what differs                             here
+=======================================  =====================================================
+where classes of the engine lie          :func:`engine_class`: 4.1 has moved them
+which stream a scan reads                :func:`stream_of`: before 4.0 only scans of format v2 tell
+cancelling jobs that are yet to come     :func:`jobs_refused`: before 4.0 again and again
+reading, repartitioning, rewriting state :class:`Ability`
+the name of an error's condition         :func:`condition_of`
+what only later PySparks have            :func:`explain_missing`
+Arrow's schema of a frame                :func:`arrow_schema`: 4.2 asks for a time zone
+operators' metadata in checkpoints       :func:`describes_operators`: from 4.0 on
+=======================================  =====================================================
+
+It imports no pyspark: the side that submits drivers asks it, too.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import enum
+import functools
+import importlib.util
+import inspect
+import logging
+import re
+import sys
+import threading
+from typing import TYPE_CHECKING, Any, Final
+
+from airflow_provider.runtime.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+    from pathlib import Path
+
+OLDEST: Final = (3, 5)
+BELOW: Final = (5, 0)
+"""The range, as pyproject.toml has it."""
+_RANGE: Final = "3.5 to 4.x"
+_JAR: Final = re.compile(r"spark-core_[\d.]+-(\d.*)\.jar")
+_NUMBERS: Final = re.compile(r"(\d+)\.(\d+)")
+_OLD_JAVA: Final = 8  # of Spark 3
+_JAVA: Final = 17
+
+_ENGINE: Final = "org.apache.spark.sql.execution.streaming"
+_ROOMS: Final = (".runtime", ".operators.stateful", ".checkpointing", "")  # the last: before 4.1
+_STATE: Final = f"{_ENGINE}.state"
+_STATE_SOURCE: Final = "org.apache.spark.sql.execution.datasources.v2.state"
+_V2_SCAN: Final = "MicroBatchScanExec"
+# A setting that Spark keeps in its offset log since it describes operators in the checkpoint.
+_DESCRIBED: Final = "spark.sql.streaming.stateStore.encodingFormat"
+_CANCEL_S: Final = 0.2
+
+
+# --- the version --------------------------------------------------------------------------------
+
+
+def version_at(home: Path) -> str | None:
+    """Return the version of the Spark in a folder, from its jars; None where there are none.
+
+    Not from its Python files, over which pip may have installed those of another version.
+    """
+    names = sorted(path.name for path in (home / "jars").glob("spark-core_*.jar"))
+    return next((found[1] for name in names if (found := _JAR.fullmatch(name))), None)
+
+
+def check_version(version: str, where: object = "this") -> None:
+    """Refuse a Spark that the runtime does not know.
+
+    Args:
+        version: its version.
+        where: the place where it was found, for people.
+
+    Raises:
+        ConfigError: it is older than 3.5, or 5 or newer.
+    """
+    if OLDEST <= _numbers_of(version) < BELOW:
+        return
+    low, high = (".".join(map(str, each)) for each in (OLDEST, BELOW[:1]))
+    msg = (
+        f"{where} is Spark {version}, and this package runs on Spark {_RANGE}; install "
+        f"pyspark>={low},<{high}, or set SPARK_HOME to such a Spark"
+    )
+    raise ConfigError(msg)
+
+
+def oldest_java(version: str | None) -> int:
+    """Return the oldest Java that a Spark runs on; None for one whose version is not known."""
+    return _OLD_JAVA if version is not None and _numbers_of(version) < (4, 0) else _JAVA
+
+
+def _numbers_of(version: str) -> tuple[int, int]:
+    found = _NUMBERS.match(version)
+    return (int(found[1]), int(found[2])) if found else (0, 0)
+
+
+# --- abilities ----------------------------------------------------------------------------------
+
+
+class Ability(enum.Enum):
+    """Work on state that not every Spark can do.
+
+    The value has what it is, since which version there is one, and the way out.
+    """
+
+    READ_STATE = ("read state", "4.0", "read it with one of these; the job can stay on its Spark")
+    REPARTITION = ("repartition state", "4.2", "use one, or restore without partitions")
+    REWRITE = ("rewrite state", "4.2", "use one of these")
+
+
+def can(spark: Any, ability: Ability) -> bool:
+    """Tell whether the Spark of a session has an ability."""
+    if ability is Ability.REPARTITION:
+        return hasattr(spark, "_streamingCheckpointManager")
+    name = {
+        Ability.READ_STATE: f"{_STATE_SOURCE}.StateDataSource",
+        Ability.REWRITE: f"{_STATE}.StateRewriter",
+    }[ability]
+    return _has_class(spark._jvm, name)
+
+
+def check_can(spark: Any, ability: Ability) -> None:
+    """Refuse a Spark that lacks an ability.
+
+    Raises:
+        ConfigError: the message names the version, those that have it, and the way out.
+    """
+    if can(spark, ability):
+        return
+    what, since, way = ability.value
+    msg = f"Spark {spark.version} cannot {what}, {since} and later can; {way}"
+    raise ConfigError(msg)
+
+
+def as_stored_option(spark: Any) -> str:
+    """Return the option with which Spark reads state as it is stored; RocksDB's only.
+
+    An option that Spark does not know it ignores, so one is named only where it has it.
+
+    Raises:
+        ConfigError: this Spark has none.
+    """
+    check_can(spark, Ability.REWRITE)  # which is what Spark has it for
+    options = spark._jvm.org.apache.spark.sql.execution.datasources.v2.state.StateSourceOptions
+    return str(options.INTERNAL_ONLY_READ_ALL_COLUMN_FAMILIES())
+
+
+def _has_class(jvm: Any, name: str) -> bool:
+    from py4j.protocol import Py4JJavaError
+
+    try:
+        jvm.java.lang.Class.forName(name)
+    except Py4JJavaError:
+        return False
+    return True
+
+
+# --- the engine of streams ----------------------------------------------------------------------
+
+
+def engine_class(jvm: Any, name: str) -> str:
+    """Return the full name of a class of Spark's streaming engine.
+
+    Raises:
+        Py4JJavaError: this Spark has none of that name.
+    """
+    *elsewhere, last = (f"{_ENGINE}{room}.{name}" for room in _ROOMS)
+    found = next((each for each in elsewhere if _has_class(jvm, each)), last)
+    jvm.java.lang.Class.forName(found)
+    return found
+
+
+def class_named(jvm: Any, name: str) -> Any:
+    """Return what makes objects of a class, and has its static methods, by its full name."""
+    return functools.reduce(getattr, name.split("."), jvm)
+
+
+def stream_of(scan: Any) -> Any | None:
+    """Return the stream that a scan in the plan of a batch reads.
+
+    Args:
+        scan: a leaf of an executed plan.
+
+    Returns:
+        The JVM's object; None for what reads no stream, and before Spark 4.0 for a scan of files,
+        which is known by its options only.
+    """
+    from py4j.protocol import Py4JError
+
+    try:
+        found = scan.getStream()
+    except Py4JError as error:
+        if not _is_missing(error):
+            raise
+        return scan.stream() if scan.getClass().getSimpleName() == _V2_SCAN else None
+    return found.get() if found.isDefined() else None
+
+
+def reads_stream(scan: Any) -> bool:
+    """Tell whether a scan of files in the plan of a batch reads a stream, or a table."""
+    if stream_of(scan) is not None:
+        return True
+    link = scan.logicalLink()  # before Spark 4.0 the logical plan tells
+    return bool(link.isDefined() and link.get().isStreaming())
+
+
+@contextlib.contextmanager
+def jobs_refused(context: Any, group: str) -> Iterator[None]:
+    """Cancel a group of Spark's jobs, and each that is submitted to it while the block runs.
+
+    Spark 4.0 and later refuse those for ever; before, they are cancelled when they have begun.
+
+    Args:
+        context: the Python side's SparkContext.
+        group: the group.
+    """
+    from py4j.protocol import Py4JError
+
+    jobs = context._jsc.sc()
+    try:
+        jobs.cancelJobGroupAndFutureJobs(group)
+    except Py4JError as error:
+        if not _is_missing(error):
+            raise
+    else:
+        yield
+        return
+    ended = threading.Event()
+
+    def cancel() -> None:
+        with contextlib.suppress(Py4JError):  # the JVM may be gone, which others notice
+            while not ended.is_set():
+                jobs.cancelJobGroup(group)
+                ended.wait(_CANCEL_S)
+
+    thread = threading.Thread(target=cancel, name="cancel", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+
+
+def _is_missing(error: Exception) -> bool:
+    """Tell whether Py4J has found no such method: what the JVM has thrown is another error."""
+    from py4j.protocol import Py4JJavaError, Py4JNetworkError
+
+    return not isinstance(error, (Py4JJavaError, Py4JNetworkError))
+
+
+def process_id(jvm: Any) -> int:
+    """Return the PID of a JVM; Java 8 tells it in a name only."""
+    if _has_class(jvm, "java.lang.ProcessHandle"):
+        return int(jvm.java.lang.ProcessHandle.current().pid())
+    name = jvm.java.lang.management.ManagementFactory.getRuntimeMXBean().getName()
+    return int(str(name).partition("@")[0])
+
+
+def describes_operators(settings: Mapping[str, str]) -> bool:
+    """Tell whether the Spark that has planned a batch describes operators in the checkpoint.
+
+    Args:
+        settings: those that Spark keeps with the batch in its offset log; a log without any is
+            taken for one of a Spark that does.
+    """
+    return not settings or _DESCRIBED in settings
+
+
+# --- Python -------------------------------------------------------------------------------------
+
+
+def condition_of(error: BaseException) -> str | None:
+    """Return what Spark calls the condition of an error; None for one that has none.
+
+    Raises:
+        Exception: the JVM, which PySpark asks, is gone.
+    """
+    return _asked(error, "getCondition", "getErrorClass")
+
+
+def sql_state_of(error: BaseException) -> str | None:
+    """Return the SQLSTATE of an error; None for one that has none.
+
+    Raises:
+        Exception: as for :func:`condition_of`.
+    """
+    return _asked(error, "getSqlState")
+
+
+def _asked(error: BaseException, *methods: str) -> str | None:
+    """Return what the first of these methods answers that the error has."""
+    found = (getattr(error, name, None) for name in methods)
+    ask = next((each for each in found if callable(each)), None)
+    answer = ask() if ask is not None else None
+    return str(answer) if answer else None
+
+
+def silence(names: Iterable[str]) -> None:
+    """Let loggers of PySpark's say nothing, which log an error before it is raised."""
+    with contextlib.suppress(ModuleNotFoundError):  # before 4.0 there are none
+        loggers = importlib.import_module("pyspark.logger").PySparkLogger
+        for name in names:
+            loggers.getLogger(name).setLevel(logging.CRITICAL)
+
+
+def arrow_schema(schema: Any) -> Any:
+    """Return the Arrow schema of a frame's schema, with times in UTC.
+
+    Raises:
+        PySparkException: a column's type has no counterpart.
+    """
+    convert = importlib.import_module("pyspark.sql.pandas.types").to_arrow_schema
+    takes_zone = "timezone" in inspect.signature(convert).parameters
+    return convert(schema, timezone="UTC") if takes_zone else convert(schema)  # UTC before 4.2
+
+
+def late_imports() -> tuple[str, ...]:
+    """Return the modules that PySpark imports when a job first writes a literal.
+
+    Spark 4 looks for NumPy through its own test helpers. Before it does not, and those import all
+    of pandas on Spark.
+    """
+    is_later = importlib.util.find_spec("pyspark.logger") is not None
+    return ("pyspark.testing.utils",) if is_later else ()
+
+
+_SINCE: Final = {
+    "transformWithStateInPandas": "4.0",
+    "StatefulProcessor": "4.0",
+    "StatefulProcessorHandle": "4.0",
+    "pyspark.sql.datasource": "4.0",
+    "dataSource": "4.0",
+    "transformWithState": "4.1",
+    "pyspark.sql.streaming.datasource": "4.2",
+}
+
+
+def explain_missing(error: BaseException) -> str:
+    """Return what to add to an error of a job that asks for what its PySpark has not; "" for none.
+
+    Args:
+        error: what importing the job's file, or calling its function, has raised.
+    """
+    name = getattr(error, "name", None)
+    if isinstance(error, AttributeError):
+        place = type(getattr(error, "obj", None)).__module__
+    elif isinstance(error, ModuleNotFoundError):
+        place = str(name)
+    elif isinstance(error, ImportError):  # of a name that its module does not have
+        place, found = str(name), re.search(r"cannot import name '(\w+)'", str(error))
+        name = found[1] if found else name
+    else:
+        return ""
+    version = getattr(sys.modules.get("pyspark"), "__version__", None)
+    if place.partition(".")[0] != "pyspark" or version is None:
+        return ""
+    since = _SINCE.get(str(name))
+    if since is None or _numbers_of(since) <= _numbers_of(version):
+        return f" (this is PySpark {version}; another version may have it)"
+    return f"; this is PySpark {version}, {since} and later have it: run the job on one of these"
