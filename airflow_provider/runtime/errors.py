@@ -21,6 +21,7 @@
     │ │ └ TruncatedStateError        it is there, and not as long as it was written
     │ └ OpenBatchError               a planned batch has not been committed
     ├ MissingInputError              input that a batch was planned with is gone         3
+    ├ UnreachedEndError              input of a run is gone, or is not there yet         3
     ├ SavepointError                 a savepoint could not be taken; there is none of it 3
     ├ StopError                      a job was not stopped as requested                  4
     ├ StopNotYetError                the same, and the same stop may work later          3
@@ -39,7 +40,7 @@ import enum
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
 
 EXIT_OK = 0
@@ -200,6 +201,26 @@ class MissingInputError(SparkStreamError):
         return (
             f"query {self.query!r}: batch {self.batch} was planned with input that is not there "
             f"any more: {_some_of(self.paths)}. Bring it back, or begin at an earlier savepoint"
+        )
+
+
+class UnreachedEndError(SparkStreamError):
+    """A query finds nothing more to read, and has not reached the end that its run has recorded.
+
+    Args:
+        query: the query.
+        left: what is missing of each source: addresses of files, or how far it was read.
+    """
+
+    def __init__(self, query: str, left: Mapping[str, Sequence[str]]) -> None:
+        super().__init__(query, left)
+        self.query, self.left = query, left
+
+    def _message(self) -> str:
+        told = "; ".join(f"{name}: {_some_of(tuple(each))}" for name, each in self.left.items())
+        return (
+            f"query {self.query!r}: its input ends before the end that its run has recorded: "
+            f"{told}. Bring it back and run it again, or begin at an earlier savepoint"
         )
 
 

@@ -181,8 +181,8 @@ def test_a_driver_whose_jvm_is_killed_fails_and_resumes(place, drivers, capsys):
 # A driver submits nobody (tests/unit/test_submit.py).
 # A stream passes no step of a revert and folds no record away (tests/crash/test_protocol.py),
 # takes, restores and changes no savepoint (test_savepoints.py), makes no state of history
-# (test_bootstrap.py), undoes no other (test_rewinding.py) and is
-# not asked to stop (test_stopping.py); a sink's own steps are for the contract suite
+# (test_bootstrap.py), undoes no other (test_rewinding.py), plans nothing beyond its end
+# (test_fixed_ends.py) and is not asked to stop (test_stopping.py); a sink's own steps are for the contract suite
 # (tests/spark/test_sink_contract.py), and a batch job dies in test_kill_batch.py.
 NOT_IN_A_RUN = (
     "submission.",
@@ -197,6 +197,7 @@ NOT_IN_A_RUN = (
     "rewind.",
     "stop.",
     "sources.",
+    "plan.",
     "batch.",
     "bootstrap.",
     "rewrite.",

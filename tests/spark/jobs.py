@@ -7,6 +7,7 @@ as whole seconds, so that every reader of the output sees the same numbers.
 # ruff: noqa: N802, N803 - a StatefulProcessor's methods and their arguments have Spark's names
 from __future__ import annotations
 
+import datetime as dt
 import json
 import os
 import sys
@@ -32,6 +33,7 @@ from later_pyspark import (
     SimpleDataSourceStreamReader,
     StatefulProcessor,
     StatefulProcessorHandle,
+    SupportsTriggerAvailableNow,
 )
 
 SCHEMA = "time timestamp, k string, v int"
@@ -164,6 +166,84 @@ def paging(ctx: JobContext) -> None:
     ctx.spark.dataSource.register(Paging)
     options = {"rows": "700", "total": "3000"}
     write(ctx, ctx.read("numbers", format="paging", options=options, bounded=True))
+
+
+class Growing(DataSource):
+    """Numbers up to a total that lies in a file, and may grow."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "growing"
+
+    def schema(self) -> str:
+        return "n int"
+
+    def streamReader(self, schema: Any) -> DataSourceStreamReader:
+        return GrowingReader(int(self.options["rows"]), self.options["total"])
+
+
+class GrowingReader(CountingReader):
+    def __init__(self, rows: int, place: str) -> None:
+        super().__init__(rows, 0)
+        self.place = Path(place)
+
+    def latestOffset(self, start: dict[str, int], limit: Any) -> dict[str, int]:
+        self.total = self.reaches()
+        return super().latestOffset(start, limit)
+
+    def reaches(self) -> int:
+        return int(self.place.read_text())
+
+
+class Targeting(Growing):
+    """The same, which keeps to the total that was there when a start began."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "targeting"
+
+    def streamReader(self, schema: Any) -> DataSourceStreamReader:
+        return TargetingReader(int(self.options["rows"]), self.options["total"])
+
+
+class TargetingReader(GrowingReader, SupportsTriggerAvailableNow):
+    target: int | None = None
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        self.target = int(self.place.read_text())
+
+    def reaches(self) -> int:
+        return super().reaches() if self.target is None else self.target
+
+
+def growing(ctx: JobContext) -> None:
+    """Copy the numbers of a source of which the job says that its answer is its end."""
+    source = Targeting if ctx.params.get("targets") else Growing
+    ctx.spark.dataSource.register(source)
+    options = {"rows": "8", "total": ctx.params["total"]}
+    numbers = ctx.read(
+        "numbers", format=source.name(), options=options, bounded=True, ends="latest"
+    )
+    write(ctx, numbers)
+
+
+def rated(ctx: JobContext) -> None:
+    """Copy ten numbers of each second since the first start."""
+    rate = ctx.read("rate", format="rate", options={"rowsPerSecond": "10"}, bounded=True)
+    write(ctx, rate.select("value"))
+
+
+def until_a_time(ctx: JobContext) -> None:
+    """Copy the files that were modified before a time."""
+    ends = dt.datetime.fromisoformat(ctx.params["ends"])
+    write(ctx, events(ctx, ends=ends).select(seconds("time").alias("t"), "v"))
+
+
+def until_a_time_natively(ctx: JobContext) -> None:
+    """Do so with a sink that cannot hold a batch."""
+    ends = dt.datetime.fromisoformat(ctx.params["ends"])
+    to = spark_sink("parquet", {"path": ctx.params["output"]})
+    ctx.write("out", events(ctx, ends=ends), to=to)
 
 
 def counting(ctx: JobContext) -> None:

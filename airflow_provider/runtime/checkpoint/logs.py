@@ -267,6 +267,11 @@ class CheckpointLogs:
         self._storage.delete(f"offsets/.{batch}.crc")
         return self._storage.put_if_absent(f"offsets/{batch}", entry.to_bytes())
 
+    def replace_offsets(self, batch: int, entry: OffsetEntry) -> None:
+        """Let a planned batch, which nobody has committed, be another one. Idempotent."""
+        self._storage.delete(f"offsets/.{batch}.crc")  # the same: it is of the old one
+        self._storage.put(f"offsets/{batch}", entry.to_bytes())
+
     def commit(self, batch: int) -> CommitEntry:
         """Return the entry of a committed batch.
 

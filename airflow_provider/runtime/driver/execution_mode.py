@@ -14,6 +14,7 @@ from airflow_provider.runtime.checkpoint.operator_kinds import kind_of_node
 from airflow_provider.runtime.driver.lifecycle.events import AtEnd
 from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.jobdir.run_records import STREAMING
+from airflow_provider.runtime.queries.end_option import LATEST
 from airflow_provider.runtime.queries.query import upstream_of
 
 if TYPE_CHECKING:
@@ -128,6 +129,8 @@ def _of_source(query: QueryDefinition, source: SourceDefinition) -> Iterator[Obj
             f"{where}: {source.format} may give a stream other rows than a batch job",
             refuses=False,
         )
+    if source.ends is not None and source.ends != LATEST:
+        yield Objection(f"{where}: a batch job reads all there is, whatever ends says")
     for option, (harmless, why) in _STREAM_ONLY.items():
         if options.get(option, harmless) != harmless:
             yield Objection(f"{where}: {why}")

@@ -15,6 +15,7 @@ from airflow_provider.runtime.jobdir.expiry import retire_old
 from airflow_provider.runtime.jobdir.run_records import BATCH
 from airflow_provider.runtime.queries.batch import BatchQuery
 from airflow_provider.runtime.queries.finished_sources import bind
+from airflow_provider.runtime.queries.fixed_ends import FixedEnds
 from airflow_provider.runtime.queries.query import upstream_of
 from airflow_provider.runtime.queries.rate_limiter import pacemaker_for
 from airflow_provider.runtime.queries.session import effective_settings
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from airflow_provider.runtime.jobdir.run_spec import RunSpec
     from airflow_provider.runtime.queries.context import JobContext
     from airflow_provider.runtime.queries.query import QueryDefinition
+    from airflow_provider.runtime.storage.base import Storage
 
 
 log = logging.getLogger(__name__)
@@ -148,6 +150,17 @@ class QueryOpener:
             pacemaker=pacemaker_for(query, target_s, self.clock),
             event_times=event_times_of(query, self.clock, ended.reached if ended else {}),
             is_drained=self.job.plan.until == "end" and self.job.plan.at_end is AtEnd.DRAIN,
+            ends=self._ends_of(query, place, logs),
+        )
+
+    def _ends_of(
+        self, query: QueryDefinition, place: Storage, logs: CheckpointLogs
+    ) -> FixedEnds | None:
+        """Return what lets the query end where it did at first; None for Spark's own sinks."""
+        if query.native is not None:
+            return None
+        return FixedEnds(
+            query, checkpoint=place, logs=logs, run=self.run, lease=self.lease, clock=self.clock
         )
 
     def _advise(self, query: QueryDefinition, logs: CheckpointLogs) -> None:

@@ -33,6 +33,7 @@ from airflow_provider.runtime.jobdir.preconditions import check_preconditions
 from airflow_provider.runtime.jobdir.run_records import BATCH, STREAMING
 from airflow_provider.runtime.queries.context import JobContext
 from airflow_provider.runtime.queries.finished_sources import Declare, bind, check_sources
+from airflow_provider.runtime.queries.fixed_ends import check_sink_of_ends
 from airflow_provider.runtime.queries.session import job_session
 from airflow_provider.runtime.savepoints.rewind import Rewind, check_start
 from airflow_provider.runtime.sinks.protocol import OpenFence
@@ -169,6 +170,7 @@ def _with_markers(job: LoadedJob, directory: JobDirectory) -> LoadedJob:
     """Declare those queries again whose sources end or are idle while others go on."""
     for query in job.queries:
         check_sources(query)
+        check_sink_of_ends(query)
     queries = tuple(
         bind(query, directory, sources_end(directory, query.name), job.declare)
         for query in job.queries

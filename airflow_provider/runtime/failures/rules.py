@@ -245,6 +245,7 @@ RULES: Final[tuple[Rule, ...]] = (
         _DATA_MISSING,
         types=(
             "MissingInputError",
+            "UnreachedEndError",
             "FileNotFoundException",
             "FileNotFoundError",
             "NoSuchFileException",

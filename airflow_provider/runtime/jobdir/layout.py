@@ -22,6 +22,7 @@
     runs/<run id>/progress.json                  ProgressRecord
     runs/<run id>/history/<query>.json           BatchHistory (batch_history.py)
     runs/<run id>/stop.json                      StopRecord: a stop with drain that was accepted
+    runs/<run id>/ends/<query id>.json           SourceEnds (source_ends.py): where sources end
     runs/<run id>/batch.json                     BatchCommit: put once; the commit of a BATCH run
     runs/<run id>/final.json                     FinalCheckpoint: put once, never changed
     runs/<run id>/rewound.json                   RewoundRecord: the run no longer counts

@@ -9,6 +9,7 @@ from airflow_provider.runtime.clock import parse_duration
 from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.jobdir.run_records import BATCH
 from airflow_provider.runtime.names import check_name
+from airflow_provider.runtime.queries.end_option import EndOption, check_end
 from airflow_provider.runtime.queries.params import Params
 from airflow_provider.runtime.queries.plan import check_supported, is_streaming, operations
 from airflow_provider.runtime.queries.query import QueryDefinition, place_of, sources_of
@@ -87,6 +88,7 @@ class JobContext:
         schema: StructType | str | None = None,
         options: Mapping[str, str] | None = None,
         bounded: bool = False,
+        ends: EndOption | None = None,
         watermark: tuple[str, str] | None = None,
         adaptive_batches: bool = True,
         idle_timeout: str | float | None = None,
@@ -99,8 +101,11 @@ class JobContext:
             path: for sources that have one.
             schema: as for ``DataStreamReader.schema``; file sources need one.
             options: the source's options.
-            bounded: whether the source ends. The end of a file source is what is there when an
-                attempt starts.
+            bounded: whether the source ends: where it reaches when the run's first attempt reads
+                it. Every later attempt of the run ends there, too.
+            ends: where it ends otherwise: ``"latest"`` takes the answer of a source that can only
+                be asked, such as one in Python, for its end; a datetime takes the files that
+                were modified before it; ``{"topic": {"0": 100}}`` the rows before these offsets.
             watermark: event-time column and delay, as for ``withWatermark``.
             adaptive_batches: whether the size of its batches is fitted to the target time of
                 the run.
@@ -110,7 +115,7 @@ class JobContext:
 
         Raises:
             ConfigError: the name is used twice, Spark cannot read the source, BATCH is requested of
-                one that is not bounded, or *idle_timeout* is not possible.
+                one that is not bounded, *ends* or *idle_timeout* is not possible.
         """
         check_name(name, what="source")
         if any(source.name == name for source in self._sources):
@@ -132,6 +137,7 @@ class JobContext:
             idle_timeout_s=_idle_timeout(name, idle_timeout, watermark),
             markers=binding.markers,
             ended=binding.ended,
+            ends=check_end(name, format, ends, bounded=bounded, is_internal=written),
         )
         if self._is_batch and not bounded:
             msg = (

@@ -2,12 +2,12 @@
 
 Such a query is declared by itself: its sources have markers of their own, and those that have ended
 are read no more. The sources of a query end together, when it has caught up with what was there as
-the attempt began; that is recorded before any of them is announced as ended.
+the run's first attempt read it; that is recorded before any of them is announced as ended.
 
 ==================================  ================================================================
 a crash                             the next attempt
 ==================================  ================================================================
-while the query catches up          catches up, with what is there then
+while the query catches up          catches up, with what was there (fixed_ends.py)
 with the record put                 reads none of them, and announces them as ended
 with markers put                    the same; two markers say what one says
 ==================================  ================================================================

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.readwriter import DataStreamReader
     from pyspark.sql.types import StructType
 
+    from airflow_provider.runtime.queries.end_option import EndOption
 
 # Carries the source's name into Spark's plan, where offsets and metrics are found again by it.
 SOURCE_OPTION: Final = "spark-stream.source"
@@ -56,6 +57,7 @@ class SourceDefinition:
         idle_timeout_s: how long it may be silent before the others go on without it; None for ever.
         markers: the folder of its markers in the query that reads it; None when it has none.
         ended: all of it has been read for good, so that it is read no more.
+        ends: where it ends, as the job wants it; None where it reaches at first.
     """
 
     name: str
@@ -71,6 +73,7 @@ class SourceDefinition:
     idle_timeout_s: float | None = None
     markers: str | None = None
     ended: bool = False
+    ends: EndOption | None = None
 
     @property
     def has_first_limit(self) -> bool:

@@ -14,6 +14,7 @@ from airflow_provider.runtime.queries.batch_reports import (
     last_progress_of,
     own_report,
 )
+from airflow_provider.runtime.queries.fixed_ends import PastEndError
 from airflow_provider.runtime.queries.plan import count_input_rows, count_late_rows, missing_files
 from airflow_provider.runtime.queries.read_limits import asked_once
 from airflow_provider.runtime.queries.start_mode import StartMode
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from airflow_provider.runtime.checkpoint.logs import CheckpointLogs
     from airflow_provider.runtime.clock import Clock
     from airflow_provider.runtime.queries.batch_reports import BatchReport
+    from airflow_provider.runtime.queries.fixed_ends import FixedEnds
     from airflow_provider.runtime.queries.query import QueryDefinition
     from airflow_provider.runtime.queries.rate_limiter import RateLimiter
     from airflow_provider.runtime.queries.watermarks import EventTimes
@@ -77,6 +79,7 @@ class RunningQuery:
         event_times: the event times of its sources; None when none has markers.
         is_drained: whether a drain follows when all input is read, which flushes what a batch
             without input would.
+        ends: where its bounded sources end in this run; None when nothing can hold them there.
     """
 
     def __init__(
@@ -91,6 +94,7 @@ class RunningQuery:
         pacemaker: RateLimiter | None = None,
         event_times: EventTimes | None = None,
         is_drained: bool = False,
+        ends: FixedEnds | None = None,
     ) -> None:
         self.name = definition.name
         self.definition = definition
@@ -106,6 +110,8 @@ class RunningQuery:
         self._committed_before = -1
         self._event_times = event_times
         self._is_drained = is_drained
+        self._ends = ends
+        self._has_nothing_left = False
         self._query: StreamingQuery | None = None
         self._group = ""  # of its Spark jobs
         self._started = threading.Event()
@@ -117,19 +123,21 @@ class RunningQuery:
         self._unread: int | None = None
 
     def start(self, how: StartMode) -> None:
-        """Start the query; returns when Spark has begun to run it."""
+        """Start the query; returns when Spark has begun to run it, or when all is read."""
         self._started.clear()
         self._callback_error = None
         self.logs.remove_torn()
+        self._halt = None
+        if self._ends is not None:
+            begun = self._ends.begin(how, reads_available="availableNow" in self._arguments(how))
+            self._has_nothing_left = begun is None
+            if begun is None:
+                return
+            how = begun
         writer = self.definition.df.writeStream.outputMode(self.definition.output_mode)
         writer = self._with_sinks(writer).queryName(self.name)
         writer = writer.option("checkpointLocation", self._checkpoint)
-        self._halt = None
-        trigger = {
-            StartMode.INPUT: self._trigger,
-            StartMode.AVAILABLE: {"availableNow": True},
-            StartMode.ONE_BATCH: {"once": True},
-        }[how]
+        trigger = self._arguments(how)
         self._reads_available = "availableNow" in trigger
         self._committed_before = self.logs.position().last_commit
         self._reports.starts(self._committed_before)
@@ -145,8 +153,18 @@ class RunningQuery:
         self._started.set()
         log.info("query=%s started (%s)", self.name, how.value)
 
+    def _arguments(self, how: StartMode) -> dict[str, Any]:
+        """Return the arguments of Spark's ``trigger`` for a way to start."""
+        return {
+            StartMode.INPUT: self._trigger,
+            StartMode.AVAILABLE: {"availableNow": True},
+            StartMode.ONE_BATCH: {"once": True},
+        }[how]
+
     def has_ended(self) -> bool:
-        """Tell whether a query that was started no longer runs."""
+        """Tell whether a query that was started no longer runs, or had nothing left to read."""
+        if self._has_nothing_left:
+            return True
         return self._query is not None and not self._query.isActive
 
     def has_tasks(self) -> bool:
@@ -187,7 +205,8 @@ class RunningQuery:
 
     def error(self) -> BaseException | None:
         """Return why the query ended; None when it ended by itself, or on request."""
-        if isinstance(self._callback_error, _HaltedError) or (self._halt and self._halt.stopped):
+        ended = isinstance(self._callback_error, _HaltedError | PastEndError)
+        if ended or (self._halt and self._halt.stopped):
             return None
         if self._callback_error is not None:
             return self._callback_error
@@ -198,13 +217,20 @@ class RunningQuery:
 
         With ``availableNow`` Spark asks a source that cannot tell its end (one in Python with a
         simple reader, for example) once for the latest offset, which may be that of its next rows
-        only. Such a source has ended when a start commits no batch.
+        only. Such a source has ended when a start commits no batch, unless its end is fixed.
+
+        Raises:
+            UnreachedEndError: nothing more is there, and the run's end is not reached.
         """
-        if self._query is None or not self._reads_available:
+        if self._query is None or self._halt is not None:
             return False
+        more = self._ends.has_more() if self._ends is not None else None
+        if more is not None or not self._reads_available:
+            return bool(more)
         if self.logs.position().last_commit <= self._committed_before:
             return False
         bounded = {source.name for source in self.definition.sources if source.bounded}
+        bounded.difference_update(self._ends.names() if self._ends is not None else ())
         execution = self._query._jsq.streamingQuery()
         return not bounded.isdisjoint(
             asked_once(execution, self.definition.df.sparkSession._jvm, self.definition.sources)
@@ -217,6 +243,7 @@ class RunningQuery:
         if self._query is not None:
             self._await_name(self._query)
         self._query = None
+        self._has_nothing_left = False
 
     def _await_name(self, query: StreamingQuery) -> None:
         """Wait until Spark has forgotten the name of a query that is not active any more.
@@ -276,6 +303,8 @@ class RunningQuery:
     def goes_on(self, definition: QueryDefinition) -> None:
         """Take the query as it is when some of its sources have ended."""
         self.definition = definition
+        if self._ends is not None:
+            self._ends.goes_on(definition)
         if self._event_times is not None:
             self._event_times.goes_on(definition)
 
@@ -314,6 +343,8 @@ class RunningQuery:
         self._rows = None
         try:
             self._refuse_after_halt(batch)
+            if self._ends is not None:
+                self._ends.check(batch, self._execution())
             self._check_input(batch)
             epochs.pre_commit(df, batch, self._count_input, self._count_late)
         except BaseException as error:

@@ -1,0 +1,265 @@
+"""Fixed ends: a run's bounded sources are read up to where they reached at first, and no further.
+
+The first batch of a run that begins puts where the sources end (:mod:`~.jobdir.source_ends`), as
+Spark has found it out at that start. Each later start finds more where rows have arrived, so there
+each batch, before any of its rows is staged, is held against what was put. One that is beyond it
+ends the query; nothing of it has run. The next start replaces what was planned by what
+is within the ends (:mod:`~.checkpoint.planned_end`), runs that batch alone, and, while something is
+left, starts the query again. When nothing is left, it is not started any more.
+
+::
+
+    start ──▶ batch ──(within)──▶ staged, committed ──▶ next batch
+                │                                         │ none
+             (beyond)                                     ▼
+                ▼                                       ended
+    start: replaced ──▶ that batch alone ──▶ start, or ended when all is read
+
+A source has no fixed end when nothing tells it: one in Python ends when a start commits no batch,
+unless ``ends`` says that its answer counts; one that another query of the job writes ends with that
+query. Spark's own sinks have no callback in which a batch could be held, so their queries end where
+they are at the start of each attempt. A BATCH run shows nothing before it commits, and what it has
+then read is what its last attempt has found.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any
+
+from airflow_provider.runtime import failpoints
+from airflow_provider.runtime.checkpoint.planned_end import PlannedEnds
+from airflow_provider.runtime.checkpoint.source_end import NO_OFFSET, has_order
+from airflow_provider.runtime.clock import to_iso
+from airflow_provider.runtime.errors import ConfigError, UnreachedEndError
+from airflow_provider.runtime.jobdir.source_ends import SourceEnds, put_source_ends, source_ends
+from airflow_provider.runtime.jobdir.watermark_markers import is_marker
+from airflow_provider.runtime.queries.end_option import LATEST
+from airflow_provider.runtime.queries.found_ends import Planned, find_ends
+from airflow_provider.runtime.queries.start_mode import StartMode
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from airflow_provider.runtime.checkpoint.logs import CheckpointLogs
+    from airflow_provider.runtime.clock import Clock
+    from airflow_provider.runtime.jobdir.layout import RunDirectory
+    from airflow_provider.runtime.jobdir.lease import Lease
+    from airflow_provider.runtime.queries.query import QueryDefinition
+    from airflow_provider.runtime.storage.base import Storage
+
+log = logging.getLogger(__name__)
+
+_VERSION = "v1"  # of an offset log that knows its sources by their places
+
+
+def check_sink_of_ends(query: QueryDefinition) -> None:
+    """Refuse a query that is to end somewhere, and whose sink shows rows before that is known.
+
+    Raises:
+        ConfigError: the message names the source and the way out.
+    """
+    asked = [source.name for source in query.sources if source.ends is not None]
+    if query.native is not None and asked:
+        msg = (
+            f"query {query.name!r}: Spark's own sink {query.native.name} shows rows before the end "
+            f"of source {asked[0]!r} can be recorded; use another sink, or leave ends out"
+        )
+        raise ConfigError(msg)
+
+
+class PastEndError(Exception):
+    """Ends a batch that was planned beyond the ends, before any of its rows is staged."""
+
+
+class FixedEnds:
+    """Lets one query of a run end where its sources reached at first.
+
+    Thread safety: :meth:`check` runs in Spark's callback thread while the query runs, the rest in
+    the driver's while it does not.
+
+    Args:
+        query: the query.
+        checkpoint: where Spark keeps its checkpoint.
+        logs: the same, to read.
+        run: the run's documents.
+        lease: the right to put the ends, and to replace what is planned.
+        clock: for the document's time.
+    """
+
+    def __init__(
+        self,
+        query: QueryDefinition,
+        *,
+        checkpoint: Storage,
+        logs: CheckpointLogs,
+        run: RunDirectory,
+        lease: Lease,
+        clock: Clock,
+    ) -> None:
+        self._query = query
+        self._checkpoint = checkpoint
+        self._logs = logs
+        self._run = run
+        self._lease = lease
+        self._clock = clock
+        self._record: SourceEnds | None = None
+        self._plan: PlannedEnds | None = None
+        self._is_on = False  # in this start Spark plans batches, which the ends are about
+        self._holds = False  # it may plan them beyond the ends
+        self._is_past = False  # it has
+        self._inherited = -1  # the batch that was planned before, while the ends are not put
+        self._left: bool | None = None  # the batch that this start runs alone has input
+
+    def begin(self, how: StartMode, *, reads_available: bool) -> StartMode | None:
+        """Return how to start the query, after what is planned beyond its ends was replaced.
+
+        Args:
+            how: how it would be started.
+            reads_available: whether it would read what is available, and end.
+
+        Returns:
+            None where everything is read, so that it is not to be started at all.
+        """
+        self._is_past, self._left = False, None
+        self._is_on = reads_available and bool(self._targets())
+        if not self._is_on and how is not StartMode.ONE_BATCH:
+            return how
+        plan, open_batch = self._load(), self._logs.position().open_batch
+        self._holds = plan is not None or open_batch is not None
+        self._inherited = -1 if open_batch is None else open_batch
+        if plan is None:
+            return how
+        if open_batch is not None and not self._is_within(plan, open_batch):
+            self._lease.check()
+            left = plan.limit(open_batch)
+            self._left, self._is_on = left if reads_available else None, False
+            log.info("query=%s batch=%s was past the end: replaced", self._query.name, open_batch)
+            return StartMode.ONE_BATCH
+        return None if self._is_on and open_batch is None and self._is_read(plan) else how
+
+    def check(self, batch: int, execution: Any) -> None:
+        """Hold a batch that begins against the ends; the first one of a run puts them.
+
+        Raises:
+            PastEndError: it is beyond them.
+            LeaseLostError: another driver has taken over.
+            ConfigError: a source cannot end where the job wants it to.
+        """
+        if not self._is_on:
+            return
+        if self._plan is None and not self._put(batch, execution):
+            return
+        if self._holds and self._plan is not None and not self._is_within(self._plan, batch):
+            self._is_past = True
+            log.info("query=%s batch=%s is past the end: not run", self._query.name, batch)
+            failpoints.hit("plan.refused")
+            raise PastEndError
+
+    def has_more(self) -> bool | None:
+        """Tell whether the query, which has ended by itself, is to be started again.
+
+        Returns:
+            None where the ends do not decide.
+
+        Raises:
+            UnreachedEndError: it has not reached its ends, and Spark finds nothing more to read.
+        """
+        if self._is_past:
+            return True
+        if self._plan is None:
+            return None
+        if self._left:
+            return not self._is_read(self._plan)
+        if self._left is None and not (self._is_on and self._holds):
+            return None
+        if unread := self._plan.unread(self._logs.position().last_commit):
+            raise UnreachedEndError(self._query.name, unread)
+        return None
+
+    def names(self) -> Collection[str]:
+        """Return the sources whose ends are known."""
+        return {end.source for end in self._record.ends} if self._record is not None else ()
+
+    def goes_on(self, query: QueryDefinition) -> None:
+        """Take the query as it is when some of its sources have ended."""
+        self._query = query
+
+    def _is_within(self, plan: PlannedEnds, batch: int) -> bool:
+        """Tell whether a batch may run: what another run has perhaps staged is never replaced."""
+        is_inherited = self._record is not None and batch == self._record.inherited
+        return is_inherited or plan.is_within(batch)
+
+    def _load(self) -> PlannedEnds | None:
+        """Return the ends of the query as it is now, if they are put."""
+        query_id = self._logs.query_id()
+        if self._record is not None and self._record.query_id == query_id:
+            return self._plan
+        record = source_ends(self._run, query_id) if query_id is not None else None
+        return self._take(record)
+
+    def _take(self, record: SourceEnds | None) -> PlannedEnds | None:
+        self._record = record
+        ends = record.ends if record is not None else ()
+        self._plan = PlannedEnds(self._checkpoint, self._logs, ends) if ends else None
+        return self._plan
+
+    def _put(self, batch: int, execution: Any) -> bool:
+        """Put the ends; False where none is known."""
+        self._is_on = False  # until they are
+        planned = self._logs.offsets(batch)
+        if planned.version != _VERSION:
+            log.warning("query=%s its offset log is new here: no fixed ends", self._query.name)
+            return False
+        before = self._logs.offsets(batch - 1).sources if batch > 0 else ()
+        found = find_ends(
+            Planned(
+                execution,
+                self._query.df.sparkSession._jvm,
+                planned.sources,
+                before or (NO_OFFSET,) * len(planned.sources),
+                self._checkpoint,
+            ),
+            self._query.sources,
+            frozenset(self._targets()),
+        )
+        if not found:
+            return False
+        self._lease.check()
+        mine = SourceEnds(
+            query_id=str(self._logs.query_id()),
+            query=self._query.name,
+            run_id=self._run.run_id,
+            token=self._lease.token,
+            batch=batch,
+            at=to_iso(self._clock.now()),
+            ends=list(found),
+            inherited=batch if batch == self._inherited else -1,
+        )
+        stored = put_source_ends(self._run, mine)
+        asked = any(s.ends is not None and s.ends != LATEST for s in self._query.sources)
+        opaque = any(end.log is None and not has_order(end.offset or NO_OFFSET) for end in found)
+        # Spark itself keeps to the ends that it has found. Of offsets without an order nobody could
+        # tell later whether a batch was within the end, so that it was perhaps staged.
+        self._holds = self._holds or asked or opaque or stored != mine
+        self._take(stored)
+        self._is_on = True
+        return True
+
+    def _targets(self) -> set[str]:
+        """Return the sources of the query whose ends are to be fixed."""
+        return {
+            source.name
+            for source in self._query.sources
+            if source.bounded
+            and source.is_known
+            and not (source.is_internal or source.ended or is_marker(source.name))
+        }
+
+    def _is_read(self, plan: PlannedEnds) -> bool:
+        """Tell whether all that ends by itself, while the query reads what is there, is read."""
+        query = self._query
+        ending = {s.name for s in query.sources} if query.bounded else set(query.yet_to_end)
+        if not ending or not ending <= set(self.names()):
+            return False
+        return not plan.unread(self._logs.position().last_commit)
