@@ -21,6 +21,7 @@
     │ │ └ TruncatedStateError        it is there, and not as long as it was written
     │ └ OpenBatchError               a planned batch has not been committed
     ├ MissingInputError              input that a batch was planned with is gone         3
+    ├ LostInputError                 input is gone before a query has read it            3
     ├ SavepointError                 a savepoint could not be taken; there is none of it 3
     ├ StopError                      a job was not stopped as requested                  4
     ├ StopNotYetError                the same, and the same stop may work later          3
@@ -201,6 +202,10 @@ class MissingInputError(SparkStreamError):
             f"query {self.query!r}: batch {self.batch} was planned with input that is not there "
             f"any more: {_some_of(self.paths)}. Bring it back, or begin at an earlier savepoint"
         )
+
+
+class LostInputError(SparkStreamError):
+    """Input that a query has yet to read is gone: expired, or its topic was deleted."""
 
 
 class OpenBatchError(CheckpointError):

@@ -245,6 +245,7 @@ RULES: Final[tuple[Rule, ...]] = (
         _DATA_MISSING,
         types=(
             "MissingInputError",
+            "LostInputError",
             "FileNotFoundException",
             "FileNotFoundError",
             "NoSuchFileException",
