@@ -35,10 +35,8 @@ def options_of(given: Mapping[str, str], *, bounded: bool) -> dict[str, str]:
         given: what the job says.
         bounded: whether the source ends.
     """
-    return {
-        **({"startingOffsets": "earliest"} if bounded and not has_start(given) else {}),
-        **given,
-    }
+    start = {"startingOffsets": "earliest"} if bounded and not has_start(given) else {}
+    return {**start, **given}
 
 
 def prepare(spark: SparkSession, name: str, options: Mapping[str, str], *, streaming: bool) -> None:
@@ -60,7 +58,8 @@ def prepare(spark: SparkSession, name: str, options: Mapping[str, str], *, strea
     try:
         check_options(options, is_batch=not streaming)
     except SparkStreamError as error:
-        raise type(error)(f"source {name!r} ({FORMAT}): {error}") from error
+        msg = f"source {name!r} ({FORMAT}): {error}"
+        raise type(error)(msg) from error
     if not _is_registered(spark):
         from airflow_provider.runtime.sources.kafka.source import KafkaDataSource
 

@@ -93,7 +93,7 @@ def require_client() -> None:
         raise ConfigError(_EXTRA) from error
 
 
-def client_settings(options: KafkaOptions, **more: str) -> dict[str, Any]:
+def client_settings(options: KafkaOptions, more: Mapping[str, str]) -> dict[str, Any]:
     """Return the settings of a consumer; *more* gives way to what the user has said."""
     defaults = {**_DEFAULTS, "group.id": options.group, **more}
     return {**defaults, **options.client, **_READING}
@@ -110,7 +110,7 @@ def opened(options: KafkaOptions, **more: str) -> Iterator[Connection]:
     Raises:
         ConfigError: the library is missing, or does not know a property, or its value.
     """
-    connection = Connection(options, **{name.replace("_", "."): v for name, v in more.items()})
+    connection = Connection(options, {name.replace("_", "."): v for name, v in more.items()})
     try:
         yield connection
     finally:
@@ -122,21 +122,27 @@ class Connection:
 
     Args:
         options: of the source.
+        more: further settings of librdkafka's, for what the user does not say.
         clock: measures how long answers take.
-        more: further settings of librdkafka's.
 
     Raises:
         ConfigError: see :func:`opened`.
     """
 
-    def __init__(self, options: KafkaOptions, *, clock: Clock | None = None, **more: str) -> None:
+    def __init__(
+        self,
+        options: KafkaOptions,
+        more: Mapping[str, str] | None = None,
+        *,
+        clock: Clock | None = None,
+    ) -> None:
         require_client()
         from confluent_kafka import Consumer, KafkaException
 
         self._options = options
         self._clock = clock or SystemClock()
         self._errors: collections.deque[Any] = collections.deque(maxlen=_ERRORS)
-        settings = client_settings(options, **more)
+        settings = client_settings(options, more or {})
         try:
             self.consumer = Consumer({**settings, "error_cb": self._errors.append}, logger=log)
         except (KafkaException, ValueError, TypeError) as error:

@@ -40,7 +40,7 @@ class LimitedStreamReader(PlainStreamReader, SupportsTriggerAvailableNow):
         self._reach: Offsets | None = None  # how far it could read, without a limit
 
     def initialOffset(self) -> dict[str, Any]:
-        """Return what comes before every start: Spark does not keep it, so it is always the same."""
+        """Return what comes before every start; always the same, because Spark does not keep it."""
         return {}
 
     def getDefaultReadLimit(self) -> ReadLimit:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -48,23 +49,23 @@ class Loss(NamedTuple):
     Attributes:
         first: the first offset that is wanted.
         found: the first one that is there; for a topic that was made again, its end.
-        count: how many offsets are gone; None when that is not known.
+        gone: how many offsets; None when that is not known.
     """
 
     partition: Partition
     first: int
     found: int
-    count: int | None
+    gone: int | None
 
     def describe(self) -> str:
         """Say in one line what is gone."""
-        if self.count is None:
+        if self.gone is None:
             return (
                 f"{self.partition} ends at offset {self.found}, and the query has read it up to "
                 f"{self.first}: the topic was deleted and made again, or has lost its end"
             )
         return (
-            f"{self.partition}: offsets {self.first} to {self.first + self.count - 1} have "
+            f"{self.partition}: offsets {self.first} to {self.first + self.gone - 1} have "
             f"expired before they were read; the first that is left is {self.found}"
         )
 
@@ -157,10 +158,10 @@ def find_ranges(
 
 
 def split(ranges: Sequence[Range], least: int) -> list[Range]:
-    """Return the ranges as at least *least* ones, if they have so many offsets; long ones first cut.
+    """Return the ranges, cut into about *least* parts where there are fewer.
 
-    As Spark's connector does it, each is cut into as many parts of about one size as its share in
-    all offsets is of *least*.
+    As in Spark's connector, each is cut into as many parts of about one size as its share in all
+    offsets is of *least*.
     """
     total = sum(part.end - part.start for part in ranges)
     if len(ranges) >= least or total == 0:
@@ -170,7 +171,7 @@ def split(ranges: Sequence[Range], least: int) -> list[Range]:
         length = part.end - part.start
         pieces = min(max(1, round(length / total * least)), max(length, 1))
         cuts = [part.start + length * piece // pieces for piece in range(pieces + 1)]
-        for number, (begin, to) in enumerate(zip(cuts, cuts[1:], strict=False)):
+        for number, (begin, to) in enumerate(itertools.pairwise(cuts)):
             found.append(Range(part.partition, begin, to, 0 if number else part.lost))
     return found
 

@@ -86,7 +86,7 @@ class BatchReader(DataSourceReader):
             ranges = planner.ranges(start, {p: max(to.get(p, 0), at) for p, at in start.items()})
         return [InputPartition(part) for part in ranges]
 
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:  # type: ignore[override]
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the messages of one range; none of what Spark makes of no range at all."""
         if partition.value is None:
             return iter(())

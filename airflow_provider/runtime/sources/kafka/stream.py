@@ -1,4 +1,4 @@
-"""Reader of a stream for Spark 4.0 and 4.1, which ask a source in Python for its end and no more."""
+"""Reader of a stream for Spark 4.0 and 4.1, which give a source in Python no limits."""
 
 # ruff: noqa: N802 - the methods of a reader have Spark's names
 from __future__ import annotations
@@ -72,7 +72,7 @@ class PlainStreamReader(DataSourceStreamReader):
         ranges = self._planner().ranges(from_json(start), self._read)
         return [InputPartition(part) for part in ranges]
 
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:  # type: ignore[override]
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the messages of one range."""
         return fetch(self._options, partition.value, self._columns)
 
