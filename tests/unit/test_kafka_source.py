@@ -188,12 +188,12 @@ def test_a_mark_at_the_end_of_a_range_is_no_message_to_wait_for(broker, topic):
 
     for end in (4, 3):
         batches = fetch(options, Range(Partition(topic, 0), 0, end), Columns(("offset",)))
-        assert [0, 1, 2] == [n for batch in batches for n in batch.column(0).to_pylist()]
+        assert [0, 1, 2] == [n for batch in batches for n in batch.to_pydict()["offset"]]
     batches = fetch(options, Range(Partition(topic, 0), 3, 4), Columns(("offset",)))
     assert 0 == sum(batch.num_rows for batch in batches)
     broker.send(topic, numbers(3, 5))
     batches = fetch(options, Range(Partition(topic, 0), 2, 4), Columns(("offset",)))
-    assert [2] == [n for batch in batches for n in batch.column(0).to_pylist()]
+    assert [2] == [n for batch in batches for n in batch.to_pydict()["offset"]]
 
     assert time.monotonic() - begun < 20
 

@@ -7,6 +7,7 @@ import uuid
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider.runtime.queries.batch_reports import own_report
+from airflow_provider.runtime.queries.expired_input import warn_of_losses
 from airflow_provider.runtime.queries.plan import ADAPTIVE, leaves, rows_of, source_scans
 from airflow_provider.runtime.sinks.spark_sink import SparkSinkEpochs
 
@@ -165,6 +166,7 @@ class BatchQuery:
         df = self.definition.df
         df.sparkSession.sparkContext.setJobGroup(self._group, f"query {self.name}")
         execution = BatchExecution(df)
+        warn_of_losses(f"query={self.name}", execution.plan())
         self.epochs.pre_commit(execution.rows(), _EPOCH, lambda: self._count(execution))
 
     def _count(self, execution: BatchExecution) -> int | None:
@@ -201,6 +203,10 @@ class BatchExecution:
             self._execution.toRdd(), self._df._jdf.schema(), is_streaming
         )
         return DataFrame(frame, SparkSession(self._df.sparkSession.sparkContext, session))
+
+    def plan(self) -> Any:
+        """Return the executed plan, as the JVM has it."""
+        return self._execution.executedPlan()
 
     def count_input_rows(self) -> int | None:
         """Return the rows that named sources have given; None where the plan does not tell."""

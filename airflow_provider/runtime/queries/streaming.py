@@ -14,6 +14,7 @@ from airflow_provider.runtime.queries.batch_reports import (
     last_progress_of,
     own_report,
 )
+from airflow_provider.runtime.queries.expired_input import warn_of_losses
 from airflow_provider.runtime.queries.plan import count_input_rows, count_late_rows, missing_files
 from airflow_provider.runtime.queries.read_limits import asked_once
 from airflow_provider.runtime.queries.start_mode import StartMode
@@ -346,6 +347,9 @@ class RunningQuery:
         missing = missing_files(execution) if execution is not None else []
         if missing:
             raise MissingInputError(self.name, batch, tuple(missing))
+        if execution is not None:
+            plan = execution.lastExecution().executedPlan()
+            warn_of_losses(f"query={self.name} batch={batch}", plan)
 
     def _count_input(self) -> int | None:
         if not all(source.is_known for source in self.definition.sources):
