@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import os
 import time
+from typing import Any
 
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
+from pyspark.sql.types import StructType
 
 from airflow_provider.runtime.errors import ConfigError, LostInputError, OutageError
 from airflow_provider.runtime.failures.classify import classify
@@ -240,9 +242,8 @@ def test_a_batch_has_its_ends_when_it_is_planned(broker, topic):
     What comes between the plan and the tasks is not read; fewer columns are read as such.
     """
     broker.send(topic, numbers(0, 6))
-    whole = SCHEMA
     source = KafkaDataSource(broker.options(topic, minPartitions="3"))
-    reader = source.reader(type(whole)([whole["value"]]))
+    reader: Any = source.reader(StructType([SCHEMA["value"]]))
     tasks = reader.partitions()
     broker.send(topic, numbers(6, 9))
 
