@@ -57,12 +57,13 @@ def main() -> int:
         spark = start_spark("kafka", "local[2]", CONF)
         spark.sparkContext.setLogLevel("ERROR")
         tuples = tuple_source()
+        reading = spark.newSession()  # the run registers the source in a session of its own
         for source in (KafkaDataSource, tuples):
-            spark.dataSource.register(source)
+            reading.dataSource.register(source)
         sides: dict[str, Callable[[], int]] = {
             "plain consumer": lambda: consume(broker, arguments.messages),
-            "the source": lambda: add_up(spark, broker, KafkaDataSource.name()),
-            "the source, as tuples": lambda: add_up(spark, broker, tuples.name()),
+            "the source": lambda: add_up(reading, broker, KafkaDataSource.name()),
+            "the source, as tuples": lambda: add_up(reading, broker, tuples.name()),
             "a run to its final checkpoint": lambda: run(spark, broker),
         }
         found = measure(sides, arguments.messages, arguments.rounds)

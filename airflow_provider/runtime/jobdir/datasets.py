@@ -11,7 +11,7 @@ import re
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from airflow_provider.runtime.jobdir.read_range import FILE_FORMATS
-from airflow_provider.runtime.sources.kafka.options import FORMAT
+from airflow_provider.runtime.sources.kafka.options import CONNECTOR, FORMAT
 from airflow_provider.runtime.storage.open import local_path_of, scheme_of
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 _IN_FOLDERS: Final = FILE_FORMATS | {"binaryfile", "delta", "iceberg"}
 _POSTGRES_PORT: Final = "5432"
-KAFKA_FORMATS: Final = frozenset({"kafka", FORMAT})
+KAFKA_FORMATS: Final = frozenset({CONNECTOR, FORMAT})
 """Spark's connector, and the source of this package."""
 _KAFKA_PORT: Final = "9092"
 _STORES: Final = {"s3a": "s3", "s3n": "s3", "gcs": "gs", "az": "abfss"}

@@ -6,19 +6,17 @@ option is wrong, and whether brokers answer, have the topics, and let us in.
 
 from __future__ import annotations
 
+import importlib.util
 from typing import TYPE_CHECKING, Final
 
 from airflow_provider.runtime.errors import ConfigError, SparkStreamError
-from airflow_provider.runtime.sources.kafka.options import FORMAT, has_start
+from airflow_provider.runtime.sources.kafka.options import CONNECTOR, FORMAT, has_start
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from pyspark.sql import SparkSession
     from pyspark.sql.types import StructType
-
-CONNECTOR: Final = "kafka"
-"""Spark's own connector, a jar that Spark does not come with."""
 
 _PACKAGE: Final = "org.apache.spark:spark-sql-kafka-0-10_2.13"
 
@@ -55,6 +53,12 @@ def prepare(spark: SparkSession, name: str, options: Mapping[str, str], *, strea
     """
     from airflow_provider.runtime.sources.kafka.check import check_options
 
+    if importlib.util.find_spec("pyspark.sql.datasource") is None:
+        msg = (
+            f"source {name!r}: {FORMAT} needs Spark 4.0 or newer, not {spark.version}; read "
+            f"with format={CONNECTOR!r}, which needs a jar: {_package(spark.version)}"
+        )
+        raise ConfigError(msg)
     try:
         check_options(options, is_batch=not streaming)
     except SparkStreamError as error:
@@ -91,7 +95,7 @@ def missing_connector(name: str, version: str) -> ConfigError:
     """
     msg = (
         f"source {name!r} (kafka): this Spark has no connector for Kafka. Submit with it: "
-        f"packages={_PACKAGE}:{version} of the operator, --packages of spark-submit; or read "
+        f"packages={_package(version)} of the operator, --packages of spark-submit; or read "
         f"with format={FORMAT!r}, which has the same options and needs the extra 'kafka' "
         "instead of a jar"
     )
@@ -104,6 +108,10 @@ def is_missing(source_format: str, error: Exception) -> bool:
     return source_format.lower() == CONNECTOR and (
         "Failed to find data source" in text or "DATA_SOURCE_NOT_FOUND" in text
     )
+
+
+def _package(version: str) -> str:
+    return f"{_PACKAGE}:{version}"
 
 
 def _is_registered(spark: SparkSession) -> bool:

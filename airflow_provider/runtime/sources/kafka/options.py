@@ -20,7 +20,9 @@ if TYPE_CHECKING:
     from airflow_provider.runtime.sources.kafka.offsets import Offsets
 
 FORMAT: Final = "spark-stream-kafka"
-"""The name by which jobs read the source; Spark's connector is ``kafka``."""
+"""The name by which jobs read the source."""
+CONNECTOR: Final = "kafka"
+"""The name of Spark's own connector, a jar that Spark does not come with."""
 
 _SERVERS: Final = "kafka.bootstrap.servers"
 _SUBSCRIPTIONS: Final = ("assign", "subscribe", "subscribePattern")
