@@ -166,8 +166,10 @@ class BatchQuery:
         df = self.definition.df
         df.sparkSession.sparkContext.setJobGroup(self._group, f"query {self.name}")
         execution = BatchExecution(df)
-        warn_of_losses(f"query={self.name}", execution.plan())
-        self.epochs.pre_commit(execution.rows(), _EPOCH, lambda: self._count(execution))
+        lost = warn_of_losses(f"query={self.name}", execution.plan())
+        self.epochs.pre_commit(
+            execution.rows(), _EPOCH, lambda: self._count(execution), count_lost=lambda: lost
+        )
 
     def _count(self, execution: BatchExecution) -> int | None:
         self._rows = execution.count_input_rows()

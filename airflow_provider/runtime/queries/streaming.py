@@ -321,7 +321,8 @@ class RunningQuery:
         try:
             self._refuse_after_halt(batch)
             self._check_input(batch)
-            epochs.pre_commit(df, batch, self._count_input, self._count_late)
+            lost = self._count_lost(batch)
+            epochs.pre_commit(df, batch, self._count_input, self._count_late, lambda: lost)
         except BaseException as error:
             # Spark wraps it twice and keeps only its text; the driver wants to know its type.
             self._callback_error = error
@@ -347,9 +348,13 @@ class RunningQuery:
         missing = missing_files(execution) if execution is not None else []
         if missing:
             raise MissingInputError(self.name, batch, tuple(missing))
-        if execution is not None:
-            plan = execution.lastExecution().executedPlan()
-            warn_of_losses(f"query={self.name} batch={batch}", plan)
+
+    def _count_lost(self, batch: int) -> int:
+        execution = self._execution()
+        if execution is None:
+            return 0
+        plan = execution.lastExecution().executedPlan()
+        return warn_of_losses(f"query={self.name} batch={batch}", plan)
 
     def _count_input(self) -> int | None:
         if not all(source.is_known for source in self.definition.sources):

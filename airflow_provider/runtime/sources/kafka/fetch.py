@@ -106,7 +106,7 @@ class RangeFetcher:
             else:
                 self._check_patience()
         if found:
-            mean = sum(map(_size, found)) / len(found)
+            mean = sum(map(len, found)) / len(found)  # a message's length is that of its value
             self._rows = int(max(1, min(BATCH_ROWS, BATCH_BYTES / max(mean, 1))))
         return found
 
@@ -149,8 +149,3 @@ class RangeFetcher:
     def _where(self) -> str:
         part = self._part
         return f"{part.partition}, offset {self._next} of {part.start} to {part.end}"
-
-
-def _size(message: Any) -> int:
-    key, value = message.key(), message.value()
-    return (len(key) if key is not None else 0) + (len(value) if value is not None else 0)
