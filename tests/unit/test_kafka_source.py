@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 import time
 from typing import Any
 
@@ -296,6 +297,17 @@ def test_a_source_that_cannot_be_is_refused(broker, options, words):
         text = str(refused.value)
         assert words == [word for word in words if word in text]
         assert SECRET not in text
+
+
+@pytest.mark.parametrize("library", ["confluent_kafka", "pyarrow"])
+def test_a_missing_library_is_named_with_its_extra(monkeypatch, library):
+    """
+    Executors need it, too.
+    """
+    monkeypatch.setitem(sys.modules, library, None)
+
+    with pytest.raises(ConfigError, match=r"streaming\[kafka\].*executors too"):
+        check_options({"kafka.bootstrap.servers": "127.0.0.1:1", "subscribe": "t"})
 
 
 def test_a_wrong_password_is_refused_at_once_and_not_shown():

@@ -82,13 +82,14 @@ class Found(NamedTuple):
 
 
 def require_client() -> None:
-    """Raise unless the client library is installed.
+    """Raise unless the libraries of the extra are installed.
 
     Raises:
         ConfigError: it is not.
     """
     try:
-        import confluent_kafka  # noqa: F401 - only whether it is there
+        import confluent_kafka
+        import pyarrow  # noqa: F401 - only whether both are there
     except ImportError as error:
         raise ConfigError(_EXTRA) from error
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from typing import TYPE_CHECKING, Any, Final
 
-import pyarrow as pa
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
@@ -22,7 +22,11 @@ from airflow_provider.runtime.errors import ConfigError
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    import pyarrow as pa
+
     from airflow_provider.runtime.sources.kafka.offsets import Partition
+
+    Maker = Callable[[Sequence[Any], Partition, Any], Any]
 
 HEADERS: Final = StructField(
     "headers",
@@ -39,17 +43,6 @@ SCHEMA: Final = StructType(
         StructField("timestampType", IntegerType()),
     ]
 )
-_HEADER: Final = pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])
-_TYPES: Final = {
-    "key": pa.binary(),
-    "value": pa.binary(),
-    "topic": pa.string(),
-    "partition": pa.int32(),
-    "offset": pa.int64(),
-    "timestamp": pa.timestamp("us", tz="UTC"),
-    "timestampType": pa.int32(),
-    "headers": pa.list_(pa.field("element", _HEADER)),
-}
 
 
 def schema_of(*, has_headers: bool) -> StructType:
@@ -92,37 +85,75 @@ class Columns:
             messages: the client's.
             partition: where they are from.
         """
-        arrays = [_MAKERS[name](messages, partition) for name in self.names]
-        fields = [pa.field(name, _TYPES[name]) for name in self.names]
+        import pyarrow as pa
+
+        types = _types()
+        arrays = [_MAKERS[name](messages, partition, types[name]) for name in self.names]
+        fields = [pa.field(name, types[name]) for name in self.names]
         return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
 
 
-def _times(messages: Sequence[Any], _: Partition) -> pa.Array:
+@functools.cache
+def _types() -> dict[str, Any]:
+    """Return the types of Arrow's with which Spark takes the columns."""
+    import pyarrow as pa
+
+    header = pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])
+    return {
+        "key": pa.binary(),
+        "value": pa.binary(),
+        "topic": pa.string(),
+        "partition": pa.int32(),
+        "offset": pa.int64(),
+        "timestamp": pa.timestamp("us", tz="UTC"),
+        "timestampType": pa.int32(),
+        "headers": pa.list_(pa.field("element", header)),
+    }
+
+
+def _each(read: Callable[[Any], Any]) -> Maker:
+    """Return what makes an array of something that every message has."""
+
+    def make(messages: Sequence[Any], _: Partition, kind: Any) -> Any:
+        import pyarrow as pa
+
+        return pa.array([read(message) for message in messages], kind)
+
+    return make
+
+
+def _same(read: Callable[[Partition], Any]) -> Maker:
+    """Return what makes an array of something that all messages of a partition share."""
+
+    def make(messages: Sequence[Any], partition: Partition, kind: Any) -> Any:
+        import pyarrow as pa
+
+        return pa.repeat(pa.scalar(read(partition), kind), len(messages))
+
+    return make
+
+
+def _times(messages: Sequence[Any], _: Partition, kind: Any) -> Any:
+    import pyarrow as pa
+
     milliseconds = [message.timestamp()[1] for message in messages]
-    return pa.array(milliseconds, pa.timestamp("ms", tz="UTC")).cast(_TYPES["timestamp"])
+    return pa.array(milliseconds, pa.timestamp("ms", tz="UTC")).cast(kind)
 
 
-def _time_types(messages: Sequence[Any], _: Partition) -> pa.Array:
-    """Return Java's numbers: -1 for no time, 0 for the producer's, 1 for the broker's."""
-    return pa.array([message.timestamp()[0] - 1 for message in messages], pa.int32())
-
-
-def _headers(messages: Sequence[Any], _: Partition) -> pa.Array:
+def _headers_of(message: Any) -> list[dict[str, Any]] | None:
     """Return headers as Spark's connector does: null where there are none."""
-    values = [
-        [{"key": key, "value": value} for key, value in headers] if headers else None
-        for headers in (message.headers() for message in messages)
-    ]
-    return pa.array(values, _TYPES["headers"])
+    headers = message.headers()
+    return [{"key": key, "value": value} for key, value in headers] if headers else None
 
 
-_MAKERS: Final[dict[str, Callable[[Sequence[Any], Partition], pa.Array]]] = {
-    "key": lambda messages, _: pa.array([m.key() for m in messages], pa.binary()),
-    "value": lambda messages, _: pa.array([m.value() for m in messages], pa.binary()),
-    "topic": lambda messages, at: pa.repeat(pa.scalar(at.topic, pa.string()), len(messages)),
-    "partition": lambda messages, at: pa.repeat(pa.scalar(at.number, pa.int32()), len(messages)),
-    "offset": lambda messages, _: pa.array([m.offset() for m in messages], pa.int64()),
+_MAKERS: Final[dict[str, Maker]] = {
+    "key": _each(lambda message: message.key()),
+    "value": _each(lambda message: message.value()),
+    "topic": _same(lambda partition: partition.topic),
+    "partition": _same(lambda partition: partition.number),
+    "offset": _each(lambda message: message.offset()),
     "timestamp": _times,
-    "timestampType": _time_types,
-    "headers": _headers,
+    # Java's numbers: -1 for no time, 0 for the producer's, 1 for the broker's.
+    "timestampType": _each(lambda message: message.timestamp()[0] - 1),
+    "headers": _each(_headers_of),
 }
