@@ -109,7 +109,7 @@ def test_a_stream_reports_what_is_unread_until_it_has_caught_up(spark, place, br
     [
         ({}, {"format": "kafka"}, ConfigError, ["spark-sql-kafka-0-10", "spark-stream-kafka"]),
         ({"subscribe": "nope"}, {}, ConfigError, ["no topic 'nope'"]),
-        ({"startingOffset": "1"}, {}, ConfigError, ["unknown option 'startingoffset'"]),
+        ({"startingOffset": "1"}, {}, ConfigError, ["unknown option 'startingOffset'"]),
         ({}, {"columns": "value string"}, ConfigError, ["value string", "value binary"]),
         ({"kafka.bootstrap.servers": "127.0.0.1:1"}, {}, OutageError, ["127.0.0.1:1", "answer"]),
         (

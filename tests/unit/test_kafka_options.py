@@ -69,7 +69,7 @@ def test_a_start_by_time_comes_before_one_by_offsets(given, at):
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ({"startingOffset": "earliest"}, ["unknown option 'startingoffset'", "startingOffsets"]),
+        ({"startingOffset": "earliest"}, ["unknown option 'startingOffset'", "startingOffsets"]),
         ({"minOffsetsPerTrigger": "1"}, ["minOffsetsPerTrigger", "'kafka'", "leave it out"]),
         ({"maxOffsetsPerTrigger": "0"}, ["maxOffsetsPerTrigger", "'0'"]),
         ({"includeHeaders": "yes"}, ["includeHeaders", "true or false"]),

@@ -30,6 +30,8 @@ ANSWER_S: Final = 15.0
 """How long brokers may take to answer the questions of one plan."""
 
 _ERRORS: Final = 100  # the newest; a client that cannot connect reports twenty a second
+# A query without new messages plans many times a second; new partitions are rare.
+_FOUND_S: Final = 5.0
 _ASK_S: Final = 2.0  # then it is looked whether the error is one that no waiting heals
 _EXTRA: Final = (
     "format 'spark-stream-kafka' needs the extra 'kafka': "
@@ -85,11 +87,11 @@ def require_client() -> None:
     """Raise unless the libraries of the extra are installed.
 
     Raises:
-        ConfigError: it is not.
+        ConfigError: they are not.
     """
     try:
-        import confluent_kafka
-        import pyarrow  # noqa: F401 - only whether both are there
+        import confluent_kafka  # noqa: F401 - only whether it is there
+        import pyarrow  # noqa: F401 - the same
     except ImportError as error:
         raise ConfigError(_EXTRA) from error
 
@@ -143,6 +145,8 @@ class Connection:
         self._options = options
         self._clock = clock or SystemClock()
         self._errors: collections.deque[Any] = collections.deque(maxlen=_ERRORS)
+        self._found: Found | None = None
+        self._found_at = 0.0
         settings = client_settings(options, more or {})
         try:
             self.consumer = Consumer({**settings, "error_cb": self._errors.append}, logger=log)
@@ -155,12 +159,18 @@ class Connection:
         self.consumer.close()
 
     def find(self) -> Found:
-        """Return the partitions that the source reads, as they are now.
+        """Return the partitions that the source reads, as they were some seconds ago at most.
 
         Raises:
             ConfigError: brokers refuse us, or a partition of ``assign`` is not there.
             OutageError: no broker answers.
         """
+        now = self._clock.monotonic()
+        if self._found is None or now - self._found_at >= _FOUND_S:
+            self._found, self._found_at = self._find(), now
+        return self._found
+
+    def _find(self) -> Found:
         options = self._options
         if options.pattern is not None:
             matches = re.compile(options.pattern).fullmatch
@@ -197,14 +207,8 @@ class Connection:
         if not wanted:
             return {}
         ask = [TopicPartition(p.topic, p.number, at) for p, at in sorted(wanted.items())]
-        answer = self._answer(lambda wait_s: self.consumer.offsets_for_times(ask, wait_s))
-        found: Offsets = {}
-        for each in answer:
-            partition = Partition(each.topic, each.partition)
-            if each.error is not None:
-                raise self.failure(each.error, str(partition))
-            found[partition] = each.offset
-        return found
+        answer = self._answer(listed(wanted), lambda wait_s: self._looked_up(ask, wait_s))
+        return {Partition(each.topic, each.partition): each.offset for each in answer}
 
     def failure(self, error: Any, where: str) -> SparkStreamError:
         """Return what an error of the client means, in one line.
@@ -235,10 +239,11 @@ class Connection:
 
     def _topics(self, name: str | None) -> dict[str, Any]:
         """Return the topics that are there, all of them or one, by name."""
-        answer = self._answer(lambda wait_s: self._listed(name, wait_s))
+        where = "topics" if name is None else f"topic {name!r}"
+        answer = self._answer(where, lambda wait_s: self._listed(name, wait_s))
         for topic in answer.values():
             if topic.error is not None and topic.error.name() in _REFUSED:
-                raise self.failure(topic.error, f"topic {topic.topic!r}")
+                raise self.failure(topic.error, where)
         return {key: topic for key, topic in answer.items() if topic.error is None}
 
     def _listed(self, name: str | None, wait_s: float) -> dict[str, Any]:
@@ -253,7 +258,17 @@ class Connection:
                 raise KafkaException(topic.error)
         return found
 
-    def _answer(self, ask: Callable[[float], T]) -> T:
+    def _looked_up(self, ask: list[Any], wait_s: float) -> list[Any]:
+        """Ask for offsets; all of them have to be known."""
+        from confluent_kafka import KafkaException
+
+        answer: list[Any] = self.consumer.offsets_for_times(ask, wait_s)
+        for each in answer:
+            if each.error is not None:
+                raise KafkaException(each.error)
+        return answer
+
+    def _answer(self, where: str, ask: Callable[[float], T]) -> T:
         """Return what brokers answer; ask again until the time is over, or they refuse us."""
         from confluent_kafka import KafkaException
 
@@ -265,7 +280,7 @@ class Connection:
             except KafkaException as error:
                 problem = error.args[0]
             if problem.name() in (*_REFUSED, *_UNKNOWN):
-                raise self.failure(problem, "connection") from None
+                raise self.failure(problem, where) from None
             self.consumer.consume(1, 0)  # the client calls back; nothing is assigned yet
             if (refusal := self.refusal()) is not None:
                 raise refusal from None

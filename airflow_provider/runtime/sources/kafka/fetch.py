@@ -56,6 +56,8 @@ def fetch(
         "queued_max_messages_kbytes": str(_QUEUE_KIB),
         # How long the client waits before it fills a queue that was full: a second by default.
         "fetch_queue_backoff_ms": "10",
+        # What a range has is there; only at a mark behind its last message a fetch waits at all.
+        "fetch_wait_max_ms": "50",
     }
     with opened(options, **settings) as connection:
         fetcher = RangeFetcher(connection, part, options, clock or SystemClock())

@@ -126,7 +126,7 @@ def parse_options(given: Mapping[str, str], *, is_batch: bool = False) -> KafkaO
         ConfigError: one is unknown, missing, wrong, or contradicts another one; it is named.
     """
     options = {key.lower(): str(value).strip() for key, value in given.items()}
-    _check_names(options)
+    _check_names(given)
     servers = options.get(_SERVERS, "")
     if not servers:
         msg = f"option {_SERVERS} is missing; it is HOST:PORT, or several with commas"
@@ -155,8 +155,9 @@ def has_start(given: Mapping[str, str]) -> bool:
     return not {name.lower() for name in _STARTS}.isdisjoint(key.lower() for key in given)
 
 
-def _check_names(options: Mapping[str, str]) -> None:
-    for key in options:
+def _check_names(given: Mapping[str, str]) -> None:
+    for name in given:
+        key = name.lower()
         if key in _KNOWN or key.startswith((PREFIX, _INTERNAL)):
             continue
         if key in _ONLY_THERE:
@@ -166,7 +167,7 @@ def _check_names(options: Mapping[str, str]) -> None:
             )
             raise ConfigError(msg)
         known = ", ".join(sorted(_KNOWN.values(), key=str.lower))
-        msg = f"unknown option {key!r}; {FORMAT} has {known}, and kafka.* for its client"
+        msg = f"unknown option {name!r}; {FORMAT} has {known}, and kafka.* for its client"
         raise ConfigError(msg)
 
 
