@@ -7,7 +7,7 @@ import pytest
 from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.queries.kafka_source import is_missing, missing_connector, options_of
 from airflow_provider.runtime.sources.kafka.offsets import EARLIEST, LATEST, Partition
-from airflow_provider.runtime.sources.kafka.options import parse_options
+from airflow_provider.runtime.sources.kafka.options import goes_on_after_loss, parse_options
 
 SERVERS = {"kafka.bootstrap.servers": "h:1"}
 SECRET = "hunter2"  # noqa: S105 - of nobody
@@ -133,6 +133,17 @@ def test_properties_of_javas_client_have_their_names_in_librdkafka():
         "ssl.endpoint.identification.algorithm": "none",
         "fetch.wait.max.ms": "5",
     } == found
+
+
+@pytest.mark.parametrize(
+    ("given", "goes_on"),
+    [({}, False), ({"failOnDataLoss": "true"}, False), ({"FAILONDATALOSS": " False"}, True)],
+)
+def test_messages_that_are_gone_are_counted_where_a_query_goes_on(given, goes_on):
+    """
+    Where it does not, a batch without them is not planned.
+    """
+    assert goes_on == goes_on_after_loss(given)
 
 
 def test_options_show_no_secret():

@@ -7,7 +7,7 @@ import uuid
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider.runtime.queries.batch_reports import own_report
-from airflow_provider.runtime.queries.expired_input import warn_of_losses
+from airflow_provider.runtime.queries.expired_input import may_lose, warn_of_losses
 from airflow_provider.runtime.queries.plan import ADAPTIVE, leaves, rows_of, source_scans
 from airflow_provider.runtime.sinks.spark_sink import SparkSinkEpochs
 
@@ -166,7 +166,9 @@ class BatchQuery:
         df = self.definition.df
         df.sparkSession.sparkContext.setJobGroup(self._group, f"query {self.name}")
         execution = BatchExecution(df)
-        lost = warn_of_losses(f"query={self.name}", execution.plan())
+        lost = 0
+        if may_lose(self.definition.sources):
+            lost = warn_of_losses(f"query={self.name}", execution.planned)
         self.epochs.pre_commit(
             execution.rows(), _EPOCH, lambda: self._count(execution), count_lost=lambda: lost
         )
@@ -206,9 +208,10 @@ class BatchExecution:
         )
         return DataFrame(frame, SparkSession(self._df.sparkSession.sparkContext, session))
 
-    def plan(self) -> Any:
-        """Return the executed plan, as the JVM has it."""
-        return self._execution.executedPlan()
+    @property
+    def planned(self) -> Any:
+        """Return what has planned it, as the JVM has it."""
+        return self._execution
 
     def count_input_rows(self) -> int | None:
         """Return the rows that named sources have given; None where the plan does not tell."""

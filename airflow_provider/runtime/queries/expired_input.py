@@ -6,25 +6,35 @@ import logging
 import pickle
 from typing import TYPE_CHECKING, Any, Final
 
+from airflow_provider.runtime.queries.kafka_source import is_ours
 from airflow_provider.runtime.queries.plan import planned_tasks
 from airflow_provider.runtime.sources.kafka.offsets import Range
+from airflow_provider.runtime.sources.kafka.options import goes_on_after_loss
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
+
+    from airflow_provider.runtime.queries.source import SourceDefinition
 
 log = logging.getLogger(__name__)
 
 _OURS: Final = Range.__module__.encode()
 
 
-def warn_of_losses(where: str, plan: Any) -> int:
-    """Say in the log how many messages a batch leaves out, by partition.
+def may_lose(sources: Sequence[SourceDefinition]) -> bool:
+    """Tell whether a batch of these sources may leave messages out and go on.
 
-    There are some with ``failOnDataLoss=false`` only: else the batch would not have been planned.
+    Without ``failOnDataLoss=false`` it is not planned.
+    """
+    return any(goes_on_after_loss(s.options) for s in sources if is_ours(s.format))
+
+
+def warn_of_losses(where: str, execution: Any) -> int:
+    """Say in the log how many messages a batch leaves out, by partition.
 
     Args:
         where: the query and the batch.
-        plan: the executed plan, as the JVM has it.
+        execution: what has planned the batch, as the JVM has it.
 
     Returns:
         How many.
@@ -32,7 +42,7 @@ def warn_of_losses(where: str, plan: Any) -> int:
     from py4j.protocol import Py4JError
 
     try:
-        ranges = list(_ranges(plan))
+        ranges = list(_ranges(execution.executedPlan()))
     except Py4JError as error:  # another version of Spark; the source itself has logged it
         log.debug("%s: it is not known what has expired: %s", where, error)
         return 0

@@ -14,7 +14,7 @@ from airflow_provider.runtime.queries.batch_reports import (
     last_progress_of,
     own_report,
 )
-from airflow_provider.runtime.queries.expired_input import warn_of_losses
+from airflow_provider.runtime.queries.expired_input import may_lose, warn_of_losses
 from airflow_provider.runtime.queries.plan import count_input_rows, count_late_rows, missing_files
 from airflow_provider.runtime.queries.read_limits import asked_once
 from airflow_provider.runtime.queries.start_mode import StartMode
@@ -350,11 +350,10 @@ class RunningQuery:
             raise MissingInputError(self.name, batch, tuple(missing))
 
     def _count_lost(self, batch: int) -> int:
-        execution = self._execution()
+        execution = self._execution() if may_lose(self.definition.sources) else None
         if execution is None:
             return 0
-        plan = execution.lastExecution().executedPlan()
-        return warn_of_losses(f"query={self.name} batch={batch}", plan)
+        return warn_of_losses(f"query={self.name} batch={batch}", execution.lastExecution())
 
     def _count_input(self) -> int | None:
         if not all(source.is_known for source in self.definition.sources):

@@ -155,6 +155,12 @@ def has_start(given: Mapping[str, str]) -> bool:
     return not {name.lower() for name in _STARTS}.isdisjoint(key.lower() for key in given)
 
 
+def goes_on_after_loss(given: Mapping[str, str]) -> bool:
+    """Tell whether options let a query go on without messages that are gone."""
+    options = {key.lower(): str(value).strip() for key, value in given.items()}
+    return not _boolean(options, "failOnDataLoss", default=True)
+
+
 def _check_names(given: Mapping[str, str]) -> None:
     for name in given:
         key = name.lower()
