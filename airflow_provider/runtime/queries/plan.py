@@ -26,7 +26,7 @@ ADAPTIVE: Final = "AdaptiveSparkPlanExec"
 _FILE_SCAN: Final = "FileSourceScanExec"
 _STREAM_SCAN: Final = "MicroBatchScanExec"
 _BATCH_SCAN: Final = "BatchScanExec"
-_PYTHON_TASK: Final = "PythonInputPartition"
+_PYTHON_TASKS: Final = frozenset({"PythonInputPartition", "PythonStreamingInputPartition"})
 _REUSED: Final = "ReusedExchangeExec"
 _STREAM: Final = "StreamingRelationExec"
 _DROPPED: Final = "numRowsDroppedByWatermark"
@@ -298,7 +298,7 @@ def planned_tasks(plan: Any) -> Iterator[bytes]:
         if leaf.getClass().getSimpleName() not in {_STREAM_SCAN, _BATCH_SCAN}:
             continue
         for task in items(leaf.inputPartitions()):
-            if task.getClass().getSimpleName() != _PYTHON_TASK:
+            if task.getClass().getSimpleName() not in _PYTHON_TASKS:
                 break  # the tasks of a source are all of one kind
             yield bytes(task.pickedPartition())
 
