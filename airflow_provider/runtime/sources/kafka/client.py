@@ -272,6 +272,8 @@ class Connection:
         """Return what brokers answer; ask again until the time is over, or they refuse us."""
         from confluent_kafka import KafkaException
 
+        self._listen()
+        self._errors.clear()  # of earlier questions, which were answered in the end
         deadline = self._clock.monotonic() + ANSWER_S
         while True:
             left_s = deadline - self._clock.monotonic()
@@ -281,7 +283,7 @@ class Connection:
                 problem = error.args[0]
             if problem.name() in (*_REFUSED, *_UNKNOWN):
                 raise self.failure(problem, where) from None
-            self.consumer.consume(1, 0)  # the client calls back; nothing is assigned yet
+            self._listen()
             if (refusal := self.refusal()) is not None:
                 raise refusal from None
             if left_s <= _ASK_S:
@@ -292,6 +294,10 @@ class Connection:
             f"{self.last_problem()}; see option kafka.bootstrap.servers, and whether it runs"
         )
         raise OutageError(msg)
+
+    def _listen(self) -> None:
+        """Let the client call back; nothing is assigned while questions are asked."""
+        self.consumer.consume(1, 0)
 
     def _text(self, text: str) -> str:
         for name, value in self._options.client.items():

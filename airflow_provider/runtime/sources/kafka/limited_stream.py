@@ -69,9 +69,9 @@ class LimitedStreamReader(PlainStreamReader, SupportsTriggerAvailableNow):
         Raises:
             LostInputError: the options name an end that Kafka has not reached.
         """
-        planner = self._planner()
+        planner, end = self._planner(), self._ending()  # an end by time may be the latest offset
         self._available = planner.latest()
-        if (end := self._ending()) is not None:
+        if end is not None:
             planner.check_end(end, self._available)
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:

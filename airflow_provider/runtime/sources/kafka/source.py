@@ -79,7 +79,7 @@ class BatchReader(DataSourceReader):
         """
         with opened(self._options) as connection:
             planner = Planner(self._options, connection)
-            start, there, end = planner.first(), planner.latest(), planner.end()
+            start, end, there = planner.first(), planner.end(), planner.latest()
             if end is not None:
                 planner.check_end(end, there)
             to = there if end is None else end
