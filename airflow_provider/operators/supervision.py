@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from airflow_provider.runtime.clock import parse_duration
 from airflow_provider.runtime.control.health import Limits
 from airflow_provider.runtime.errors import ConfigError
-from airflow_provider.runtime.jobdir.late_rows import describe_late_rows
+from airflow_provider.runtime.jobdir.late_rows import describe_dropped_rows
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -98,8 +98,8 @@ def tell(document: dict[str, Any], outlets: Iterable[Any], context: Context) -> 
         "outcome": document["outcome"],
         "queries": {name: _position(query) for name, query in document["queries"].items()},
     }
-    if (late := describe_late_rows(document)) is not None:
-        log.warning("run %s: %s", document["run_id"], late)
+    for dropped in describe_dropped_rows(document):
+        log.warning("run %s: %s", document["run_id"], dropped)
     for asset in outlets:
         context["outlet_events"][asset].extra = extra
     return document

@@ -22,6 +22,7 @@
     │ └ OpenBatchError               a planned batch has not been committed
     ├ MissingInputError              input that a batch was planned with is gone         3
     ├ UnreachedEndError              input of a run is gone, or is not there yet         3
+    ├ LostInputError                 input is gone before a query has read it            3
     ├ SavepointError                 a savepoint could not be taken; there is none of it 3
     ├ StopError                      a job was not stopped as requested                  4
     ├ StopNotYetError                the same, and the same stop may work later          3
@@ -222,6 +223,10 @@ class UnreachedEndError(SparkStreamError):
             f"query {self.query!r}: its input ends before the end that its run has recorded: "
             f"{told}. Bring it back and run it again, or begin at an earlier savepoint"
         )
+
+
+class LostInputError(SparkStreamError):
+    """Input that a query has yet to read is gone: expired, or its topic was deleted."""
 
 
 class OpenBatchError(CheckpointError):

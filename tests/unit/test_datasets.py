@@ -61,6 +61,8 @@ def test_a_folder_is_named_by_its_bucket(url, namespace, name):
         ("kafka", None, {"Kafka.Bootstrap.Servers": "h:1", "subscribePattern": "a.*"},
          [("kafka://h:1", "a.*")]),
         ("kafka", None, {"kafka.bootstrap.servers": "h:1", "topic": "out"}, [("kafka://h:1", "out")]),
+        ("spark-stream-kafka", None, {"kafka.bootstrap.servers": "h:1", "subscribe": "a"},
+         [("kafka://h:1", "a")]),
         ("kafka", None, {"kafka.bootstrap.servers": "h:1", "assign": "?"}, []),
         ("kafka", None, {"subscribe": "a"}, []),
     ],

@@ -8,8 +8,10 @@ import pytest
 
 from airflow_provider.runtime.jobdir.late_rows import (
     LateWarnings,
+    describe_dropped_rows,
     describe_late_rows,
     late_rows_of,
+    sum_of,
     total_of,
 )
 
@@ -84,3 +86,30 @@ def test_a_running_job_warns_of_late_rows_when_they_have_doubled(caplog):
     assert ["at least 3 rows", "at least 6 rows", "at least 400 rows"] == [
         record.getMessage().partition(" of")[0] for record in caplog.records
     ]
+
+
+@pytest.mark.parametrize(
+    ("document", "lines"),
+    [
+        ({"late_rows": 0, "lost_rows": 0, "rows_read": 5, "queries": {}}, []),
+        ({"late_rows": None, "lost_rows": None, "rows_read": None, "queries": {}}, []),
+        (
+            {"late_rows": 0, "lost_rows": 1200, "rows_read": 5, "queries": {}},
+            ["1,200 messages had expired before they were read (failOnDataLoss=false)"],
+        ),
+    ],
+)
+def test_what_was_lost_is_said_in_a_line_of_its_own(document, lines):
+    """
+    Only where something was; older documents do not know it.
+    """
+    assert lines == describe_dropped_rows(document)
+
+
+def test_a_sum_is_known_when_all_of_it_is():
+    """
+    One that is not known is not taken for none.
+    """
+    assert 0 == sum_of([])
+    assert 7 == sum_of([3, 4])
+    assert sum_of([3, None]) is None

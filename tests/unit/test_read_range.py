@@ -11,9 +11,9 @@ def read(file_format="csv", path="/data/a", name="events", **options):
     return ReadPlace.of(name, file_format, path, options)
 
 
-def kafka(**options):
+def kafka(file_format="kafka", **options):
     topic = {"subscribe": "t", "kafka.bootstrap.servers": "h:1"}
-    return read("kafka", None, **{**topic, **options})
+    return read(file_format, None, **{**topic, **options})
 
 
 @pytest.mark.parametrize(
@@ -30,6 +30,7 @@ def kafka(**options):
         (read(), kafka(), False),
         (kafka(), kafka(startingTimestamp="7", maxOffsetsPerTrigger="9"), True),
         (kafka(), kafka(subscribe="u"), False),
+        (kafka(), kafka("spark-stream-kafka"), True),  # two ways to the same topic
         (read("rate", None), read("rate", None), True),
     ],
 )

@@ -50,7 +50,7 @@ def drive(spec: RunSpec, *, as_json: bool = False, spark: SparkSession | None = 
     from airflow_provider.runtime.cli.output import live_progress, print_json
     from airflow_provider.runtime.cli.stop_signals import stop_on_signals
     from airflow_provider.runtime.driver.run import run_job
-    from airflow_provider.runtime.jobdir.late_rows import describe_late_rows
+    from airflow_provider.runtime.jobdir.late_rows import describe_dropped_rows
 
     stop = threading.Event()
     with live_progress() as on_progress:
@@ -66,6 +66,6 @@ def drive(spec: RunSpec, *, as_json: bool = False, spark: SparkSession | None = 
     else:
         rows = "" if final.rows_read is None else f", {final.rows_read:,} rows read"
         print(f"{final.outcome}: run {final.run_id}{rows}, attempt {final.attempts}")
-        if (late := describe_late_rows(final.to_dict())) is not None:
-            print(late)
+        for line in describe_dropped_rows(final.to_dict()):
+            print(line)
     return EXIT_OK

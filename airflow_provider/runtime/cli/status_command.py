@@ -16,7 +16,7 @@ from airflow_provider.runtime.errors import (
     Failure,
     UnknownJobError,
 )
-from airflow_provider.runtime.jobdir.late_rows import describe_late_rows
+from airflow_provider.runtime.jobdir.late_rows import describe_dropped_rows
 from airflow_provider.runtime.jobdir.layout import known_job
 from airflow_provider.runtime.jobdir.lease import LeaseObserver
 from airflow_provider.runtime.jobdir.runs import RECENT, recent_runs
@@ -208,7 +208,7 @@ def _print_status(document: dict[str, Any]) -> None:
             + (f", {rows:,} rows read" if rows is not None else "")
         )
         shown = run["final"] or run["progress"] or {}
-        if (told := describe_late_rows(shown)) is not None:
+        for told in describe_dropped_rows(shown):
             print(f"    {told}")
         for line in (*_mark_lines(shown), *(() if run["final"] else _open_lines(run))):
             print(f"    {line}")

@@ -10,7 +10,12 @@ from airflow_provider.runtime.clock import millis_to_iso, to_iso
 from airflow_provider.runtime.driver.lifecycle.events import AtEnd, QueryPhase
 from airflow_provider.runtime.driver.progress import marks_now, operator_name
 from airflow_provider.runtime.errors import CheckpointError
-from airflow_provider.runtime.jobdir.late_rows import describe_late_rows, late_rows_of, total_of
+from airflow_provider.runtime.jobdir.late_rows import (
+    describe_dropped_rows,
+    late_rows_of,
+    sum_of,
+    total_of,
+)
 from airflow_provider.runtime.jobdir.run_records import (
     FINISHED,
     SUSPENDED,
@@ -154,8 +159,6 @@ def final_of(
     now: dt.datetime,
 ) -> FinalCheckpoint:
     """Return the final checkpoint of a run whose last epochs are published; nothing is written."""
-    counts = [query.epochs.rows_read() for query in queries.values()]
-    known = [count for count in counts if count is not None]
     final = FinalCheckpoint(
         job=directory.name() or job.name,
         run_id=run.run_id,
@@ -164,7 +167,7 @@ def final_of(
         attempts=attempt.attempt,
         started=run.started,
         committed=to_iso(now),
-        rows_read=sum(known) if len(known) == len(counts) else None,
+        rows_read=sum_of([query.epochs.rows_read() for query in queries.values()]),
         savepoint=savepoint,
         queries={
             name: describe_query(
@@ -178,9 +181,9 @@ def final_of(
             for name, query in queries.items()
         },
         late_rows=total_of({name: query.epochs.late_rows() for name, query in queries.items()}),
+        lost_rows=sum_of([query.epochs.lost_rows() for query in queries.values()]),
     )
-    told = describe_late_rows(final.to_dict())
-    if told is not None:
+    for told in describe_dropped_rows(final.to_dict()):
         log.warning("run=%s: %s", run.run_id, told)
     return final
 

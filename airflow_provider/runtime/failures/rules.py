@@ -246,6 +246,7 @@ RULES: Final[tuple[Rule, ...]] = (
         types=(
             "MissingInputError",
             "UnreachedEndError",
+            "LostInputError",
             "FileNotFoundException",
             "FileNotFoundError",
             "NoSuchFileException",

@@ -11,6 +11,7 @@ import re
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from airflow_provider.runtime.jobdir.read_range import FILE_FORMATS
+from airflow_provider.runtime.sources.kafka.options import CONNECTOR, FORMAT
 from airflow_provider.runtime.storage.open import local_path_of, scheme_of
 
 if TYPE_CHECKING:
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
 
 _IN_FOLDERS: Final = FILE_FORMATS | {"binaryfile", "delta", "iceberg"}
 _POSTGRES_PORT: Final = "5432"
+KAFKA_FORMATS: Final = frozenset({CONNECTOR, FORMAT})
+"""Spark's connector, and the source of this package."""
 _KAFKA_PORT: Final = "9092"
 _STORES: Final = {"s3a": "s3", "s3n": "s3", "gcs": "gs", "az": "abfss"}
 
@@ -76,7 +79,7 @@ def datasets_of(
     """
     lower = {key.lower(): str(value) for key, value in options.items()}
     kind, place = data_format.lower(), path or lower.get("path")
-    if kind == "kafka":
+    if kind in KAFKA_FORMATS:
         return _topics(lower)
     if place is None or kind not in _IN_FOLDERS or (kind == "iceberg" and "/" not in place):
         return ()

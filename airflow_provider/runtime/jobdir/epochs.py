@@ -55,6 +55,8 @@ class EpochRecord(Document):
         committed: when all sinks had published it; None in the record of a pre-commit.
         late_rows: rows of the run that each stateful operator, by its id, has dropped as late up to
             and with this epoch; None when not known.
+        lost_rows: messages that the run was to read up to and with this epoch, and that had expired
+            before.
     """
 
     PLACES = (
@@ -70,6 +72,7 @@ class EpochRecord(Document):
     sinks: list[SinkPartValues]
     committed: str | None = None
     late_rows: dict[Name, NonNegative] | None = dataclasses.field(default_factory=dict)
+    lost_rows: NonNegative = 0
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -1,9 +1,9 @@
-"""Late rows: how many a run has dropped, and the warnings about them."""
+"""Late and lost rows: how many a run has dropped, or found expired, and the warnings about them."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 CountInput = Callable[[], "int | None"]
@@ -37,6 +37,25 @@ def total_of(counts: Mapping[str, LateRows | None]) -> int | None:
     """Return how many rows the operators of all queries have dropped; None when not known."""
     known = [sum(late.values()) for late in counts.values() if late is not None]
     return sum(known) if len(known) == len(counts) else None
+
+
+def sum_of(counts: Iterable[int | None]) -> int | None:
+    """Return the sum; None when one of them is not known."""
+    known = list(counts)
+    return None if None in known else sum(count or 0 for count in known)
+
+
+def describe_dropped_rows(document: Mapping[str, Any]) -> list[str]:
+    """Return in words, in a line each, what a run has dropped as late, and what was lost to it.
+
+    Args:
+        document: a final checkpoint or a progress record, as plain values.
+    """
+    late, lost = describe_late_rows(document), document.get("lost_rows")
+    found = [late] if late is not None else []
+    if lost:
+        found.append(f"{lost:,} messages had expired before they were read (failOnDataLoss=false)")
+    return found
 
 
 def describe_late_rows(document: Mapping[str, Any]) -> str | None:

@@ -11,6 +11,7 @@ import hashlib
 import json
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypedDict
 
+from airflow_provider.runtime.sources.kafka.options import CONNECTOR, FORMAT
 from airflow_provider.runtime.storage.open import local_path_of
 from airflow_provider.runtime.typed_json import shaped
 
@@ -56,6 +57,7 @@ class ReadPlace:
     ) -> ReadPlace:
         """Return what a source of a job reads, from how the job declares it."""
         kind = source_format.lower()
+        kind = CONNECTOR if kind == FORMAT else kind  # both read the same topics
         where = (local_path_of(path) or path).rstrip("/") if path is not None else None
         return cls(name, kind, where, _digest(_telling(options, kind)))
 

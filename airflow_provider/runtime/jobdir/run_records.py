@@ -259,6 +259,7 @@ class FinalCheckpoint(Document):
     savepoint: Address | None
     queries: dict[Name, FinalQueryValues]
     late_rows: NonNegative | None = None
+    lost_rows: NonNegative | None = 0
 
 
 STREAMING: Final = "STREAMING"

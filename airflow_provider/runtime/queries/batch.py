@@ -7,6 +7,7 @@ import uuid
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider.runtime.queries.batch_reports import own_report
+from airflow_provider.runtime.queries.expired_input import may_lose, warn_of_losses
 from airflow_provider.runtime.queries.plan import ADAPTIVE, leaves, rows_of, source_scans
 from airflow_provider.runtime.sinks.spark_sink import SparkSinkEpochs
 from airflow_provider.runtime.spark_versions import jobs_refused
@@ -165,7 +166,12 @@ class BatchQuery:
         df = self.definition.df
         df.sparkSession.sparkContext.setJobGroup(self._group, f"query {self.name}")
         execution = BatchExecution(df)
-        self.epochs.pre_commit(execution.rows(), _EPOCH, lambda: self._count(execution))
+        lost = 0
+        if may_lose(self.definition.sources):
+            lost = warn_of_losses(f"query={self.name}", execution.planned)
+        self.epochs.pre_commit(
+            execution.rows(), _EPOCH, lambda: self._count(execution), count_lost=lambda: lost
+        )
 
     def _count(self, execution: BatchExecution) -> int | None:
         self._rows = execution.count_input_rows()
@@ -201,6 +207,11 @@ class BatchExecution:
             self._execution.toRdd(), self._df._jdf.schema(), is_streaming
         )
         return DataFrame(frame, SparkSession(self._df.sparkSession.sparkContext, session))
+
+    @property
+    def planned(self) -> Any:
+        """Return what has planned it, as the JVM has it."""
+        return self._execution
 
     def count_input_rows(self) -> int | None:
         """Return the rows that named sources have given; None where the plan does not tell."""

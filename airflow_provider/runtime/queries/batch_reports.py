@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from airflow_provider.runtime.clock import to_iso
 from airflow_provider.runtime.errors import SparkStreamError
 from airflow_provider.runtime.jobdir.batch_history import UNREAD_FILES
+from airflow_provider.runtime.sources.kafka.offsets import from_json
 
 if TYPE_CHECKING:
     import datetime as dt
@@ -161,11 +162,33 @@ def backlog_of(
     """
     found = {} if unread_files is None else {UNREAD_FILES: unread_files}
     for source in sources:
-        for key, value in (source.get("metrics") or {}).items():
+        metrics = source.get("metrics") or behind_latest(source)
+        for key, value in metrics.items():
             outstanding = key.lower().endswith(("outstanding", "behindlatest"))
             if outstanding and str(value).lstrip("-").isdigit():
                 found[key] = found.get(key, 0) + int(value)
     return found or None
+
+
+def behind_latest(source: Mapping[str, Any]) -> dict[str, int]:
+    """Return how far a source in Python is behind Kafka, as Spark's connector reports it of itself.
+
+    A source in Python has no metrics in Spark's report, which has its offsets.
+
+    Args:
+        source: of Spark's report.
+
+    Returns:
+        Nothing where the offsets are not Kafka's, or it does not say how far it could read.
+    """
+    try:
+        read, latest = from_json(source.get("endOffset")), from_json(source.get("latestOffset"))
+    except ValueError:
+        return {}
+    behind = [max(to - read.get(partition, 0), 0) for partition, to in latest.items()]
+    if not behind:
+        return {}
+    return {"minOffsetsBehindLatest": min(behind), "maxOffsetsBehindLatest": max(behind)}
 
 
 def last_progress_of(query: StreamingQuery) -> dict[str, Any] | None:

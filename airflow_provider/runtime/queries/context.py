@@ -97,7 +97,8 @@ class JobContext:
 
         Args:
             name: the source's stable identity in this job.
-            format: any streaming source of Spark's: ``csv``, ``json``, ``parquet``, ``kafka``, …
+            format: any streaming source of Spark's: ``csv``, ``json``, ``parquet``, ``kafka``, …;
+                or ``spark-stream-kafka``, which needs no jar.
             path: for sources that have one.
             schema: as for ``DataStreamReader.schema``; file sources need one.
             options: the source's options.
@@ -116,6 +117,7 @@ class JobContext:
         Raises:
             ConfigError: the name is used twice, Spark cannot read the source, BATCH is requested of
                 one that is not bounded, *ends* or *idle_timeout* is not possible.
+            OutageError: a broker of Kafka does not answer.
         """
         check_name(name, what="source")
         if any(source.name == name for source in self._sources):

@@ -28,6 +28,9 @@ _STATE_WRITER: Final = "StateStoreWriter"
 _FILES: Final = "HadoopFsRelation"
 ADAPTIVE: Final = "AdaptiveSparkPlanExec"
 _FILE_SCAN: Final = "FileSourceScanExec"
+_STREAM_SCAN: Final = "MicroBatchScanExec"
+_BATCH_SCAN: Final = "BatchScanExec"
+_PYTHON_TASKS: Final = frozenset({"PythonInputPartition", "PythonStreamingInputPartition"})
 _REUSED: Final = "ReusedExchangeExec"
 _STREAM: Final = "StreamingRelationExec"
 _DROPPED: Final = "numRowsDroppedByWatermark"
@@ -295,6 +298,21 @@ def missing_files(stream_execution: Any) -> list[str]:
     return missing
 
 
+def planned_tasks(plan: Any) -> Iterator[bytes]:
+    """Yield what each task of the sources in Python was planned with, as Python has pickled it.
+
+    Args:
+        plan: an executed plan of the JVM's, of a stream's batch or of a batch job.
+    """
+    for leaf in leaves(plan):
+        if leaf.getClass().getSimpleName() not in {_STREAM_SCAN, _BATCH_SCAN}:
+            continue
+        for task in items(leaf.inputPartitions()):
+            if task.getClass().getSimpleName() not in _PYTHON_TASKS:
+                break  # the tasks of a source are all of one kind
+            yield bytes(task.pickedPartition())
+
+
 def read_store(rows: Any) -> tuple[int, str]:
     """Return the stateful operator and the store that a frame of Spark's state reader reads.
 
@@ -453,7 +471,7 @@ def source_scans(plan: Any) -> Iterator[Any]:
     """Yield the leaves that read rows of a source of the job's."""
     for leaf in leaves(plan):
         kind = leaf.getClass().getSimpleName()
-        if kind == "MicroBatchScanExec":
+        if kind == _STREAM_SCAN:
             yield leaf
         elif kind == _FILE_SCAN:
             name = _option(leaf.relation().options(), SOURCE_OPTION)

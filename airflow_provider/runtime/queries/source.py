@@ -6,8 +6,10 @@ import dataclasses
 from typing import TYPE_CHECKING, Final
 
 from airflow_provider.runtime.errors import ConfigError
+from airflow_provider.runtime.jobdir.datasets import KAFKA_FORMATS
 from airflow_provider.runtime.jobdir.read_range import FILE_FORMATS, ReadPlace
 from airflow_provider.runtime.jobdir.watermark_markers import MARKER_COLUMN, marker_name
+from airflow_provider.runtime.queries import kafka_source
 from airflow_provider.runtime.storage.open import spark_url
 
 if TYPE_CHECKING:
@@ -95,6 +97,7 @@ class SourceDefinition:
 
         Raises:
             ConfigError: Spark cannot read it: no such path, format, schema or column.
+            OutageError: a broker of Kafka does not answer.
         """
         from py4j.protocol import Py4JJavaError
         from pyspark.errors import AnalysisException, IllegalArgumentException
@@ -102,15 +105,24 @@ class SourceDefinition:
         try:
             return self._load(spark, streaming=streaming)
         except (AnalysisException, IllegalArgumentException, Py4JJavaError) as error:
+            if kafka_source.is_missing(self.format, error):
+                raise kafka_source.missing_connector(self.name, spark.version) from error
             raise _unreadable(error, "source", self.name, self.format, self.path) from error
 
     def _load(self, spark: SparkSession, *, streaming: bool) -> DataFrame:
+        is_kafka = kafka_source.is_ours(self.format)
+        options = {**self.options, **self._first_limit()}
+        if is_kafka:
+            options = kafka_source.options_of(options, bounded=self.bounded)
+            kafka_source.prepare(spark, self.name, options, streaming=streaming)
         reader = _reader(spark, self.name, streaming=streaming).format(self.format)
-        reader = reader.options(**self.options).options(**self._first_limit())
+        reader = reader.options(**options)
         if self.schema is not None:
             reader = reader.schema(self.schema)
         path = self._path()
         df = reader.load(path) if path is not None else reader.load()
+        if is_kafka:
+            kafka_source.check_schema(self.name, options, df.schema)
         if self.watermark is None:
             return df
         if self.markers is None or not streaming:
@@ -148,7 +160,7 @@ class SourceDefinition:
         }
         if self.format.lower() in FILE_FORMATS and not given & _FILE_LIMITS:
             return {"maxBytesPerTrigger": str(max(round(self.target_s * FIRST_BYTES_PER_S), 1))}
-        if self.format.lower() == "kafka" and not given & _KAFKA_LIMITS:
+        if self.format.lower() in KAFKA_FORMATS and not given & _KAFKA_LIMITS:
             return {"maxOffsetsPerTrigger": str(max(round(self.target_s * FIRST_ROWS_PER_S), 1))}
         return {}
 

@@ -14,6 +14,7 @@ from airflow_provider.runtime.queries.batch_reports import (
     last_progress_of,
     own_report,
 )
+from airflow_provider.runtime.queries.expired_input import may_lose, warn_of_losses
 from airflow_provider.runtime.queries.fixed_ends import PastEndError
 from airflow_provider.runtime.queries.plan import count_input_rows, count_late_rows, missing_files
 from airflow_provider.runtime.queries.read_limits import asked_once
@@ -346,7 +347,8 @@ class RunningQuery:
             if self._ends is not None:
                 self._ends.check(batch, self._execution())
             self._check_input(batch)
-            epochs.pre_commit(df, batch, self._count_input, self._count_late)
+            lost = self._count_lost(batch)
+            epochs.pre_commit(df, batch, self._count_input, self._count_late, lambda: lost)
         except BaseException as error:
             # Spark wraps it twice and keeps only its text; the driver wants to know its type.
             self._callback_error = error
@@ -372,6 +374,12 @@ class RunningQuery:
         missing = missing_files(execution) if execution is not None else []
         if missing:
             raise MissingInputError(self.name, batch, tuple(missing))
+
+    def _count_lost(self, batch: int) -> int:
+        execution = self._execution() if may_lose(self.definition.sources) else None
+        if execution is None:
+            return 0
+        return warn_of_losses(f"query={self.name} batch={batch}", execution.lastExecution())
 
     def _count_input(self) -> int | None:
         if not all(source.is_known for source in self.definition.sources):

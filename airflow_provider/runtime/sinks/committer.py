@@ -219,6 +219,7 @@ class EpochCommitter:
         epoch: int,
         count_input: CountInput,
         count_late: CountLate = dict,
+        count_lost: Callable[[], int] = int,
     ) -> None:
         """Stage *df* in every sink and record it; Spark commits the batch when this returns.
 
@@ -227,6 +228,7 @@ class EpochCommitter:
             epoch: the batch.
             count_input: called after the batch has run; returns its input rows, None if unknown.
             count_late: called after that; returns the rows that it has dropped as late.
+            count_lost: the same for rows that its sources had no more.
 
         Raises:
             LeaseLostError: another driver has taken over; nothing was recorded.
@@ -250,6 +252,7 @@ class EpochCommitter:
             rows_read=add_rows(before.rows_read if self._is_ours(before) else 0, count_input()),
             sinks=[self._part(name, part, before) for name, part in staged.items()],
             late_rows=add_late(before.late_rows if self._is_ours(before) else {}, count_late()),
+            lost_rows=(before.lost_rows if self._is_ours(before) else 0) + count_lost(),
         )
         self._lease.check()
         if not records.put_precommit(record):
@@ -468,6 +471,10 @@ class EpochCommitter:
     def late_rows(self) -> LateRows | None:
         """Return the rows of the run that were dropped as late, None when not known."""
         return self._last.late_rows if self._is_ours(self._last) else {}
+
+    def lost_rows(self) -> int | None:
+        """Return the rows of the run that its sources had no more when they were read."""
+        return self._last.lost_rows if self._is_ours(self._last) else 0
 
     def _run_rows(self, sink_name: str, record: EpochRecord | None) -> int:
         if not self._is_ours(record):

@@ -146,5 +146,8 @@ class SparkSinkEpochs:
     def late_rows(self) -> None:
         """Return None: Spark counts them only after its commit."""
 
+    def lost_rows(self) -> None:
+        """Return None: nothing is recorded of a batch."""
+
     def rows_read(self) -> None:
         """Return None: Spark counts a batch's input only after its commit."""

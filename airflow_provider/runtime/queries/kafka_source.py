@@ -1,0 +1,119 @@
+"""Kafka as a source of a job: the one that the package brings, and Spark's own connector.
+
+What can be said before anything is written is said here: whether the source is there at all, which
+option is wrong, and whether brokers answer, have the topics, and let us in.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from typing import TYPE_CHECKING, Final
+
+from airflow_provider.runtime.errors import ConfigError, SparkStreamError
+from airflow_provider.runtime.sources.kafka.options import CONNECTOR, FORMAT, has_start
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pyspark.sql import SparkSession
+    from pyspark.sql.types import StructType
+
+_PACKAGE: Final = "org.apache.spark:spark-sql-kafka-0-10_2.13"
+
+
+def is_ours(source_format: str) -> bool:
+    """Tell whether a format is the source that the package brings."""
+    return source_format.lower() == FORMAT
+
+
+def options_of(given: Mapping[str, str], *, bounded: bool) -> dict[str, str]:
+    """Return the options of our source; one that ends begins with the earliest offsets by default.
+
+    Args:
+        given: what the job says.
+        bounded: whether the source ends.
+    """
+    start = {"startingOffsets": "earliest"} if bounded and not has_start(given) else {}
+    return {**start, **given}
+
+
+def prepare(spark: SparkSession, name: str, options: Mapping[str, str], *, streaming: bool) -> None:
+    """Check our source, and make it known to a session.
+
+    Args:
+        spark: the job's session.
+        name: the source's name in the job.
+        options: of the source.
+        streaming: whether it is read as a stream.
+
+    Raises:
+        ConfigError: an option is wrong, the client is missing, a topic is not there, or the
+            brokers refuse us.
+        OutageError: no broker answers.
+    """
+    from airflow_provider.runtime.sources.kafka.check import check_options
+
+    if importlib.util.find_spec("pyspark.sql.datasource") is None:
+        msg = (
+            f"source {name!r}: {FORMAT} needs Spark 4.0 or newer, not {spark.version}; read "
+            f"with format={CONNECTOR!r}, which needs a jar: {_package(spark.version)}"
+        )
+        raise ConfigError(msg)
+    try:
+        check_options(options, is_batch=not streaming)
+    except SparkStreamError as error:
+        msg = f"source {name!r} ({FORMAT}): {error}"
+        raise type(error)(msg) from error
+    if not _is_registered(spark):
+        from airflow_provider.runtime.sources.kafka.source import KafkaDataSource
+
+        spark.dataSource.register(KafkaDataSource)
+
+
+def check_schema(name: str, options: Mapping[str, str], schema: StructType) -> None:
+    """Refuse columns that a message does not have.
+
+    Raises:
+        ConfigError: it has none of that name and type.
+    """
+    from airflow_provider.runtime.sources.kafka.columns import Columns
+    from airflow_provider.runtime.sources.kafka.options import parse_options
+
+    try:
+        Columns.of(schema, has_headers=parse_options(options).has_headers)
+    except ConfigError as error:
+        msg = f"source {name!r} ({FORMAT}): {error}"
+        raise ConfigError(msg) from error
+
+
+def missing_connector(name: str, version: str) -> ConfigError:
+    """Return the refusal of a job that reads with Spark's connector where there is none.
+
+    Args:
+        name: the source's name in the job.
+        version: Spark's.
+    """
+    msg = (
+        f"source {name!r} (kafka): this Spark has no connector for Kafka. Submit with it: "
+        f"packages={_package(version)} of the operator, --packages of spark-submit; or read "
+        f"with format={FORMAT!r}, which has the same options and needs the extra 'kafka' "
+        "instead of a jar"
+    )
+    return ConfigError(msg)
+
+
+def is_missing(source_format: str, error: Exception) -> bool:
+    """Tell whether an error of Spark's says that it has no connector for Kafka."""
+    text = str(error)
+    return source_format.lower() == CONNECTOR and (
+        "Failed to find data source" in text or "DATA_SOURCE_NOT_FOUND" in text
+    )
+
+
+def _package(version: str) -> str:
+    return f"{_PACKAGE}:{version}"
+
+
+def _is_registered(spark: SparkSession) -> bool:
+    manager = spark._jsparkSession.sessionState().dataSourceManager()
+    return bool(manager.dataSourceExists(FORMAT))

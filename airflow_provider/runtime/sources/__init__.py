@@ -1,0 +1,1 @@
+"""Sources that the runtime brings along, written in Python; Spark's executors import them."""

@@ -1,0 +1,48 @@
+"""Check of a source by the driver, before anything is written."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from airflow_provider.runtime.errors import ConfigError
+from airflow_provider.runtime.sources.kafka.client import opened
+from airflow_provider.runtime.sources.kafka.options import parse_options
+from airflow_provider.runtime.sources.kafka.planner import Planner, describe_missing
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from airflow_provider.runtime.sources.kafka.offsets import Offsets
+
+
+def check_options(given: Mapping[str, str], *, is_batch: bool = False) -> None:
+    """Refuse options that no broker has to be asked about, and ask the brokers for what is read.
+
+    Args:
+        given: the options of the source.
+        is_batch: whether it is read as a batch.
+
+    Raises:
+        ConfigError: an option is wrong, the client is missing, a topic is not there, or the
+            brokers refuse us.
+        OutageError: no broker answers, in a bounded time.
+    """
+    options = parse_options(given, is_batch=is_batch)
+    with opened(options) as connection:
+        found = connection.find()
+        if found.missing:
+            raise ConfigError(describe_missing(options, found.missing))
+        if not found.partitions:
+            msg = f"option subscribePattern: no topic at {options.servers} matches"
+            raise ConfigError(msg)
+
+
+def latest_offsets(given: Mapping[str, str]) -> Offsets:
+    """Return where the partitions of a source end now; ``endingOffsets`` takes them as JSON.
+
+    Raises:
+        ConfigError, OutageError: see :func:`check_options`.
+    """
+    options = parse_options(given)
+    with opened(options) as connection:
+        return Planner(options, connection).latest()

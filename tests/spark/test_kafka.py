@@ -1,0 +1,181 @@
+"""Kafka through the source that the package brings, from a broker that answers over TCP."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from pathlib import Path
+
+import duckdb
+import pytest
+
+from airflow_provider.runtime.driver.run import run_job
+from airflow_provider.runtime.errors import (
+    ConfigError,
+    FailureClass,
+    OutageError,
+    RunCancelledError,
+    RunFailedError,
+)
+from airflow_provider.runtime.sources.kafka import client
+from tests.unit.kafka_support import kafka_broker
+
+pytestmark = pytest.mark.spark
+
+ENTRY = f"{Path(__file__).with_name('kafka_jobs.py')}:copy"
+PARTITIONS = 4
+
+
+@pytest.fixture(scope="module")
+def broker():
+    with kafka_broker() as found:
+        yield found
+
+
+def asked(place, options, **more):
+    params = {"options": json.dumps(options), **more.pop("params", {})}
+    return place.ask("copy", entry=ENTRY, params=params, **more)
+
+
+def send(broker, topic, first, last):
+    """Write numbers, each to the partition that its remainder says."""
+    for partition in range(PARTITIONS):
+        values = [b"%d" % n for n in range(first, last) if n % PARTITIONS == partition]
+        broker.send(topic, values, partition, key=b"k%d" % partition)
+
+
+def rows(place, columns="value::varchar::int"):
+    pattern = str(place.output / "*.parquet")
+    found = duckdb.sql(f"select {columns} from '{pattern}'")
+    assert found is not None
+    return sorted(found.fetchall())
+
+
+def test_a_bounded_run_reads_each_message_once_as_a_stream_and_as_a_batch(
+    spark, place, broker, tmp_path
+):
+    """
+    What was there at its start, in batches of the limit; what comes later is read by the next run.
+    """
+    send(broker, "events", 0, 1000)
+    options = broker.options("events", maxOffsetsPerTrigger="400", includeHeaders="true")
+    final = run_job(asked(place, options), spark=spark).to_dict()
+    send(broker, "events", 1000, 1100)
+
+    assert [(n, f"k{n % 4}", "events", n % 4, n // 4) for n in range(1000)] == rows(
+        place, 'value::varchar::int, key::varchar, topic, "partition", "offset"'
+    )
+    query = final["queries"]["out"]
+    ends = {"events": dict.fromkeys("0123", 250)}
+    assert (1000, 3, ends) == (
+        final["rows_read"],
+        query["batch_id"],
+        query["sources"][0]["end_offset"],
+    )
+
+    batch = type(place)(tmp_path / "batch")
+    spec = asked(batch, {**options, "endingOffsets": json.dumps(ends)}, mode="batch")
+    assert "BATCH" == run_job(spec, spark=spark).mode
+    assert rows(place, "value, timestamp") == rows(batch, "value, timestamp")
+
+
+def test_a_stream_reports_what_is_unread_until_it_has_caught_up(spark, place, broker):
+    """
+    Its progress has the measure of Spark's connector, and its batches a size that is fitted.
+    """
+    send(broker, "stream", 0, 400)
+    stop, seen = threading.Event(), []
+
+    def note(progress):
+        seen.append(progress.queries["out"])
+        if len(seen) > 2000 or (progress.rows_read == 400 and seen[-1]["backlog"] is not None):
+            stop.set()
+
+    options = broker.options("stream", maxOffsetsPerTrigger="40")
+    spec = asked(place, options, until="stopped", target_batch_s=30.0, params={"bounded": "no"})
+    with pytest.raises(RunCancelledError):
+        run_job(spec, spark=spark, stop=stop, on_progress=note)
+
+    assert [(n,) for n in range(400)] == rows(place)
+    unread = [look["backlog"]["maxOffsetsBehindLatest"] for look in seen if look["backlog"]]
+    assert 0 == unread[-1]
+    assert 0 < max(unread) <= 100
+    assert "messages" in seen[-1]["pacing"]["sources"]
+
+
+@pytest.mark.parametrize(
+    ("options", "params", "error", "words"),
+    [
+        ({}, {"format": "kafka"}, ConfigError, ["spark-sql-kafka-0-10", "spark-stream-kafka"]),
+        ({"subscribe": "nope"}, {}, ConfigError, ["no topic 'nope'"]),
+        ({"startingOffset": "1"}, {}, ConfigError, ["unknown option 'startingOffset'"]),
+        ({}, {"columns": "value string"}, ConfigError, ["value string", "value binary"]),
+        ({"kafka.bootstrap.servers": "127.0.0.1:1"}, {}, OutageError, ["127.0.0.1:1", "answer"]),
+        (
+            {
+                "kafka.security.protocol": "SASL_PLAINTEXT",
+                "kafka.sasl.mechanism": "PLAIN",
+                "kafka.sasl.username": "u",
+                "kafka.sasl.password": "hunter2",
+            },
+            {},
+            ConfigError,
+            ["refuses us", "SASL"],
+        ),
+    ],
+    ids=["connector", "topic", "option", "column", "broker", "password"],
+)
+def test_what_cannot_be_read_is_refused_before_anything_is_written(
+    spark, place, broker, monkeypatch, *, options, params, error, words
+):
+    """
+    In one line with the source's name, without a secret; neither job directory nor output is made.
+    """
+    monkeypatch.setattr(client, "ANSWER_S", 3.0)
+    send(broker, "there", 0, 4)
+
+    with pytest.raises(error) as refused:
+        run_job(asked(place, {**broker.options("there"), **options}, params=params), spark=spark)
+
+    text = str(refused.value)
+    assert ["source 'messages'", *words] == [
+        word for word in ["source 'messages'", *words] if word in text
+    ]
+    assert "hunter2" not in text
+    assert 1 == len(text.splitlines())
+    assert [] == list(place.root.iterdir())
+
+
+def test_expired_messages_end_a_run_or_are_counted(spark, place, broker, tmp_path, caplog):
+    """
+    The failure has the class of missing data, and nothing is published; or the log says how many.
+    """
+    messages = [os.urandom(200_000) for _ in range(40)]
+    broker.send("old", messages)
+    start = json.dumps({"old": dict.fromkeys("0123", 0)})
+    options = {**broker.options("old"), "startingOffsets": start}
+
+    with pytest.raises(RunFailedError) as failed:
+        run_job(asked(place, options), spark=spark)
+
+    failure = failed.value.failure
+    assert (FailureClass.DATA_MISSING, "LostInputError") == (
+        failure.failure_class,
+        failure.condition.rpartition(".")[2],
+    )
+    assert "partition 0 of topic 'old': offsets 0 to " in str(failed.value)
+    assert [] == rows(place, "value")
+
+    for mode, where in (("streaming", "query=out batch=1"), ("batch", "query=out")):
+        caplog.clear()
+        lenient = type(place)(tmp_path / mode)
+        spec = asked(lenient, {**options, "failOnDataLoss": "false"}, mode=mode)
+        final = run_job(spec, spark=spark)
+        read = len(rows(lenient, "value"))
+        assert 0 < read < 40
+        assert 40 - read == final.lost_rows
+        said = [f"{where}: {40 - read} messages", f"run={final.run_id}: {40 - read} messages"]
+        assert said == [
+            start for start in said if any(line.startswith(start) for line in caplog.messages)
+        ]

@@ -1,0 +1,166 @@
+"""A broker of Kafka on a port of this machine, for as long as a block runs.
+
+It is the mock cluster of librdkafka, in this process: real requests over TCP, up to 5 MB of batches
+for each partition, of which the oldest expire. It knows no times of messages, no passwords and no
+transactions: their marks are put into its log here, and :func:`refusing_broker` asks for passwords.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import socket
+import struct
+import threading
+from typing import TYPE_CHECKING, Any
+
+from confluent_kafka import Producer
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+_LIMIT_S = 30.0
+_PRODUCE, _METADATA, _HANDSHAKE, _VERSIONS, _AUTHENTICATE = 0, 3, 17, 18, 36
+_WRONG_PASSWORD = 58
+
+
+@dataclasses.dataclass
+class KafkaBroker:
+    """A broker, and a producer that writes to it. A topic has four partitions once it is written.
+
+    Attributes:
+        address: host and port.
+        producer: the broker ends with it.
+    """
+
+    address: str
+    producer: Any
+
+    def options(self, topic: str, **more: str) -> dict[str, str]:
+        """Return the options with which the source reads a topic from its beginning."""
+        servers = {"kafka.bootstrap.servers": self.address, "subscribe": topic}
+        return {**servers, "startingOffsets": "earliest", **more}
+
+    def send(
+        self, topic: str, values: Iterable[bytes | None], partition: int = 0, **more: Any
+    ) -> None:
+        """Write messages, and wait until the broker has them."""
+        for value in values:
+            while True:
+                try:
+                    self.producer.produce(topic, value=value, partition=partition, **more)
+                    break
+                except BufferError:
+                    self.producer.poll(0.1)
+        assert self.producer.flush(_LIMIT_S) == 0
+
+    def send_mark(self, topic: str, partition: int = 0) -> None:
+        """Write the mark that ends a transaction: it takes an offset, and no reader gets it."""
+        batch = _commit_mark()
+        body = struct.pack(">hhi", -1, 1, 5000) + struct.pack(">i", 1) + _text(topic)
+        body += struct.pack(">iii", 1, partition, len(batch)) + batch
+        header = struct.pack(">hhi", _PRODUCE, 7, 1) + _text("marks")
+        host, _, port = self.address.rpartition(":")
+        with socket.create_connection((host, int(port)), _LIMIT_S) as connection:
+            connection.sendall(struct.pack(">i", len(header + body)) + header + body)
+            answer = _read(connection)
+        (error,) = struct.unpack_from(">h", answer, 4 + 4 + len(_text(topic)) + 4 + 4)
+        assert 0 == error
+
+
+@contextlib.contextmanager
+def kafka_broker() -> Iterator[KafkaBroker]:
+    """Run a broker with one node."""
+    producer = Producer(
+        {
+            "bootstrap.servers": "",
+            "test.mock.num.brokers": 1,
+            "log_level": 3,
+            "linger.ms": 5,
+            "compression.type": "lz4",
+            "batch.num.messages": 10_000,
+        }
+    )
+    metadata = producer.list_topics(timeout=_LIMIT_S)
+    address = ",".join(f"{node.host}:{node.port}" for node in metadata.brokers.values())
+    yield KafkaBroker(address, producer)
+
+
+@contextlib.contextmanager
+def refusing_broker() -> Iterator[str]:
+    """Run what answers every user that the password is wrong; give its address."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        threading.Thread(target=_refuse_all, args=(server,), daemon=True).start()
+        yield f"127.0.0.1:{server.getsockname()[1]}"
+
+
+def _refuse_all(server: socket.socket) -> None:
+    with contextlib.suppress(OSError):  # the block has ended
+        while True:
+            connection, _ = server.accept()
+            threading.Thread(target=_refuse, args=(connection,), daemon=True).start()
+
+
+def _refuse(connection: socket.socket) -> None:
+    with connection, contextlib.suppress(OSError, struct.error):
+        while True:
+            request = _read(connection)
+            key, version, number = struct.unpack_from(">hhi", request)
+            body = struct.pack(">i", number) + _answer(key, version)
+            connection.sendall(struct.pack(">i", len(body)) + body)
+
+
+def _answer(key: int, version: int) -> bytes:
+    if key == _VERSIONS:
+        known = [(_METADATA, 1), (_HANDSHAKE, 1), (_VERSIONS, 3), (_AUTHENTICATE, 0)]
+        if version < 3:
+            return struct.pack(">hi", 0, len(known)) + b"".join(
+                struct.pack(">hhh", k, 0, v) for k, v in known
+            )
+        found = b"".join(struct.pack(">hhhB", k, 0, v, 0) for k, v in known)
+        return struct.pack(">hB", 0, len(known) + 1) + found + struct.pack(">iB", 0, 0)
+    if key == _HANDSHAKE:
+        return struct.pack(">hi", 0, 1) + _text("PLAIN")
+    assert key == _AUTHENTICATE
+    return struct.pack(">h", _WRONG_PASSWORD) + _text("no such user or password") + b"\0\0\0\0"
+
+
+def _read(connection: socket.socket) -> bytes:
+    """Return the next message of the protocol, without its length."""
+    (length,) = struct.unpack(">i", _exactly(connection, 4))
+    return _exactly(connection, length)
+
+
+def _exactly(connection: socket.socket, length: int) -> bytes:
+    found = b""
+    while len(found) < length:
+        part = connection.recv(length - len(found))
+        if not part:
+            raise ConnectionResetError
+        found += part
+    return found
+
+
+def _text(value: str) -> bytes:
+    return struct.pack(">h", len(value)) + value.encode()
+
+
+def _commit_mark() -> bytes:
+    """Return a batch of Kafka's format 2 with one control record, the commit of a transaction."""
+    record = (
+        b"\0\0\0" + b"\x08" + struct.pack(">hh", 0, 1) + b"\x0c" + struct.pack(">hi", 0, 0) + b"\0"
+    )
+    records = bytes([2 * len(record)]) + record  # a length as a zigzag varint
+    transactional, control = 0x10, 0x20
+    after = struct.pack(">hiqqqhii", transactional | control, 0, 0, 0, 7, 0, -1, 1) + records
+    batch = struct.pack(">ibI", 0, 2, _crc32c(after)) + after
+    return struct.pack(">qi", 0, len(batch)) + batch
+
+
+def _crc32c(data: bytes) -> int:
+    crc = 0xFFFFFFFF
+    for byte in data:
+        crc ^= byte
+        for _ in range(8):
+            crc = (crc >> 1) ^ (0x82F63B78 if crc & 1 else 0)
+    return crc ^ 0xFFFFFFFF

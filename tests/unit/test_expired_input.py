@@ -1,0 +1,100 @@
+"""Messages that a batch leaves out, counted from a plan made by hand in the form of Spark's."""
+
+from __future__ import annotations
+
+import pickle
+from types import SimpleNamespace
+
+import pytest
+from pyspark.sql.datasource import InputPartition
+
+from airflow_provider.runtime.queries.expired_input import may_lose, warn_of_losses
+from airflow_provider.runtime.queries.source import SourceDefinition
+from airflow_provider.runtime.sources.kafka.offsets import Partition, Range
+
+A0 = Partition("a", 0)
+
+
+class Sequence:
+    """A sequence of Scala's."""
+
+    def __init__(self, *values):
+        self._values = values
+
+    def size(self):
+        return len(self._values)
+
+    def apply(self, position):
+        return self._values[position]
+
+
+def instance(kind, **methods):
+    """Return an object of the JVM's, of a class of that name."""
+    shape = SimpleNamespace(getSimpleName=lambda: kind)
+    made = {name: lambda value=value: value for name, value in methods.items()}
+    return SimpleNamespace(getClass=lambda: shape, **made)
+
+
+def execution(*leaves):
+    return instance("Plan", executedPlan=instance("Project", collectLeaves=Sequence(*leaves)))
+
+
+def scan(kind, task_kind, *tasks):
+    made = [instance(task_kind, pickedPartition=task) for task in tasks]
+    return instance(kind, inputPartitions=Sequence(*made))
+
+
+def planned(*part):
+    return pickle.dumps(InputPartition(Range(A0, *part)))
+
+
+def source(source_format, **options):
+    return SourceDefinition(
+        name="clicks",
+        format=source_format,
+        path=None,
+        schema=None,
+        options=options,
+        bounded=False,
+        watermark=None,
+    )
+
+
+@pytest.mark.parametrize(
+    ("scan_kind", "task_kind"),
+    [
+        ("MicroBatchScanExec", "PythonStreamingInputPartition"),
+        ("BatchScanExec", "PythonInputPartition"),
+    ],
+)
+def test_what_a_batch_leaves_out_is_counted_and_named(caplog, scan_kind, task_kind):
+    """
+    In streams and in batches, by partition and offsets; what loses nothing is not named.
+    """
+    leaf = scan(scan_kind, task_kind, planned(7, 9, 5), planned(9, 9), planned(9, 12))
+
+    assert 5 == warn_of_losses("query=out batch=3", execution(leaf))
+    (line,) = caplog.messages
+    assert "query=out batch=3: 5 messages of partition 0 of topic 'a'" in line
+    assert line.endswith("offsets 2 to 6")
+
+
+def test_tasks_of_other_sources_are_left_alone(caplog):
+    """
+    Their classes may not be importable here, and a source of the JVM has no pickles.
+    """
+    foreign = scan("MicroBatchScanExec", "PythonStreamingInputPartition", b"no.such.module")
+    of_the_jvm = scan("MicroBatchScanExec", "KafkaBatchInputPartition", planned(7, 9, 5))
+    files = instance("FileSourceScanExec")
+
+    assert 0 == warn_of_losses("query=out", execution(foreign, of_the_jvm, files))
+    assert [] == caplog.messages
+
+
+def test_a_plan_is_looked_at_where_messages_may_be_left_out():
+    """
+    That is our source, where the job lets it go on.
+    """
+    assert may_lose([source("csv"), source("spark-stream-kafka", failOnDataLoss="false")])
+    assert not may_lose([source("spark-stream-kafka")])
+    assert not may_lose([source("kafka", failOnDataLoss="false")])
