@@ -48,6 +48,8 @@ if TYPE_CHECKING:
     from airflow.sdk import Connection
 
     from airflow_provider.runtime.control.bootstrap_request import BootstrapSpec
+    from airflow_provider.runtime.control.launchers.protocol import Look
+    from airflow_provider.runtime.jobdir.submissions import HandleRecord
     from airflow_provider.runtime.storage.base import Storage
 
     DriverRequest = RunSpec | BootstrapSpec
@@ -78,6 +80,8 @@ class SparkStreamingHook(CheckedHook):
     default_conn_name = "spark_default"
     conn_type = "spark"
     hook_name = "Spark Streaming"
+    ask: Callable[[HandleRecord], Look] | None = None
+    """Asks about a driver on a cluster; the process of ``spark-submit`` leaves records instead."""
 
     def __init__(
         self,
@@ -122,9 +126,9 @@ class SparkStreamingHook(CheckedHook):
         storage = open_storage(job_dir)
         if supervision is not None:
             told = Supervision.from_dict(supervision)
-            return SupervisingWatcher(storage, run_id, self._clock, told, driver_id)
+            return SupervisingWatcher(storage, run_id, self._clock, told, driver_id, ask=self.ask)
         if bootstrap is None:
-            return RunWatcher(storage, run_id, self._clock, driver_id)
+            return RunWatcher(storage, run_id, self._clock, driver_id, ask=self.ask)
         return BootstrapWatcher(
             JobDirectory(storage),
             run_id,
@@ -132,6 +136,7 @@ class SparkStreamingHook(CheckedHook):
             target=bootstrap["target"],
             digest=bootstrap["digest"],
             driver_id=driver_id,
+            ask=self.ask,
         )
 
     def check(self, job_dir: str, entry: str, *, has_secrets: bool = False) -> None:
@@ -317,6 +322,13 @@ class SparkStreamingHook(CheckedHook):
         else:
             put_cancel(watcher.requests, driver_id, self._clock)
         return True
+
+    def end_lost(self, job_dir: str, run_id: str, driver_id: str) -> None:
+        """Leave a driver that has not come up in time: it gets no lease from another one."""
+
+    def last_lines(self, job_dir: str, run_id: str, driver_id: str) -> list[str]:
+        """Return what of a driver's log nobody has followed: nothing, it is a file."""
+        return []
 
     def _command(
         self, spec: DriverRequest, run_id: str, driver_id: str, digest: str, log: Path

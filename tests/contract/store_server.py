@@ -1,6 +1,6 @@
 """Object stores as real HTTP servers, in a process of their own.
 
-``python -m tests.contract.store_server s3|gcs|azure`` prints its port and serves until its standard
+``python -m tests.contract.store_server s3|gcs|azure|emr`` prints its port and serves until its standard
 input ends. S3 is moto; Google's and Azure's stores have no emulator that pip installs and that
 knows their conditions, so ``gcs_app`` and ``azure_app`` answer the documented requests.
 
@@ -109,6 +109,8 @@ def _app(store: str):
         from moto.server import DomainDispatcherApplication, create_backend_app
 
         return DomainDispatcherApplication(create_backend_app)
+    if store == "emr":  # with S3, too
+        return importlib.import_module("tests.contract.emr_app").app()
     return importlib.import_module(f"tests.contract.{store}_app").App()
 
 

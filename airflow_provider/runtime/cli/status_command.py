@@ -168,7 +168,7 @@ def _run_document(directory: JobDirectory, run_id: str, observer: LeaseObserver)
         directory.run(run_id).record()
         return _readable_run(directory, run_id, observer)
     except CheckpointError as error:
-        nothing = dict.fromkeys(("failure", "restarts", "progress", "final", "batches"))
+        nothing = dict.fromkeys(("failure", "restarts", "progress", "final", "batches", "launch"))
         told = {"run_id": run_id, "state": DAMAGED, "problem": str(error), "attempts": 0}
         return {**told, **nothing}
 
@@ -190,6 +190,9 @@ def _readable_run(directory: JobDirectory, run_id: str, observer: LeaseObserver)
         "progress": view.progress.to_dict() if view.progress else None,
         "final": view.final.to_dict() if view.final else None,
         "batches": None,
+        "launch": None
+        if view.launch is None or view.handle is None or view.final is not None
+        else view.launch.describe(view.handle),
     }
 
 
@@ -214,6 +217,8 @@ def _print_status(document: dict[str, Any]) -> None:
             print(f"    {line}")
         if run["restarts"]:
             print(f"    {_describe_restarts(run['restarts'])}")
+        if run["launch"]:
+            print(f"    {run['launch']}")
         if run["problem"]:
             print(f"    {run['problem']}")
         if run["failure"]:
