@@ -19,7 +19,7 @@ from airflow_provider.plugins.responses import (
     RunsView,
     RunView,
 )
-from airflow_provider.runtime.control.observer import RunWatcher, state_of
+from airflow_provider.runtime.control.observer import RunWatcher, launch_line, state_of
 from airflow_provider.runtime.errors import CheckpointError, Failure
 from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.jobdir.runs import newest_run, recent_runs
@@ -138,6 +138,7 @@ class RunViews:
             committed=final.committed if final else None,
             rows_read=rows,
             from_savepoint=record.from_savepoint if record else None,
+            launch=launch_line(view),
             attempts=[
                 _attempt(run, each, submissions.get(each.driver_id), is_last=each is attempts[-1])
                 for each in reversed(attempts)

@@ -47,7 +47,7 @@ def drive(_kind: str, job_dir: str, run_id: str, driver_id: str, digest: str) ->
         print("spark-stream: error: the input is not there", file=sys.stderr)
         print(f"spark-stream: exit code {code}", file=sys.stderr, flush=True)
         return code
-    while does == "hold" and not storage.list("go"):
+    while does == "hold" and "go" not in storage.list(""):
         time.sleep(0.05)
     try:
         lease = acquire_lease(
@@ -61,11 +61,11 @@ def drive(_kind: str, job_dir: str, run_id: str, driver_id: str, digest: str) ->
         )
     except LeaseHeldError:
         return 5
-    with Path(os.environ["PUBLISHED"]).open("a") as file:
+    with Path(os.environ.get("PUBLISHED", os.devnull)).open("a") as file:
         file.write(f"{lease.token} {driver_id}\n")
     if does == "die":
         os.kill(os.getpid(), signal.SIGKILL)
-    while does == "work" and not storage.list("go"):
+    while does == "work" and "go" not in storage.list(""):
         time.sleep(0.05)
     finish(storage, run)
     lease.release()

@@ -40,6 +40,9 @@ DETAILS = (
 )
 
 
+own_address: dict[str, str] = {}
+
+
 def app() -> Any:
     """Return moto's application, behind a check of signatures, and let what it is given run."""
     models.JOB_STATUS = "SUBMITTED"
@@ -48,6 +51,7 @@ def app() -> Any:
 
     def guarded(environ: dict[str, Any], start_response: Any) -> Any:
         request = Request(environ)
+        own_address["AWS_ENDPOINT_URL"] = request.host_url.rstrip("/")
         is_user = is_let_in(request)
         environ["wsgi.input"] = io.BytesIO(request.get_data())
         if is_user:
@@ -97,6 +101,12 @@ def run_one(run: Any) -> None:
         program = Path(folder) / "program.py"
         program.write_bytes(store().get_object(place.netloc, place.path.lstrip("/")).value)
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
+        environment |= {
+            **own_address,
+            "AWS_ACCESS_KEY_ID": KEY,
+            "AWS_SECRET_ACCESS_KEY": SECRET,
+            "AWS_DEFAULT_REGION": "eu-central-1",
+        }
         with (Path(folder) / "err").open("wb") as err:
             process = subprocess.Popen(
                 [sys.executable, str(program), *asked["entryPointArguments"]],

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 from airflow_provider.runtime.cli.batch_lines import batch_lines, last_batches
 from airflow_provider.runtime.cli.output import print_json
 from airflow_provider.runtime.clock import SystemClock
-from airflow_provider.runtime.control.observer import RunWatcher, state_of
+from airflow_provider.runtime.control.observer import RunWatcher, launch_line, state_of
 from airflow_provider.runtime.errors import (
     EXIT_FATAL,
     EXIT_OK,
@@ -190,9 +190,7 @@ def _readable_run(directory: JobDirectory, run_id: str, observer: LeaseObserver)
         "progress": view.progress.to_dict() if view.progress else None,
         "final": view.final.to_dict() if view.final else None,
         "batches": None,
-        "launch": None
-        if view.launch is None or view.handle is None or view.final is not None
-        else view.launch.describe(view.handle),
+        "launch": launch_line(view),
     }
 
 

@@ -258,6 +258,18 @@ def state_of(view: View, run_state: RunState, *, is_undone: bool) -> str:
     return attempt.outcome.lower() if attempt.outcome is not None else "killed"
 
 
+def launch_line(view: View) -> str | None:
+    """Return which run of which launcher a driver is, and what that says; None for no line.
+
+    Of a run that has its final checkpoint nobody needs to know.
+    """
+    if view.handle is None or view.final is not None:
+        return None
+    if view.launch is None:
+        return f"{view.handle.launcher} {view.handle.id}"
+    return view.launch.describe(view.handle)
+
+
 def driver_at_work(view: View, run_state: RunState) -> str | None:
     """Return the driver that runs or starts on behalf of the run; None when there is none."""
     if run_state is RunState.RUNNING and view.lease is not None:
