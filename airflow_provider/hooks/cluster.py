@@ -12,7 +12,7 @@ from airflow.sdk.exceptions import AirflowException
 
 from airflow_provider.hooks.launchers import LauncherChoice, get_connection
 from airflow_provider.hooks.spark_streaming import SparkStreamingHook
-from airflow_provider.runtime.clock import to_iso
+from airflow_provider.runtime.clock import from_iso, to_iso
 from airflow_provider.runtime.control.launchers.emr_serverless import EmrServerlessLauncher
 from airflow_provider.runtime.control.launchers.protocol import Application, LaunchState, Look
 from airflow_provider.runtime.control.observer import RunState
@@ -82,6 +82,18 @@ class ClusterHook(SparkStreamingHook):
         except (SparkStreamError, AirflowException) as error:
             return Look(LaunchState.UNKNOWN, None, str(error))
 
+    def test_connection(self, job_root: str | None = None) -> tuple[bool, str]:
+        """Look whether the cluster could start a driver; nothing is started.
+
+        Returns:
+            Whether it could, and one line: what was found, or the first thing that is wrong.
+        """
+        try:
+            self.launcher.check()
+        except (SparkStreamError, AirflowException) as error:
+            return False, str(error)
+        return True, f"{self._choice.kind} answers, and takes drivers"
+
     def wants_standby(self) -> bool:
         """Return False: warm drivers are processes of this machine."""
         return False
@@ -128,11 +140,10 @@ class ClusterHook(SparkStreamingHook):
         run = JobDirectory(open_storage(spec.job_dir)).run(run_id)
         entry, files = self._shipped(spec.entry)
         request = dataclasses.replace(spec, entry=entry)
-        now = self._clock.now()
         record = unsubmitted(run, request, self._choice.kind) or SubmissionRecord(
             driver_id=uuid.uuid4().hex,
             run_id=run_id,
-            submitted=to_iso(now),
+            submitted=to_iso(self._clock.now()),
             log=None,
             number=run.submission_count() + 1,
             is_remote=True,
@@ -142,11 +153,10 @@ class ClusterHook(SparkStreamingHook):
         request = dataclasses.replace(request, driver_id=record.driver_id)
         what = ["driver", spec.COMMAND, spec.job_dir, run_id, record.driver_id, request.sha256()]
         application = Application(
-            name=f"spark-stream {spec.job_dir} {run_id}",
             arguments=tuple(what),
             conf=self._conf(),
             py_files=tuple(files),
-            intended=now,
+            intended=from_iso(record.submitted),
         )
         handle = submit_through(
             self.launcher, application, run=run, record=record, spec=request, clock=self._clock

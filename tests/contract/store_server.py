@@ -34,7 +34,7 @@ DENIED = "<Error><Code>AccessDenied</Code><Message>Access Denied</Message></Erro
 class Recorder:
     """Counts, serializes and disturbs the requests to an app.
 
-    A fault is ``{"kind", "times", "methods"}``: ``conflict``, ``denied`` and ``unavailable`` answer
+    A fault is ``{"kind", "times", "methods"}``: ``conflict``, ``denied``, ``throttled`` and ``unavailable`` answer
     instead of the app, ``lost`` lets the app work and drops the answer, ``careless`` takes the
     condition away from the request.
     """
@@ -68,8 +68,8 @@ class Recorder:
             return body
 
     def answer(self, fault, environ, start_response):
-        if fault in {"conflict", "denied", "unavailable"}:
-            status = {"conflict": 409, "denied": 403, "unavailable": 503}[fault]
+        if fault in {"conflict", "denied", "throttled", "unavailable"}:
+            status = {"conflict": 409, "denied": 403, "throttled": 429, "unavailable": 503}[fault]
             body = {"conflict": CONFLICT, "denied": DENIED}.get(fault, "")
             return Response(body, status, mimetype="application/xml")(environ, start_response)
         if fault == "careless":

@@ -52,7 +52,7 @@ def submit_once(url: str, job_dir: str, function: str) -> SubmissionRecord:
     launcher = LivyLauncher(options, url, user="airflow", password=LivyCluster.secrets[0])
     submit_through(
         launcher,
-        Application(name="a test", arguments=what),
+        Application(arguments=what),
         run=run,
         record=record,
         spec=spec,

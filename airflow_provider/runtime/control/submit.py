@@ -82,7 +82,7 @@ def submit_driver(
         environment=environment,
     )
     _intend(run, record, spec)
-    launcher.submit(Application(name=record.driver_id, arguments=()), record.driver_id)
+    launcher.submit(Application(arguments=()), record.driver_id)
 
 
 def submit_through(

@@ -52,6 +52,7 @@ _PASSES: Final = frozenset(
 )
 """Refusals that another try may not meet."""
 _NOT_THERE: Final = "ResourceNotFoundException"
+_TOO_MANY: Final = 429
 _SERVER_ERROR: Final = 500
 _ROLE: Final = re.compile(r"arn:[\w-]+:iam::\d{12}:role/\S+")
 _CLOCKS_DIFFER: Final = dt.timedelta(days=1)  # by less than this, those that matter here
@@ -274,7 +275,7 @@ class EmrServerlessLauncher:
                 return None
             message = error.response.get("Error", {}).get("Message") or error
             msg = f"{self._named}: {operation}: {code}: {message}"
-            if status >= _SERVER_ERROR or code in _PASSES:
+            if status >= _SERVER_ERROR or status == _TOO_MANY or code in _PASSES:
                 raise LauncherAwayError(msg) from None
             msg += f"; {_way_out(code)}"
             raise SubmissionRefusedError(msg) from None

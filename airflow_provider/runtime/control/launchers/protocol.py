@@ -118,7 +118,6 @@ class Application:
     """A driver, as a launcher starts it.
 
     Attributes:
-        name: for people; the launcher gives the run the token as its name.
         arguments: of the application, without a secret.
         conf: Spark configuration; also what ``spark-submit`` has options for, such as
             ``spark.executor.memory``.
@@ -127,7 +126,6 @@ class Application:
             those of the last days.
     """
 
-    name: str
     arguments: tuple[str, ...]
     conf: Mapping[str, str] = dataclasses.field(default_factory=dict)
     py_files: tuple[str, ...] = ()
