@@ -29,6 +29,7 @@ from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.jobdir.run_records import JobRecord
 from airflow_provider.runtime.retry import RetryPolicy
+from airflow_provider.runtime.runtime_zip import write_package
 from airflow_provider.triggers import polling
 from tests.contract.clusters import AT, BUCKET, PROGRAM, EmrCluster, LivyCluster, serve_emr
 from tests.contract.conftest import forget_clients
@@ -514,3 +515,60 @@ def test_the_page_shows_the_handle_and_the_reason(place: Place, tmp_path: Path) 
     assert present(shown.launch).startswith(f"{place.kind} {handle.id}: ended, exit code 3")
     assert "the driver's process ended with exit code 3, without a word" == failure.reason
     assert failure.root_cause == shown.launch
+
+
+# --- with Spark -------------------------------------------------------------------------------
+
+
+JOBS = """
+import airflow_provider
+from airflow_provider.runtime import files
+
+def copy(ctx):
+    assert ".zip" in airflow_provider.__file__, airflow_provider.__file__
+    read = ctx.read("words", format="text", path=ctx.params["input"])
+    ctx.write("out", read, to=files(ctx.params["output"], format="json"))
+
+def broken(ctx):
+    raise ValueError("no such table")
+"""
+
+
+@pytest.mark.spark
+@pytest.mark.whole
+def test_a_cluster_that_has_only_spark_runs_a_job(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """
+    What ``spark-stream package`` writes is all that a driver needs there, beside the job's own file.
+    """
+    place = livy_place(tmp_path)
+    monkeypatch.setenv("AIRFLOW_CONN_CLUSTER", json.dumps(place.connection))
+    package = write_package(tmp_path / "runtime.zip", replaces=False)
+    jobs = tmp_path / "word_jobs.py"
+    jobs.write_text(JOBS)
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "words.txt").write_text("one\ntwo\nthree\n")
+    place.options = {
+        "entry_point": str(package.application),
+        "runtime": str(package.runtime),
+    }
+    params = {"input": str(tmp_path / "in"), "output": str(tmp_path / "out")}
+    conf = {"spark.ui.enabled": "false", "spark.driver.bindAddress": "127.0.0.1"}
+    operator = place.operator("copy", params=params, conf=conf)
+    operator.job = f"file://{jobs}:copy"
+    broken = place.operator("broken", conf=conf, run_id="broken")
+    broken.job, broken.job_dir = f"file://{jobs}:broken", str(tmp_path / "broken")
+    try:
+        shown = operator.execute(context())
+        with pytest.raises(AirflowException) as raised:
+            broken.execute(context())
+    finally:
+        place.cluster.stop()
+
+    assert ("FINISHED", 3) == (shown["outcome"], shown["rows_read"])
+    written = [
+        json.loads(line) for file in (tmp_path / "out").glob("*.json") for line in file.open()
+    ]
+    assert ["one", "three", "two"] == sorted(row["value"] for row in written)
+    assert "no such table" in str(raised.value)

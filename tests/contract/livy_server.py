@@ -53,7 +53,14 @@ class Batches:
         place = self.folder / str(number)
         place.mkdir()
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
-        command = ["sh", "-c", RUN, "sh", sys.executable, asked["file"], *asked["args"]]
+        if Path(asked["file"]).name == "spark_stream_driver.py":  # as a cluster that has only Spark
+            environment.pop("PYTHONPATH")
+            conf = [part for pair in asked["conf"].items() for part in ("--conf", "=".join(pair))]
+            spark = ["spark-submit", "--master", "local[2]", *conf]
+            program = [*spark, "--py-files", ",".join(asked["pyFiles"]), asked["file"]]
+        else:
+            program = [sys.executable, asked["file"]]
+        command = ["sh", "-c", RUN, "sh", *program, *asked["args"]]
         process = subprocess.Popen(command, cwd=place, env=environment, start_new_session=True)
         threading.Thread(target=process.wait, daemon=True).start()
         batch = {"id": number, "name": asked.get("name"), "asked": asked, "pid": process.pid}
