@@ -108,6 +108,18 @@ class LauncherChoice:
         return _open_emr(connection, EmrOptions(**options), named)
 
 
+def refuse_other(connection: Connection, named: str) -> None:
+    """Refuse the connection of another launcher where ``spark-submit`` was chosen.
+
+    Raises:
+        ConfigError: the message names the launcher.
+    """
+    kinds = [kind for kind, types in _TYPES.items() if connection.conn_type == types[0]]
+    if kinds:
+        msg = f"{named}: is of type {connection.conn_type!r}; give launcher={kinds[0]!r} for it"
+        raise ConfigError(msg)
+
+
 def get_connection(conn_id: str) -> Connection:
     """Return a connection.
 

@@ -14,6 +14,7 @@ from airflow.sdk.exceptions import AirflowNotFoundException
 
 from airflow_provider.hooks.application import application_path, driver_environment, token_conf
 from airflow_provider.hooks.connection_checks import CheckedHook
+from airflow_provider.hooks.launchers import refuse_other
 from airflow_provider.hooks.log_tail import LogFollower, log_folders
 from airflow_provider.hooks.submit_options import SubmitOptions
 from airflow_provider.runtime.class_archive import archive_options
@@ -444,6 +445,7 @@ class SparkStreamingHook(CheckedHook):
                 f"conn_id {self._conn_id!r}: Airflow has no such connection; add one of type spark"
             )
             raise ConfigError(msg) from error
+        refuse_other(connection, f"conn_id {self._conn_id!r}")
         has_kubernetes = importlib.util.find_spec("airflow.providers.cncf") is not None
         if "k8s" in f"{connection.conn_type} {connection.host}" and not has_kubernetes:
             msg = (

@@ -46,6 +46,10 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.usefixtures("callable_outside_of_a_task")
 
 
+BOTH = pytest.mark.parametrize("place", ["livy", "emr-serverless"], indirect=True)
+"""On each cluster in any suite: what the launchers do themselves; the rest is the same for all."""
+
+
 class Place:
     """A cluster, a job on it, and the connection to it.
 
@@ -69,11 +73,14 @@ class Place:
         self.options, self.connection = options, connection
 
     def operator(self, does: str, **arguments: Any) -> SparkStreamingOperator:
-        chosen = {"conn_id": "cluster", "launcher": self.kind, "launcher_options": self.options}
-        arguments = {**chosen, "deferrable": False, "poll_interval": 0.1, **arguments}
-        return SparkStreamingOperator(
-            task_id="daily", job=f"jobs:{does}", job_dir=self.job.url, **arguments
-        )
+        chosen: dict[str, Any] = {
+            "conn_id": "cluster",
+            "launcher": self.kind,
+            "launcher_options": self.options,
+        }
+        chosen = {**chosen, "job": f"jobs:{does}", "deferrable": False, "poll_interval": 0.1}
+        arguments = {**chosen, **arguments}
+        return SparkStreamingOperator(task_id="daily", job_dir=self.job.url, **arguments)
 
     def deferred(self, does: str, **arguments: Any) -> TaskDeferred:
         """Execute a task that waits in the triggerer."""
@@ -119,7 +126,7 @@ def emr() -> Iterator[EmrCluster]:
     cluster.server.stop()
 
 
-@pytest.fixture(params=["livy", "emr-serverless"])
+@pytest.fixture(params=["livy", pytest.param("emr-serverless", marks=pytest.mark.whole)])
 def place(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Place]:
@@ -183,6 +190,7 @@ def rebuilt(deferred: TaskDeferred) -> Any:
 # --- a whole task -----------------------------------------------------------------------------
 
 
+@BOTH
 def test_a_task_runs_on_a_cluster(place: Place) -> None:
     """
     A worker submits, waits, and returns the final checkpoint; the handle has no secret.
@@ -215,6 +223,7 @@ def test_a_triggerer_asks_the_launcher(place: Place) -> None:
     assert "failed" == event["run_state"]
 
 
+@BOTH
 @pytest.mark.parametrize(
     ("does", "code", "error"),
     [("fail", 3, SparkRunFailedError), ("refuse", 2, AirflowFailException)],
@@ -312,6 +321,7 @@ def test_a_killed_task_ends_a_driver_that_has_not_come_up(place: Place) -> None:
     assert [place.driver_id()] == place.job.cancels()
 
 
+@BOTH
 def test_a_killed_trigger_ends_a_driver_that_has_not_come_up(place: Place) -> None:
     """
     A deferred task is killed by its triggerer, which has nothing but what Airflow has stored.
@@ -375,6 +385,16 @@ def test_a_connection_of_another_type_is_refused(place: Place) -> None:
     assert f"is of type 'spark'; launcher '{place.kind}' needs '" in said
 
 
+def test_a_forgotten_launcher_is_named(place: Place) -> None:
+    """
+    The connection of a service is not taken for a master of Spark.
+    """
+    said = refused(place, launcher=None, launcher_options=None, job="jobs:finish")
+
+    assert f"give launcher='{place.kind}' for it" in said
+
+
+@BOTH
 def test_wrong_credentials_are_refused(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """
     The error says which service refuses, and what to correct.
@@ -408,6 +428,7 @@ def test_a_wrong_application_is_refused(emr: EmrCluster, monkeypatch: pytest.Mon
     forget_clients()
 
 
+@BOTH
 def test_a_server_that_is_away_is_worth_a_retry(place: Place) -> None:
     """
     The task fails in one line, and may be tried again; nothing was written.
@@ -526,7 +547,7 @@ from airflow_provider.runtime import files
 
 def copy(ctx):
     assert ".zip" in airflow_provider.__file__, airflow_provider.__file__
-    read = ctx.read("words", format="text", path=ctx.params["input"])
+    read = ctx.read("words", format="text", path=ctx.params["input"], bounded=True)
     ctx.write("out", read, to=files(ctx.params["output"], format="json"))
 
 def broken(ctx):
@@ -564,6 +585,7 @@ def test_a_cluster_that_has_only_spark_runs_a_job(
         with pytest.raises(AirflowException) as raised:
             broken.execute(context())
     finally:
+        assert isinstance(place.cluster, LivyCluster)
         place.cluster.stop()
 
     assert ("FINISHED", 3) == (shown["outcome"], shown["rows_read"])

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+import re
+import subprocess
 import sys
+from pathlib import Path
+from typing import Any
 
 import pytest
 
+from airflow_provider.runtime import errors
+from airflow_provider.runtime.control.launchers import protocol
 from airflow_provider.runtime.control.launchers.emr_serverless import (
     EmrOptions,
     EmrServerlessLauncher,
@@ -25,8 +31,16 @@ from airflow_provider.runtime.errors import (
     SubmissionRefusedError,
 )
 from airflow_provider.runtime.jobdir.submissions import HandleRecord
-from tests.contract.clusters import LivyCluster, ThisMachine, serve_emr
+from tests.contract.clusters import (
+    PROGRAM,
+    LivyCluster,
+    ThisMachine,
+    an_application,
+    serve_emr,
+)
+from tests.present import present
 
+ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.slow
 
 
@@ -63,6 +77,107 @@ class TestEmrServerless(RemoteLauncherContract):
         emr.new_application()
         yield emr
         emr.end_all()
+
+
+class Service:
+    """A service as the page's example asks it; its runs are processes of this machine.
+
+    Args:
+        folder: where they write.
+        is_known: whether it knows who asks.
+    """
+
+    class RefusedError(Exception):
+        pass
+
+    def __init__(self, folder, started=None, *, is_known=True):
+        self.folder, self.is_known = folder, is_known
+        self.started: list[dict[str, Any]] = [] if started is None else started
+        self.is_away = self.loses = False
+
+    def answers(self):
+        if self.is_away:
+            raise ConnectionError("nobody listens")
+        if not self.is_known:
+            raise self.RefusedError("who are you")
+
+    ping = answers
+
+    def start(self, name, file, args, py_files, conf):
+        self.answers()
+        with (self.folder / f"{len(self.started)}.log").open("wb") as log:
+            process = subprocess.Popen([sys.executable, file, *args], stderr=log)
+        self.started.append({"id": str(len(self.started)), "name": name, "process": process})
+        if self.loses:
+            self.loses = False
+            raise ConnectionError("the answer was lost")
+        return self.started[-1]
+
+    def runs(self):
+        self.answers()
+        return [self.run(each["id"]) for each in self.started]
+
+    def run(self, number):
+        self.answers()
+        if int(number) >= len(self.started):
+            return None
+        code = self.started[int(number)]["process"].poll()
+        state = "running" if code is None else "ended"
+        return {**self.started[int(number)], "state": state, "exit_code": code}
+
+    def cancel(self, number):
+        self.answers()
+        self.started[int(number)]["process"].kill()
+
+    def log(self, number):
+        self.answers()
+        return (self.folder / f"{number}.log").read_text().splitlines()
+
+
+class ServiceCase:
+    secrets = ()
+
+    def __init__(self, folder):
+        self.folder, self.service = folder, Service(folder)
+        page = (ROOT / "docs" / "launchers.md").read_text()
+        code = re.search(r"```python\n(class MyLauncher:.*?)```", page, re.DOTALL)
+        names = {**vars(protocol), **vars(errors), "HandleRecord": HandleRecord}
+        states = {"running": LaunchState.RUNNING, "ended": LaunchState.ENDED}
+        self.names = {**names, "STATES": states, "ENDED": {"ended"}}
+        exec(present(code)[1], self.names)  # noqa: S102 - the page's own example
+
+    def open(self, service=None):
+        return self.names["MyLauncher"](service or self.service, str(PROGRAM), "/no/runtime.zip")
+
+    def open_as_stranger(self):
+        return self.open(Service(self.folder, self.service.started, is_known=False))
+
+    def application(self, exit_code):
+        return an_application(exit_code)
+
+    def runs(self):
+        return len(self.service.started)
+
+    def lose_reply(self):
+        self.service.loses = True
+
+    def go_away(self):
+        self.service.is_away = True
+
+    def come_back(self):
+        self.service.is_away = False
+
+
+class TestTheExampleOfThePage(RemoteLauncherContract):
+    """What docs/launchers.md shows keeps the contract."""
+
+    @pytest.fixture
+    def case(self, tmp_path):
+        case = ServiceCase(tmp_path)
+        yield case
+        for each in case.service.started:
+            each["process"].kill()
+            each["process"].wait()
 
 
 # --- what only one of them can meet -----------------------------------------------------------
