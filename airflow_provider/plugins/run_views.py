@@ -100,7 +100,7 @@ class RunViews:
         if submission is None:
             raise LookupError(driver_id)
         if submission.log is None:
-            return LogView(lines=[], problem="its driver was started from a shell, without a log")
+            return LogView(lines=[], problem=_no_log(run, submission))
         folders = log_folders(job_dir, run_id, self._log_folder)
         try:
             size = os.stat(submission.log, follow_symlinks=False).st_size
@@ -165,6 +165,13 @@ def listed_run(directory: JobDirectory, run_id: str) -> RunDirectory:
     if not is_name(run_id) or run_id not in directory.storage.list("runs"):
         raise LookupError(run_id)
     return directory.run(run_id)
+
+
+def _no_log(run: RunDirectory, submission: SubmissionRecord) -> str:
+    if submission.launcher is None:
+        return "its driver was started from a shell, without a log"
+    handle = run.handle_of(submission.driver_id)
+    return f"its log is on {submission.launcher}{f' {handle.id}' if handle is not None else ''}"
 
 
 def _record_of(directory: JobDirectory, run_id: str | None) -> RunRecord | None:

@@ -16,6 +16,7 @@ from airflow.sdk.module_loading import import_string
 from handmade import RUN, TI, Job
 from services import ROOT, wait_for
 
+from airflow_provider.hooks.cluster import ClusterHook
 from airflow_provider.hooks.launchers import LauncherChoice
 from airflow_provider.operators.retry_policy import SparkRunFailedError
 from airflow_provider.operators.spark_streaming import SparkStreamingOperator
@@ -185,6 +186,25 @@ def rebuilt(deferred: TaskDeferred) -> Any:
     """Return the trigger as another triggerer rebuilds it from what is stored."""
     classpath, stored = deferred.trigger.serialize()
     return import_string(classpath)(**json.loads(json.dumps(stored)))
+
+
+def test_a_connection_is_tested_by_its_launcher(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """
+    The hook's own test asks the cluster, and starts nothing.
+    """
+    choice = LauncherChoice(place.kind, "cluster", place.options)
+    found = ClusterHook(choice).test_connection()
+    monkeypatch.setenv(
+        "AIRFLOW_CONN_CLUSTER", json.dumps({**place.connection, "password": "wr0ng"})
+    )
+    refused = ClusterHook(choice).test_connection()
+
+    assert (True, f"{place.kind} answers, and takes drivers") == found
+    assert not refused[0]
+    assert "correct the connection's" in refused[1]
+    assert place.is_empty()
 
 
 # --- a whole task -----------------------------------------------------------------------------
@@ -536,6 +556,8 @@ def test_the_page_shows_the_handle_and_the_reason(place: Place, tmp_path: Path) 
     assert present(shown.launch).startswith(f"{place.kind} {handle.id}: ended, exit code 3")
     assert "the driver's process ended with exit code 3, without a word" == failure.reason
     assert failure.root_cause == shown.launch
+    log = views.log(place.job.url, RUN, place.driver_id())
+    assert f"its log is on {place.kind} {handle.id}" == log.problem
 
 
 # --- with Spark -------------------------------------------------------------------------------
