@@ -611,8 +611,7 @@ def test_a_cluster_that_has_only_spark_runs_a_job(
         place.cluster.stop()
 
     assert ("FINISHED", 3) == (shown["outcome"], shown["rows_read"])
-    written = [
-        json.loads(line) for file in (tmp_path / "out").glob("*.json") for line in file.open()
-    ]
+    texts = [file.read_text() for file in (tmp_path / "out").glob("*.json")]
+    written = [json.loads(line) for text in texts for line in text.splitlines()]
     assert ["one", "three", "two"] == sorted(row["value"] for row in written)
     assert "no such table" in str(raised.value)

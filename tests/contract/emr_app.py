@@ -129,13 +129,14 @@ def run_one(run: Any) -> None:
 
 
 def put_log(run: Any, log: bytes) -> None:
+    """Put Python's output where Spark's Python runner writes both of its streams."""
     where = (run.configuration_overrides or {}).get("monitoringConfiguration", {})
     address = (where.get("s3MonitoringConfiguration") or {}).get("logUri")
     if address:
         place = urlsplit(address)
         folder = f"{place.path.strip('/')}/applications/{run.application_id}/jobs/{run.id}"
         with contextlib.suppress(Exception):  # a bucket that is gone
-            key = f"{folder.lstrip('/')}/SPARK_DRIVER/stderr.gz"
+            key = f"{folder.lstrip('/')}/SPARK_DRIVER/stdout.gz"
             store().put_object(place.netloc, key, gzip.compress(log))
 
 

@@ -183,15 +183,16 @@ class EmrServerlessLauncher:
         self._ask("cancel_job_run", applicationId=_application_of(handle), jobRunId=handle.id)
 
     def log(self, handle: HandleRecord, offset: int = 0) -> LogPart:
-        """Return what is in S3 of the driver's standard error, which the service brings there.
+        """Return what is in S3 of the driver's output, which the service brings there.
 
-        *offset* is in bytes of the text.
+        Spark's Python runner writes all of Python's into the standard output; what is in the other
+        file is Spark's own log. *offset* is in bytes of the text.
         """
         if not self._options.log_uri:
             return LogPart((), offset)
         place = urlsplit(self._options.log_uri)
         folder = f"{place.path.strip('/')}/applications/{_application_of(handle)}/jobs/{handle.id}"
-        key = f"{folder.lstrip('/')}/SPARK_DRIVER/stderr.gz"
+        key = f"{folder.lstrip('/')}/SPARK_DRIVER/stdout.gz"
         answer = self._call(
             self._s3, "get_object", {"Bucket": place.netloc, "Key": key}, missing="NoSuchKey"
         )
