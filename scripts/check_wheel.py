@@ -22,8 +22,11 @@ CONSTRAINTS = ROOT / "constraints.txt"
 DISTRIBUTION = "airflow-provider-spark-streaming"
 PACKAGE = "airflow_provider"
 PIP = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-input"]
-# It is made of tests: who uses it has pytest, which is no dependency of the package.
-NEEDS_PYTEST = f"{PACKAGE}.runtime.testing"
+# They are made of tests: who uses them has pytest, which is no dependency of the package.
+NEEDS_PYTEST = (
+    f"{PACKAGE}.runtime.testing",
+    f"{PACKAGE}.runtime.control.launchers.testing",
+)
 
 # Runs in the new environment, with the names of modules as its arguments.
 IMPORT_ALL = """\
@@ -76,7 +79,7 @@ def check(scratch: Path) -> None:
         WheelError: a step has failed; what it printed is shown.
     """
     wheel = build(scratch / "dist")
-    modules = [name for name in modules_of(wheel) if name != NEEDS_PYTEST]
+    modules = [name for name in modules_of(wheel) if name not in NEEDS_PYTEST]
     python = install(wheel, scratch / "env")
     environment = environment_of(scratch)
 

@@ -14,6 +14,7 @@ from airflow.sdk.exceptions import AirflowNotFoundException
 
 from airflow_provider.hooks.application import application_path, driver_environment, token_conf
 from airflow_provider.hooks.connection_checks import CheckedHook
+from airflow_provider.hooks.launchers import refuse_other
 from airflow_provider.hooks.log_tail import LogFollower, log_folders
 from airflow_provider.hooks.submit_options import SubmitOptions
 from airflow_provider.runtime.class_archive import archive_options
@@ -48,6 +49,8 @@ if TYPE_CHECKING:
     from airflow.sdk import Connection
 
     from airflow_provider.runtime.control.bootstrap_request import BootstrapSpec
+    from airflow_provider.runtime.control.launchers.protocol import Look
+    from airflow_provider.runtime.jobdir.submissions import HandleRecord
     from airflow_provider.runtime.storage.base import Storage
 
     DriverRequest = RunSpec | BootstrapSpec
@@ -78,6 +81,8 @@ class SparkStreamingHook(CheckedHook):
     default_conn_name = "spark_default"
     conn_type = "spark"
     hook_name = "Spark Streaming"
+    ask: Callable[[HandleRecord], Look] | None = None
+    """Asks about a driver on a cluster; the process of ``spark-submit`` leaves records instead."""
 
     def __init__(
         self,
@@ -122,9 +127,9 @@ class SparkStreamingHook(CheckedHook):
         storage = open_storage(job_dir)
         if supervision is not None:
             told = Supervision.from_dict(supervision)
-            return SupervisingWatcher(storage, run_id, self._clock, told, driver_id)
+            return SupervisingWatcher(storage, run_id, self._clock, told, driver_id, ask=self.ask)
         if bootstrap is None:
-            return RunWatcher(storage, run_id, self._clock, driver_id)
+            return RunWatcher(storage, run_id, self._clock, driver_id, ask=self.ask)
         return BootstrapWatcher(
             JobDirectory(storage),
             run_id,
@@ -132,6 +137,7 @@ class SparkStreamingHook(CheckedHook):
             target=bootstrap["target"],
             digest=bootstrap["digest"],
             driver_id=driver_id,
+            ask=self.ask,
         )
 
     def check(self, job_dir: str, entry: str, *, has_secrets: bool = False) -> None:
@@ -318,6 +324,13 @@ class SparkStreamingHook(CheckedHook):
             put_cancel(watcher.requests, driver_id, self._clock)
         return True
 
+    def end_lost(self, job_dir: str, run_id: str, driver_id: str) -> None:
+        """Leave a driver that has not come up in time: it gets no lease from another one."""
+
+    def last_lines(self, job_dir: str, run_id: str, driver_id: str) -> list[str]:
+        """Return what of a driver's log nobody has followed: nothing, it is a file."""
+        return []
+
     def _command(
         self, spec: DriverRequest, run_id: str, driver_id: str, digest: str, log: Path
     ) -> list[str]:
@@ -432,6 +445,7 @@ class SparkStreamingHook(CheckedHook):
                 f"conn_id {self._conn_id!r}: Airflow has no such connection; add one of type spark"
             )
             raise ConfigError(msg) from error
+        refuse_other(connection, f"conn_id {self._conn_id!r}")
         has_kubernetes = importlib.util.find_spec("airflow.providers.cncf") is not None
         if "k8s" in f"{connection.conn_type} {connection.host}" and not has_kubernetes:
             msg = (

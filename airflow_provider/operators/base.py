@@ -13,7 +13,7 @@ from airflow_provider.hooks.storage_connection import opening_storage
 from airflow_provider.hooks.stream_index import push_stream
 from airflow_provider.hooks.stream_metrics import metrics_of
 from airflow_provider.operators.extra_links import DRIVER_LINKS
-from airflow_provider.operators.retry_policy import task_error
+from airflow_provider.operators.retry_policy import SparkRunFailedError, task_error
 from airflow_provider.operators.submitting import SubmittingOperator
 from airflow_provider.runtime.clock import SystemClock
 from airflow_provider.runtime.control.observer import (
@@ -26,7 +26,7 @@ from airflow_provider.runtime.control.observer import (
 from airflow_provider.runtime.control.reconciler import ON_EXISTING, Action, Decision, reconcile
 from airflow_provider.runtime.control.submit import revoke_unstarted
 from airflow_provider.runtime.entry_point import split_entry
-from airflow_provider.runtime.errors import CheckpointError, ConfigError
+from airflow_provider.runtime.errors import CheckpointError, ConfigError, LauncherAwayError
 from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.jobdir.requests import is_leaving
 from airflow_provider.runtime.names import check_name, derive_run_id
@@ -138,6 +138,8 @@ class DriverOperator(SubmittingOperator):
             return self._reconcile(context)
         except (ConfigError, CheckpointError) as error:
             raise AirflowFailException(str(error)) from error
+        except LauncherAwayError as error:
+            raise SparkRunFailedError(str(error)) from error
 
     @opening_storage
     def resume(self, context: Context, event: dict[str, Any] | None = None) -> dict[str, Any]:
@@ -152,6 +154,8 @@ class DriverOperator(SubmittingOperator):
             return shown if shown is not None else self._reconcile(context)
         except (ConfigError, CheckpointError) as error:
             raise AirflowFailException(str(error)) from error
+        except LauncherAwayError as error:
+            raise SparkRunFailedError(str(error)) from error
 
     @opening_storage
     def on_kill(self) -> None:
@@ -297,6 +301,7 @@ class DriverOperator(SubmittingOperator):
         shown = self._wait_here(watcher, waited, generation, context, here_s) if here_s else _DEFER
         if shown is not _DEFER:
             return shown
+        choice = self._chosen_launcher()
         return self.defer(
             trigger=SparkStreamingTrigger(
                 job_dir=local_path_of(self.job_dir) or self.job_dir,  # not relative to this worker
@@ -312,6 +317,7 @@ class DriverOperator(SubmittingOperator):
                 supervision=supervision,
                 end_from_trigger=self._ends_from_trigger(),
                 storage_conn_id=self.storage_conn_id,
+                launcher=choice.to_dict() if choice is not None else None,
             ),
             method_name="resume",
         )
@@ -373,12 +379,15 @@ class DriverOperator(SubmittingOperator):
         if event.get("lost"):  # the next try need not wait for it again
             run = JobDirectory(open_storage(self.job_dir)).run(run_id)
             run.put_lost(str(event["lost"]), float(event.get("waited_s", 0.0)))
+            self._hook().end_lost(self.job_dir, run_id, str(event["lost"]))
         if run_state == RunState.DUE:
             return self._hand_over(run_id, context)
         if run_state == RunState.UNHEALTHY:
             self._end_unhealthy(run_id, int(event["generation"]))
         elif event.get("driver_id") is None:
             return None
+        for line in self._hook().last_lines(self.job_dir, run_id, str(event.get("driver_id"))):
+            self.log.info("driver: %s", line)
         raise self._failed(context, event)
 
     def _end_unhealthy(self, run_id: str, generation: int) -> None:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from airflow_provider.hooks.cluster import ClusterHook
+from airflow_provider.hooks.launchers import SPARK_SUBMIT, LauncherChoice
 from airflow_provider.hooks.spark_streaming import SparkStreamingHook
 from airflow_provider.hooks.submit_options import SubmitOptions, refuse
 from airflow_provider.operators.lineage import LineageOperator
+from airflow_provider.runtime.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -26,16 +29,25 @@ SUBMIT_FIELDS: Final = (
     "properties_file",
     "conn_id",
     "storage_conn_id",
+    "launcher_options",
 )
 """Fields with templates; those of ``SparkSubmitOperator``."""
-SUBMIT_RENDERERS: Final = {"conf": "json", "env_vars": "json"}
+SUBMIT_RENDERERS: Final = {
+    "conf": "json",
+    "env_vars": "json",
+    "launcher_options": "json",
+}
 
 
 class SubmittingOperator(LineageOperator):
     """An operator that submits drivers.
 
     Args:
-        conn_id: a Spark connection.
+        conn_id: a Spark connection; of another launcher, one of its own.
+        launcher: what starts the driver: ``spark-submit``, which is the default,
+            ``emr-serverless`` with a connection of type ``aws``, or ``livy``; see
+            docs/launchers.md.
+        launcher_options: of that launcher, over those of the connection's extra.
         standby: let a warm driver of the worker's pool do it, if there is one that fits; None for
             what the connection's extra says, ``{"standby": true}``.
         conf: Spark configuration; this and the others are the fields of :class:`SubmitOptions`.
@@ -45,10 +57,14 @@ class SubmittingOperator(LineageOperator):
         ConfigError: an argument is not what it must be, or one that is not taken.
     """
 
+    _cluster: tuple[LauncherChoice, ClusterHook] | None = None
+
     def __init__(
         self,
         *,
         conn_id: str = "spark_default",
+        launcher: str | None = None,
+        launcher_options: Mapping[str, str] | None = None,
         standby: bool | None = None,
         conf: Mapping[str, str] | None = None,
         env_vars: Mapping[str, Any] | None = None,
@@ -79,6 +95,10 @@ class SubmittingOperator(LineageOperator):
         refuse(kwargs)
         super().__init__(**kwargs)
         self.conn_id, self.standby = conn_id, standby
+        self.launcher, self.launcher_options = launcher, dict(launcher_options or {})
+        if LauncherChoice.of(launcher, conn_id, self.launcher_options) and standby:
+            msg = f"standby: warm drivers are for {SPARK_SUBMIT}, and not for {launcher}"
+            raise ConfigError(msg)
         self.conf, self.env_vars = dict(conf or {}), dict(env_vars or {})
         self.py_files, self.files, self.archives = py_files, files, archives
         self.jars, self.driver_class_path = jars, driver_class_path
@@ -94,9 +114,21 @@ class SubmittingOperator(LineageOperator):
         SubmitOptions.of(self).check()
 
     def _hook(self) -> SparkStreamingHook:
-        return SparkStreamingHook(
-            self.conn_id,
-            SubmitOptions.of(self),
-            standby=self.standby,
-            with_lineage=self._lineage_injector(),
-        )
+        choice = self._chosen_launcher()
+        if choice is None:
+            return SparkStreamingHook(
+                self.conn_id,
+                SubmitOptions.of(self),
+                standby=self.standby,
+                with_lineage=self._lineage_injector(),
+            )
+        # One, with its connection: when a signal asks for it, the task may be talking to Airflow.
+        if self._cluster is None or self._cluster[0] != choice:
+            hook = ClusterHook(
+                choice, SubmitOptions.of(self), with_lineage=self._lineage_injector()
+            )
+            self._cluster = (choice, hook)
+        return self._cluster[1]
+
+    def _chosen_launcher(self) -> LauncherChoice | None:
+        return LauncherChoice.of(self.launcher, self.conn_id, self.launcher_options)

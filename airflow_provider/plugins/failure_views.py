@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider.plugins.responses import FailuresView, FailureView, OccurrenceView
 from airflow_provider.plugins.run_views import newest_run_ids
+from airflow_provider.runtime.control.launchers.protocol import Look
 from airflow_provider.runtime.errors import CheckpointError, Failure, FailureClass
 from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.storage.open import open_storage
@@ -75,11 +76,10 @@ def _silent_end(
     run: RunDirectory, attempt: AttemptRecord
 ) -> Iterator[tuple[Failure, OccurrenceView]]:
     """Yield the end of a driver that could not say why, if its process is known to have ended."""
-    ended = run.exit_of(attempt.driver_id)
-    if ended is None or ended.exit_code == 0:
+    found = _end_of(run, attempt.driver_id)
+    if found is None:
         return
-    last = next((line for line in reversed(ended.last_lines) if line.strip()), "")
-    killed = f"signal {-ended.exit_code}" if ended.exit_code < 0 else f"exit code {ended.exit_code}"
+    killed, last, ended = found
     raw = {
         "failure_class": FailureClass.ENVIRONMENT.value,
         "reason": f"the driver's process ended with {killed}, without a word",
@@ -88,7 +88,20 @@ def _silent_end(
         "root_cause": last,
     }
     failure, occurrence = _occurrence(run, attempt, raw, is_restarted=False)
-    yield failure, occurrence.model_copy(update={"at": ended.ended})
+    yield failure, occurrence.model_copy(update={"at": ended})
+
+
+def _end_of(run: RunDirectory, driver_id: str) -> tuple[str, str, str] | None:
+    """Return with what a driver's process has ended, the last that is known of it, and when."""
+    ended, look, handle = run.exit_of(driver_id), run.look_of(driver_id), run.handle_of(driver_id)
+    if ended is not None and ended.exit_code != 0:
+        last = next((line for line in reversed(ended.last_lines) if line.strip()), "")
+        code = ended.exit_code
+        return f"signal {-code}" if code < 0 else f"exit code {code}", last, ended.ended
+    if look is None or handle is None or not Look.of(look).is_over or look.exit_code == 0:
+        return None
+    code_text = f"exit code {look.exit_code}" if look.exit_code is not None else look.state
+    return code_text, Look.of(look).describe(handle), look.at
 
 
 def _occurrence(

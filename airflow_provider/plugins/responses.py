@@ -251,6 +251,7 @@ class RunView(BaseModel):
     committed: str | None = None
     rows_read: int | None = None
     from_savepoint: str | None = None
+    launch: str | None = None
     attempts: list[AttemptView] = []
 
 

@@ -19,7 +19,7 @@ from airflow_provider.plugins.responses import (
     RunsView,
     RunView,
 )
-from airflow_provider.runtime.control.observer import RunWatcher, state_of
+from airflow_provider.runtime.control.observer import RunWatcher, launch_line, state_of
 from airflow_provider.runtime.errors import CheckpointError, Failure
 from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.jobdir.runs import newest_run, recent_runs
@@ -100,7 +100,7 @@ class RunViews:
         if submission is None:
             raise LookupError(driver_id)
         if submission.log is None:
-            return LogView(lines=[], problem="its driver was started from a shell, without a log")
+            return LogView(lines=[], problem=_no_log(run, submission))
         folders = log_folders(job_dir, run_id, self._log_folder)
         try:
             size = os.stat(submission.log, follow_symlinks=False).st_size
@@ -138,6 +138,7 @@ class RunViews:
             committed=final.committed if final else None,
             rows_read=rows,
             from_savepoint=record.from_savepoint if record else None,
+            launch=launch_line(view),
             attempts=[
                 _attempt(run, each, submissions.get(each.driver_id), is_last=each is attempts[-1])
                 for each in reversed(attempts)
@@ -164,6 +165,13 @@ def listed_run(directory: JobDirectory, run_id: str) -> RunDirectory:
     if not is_name(run_id) or run_id not in directory.storage.list("runs"):
         raise LookupError(run_id)
     return directory.run(run_id)
+
+
+def _no_log(run: RunDirectory, submission: SubmissionRecord) -> str:
+    if submission.launcher is None:
+        return "its driver was started from a shell, without a log"
+    handle = run.handle_of(submission.driver_id)
+    return f"its log is on {submission.launcher}{f' {handle.id}' if handle is not None else ''}"
 
 
 def _record_of(directory: JobDirectory, run_id: str | None) -> RunRecord | None:

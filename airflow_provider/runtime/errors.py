@@ -9,9 +9,11 @@
     │ ├ UnknownJobError              no job, run or checkpoint at that place
     │ ├ JobDrainedError              the job has ended for good and cannot resume
     │ ├ RefusedCheckpointError       the requested thing is damaged; a CheckpointError, too
+    │ ├ SubmissionRefusedError       a cluster refuses a driver; nothing was started
     │ ├ SavepointBusyError           somebody else is taking or removing that savepoint
     │ └ StopRefusedError             a stop that this job cannot have; it goes on running
     ├ OutageError                    what the job needs does not answer; nothing written 3
+    ├ LauncherAwayError              a cluster does not answer: ask it the same again    3
     ├ LeaseHeldError                 another live driver owns the job; nothing written   5
     ├ LeaseLostError                 another driver took over; this one stops            5
     ├ CheckpointError                a checkpoint or document is not what it must be     4
@@ -97,6 +99,14 @@ class SavepointBusyError(ConfigError):
 
 class OutageError(SparkStreamError):
     """What a job needs does not answer yet; nothing was written, the same command may succeed."""
+
+
+class SubmissionRefusedError(ConfigError):
+    """A cluster refuses to start, to show or to end a driver; nothing was started by this call."""
+
+
+class LauncherAwayError(SparkStreamError):
+    """A cluster has not answered; it may have done it: ask the same again, with the same token."""
 
 
 class StopRefusedError(ConfigError):

@@ -14,6 +14,8 @@ ALL: Final = (
     "submission.launched",
     "submission.entered",
     "submission.started",
+    "launch.requested",
+    "launch.submitted",
     "lease.acquired",
     "run.recorded",
     "attempt.recorded",

@@ -1,17 +1,26 @@
-"""The runtime as one zip, for machines on which it is not installed."""
+"""The runtime as one zip, and the application, for machines on which it is not installed."""
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
+import io
 import os
 import uuid
 import zipfile
 from pathlib import Path
+from typing import Final
 
 import airflow_provider
+from airflow_provider.runtime.errors import ConfigError
 
+APPLICATION: Final = "spark_stream_driver.py"
+"""The file that starts a driver; its name on a cluster, too."""
+_HEADING: Final = "# Made by 'spark-stream package', which replaces it when it is given again.\n"
 _EPOCH = (1980, 1, 1, 0, 0, 0)  # the same files make the same zip
-_STAYS = ("runtime/testing.py",)  # for tests of sinks: needs pytest, which no cluster has
+# For tests of sinks and launchers: they need pytest, which no cluster has.
+_STAYS = ("runtime/testing.py", "runtime/control/launchers/testing.py")
+_COMMENT = b"made by spark-stream, sha256 "
 
 
 def is_packed() -> bool:
@@ -24,19 +33,100 @@ def runtime_zip(folder: Path) -> Path:
 
     Crash safety: written beside its place and renamed. Idempotent: by content.
     """
-    root = Path(airflow_provider.__file__).parent
+    contents, digest = _contents()
+    target = folder / f"spark-stream-runtime-{digest[:16]}.zip"
+    if not target.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        _write_zip(target, contents, digest)
+    return target
+
+
+@dataclasses.dataclass(frozen=True)
+class Package:
+    """What a cluster needs to start drivers, as files.
+
+    Attributes:
+        runtime: the zip of the runtime, for the Python path of driver and executors.
+        application: the file that the cluster starts.
+        digest: SHA-256 of what is in the zip.
+    """
+
+    runtime: Path
+    application: Path
+    digest: str
+
+
+def write_package(target: Path, *, replaces: bool) -> Package:
+    """Write the zip of the runtime, and the application beside it.
+
+    Args:
+        target: the zip; its folder is there.
+        replaces: whether files are replaced that this function has not made.
+
+    Raises:
+        ConfigError: a file is in the way, or the folder is not there; nothing was written.
+
+    Crash safety: each file is written beside its place and renamed. Idempotent: by content.
+    """
+    application = target.with_name(APPLICATION)
+    if target.suffix != ".zip" or not target.parent.is_dir():
+        msg = f"{target}: name a file that ends with .zip, in a folder that is there"
+        raise ConfigError(msg)
+    for path, is_ours in ((target, _is_our_zip(target)), (application, _is_ours(application))):
+        if path.exists() and not is_ours and not replaces:
+            msg = (
+                f"{path}: is there, and was not made by this command; give another place, or "
+                "--force to replace it"
+            )
+            raise ConfigError(msg)
+    contents, digest = _contents()
+    _write_zip(target, contents, digest)
+    text = _HEADING + (_root() / "runtime" / "cli" / "application" / APPLICATION).read_text()
+    _replace(application, text.encode())
+    return Package(target, application, digest)
+
+
+def _root() -> Path:
+    return Path(airflow_provider.__file__).parent
+
+
+def _contents() -> tuple[list[tuple[str, bytes]], str]:
+    """Return the names and contents of the runtime's files, and their digest."""
+    root = _root()
     stays = {root / name for name in _STAYS}
     sources = [root / "__init__.py", *sorted({*(root / "runtime").rglob("*.py")} - stays)]
     contents = [(p.relative_to(root.parent).as_posix(), p.read_bytes()) for p in sources]
-    digest = hashlib.sha256(b"deflated\0")
+    digest = hashlib.sha256(b"deflated, with a comment\0")
     for name, data in contents:
         digest.update(name.encode() + b"\0" + data + b"\0")
-    target = folder / f"spark-stream-runtime-{digest.hexdigest()[:16]}.zip"
-    if not target.exists():
-        folder.mkdir(parents=True, exist_ok=True)
-        temporary = folder / f".{uuid.uuid4().hex}.zip"
-        with zipfile.ZipFile(temporary, "w") as archive:
-            for name, data in contents:
-                archive.writestr(zipfile.ZipInfo(name, _EPOCH), data, zipfile.ZIP_DEFLATED)
-        os.replace(temporary, target)
-    return target
+    return contents, digest.hexdigest()
+
+
+def _write_zip(target: Path, contents: list[tuple[str, bytes]], digest: str) -> None:
+    written = io.BytesIO()
+    with zipfile.ZipFile(written, "w") as archive:
+        archive.comment = _COMMENT + digest.encode()
+        for name, data in contents:
+            archive.writestr(zipfile.ZipInfo(name, _EPOCH), data, zipfile.ZIP_DEFLATED)
+    _replace(target, written.getvalue())
+
+
+def _replace(target: Path, data: bytes) -> None:
+    temporary = target.with_name(f".{uuid.uuid4().hex}{target.suffix}")
+    temporary.write_bytes(data)
+    os.replace(temporary, target)
+
+
+def _is_our_zip(path: Path) -> bool:
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return archive.comment.startswith(_COMMENT)
+    except (OSError, zipfile.BadZipFile):
+        return False
+
+
+def _is_ours(path: Path) -> bool:
+    try:
+        return path.read_bytes().startswith(_HEADING.encode())
+    except OSError:
+        return False

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
-from airflow_provider.hooks.spark_streaming import SparkStreamingHook
+from airflow_provider.hooks.cluster import hook_of
 from airflow_provider.hooks.stream_metrics import metrics_of
 from airflow_provider.runtime.clock import SystemClock
 from airflow_provider.runtime.control.observer import Assessment, RunState
@@ -56,6 +56,7 @@ class AwaitedRun(Protocol):
     bootstrap: Mapping[str, str] | None
     supervision: Mapping[str, Any] | None
     storage: TaskStorage
+    launcher: Mapping[str, Any] | None
 
     @property
     def task_instance(self) -> Any:
@@ -74,7 +75,8 @@ class Poll:
         self._retry_budget = RetryBudget(SystemClock(), STORAGE_TIMEOUT_S)
         self._metrics = metrics_of(wait.job_dir, wait.run_id, wait.task_instance)
         with wait.storage.opened():
-            self.follower = SparkStreamingHook().follow(
+            self.hook = hook_of(wait.launcher)
+            self.follower = self.hook.follow(
                 wait.job_dir, wait.run_id, wait.driver_id, wait.log_path, wait.log_offset
             )
 
@@ -123,7 +125,7 @@ class Poll:
     def _assess(self) -> Assessment:
         wait = self._wait
         if self._watcher is None:
-            self._watcher = SparkStreamingHook().watcher(
+            self._watcher = self.hook.watcher(
                 wait.job_dir,
                 wait.run_id,
                 wait.driver_id,

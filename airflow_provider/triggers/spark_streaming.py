@@ -56,6 +56,7 @@ class SparkStreamingTrigger(BaseTrigger):
         end_from_trigger: whether a run that has ended well makes the task green from here, with the
             final checkpoint, verified, as its XCom; anything else is for a worker.
         storage_conn_id: the connection with the keys for S3; None for the task's default.
+        launcher: what the task says of its launcher, without a secret; None for ``spark-submit``.
     """
 
     def __init__(
@@ -74,6 +75,7 @@ class SparkStreamingTrigger(BaseTrigger):
         supervision: Mapping[str, Any] | None = None,
         end_from_trigger: bool = False,
         storage_conn_id: str | None = None,
+        launcher: Mapping[str, Any] | None = None,
         **_: Any,
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # Airflow has no types there
@@ -91,6 +93,7 @@ class SparkStreamingTrigger(BaseTrigger):
         self.end_from_trigger = end_from_trigger
         self.storage_conn_id = storage_conn_id
         self.storage = TaskStorage(storage_conn_id, job_dir)
+        self.launcher = launcher
         self._id: str | None = None  # this one, in this triggerer; not serialised
         self._poll: Poll | None = None
 
@@ -113,6 +116,7 @@ class SparkStreamingTrigger(BaseTrigger):
                 **({} if self.supervision is None else {"supervision": self.supervision}),
                 **({"end_from_trigger": True} if self.end_from_trigger else {}),
                 **({"storage_conn_id": self.storage_conn_id} if self.storage_conn_id else {}),
+                **({} if self.launcher is None else {"launcher": self.launcher}),
             },
         )
 
@@ -141,7 +145,8 @@ class SparkStreamingTrigger(BaseTrigger):
 
     async def _wait(self) -> Assessment:
         poll = await asyncio.to_thread(self._make_poll)
-        is_near = local_path_of(self.job_dir) is not None
+        # A launcher answers after a while, also where the job directory is a disk.
+        is_near = local_path_of(self.job_dir) is not None and self.launcher is None
         after_s = 0.0
         while True:
             result = await poll_until(
@@ -210,10 +215,11 @@ class SparkStreamingTrigger(BaseTrigger):
         await asyncio.shield(task)
 
     def _end(self) -> bool:
-        from airflow_provider.hooks.spark_streaming import SparkStreamingHook
+        from airflow_provider.hooks.cluster import hook_of
 
         with self.storage.opened():
-            return SparkStreamingHook().end(
+            hook = self._poll.hook if self._poll is not None else hook_of(self.launcher)
+            return hook.end(
                 self.job_dir,
                 self.run_id,
                 self.generation,

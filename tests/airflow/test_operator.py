@@ -162,6 +162,8 @@ def test_every_templated_field_is_an_attribute_and_is_rendered() -> None:
         conn_id=f"spark_{template}",
         from_savepoint=f"/savepoints/{template}",
         env_vars={"DAY": template},
+        launcher="livy",
+        launcher_options={"queue": f"q-{template}"},
         **named,
     )
 
@@ -182,6 +184,7 @@ def test_every_templated_field_is_an_attribute_and_is_rendered() -> None:
         "conn_id": "spark_2026-01-01",
         "from_savepoint": "/savepoints/2026-01-01",
         "env_vars": {"DAY": "2026-01-01"},
+        "launcher_options": {"queue": "q-2026-01-01"},
         **{name: f"{name}-2026-01-01" for name in named},
     } == rendered
 

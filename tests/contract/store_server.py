@@ -1,6 +1,6 @@
 """Object stores as real HTTP servers, in a process of their own.
 
-``python -m tests.contract.store_server s3|gcs|azure`` prints its port and serves until its standard
+``python -m tests.contract.store_server s3|gcs|azure|emr`` prints its port and serves until its standard
 input ends. S3 is moto; Google's and Azure's stores have no emulator that pip installs and that
 knows their conditions, so ``gcs_app`` and ``azure_app`` answer the documented requests.
 
@@ -34,7 +34,7 @@ DENIED = "<Error><Code>AccessDenied</Code><Message>Access Denied</Message></Erro
 class Recorder:
     """Counts, serializes and disturbs the requests to an app.
 
-    A fault is ``{"kind", "times", "methods"}``: ``conflict``, ``denied`` and ``unavailable`` answer
+    A fault is ``{"kind", "times", "methods"}``: ``conflict``, ``denied``, ``throttled`` and ``unavailable`` answer
     instead of the app, ``lost`` lets the app work and drops the answer, ``careless`` takes the
     condition away from the request.
     """
@@ -68,8 +68,8 @@ class Recorder:
             return body
 
     def answer(self, fault, environ, start_response):
-        if fault in {"conflict", "denied", "unavailable"}:
-            status = {"conflict": 409, "denied": 403, "unavailable": 503}[fault]
+        if fault in {"conflict", "denied", "throttled", "unavailable"}:
+            status = {"conflict": 409, "denied": 403, "throttled": 429, "unavailable": 503}[fault]
             body = {"conflict": CONFLICT, "denied": DENIED}.get(fault, "")
             return Response(body, status, mimetype="application/xml")(environ, start_response)
         if fault == "careless":
@@ -109,6 +109,8 @@ def _app(store: str):
         from moto.server import DomainDispatcherApplication, create_backend_app
 
         return DomainDispatcherApplication(create_backend_app)
+    if store == "emr":  # with S3, too
+        return importlib.import_module("tests.contract.emr_app").app()
     return importlib.import_module(f"tests.contract.{store}_app").App()
 
 

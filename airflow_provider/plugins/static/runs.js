@@ -27,6 +27,7 @@ function Run({ run, lease, go }) {
     ["Started", run.started ? moment(run.started) : null],
     ["Committed", run.committed ? moment(run.committed) : null],
     ["From savepoint", run.from_savepoint ? html`<code>${run.from_savepoint}</code>` : null],
+    ["Launcher", run.launch],
     ["Job", run.entry ? html`<code>${run.entry}</code>` : null],
   ];
   return html`<section className="ss-query" aria-label=${`Run ${run.run_id}`}>

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_provider.runtime.cli.run_command import drive
 from airflow_provider.runtime.control.bootstrap_request import BootstrapSpec
+from airflow_provider.runtime.control.submit import check_not_revoked
 from airflow_provider.runtime.jobdir.layout import open_job_directory
 from airflow_provider.runtime.jobdir.run_spec import RunSpec
 
@@ -31,6 +32,7 @@ def add_commands(commands: Any, add: Callable[..., argparse.ArgumentParser]) -> 
 
 def _driver(arguments: argparse.Namespace) -> int:
     run = open_job_directory(arguments.job_dir).run(arguments.run_id)
+    check_not_revoked(run, arguments.driver_id)
     which = (run.storage, arguments.driver_id, arguments.digest)
     if arguments.request == BootstrapSpec.COMMAND:
         from airflow_provider.runtime.cli.bootstrap_command import bootstrap

@@ -34,6 +34,7 @@ _MODULES: Final = {
     "rewind": ".job_commands",
     "savepoint": ".savepoint_commands",
     "pool": ".pool_command",
+    "package": ".package_command",
     "state": ".state_commands",
     "checkpoint": ".checkpoint_commands",
 }
@@ -99,8 +100,14 @@ def _nobody_reads() -> bool:
 
 
 def script() -> None:
-    """Be the application that ``spark-submit`` runs."""
-    sys.exit(main())
+    """Be the application that ``spark-submit`` runs.
+
+    Not every cluster says with which exit code it has ended, but most keep its last lines.
+    """
+    code = main()
+    if code != EXIT_OK:
+        print(f"spark-stream: exit code {code}", file=sys.stderr)
+    sys.exit(code)
 
 
 def _report(error: SparkStreamError, *, as_json: bool) -> int:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 from airflow_provider.runtime.cli.batch_lines import batch_lines, last_batches
 from airflow_provider.runtime.cli.output import print_json
 from airflow_provider.runtime.clock import SystemClock
-from airflow_provider.runtime.control.observer import RunWatcher, state_of
+from airflow_provider.runtime.control.observer import RunWatcher, launch_line, state_of
 from airflow_provider.runtime.errors import (
     EXIT_FATAL,
     EXIT_OK,
@@ -168,7 +168,7 @@ def _run_document(directory: JobDirectory, run_id: str, observer: LeaseObserver)
         directory.run(run_id).record()
         return _readable_run(directory, run_id, observer)
     except CheckpointError as error:
-        nothing = dict.fromkeys(("failure", "restarts", "progress", "final", "batches"))
+        nothing = dict.fromkeys(("failure", "restarts", "progress", "final", "batches", "launch"))
         told = {"run_id": run_id, "state": DAMAGED, "problem": str(error), "attempts": 0}
         return {**told, **nothing}
 
@@ -190,6 +190,7 @@ def _readable_run(directory: JobDirectory, run_id: str, observer: LeaseObserver)
         "progress": view.progress.to_dict() if view.progress else None,
         "final": view.final.to_dict() if view.final else None,
         "batches": None,
+        "launch": launch_line(view),
     }
 
 
@@ -214,6 +215,8 @@ def _print_status(document: dict[str, Any]) -> None:
             print(f"    {line}")
         if run["restarts"]:
             print(f"    {_describe_restarts(run['restarts'])}")
+        if run["launch"]:
+            print(f"    {run['launch']}")
         if run["problem"]:
             print(f"    {run['problem']}")
         if run["failure"]:

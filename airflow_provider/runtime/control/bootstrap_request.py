@@ -35,9 +35,11 @@ from airflow_provider.runtime.storage.open import open_storage
 from airflow_provider.runtime.typed_json import Address
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from airflow_provider.runtime.clock import Clock
+    from airflow_provider.runtime.control.launchers.protocol import Look
+    from airflow_provider.runtime.jobdir.submissions import HandleRecord
 
 ORIGIN: Final = "bootstrap"
 RUN_ID: Final = "bootstrap"
@@ -301,6 +303,7 @@ class BootstrapWatcher(RunWatcher):
         target: the savepoint's own folder.
         digest: of what it is made, see :attr:`BootstrapSpec.digest`.
         driver_id: the submission to watch; None for the last one.
+        ask: as of :class:`RunWatcher`.
     """
 
     def __init__(
@@ -312,8 +315,9 @@ class BootstrapWatcher(RunWatcher):
         target: str,
         digest: str,
         driver_id: str | None = None,
+        ask: Callable[[HandleRecord], Look] | None = None,
     ) -> None:
-        super().__init__(directory.storage, run_id, clock, driver_id)
+        super().__init__(directory.storage, run_id, clock, driver_id, ask=ask)
         self._target = target
         self._digest = digest
         self._scratch = scratch_of(directory, target)

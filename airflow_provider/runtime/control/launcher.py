@@ -30,12 +30,12 @@ from airflow_provider.runtime.errors import EXIT_LEASE, EXIT_OK
 from airflow_provider.runtime.jobdir.layout import JobDirectory, RunDirectory
 from airflow_provider.runtime.jobdir.submissions import ExitRecord
 from airflow_provider.runtime.retry import RetryBudget
+from airflow_provider.runtime.runtime_zip import APPLICATION
 from airflow_provider.runtime.storage.open import open_storage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-APPLICATION: Final = "spark_stream_driver.py"
 _AGAIN_S: Final = 2.0
 _LAST_LINES: Final = 20
 _LAST_BYTES: Final = 1 << 16  # a log may be longer than the memory

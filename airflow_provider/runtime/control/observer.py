@@ -6,12 +6,14 @@ machine, and start long after the run did.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import enum
 import errno
 from typing import TYPE_CHECKING, Any, Final
 
-from airflow_provider.runtime.clock import Due
+from airflow_provider.runtime.clock import Due, to_iso
+from airflow_provider.runtime.control.launchers.protocol import LaunchState, Look, reason_in
 from airflow_provider.runtime.errors import (
     EXIT_FATAL,
     EXIT_LEASE,
@@ -28,10 +30,17 @@ from airflow_provider.runtime.jobdir.run_records import (
     FinalCheckpoint,
     ProgressRecord,
 )
-from airflow_provider.runtime.jobdir.submissions import ExitRecord, ProcessRecord, SubmissionRecord
+from airflow_provider.runtime.jobdir.submissions import (
+    ExitRecord,
+    HandleRecord,
+    ProcessRecord,
+    SubmissionRecord,
+)
 from airflow_provider.runtime.jobdir.verify_final import verify_final
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from airflow_provider.runtime.clock import Clock
     from airflow_provider.runtime.jobdir.lease_records import LeaseRecord
     from airflow_provider.runtime.storage.base import Storage
@@ -44,6 +53,9 @@ _PROCESS_TIMEOUT_S: Final = (
 # after two or three heartbeats, in a quarter of a lease's timeout.
 LIFE_S: Final = 5.0
 _LIFE_LOOKS: Final = 5
+LAUNCH_S: Final = 15.0
+"""How often a launcher is asked about a driver that has not the lease."""
+AWAY_TIMEOUT_S: Final = 3600.0  # a service that does not answer says nothing against the driver
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,6 +71,8 @@ class View:
         submission_gone: whether its process has certainly ended, or will never start.
         submission_started: whether its process has come up at all.
         submission_lost: whether a wait for its driver to come up has timed out.
+        handle: its run on a cluster; None while that is not known, and for ``spark-submit``.
+        launch: what the launcher has said of that run last; None when nobody has asked.
     """
 
     final: FinalCheckpoint | None
@@ -71,6 +85,8 @@ class View:
     progress: ProgressRecord | None = None
     submission_started: bool = True
     submission_lost: bool = False
+    handle: HandleRecord | None = None
+    launch: Look | None = None
 
 
 class RunState(str, enum.Enum):
@@ -123,8 +139,10 @@ def assess(view: View, *, run_id: str) -> Assessment:
 def _assess_submission(view: View) -> Assessment:
     if view.exit is not None and not _is_under_way(view):
         return _assess_exit(view, view.exit)
+    if view.launch is not None and view.launch.is_over:
+        return _assess_launch(view, view.launch)
     if _lease_of_submission(view) or (view.submission_gone and not _is_under_way(view)):
-        reason = _attempt_reason(view) or "the driver died without a final checkpoint"
+        reason = _attempt_reason(view) or _silent_reason(view)
         failure = _recorded_failure(view)
         return Assessment(RunState.FAILED, reason, fatal=_is_for_good(failure), failure=failure)
     if view.submission_lost:
@@ -142,19 +160,31 @@ def _is_under_way(view: View) -> bool:
 
 
 def _assess_exit(view: View, ended: ExitRecord) -> Assessment:
-    reason = _attempt_reason(view)
-    failure = _recorded_failure(view)
-    if reason is None:
-        tail = next((line for line in reversed(ended.last_lines) if line.strip()), "")
-        reason = (
-            f"the driver ended with exit code {ended.exit_code} and left no final checkpoint"
-            f"{': ' + tail if tail else ''}"
-        )
+    said = reason_in(tuple(ended.last_lines))
+    ending = f"the driver ended with exit code {ended.exit_code} and left no final checkpoint"
     # In deploy mode cluster the exit code is that of who waited for the driver.
-    fatal = ended.exit_code in {EXIT_USAGE, EXIT_FATAL} or _is_for_good(failure)
-    if ended.exit_code == EXIT_LEASE:
+    return _assess_end(view, ended.exit_code, f"{ending}{': ' + said if said else ''}")
+
+
+def _assess_launch(view: View, ended: Look) -> Assessment:
+    """Assess a driver that its cluster says is over, or does not know any more."""
+    return _assess_end(view, ended.exit_code, _silent_reason(view))
+
+
+def _assess_end(view: View, exit_code: int | None, silent: str) -> Assessment:
+    reason, failure = _attempt_reason(view) or silent, _recorded_failure(view)
+    fatal = exit_code in {EXIT_USAGE, EXIT_FATAL} or _is_for_good(failure)
+    if exit_code == EXIT_LEASE:
         reason = f"another driver held the lease: {reason}"
     return Assessment(RunState.FAILED, reason, fatal=fatal, failure=failure)
+
+
+def _silent_reason(view: View) -> str:
+    """Return how a driver ended that could not say why itself."""
+    died = "the driver died without a final checkpoint"
+    if view.launch is None or view.handle is None:
+        return died
+    return f"{died}; {view.launch.describe(view.handle)}"
 
 
 def _lease_of_submission(view: View) -> bool:
@@ -228,6 +258,18 @@ def state_of(view: View, run_state: RunState, *, is_undone: bool) -> str:
     return attempt.outcome.lower() if attempt.outcome is not None else "killed"
 
 
+def launch_line(view: View) -> str | None:
+    """Return which run of which launcher a driver is, and what that says; None for no line.
+
+    Of a run that has its final checkpoint nobody needs to know.
+    """
+    if view.handle is None or view.final is not None:
+        return None
+    if view.launch is None:
+        return f"{view.handle.launcher} {view.handle.id}"
+    return view.launch.describe(view.handle)
+
+
 def driver_at_work(view: View, run_state: RunState) -> str | None:
     """Return the driver that runs or starts on behalf of the run; None when there is none."""
     if run_state is RunState.RUNNING and view.lease is not None:
@@ -246,6 +288,8 @@ class RunWatcher:
         clock: measures how long a heartbeat has not changed.
         driver_id: the submission to watch; None for the run's last one.
         observer: what has watched the job's lease so far; None to begin.
+        ask: asks a launcher about a driver that has not the lease; None to go by what others were
+            answered.
 
     Attributes:
         requests: the job directory in which its drivers get requests.
@@ -259,6 +303,7 @@ class RunWatcher:
         driver_id: str | None = None,
         *,
         observer: LeaseObserver | None = None,
+        ask: Callable[[HandleRecord], Look] | None = None,
     ) -> None:
         self._storage = storage
         self._directory = JobDirectory(storage)
@@ -270,6 +315,9 @@ class RunWatcher:
         self._alive: int | None = None  # the lease of the run's driver, if it was seen alive last
         self._life_due = Due(clock, LIFE_S)
         self._looks = 0  # since its life was seen to
+        self._ask_launcher = ask
+        self._launch_due = Due(clock, LAUNCH_S)
+        self._launch: Look | None = None  # the last answer
         self.run_id = run_id
         self.requests = storage
 
@@ -290,6 +338,9 @@ class RunWatcher:
         final = self._run.final()
         driver_id = submission.driver_id if submission is not None else None
         process = self._run.process_of(driver_id) if driver_id is not None else None
+        on_cluster = driver_id is not None and submission is not None and submission.launcher
+        handle = self._run.handle_of(str(driver_id)) if on_cluster else None
+        is_started = handle is not None or (process is not None and not process.is_revoked)
         return View(
             final=final,
             lease=lease,
@@ -298,10 +349,16 @@ class RunWatcher:
             submission=submission,
             exit=self._run.exit_of(driver_id) if driver_id is not None else None,
             submission_gone=process is not None and _is_gone(process),
-            submission_started=process is not None and not process.is_revoked,
+            submission_started=is_started,
             submission_lost=driver_id is not None and self._run.is_lost(driver_id),
             progress=self._run.progress(),
+            handle=handle,
+            launch=self._recorded_launch(handle),
         )
+
+    def _recorded_launch(self, handle: HandleRecord | None) -> Look | None:
+        record = self._run.look_of(handle.driver_id) if handle is not None else None
+        return Look.of(record) if record is not None else None
 
     def decide(self, view: View) -> Assessment:
         """Decide from one look."""
@@ -338,29 +395,58 @@ class RunWatcher:
 
     def assess_view(self, view: View) -> Assessment:
         """Decide from one look, and from how long a driver has not come up."""
-        assessment = self.decide(view)
+        view, assessment = self._after_asking(view)
         self._alive = None
         is_at_work = assessment.run_state is RunState.RUNNING and view.liveness is Liveness.LIVE
         if is_at_work and view.lease is not None:
             self._alive = view.lease.since
             self._looks = 0
             self._life_due()  # it has just been seen to
+        if view.launch is not None and view.launch.state is LaunchState.QUEUED:
+            self._begun = self._clock.monotonic()  # nobody waits for what has not its turn yet
         waited = self._clock.monotonic() - self._begun
-        retry_budget = START_TIMEOUT_S if view.submission_started else _PROCESS_TIMEOUT_S
-        if assessment.run_state is RunState.STARTING and waited > retry_budget:
+        if assessment.run_state is RunState.STARTING and waited > _start_timeout_s(view):
             reason = (
                 f"the driver was submitted, but has not taken the lease in {waited:.0f} seconds"
             )
+            if view.launch is not None and view.handle is not None:
+                reason += f"; {view.launch.describe(view.handle)}"
             lost = view.submission.driver_id if view.submission is not None else None
             return Assessment(RunState.FAILED, reason, lost=lost, waited_s=waited)
         return assessment
+
+    def _after_asking(self, view: View) -> tuple[View, Assessment]:
+        """Ask the launcher where the lease does not tell, and decide.
+
+        Not at each look: a service may be paid, and limits how often it is asked.
+        """
+        assessment = self.decide(view)
+        is_open = view.launch is None or not view.launch.is_over
+        unclear = assessment.run_state in {RunState.STARTING, RunState.FAILED}
+        if self._ask_launcher is None or view.handle is None or not (is_open and unclear):
+            return view, assessment
+        if self._launch_due() or self._launch is None:
+            self._launch = self._answer(self._ask_launcher(view.handle), view.handle)
+            if self._launch.is_over:
+                # A driver puts its final checkpoint, and why it fails, before it ends.
+                view = self.look()
+        view = dataclasses.replace(view, launch=self._launch)
+        return view, self.decide(view)
+
+    def _answer(self, answer: Look, handle: HandleRecord) -> Look:
+        """Return the launcher's answer, and store it for others when it has changed."""
+        with contextlib.suppress(OSError):  # the next watcher asks, too
+            before = self._recorded_launch(handle)
+            if answer != before:
+                self._run.put_look(handle.driver_id, answer.record(to_iso(self._clock.now())))
+        return answer
 
     def settle(self, poll_s: float = 0.2) -> tuple[View, Assessment]:
         """Look until it is known whether a driver lives; takes one lease timeout at most."""
         while True:
             view = self.look()
             if view.final is not None or view.liveness is not Liveness.UNKNOWN:
-                return view, self.decide(view)
+                return self._after_asking(view)
             self._clock.sleep(poll_s)
 
     def is_undone(self) -> bool:
@@ -388,6 +474,13 @@ class RunWatcher:
             return SubmissionRecord.read(self._run.storage, path)
         submissions = self._run.submissions()
         return submissions[-1] if submissions else None
+
+
+def _start_timeout_s(view: View) -> float:
+    """Return how long a driver may take from the end of its time in a queue to its lease."""
+    if view.launch is not None and view.launch.state is LaunchState.UNKNOWN:
+        return AWAY_TIMEOUT_S
+    return START_TIMEOUT_S if view.submission_started else _PROCESS_TIMEOUT_S
 
 
 def _is_gone(process: ProcessRecord) -> bool:

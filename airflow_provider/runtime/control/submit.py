@@ -1,7 +1,9 @@
-"""Submission of a driver: from the intent to the launcher process; nothing is lost in between.
+"""Submission of a driver: from the intent to the run on its cluster; nothing is lost in between.
 
+:func:`submit_through` is the same for every launcher; what a crash leaves of a run on a cluster is
+in the table of :mod:`~airflow_provider.runtime.control.launchers.protocol`. For ``spark-submit``:
 ``submissions/<driver id>.process.json`` is put if absent, by the process that is about to start
-``spark-submit``, or by the next try that finds an intent and nobody behind it. One of the two wins,
+it, or by the next try that finds an intent and nobody behind it. One of the two wins,
 whatever has died or is only late; no clock is read.
 
 ==========================  ========================================================================
@@ -21,23 +23,28 @@ application's name, tags or labels, in the lease that the driver takes, and in i
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
-import threading
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider.runtime import failpoints
+from airflow_provider.runtime.control.launchers.protocol import Application
+from airflow_provider.runtime.control.launchers.spark_submit import SparkSubmitLauncher
+from airflow_provider.runtime.errors import LauncherAwayError, LeaseHeldError
 from airflow_provider.runtime.host import identify, identify_this
 from airflow_provider.runtime.jobdir.submissions import ProcessRecord
+from airflow_provider.runtime.retry import Retries, RetryPolicy
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
+    from airflow_provider.runtime.clock import Clock
+    from airflow_provider.runtime.control.launchers.protocol import Launcher
     from airflow_provider.runtime.jobdir.layout import RunDirectory
     from airflow_provider.runtime.jobdir.run_spec import DriverSpec
-    from airflow_provider.runtime.jobdir.submissions import SubmissionRecord
+    from airflow_provider.runtime.jobdir.submissions import HandleRecord, SubmissionRecord
+
+# Who holds a worker has Airflow's retries, too, and each of them submits the same token again.
+AGAIN: Final = RetryPolicy(first_s=1.0, longest_s=8.0, for_s=60.0, failures=5)
 
 
 def submit_driver(
@@ -51,7 +58,7 @@ def submit_driver(
     standby: Mapping[str, Any] | None = None,
     environment: Mapping[str, str],
 ) -> None:
-    """Store the intent and the request, start what looks after the driver, and return at once.
+    """Submit a driver with ``spark-submit``, and return at once.
 
     Args:
         run: the run.
@@ -66,25 +73,89 @@ def submit_driver(
 
     Crash safety: see the table above.
     """
+    launcher = SparkSubmitLauncher(
+        run=run,
+        job_dir=job_dir,
+        log_file=log,
+        command=lambda _: command,
+        standby=standby,
+        environment=environment,
+    )
+    _intend(run, record, spec)
+    launcher.submit(Application(arguments=()), record.driver_id)
+
+
+def submit_through(
+    launcher: Launcher,
+    application: Application,
+    *,
+    run: RunDirectory,
+    record: SubmissionRecord,
+    spec: DriverSpec,
+    clock: Clock,
+) -> HandleRecord:
+    """Store the intent and the request, submit the driver to a cluster, and store its handle.
+
+    Args:
+        launcher: starts it.
+        application: the driver.
+        run: the run.
+        record: the intent; one that is there already is submitted again.
+        spec: the request that the driver reads; of one that is submitted again it is the same.
+        clock: passes between two tries.
+
+    Raises:
+        ConfigError: the cluster refuses it; nothing was started.
+        LauncherAwayError: perhaps it was started; the next try submits it again, with its token.
+
+    Crash safety: see the table of the launchers' protocol.
+    Idempotent: by the driver id of *record*.
+    """
+    _intend(run, record, spec)
+    failpoints.hit("launch.requested")
+    handle = _submit(launcher, application, record.driver_id, Retries(AGAIN, clock))
+    failpoints.hit("launch.submitted")
+    run.put_handle(handle)
+    return handle
+
+
+def _submit(
+    launcher: Launcher, application: Application, token: str, retries: Retries
+) -> HandleRecord:
+    while True:
+        try:
+            return launcher.submit(application, token)
+        except LauncherAwayError:
+            if not retries.failed():
+                raise
+            retries.pause()
+
+
+def _intend(run: RunDirectory, record: SubmissionRecord, spec: DriverSpec) -> None:
+    """Store the intent, and then the request: nobody has begun what has no request."""
     run.put_submission(record)
     failpoints.hit("submission.intended")
     spec.send(run.storage)
-    launcher = [sys.executable, "-m", "airflow_provider.runtime.control.launcher"]
-    options = ["--job-dir", job_dir, "--run-id", record.run_id]
-    options += ["--driver-id", record.driver_id, "--log", str(log)]
-    if standby is not None:
-        options += ["--standby", json.dumps(standby)]
-    process = subprocess.Popen(
-        [*launcher, *options, "--", *command],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,  # neither the worker's death nor its signals reach the driver
-        env=dict(environment),
-    )
-    # A process that outlives it must not leave it a zombie; nobody else waits for it.
-    threading.Thread(target=process.wait, name="reaper", daemon=True).start()
-    failpoints.hit("submission.launched")
+
+
+def unsubmitted(run: RunDirectory, spec: DriverSpec, kind: str) -> SubmissionRecord | None:
+    """Return the last intent, if it is for this launcher, and it is not known whether it began.
+
+    Args:
+        run: the run.
+        spec: the request; one that was put already must be the same, but for the driver id.
+        kind: the launcher's.
+
+    Returns:
+        The intent to submit again, with its token; None for another submission.
+    """
+    submissions = run.submissions()
+    last = submissions[-1] if submissions else None
+    if last is None or last.launcher != kind or last.driver_id not in run.unstarted():
+        return None
+    if run.is_lost(last.driver_id):
+        return None
+    return last if spec.is_what_was_sent(run.storage, last.driver_id) else None
 
 
 def enter(run: RunDirectory, driver_id: str) -> bool:
@@ -110,15 +181,44 @@ def entered_with(run: RunDirectory, driver_id: str, pid: int) -> None:
 
 
 def revoke_unstarted(run: RunDirectory) -> bool:
-    """Revoke every intent that nobody has begun to act on.
+    """Revoke every intent that nobody has begun to act on; those of clusters are not for this.
 
     Returns:
         False when somebody has begun meanwhile: look again.
 
     Idempotent: an intent is revoked once.
     """
+    local = {each.driver_id for each in run.submissions() if each.launcher is None}
+    return all(_revoke(run, driver_id) for driver_id in run.unstarted() if driver_id in local)
+
+
+def revoke_others(run: RunDirectory, driver_id: str) -> None:
+    """Revoke the intents for clusters of which no handle is known, but for one.
+
+    What is there of them ends when it finds that out; see :func:`check_not_revoked`.
+
+    Idempotent: an intent is revoked once.
+    """
+    for other in run.unstarted():
+        if other != driver_id:
+            _revoke(run, other)
+
+
+def check_not_revoked(run: RunDirectory, driver_id: str) -> None:
+    """Refuse to be a driver whose intent was revoked.
+
+    Raises:
+        LeaseHeldError: it was: the next try has submitted another one. Nothing was written.
+    """
+    process = run.process_of(driver_id)
+    if process is not None and process.is_revoked:
+        msg = (
+            f"{run.storage.url}: driver {driver_id} was given up before it came up, and another "
+            "one was submitted in its place"
+        )
+        raise LeaseHeldError(msg)
+
+
+def _revoke(run: RunDirectory, driver_id: str) -> bool:
     nobody = ProcessRecord(identity=identify([]), is_revoked=True)
-    return all(
-        nobody.put_if_absent(run.storage, f"submissions/{driver_id}.process.json")
-        for driver_id in run.unstarted()
-    )
+    return nobody.put_if_absent(run.storage, f"submissions/{driver_id}.process.json")

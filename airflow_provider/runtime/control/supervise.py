@@ -24,12 +24,14 @@ from airflow_provider.runtime.jobdir.lease import Liveness
 from airflow_provider.runtime.jobdir.requests import is_leaving, is_requested
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from airflow_provider.runtime.clock import Clock
+    from airflow_provider.runtime.control.launchers.protocol import Look
     from airflow_provider.runtime.jobdir.layout import JobDirectory
     from airflow_provider.runtime.jobdir.lease_records import LeaseRecord
     from airflow_provider.runtime.jobdir.run_records import ProgressRecord
+    from airflow_provider.runtime.jobdir.submissions import HandleRecord
     from airflow_provider.runtime.storage.base import Storage
 
 _LOOK_S: Final = 5.0  # each look lists two folders of each query
@@ -83,6 +85,7 @@ class SupervisingWatcher(RunWatcher):
         clock: measures how long something lasts; its wall clock tells when the time is over.
         supervision: its arguments.
         driver_id: the submission to watch; None for the end of a driver that was requested to end.
+        ask: as of :class:`RunWatcher`.
     """
 
     def __init__(
@@ -92,8 +95,10 @@ class SupervisingWatcher(RunWatcher):
         clock: Clock,
         supervision: Supervision,
         driver_id: str | None = None,
+        *,
+        ask: Callable[[HandleRecord], Look] | None = None,
     ) -> None:
-        super().__init__(storage, run_id, clock, driver_id)
+        super().__init__(storage, run_id, clock, driver_id, ask=ask)
         self._supervision = supervision
         self._look_due = Due(clock, supervision.look_every_s())
         self._health = Health()

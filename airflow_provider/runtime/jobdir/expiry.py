@@ -49,6 +49,8 @@ _OF_PROCESS: Final = (
     ".process.json",
     ".exit.json",
     ".lost.json",
+    ".handle.json",
+    ".look.json",
     ".followed.json",
     ".json",
 )

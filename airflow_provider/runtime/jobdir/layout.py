@@ -15,6 +15,7 @@
     runs/<run id>/submissions/<driver id>.run.json, .bootstrap.json   RunSpec, BootstrapSpec
     runs/<run id>/submissions/<driver id>.process.json   ProcessRecord: put once, or revoked
     runs/<run id>/submissions/<driver id>.exit.json, .lost.json   ExitRecord, LostRecord
+    runs/<run id>/submissions/<driver id>.handle.json, .look.json   HandleRecord, LookRecord
     runs/<run id>/submissions/<driver id>.followed.json   FollowedRecord (hooks/log_tail.py)
     runs/<run id>/attempts/<n>.json              AttemptRecord
     runs/<run id>/owner.json                  RunOwnerRecord (hooks/backfill_guard.py): whose run
@@ -60,6 +61,8 @@ from airflow_provider.runtime.jobdir.run_records import (
 )
 from airflow_provider.runtime.jobdir.submissions import (
     ExitRecord,
+    HandleRecord,
+    LookRecord,
     LostRecord,
     ProcessRecord,
     SubmissionRecord,
@@ -239,10 +242,10 @@ class RunDirectory:
         return max(len(found), found[-1].number) if found else 0
 
     def unstarted(self) -> list[str]:
-        """Return the drivers whose intent no process has claimed, and none was recorded for."""
+        """Return the drivers whose intent no process has claimed, and nothing was recorded for."""
         names = set(self.storage.list("submissions"))
         drivers = [name.removesuffix(".json") for name in self._submission_names()]
-        ends = (".process.json", ".exit.json")
+        ends = (".process.json", ".exit.json", ".handle.json")
         return [d for d in drivers if not any(f"{d}{end}" in names for end in ends)]
 
     def _submission_names(self) -> list[str]:
@@ -259,6 +262,22 @@ class RunDirectory:
     def process_of(self, driver_id: str) -> ProcessRecord | None:
         """Return who looks after the driver; None while nobody has come up."""
         return ProcessRecord.read(self.storage, f"submissions/{driver_id}.process.json")
+
+    def handle_of(self, driver_id: str) -> HandleRecord | None:
+        """Return the driver's run on a cluster; None while it is not known."""
+        return HandleRecord.read(self.storage, f"submissions/{driver_id}.handle.json")
+
+    def put_handle(self, record: HandleRecord) -> None:
+        """Record it. Idempotent: the first one stays, and each try gets the same."""
+        record.put_if_absent(self.storage, f"submissions/{record.driver_id}.handle.json")
+
+    def look_of(self, driver_id: str) -> LookRecord | None:
+        """Return what a launcher has said of the driver last; None when nobody has asked."""
+        return LookRecord.read(self.storage, f"submissions/{driver_id}.look.json")
+
+    def put_look(self, driver_id: str, record: LookRecord) -> None:
+        """Store what a launcher says of the driver."""
+        record.put(self.storage, f"submissions/{driver_id}.look.json")
 
     def is_lost(self, driver_id: str) -> bool:
         """Tell whether a wait for the driver has timed out."""

@@ -120,6 +120,12 @@ class DriverSpec(Document):
         """Put the request of a driver beside its submission; it has the driver's id."""
         self.put(run, self._path(str(self.driver_id)))
 
+    def is_what_was_sent(self, run: Storage, driver_id: str) -> bool:
+        """Tell whether a driver's request asks for the same as this; also when it has none yet."""
+        sent = self.read(run, self._path(driver_id))
+        own = dataclasses.replace(self, driver_id=driver_id)
+        return sent is None or sent.sha256() == own.sha256()
+
     @classmethod
     def receive(cls: type[S], run: Storage, driver_id: str, digest: str) -> S:
         """Return the request that a driver was submitted with.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 
 from airflow_provider.runtime.host import ProcessIdentity
 from airflow_provider.runtime.storage.documents import Document
@@ -17,6 +18,8 @@ class SubmissionRecord(Document):
         number: the run's submissions are in its order, whatever workers' clocks say.
         is_remote: whether the driver runs elsewhere than the process that submits it (deploy mode
             cluster), so that the end of that process says nothing of the driver's.
+        launcher: whom to ask about the driver until it has the lease; None for the process that
+            runs ``spark-submit``, which has a record of its own.
     """
 
     PLACES = ("submissions/{driver_id}.json",)
@@ -27,6 +30,7 @@ class SubmissionRecord(Document):
     log: Address | None
     number: NonNegative = 0
     is_remote: bool = False
+    launcher: str | None = None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -67,3 +71,44 @@ class ExitRecord(Document):
     exit_code: int
     ended: str
     last_lines: list[str]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class HandleRecord(Document):
+    """``submissions/<driver id>.handle.json``: the driver's run on a cluster; put once.
+
+    It holds no secret. With it and the launcher's connection any process can ask about the run.
+
+    Attributes:
+        driver_id: the token, by which the cluster knows the run as well.
+        launcher: the launcher's kind.
+        id: of the run, as the cluster calls it.
+        place: what else finds it there, such as the application that it belongs to.
+    """
+
+    PLACES = ("submissions/{driver_id}.handle.json",)
+
+    driver_id: Name
+    launcher: str
+    id: str
+    place: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LookRecord(Document):
+    """``submissions/<driver id>.look.json``: what a launcher has said of the run last.
+
+    Watchers put it when it has changed, for those who have no connection to the cluster.
+
+    Attributes:
+        state: ``queued``, ``running``, ``ended``, ``gone`` or ``unknown``; the first of those that
+            do not change any more stays.
+        exit_code: of the driver's process; None where the cluster does not say.
+        reason: one line of the cluster's own; empty for nothing.
+        at: when a watcher was answered, by its clock; for people.
+    """
+
+    state: str
+    exit_code: int | None = None
+    reason: str = ""
+    at: str

@@ -1,0 +1,264 @@
+"""Start drivers through a launcher of a cluster, and ask it while the job directory is silent."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import uuid
+from pathlib import PurePosixPath
+from typing import TYPE_CHECKING, Any, Final
+
+from airflow.sdk.exceptions import AirflowException
+
+from airflow_provider.hooks.launchers import LauncherChoice, get_connection
+from airflow_provider.hooks.spark_streaming import SparkStreamingHook
+from airflow_provider.runtime.clock import from_iso, to_iso
+from airflow_provider.runtime.control.launchers.emr_serverless import EmrServerlessLauncher
+from airflow_provider.runtime.control.launchers.protocol import Application, LaunchState, Look
+from airflow_provider.runtime.control.observer import RunState
+from airflow_provider.runtime.control.submit import revoke_others, submit_through, unsubmitted
+from airflow_provider.runtime.entry_point import split_entry
+from airflow_provider.runtime.errors import (
+    ConfigError,
+    SparkStreamError,
+    UnsupportedStorageError,
+)
+from airflow_provider.runtime.host import check_classic
+from airflow_provider.runtime.jobdir.layout import JobDirectory
+from airflow_provider.runtime.jobdir.submissions import HandleRecord, SubmissionRecord
+from airflow_provider.runtime.spark_defaults import jvm_defaults, this_machine
+from airflow_provider.runtime.storage.open import local_path_of, open_storage
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from airflow_provider.hooks.spark_streaming import DriverRequest
+    from airflow_provider.hooks.submit_options import SubmitOptions
+    from airflow_provider.runtime.clock import Clock
+    from airflow_provider.runtime.control.launchers.protocol import Launcher
+
+_OF_SPARK_SUBMIT: Final = (
+    *("deploy_mode", "keytab", "principal", "properties_file", "proxy_user"),
+    *("spark_binary", "use_krb5ccache", "verbose"),
+)
+_PY_FILES: Final = "spark.submit.pyFiles"
+_LAST_LINES: Final = 40
+
+
+class ClusterHook(SparkStreamingHook):
+    """Submits drivers to a cluster's own service; no process of this machine looks after them.
+
+    Args:
+        choice: the launcher.
+        options: what the task says of ``spark-submit``, as far as it is about the application.
+        with_lineage: completes the configuration of the driver.
+        clock: time; None for the machine's.
+    """
+
+    def __init__(
+        self,
+        choice: LauncherChoice,
+        options: SubmitOptions | None = None,
+        *,
+        with_lineage: Callable[[Mapping[str, str]], dict[str, str]] | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        super().__init__(choice.conn_id, options, with_lineage=with_lineage, clock=clock)
+        self._choice = choice
+
+    @functools.cached_property
+    def launcher(self) -> Launcher:
+        """Return the launcher; its connection is looked up once.
+
+        Raises:
+            ConfigError: there is no such connection, or it is not as the launcher needs it.
+        """
+        return self._choice.open()
+
+    def ask(self, handle: HandleRecord) -> Look:
+        """Return what the launcher says; a connection that cannot be used says nothing."""
+        try:
+            return self.launcher.look(handle)
+        except (SparkStreamError, AirflowException) as error:
+            return Look(LaunchState.UNKNOWN, None, str(error))
+
+    def test_connection(self, job_root: str | None = None) -> tuple[bool, str]:
+        """Look whether the cluster could start a driver; nothing is started.
+
+        Returns:
+            Whether it could, and one line: what was found, or the first thing that is wrong.
+        """
+        try:
+            self.launcher.check()
+        except (SparkStreamError, AirflowException) as error:
+            return False, str(error)
+        return True, f"{self._choice.kind} answers, and takes drivers"
+
+    def wants_standby(self) -> bool:
+        """Return False: warm drivers are processes of this machine."""
+        return False
+
+    def check(self, job_dir: str, entry: str, *, has_secrets: bool = False) -> None:
+        """Refuse what can be refused before anything is written.
+
+        Args:
+            job_dir: URL of the job directory.
+            entry: ``pkg.mod:FUNC``, or the address of a file that the cluster can read.
+            has_secrets: whether the driver needs what only its environment may have.
+
+        Raises:
+            ConfigError: an option, the connection or the storage is not as it must be, or the
+                cluster refuses.
+            LauncherAwayError: the cluster does not answer.
+        """
+        storage = open_storage(job_dir)
+        is_here = local_path_of(job_dir) is not None
+        if not storage.shared or (is_here and self._choice.kind == EmrServerlessLauncher.kind):
+            msg = f"{job_dir}: a driver on {self._choice.kind} cannot reach it; use a bucket"
+            raise UnsupportedStorageError(msg)
+        JobDirectory(storage).job()  # refuses a newer format
+        self._shipped(entry)
+        self._check_options(has_secrets=has_secrets)
+        check_classic(None, self._conf(), {}, named="conf:")
+        self.launcher.check()
+
+    def submit(
+        self, spec: DriverRequest, run_id: str, *, secrets: Mapping[str, str] | None = None
+    ) -> SubmissionRecord:
+        """Submit a driver to the cluster, and return at once.
+
+        An intent of which nobody knows whether it began is submitted again, with its token, if the
+        request is the same.
+
+        Raises:
+            ConfigError: see :meth:`check`.
+            LauncherAwayError: the cluster does not answer; perhaps it has started the driver.
+
+        Crash safety: see the table of :mod:`~.control.launchers.protocol`.
+        """
+        self.check(spec.job_dir, spec.entry, has_secrets=bool(secrets))
+        run = JobDirectory(open_storage(spec.job_dir)).run(run_id)
+        entry, files = self._shipped(spec.entry)
+        request = dataclasses.replace(spec, entry=entry)
+        record = unsubmitted(run, request, self._choice.kind) or SubmissionRecord(
+            driver_id=uuid.uuid4().hex,
+            run_id=run_id,
+            submitted=to_iso(self._clock.now()),
+            log=None,
+            number=run.submission_count() + 1,
+            is_remote=True,
+            launcher=self._choice.kind,
+        )
+        revoke_others(run, record.driver_id)
+        request = dataclasses.replace(request, driver_id=record.driver_id)
+        what = ["driver", spec.COMMAND, spec.job_dir, run_id, record.driver_id, request.sha256()]
+        application = Application(
+            arguments=tuple(what),
+            conf=self._conf(),
+            py_files=tuple(files),
+            intended=from_iso(record.submitted),
+        )
+        handle = submit_through(
+            self.launcher, application, run=run, record=record, spec=request, clock=self._clock
+        )
+        self.log.info("Driver %s is %s %s", record.driver_id, handle.launcher, handle.id)
+        return record
+
+    def end(
+        self,
+        job_dir: str,
+        run_id: str,
+        generation: int,
+        policy: str = "cancel",
+        *,
+        trigger: str | None = None,
+        bootstrap: Mapping[str, str] | None = None,
+    ) -> bool:
+        """Ask the run's driver to end, and end one that has not come up on its cluster.
+
+        See :meth:`SparkStreamingHook.end`.
+        """
+        is_asked = super().end(
+            job_dir, run_id, generation, policy, trigger=trigger, bootstrap=bootstrap
+        )
+        if is_asked:
+            watcher = self.watcher(job_dir, run_id, bootstrap=bootstrap)
+            view = watcher.look()
+            if watcher.decide(view).run_state is RunState.STARTING and view.handle is not None:
+                self._end_launched(view.handle)
+        return is_asked
+
+    def end_lost(self, job_dir: str, run_id: str, driver_id: str) -> None:
+        """End a driver on its cluster that has not come up in time; if that fails, it is logged."""
+        handle = JobDirectory(open_storage(job_dir)).run(run_id).handle_of(driver_id)
+        if handle is not None:
+            self._end_launched(handle)
+
+    def last_lines(self, job_dir: str, run_id: str, driver_id: str) -> list[str]:
+        """Return the end of the driver's log, as the cluster has it; empty where it has none."""
+        handle = JobDirectory(open_storage(job_dir)).run(run_id).handle_of(driver_id)
+        lines: list[str] = []
+        offset = 0
+        try:
+            while handle is not None:
+                part = self.launcher.log(handle, offset)
+                lines = [*lines, *part.lines][-_LAST_LINES:]
+                if part.offset == offset:
+                    break
+                offset = part.offset
+        except SparkStreamError as error:
+            self.log.warning("The driver's log cannot be read: %s", error)
+        return lines
+
+    def _end_launched(self, handle: HandleRecord) -> None:
+        try:
+            self.launcher.end(handle)
+        except (SparkStreamError, AirflowException) as error:
+            self.log.warning("%s %s was not ended: %s", handle.launcher, handle.id, error)
+        else:
+            self.log.info("%s %s is ended: it had not come up", handle.launcher, handle.id)
+
+    def _conf(self) -> dict[str, str]:
+        """Return Spark's configuration, with the options that are properties, too."""
+        given = self._with_lineage(self._given_conf(get_connection(self._conn_id)))
+        named = {name: v for name, v in self._options.properties.items() if name != _PY_FILES}
+        chosen = jvm_defaults(None, {**given, **named}, machine=this_machine())
+        return {**given, **named, **chosen}
+
+    def _shipped(self, entry: str) -> tuple[str, list[str]]:
+        """Return the entry point as the driver finds it, and the files that travel with it.
+
+        Raises:
+            ConfigError: its file is of this machine.
+        """
+        files = [name.strip() for name in (self._options.py_files or "").split(",") if name.strip()]
+        place, function = split_entry(entry)
+        if not place.endswith(".py"):
+            return entry, files
+        if "://" not in place:
+            msg = (
+                f"entry {entry!r}: a cluster cannot read that file; upload it and write its "
+                "address, such as s3://BUCKET/FILE.py:FUNC, or name a module of py_files"
+            )
+            raise ConfigError(msg)
+        return f"{PurePosixPath(place).stem}:{function}", [*files, place]
+
+    def _check_options(self, *, has_secrets: bool) -> None:
+        for name in _OF_SPARK_SUBMIT:
+            if getattr(self._options, name):
+                msg = f"{name}: is for spark-submit, and not for {self._choice.kind}; leave it out"
+                raise ConfigError(msg)
+        if self._options.env_vars or has_secrets:
+            what = "secret_params" if has_secrets else "env_vars"
+            msg = (
+                f"{what}: the environment of a driver on {self._choice.kind} is the cluster's, and "
+                "its service shows what it is given; let the driver's role read the secret"
+            )
+            raise ConfigError(msg)
+
+
+def hook_of(launcher: Mapping[str, Any] | None) -> SparkStreamingHook:
+    """Return the hook of a trigger, by what a task has said of its launcher; None for nothing."""
+    if launcher is None:
+        return SparkStreamingHook()
+    return ClusterHook(LauncherChoice.from_dict(launcher))

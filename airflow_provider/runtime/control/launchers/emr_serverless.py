@@ -1,0 +1,329 @@
+"""Launcher ``emr-serverless``: job runs of an application of Amazon EMR Serverless.
+
+The service starts one job run for a client token. That token is forgotten some time later, and not
+every service with this protocol knows it, so a run that has the token as its name is looked for
+first. A run is neither limited in time nor started again by the service: a stream may have no end,
+and who watches it submits another driver.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime as dt
+import gzip
+import re
+from typing import TYPE_CHECKING, Any, ClassVar, Final
+from urllib.parse import urlsplit
+
+from airflow_provider.runtime.control.launchers.protocol import (
+    LaunchState,
+    LogPart,
+    Look,
+    exit_code_in,
+)
+from airflow_provider.runtime.errors import (
+    ConfigError,
+    LauncherAwayError,
+    SubmissionRefusedError,
+    first_line,
+)
+from airflow_provider.runtime.jobdir.submissions import HandleRecord
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from airflow_provider.runtime.control.launchers.protocol import Application
+
+_ANSWER_S: Final = 15.0
+_STATES: Final = {
+    "SUBMITTED": LaunchState.QUEUED,
+    "PENDING": LaunchState.QUEUED,
+    "SCHEDULED": LaunchState.QUEUED,
+    "QUEUED": LaunchState.QUEUED,
+    "RUNNING": LaunchState.RUNNING,
+    "CANCELLING": LaunchState.RUNNING,
+    "SUCCESS": LaunchState.ENDED,
+    "FAILED": LaunchState.ENDED,
+    "CANCELLED": LaunchState.ENDED,
+}
+_ENDED_APPLICATIONS: Final = frozenset({"TERMINATED", "STOPPING"})
+_PASSES: Final = frozenset(
+    ["ThrottlingException", "TooManyRequestsException", "ServiceQuotaExceededException"]
+)
+"""Refusals that another try may not meet."""
+_NOT_THERE: Final = "ResourceNotFoundException"
+_TOO_MANY: Final = 429
+_SERVER_ERROR: Final = 500
+_ROLE: Final = re.compile(r"arn:[\w-]+:iam::\d{12}:role/\S+")
+_CLOCKS_DIFFER: Final = dt.timedelta(days=1)  # by less than this, those that matter here
+_EXTRA: Final = "emr"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class EmrOptions:
+    """Options of the launcher, as the operator's ``launcher_options`` has them.
+
+    Attributes:
+        application_id: of the application, which is there and may run.
+        execution_role: ARN of the role that the driver has; it reaches the job directory.
+        entry_point: ``s3://…/spark_stream_driver.py``, made by ``spark-stream package``.
+        runtime: ``s3://…zip``, made by the same command.
+        log_uri: ``s3://…``: where the service puts logs; empty for nowhere that is read here.
+    """
+
+    application_id: str
+    execution_role: str = ""
+    entry_point: str = ""
+    runtime: str = ""
+    log_uri: str = ""
+
+    def check(self) -> None:
+        """Refuse what the service would refuse in each try.
+
+        Raises:
+            ConfigError: the message names the option.
+        """
+        if not _ROLE.fullmatch(self.execution_role):
+            msg = (
+                f"emr-serverless: execution_role {self.execution_role!r} is no ARN of a role; "
+                "write arn:aws:iam::ACCOUNT:role/NAME"
+            )
+            raise ConfigError(msg)
+        for name in ("entry_point", "runtime", "log_uri"):
+            given = getattr(self, name)
+            if not given.startswith("s3://") and (given or name != "log_uri"):
+                msg = (
+                    f"emr-serverless: {name} {given!r} is no address in S3; upload what "
+                    "'spark-stream package' makes, and write s3://BUCKET/KEY"
+                )
+                raise ConfigError(msg)
+
+
+class EmrServerlessLauncher:
+    """Starts job runs in an application of EMR Serverless.
+
+    Args:
+        options: which application, and what it starts.
+        session: arguments of ``boto3.Session``, such as keys and the region; what is not there is
+            found as boto3 does.
+        endpoint: the address of another service with this protocol; None for Amazon's.
+        s3_endpoint: the same of S3, for logs.
+
+    Raises:
+        ConfigError: boto3 is not installed, or not configured: the region is unknown.
+    """
+
+    kind: ClassVar[str] = "emr-serverless"
+
+    def __init__(
+        self,
+        options: EmrOptions,
+        *,
+        session: Mapping[str, Any] | None = None,
+        endpoint: str | None = None,
+        s3_endpoint: str | None = None,
+    ) -> None:
+        self._options = options
+        self._client = _client("emr-serverless", session or {}, endpoint)
+        self._s3 = _client("s3", session or {}, s3_endpoint or endpoint)
+        self._named = f"emr-serverless application {options.application_id}"
+
+    def check(self) -> None:
+        """Look whether the application is there and may run."""
+        self._options.check()
+        found = self._ask("get_application", applicationId=self._options.application_id)
+        application = found["application"]
+        if application["type"].upper() != "SPARK":
+            msg = f"{self._named} is one of {application['type']}; name one of Spark"
+            raise ConfigError(msg)
+        starts = application.get("autoStartConfiguration", {}).get("enabled", True)
+        is_stopped = application["state"] == "STOPPED" and not starts
+        if application["state"] in _ENDED_APPLICATIONS or is_stopped:
+            msg = f"{self._named} is {application['state']}; start it, or name another one"
+            raise SubmissionRefusedError(msg)
+
+    def submit(self, application: Application, token: str) -> HandleRecord:
+        """Start a job run, or return the one that has this token.
+
+        Idempotent: by *token*: the run has it as its name, and the request as its client token.
+        """
+        self._options.check()
+        found = self._find(application, token)
+        if found is None:
+            files = [self._options.runtime, *application.py_files]
+            found = self._ask("start_job_run", **self._request(application, token, files))[
+                "jobRunId"
+            ]
+        place = {"application_id": self._options.application_id}
+        return HandleRecord(driver_id=token, launcher=self.kind, id=found, place=place)
+
+    def look(self, handle: HandleRecord) -> Look:
+        """Return how the job run is, with the service's own details."""
+        try:
+            run = self._run(handle)
+        except (ConfigError, LauncherAwayError) as error:
+            return Look(LaunchState.UNKNOWN, None, str(error))
+        if run is None:
+            return Look(LaunchState.GONE, None, f"{self._named} has no such run")
+        state = _STATES.get(run["state"], LaunchState.UNKNOWN)
+        details = run.get("stateDetails") or ""
+        code = exit_code_in(details) if state is LaunchState.ENDED else None
+        if run["state"] == "SUCCESS":
+            code = 0
+        return Look(state, code, first_line(f"{run['state']} {details}".strip()))
+
+    def end(self, handle: HandleRecord) -> None:
+        """Cancel the job run, unless it has ended."""
+        run = self._run(handle)
+        if run is None or _STATES.get(run["state"]) is LaunchState.ENDED:
+            return
+        if run.get("name") != _name(handle.driver_id):
+            msg = f"{self._named}: run {handle.id} is called {run.get('name')!r}, so it is not ours"
+            raise SubmissionRefusedError(msg)
+        self._ask("cancel_job_run", applicationId=_application_of(handle), jobRunId=handle.id)
+
+    def log(self, handle: HandleRecord, offset: int = 0) -> LogPart:
+        """Return what is in S3 of the driver's output, which the service brings there.
+
+        Spark's Python runner writes all of Python's into the standard output; what is in the other
+        file is Spark's own log. *offset* is in bytes of the text.
+        """
+        if not self._options.log_uri:
+            return LogPart((), offset)
+        place = urlsplit(self._options.log_uri)
+        folder = f"{place.path.strip('/')}/applications/{_application_of(handle)}/jobs/{handle.id}"
+        key = f"{folder.lstrip('/')}/SPARK_DRIVER/stdout.gz"
+        answer = self._call(
+            self._s3, "get_object", {"Bucket": place.netloc, "Key": key}, missing="NoSuchKey"
+        )
+        text = b"" if answer is None else gzip.decompress(answer["Body"].read())[offset:]
+        end = text.rfind(b"\n") + 1
+        return LogPart(tuple(text[:end].decode(errors="replace").splitlines()), offset + end)
+
+    def _request(self, application: Application, token: str, files: list[str]) -> dict[str, Any]:
+        options = self._options
+        conf = {**application.conf, "spark.submit.pyFiles": ",".join(files)}
+        logs: dict[str, Any] = {}
+        if options.log_uri:
+            logs = {"s3MonitoringConfiguration": {"logUri": options.log_uri}}
+        return {
+            "applicationId": options.application_id,
+            "clientToken": token,
+            "name": _name(token),
+            "executionRoleArn": options.execution_role,
+            "executionTimeoutMinutes": 0,  # else it is ended after twelve hours
+            "jobDriver": {
+                "sparkSubmit": {
+                    "entryPoint": options.entry_point,
+                    "entryPointArguments": list(application.arguments),
+                }
+            },
+            "configurationOverrides": {
+                # As values: the service would split a command line once more.
+                "applicationConfiguration": [
+                    {"classification": "spark-defaults", "properties": conf}
+                ],
+                "monitoringConfiguration": logs,
+            },
+        }
+
+    def _find(self, application: Application, token: str) -> str | None:
+        """Return the job run that has this token; None when there is none."""
+        for run in self._runs(application.intended):
+            if run.get("name") == _name(token):
+                return str(run["id"])
+        return None
+
+    def _runs(self, intended: dt.datetime | None) -> Iterator[dict[str, Any]]:
+        asked: dict[str, Any] = {"applicationId": self._options.application_id}
+        if intended is not None:
+            asked["createdAtAfter"] = intended - _CLOCKS_DIFFER
+        while True:
+            page = self._call(self._client, "list_job_runs", asked, missing=_NOT_THERE)
+            # That the application is not there is said by what follows.
+            yield from (page or {}).get("jobRuns", [])
+            following = (page or {}).get("nextToken")
+            if not following:
+                return
+            asked["nextToken"] = following
+
+    def _run(self, handle: HandleRecord) -> dict[str, Any] | None:
+        asked = {"applicationId": _application_of(handle), "jobRunId": handle.id}
+        found = self._call(self._client, "get_job_run", asked, missing=_NOT_THERE)
+        return found["jobRun"] if found is not None else None
+
+    def _ask(self, operation: str, **asked: Any) -> dict[str, Any]:
+        answer = self._call(self._client, operation, asked)
+        return answer if answer is not None else {}
+
+    def _call(
+        self, client: Any, operation: str, asked: Mapping[str, Any], *, missing: str | None = None
+    ) -> dict[str, Any] | None:
+        """Return the answer; None when it is the error *missing*.
+
+        Raises:
+            ConfigError: the service refuses it, or this process has no credentials.
+            LauncherAwayError: no answer, an error of the service, or too many requests.
+        """
+        from botocore import exceptions
+
+        try:
+            return dict(getattr(client, operation)(**asked))
+        except exceptions.ClientError as error:
+            code = str(error.response.get("Error", {}).get("Code", ""))
+            status = int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
+            if code == missing:
+                return None
+            message = error.response.get("Error", {}).get("Message") or error
+            msg = f"{self._named}: {operation}: {code}: {message}"
+            if status >= _SERVER_ERROR or status == _TOO_MANY or code in _PASSES:
+                raise LauncherAwayError(msg) from None
+            msg += f"; {_way_out(code)}"
+            raise SubmissionRefusedError(msg) from None
+        except (exceptions.NoCredentialsError, exceptions.PartialCredentialsError) as error:
+            msg = f"{self._named}: {error}; give the connection keys, or this machine a role"
+            raise ConfigError(msg) from None
+        except exceptions.ParamValidationError as error:
+            msg = f"{self._named}: {operation}: {first_line(str(error))}"
+            raise ConfigError(msg) from None
+        except (exceptions.BotoCoreError, OSError) as error:
+            msg = f"{self._named}: does not answer: {error}"
+            raise LauncherAwayError(msg) from None
+
+
+def _way_out(code: str) -> str:
+    if code == _NOT_THERE:
+        return "correct application_id, and the region of the connection"
+    if any(word in code for word in ("Access", "Client", "Signature", "Token")):
+        return "correct the connection's keys, or their rights (docs/launchers.md lists them)"
+    return "correct the operator's launcher_options"
+
+
+def _name(token: str) -> str:
+    return f"spark-stream-{token}"
+
+
+def _application_of(handle: HandleRecord) -> str:
+    return handle.place.get("application_id", "")
+
+
+def _client(service: str, session: Mapping[str, Any], endpoint: str | None) -> Any:
+    try:
+        import boto3
+        from botocore.config import Config
+        from botocore.exceptions import BotoCoreError
+    except ImportError as error:
+        msg = (
+            f"the launcher 'emr-serverless' needs the extra {_EXTRA!r}: "
+            f"pip install 'airflow-provider-spark-streaming[{_EXTRA}]'"
+        )
+        raise ConfigError(msg) from error
+    # Repeated here: a run that has the token is looked for before each try.
+    once = Config(
+        connect_timeout=_ANSWER_S, read_timeout=_ANSWER_S, retries={"total_max_attempts": 1}
+    )
+    try:
+        return boto3.Session(**session).client(service, endpoint_url=endpoint, config=once)
+    except (BotoCoreError, ValueError) as error:
+        msg = f"emr-serverless: {error}; complete the connection's extra, such as region_name"
+        raise ConfigError(msg) from None

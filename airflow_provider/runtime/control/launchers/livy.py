@@ -1,0 +1,307 @@
+"""Launcher ``livy``: batches of an Apache Livy server.
+
+Livy knows no token, and refuses a second batch of a name while the first one is there. So the token
+is the batch's name, and a batch of this name is looked for before one is made. Numbers of batches
+begin again when a server without recovery is started again: a batch of another name is not ours.
+"""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import http.client
+import json
+from typing import TYPE_CHECKING, Any, ClassVar, Final
+from urllib.parse import urlsplit
+
+from airflow_provider.runtime.control.launchers.protocol import (
+    LaunchState,
+    LogPart,
+    Look,
+    exit_code_in,
+    reason_in,
+)
+from airflow_provider.runtime.errors import (
+    ConfigError,
+    LauncherAwayError,
+    SubmissionRefusedError,
+    first_line,
+)
+from airflow_provider.runtime.jobdir.submissions import HandleRecord
+
+if TYPE_CHECKING:
+    import ssl
+    from collections.abc import Iterator
+
+    from airflow_provider.runtime.control.launchers.protocol import Application
+
+_ANSWER_S: Final = 15.0
+_PAGE: Final = 100
+_TAIL: Final = 100
+_STATES: Final = {
+    "not_started": LaunchState.QUEUED,
+    "starting": LaunchState.QUEUED,
+    "idle": LaunchState.RUNNING,
+    "busy": LaunchState.RUNNING,
+    "running": LaunchState.RUNNING,
+    "shutting_down": LaunchState.RUNNING,
+    "success": LaunchState.ENDED,
+    "dead": LaunchState.ENDED,
+    "error": LaunchState.ENDED,
+    "killed": LaunchState.ENDED,
+}
+# The rest, such as ``recovering``, is UNKNOWN: the server is about to find out itself.
+_MISSING: Final = 404
+_DENIED: Final = frozenset({401, 403})
+_TOO_MANY: Final = 429
+_SERVER_ERROR: Final = 500
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LivyOptions:
+    """Options of the launcher, as the operator's ``launcher_options`` has them.
+
+    Attributes:
+        entry_point: address of ``spark_stream_driver.py``, made by ``spark-stream package``, that
+            the server and the cluster can read.
+        runtime: the same of the zip.
+        proxy_user: whom the batch is run as; empty for the server's own choice.
+        queue: of YARN; empty for the server's default.
+    """
+
+    entry_point: str = ""
+    runtime: str = ""
+    proxy_user: str = ""
+    queue: str = ""
+
+    def check(self) -> None:
+        """Refuse what nothing can be started with.
+
+        Raises:
+            ConfigError: the message names the option.
+        """
+        for name in ("entry_point", "runtime"):
+            if not getattr(self, name):
+                msg = (
+                    f"livy: {name} is not given; put what 'spark-stream package' makes where the "
+                    "cluster reads it, and give its address"
+                )
+                raise ConfigError(msg)
+
+
+class LivyLauncher:
+    """Starts batches on a Livy server.
+
+    Args:
+        options: what a batch starts.
+        url: ``http://HOST:PORT`` or ``https://…``, with a path where a proxy has one.
+        user: for Basic authentication; None for none. Kerberos is not spoken.
+        password: of the user.
+        context: how certificates are verified; None for the machine's way.
+
+    Raises:
+        ConfigError: *url* is no address of HTTP.
+    """
+
+    kind: ClassVar[str] = "livy"
+
+    def __init__(
+        self,
+        options: LivyOptions,
+        url: str,
+        *,
+        user: str | None = None,
+        password: str | None = None,
+        context: ssl.SSLContext | None = None,
+    ) -> None:
+        try:
+            place = urlsplit(url)
+            self._host, self._port = place.hostname or "", place.port
+        except ValueError:
+            place, self._host, self._port = urlsplit(""), "", None
+        if place.scheme not in {"http", "https"} or not self._host or place.username:
+            msg = f"livy: {place.hostname or url!r}: give an address such as http://HOST:8998"
+            raise ConfigError(msg)
+        self._is_https, self._path = place.scheme == "https", place.path.rstrip("/")
+        self._named = f"livy {place.scheme}://{place.netloc}{self._path}"
+        self._options, self._context = options, context
+        self._headers = {"Content-Type": "application/json", "X-Requested-By": "spark-stream"}
+        if user:
+            given = base64.b64encode(f"{user}:{password or ''}".encode()).decode()
+            self._headers["Authorization"] = f"Basic {given}"
+
+    def check(self) -> None:
+        """Look whether the server answers, and lets us in."""
+        self._options.check()
+        self._ask("GET", "/batches?from=0&size=1")
+
+    def submit(self, application: Application, token: str) -> HandleRecord:
+        """Make a batch, or return the one that has this token.
+
+        Idempotent: by *token*, which is the batch's name.
+        """
+        self._options.check()
+        found = self._find(token)
+        if found is None:
+            try:
+                made = self._ask("POST", "/batches", self._request(application, token))
+            except SubmissionRefusedError:
+                found = self._find(token)  # such as one that another process has just made
+                if found is None:
+                    raise
+            else:
+                found = made["id"]
+        return HandleRecord(
+            driver_id=token, launcher=self.kind, id=str(found), place={"server": self._named}
+        )
+
+    def look(self, handle: HandleRecord) -> Look:
+        """Return how the batch is; why it has ended is in the last lines of its log."""
+        try:
+            batch = self._batch(handle)
+            if batch is None:
+                return Look(LaunchState.GONE, None, f"{self._named} has no such batch")
+            state = _STATES.get(batch.get("state", ""), LaunchState.UNKNOWN)
+            if state is not LaunchState.ENDED:
+                diagnostics = (batch.get("appInfo") or {}).get("diagnostics") or ""
+                return Look(state, None, first_line(f"{batch.get('state')} {diagnostics}".strip()))
+            lines = self._lines(handle, -1, _TAIL)[1]
+        except (ConfigError, LauncherAwayError) as error:
+            return Look(LaunchState.UNKNOWN, None, str(error))
+        code = 0 if batch["state"] == "success" else exit_code_in("\n".join(lines))
+        return Look(
+            state, code, first_line(f"{batch['state']} {reason_in(_saying(lines))}".strip())
+        )
+
+    def end(self, handle: HandleRecord) -> None:
+        """Remove the batch, which ends its application, unless it has ended."""
+        batch = self._batch(handle)
+        if batch is None or _STATES.get(batch.get("state", "")) is LaunchState.ENDED:
+            return
+        self._ask("DELETE", f"/batches/{_number(handle)}", missing=True)
+
+    def log(self, handle: HandleRecord, offset: int = 0) -> LogPart:
+        """Return the next lines of the server's log of the batch, of which it keeps the last ones.
+
+        *offset* is in lines.
+        """
+        if self._batch(handle) is None:
+            return LogPart((), offset)
+        begin, lines = self._lines(handle, offset, _PAGE)
+        return LogPart(lines, max(offset, begin + len(lines)))
+
+    def _request(self, application: Application, token: str) -> dict[str, Any]:
+        options = self._options
+        request: dict[str, Any] = {
+            "name": _name(token),
+            "file": options.entry_point,
+            "args": list(application.arguments),
+            "pyFiles": [options.runtime, *application.py_files],
+            "conf": dict(application.conf),
+        }
+        named = {"proxyUser": options.proxy_user, "queue": options.queue}
+        return {**request, **{name: value for name, value in named.items() if value}}
+
+    def _find(self, token: str) -> int | None:
+        return next((b["id"] for b in self._batches() if b.get("name") == _name(token)), None)
+
+    def _batches(self) -> Iterator[dict[str, Any]]:
+        begin = 0
+        while True:
+            page = self._ask("GET", f"/batches?from={begin}&size={_PAGE}")
+            found = page.get("sessions") or []
+            yield from found
+            begin += len(found)
+            if not found or begin >= int(page.get("total", 0)):
+                return
+
+    def _batch(self, handle: HandleRecord) -> dict[str, Any] | None:
+        """Return the batch of the handle; None when it is not there, or another has its number."""
+        if handle.place.get("server") != self._named:
+            msg = f"{self._named}: batch {handle.id} is one of {handle.place.get('server')}"
+            raise SubmissionRefusedError(msg)
+        found = self._ask("GET", f"/batches/{_number(handle)}", missing=True)
+        return found if found.get("name") == _name(handle.driver_id) else None
+
+    def _lines(self, handle: HandleRecord, begin: int, size: int) -> tuple[int, tuple[str, ...]]:
+        path = f"/batches/{_number(handle)}/log?from={begin}&size={size}"
+        found = self._ask("GET", path, missing=True)
+        return int(found.get("from", begin)), tuple(map(str, found.get("log") or ()))
+
+    def _ask(
+        self, method: str, path: str, body: Any = None, *, missing: bool = False
+    ) -> dict[str, Any]:
+        """Send one request, which follows no redirection.
+
+        Args:
+            method: of HTTP.
+            path: below the server's.
+            body: a value of JSON; None for none.
+            missing: whether the answer "not found" is one, and empty.
+
+        Raises:
+            SubmissionRefusedError: the server refuses it.
+            LauncherAwayError: no answer, not one of Livy's, or an error of the server.
+        """
+        try:
+            status, text = self._send(method, path, body)
+        except (OSError, http.client.HTTPException) as error:
+            msg = f"{self._named}: does not answer: {str(error) or type(error).__name__}"
+            raise LauncherAwayError(msg) from None
+        if status == _MISSING and missing:
+            return {}
+        if status >= _SERVER_ERROR or status == _TOO_MANY:
+            msg = f"{self._named}: {method} answered {status}: {first_line(text)}"
+            raise LauncherAwayError(msg)
+        if status in _DENIED:
+            msg = f"{self._named}: answered {status}; correct the connection's login and password"
+            raise SubmissionRefusedError(msg)
+        if not http.client.OK <= status < http.client.MULTIPLE_CHOICES:
+            msg = f"{self._named}: {method} {path} answered {status}: {first_line(text)}"
+            raise SubmissionRefusedError(msg)
+        try:
+            answer = json.loads(text or "{}")
+        except ValueError:
+            answer = None
+        if not isinstance(answer, dict):
+            msg = f"{self._named}: answers with no JSON object; is it a Livy server?"
+            raise SubmissionRefusedError(msg)
+        return answer
+
+    def _send(self, method: str, path: str, body: Any) -> tuple[int, str]:
+        connection: http.client.HTTPConnection
+        if self._is_https:
+            connection = http.client.HTTPSConnection(
+                self._host, self._port, timeout=_ANSWER_S, context=self._context
+            )
+        else:
+            connection = http.client.HTTPConnection(self._host, self._port, timeout=_ANSWER_S)
+        try:
+            content = None if body is None else json.dumps(body)
+            connection.request(method, self._path + path, content, self._headers)
+            answer = connection.getresponse()
+            return answer.status, answer.read().decode(errors="replace")
+        finally:
+            connection.close()
+
+
+def _name(token: str) -> str:
+    return f"spark-stream-{token}"
+
+
+def _number(handle: HandleRecord) -> int:
+    """Return the batch's number, which becomes a part of a path."""
+    if not handle.id.isdigit():
+        msg = f"livy: batch {handle.id!r} is no number; the handle was not made by this launcher"
+        raise SubmissionRefusedError(msg)
+    return int(handle.id)
+
+
+def _saying(lines: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the lines without Livy's own headings, and without the exit code, which is said."""
+    headings = ("stdout:", "stderr:", "YARN Diagnostics:")
+    return tuple(
+        line
+        for line in lines
+        if line.strip() not in headings and not line.startswith("spark-stream: exit code")
+    )

@@ -1,0 +1,207 @@
+"""Protocol of launchers: check, submit, look, end, log.
+
+The token of a submission is its driver id. It is the name of the run on the cluster, so whatever
+died or was lost, submitting again with the same token finds that run instead of starting another.
+
+==========================  ========================================================================
+a crash, or a loss          what is left, and who goes on with it
+==========================  ========================================================================
+before the intent           nothing: the next try submits
+``submission.intended``     an intent without a handle: the next try submits its token again
+``launch.requested``        the same, and the driver's request; the same
+the reply is lost           a run on the cluster, no handle: the same worker submits again, with the
+                            same token, and the cluster answers with that run
+``launch.submitted``        the same: the next try submits its token again
+after the handle            ``submissions/<driver id>.handle.json``: the next try adopts the driver
+a worker pauses before it   the next try has submitted the same token: both get the same run, and
+submits                     put the same handle
+the same, and the next try  the next try has revoked the intent, and submitted another one. A driver
+asks for something else     of a revoked intent ends with the lease's exit code, and writes nothing
+a watcher dies              what it has seen is in ``submissions/<driver id>.look.json``; the next
+                            watcher asks the launcher again
+the cluster starts a        the lease refuses the second process while the first one lives; one that
+driver once more            has recorded its end is refused by that record (``driver_is_new``)
+==========================  ========================================================================
+
+Two drivers are harmless: only one gets the lease. A launcher decides nothing about a run: it is
+asked only while no lease tells whether the driver lives.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import re
+from typing import TYPE_CHECKING, ClassVar, Final, Protocol, runtime_checkable
+
+from airflow_provider.runtime.errors import first_line
+from airflow_provider.runtime.jobdir.submissions import HandleRecord, LookRecord
+
+if TYPE_CHECKING:
+    import datetime as dt
+    from collections.abc import Mapping
+
+_EXIT_CODE: Final = re.compile(
+    r"(?:exit ?code|exited with(?: status| code)?)\s*[:=]?\s*(-?\d{1,3})\b", re.IGNORECASE
+)
+_OWN_ERROR: Final = "spark-stream: error: "
+
+
+class LaunchState(str, enum.Enum):
+    """The state of a run on its cluster."""
+
+    QUEUED = "queued"  # the cluster has it, and nothing of it runs yet
+    RUNNING = "running"
+    ENDED = "ended"
+    GONE = "gone"  # the cluster does not know it: it will not run any more
+    UNKNOWN = "unknown"  # the cluster does not answer, or in words that are not known
+
+
+OVER: Final = frozenset({LaunchState.ENDED, LaunchState.GONE})
+"""States that do not change any more."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Look:
+    """An answer of a launcher about one run.
+
+    Attributes:
+        state: how it is.
+        exit_code: of the driver's process; None while it runs, and where the cluster does not say.
+        reason: one line of the cluster's own, for people; empty for nothing.
+    """
+
+    state: LaunchState
+    exit_code: int | None = None
+    reason: str = ""
+
+    @property
+    def is_over(self) -> bool:
+        """Tell whether it will not change any more."""
+        return self.state in OVER
+
+    def record(self, at: str) -> LookRecord:
+        """Return the document of it."""
+        return LookRecord(
+            state=self.state.value, exit_code=self.exit_code, reason=self.reason, at=at
+        )
+
+    @classmethod
+    def of(cls, record: LookRecord) -> Look:
+        """Return what a document says; a state of a newer version is UNKNOWN."""
+        known = {each.value for each in LaunchState}
+        state = LaunchState(record.state) if record.state in known else LaunchState.UNKNOWN
+        return cls(state, record.exit_code, record.reason)
+
+    def describe(self, handle: HandleRecord) -> str:
+        """Return one line: which run of which launcher, and how it is."""
+        code = f", exit code {self.exit_code}" if self.exit_code is not None else ""
+        reason = f": {self.reason}" if self.reason else ""
+        return f"{handle.launcher} {handle.id}: {self.state.value}{code}{reason}"
+
+
+@dataclasses.dataclass(frozen=True)
+class LogPart:
+    """A part of a driver's log.
+
+    Attributes:
+        lines: whole lines.
+        offset: where the next part begins; in what, only the launcher knows.
+    """
+
+    lines: tuple[str, ...]
+    offset: int
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Application:
+    """A driver, as a launcher starts it.
+
+    Attributes:
+        arguments: of the application, without a secret.
+        conf: Spark configuration; also what ``spark-submit`` has options for, such as
+            ``spark.executor.memory``.
+        py_files: Python files that the cluster can read, by their addresses.
+        intended: when the intent was put, by the clock of who did; only to look for the run among
+            those of the last days.
+    """
+
+    arguments: tuple[str, ...]
+    conf: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    py_files: tuple[str, ...] = ()
+    intended: dt.datetime | None = None
+
+
+@runtime_checkable
+class Launcher(Protocol):
+    """Starts drivers on a cluster; one object may be used by one thread at a time.
+
+    Nothing that it returns or raises contains a secret. Each error is one line.
+
+    Attributes:
+        kind: its name, such as ``livy``; in handles, and in what people read.
+    """
+
+    kind: ClassVar[str]
+
+    def check(self) -> None:
+        """Look whether a driver could be started; nothing is.
+
+        Raises:
+            ConfigError: it could not: address, credentials or options are not as they must be.
+            LauncherAwayError: the cluster does not answer.
+        """
+
+    def submit(self, application: Application, token: str) -> HandleRecord:
+        """Start the application, or return the run that has this token.
+
+        Args:
+            application: what to start.
+            token: the driver id.
+
+        Raises:
+            ConfigError: the cluster refuses it; nothing was started.
+            LauncherAwayError: no answer, or it was lost: perhaps it was started. Submit again with
+                the same token.
+
+        Crash safety: see the table of the module.
+        Idempotent: by *token*.
+        """
+
+    def look(self, handle: HandleRecord) -> Look:
+        """Return how the run is; UNKNOWN with a reason when the cluster does not say."""
+
+    def end(self, handle: HandleRecord) -> None:
+        """End the run, whether or not it has begun; returns before it has ended.
+
+        What is over, or not there, stays so. A run that has not the token of the handle is not
+        touched.
+
+        Raises:
+            ConfigError: the cluster refuses it, or the run is another one's.
+            LauncherAwayError: no answer; do it again.
+
+        Idempotent: by the handle.
+        """
+
+    def log(self, handle: HandleRecord, offset: int = 0) -> LogPart:
+        """Return what the driver has written from *offset* on; nothing, if there is nothing yet.
+
+        Raises:
+            ConfigError: the cluster refuses it.
+            LauncherAwayError: no answer.
+        """
+
+
+def exit_code_in(text: str) -> int | None:
+    """Return the exit code that a cluster's text names, the last one of several; None for none."""
+    found = _EXIT_CODE.findall(text)
+    return int(found[-1]) if found else None
+
+
+def reason_in(lines: tuple[str, ...]) -> str:
+    """Return the line of a driver's log that says why it ended: its own error, else its last."""
+    own = next((line for line in reversed(lines) if _OWN_ERROR in line), None)
+    if own is not None:
+        return first_line(own[own.index(_OWN_ERROR) :])
+    return first_line(next((line for line in reversed(lines) if line.strip()), ""))

@@ -1,0 +1,154 @@
+"""Launcher ``spark-submit``: a detached process of this machine, for each master that Spark knows.
+
+The process (:mod:`~airflow_provider.runtime.control.launcher`) runs the command, or gives the run
+to a warm driver, and records who works and how it has ended. Those records are the handle: they lie
+under the token, so no other is stored.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from airflow_provider.runtime import failpoints
+from airflow_provider.runtime.control.launchers.protocol import (
+    LaunchState,
+    LogPart,
+    Look,
+    reason_in,
+)
+from airflow_provider.runtime.errors import LauncherAwayError
+from airflow_provider.runtime.host import check_java, identify
+from airflow_provider.runtime.jobdir.submissions import HandleRecord, ProcessRecord
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from pathlib import Path
+
+    from airflow_provider.runtime.control.launchers.protocol import Application
+    from airflow_provider.runtime.jobdir.layout import RunDirectory
+
+_PROCESS: str = "airflow_provider.runtime.control.launcher"
+_PART_BYTES = 1 << 16
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SparkSubmitLauncher:
+    """Runs ``spark-submit`` on this machine, whatever the master and the deploy mode.
+
+    Attributes:
+        run: the run, in whose folder the process says what it does.
+        job_dir: URL of the job directory, as the process opens it.
+        log_file: where the output of the process goes.
+        command: makes the command that starts an application.
+        standby: what a warm driver must have been started with, to be given the run in place of
+            the command; None for no warm driver.
+        environment: the driver's.
+    """
+
+    run: RunDirectory
+    job_dir: str
+    log_file: Path
+    command: Callable[[Application], Sequence[str]]
+    standby: Mapping[str, Any] | None = None
+    environment: Mapping[str, str] = dataclasses.field(default_factory=lambda: dict(os.environ))
+
+    kind: ClassVar[str] = "spark-submit"
+
+    def check(self) -> None:
+        """Refuse a machine without Java, which ``spark-submit`` needs in each deploy mode.
+
+        Raises:
+            ConfigError: it has none.
+        """
+        check_java(self.environment)
+
+    def submit(self, application: Application, token: str) -> HandleRecord:
+        """Start what looks after the driver, unless it has been, and return at once.
+
+        Crash safety: the process says itself that it is there; of two one goes on.
+        Idempotent: by *token*.
+        """
+        handle = HandleRecord(driver_id=token, launcher=self.kind, id=token)
+        if self.run.process_of(token) is not None or self.run.exit_of(token) is not None:
+            return handle
+        self._start(self.command(application), token)
+        failpoints.hit("submission.launched")
+        return handle
+
+    def look(self, handle: HandleRecord) -> Look:
+        """Return how the process is, by the records that it has left."""
+        try:
+            ended = self.run.exit_of(handle.driver_id)
+            process = self.run.process_of(handle.driver_id)
+        except OSError as error:
+            return Look(LaunchState.UNKNOWN, None, f"{self.job_dir} cannot be read: {error}")
+        if ended is not None:
+            return Look(LaunchState.ENDED, ended.exit_code, reason_in(tuple(ended.last_lines)))
+        if process is None:
+            known = self.run.storage.list("submissions")
+            is_known = f"{handle.driver_id}.json" in known
+            return Look(LaunchState.QUEUED if is_known else LaunchState.GONE)
+        if process.is_revoked:
+            return Look(LaunchState.GONE, None, "the submission was revoked before it began")
+        if process.identity.is_gone():
+            return Look(LaunchState.GONE, None, "its processes have ended without a word")
+        return Look(LaunchState.RUNNING)
+
+    def end(self, handle: HandleRecord) -> None:
+        """End what the process has started, which then records how it ended.
+
+        Raises:
+            LauncherAwayError: it is just coming up, or on another machine.
+
+        Idempotent: by the handle.
+        """
+        nobody = ProcessRecord(identity=identify([]), is_revoked=True)
+        name = f"submissions/{handle.driver_id}.process.json"
+        if self.run.exit_of(handle.driver_id) or nobody.put_if_absent(self.run.storage, name):
+            return
+        process = self.run.process_of(handle.driver_id)
+        if process is None or process.is_revoked or process.identity.is_gone():
+            return
+        started = process.identity.processes[1:]  # the first one looks after it
+        if not started or identify([pid for pid, _ in started]).space != process.identity.space:
+            msg = f"driver {handle.driver_id} is coming up, or on {process.identity.host}"
+            raise LauncherAwayError(msg)
+        for pid, start in started:
+            if (pid, start) in identify([pid]).processes:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGTERM)
+
+    def log(self, handle: HandleRecord, offset: int = 0) -> LogPart:
+        """Return the next whole lines of the log file; *handle* is one of this launcher's."""
+        try:
+            with self.log_file.open("rb") as file:
+                file.seek(offset)
+                data = file.read(_PART_BYTES)
+        except FileNotFoundError:
+            return LogPart((), offset)
+        end = data.rfind(b"\n") + 1
+        return LogPart(tuple(data[:end].decode(errors="replace").splitlines()), offset + end)
+
+    def _start(self, command: Sequence[str], token: str) -> None:
+        options = ["--job-dir", self.job_dir, "--run-id", self.run.run_id]
+        options += ["--driver-id", token, "--log", str(self.log_file)]
+        if self.standby is not None:
+            options += ["--standby", json.dumps(self.standby)]
+        process = subprocess.Popen(
+            [sys.executable, "-m", _PROCESS, *options, "--", *command],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,  # neither the worker's death nor its signals reach the driver
+            env=dict(self.environment),
+        )
+        # A process that outlives it must not leave it a zombie; nobody else waits for it.
+        threading.Thread(target=process.wait, name="reaper", daemon=True).start()

@@ -1,0 +1,448 @@
+"""Watching a run whose driver a cluster starts: what its launcher says, where no lease tells."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+import zipfile
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from airflow_provider.runtime.cli.main import main
+from airflow_provider.runtime.control.launchers.protocol import (
+    LaunchState,
+    Look,
+    exit_code_in,
+    reason_in,
+)
+from airflow_provider.runtime.control.observer import (
+    AWAY_TIMEOUT_S,
+    LAUNCH_S,
+    START_TIMEOUT_S,
+    RunState,
+    RunWatcher,
+    View,
+    assess,
+)
+from airflow_provider.runtime.control.reconciler import Action, reconcile
+from airflow_provider.runtime.control.submit import (
+    check_not_revoked,
+    revoke_others,
+    revoke_unstarted,
+    unsubmitted,
+)
+from airflow_provider.runtime.errors import ConfigError, LeaseHeldError
+from airflow_provider.runtime.jobdir.lease import Liveness
+from airflow_provider.runtime.jobdir.run_records import FAILED
+from airflow_provider.runtime.jobdir.run_spec import RunSpec
+from airflow_provider.runtime.jobdir.submissions import HandleRecord, LookRecord
+from airflow_provider.runtime.runtime_zip import runtime_zip, write_package
+from tests.present import present
+from tests.unit.jobs import NOW, HandMadeJob, a_final, a_run, a_submission, an_attempt
+from tests.unit.support import take_lease
+
+SUBMISSION = dataclasses.replace(a_submission(), launcher="livy", is_remote=True)
+HANDLE = HandleRecord(driver_id="d1", launcher="livy", id="12", place={"server": "livy here"})
+NOTHING = View(
+    final=None,
+    lease=None,
+    liveness=Liveness.FREE,
+    attempt=None,
+    submission=SUBMISSION,
+    exit=None,
+    submission_gone=False,
+    handle=HANDLE,
+)
+QUEUED, RUNNING = Look(LaunchState.QUEUED), Look(LaunchState.RUNNING)
+BROKEN = {"failure_class": "DATA_MISSING", "query": "q", "condition": "C", "reason": "no file"}
+DIED = "the driver died without a final checkpoint; livy 12: "
+Answer = Callable[[HandleRecord], Look]
+
+
+class Cluster:
+    """A launcher's look, as the test says it is.
+
+    Attributes:
+        says: what it answers.
+        asked: how often it was asked.
+    """
+
+    def __init__(self, says: Look) -> None:
+        self.says, self.asked = says, 0
+        self.before: Callable[[], None] | None = None
+
+    def __call__(self, handle: HandleRecord) -> Look:
+        assert HANDLE == handle
+        self.asked += 1
+        if self.before is not None:
+            self.before()
+        return self.says
+
+
+@pytest.fixture
+def job(tmp_path) -> HandMadeJob:
+    job = HandMadeJob(tmp_path / "job").begin()
+    job.directory.run("r1").put_submission(SUBMISSION)
+    job.directory.run("r1").put_handle(HANDLE)
+    return job
+
+
+# --- one look ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("seen", "run_state", "reason", "fatal"),
+    [
+        ({}, RunState.STARTING, "", False),
+        ({"launch": QUEUED}, RunState.STARTING, "", False),
+        ({"launch": Look(LaunchState.UNKNOWN, None, "away")}, RunState.STARTING, "", False),
+        (
+            {"launch": Look(LaunchState.ENDED, 3, "dead no input")},
+            RunState.FAILED,
+            f"{DIED}ended, exit code 3: dead no input",
+            False,
+        ),
+        (
+            {"launch": Look(LaunchState.ENDED, 2, "dead")},
+            RunState.FAILED,
+            f"{DIED}ended, exit code 2: dead",
+            True,
+        ),
+        (
+            {"launch": Look(LaunchState.ENDED, 5)},
+            RunState.FAILED,
+            f"another driver held the lease: {DIED}ended, exit code 5",
+            False,
+        ),
+        ({"launch": Look(LaunchState.GONE)}, RunState.FAILED, f"{DIED}gone", False),
+        (
+            {
+                "launch": Look(LaunchState.ENDED, 3),
+                "attempt": an_attempt(outcome=FAILED, failure=BROKEN),
+            },
+            RunState.FAILED,
+            "DATA_MISSING: query 'q': C: no file (attempt 1 on worker-7)",
+            False,
+        ),
+        ({"launch": Look(LaunchState.ENDED, 0), "final": a_final()}, RunState.DONE, "", False),
+    ],
+)
+def test_a_look_at_a_launch_is_assessed(
+    seen: dict[str, Any], run_state: RunState, reason: str, *, fatal: bool
+) -> None:
+    """
+    A run that its cluster has ended has failed, with the driver's own word if it has one.
+    """
+    found = assess(dataclasses.replace(NOTHING, **seen), run_id="r1")
+
+    assert (run_state, reason, fatal) == (found.run_state, found.reason, found.fatal)
+
+
+@pytest.mark.parametrize(
+    ("seen", "action"),
+    [
+        ({"launch": QUEUED}, Action.ADOPT),
+        ({"handle": None, "submission_started": False}, Action.SUBMIT),
+        ({"launch": Look(LaunchState.ENDED, 1)}, Action.SUBMIT),
+        ({"launch": Look(LaunchState.GONE)}, Action.SUBMIT),
+        ({"submission_lost": True}, Action.SUBMIT),
+    ],
+)
+def test_a_next_try_adopts_what_the_cluster_has(seen: dict[str, Any], action: Action) -> None:
+    """
+    With a handle it waits for the driver, without one it submits, as after its end.
+    """
+    view = dataclasses.replace(NOTHING, **seen)
+
+    assert action is reconcile(view, assess(view, run_id="r1")).action
+
+
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        ("Job failed. ExitCode: 1. Last few exceptions: x", 1),
+        ("spark-stream: exit code 5", 5),
+        ("User application exited with status 2", 2),
+        ("Container exited with exit code: 143", 143),
+        ("exitCode: 13, then ExitCode: 2", 2),
+        ("it was cancelled", None),
+    ],
+)
+def test_an_exit_code_is_found_in_what_a_cluster_says(text: str, code: int | None) -> None:
+    """
+    The forms in which EMR, YARN and the application itself say it are known.
+    """
+    assert code == exit_code_in(text)
+
+
+def test_a_drivers_own_error_is_the_reason() -> None:
+    """
+    Of a log's end the line with the driver's error counts, else the last one that says something.
+    """
+    own = "26/01/01 INFO x: spark-stream: error: no input"
+
+    assert "spark-stream: error: no input" == reason_in((own, "INFO ShutdownHookManager", ""))
+    assert "killed" == reason_in(("begun", "killed", "  "))
+    assert "" == reason_in(())
+
+
+# --- again and again --------------------------------------------------------------------------
+
+
+def test_a_driver_in_a_queue_is_not_lost(job, clock) -> None:
+    """
+    Twenty minutes in a queue are none of the time that a driver has to take its lease.
+    """
+    cluster = Cluster(QUEUED)
+    watcher = RunWatcher(job.storage, "r1", clock, "d1", ask=cluster)
+    seen = set()
+    while clock.time < 2 * START_TIMEOUT_S:
+        seen.add(watcher.assess().run_state)
+        clock.time += 1.0
+    cluster.says = RUNNING
+    clock.time += START_TIMEOUT_S - LAUNCH_S - 2
+    seen.add(watcher.assess().run_state)
+    clock.time += LAUNCH_S + 20
+    lost = watcher.assess()
+
+    assert {RunState.STARTING} == seen
+    assert (RunState.FAILED, "d1") == (lost.run_state, lost.lost)
+    assert lost.reason.endswith("livy 12: running")
+
+
+def test_a_launcher_is_not_asked_at_every_poll(job, clock) -> None:
+    """
+    It is asked at once, and then every fifteen seconds, while nobody has the lease.
+    """
+    cluster = Cluster(QUEUED)
+    watcher = RunWatcher(job.storage, "r1", clock, "d1", ask=cluster)
+    for _ in range(120):
+        watcher.assess()
+        clock.time += 1.0
+
+    assert 8 == cluster.asked
+
+
+def test_a_launcher_is_not_asked_about_a_driver_at_work(job, clock) -> None:
+    """
+    The lease says that the driver lives; nobody else is asked.
+    """
+    cluster = Cluster(Look(LaunchState.GONE))
+    lease = take_lease(job.storage, clock, run_id="r1", driver_id="d1")
+    watcher = RunWatcher(job.storage, "r1", clock, "d1", ask=cluster)
+    seen = set()
+    for _ in range(60):
+        lease.beat()
+        seen.add(watcher.assess().run_state)
+        clock.time += 1.0
+    lease.release()
+
+    assert {RunState.RUNNING} == seen
+    assert 0 == cluster.asked
+
+
+def test_a_lost_lease_is_explained_by_the_cluster(job, clock) -> None:
+    """
+    A driver that fell silent failed, and the error has what the cluster says of its process.
+    """
+    lease = take_lease(job.storage, clock, run_id="r1", driver_id="d1")
+    lease.beat()
+    cluster = Cluster(Look(LaunchState.ENDED, 137, "dead killed by the node"))
+    watcher = RunWatcher(job.storage, "r1", clock, "d1", ask=cluster)
+    before = watcher.assess().run_state
+    while (found := watcher.assess()).run_state is RunState.RUNNING:
+        clock.time += 1.0
+        assert clock.time < 100
+
+    assert RunState.RUNNING is before
+    assert f"{DIED}ended, exit code 137: dead killed by the node" == found.reason
+    assert 1 == cluster.asked
+
+
+def test_a_cluster_that_does_not_answer_says_nothing_against_a_driver(job, clock) -> None:
+    """
+    An hour of silence is tolerated; after that the submission is given up.
+    """
+    cluster = Cluster(Look(LaunchState.UNKNOWN, None, "does not answer"))
+    watcher = RunWatcher(job.storage, "r1", clock, "d1", ask=cluster)
+    clock.time = AWAY_TIMEOUT_S
+    before = watcher.assess().run_state
+    clock.time += 1
+
+    assert RunState.STARTING is before
+    assert "livy 12: unknown: does not answer" in watcher.assess().reason
+
+
+def test_a_run_that_ends_as_its_launcher_is_asked_is_done(job, clock) -> None:
+    """
+    The job directory is read again after the cluster has said that all is over.
+    """
+    run = job.directory.run("r1")
+    job.ran(0)
+    run.put_record(a_run())
+    cluster = Cluster(Look(LaunchState.ENDED, 0, "success"))
+    cluster.before = lambda: run.put_final(a_final())
+
+    assert RunState.DONE is RunWatcher(job.storage, "r1", clock, ask=cluster).assess().run_state
+
+
+def test_what_was_said_last_is_there_for_others(job, clock, capsys) -> None:
+    """
+    Who has no connection to the cluster, such as a command, shows it; what is over stays so.
+    """
+    cluster = Cluster(Look(LaunchState.QUEUED, None, "starting waits for 3 executors"))
+    RunWatcher(job.storage, "r1", clock, ask=cluster).assess()
+    job.directory.run("r1").put_record(a_run())
+    shown = main(["status", str(job.root)]), capsys.readouterr().out
+    cluster.says = Look(LaunchState.ENDED, 3, "dead")
+    _, failed = RunWatcher(job.storage, "r1", clock, ask=cluster).settle()
+    again = RunWatcher(job.storage, "r1", clock, ask=cluster).settle()[1]
+    elsewhere = RunWatcher(job.storage, "r1", clock).settle()[1]
+
+    assert 0 == shown[0]
+    assert "livy 12: queued: starting waits for 3 executors" in shown[1]
+    assert f"{DIED}ended, exit code 3: dead" == failed.reason
+    assert failed == again == elsewhere
+    assert 2 == cluster.asked
+
+
+def test_a_state_of_a_newer_version_is_unknown() -> None:
+    """
+    A word that this version does not know is no end.
+    """
+    assert LaunchState.UNKNOWN is Look.of(LookRecord(state="paused", at=NOW)).state
+
+
+# --- intents ----------------------------------------------------------------------------------
+
+
+def request(**values: Any) -> RunSpec:
+    return RunSpec(job_dir="/jobs/daily", entry="jobs:daily", run_id="r1", **values)
+
+
+@pytest.fixture
+def intended(tmp_path) -> HandMadeJob:
+    job = HandMadeJob(tmp_path / "job").begin()
+    job.directory.run("r1").put_submission(SUBMISSION)
+    return job
+
+
+def test_an_intent_is_submitted_again_with_its_token(intended) -> None:
+    """
+    Without a handle nobody knows whether it began: the same request has the same token.
+    """
+    run = intended.directory.run("r1")
+    without = unsubmitted(run, request(), "livy")
+    request(driver_id="d1").send(run.storage)
+    same = unsubmitted(run, request(), "livy")
+
+    assert SUBMISSION == without == same
+    assert None is unsubmitted(run, request(params={"day": 2}), "livy")
+    assert None is unsubmitted(run, request(), "emr-serverless")
+    run.put_handle(HANDLE)
+    assert None is unsubmitted(run, request(), "livy")
+
+
+def test_an_intent_that_was_given_up_is_not_submitted_again(intended) -> None:
+    """
+    After a wait that has timed out, and after a revocation, another token is used.
+    """
+    run = intended.directory.run("r1")
+    run.put_lost("d1", 600.0)
+    assert None is unsubmitted(run, request(), "livy")
+
+    revoke_others(run, "d2")
+    assert [] == run.unstarted()
+    assert None is unsubmitted(run, request(), "livy")
+
+
+def test_a_driver_of_a_revoked_intent_writes_nothing(intended) -> None:
+    """
+    If it comes up all the same, it ends with the lease's exit code.
+    """
+    run = intended.directory.run("r1")
+    request(driver_id="d1").send(run.storage)
+    check_not_revoked(run, "d1")
+    assert revoke_unstarted(run)  # which is for processes of workers' machines
+    check_not_revoked(run, "d1")
+    revoke_others(run, "d2")
+    before = sorted(intended.root.rglob("*"))
+
+    with pytest.raises(LeaseHeldError, match="d1 was given up before it came up"):
+        check_not_revoked(run, "d1")
+    digest = request(driver_id="d1").sha256()
+    assert 5 == main(["driver", "run", str(intended.root), "r1", "d1", digest])
+    assert before == sorted(intended.root.rglob("*"))
+
+
+# --- what a cluster needs ---------------------------------------------------------------------
+
+
+def test_a_package_has_the_runtime_and_the_application(tmp_path, capsys, monkeypatch) -> None:
+    """
+    The command writes both and says where they are; a cluster's Python runs a command with them.
+    """
+    out = tmp_path / "runtime.zip"
+    assert 0 == main(["package", str(out)])
+    said = capsys.readouterr().out.splitlines()
+    monkeypatch.setenv("PYTHONPATH", str(out))
+    import subprocess
+
+    application = tmp_path / "spark_stream_driver.py"
+    ran = subprocess.run(
+        [sys.executable, str(application), "status", "/nowhere"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert [f"runtime: {out}", f"entry_point: {application}"] == [
+        line.partition(",")[0] for line in said[:2]
+    ]
+    assert (2, ["spark-stream: exit code 2"]) == (ran.returncode, ran.stderr.splitlines()[-1:])
+    assert "/nowhere: no job there" in ran.stderr
+    with zipfile.ZipFile(out) as archive:
+        names = archive.namelist()
+    assert "airflow_provider/runtime/cli/main.py" in names
+    assert [] == [name for name in names if name.endswith("testing.py")]
+
+
+@pytest.mark.parametrize("name", ["runtime.zip", "spark_stream_driver.py"])
+def test_a_package_replaces_only_what_it_has_made(tmp_path, capsys, name: str) -> None:
+    """
+    A file of somebody else's stays, and nothing is written, unless the command is forced.
+    """
+    (tmp_path / name).write_text("mine")
+    out = str(tmp_path / "runtime.zip")
+    assert 2 == main(["package", out])
+    error = capsys.readouterr().err
+    assert f"{tmp_path / name}: is there, and was not made by this command" in error
+    assert [name] == [path.name for path in tmp_path.iterdir()]
+
+    assert 0 == main(["package", out, "--force"])
+    assert 0 == main(["package", out])
+    assert 2 == len(list(tmp_path.iterdir()))
+
+
+@pytest.mark.parametrize("place", ["runtime.tar", "nowhere/runtime.zip"])
+def test_a_package_needs_a_place(tmp_path, place: str) -> None:
+    """
+    Another ending, or a folder that is not there, is refused before anything is written.
+    """
+    with pytest.raises(ConfigError, match="name a file that ends with .zip"):
+        write_package(tmp_path / place, replaces=False)
+    assert [] == list(tmp_path.iterdir())
+
+
+def test_the_same_files_make_the_same_zip(tmp_path) -> None:
+    """
+    What is written twice does not differ, so that a cluster's caches know it.
+    """
+    first = write_package(tmp_path / "a.zip", replaces=False)
+    own = runtime_zip(tmp_path / "own")
+
+    assert first.runtime.read_bytes() == own.read_bytes()
+    assert present(own.stem.rpartition("-")[2]) == first.digest[:16]
