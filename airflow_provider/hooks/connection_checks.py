@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from urllib.parse import urlsplit
 
 from airflow.sdk import BaseHook
-from airflow.sdk.exceptions import AirflowException
 
+from airflow_provider.airflow_versions import AirflowException
 from airflow_provider.hooks.application import driver_environment
 from airflow_provider.runtime.errors import (
     ConfigError,

@@ -9,9 +9,8 @@ import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from airflow.sdk.configuration import conf as airflow_conf
-from airflow.sdk.exceptions import AirflowNotFoundException
-
+from airflow_provider.airflow_versions import AirflowNotFoundException
+from airflow_provider.airflow_versions import conf as airflow_conf
 from airflow_provider.hooks.application import application_path, driver_environment, token_conf
 from airflow_provider.hooks.connection_checks import CheckedHook
 from airflow_provider.hooks.log_tail import LogFollower, log_folders
@@ -441,13 +440,20 @@ class SparkStreamingHook(CheckedHook):
             raise ConfigError(msg)
         named = f"conn_id {self._conn_id!r}:"
         check_classic(connection.host, self._options.conf, self._environment(), named=named)
-        if self._deploys_to_cluster(connection) and str(connection.host).startswith("spark://"):
+        if self._deploys_to_cluster(connection) and _is_standalone(connection):
             msg = (
                 f"conn_id {self._conn_id!r}: Spark has no deploy mode cluster for Python on a "
                 "standalone master; use deploy mode client, YARN or Kubernetes"
             )
             raise ConfigError(msg)
         return connection
+
+
+def _is_standalone(connection: Connection) -> bool:
+    """Tell whether it is of a standalone master, which host and port may name without a scheme."""
+    host = str(connection.host)
+    has_parts = connection.conn_type == "spark" and bool(connection.port) and "://" not in host
+    return has_parts or host.startswith("spark://")
 
 
 def _is_watching(run: Storage, generation: int, trigger: str | None) -> bool:
