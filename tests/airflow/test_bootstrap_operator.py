@@ -170,7 +170,7 @@ def test_a_savepoint_that_was_made_of_the_same_is_the_result(job: Job) -> None:
     left = scratch_of(job)
     left.storage.put("job.json", b"{}")
     outlet = Asset("state")
-    events = OutletEvents(outlet)
+    events: Any = OutletEvents(outlet)
     operator = operator_of(job, outlets=[outlet])
 
     told = operator.execute({"ti": TI, "outlet_events": events})
