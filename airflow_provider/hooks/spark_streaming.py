@@ -11,7 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_provider.airflow_versions import AirflowNotFoundException
 from airflow_provider.airflow_versions import conf as airflow_conf
-from airflow_provider.hooks.application import application_path, driver_environment, token_conf
+from airflow_provider.hooks.application import (
+    application_path,
+    check_uploads,
+    driver_environment,
+    token_conf,
+)
 from airflow_provider.hooks.connection_checks import CheckedHook
 from airflow_provider.hooks.log_tail import LogFollower, log_folders
 from airflow_provider.hooks.submit_options import SubmitOptions
@@ -152,8 +157,11 @@ class SparkStreamingHook(CheckedHook):
         JobDirectory(storage).job()  # refuses a newer format
         check_entry_file(entry)
         connection = self._spark_connection()
-        self._given_conf(connection)
+        conf = self._given_conf(connection)
         is_cluster = self._deploys_to_cluster(connection)
+        if is_cluster and _is_kubernetes(connection):
+            files = configured(self._environment(), self._options.properties_file)
+            check_uploads({**files, **conf}, named=f"conn_id {self._conn_id!r}")
         self._options.check_here(is_cluster=is_cluster)
         if is_cluster and has_secrets:
             msg = (
@@ -432,7 +440,7 @@ class SparkStreamingHook(CheckedHook):
             )
             raise ConfigError(msg) from error
         has_kubernetes = importlib.util.find_spec("airflow.providers.cncf") is not None
-        if "k8s" in f"{connection.conn_type} {connection.host}" and not has_kubernetes:
+        if _is_kubernetes(connection) and not has_kubernetes:
             msg = (
                 f"conn_id {self._conn_id!r}: Spark on Kubernetes needs the package "
                 "apache-airflow-providers-cncf-kubernetes"
@@ -447,6 +455,10 @@ class SparkStreamingHook(CheckedHook):
             )
             raise ConfigError(msg)
         return connection
+
+
+def _is_kubernetes(connection: Connection) -> bool:
+    return "k8s" in f"{connection.conn_type} {connection.host}"
 
 
 def _is_standalone(connection: Connection) -> bool:

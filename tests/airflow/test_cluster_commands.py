@@ -140,6 +140,27 @@ def test_no_form_of_a_connection_starts_a_python_driver_on_a_standalone_cluster(
         SparkStreamingHook("a_cluster").check(str(tmp_path / "job"), entry)
 
 
+def test_kubernetes_needs_a_place_for_the_files_of_its_driver(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, entry: str
+) -> None:
+    """
+    In deploy mode cluster Spark uploads the application; without a place for that each try would
+    fail, so it is refused before anything is written. Client mode needs none.
+    """
+    for extra in ({}, {"conf": UPLOADS}):
+        connection = {"conn_type": "spark", "host": K8S, "extra": extra}
+        monkeypatch.setenv("AIRFLOW_CONN_A_CLUSTER", json.dumps(connection))
+        options = SubmitOptions(deploy_mode=None if not extra else "cluster")
+        SparkStreamingHook("a_cluster", options).check(str(tmp_path / "job"), entry)
+    connection = {"conn_type": "spark", "host": K8S, "extra": {"deploy-mode": "cluster"}}
+    monkeypatch.setenv("AIRFLOW_CONN_A_CLUSTER", json.dumps(connection))
+
+    with pytest.raises(ConfigError, match=r"set spark\.kubernetes\.file\.upload\.path, such as"):
+        SparkStreamingHook("a_cluster").check(str(tmp_path / "job"), entry)
+
+    assert not (tmp_path / "job").exists()
+
+
 @pytest.mark.parametrize("attempts", ["2", "1"])
 def test_a_start_of_its_own_is_what_somebody_asks_yarn_for(
     monkeypatch: pytest.MonkeyPatch, entry: str, attempts: str
