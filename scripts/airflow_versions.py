@@ -47,10 +47,8 @@ PROGRAMS: Final = (
 QUICK: Final = "not spark and not soak and not whole"
 ROWS: Final = {
     "modules": ("test_versions.py", QUICK),
-    "operators": (
-        "test_*operator.py test_clearing.py test_decorator.py test_supervision.py",
-        QUICK,
-    ),
+    "operators": ("test_*operator.py test_clearing.py test_supervision.py", QUICK),
+    "decorator": ("test_decorator.py", QUICK),
     "sensor": ("test_watermark_sensor.py", QUICK),
     "slices": ("test_slicing.py test_partitions.py", QUICK),
     "triggers": ("test_trigger.py", QUICK),
