@@ -55,7 +55,8 @@ class CheckedHook(BaseHook):
         """
         try:
             return True, check_submission(self._submission(job_root))
-        except (AirflowException, SparkStreamError, OSError, ValueError) as error:
+        # The last: of older apache-spark providers.
+        except (AirflowException, SparkStreamError, OSError, ValueError, RuntimeError) as error:
             return False, str(error)
 
     def _submission(self, job_root: str | None) -> Submission:
