@@ -69,6 +69,10 @@ define pytest_together_and_alone
 	exit $$failed
 endef
 
+.PHONY: test-airflow-versions
+test-airflow-versions: $(INSTALLED) ## The tests of the Airflow side with each supported version of Airflow
+	@$(BIN)/python scripts/airflow_versions.py $(ARGS)
+
 # What no fast test lies in is not even imported, for that takes seconds in each process.
 .PHONY: test-fast
 test-fast: $(INSTALLED) ## The tests that take no time: under half a minute, without Spark and Airflow

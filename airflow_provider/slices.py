@@ -247,8 +247,8 @@ def _partition(context: Mapping[str, Any]) -> Interval | None:
     from airflow.serialization.encoders import coerce_to_core_timetable
 
     known = coerce_to_core_timetable(timetable)
-    if not known.partitioned:
-        return None
+    if not known.partitioned or not hasattr(known, "iter_partition_dagrun_infos"):
+        return None  # the latter where Airflow's version has partitions, and no list of them
     # Bounds are read as times of the timetable's own clock, which is within a day of ours.
     bounds = {"earliest": date - _ZONES_APART, "latest": date + _LONGEST_PERIOD}
     try:

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 from airflow.sdk import Asset, dag, task
-from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_provider.operators.spark_savepoint import SparkSavepointOperator
 from airflow_provider.operators.spark_streaming import SparkStreamingOperator
@@ -66,7 +65,7 @@ def flights_savepoint_check() -> None:
         savepoint = open_savepoint(newest.extra["url"])
         damage = verify_savepoint(savepoint)
         if damage:
-            raise AirflowFailException("\n".join(damage))
+            raise RuntimeError("\n".join(damage))
         return savepoint.url
 
     verify()

@@ -25,7 +25,6 @@ from pathlib import Path
 from typing import Any
 
 from airflow.sdk import Asset, Param, TriggerRule, Variable, dag, task
-from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_provider.hooks.spark_streaming import SparkStreamingHook
 from airflow_provider.operators.spark_stop import SparkStopOperator
@@ -106,7 +105,7 @@ def begin(params: Any = None, run_id: Any = None) -> dict[str, Any]:
         keep(state, tried=upgrade["number"], upgrade=upgrade)
     if upgrade["by"] != run_id:
         msg = f"run {upgrade['by']!r} is upgrading the stream, and has not ended"
-        raise AirflowFailException(msg)
+        raise RuntimeError(msg)
     return {**state["current"], "next": upgrade["number"]}
 
 
@@ -127,7 +126,7 @@ def check_progress(handed_over: Any, savepoint: str) -> None:
         batch = handed_over["queries"][name]["batch_id"]
         if batch is None or batch <= query.batch:
             msg = f"query {name!r} has committed no batch since the savepoint's {query.batch}"
-            raise AirflowFailException(msg)
+            raise RuntimeError(msg)
 
 
 @task(outlets=[ROWS])

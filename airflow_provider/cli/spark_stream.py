@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from typing import TYPE_CHECKING, Any, Final
 
-from airflow.cli.utils import redirect_stdout_log_handlers_to_stderr
 from airflow.utils.providers_configuration_loader import providers_configuration_loaded
 
 from airflow_provider.runtime.cli.main import main
@@ -22,8 +22,15 @@ _NAME: Final = "airflow spark-stream"
 @providers_configuration_loaded
 def run(parsed: argparse.Namespace) -> None:
     """Run a command with all its arguments, and exit with its code."""
-    redirect_stdout_log_handlers_to_stderr()  # what a command answers is all there is on stdout
+    _log_to_stderr()
     sys.exit(main(parsed.arguments, name=_NAME, more=(("check-connection", __name__),)))
+
+
+def _log_to_stderr() -> None:
+    """Keep Airflow's log from stdout, on which is what a command answers, and nothing else."""
+    for handler in logging.getLogger().handlers:
+        if isinstance(handler, logging.StreamHandler) and handler.stream is sys.stdout:
+            handler.setStream(sys.stderr)
 
 
 def add_commands(commands: Any, add: Callable[..., argparse.ArgumentParser]) -> None:

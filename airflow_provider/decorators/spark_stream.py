@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.sdk.bases.decorator import DecoratedOperator, task_decorator_factory
 
+from airflow_provider.airflow_versions import determine_kwargs
 from airflow_provider.operators.spark_streaming import SparkStreamingOperator
 from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.jobdir.run_options import check_params, check_secret_params
@@ -90,7 +91,8 @@ class _SparkStreamDecoratedOperator(DecoratedOperator, SparkStreamingOperator):
 
     def _returned(self, context: Context) -> dict[str, Any]:
         names = {**context, **self.op_kwargs}
-        returned = self.python_callable(*self.op_args, **self.determine_kwargs(names))
+        given = determine_kwargs(self.python_callable, self.op_args, names)
+        returned = self.python_callable(*self.op_args, **given)
         if returned is not None and not isinstance(returned, Mapping):
             msg = (
                 f"@task.spark_stream: {self.python_callable.__name__} has returned "

@@ -8,12 +8,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import airflow_provider
+from airflow_provider.runtime.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 # Airflow's own configuration and secrets are the worker's; a driver has no use for them.
 _PRIVATE_PREFIXES = ("AIRFLOW__", "AIRFLOW_CONN_", "AIRFLOW_VAR_", "_AIRFLOW_")
+
+
+_UPLOADS = "spark.kubernetes.file.upload.path"
 
 
 def application_path() -> Path:
@@ -38,6 +42,24 @@ def token_conf(master: str, token: str, conf: Mapping[str, str]) -> dict[str, st
         places = ("driver", "executor")
         return {f"spark.kubernetes.{p}.label.spark-stream-driver-id": token for p in places}
     return {}
+
+
+def check_uploads(conf: Mapping[str, str], *, named: str) -> None:
+    """Refuse a driver in Kubernetes whose files nobody could bring there.
+
+    Args:
+        conf: Spark's configuration, as far as it is known here.
+        named: the connection.
+
+    Raises:
+        ConfigError: ``spark-submit`` would fail in each try.
+    """
+    if not conf.get(_UPLOADS):
+        msg = (
+            f"{named}: in deploy mode cluster on Kubernetes spark-submit brings the driver's files "
+            f"through a store: set {_UPLOADS}, such as s3a://bucket/uploads, in conf"
+        )
+        raise ConfigError(msg)
 
 
 def driver_environment(environ: Mapping[str, str]) -> dict[str, str]:

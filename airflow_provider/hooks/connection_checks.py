@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from urllib.parse import urlsplit
 
 from airflow.sdk import BaseHook
-from airflow.sdk.exceptions import AirflowException
 
+from airflow_provider.airflow_versions import AirflowException
 from airflow_provider.hooks.storage_connection import credentials_of
 from airflow_provider.runtime.errors import (
     ConfigError,
@@ -59,7 +59,8 @@ class CheckedHook(BaseHook):
             job_root = job_root or self._spark_connection().extra_dejson.get("job-root")
             with using(credentials_of(None, job_root)):
                 return True, check_submission(self._submission(job_root))
-        except (AirflowException, SparkStreamError, OSError, ValueError) as error:
+        # The last: of older apache-spark providers.
+        except (AirflowException, SparkStreamError, OSError, ValueError, RuntimeError) as error:
             return False, str(error)
 
     def _submission(self, job_root: str | None) -> Submission:

@@ -9,9 +9,8 @@ import math
 import re
 from typing import Final, NoReturn
 
-from airflow.sdk.configuration import conf
-
 from airflow_provider import get_provider_info
+from airflow_provider.airflow_versions import conf
 from airflow_provider.runtime.errors import ConfigError
 
 SECTION: Final = "spark_streaming"

@@ -9,10 +9,14 @@ import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from airflow.sdk.configuration import conf as airflow_conf
-from airflow.sdk.exceptions import AirflowNotFoundException
-
-from airflow_provider.hooks.application import application_path, driver_environment, token_conf
+from airflow_provider.airflow_versions import AirflowNotFoundException
+from airflow_provider.airflow_versions import conf as airflow_conf
+from airflow_provider.hooks.application import (
+    application_path,
+    check_uploads,
+    driver_environment,
+    token_conf,
+)
 from airflow_provider.hooks.connection_checks import CheckedHook
 from airflow_provider.hooks.launchers import refuse_other
 from airflow_provider.hooks.log_tail import LogFollower, log_folders
@@ -159,8 +163,11 @@ class SparkStreamingHook(CheckedHook):
         JobDirectory(storage).job()  # refuses a newer format
         check_entry_file(entry)
         connection = self._spark_connection()
-        self._given_conf(connection)
+        conf = self._given_conf(connection)
         is_cluster = self._deploys_to_cluster(connection)
+        if is_cluster and _is_kubernetes(connection):
+            files = configured(self._environment(), self._options.properties_file)
+            check_uploads({**files, **conf}, named=f"conn_id {self._conn_id!r}")
         self._options.check_here(is_cluster=is_cluster)
         if is_cluster and has_secrets:
             msg = (
@@ -447,7 +454,7 @@ class SparkStreamingHook(CheckedHook):
             raise ConfigError(msg) from error
         refuse_other(connection, f"conn_id {self._conn_id!r}")
         has_kubernetes = importlib.util.find_spec("airflow.providers.cncf") is not None
-        if "k8s" in f"{connection.conn_type} {connection.host}" and not has_kubernetes:
+        if _is_kubernetes(connection) and not has_kubernetes:
             msg = (
                 f"conn_id {self._conn_id!r}: Spark on Kubernetes needs the package "
                 "apache-airflow-providers-cncf-kubernetes"
@@ -455,13 +462,24 @@ class SparkStreamingHook(CheckedHook):
             raise ConfigError(msg)
         named = f"conn_id {self._conn_id!r}:"
         check_classic(connection.host, self._options.conf, self._environment(), named=named)
-        if self._deploys_to_cluster(connection) and str(connection.host).startswith("spark://"):
+        if self._deploys_to_cluster(connection) and _is_standalone(connection):
             msg = (
                 f"conn_id {self._conn_id!r}: Spark has no deploy mode cluster for Python on a "
                 "standalone master; use deploy mode client, YARN or Kubernetes"
             )
             raise ConfigError(msg)
         return connection
+
+
+def _is_kubernetes(connection: Connection) -> bool:
+    return "k8s" in f"{connection.conn_type} {connection.host}"
+
+
+def _is_standalone(connection: Connection) -> bool:
+    """Tell whether it is of a standalone master, which host and port may name without a scheme."""
+    host = str(connection.host)
+    has_parts = connection.conn_type == "spark" and bool(connection.port) and "://" not in host
+    return has_parts or host.startswith("spark://")
 
 
 def _is_watching(run: Storage, generation: int, trigger: str | None) -> bool:

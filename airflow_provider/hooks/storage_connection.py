@@ -76,7 +76,7 @@ def opening_storage(
 
     @functools.wraps(method)
     def opened(self: Self, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        from airflow.sdk.exceptions import AirflowFailException
+        from airflow_provider.airflow_versions import AirflowFailException
 
         if credentials_in_use() is not None:
             return method(self, *args, **kwargs)
@@ -113,7 +113,8 @@ class TaskStorage:
 
 def _read(conn_id: str) -> StoreCredentials:
     from airflow.sdk import BaseHook
-    from airflow.sdk.exceptions import AirflowNotFoundException
+
+    from airflow_provider.airflow_versions import AirflowNotFoundException
 
     named = f"storage_conn_id {conn_id!r}"
     try:
@@ -136,7 +137,7 @@ def _keys(connection: Connection, named: str) -> StoreCredentials:
     Raises:
         ConfigError: it has none, or something that would replace them.
     """
-    from airflow.sdk.log import mask_secret
+    from airflow_provider.airflow_versions import mask_secret
 
     extra = connection.extra_dejson
     other = next((name for name in _NOT_TAKEN if extra.get(name)), None)

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import logging
+import re
 import threading
 from typing import TYPE_CHECKING, Any, Final
 
-from airflow.sdk.configuration import conf
-from airflow.sdk.observability import stats
-
+from airflow_provider.airflow_versions import conf, send_gauge
 from airflow_provider.hooks import settings
 from airflow_provider.runtime.clock import Due, SystemClock
 from airflow_provider.runtime.control.metrics import Sample, StreamReader
@@ -27,6 +26,7 @@ EMIT_S: Final = 10.0
 """How often a job's metrics are sent at most: its driver puts news of its batches as often."""
 PREFIX: Final = "spark_streaming"
 _DATADOG, _STATSD, _OTEL = "statsd_datadog_enabled", "statsd_on", "otel_on"
+_NOT_SENT: Final = re.compile(r"[^a-zA-Z0-9_.-]")  # Airflow refuses names with others
 _LONGEST: Final = 250  # Airflow refuses longer names, with a stack trace for each
 _GONE: Final = frozenset({RunState.FAILED, RunState.UNHEALTHY})
 _one_at_a_time: Final = threading.Lock()  # Airflow's clients are made when they are first used
@@ -76,7 +76,7 @@ class StreamMetrics:
             with _one_at_a_time:
                 for sample in samples:
                     name, tags = stat_of(sample, self._labels, has_tags=has_tags)
-                    stats.gauge(name, sample.value, tags=tags)
+                    send_gauge(name, sample.value, tags)
         except Exception as error:  # noqa: BLE001 - a run is worth more than its metrics
             if not self._has_failed:
                 log.warning("run %s: its metrics are not sent: %s", self._run_id, error)
@@ -134,8 +134,8 @@ def stat_of(
     tags = {**labels, **query}
     if has_tags:
         return f"{PREFIX}.{sample.name}", tags
-    parts = (stats.normalize_name_for_stats(tag, log_warning=False) for tag in tags.values())
-    name = ".".join((PREFIX, *(part.replace(".", "__") for part in parts), sample.name))
+    parts = (_NOT_SENT.sub("_", tag).replace(".", "__") for tag in tags.values())
+    name = ".".join((PREFIX, *parts, sample.name))
     if len(name) > _LONGEST:
         msg = f"{name}: longer than the {_LONGEST} characters that Airflow sends"
         raise ValueError(msg)

@@ -6,8 +6,7 @@ import dataclasses
 import math
 from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple, TypeVar
 
-from airflow.sdk.exceptions import AirflowFailException
-
+from airflow_provider.airflow_versions import AirflowFailException
 from airflow_provider.hooks.backfill_guard import RunOwner
 from airflow_provider.hooks.storage_connection import opening_storage
 from airflow_provider.hooks.stream_index import push_stream
@@ -39,8 +38,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
     from airflow.sdk import BaseOperatorLink, Context
-    from airflow.sdk.exceptions import AirflowException
 
+    from airflow_provider.airflow_versions import AirflowException
     from airflow_provider.hooks.log_tail import LogFollower
     from airflow_provider.hooks.spark_streaming import SparkStreamingHook
     from airflow_provider.runtime.jobdir.submissions import SubmissionRecord

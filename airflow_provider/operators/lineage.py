@@ -8,8 +8,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any, Final
 
-from airflow.sdk.configuration import conf as airflow_conf
-
+from airflow_provider.airflow_versions import conf as airflow_conf
 from airflow_provider.hooks.run_datasets import datasets_of_run
 from airflow_provider.operators.sliced import SlicedOperator
 from airflow_provider.runtime.jobdir.layout import JobDirectory

@@ -5,9 +5,13 @@ from __future__ import annotations
 import datetime as dt
 from typing import TYPE_CHECKING, Any, Final
 
-from airflow.sdk import RetryDecision, RetryPolicy
-from airflow.sdk.exceptions import AirflowException, AirflowFailException
-
+from airflow_provider.airflow_versions import (
+    AirflowException,
+    AirflowFailException,
+    RetryDecision,
+    RetryPolicy,
+    check_retry_policies,
+)
 from airflow_provider.runtime.clock import parse_duration
 from airflow_provider.runtime.errors import Failure, FailureClass
 
@@ -57,7 +61,7 @@ class FailureRetryPolicy(RetryPolicy):
             where nobody will bring it.
 
     Raises:
-        ConfigError: a delay is not a duration.
+        ConfigError: a delay is not a duration, or this version of Airflow has no retry policies.
     """
 
     def __init__(
@@ -65,6 +69,7 @@ class FailureRetryPolicy(RetryPolicy):
         environment_delay: str | float = _ENVIRONMENT_DELAY,
         data_missing_delay: str | float | None = _DATA_MISSING_DELAY,
     ) -> None:
+        check_retry_policies(type(self).__name__)
         self._delays_s: dict[FailureClass, float | None] = {
             FailureClass.ENVIRONMENT: parse_duration(environment_delay, name="environment_delay"),
             FailureClass.DATA_MISSING: None

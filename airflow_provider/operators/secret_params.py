@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from airflow.sdk.log import mask_secret
+from airflow_provider.airflow_versions import mask_secret
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -6,8 +6,8 @@ import functools
 from typing import TYPE_CHECKING, Any, cast
 
 from airflow.sdk import BaseOperator
-from airflow.sdk.exceptions import AirflowFailException
 
+from airflow_provider.airflow_versions import AirflowFailException
 from airflow_provider.hooks.backfill_guard import check_backfill
 from airflow_provider.operators.extra_links import SAVEPOINT_LINKS
 from airflow_provider.runtime.errors import ConfigError

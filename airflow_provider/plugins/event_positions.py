@@ -12,8 +12,6 @@ from typing import TYPE_CHECKING, Any
 from airflow import settings
 from airflow.listeners import hookimpl
 from airflow.models.asset import AssetEvent
-from airflow.state import AssetScope, get_state_backend
-from airflow.state.metastore import MetastoreBackend
 
 from airflow_provider.runtime.control.event_position import MEMBER, Position
 
@@ -41,6 +39,9 @@ def _store(extra: dict[str, Any], key: str, position: Position) -> None:
 
     Else nothing would commit it together with the event, and the trigger stores it afterwards.
     """
+    from airflow.state import AssetScope, get_state_backend  # not in every version of Airflow
+    from airflow.state.metastore import MetastoreBackend
+
     backend = get_state_backend()
     if settings.Session is None or not isinstance(backend, MetastoreBackend):
         return

@@ -9,9 +9,9 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from airflow.configuration import conf
 from fastapi import HTTPException, status
 
+from airflow_provider.airflow_versions import conf
 from airflow_provider.plugins.actions import Actions, OutdatedViewError
 from airflow_provider.plugins.connections import StorageConnections
 from airflow_provider.plugins.job_heads import SILENT, JobHeads, in_order, unread

@@ -10,7 +10,7 @@ import functools
 import sys
 from typing import Any, Final
 
-from airflow.sdk.plugins_manager import AirflowPlugin
+from airflow_provider.airflow_versions import AirflowPlugin, has_asset_state
 
 URL_PREFIX: Final = "/spark-streaming"
 """Where the API and the static files are mounted, below Airflow's own address."""
@@ -34,7 +34,7 @@ class SparkStreamsPlugin(AirflowPlugin):
         There is none elsewhere: beside any listener Airflow's DAG processor refuses tasks with
         ``end_from_trigger``.
         """
-        if _TRIGGERER not in sys.modules:
+        if _TRIGGERER not in sys.modules or not has_asset_state():
             return []
         from airflow_provider.plugins import event_positions
 

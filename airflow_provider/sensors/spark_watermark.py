@@ -6,8 +6,8 @@ import datetime as dt
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseSensorOperator, PokeReturnValue
-from airflow.sdk.exceptions import AirflowFailException
 
+from airflow_provider.airflow_versions import AirflowFailException
 from airflow_provider.hooks.storage_connection import opening_storage
 from airflow_provider.runtime.clock import from_iso
 from airflow_provider.runtime.control.published import Completeness, completeness

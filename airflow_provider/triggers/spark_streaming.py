@@ -5,23 +5,24 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any, Final
 
-from airflow.sdk import BaseXCom
 from airflow.triggers.base import BaseTrigger, TaskSuccessEvent, TriggerEvent
 
+from airflow_provider.airflow_versions import BaseXCom, tells_triggers_of_kills
 from airflow_provider.hooks.storage_connection import TaskStorage
 from airflow_provider.runtime.clock import SystemClock
 from airflow_provider.runtime.errors import SparkStreamError
 from airflow_provider.runtime.storage.open import local_path_of
+from airflow_provider.triggers.kills import is_killed
 from airflow_provider.triggers.polling import delay_event, poll_until
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Mapping
+    from collections.abc import AsyncIterator, Coroutine, Mapping
 
     from airflow_provider.runtime.control.observer import Assessment
     from airflow_provider.triggers.job_poll import Poll
 
 _KILL_TIMEOUT_S: Final = 25.0
-_background: set[asyncio.Task[bool]] = set()
+_background: set[asyncio.Task[Any]] = set()
 
 
 def _lost(assessment: Assessment) -> dict[str, Any]:
@@ -96,6 +97,7 @@ class SparkStreamingTrigger(BaseTrigger):
         self.launcher = launcher
         self._id: str | None = None  # this one, in this triggerer; not serialised
         self._poll: Poll | None = None
+        self._has_ended = False
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         """Return the class path and arguments from which another triggerer goes on."""
@@ -125,6 +127,7 @@ class SparkStreamingTrigger(BaseTrigger):
         clock = SystemClock()
         began = clock.monotonic()
         assessment = await self._wait()
+        self._has_ended = True
         # At once: only a task that runs again has to wait until Airflow has seen its worker end.
         if self.end_from_trigger and (shown := await asyncio.to_thread(self._shown)) is not None:
             self.log.info("Run %s has its final checkpoint: the task is done", self.run_id)
@@ -195,6 +198,8 @@ class SparkStreamingTrigger(BaseTrigger):
             await asyncio.to_thread(self._poll.follower.keep)
         if self._id is not None:
             await asyncio.to_thread(self._let_go, self._id)
+        if not self._has_ended and not tells_triggers_of_kills():
+            await _in_background(self._end_if_killed())
 
     def _let_go(self, own_id: str) -> None:
         from airflow_provider.hooks.spark_streaming import SparkStreamingHook
@@ -208,11 +213,11 @@ class SparkStreamingTrigger(BaseTrigger):
         Airflow cancels this coroutine after about a second, so the work is done in a task of its
         own that the cancellation does not reach.
         """
-        end = asyncio.to_thread(self._end)
-        task = asyncio.create_task(asyncio.wait_for(end, _KILL_TIMEOUT_S))
-        _background.add(task)
-        task.add_done_callback(_background.discard)
-        await asyncio.shield(task)
+        await _in_background(asyncio.to_thread(self._end))
+
+    async def _end_if_killed(self) -> None:
+        if await is_killed(self.task_instance):
+            await asyncio.to_thread(self._end)
 
     def _end(self) -> bool:
         from airflow_provider.hooks.cluster import hook_of
@@ -227,3 +232,11 @@ class SparkStreamingTrigger(BaseTrigger):
                 trigger=self._id,
                 bootstrap=self.bootstrap,
             )
+
+
+async def _in_background(work: Coroutine[Any, Any, Any]) -> None:
+    """Wait for work that goes on when its waiter is cancelled."""
+    task = asyncio.create_task(asyncio.wait_for(work, _KILL_TIMEOUT_S))
+    _background.add(task)
+    task.add_done_callback(_background.discard)
+    await asyncio.shield(task)

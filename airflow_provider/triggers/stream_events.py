@@ -25,7 +25,8 @@ registered, while another one has reported them: of these, ``burst`` at most, th
 the same ``id``. It reads the position before it yields more. Nor does a late one set it back.
 
 Where the listener cannot store it (another ``[state_store] backend``, no plugins), the trigger
-does that itself after the event: then a triggerer that is killed in between reports it again.
+does that itself after the event: then a triggerer that is killed in between reports it again. So it
+is in versions of Airflow whose assets have no state store: there the position is a variable.
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from airflow.triggers.base import BaseEventTrigger, TriggerEvent
 
+from airflow_provider.airflow_versions import has_asset_state
 from airflow_provider.hooks.storage_connection import TaskStorage
 from airflow_provider.runtime.clock import from_iso
 from airflow_provider.runtime.control.event_position import MEMBER, Position, position_key
@@ -46,6 +48,7 @@ from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.names import check_name
 from airflow_provider.runtime.storage.open import local_path_of
 from airflow_provider.triggers.polling import poll_until
+from airflow_provider.triggers.variable_store import VariableStore
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
@@ -181,6 +184,8 @@ class StreamEventTrigger(BaseEventTrigger):
 class PositionStore:
     """The position of a trigger, in the state store of the assets that it watches for.
 
+    In a variable, where assets have no such store.
+
     Args:
         trigger: whose it is.
         key: under which it is stored.
@@ -222,17 +227,20 @@ class PositionStore:
             left = left - 1 if stored == last else _LOOKS  # events of a burst come one by one
             last = stored
             await asyncio.sleep(_LOOK_S)
-        self._trigger.log.warning(
-            "Airflow has not stored position %s of %s with its event: is this package's plugin "
-            "loaded? Without it an event comes twice if its triggerer is killed just after it",
-            position.number,
-            self._trigger.job_dir,
-        )
+        if has_asset_state():
+            self._trigger.log.warning(
+                "Airflow has not stored position %s of %s with its event: is this package's plugin "
+                "loaded? Without it an event comes twice if its triggerer is killed just after it",
+                position.number,
+                self._trigger.job_dir,
+            )
         await self._put(position)
         return position
 
     def _stores(self) -> list[Any]:
         """Return the store of each asset that the trigger is a watcher of; usually one."""
+        if not has_asset_state():
+            return [VariableStore()]
         stores = self._trigger.asset_state_store
         if stores is None:
             msg = f"{type(self._trigger).__name__} is for an AssetWatcher, and no task waits for it"

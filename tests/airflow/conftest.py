@@ -19,6 +19,7 @@ from services import (  # noqa: E402 - found through the path just set
     ROOT,
     Airflow,
     airflow_environment,
+    copy_dags,
     end_drivers,
     postgres,
     run_airflow,
@@ -68,8 +69,8 @@ def sqlite_airflow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[st
     """Give the environment of an Airflow on SQLite, enough for ``dag.test()``."""
     folder = tmp_path_factory.mktemp("sqlite")
     dags = folder / "dags"
-    shutil.copytree(ROOT / "dags", dags / "flights")
-    shutil.copytree(HERE / "dags", dags / "tests")
+    copy_dags(ROOT / "dags", dags / "flights")
+    copy_dags(HERE / "dags", dags / "tests")
     data = folder / "data"
     environment = airflow_environment(
         folder / "home", dags, FLIGHTS_DATA=str(data / "flights"), TEST_DATA=str(data)
@@ -93,8 +94,8 @@ def airflow_services(
     """Give an Airflow of four real processes on PostgreSQL."""
     folder = tmp_path_factory.mktemp("services")
     dags = folder / "dags"
-    shutil.copytree(ROOT / "dags", dags / "flights")
-    shutil.copytree(HERE / "dags", dags / "tests")
+    copy_dags(ROOT / "dags", dags / "flights")
+    copy_dags(HERE / "dags", dags / "tests")
     data = folder / "data"
     airflow = Airflow(
         folder / "home",

@@ -14,7 +14,7 @@ from typing import Any
 
 
 def main(dag_file: str, dag_id: str, answer: str, *each: str) -> None:
-    from airflow.dag_processing.dagbag import DagBag
+    from airflow_names import DagBag
 
     bag = DagBag(dag_file)
     assert not bag.import_errors, bag.import_errors

@@ -51,6 +51,11 @@ class Gated:
     def open_gate(self) -> None:
         (self.root / "gate").touch()
 
+    def holders(self) -> list[int]:
+        """Return the PIDs of the processes that have come to the gate, the last one last."""
+        notes = sorted(self.root.glob("holder.*"), key=lambda note: note.stat().st_mtime_ns)
+        return [int(note.suffix[1:]) for note in notes]
+
     def truth(self) -> dict[tuple[dt.datetime, str], tuple[int, int]]:
         n: Counter[tuple[dt.datetime, str]] = Counter()
         total: Counter[tuple[dt.datetime, str]] = Counter()

@@ -37,6 +37,18 @@ TI: Any = SimpleNamespace(
     map_index=-1,
     xcom_push=lambda key, value: None,
 )
+
+
+class OutletEvents:
+    """The events of assets in a task's context; assets of some versions of Airflow have no hash."""
+
+    def __init__(self, *assets: Any) -> None:
+        self._events = {asset.name: SimpleNamespace(extra=None) for asset in assets}
+
+    def __getitem__(self, asset: Any) -> Any:
+        return self._events[asset.name]
+
+
 AT = "2026-01-01T00:00:00.000Z"
 ELSEWHERE = ProcessIdentity(host="elsewhere", space="another/machine", processes=((1, 1),))
 

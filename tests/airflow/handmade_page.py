@@ -282,7 +282,12 @@ def _put_task(
 
     where = {"dag_id": dag_id, "task_id": task_id, "run_id": "run_1", "map_index": -1}
     now = dt.datetime.now(dt.timezone.utc)
-    named = {**where, "id": uuid.uuid4(), "state": state, "operator": "SparkStreamingOperator"}
+    named = {
+        **where,
+        "id": _new_id(TaskInstance),
+        "state": state,
+        "operator": "SparkStreamingOperator",
+    }
     instance = {**named, "try_number": 1, "pool": "default_pool", "pool_slots": 1}
     session.execute(insert(TaskInstance).values(**instance))
     fields = {"job_dir": job_dir} if job_dir is not None else {}
@@ -293,3 +298,9 @@ def _put_task(
         value = {"job_dir": "/somewhere/else", "run_id": "other"}
         key = {"key": "spark_stream", "dag_run_id": session.scalar(query), "timestamp": now}
         session.execute(insert(XComModel).values(**where, **key, value=value))
+
+
+def _new_id(model: Any) -> Any:
+    """Return an id as the model has it, which is a text in some versions of Airflow."""
+    made = uuid.uuid4()
+    return made if hasattr(model.__table__.c.id.type, "as_uuid") else str(made)

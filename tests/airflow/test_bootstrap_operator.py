@@ -10,11 +10,10 @@ from typing import Any
 
 import pytest
 from airflow.sdk import DAG, Asset
-from airflow.sdk.exceptions import AirflowFailException, TaskDeferred
-from airflow.sdk.module_loading import import_string
-from airflow.serialization.serialized_objects import DagSerialization
-from handmade import TI, Job, ended_process
+from airflow_names import DagSerialization, TaskDeferred, import_string
+from handmade import TI, Job, OutletEvents, ended_process
 
+from airflow_provider.airflow_versions import AirflowFailException
 from airflow_provider.hooks.spark_streaming import SparkStreamingHook
 from airflow_provider.operators.retry_policy import SparkRunFailedError
 from airflow_provider.operators.spark_bootstrap import SparkBootstrapOperator
@@ -171,7 +170,7 @@ def test_a_savepoint_that_was_made_of_the_same_is_the_result(job: Job) -> None:
     left = scratch_of(job)
     left.storage.put("job.json", b"{}")
     outlet = Asset("state")
-    events: Any = {outlet: SimpleNamespace(extra=None)}
+    events: Any = OutletEvents(outlet)
     operator = operator_of(job, outlets=[outlet])
 
     told = operator.execute({"ti": TI, "outlet_events": events})

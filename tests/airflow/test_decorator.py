@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from airflow.sdk import DAG, task
 from airflow.sdk.definitions.mappedoperator import MappedOperator
-from airflow.sdk.exceptions import AirflowFailException, TaskDeferred
-from airflow.serialization.serialized_objects import DagSerialization
+from airflow_names import DagSerialization, TaskDeferred
 from handmade import RUN, TI, Job
 from services import HERE, run_dag
 
+from airflow_provider.airflow_versions import AirflowFailException
 from airflow_provider.decorators.spark_stream import spark_stream_task
 from airflow_provider.operators.extra_links import DRIVER_LINKS
 from airflow_provider.operators.spark_streaming import SparkStreamingOperator

@@ -17,7 +17,10 @@ from chaos import family, send
 from handmade_streams import Stream
 from services import HERE, ROOT, Airflow, postgres, wait_for
 
+from airflow_provider.airflow_versions import has_asset_state
 from airflow_provider.runtime.clock import millis_to_iso
+from airflow_provider.runtime.control.event_position import position_key
+from airflow_provider.triggers.stream_events import SparkCompleteTrigger
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -68,6 +71,7 @@ class Database:
         self._connection = psycopg2.connect(url.replace("+psycopg2", ""))
         self._connection.autocommit = True
         self._asset = asset
+        self._airflow = airflow
 
     def query(self, columns: str, rest: str) -> list[tuple[Any, ...]]:
         cursor = self._connection.cursor()
@@ -82,6 +86,8 @@ class Database:
 
     def number(self) -> int:
         """Return the number of its watcher's position."""
+        if not has_asset_state():
+            return self._number_in_a_variable()
         cursor = self._connection.cursor()
         cursor.execute(
             "SELECT s.value FROM asset_state_store s JOIN asset a ON a.id = s.asset_id "
@@ -89,6 +95,17 @@ class Database:
             [self._asset],
         )
         ((value,),) = cursor.fetchall()
+        return int(json.loads(value)["number"])
+
+    def _number_in_a_variable(self) -> int:
+        data = data_of(self._airflow)
+        triggers = {
+            "watched": SparkCompleteTrigger(f"{data}/watched/job"),
+            "flights_hour": SparkCompleteTrigger(f"{data}/hourly/job", queries=["hourly"]),
+        }
+        key = position_key("complete", triggers[self._asset].which()).replace("/", ".")
+        found = self._airflow.call("GET", "/variables")["variables"]
+        (value,) = [each["value"] for each in found if each["key"] == key]
         return int(json.loads(value)["number"])
 
 
@@ -126,8 +143,8 @@ def test_each_hour_is_an_event_once_whenever_the_triggerer_is_killed(
 ) -> None:
     """
     The stream passes hours while triggerers die, at a moment drawn by lot, among other moments
-    between the events of one burst: no event is missing, none is there twice, all are in order,
-    and no DAG run gets one that another has.
+    between the events of one burst: no event is missing, none is there twice where assets have a
+    state store, all are in order, and no DAG run gets one that another has.
     """
     seed = random.randrange(1_000_000)
     print(f"\nseed {seed}")
@@ -147,16 +164,18 @@ def test_each_hour_is_an_event_once_whenever_the_triggerer_is_killed(
             kill_triggerer(airflow, whole=dice.random() < 0.5)
             print(f"killed at {moment} of {until}: {len(database.ids())} events")
         last = until
-    wait_for("all events", lambda: len(database.ids()) >= last, within=120)
-    check_quiet(database, last)
+    wait_for("all events", lambda: len(set(database.ids())) >= last, within=120)
+    wait_for("the last position", lambda: database.number() == last, within=60)
+    found = database.ids()
+    check_quiet(database, len(found))
     shared = database.query(
         "e.id",
         "JOIN dagrun_asset_event r ON r.event_id = e.id WHERE a.name = %(asset)s "
         "GROUP BY e.id HAVING count(*) > 1",
     )
 
-    assert expected(last) == database.ids()
-    assert last == database.number()
+    # Where a position is not stored together with its events, those before it may come again.
+    assert expected(last) == (found if has_asset_state() else list(dict.fromkeys(found)))
     assert [] == shared
 
 
@@ -221,7 +240,7 @@ def test_the_example_has_a_run_for_each_hour(airflow: Airflow) -> None:
     wait_for("the first look", lambda: _has_position(database), within=60)
     for batch in range(1, 4):
         stream.commit(batch)
-    wait_for("three reports", lambda: len(reports()) >= 3, within=120)
+    wait_for("three reports", lambda: len(reports()) >= 3, within=180)
     found = reports()
 
     assert expected(4)[1:] == database.ids()

@@ -16,11 +16,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from airflow.sdk._shared.observability.metrics import stats as stats_module
-from airflow.sdk._shared.observability.metrics.base_stats_logger import NoStatsLogger
-from airflow.sdk._shared.observability.metrics.otel_logger import SafeOtelLogger
-from airflow.sdk.observability import stats
-from airflow.sdk.observability.metrics import stats_utils
 from handmade import ELSEWHERE, TI
 from handmade_page import PageJob, ago
 from opentelemetry.sdk.metrics import MeterProvider
@@ -101,18 +96,31 @@ def settings_of(statsd: StatsD, **more: str) -> dict[str, str]:
 
 
 @pytest.fixture
-def sending(statsd: StatsD, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
+def airflow_stats() -> Any:
+    """Return Airflow's stats, where a test can begin them anew in its own process."""
+    stats = pytest.importorskip("airflow.sdk.observability.stats")
+    if not hasattr(stats, "initialize"):
+        pytest.skip("this version of Airflow begins its stats once in each process")
+    return stats
+
+
+@pytest.fixture
+def sending(
+    airflow_stats: Any, statsd: StatsD, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Callable[..., None]]:
     """Give a function that lets Airflow's stats of this process send, as a task's process does."""
+    from airflow.sdk._shared.observability.metrics import stats as stats_module
+    from airflow.sdk.observability.metrics import stats_utils
 
     def begin(**more: str) -> None:
         for name, value in settings_of(statsd, **more).items():
             monkeypatch.setenv(name, value)
-        stats.initialize(factory=stats_utils.get_stats_factory(), export_legacy_names=True)
+        airflow_stats.initialize(factory=stats_utils.get_stats_factory(), export_legacy_names=True)
 
     yield begin
     stats_module._get_backend().statsd.close()  # type: ignore[union-attr]  # its socket
     monkeypatch.undo()
-    stats.initialize(factory=stats_utils.get_stats_factory(), export_legacy_names=True)
+    airflow_stats.initialize(factory=stats_utils.get_stats_factory(), export_legacy_names=True)
 
 
 @pytest.fixture
@@ -309,16 +317,19 @@ def test_tags_of_influxdb_are_in_the_name_that_is_sent(
 
 
 def test_attributes_of_opentelemetry_are_the_tags(
-    job: PageJob, monkeypatch: pytest.MonkeyPatch
+    airflow_stats: Any, job: PageJob, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """
     Each gauge has the name that Airflow gives it, and says of which task and query it is.
     """
+    from airflow.sdk._shared.observability.metrics.base_stats_logger import NoStatsLogger
+    from airflow.sdk._shared.observability.metrics.otel_logger import SafeOtelLogger
+
     monkeypatch.setenv("AIRFLOW__METRICS__OTEL_ON", "True")
     reader = InMemoryMetricReader()
     provider = MeterProvider(metric_readers=[reader])
     backend: Any = SafeOtelLogger(provider)
-    stats.initialize(factory=lambda: backend, export_legacy_names=True)
+    airflow_stats.initialize(factory=lambda: backend, export_legacy_names=True)
 
     StreamMetrics(job.url, job.run_id, LABELS).look(RunState.RUNNING)
 
@@ -330,7 +341,7 @@ def test_attributes_of_opentelemetry_are_the_tags(
         for metric in resource["scope_metrics"][0]["metrics"]
     }
     provider.shutdown()
-    stats.initialize(factory=NoStatsLogger, export_legacy_names=True)
+    airflow_stats.initialize(factory=NoStatsLogger, export_legacy_names=True)
     assert [(LABELS, 1.0)] == points["airflow.spark_streaming.healthy"]
     of_query = {**LABELS, "query": "daily"}
     assert [(of_query, 5200.0)] == points["airflow.spark_streaming.backlog"]

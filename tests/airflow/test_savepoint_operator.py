@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 from airflow.sdk import DAG, Asset
-from airflow.sdk.exceptions import AirflowFailException
-from airflow.serialization.serialized_objects import DagSerialization
+from airflow_names import DagSerialization
+from handmade import OutletEvents
 
+from airflow_provider.airflow_versions import AirflowFailException
 from airflow_provider.operators.spark_savepoint import SparkSavepointOperator
 from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.jobdir.layout import JobDirectory
@@ -90,7 +91,7 @@ def test_each_outlet_is_told(job_dir: str) -> None:
     Whoever is scheduled by the asset reads the savepoint's address from its event.
     """
     asset = Asset("flights-savepoint")
-    events = {asset: SimpleNamespace(extra=None)}
+    events = OutletEvents(asset)
     operator = SparkSavepointOperator(task_id="save", job_dir=job_dir, name="s", outlets=[asset])
 
     told = operator.execute(context(outlet_events=events))

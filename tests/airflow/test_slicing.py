@@ -7,25 +7,17 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-import pendulum
 import pytest
-from airflow.sdk import (
-    DAG,
-    Asset,
-    CronDataIntervalTimetable,
-    CronPartitionTimetable,
-    PartitionedAssetTimetable,
-)
-from airflow.sdk.exceptions import AirflowFailException
+from airflow.sdk import DAG
 from handmade import TI, Job
 
+from airflow_provider.airflow_versions import AirflowFailException
 from airflow_provider.hooks.backfill_guard import RunOwnerRecord
 from airflow_provider.operators.spark_bootstrap import SparkBootstrapOperator
 from airflow_provider.operators.spark_savepoint import SparkSavepointOperator
 from airflow_provider.operators.spark_stop import SparkStopOperator
 from airflow_provider.operators.spark_streaming import SparkStreamingOperator
 from airflow_provider.runtime.host import identify_this
-from airflow_provider.slices import Slice, find_slice
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -42,61 +34,6 @@ def context(run_type: str = "scheduled", **more: Any) -> Any:
     dag_run = SimpleNamespace(run_type=run_type, conf=None, run_id="run_1")
     times = {"data_interval_start": START, "data_interval_end": END}
     return {"ti": TI, "run_id": "run_1", "dag_run": dag_run, **times, **more}
-
-
-def partition(timetable: Any, date: str, key: str = "k") -> Slice | None:
-    """Return the slice of a run of this partition."""
-    return find_slice(
-        {
-            "dag": DAG("flights", schedule=timetable),
-            "partition_key": key,
-            "partition_date": pendulum.parse(date),
-        }
-    )
-
-
-# --- timetables ---------------------------------------------------------------------------------
-
-
-def moment(text: str) -> pendulum.DateTime:
-    found = pendulum.parse(text)
-    assert isinstance(found, pendulum.DateTime)
-    return found
-
-
-@pytest.mark.parametrize(
-    ("cron", "zone", "date", "end"),
-    [
-        ("0 0 * * *", "UTC", "2026-05-01T00:00Z", "2026-05-02T00:00Z"),
-        ("0 0 1 * *", "UTC", "2026-02-01T00:00Z", "2026-03-01T00:00Z"),
-        ("0 0 * * *", "America/New_York", "2026-03-08T05:00Z", "2026-03-09T04:00Z"),
-        ("0 0 * * *", "Asia/Tokyo", "2026-04-30T15:00Z", "2026-05-01T15:00Z"),
-        ("0 * * * *", "Europe/Berlin", "2026-10-25T00:00Z", "2026-10-25T01:00Z"),
-        ("0 * * * *", "Europe/Berlin", "2026-10-25T01:00Z", "2026-10-25T02:00Z"),
-    ],
-)
-def test_a_partition_is_until_the_next_one(cron: str, zone: str, date: str, end: str) -> None:
-    """
-    In the timetable's own zone, also over a change of the clocks.
-    """
-    found = partition(CronPartitionTimetable(cron, timezone=zone), date)
-
-    assert Slice("k", (moment(date), moment(end))) == found
-
-
-@pytest.mark.parametrize(
-    "timetable",
-    [
-        PartitionedAssetTimetable(assets=Asset("flights")),
-        CronDataIntervalTimetable("0 0 * * *", timezone="UTC"),
-        None,
-    ],
-)
-def test_a_partition_whose_end_nobody_knows(timetable: Any) -> None:
-    """
-    Its key is the slice: partitions of assets, a key that a person gave.
-    """
-    assert Slice("eu") == partition(timetable, "2026-05-01T00:00Z", key="eu")
 
 
 # --- templates ----------------------------------------------------------------------------------

@@ -18,12 +18,11 @@ from urllib.parse import quote
 import pandas as pd
 import pytest
 from airflow.sdk import DAG, Asset
-from airflow.sdk.exceptions import AirflowException, AirflowFailException, TaskDeferred
-from airflow.sdk.module_loading import import_string
-from airflow.serialization.serialized_objects import DagSerialization
-from handmade import RUN, Job
+from airflow_names import DagSerialization, TaskDeferred, import_string
+from handmade import RUN, Job, OutletEvents
 from services import Airflow, wait_for
 
+from airflow_provider.airflow_versions import AirflowException, AirflowFailException
 from airflow_provider.operators.spark_stop import SparkStopOperator
 from airflow_provider.runtime.clock import SystemClock
 from airflow_provider.runtime.errors import ConfigError
@@ -178,7 +177,7 @@ def test_a_worker_waits_for_the_answer(job: Job) -> None:
     XCom and every outlet's event say which run was stopped, how, and where its savepoint is.
     """
     asset = Asset("flights-stopped")
-    events = {asset: SimpleNamespace(extra=None)}
+    events = OutletEvents(asset)
     stop = operator_of(job, savepoint="s1", outlets=[asset])
 
     with job.lease():

@@ -16,12 +16,12 @@ from urllib.parse import quote
 import httpx
 import psycopg2
 import pytest
-from airflow.sdk.exceptions import AirflowFailException, TaskDeferred
-from airflow.sdk.module_loading import import_string
+from airflow_names import TaskDeferred, import_string
 from handmade import RUN, TI, Job
 from psycopg2 import sql
 from services import Airflow, wait_for
 
+from airflow_provider.airflow_versions import AirflowFailException
 from airflow_provider.hooks.spark_streaming import SparkStreamingHook
 from airflow_provider.hooks.storage_connection import credentials_of
 from airflow_provider.operators.spark_savepoint import SparkSavepointOperator

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from airflow.sdk import Asset
-from airflow.sdk.exceptions import AirflowException, AirflowFailException, TaskDeferred
-from handmade import ELSEWHERE, TI
+from airflow_names import TaskDeferred
+from handmade import ELSEWHERE, TI, OutletEvents
 from handmade_streams import RUN, Stream
 
+from airflow_provider.airflow_versions import AirflowException, AirflowFailException
 from airflow_provider.hooks.spark_streaming import SparkStreamingHook
 from airflow_provider.hooks.watch_periods import Period, PeriodRecord
 from airflow_provider.operators.retry_policy import SparkRunFailedError
@@ -53,7 +54,7 @@ def operator_of(stream: Stream, **arguments: Any) -> SparkStreamingOperator:
 def context(dag_run: str = "run_1", *, max_tries: int = 3) -> Any:
     ti = SimpleNamespace(**{**vars(TI), "run_id": dag_run, "max_tries": max_tries})
     ti.xcom_push = lambda key, value: vars(ti).setdefault("pushed", {}).update({key: value})
-    return {"ti": ti, "outlet_events": {DELAYS: SimpleNamespace(extra=None)}}
+    return {"ti": ti, "outlet_events": OutletEvents(DELAYS)}
 
 
 def deferral(operator: SparkStreamingOperator, told: Any) -> SparkStreamingTrigger:

@@ -9,8 +9,8 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from airflow.sdk.module_loading import import_string
 from airflow.triggers.base import TaskSuccessEvent, TriggerEvent
+from airflow_names import import_string
 from handmade import ELSEWHERE, RUN, Job, ended_process
 
 from airflow_provider.hooks.log_tail import LogFollower

@@ -106,7 +106,7 @@ def database() -> Iterator[None]:
 def page(database: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Page]:
     """Give the application with jobs in every state, and users of every kind."""
     from airflow import settings
-    from airflow.api_fastapi.app import _AuthManagerState
+    from airflow.api_fastapi import app as airflow_app
     from airflow.api_fastapi.auth.managers.simple.user import SimpleAuthManagerUser
     from airflow.models.base import Base
     from airflow.utils.session import create_session
@@ -115,7 +115,10 @@ def page(database: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ite
 
     monkeypatch.setenv("AIRFLOW__API_AUTH__JWT_SECRET", "a key of the tests only" * 3)
     manager = auth_manager()
-    monkeypatch.setattr(_AuthManagerState, "instance", manager)
+    if hasattr(airflow_app, "_AuthManagerState"):
+        monkeypatch.setattr(airflow_app._AuthManagerState, "instance", manager)
+    else:
+        monkeypatch.setattr(airflow_app, "auth_manager", manager)
     jobs = {
         "running": PageJob(tmp_path / "running").history(),
         "failed": PageJob(tmp_path / "failed").fail(),
@@ -963,7 +966,8 @@ def test_a_worker_that_imports_the_plugin_loads_no_application() -> None:
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
 
     plugins = "airflow_provider.plugins"
-    expected = {"airflow_provider", plugins, f"{plugins}.spark_streams"}
+    names = {"airflow_provider", "airflow_provider.airflow_versions"}
+    expected = names | {plugins, f"{plugins}.spark_streams"}
     assert expected == set(run.stdout.split())
 
 

@@ -7,10 +7,10 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from airflow.sdk.exceptions import AirflowFailException, AirflowSensorTimeout, TaskDeferred
-from airflow.sdk.module_loading import import_string
+from airflow_names import AirflowSensorTimeout, TaskDeferred, import_string
 from handmade_streams import Stream
 
+from airflow_provider.airflow_versions import AirflowFailException
 from airflow_provider.runtime.checkpoint.drain_step import MAX_WATERMARK_MS
 from airflow_provider.runtime.control.published import completeness
 from airflow_provider.runtime.errors import ConfigError

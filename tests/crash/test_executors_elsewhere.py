@@ -8,7 +8,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from cluster import Cluster
+
+from tests.cluster import Cluster
 
 pytestmark = [pytest.mark.spark, pytest.mark.soak, pytest.mark.timeout(300)]
 

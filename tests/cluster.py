@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import signal
 import subprocess
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pyspark
-from drivers import await_that
 
 from tests.jvm import QUICK
 
@@ -18,6 +20,15 @@ _HOME = Path(pyspark.__file__).parent
 _MASTER = re.compile(r"Starting Spark master at (spark://\S+)")
 _REGISTERED = "Successfully registered with master"
 _START_S = 60.0
+
+
+def _comes_true(what: Callable[[], bool]) -> bool:
+    deadline = time.monotonic() + _START_S
+    while not what():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.02)
+    return True
 
 
 class Daemon:
@@ -88,7 +99,7 @@ class Worker(Daemon):
 
     def executor(self) -> int:
         """Return the PID of its executor, which may be about to start."""
-        assert await_that(lambda: self._running() != [], seconds=_START_S), self.log[-3000:]
+        assert _comes_true(lambda: self._running() != []), self.log[-3000:]
         (pid,) = self._running()
         return pid
 
@@ -111,6 +122,13 @@ class Worker(Daemon):
         self.kill()
         return executor
 
+    def lose_machine(self) -> None:
+        """Kill it together with its executor, as the machine that both are on."""
+        executor = self.executor()
+        self.kill()
+        with contextlib.suppress(ProcessLookupError):  # it may have noticed, and gone
+            os.kill(executor, signal.SIGKILL)
+
     def end(self) -> None:
         """Kill what is left of it."""
         self.kill()
@@ -131,7 +149,7 @@ class Cluster:
         root.mkdir()
         self._workers: list[Worker] = []
         self._master = Daemon("master.Master", root / "master.log", "--webui-port", "0")
-        if not await_that(lambda: _MASTER.search(self._master.log) is not None, seconds=_START_S):
+        if not _comes_true(lambda: _MASTER.search(self._master.log) is not None):
             raise AssertionError(self._master.log)
         found = _MASTER.search(self._master.log)
         self.url = found[1] if found else ""
@@ -141,6 +159,16 @@ class Cluster:
         worker = Worker(len(self._workers), self._root, self.url)
         self._workers.append(worker)
         return worker
+
+    def await_workers(self) -> None:
+        """Wait until the master knows all that are alive."""
+        alive = [worker for worker in self._workers if worker.is_alive]
+        assert _comes_true(lambda: all(worker.is_ready() for worker in alive))
+
+    @property
+    def alive(self) -> int:
+        """Return how many workers there are."""
+        return sum(worker.is_alive for worker in self._workers)
 
     def worker_of(self, pid: int) -> Worker:
         """Return the worker in whose executor a Python process is at work."""

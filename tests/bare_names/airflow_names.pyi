@@ -1,0 +1,1 @@
+from tests.airflow.airflow_names import *

@@ -1,1 +1,0 @@
-from tests.crash.cluster import *
