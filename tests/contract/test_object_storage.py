@@ -384,3 +384,24 @@ class TestAzureStorage(ObjectStoreContract):
     @pytest.fixture
     def server(self, azure: StoreServer) -> StoreServer:
         return azure
+
+
+@pytest.mark.whole
+class TestAzuriteStorage(ObjectStoreContract):
+    """Azure Blob Storage, as Microsoft's own emulator has it; it decides between racing writers."""
+
+    condition = "*"
+
+    @pytest.fixture
+    def server(self, azurite: StoreServer) -> StoreServer:
+        return azurite
+
+    def test_a_store_that_ignores_the_condition_is_refused(self, storage, server: StoreServer):
+        """
+        Here nobody on the way can take the condition from a request, as the signature covers it.
+        """
+        server.disturb("careless", times=9)
+
+        with pytest.raises(PermissionError, match="AuthorizationFailure"):
+            storage.put_if_absent("lease", b"mine")
+        assert [] == storage.list("")
