@@ -23,11 +23,12 @@ from airflow_provider.runtime.errors import (
 from airflow_provider.runtime.failures.classify import refusal_of
 from airflow_provider.runtime.jobdir.end_of_input import sources_end
 from airflow_provider.runtime.jobdir.lease import wait_for_free_lease
+from airflow_provider.runtime.jobdir.lease_records import lease_path
 from airflow_provider.runtime.jobdir.preconditions import check_preconditions
 from airflow_provider.runtime.jobdir.run_records import BATCH, STREAMING
 from airflow_provider.runtime.queries.context import JobContext
 from airflow_provider.runtime.queries.finished_sources import Declare, bind, check_sources
-from airflow_provider.runtime.queries.session import job_session
+from airflow_provider.runtime.queries.session import check_reaches, job_session
 from airflow_provider.runtime.savepoints.rewind import Rewind, check_start
 from airflow_provider.runtime.sinks.protocol import OpenFence
 
@@ -118,8 +119,10 @@ def check_under_lease(
 
     Raises:
         ConfigError, JobDrainedError, CheckpointError: see :func:`check_preconditions`.
+        ConfigError: Spark does not find the lease where it will write its checkpoint.
         RevertError: the run that is replayed cannot be rewound.
     """
+    check_reaches(job.spark, directory.url, lease_path(lease.token))
     driver_id = spec.driver_id
     check_preconditions(directory, run_id, driver_id=driver_id, replays=spec.replays)
     if spec.replays is not None:
