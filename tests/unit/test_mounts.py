@@ -5,23 +5,24 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from airflow_provider.runtime.cli.main import main
 from airflow_provider.runtime.errors import EXIT_USAGE, UnsupportedStorageError
 from airflow_provider.runtime.storage import mounts
 from airflow_provider.runtime.storage.local import LocalStorage
 from airflow_provider.runtime.storage.mounts import (
     Mount,
     Verdict,
-    check_folder,
     find_mount,
     judge,
     refusal,
     try_names,
 )
-from tests.unit.user_space import NoMountError, mounted
+from tests.unit.user_space import NoMountError, UserSpace
 
 # As kernels show them; the bucket's names and the devices are made up.
 MOUNTINFO = """\
@@ -222,26 +223,48 @@ def test_a_full_disk_is_not_refused_for_good(unknown, monkeypatch):
     assert ["a"] == os.listdir(unknown)
 
 
-def test_a_real_mount_in_user_space_is_refused(tmp_path, monkeypatch):
-    """
-    A mount of the kernel's own kind for user space is refused before the kernel is asked to write
-    there; with its place in the variable it is used, and what it says of writing is told.
-    """
-    place = tmp_path / "bucket"
+@pytest.fixture
+def user_space(tmp_path, monkeypatch) -> Iterator[UserSpace]:
+    """A mount as s3fs has it, at ``bucket``; another one may have had its number."""
+    monkeypatch.setattr(mounts, "_known_devices", set())
     try:
-        with mounted(place, "fuse.s3fs") as user_space:
-            with pytest.raises(UnsupportedStorageError) as raised:
-                LocalStorage(str(place / "job")).put_if_absent("leases/1.json", b"{}")
-            before = list(user_space.changes)
-            monkeypatch.setenv("SPARK_STREAM_TRUSTED_MOUNTS", f"/elsewhere:{place}")
-            with pytest.raises(OSError, match="not implemented"):
-                LocalStorage(str(place / "job")).put_if_absent("leases/1.json", b"{}")
-            check_folder(place)
-            after = list(user_space.changes)
+        mount = UserSpace(tmp_path / "bucket", "fuse.s3fs")
     except NoMountError as error:
         pytest.skip(f"no filesystem in user space can be mounted here: {error}")
+    yield mount
+    mount.close()
 
-    said = str(raised.value)
-    assert said.startswith(f"{place}/job/leases: lies on fuse.s3fs (FUSE, mounted at {place})")
-    assert [] == before
-    assert after
+
+def test_a_real_mount_in_user_space_is_refused(user_space, monkeypatch):
+    """
+    A mount of the kernel's own kind for user space is refused before the kernel is asked to write
+    there; with its place in the variable it is used, and what it says of writing is passed on.
+    """
+    place = user_space.place
+    storage = LocalStorage(str(place / "job"))
+
+    with pytest.raises(UnsupportedStorageError) as raised:
+        storage.put_if_absent("leases/1.json", b"{}")
+    assert str(raised.value).startswith(
+        f"{place}/job/leases: lies on fuse.s3fs (FUSE, mounted at {place})"
+    )
+    assert [] == user_space.changes
+
+    monkeypatch.setenv("SPARK_STREAM_TRUSTED_MOUNTS", f"/elsewhere:{place}")
+    with pytest.raises(OSError, match="not implemented"):
+        storage.put_if_absent("leases/1.json", b"{}")
+    assert user_space.changes
+
+
+def test_a_command_is_refused_there_before_spark_starts(user_space, capsys):
+    """
+    The job directory's filesystem is looked at with the request: exit code 2, one line, no write.
+    """
+    job_dir = str(user_space.place / "job")
+
+    assert EXIT_USAGE == main(["run", job_dir, "--entry", f"{__file__}:refuse_links"])
+
+    said = capsys.readouterr().err.splitlines()[-1]
+    assert f"{job_dir}: lies on fuse.s3fs" in said
+    assert "s3://bucket/path" in said
+    assert [] == user_space.changes

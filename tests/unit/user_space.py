@@ -9,7 +9,6 @@ import os
 import stat
 import struct
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 _HEADER = struct.Struct("=IIQQIIII")  # length, opcode, unique, node, user, group, process, padding
@@ -28,20 +27,26 @@ class NoMountError(Exception):
 class UserSpace:
     """A mount of that kind.
 
+    Args:
+        place: where it is mounted; it is made.
+        kind: its type, such as ``fuse.s3fs``.
+
     Attributes:
+        place: where it is mounted.
         changes: the opcodes that were asked and that would have changed something.
     """
 
     def __init__(self, place: Path, kind: str) -> None:
         self.changes: list[int] = []
-        self._place = os.fsencode(place)
+        place.mkdir()
+        self.place = place
         self._libc = ctypes.CDLL(None, use_errno=True)
         try:
             self._device = os.open("/dev/fuse", os.O_RDWR)
         except OSError as error:
             raise NoMountError(str(error)) from error
         options = f"fd={self._device},rootmode=40755,user_id={os.getuid()},group_id={os.getgid()}"
-        if self._libc.mount(b"bucket", self._place, kind.encode(), 0, options.encode()):
+        if self._libc.mount(b"bucket", os.fsencode(place), kind.encode(), 0, options.encode()):
             os.close(self._device)
             raise NoMountError(os.strerror(ctypes.get_errno()))
         self._thread = threading.Thread(target=self._serve, name="user space", daemon=True)
@@ -49,7 +54,7 @@ class UserSpace:
 
     def close(self) -> None:
         """Unmount it."""
-        self._libc.umount2(self._place, _DETACH)
+        self._libc.umount2(os.fsencode(self.place), _DETACH)
         self._thread.join(10)
         os.close(self._device)
 
@@ -80,14 +85,3 @@ def _answer(opcode: int) -> tuple[int, bytes]:
         times = (0, 0, 0, 0, 0, 0)
         return 0, _ATTRIBUTES.pack(1, 0, 0, 1, 0, 0, *times, mode, 2, 0, 0, 0, 4096, 0)
     return (errno.ENOENT if opcode == 1 else errno.ENOSYS), b""
-
-
-@contextlib.contextmanager
-def mounted(place: Path, kind: str) -> Iterator[UserSpace]:
-    """Mount one at *place*, which is made, until the block ends."""
-    place.mkdir()
-    mount = UserSpace(place, kind)
-    try:
-        yield mount
-    finally:
-        mount.close()

@@ -31,6 +31,7 @@ from airflow_provider.runtime.queries.finished_sources import Declare, bind, che
 from airflow_provider.runtime.queries.session import check_reaches, job_session
 from airflow_provider.runtime.savepoints.rewind import Rewind, check_start
 from airflow_provider.runtime.sinks.protocol import OpenFence
+from airflow_provider.runtime.storage.open import check_place
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -71,6 +72,7 @@ def check_before_spark(
 def check_before_cleanup(spec: RunSpec, directory: JobDirectory, clock: Clock) -> LeaseObserver:
     """As :func:`check_before_spark`, for a job that may have been drained."""
     check_entry_file(spec.entry)
+    check_place(directory.url)
     return wait_for_free_lease(directory.storage, clock)
 
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import re
+from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from airflow_provider.runtime.errors import ConfigError, UnsupportedStorageError
 from airflow_provider.runtime.storage.credentials import credentials_in_use
 from airflow_provider.runtime.storage.local import LocalStorage
 from airflow_provider.runtime.storage.memory import MemoryStorage
+from airflow_provider.runtime.storage.mounts import check_folder
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -193,6 +195,20 @@ def open_storage(url: str) -> Storage:
         )
         raise UnsupportedStorageError(msg)
     return opener(url)
+
+
+def check_place(url: str) -> None:
+    """Refuse what cannot decide between two drivers, where that is known before the first write.
+
+    A store is found out by its first put-if-absent.
+
+    Raises:
+        UnsupportedStorageError: the folder is on a filesystem that does not give names as a disk.
+        OSError: the folder, or the one above it, cannot be written to.
+    """
+    local = local_path_of(url)
+    if local is not None:
+        check_folder(Path(local))
 
 
 def open_objects(url: str) -> ObjectStorage | None:
