@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import socket
-import subprocess
-import sys
 import uuid
 from collections.abc import Iterator
 
@@ -23,7 +21,7 @@ from airflow_provider.runtime.storage.hdfs import HdfsStorage
 from airflow_provider.runtime.storage.open import open_storage
 from airflow_provider.runtime.storage.webhdfs import NameNode
 from tests.contract.conftest import StoreServer
-from tests.contract.test_object_storage import FORKING_PROCESS
+from tests.contract.test_object_storage import DriversContract
 from tests.contract.test_storage import SharedStorageContract
 from tests.unit.support import FakeClock
 
@@ -37,7 +35,7 @@ def namenode_of(server: StoreServer) -> NameNode:
     return NameNode(host, int(port))
 
 
-class TestHdfsStorage(SharedStorageContract):
+class TestHdfsStorage(DriversContract, SharedStorageContract):
     """HDFS, as the documents of WebHDFS and the sources of its namenode say."""
 
     names = ("*", "[ab]", "a b", "a%20b", "k=é")
@@ -281,13 +279,3 @@ class TestHdfsStorage(SharedStorageContract):
 
         with pytest.raises(ConfigError, match="no WebHDFS answers there .HTTP 404.; name the port"):
             open_storage(f"{url}/job").read("a")
-
-    @pytest.mark.slow
-    def test_a_child_process_has_its_own_connections(self, storage: Storage):
-        """
-        A storage that was used before a fork works in the child and in the parent.
-        """
-        command = [sys.executable, "-c", FORKING_PROCESS, storage.url]
-        subprocess.run(command, check=True, timeout=30)
-
-        assert ["child", "parent", "parent again"] == storage.list("")
