@@ -230,6 +230,19 @@ def test_an_object_store_is_opened(account, url):
     assert f"{url}/runs/r1" == storage.at("runs/r1").url
 
 
+def test_azure_is_asked_again_while_a_lease_lasts(account):
+    """
+    All tries of one request, with the SDK's pauses between them, fit into the 20 s of a lease.
+    """
+    storage = open_storage(f"abfss://{AZURE}/a/job")
+    assert isinstance(storage, ObjectStorage)
+    policy = storage._bucket.filesystem.service_client._config.retry_policy
+    pauses = [policy.get_backoff_time({"count": count}) for count in range(policy.total_retries)]
+
+    assert 3 == len(pauses)
+    assert 10 > sum(pauses)
+
+
 @pytest.mark.parametrize(
     ("url", "package", "extra"),
     [

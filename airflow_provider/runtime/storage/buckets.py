@@ -383,6 +383,7 @@ def _with_short_pauses(filesystem: Any) -> Any:
     A lease is lost after 20 s without a heartbeat, and a heartbeat waits for its request. adlfs
     has no argument for it; the policy is shared by all clients that it makes.
     """
-    policy = filesystem.service_client._config.retry_policy
-    policy.initial_backoff, policy.increment_base, policy.random_jitter_range = 1, 2, 0
+    policy = getattr(getattr(filesystem.service_client, "_config", None), "retry_policy", None)
+    if policy is not None:  # else a later SDK keeps it elsewhere, and pauses as it does
+        policy.initial_backoff, policy.increment_base, policy.random_jitter_range = 1, 2, 0
     return filesystem
