@@ -40,8 +40,8 @@ class Recorder:
 
     A fault is ``{"kind", "times", "methods", "query"}``, the last a part of the request's query:
     ``conflict``, ``denied`` and ``unavailable`` answer instead of the app, ``lost`` lets the app work
-    and drops the answer, ``cut`` lets it take half of the bytes and drops the answer, ``careless``
-    takes the condition away from the request.
+    and drops the answer, ``cut`` lets it take half of the bytes and drops the answer, ``short``
+    answers half of the bytes, ``careless`` takes the condition away from the request.
     """
 
     def __init__(self, app) -> None:
@@ -89,6 +89,10 @@ class Recorder:
             environ["storage.cut"] = True
         environ = {key: value for key, value in environ.items() if key != "werkzeug.request"}
         answered = Response.from_app(self.app, environ, buffered=True)
+        if fault == "short":
+            whole = answered.get_data()
+            answered.response = [whole[: len(whole) // 2]]
+            answered.headers.update({"Content-Length": str(len(whole)), "Connection": "close"})
         if fault in {"lost", "cut"}:
             environ["werkzeug.socket"].shutdown(socket.SHUT_RDWR)
         return answered(environ, start_response)

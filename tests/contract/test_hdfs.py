@@ -149,6 +149,20 @@ class TestHdfsStorage(DriversContract, SharedStorageContract):
         halves = [r["path"] for r in asked if r["query"]["op"] == "CREATE"][:1]
         assert halves[0] in removed
 
+    def test_half_an_answer_is_not_the_file(self, clocked, server: StoreServer, tmp_path):
+        """
+        A datanode that breaks off in its answer is asked again, for documents and for large files.
+        """
+        storage, clock = clocked
+        storage.put("doc", b"0123456789")
+        server.disturb("short", methods="GET", times=2, query=DATANODE)
+
+        assert b"0123456789" == storage.read("doc")
+        assert 1.5 == clock.time
+        server.disturb("short", methods="GET", query=DATANODE)
+        storage.fetch("doc", str(tmp_path / "doc"), go_on=lambda: None)
+        assert b"0123456789" == (tmp_path / "doc").read_bytes()
+
     def test_what_replaces_although_it_may_not_is_refused(self, clocked, server: StoreServer):
         """
         A namenode that gives a name twice is found out by the first writer.
