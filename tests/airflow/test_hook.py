@@ -851,7 +851,7 @@ def test_a_scheme_without_put_if_absent_is_refused(
     connect(monkeypatch, "local[1]")
 
     with pytest.raises(UnsupportedStorageError, match=r"use one of: abfs,.* file,.* s3"):
-        hook_of().submit(request_of(entry, "hdfs://name/job"), RUN)
+        hook_of().submit(request_of(entry, "ftp://name/job"), RUN)
 
 
 def test_an_unknown_connection_is_refused(tmp_path: Path, entry: str) -> None:

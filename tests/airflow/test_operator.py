@@ -458,7 +458,7 @@ def test_what_cannot_be_submitted_leaves_no_trace(job: Job) -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ({"job_dir": "hdfs://name/job"}, "the scheme 'hdfs' has no tested atomic put-if-absent"),
+        ({"job_dir": "hdfs://name/job"}, "write webhdfs://namenode:9870/path"),
         ({"job_dir": "memory://job"}, "a driver cannot reach this process's memory"),
         ({"conn_id": "nobody_knows"}, "Airflow has no such connection"),
         ({"run_id": "../other"}, "run id '../other'"),

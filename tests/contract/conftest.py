@@ -1,4 +1,4 @@
-"""Object stores that run for the session: S3 as moto, Google's and Azure's as apps of our own."""
+"""Stores that run for the session: S3 as moto, Google's, Azure's and HDFS as apps of our own."""
 
 from __future__ import annotations
 
@@ -13,9 +13,12 @@ from typing import TYPE_CHECKING, Any
 import fsspec
 import pytest
 from adlfs import AzureBlobFileSystem
+from azure.storage.blob import BlobServiceClient
 from gcsfs.core import GCSFileSystem
 from s3fs import S3FileSystem
 
+from tests.contract.azurite_app import NoAzuriteError
+from tests.contract.azurite_app import install as install_azurite
 from tests.pipes import stdin_of, stdout_of
 
 if TYPE_CHECKING:
@@ -37,28 +40,30 @@ class StoreServer:
     """A store in a process of its own, and what it was asked.
 
     Args:
-        store: ``s3``, ``gcs`` or ``azure``.
-        url: where a job may lie in it.
+        store: ``s3``, ``gcs``, ``azure``, ``azurite``, ``hdfs`` or ``httpfs``.
+        url: where a job may lie in it; ``{}`` stands for its host and port.
     """
 
     def __init__(self, store: str, url: str) -> None:
-        self.url = url
         self._process = subprocess.Popen(
             [sys.executable, "-m", "tests.contract.store_server", store],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
-            env={**os.environ, **SMALL},
+            env={**os.environ, **SMALL, "AZURITE_KEY": ACCOUNT_KEY},
         )
         self.address = f"http://127.0.0.1:{int(stdout_of(self._process).readline())}"
+        self.url = url.replace("{}", self.address.removeprefix("http://"))
 
     def requests(self) -> list[dict[str, Any]]:
         """Return what was asked since this was called last."""
         return json.loads(self.ask("GET", "/-/requests"))
 
-    def disturb(self, kind: str, times: int = 1, methods: str = "PUT POST") -> None:
+    def disturb(
+        self, kind: str, times: int = 1, methods: str = "PUT POST", *, query: str = ""
+    ) -> None:
         """Make the next requests of these methods meet a fault, see ``store_server.Recorder``."""
-        fault = {"kind": kind, "times": times, "methods": methods.split()}
+        fault = {"kind": kind, "times": times, "methods": methods.split(), "query": query}
         self.ask("POST", "/-/faults", json.dumps([fault]))
 
     def be_calm(self) -> None:
@@ -116,11 +121,63 @@ def gcs() -> Iterator[StoreServer]:
         yield from _served("gcs", f"gs://{BUCKET}/jobs", environment)
 
 
+def azure_connection(server: StoreServer) -> str:
+    return (
+        f"DefaultEndpointsProtocol=http;AccountName=account;AccountKey={ACCOUNT_KEY};"
+        f"BlobEndpoint={server.address}/account;"
+    )
+
+
 @pytest.fixture(scope="session")
 def azure() -> Iterator[StoreServer]:
+    url = f"abfss://{BUCKET}@account.dfs.core.windows.net/jobs"
     connection = (
         f"DefaultEndpointsProtocol=http;AccountName=account;AccountKey={ACCOUNT_KEY};"
         "BlobEndpoint={}/account;"
     )
-    url = f"abfss://{BUCKET}@account.dfs.core.windows.net/jobs"
     yield from _served("azure", url, {"AZURE_STORAGE_CONNECTION_STRING": connection})
+
+
+@pytest.fixture(scope="session")
+def azurite_server() -> Iterator[StoreServer]:
+    try:
+        install_azurite()
+    except NoAzuriteError as error:
+        pytest.fail(str(error))  # whoever asks for these tests is told that they have not run
+    server = StoreServer("azurite", f"abfss://{BUCKET}@account.dfs.core.windows.net/jobs")
+    with BlobServiceClient.from_connection_string(azure_connection(server)) as client:
+        client.create_container(BUCKET)
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def azurite(azurite_server: StoreServer) -> Iterator[StoreServer]:
+    """Azurite, to which the environment points for one test: Azure's other server has its name."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("AZURE_STORAGE_CONNECTION_STRING", azure_connection(azurite_server))
+        forget_clients()
+        yield azurite_server
+    forget_clients()
+
+
+def serve_hdfs(folder: str | None = None) -> Iterator[StoreServer]:
+    """Yield an HDFS server; the environment meanwhile names its user.
+
+    Args:
+        folder: what it serves; None for one of its own.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        if folder is not None:
+            patch.setenv("HDFS_FOLDER", folder)
+        yield from _served("hdfs", "webhdfs://{}/jobs", {"HADOOP_USER_NAME": "airflow"})
+
+
+@pytest.fixture(scope="session")
+def hdfs() -> Iterator[StoreServer]:
+    yield from serve_hdfs()
+
+
+@pytest.fixture
+def httpfs() -> Iterator[StoreServer]:
+    yield from _served("httpfs", "webhdfs://{}/jobs", {"HADOOP_USER_NAME": "airflow"})

@@ -1,16 +1,19 @@
 """Object stores as real HTTP servers, in a process of their own.
 
-``python -m tests.contract.store_server s3|gcs|azure|emr`` prints its port and serves until its standard
-input ends. S3 is moto; Google's and Azure's stores have no emulator that pip installs and that
-knows their conditions, so ``gcs_app`` and ``azure_app`` answer the documented requests.
+``python -m tests.contract.store_server s3|gcs|azure|azurite|hdfs|httpfs|emr`` prints its port and
+serves until its standard input ends. S3 and EMR are moto, and Azure is Azurite for who has npm;
+Google's and Azure's stores and HDFS have no emulator that pip installs and that knows their
+conditions, so ``gcs_app``, ``azure_app`` and ``hdfs_app`` answer the documented requests.
 
 Requests are handled one at a time, since moto looks and writes in two steps: the real store decides
-between racing writers, and only a store that does can be tested against. ``/-/`` is the way to see
+between racing writers, and only a store that does can be tested against. Azurite does, and gets them
+as they come. ``/-/`` is the way to see
 what was asked (``requests``) and to disturb what comes (``faults``).
 """
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import io
 import json
@@ -27,6 +30,7 @@ CONFLICT = (
     "<Error><Code>ConditionalRequestConflict</Code><Message>in the way</Message>"
     "<Resource>x</Resource></Error>"
 )
+CONDITIONS = (("ifGenerationMatch=0", ""), ("renameoptions=NONE", "renameoptions=OVERWRITE"))
 COPY_SOURCES = ("x-amz-copy-source", "x-ms-copy-source")
 DENIED = "<Error><Code>AccessDenied</Code><Message>Access Denied</Message></Error>"
 
@@ -34,20 +38,22 @@ DENIED = "<Error><Code>AccessDenied</Code><Message>Access Denied</Message></Erro
 class Recorder:
     """Counts, serializes and disturbs the requests to an app.
 
-    A fault is ``{"kind", "times", "methods"}``: ``conflict``, ``denied``, ``throttled`` and ``unavailable`` answer
-    instead of the app, ``lost`` lets the app work and drops the answer, ``careless`` takes the
-    condition away from the request.
+    A fault is ``{"kind", "times", "methods", "query"}``, the last a part of the request's query:
+    ``conflict``, ``denied``, ``throttled`` and ``unavailable`` answer instead of the app, ``lost``
+    lets the app work and drops the answer, ``cut`` lets it take half of the bytes and drops the answer, ``short``
+    answers half of the bytes, ``careless`` takes the condition away from the request.
     """
 
     def __init__(self, app) -> None:
         self.app = app
-        self.lock = threading.Lock()
+        decides = getattr(app, "decides", False)
+        self.turn = contextlib.nullcontext() if decides else threading.Lock()
         self.seen: list[dict[str, Any]] = []
         self.faults: list[dict[str, Any]] = []
 
     def __call__(self, environ, start_response):
         request = Request(environ)
-        with self.lock:
+        with self.turn:
             if request.path.startswith("/-/"):
                 return self.control(request)(environ, start_response)
             # What is left unread would be taken for the connection's next request.
@@ -56,13 +62,14 @@ class Recorder:
                 "method": request.method,
                 "path": request.path,
                 "query": dict(parse_qsl(environ["QUERY_STRING"], keep_blank_values=True)),
+                "agent": request.headers.get("User-Agent", ""),
                 "if_none_match": request.headers.get("If-None-Match"),
                 "copy_source": next(filter(None, map(request.headers.get, COPY_SOURCES)), None),
                 "sent_bytes": len(request.get_data()),
                 "answered_bytes": 0,
             }
             self.seen.append(seen)
-            fault = self.next_fault(request.method)
+            fault = self.next_fault(request.method, environ["QUERY_STRING"])
             body = list(self.answer(fault, environ, start_response))
             seen["answered_bytes"] = sum(map(len, body))
             return body
@@ -74,16 +81,25 @@ class Recorder:
             return Response(body, status, mimetype="application/xml")(environ, start_response)
         if fault == "careless":
             environ.pop("HTTP_IF_NONE_MATCH", None)
-            environ["QUERY_STRING"] = environ["QUERY_STRING"].replace("ifGenerationMatch=0", "")
+            sent = environ["storage.headers"]
+            environ["storage.headers"] = [h for h in sent if h[0].lower() != "if-none-match"]
+            for condition, none in CONDITIONS:
+                environ["QUERY_STRING"] = environ["QUERY_STRING"].replace(condition, none)
+        if fault == "cut":
+            environ["storage.cut"] = True
         environ = {key: value for key, value in environ.items() if key != "werkzeug.request"}
         answered = Response.from_app(self.app, environ, buffered=True)
-        if fault == "lost":
+        if fault == "short":
+            whole = answered.get_data()
+            answered.response = [whole[: len(whole) // 2]]
+            answered.headers.update({"Content-Length": str(len(whole)), "Connection": "close"})
+        if fault in {"lost", "cut"}:
             environ["werkzeug.socket"].shutdown(socket.SHUT_RDWR)
         return answered(environ, start_response)
 
-    def next_fault(self, method: str) -> str | None:
+    def next_fault(self, method: str, query: str) -> str | None:
         for fault in self.faults:
-            if fault["times"] > 0 and method in fault["methods"]:
+            if fault["times"] > 0 and method in fault["methods"] and fault["query"] in query:
                 fault["times"] -= 1
                 return fault["kind"]
         return None
@@ -103,6 +119,10 @@ class _Handler(WSGIRequestHandler):
     def log_request(self, *_args) -> None:
         pass
 
+    def make_environ(self):
+        # WSGI knows no header with an underscore, which names of metadata have.
+        return {**super().make_environ(), "storage.headers": self.headers.items()}
+
 
 def _app(store: str):
     if store == "s3":
@@ -111,16 +131,20 @@ def _app(store: str):
         return DomainDispatcherApplication(create_backend_app)
     if store == "emr":  # with S3, too
         return importlib.import_module("tests.contract.emr_app").app()
+    if store == "httpfs":
+        from tests.contract.hdfs_app import App
+
+        return App(httpfs=True)
     return importlib.import_module(f"tests.contract.{store}_app").App()
 
 
 def main() -> None:
-    server = make_server(
-        "127.0.0.1", 0, Recorder(_app(sys.argv[1])), threaded=True, request_handler=_Handler
-    )
+    app = _app(sys.argv[1])
+    server = make_server("127.0.0.1", 0, Recorder(app), threaded=True, request_handler=_Handler)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     print(server.server_port, flush=True)
     sys.stdin.read()
+    getattr(app, "close", lambda: None)()
 
 
 if __name__ == "__main__":

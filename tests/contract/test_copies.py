@@ -57,7 +57,7 @@ def is_listing(request: dict[str, Any]) -> bool:
 
 
 class CopyContract:
-    """What is promised wherever the store is; a subclass gives the ``server``."""
+    """What is promised wherever the files are; a subclass gives the ``server``."""
 
     large_file = 600_000  # is sent in parts
 
@@ -78,43 +78,6 @@ class CopyContract:
     @pytest.fixture
     def small_parts(self, monkeypatch):
         monkeypatch.setattr(buckets_module, "_SENT_AT_ONCE_BYTES", 2**18)
-
-    def test_a_store_copies_by_itself(self, source, target, server: StoreServer):
-        """
-        Within a store no byte of an object comes to this machine or leaves it.
-        """
-        names = filled(source)
-        server.requests()
-
-        copied = copy_files(source.url, target.url, names)
-        asked = server.requests()
-
-        assert Copied(5, 0, 0, LARGE + 44) == copied
-        assert contents(source) == contents(target)
-        moved = [request for request in asked if not is_listing(request)]
-        assert 0 == sum(request["sent_bytes"] for request in moved)
-        assert sum(request["answered_bytes"] for request in moved) < 2000
-        assert all(is_copy(r) or r["method"] == "HEAD" for r in moved)
-
-    @pytest.mark.slow
-    def test_a_second_call_keeps_what_is_there(self, source, target, server: StoreServer):
-        """
-        What has arrived is not copied again; what is missing or of another size is.
-        """
-        names = filled(source)
-        copy_files(source.url, target.url, names)
-        server.requests()
-
-        again = copy_files(source.url, target.url, names)
-        assert Copied(5, 5, 0, 0) == again
-        assert all(map(is_listing, server.requests()))
-
-        target.put("offsets/7", b"wrong")
-        target.delete("state/0/1/a b%20c")
-        completed = copy_files(source.url, target.url, names)
-        assert Copied(5, 3, 0, 35) == completed
-        assert 2 == sum(map(is_copy, server.requests()))
-        assert contents(source) == contents(target)
 
     @pytest.mark.slow
     def test_a_source_that_is_gone_is_named(self, source, target, tmp_path):
@@ -138,7 +101,8 @@ class CopyContract:
         names = filled(source)
         source.put("offsets/7", b"short")
 
-        for place, at in ((target.url, target.url), (str(tmp_path / "t"), source.url)):
+        is_found_at = target.url if target.is_beside(source) else source.url
+        for place, at in ((target.url, is_found_at), (str(tmp_path / "t"), source.url)):
             with pytest.raises(WrongSizeError, match="has 5 bytes instead of 30") as raised:
                 copy_files(source.url, place, names)
             assert f"{at}/offsets/7" == raised.value.filename
@@ -182,6 +146,47 @@ class CopyContract:
         ]
         assert {} == contents(target)
 
+
+class StoreCopyContract(CopyContract):
+    """What is added where the store itself copies."""
+
+    def test_a_store_copies_by_itself(self, source, target, server: StoreServer):
+        """
+        Within a store no byte of an object comes to this machine or leaves it.
+        """
+        names = filled(source)
+        server.requests()
+
+        copied = copy_files(source.url, target.url, names)
+        asked = server.requests()
+
+        assert Copied(5, 0, 0, LARGE + 44) == copied
+        assert contents(source) == contents(target)
+        moved = [request for request in asked if not is_listing(request)]
+        assert 0 == sum(request["sent_bytes"] for request in moved)
+        assert sum(request["answered_bytes"] for request in moved) < 2000
+        assert all(is_copy(r) or r["method"] == "HEAD" for r in moved)
+
+    @pytest.mark.slow
+    def test_a_second_call_keeps_what_is_there(self, source, target, server: StoreServer):
+        """
+        What has arrived is not copied again; what is missing or of another size is.
+        """
+        names = filled(source)
+        copy_files(source.url, target.url, names)
+        server.requests()
+
+        again = copy_files(source.url, target.url, names)
+        assert Copied(5, 5, 0, 0) == again
+        assert all(map(is_listing, server.requests()))
+
+        target.put("offsets/7", b"wrong")
+        target.delete("state/0/1/a b%20c")
+        completed = copy_files(source.url, target.url, names)
+        assert Copied(5, 3, 0, 35) == completed
+        assert 2 == sum(map(is_copy, server.requests()))
+        assert contents(source) == contents(target)
+
     def test_a_local_source_that_goes_while_it_is_sent(self, target, tmp_path, monkeypatch):
         """
         A file that is removed at the last moment is named, and not taken for a missing bucket.
@@ -216,7 +221,7 @@ class CopyContract:
         assert sum(map(is_copy, server.requests())) < len(names)
 
 
-class TestS3Copies(CopyContract):
+class TestS3Copies(StoreCopyContract):
     """Amazon S3, as moto imitates it."""
 
     @pytest.fixture
@@ -293,7 +298,7 @@ class TestS3Copies(CopyContract):
         assert contents(source) == contents(other)
 
 
-class TestGcsCopies(CopyContract):
+class TestGcsCopies(StoreCopyContract):
     """Google Cloud Storage, by the documents of its API."""
 
     large_file = 5 * 2**20 + 2**19  # gcsfs sends less than 5 MiB in one piece
@@ -319,7 +324,7 @@ class TestGcsCopies(CopyContract):
         assert [False, True, True] == ["rewriteToken" in copy["query"] for copy in copies]
 
 
-class TestAzureCopies(CopyContract):
+class TestAzureCopies(StoreCopyContract):
     """Azure Blob Storage, by the documents of its API."""
 
     large = "state/0/1/large.zip"
@@ -428,3 +433,51 @@ def test_from_store_to_store(request, there, here):
         wrong.value.filename,
     ]
     assert contents(source) == contents(target)
+
+
+class TestHdfsCopies(CopyContract):
+    """HDFS, by the documents of WebHDFS; it copies nothing by itself."""
+
+    @pytest.fixture
+    def server(self, hdfs: StoreServer) -> StoreServer:
+        return hdfs
+
+    def test_files_come_by_way_of_this_machine(self, source, target, server: StoreServer):
+        """
+        Within HDFS each file is read and written once, and nothing unfinished is left; a second call
+        brings only what is missing or of another size.
+        """
+        names = filled(source)
+        server.requests()
+
+        copied = copy_files(source.url, target.url, names)
+        asked = server.requests()
+
+        assert Copied(5, 0, 0, LARGE + 44) == copied
+        assert contents(source) == contents(target)
+        assert LARGE + 44 == sum(request["sent_bytes"] for request in asked)
+        assert sorted(names) == target.files()
+        target.put("offsets/7", b"wrong")
+        assert Copied(5, 4, 0, 30) == copy_files(source.url, target.url, names)
+
+    @pytest.mark.slow
+    def test_a_writer_that_breaks_off_leaves_no_part(self, target, server, tmp_path):
+        """
+        Half a file that a datanode got is not the file; the next try is written under another name.
+        """
+        (tmp_path / "file").write_bytes(b"0123456789")
+        server.disturb("cut", query="namenoderpcaddress")
+
+        copy_files(str(tmp_path), target.url, [("file", 10)])
+
+        assert b"0123456789" == target.read("file")
+        assert [("file", 10)] == target.files()
+
+
+@pytest.mark.whole
+class TestAzuriteCopies(StoreCopyContract):
+    """Azure Blob Storage, as Microsoft's own emulator has it."""
+
+    @pytest.fixture
+    def server(self, azurite: StoreServer) -> StoreServer:
+        return azurite

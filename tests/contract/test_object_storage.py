@@ -65,6 +65,70 @@ sys.stdin.readline()
 """
 
 
+class DriversContract:
+    """What drivers and their children do in a place; a subclass gives a fresh ``storage``."""
+
+    @pytest.mark.slow
+    def test_a_child_process_has_its_own_connections(self, storage: Storage):
+        """
+        A storage that was used before a fork works in the child and in the parent.
+        """
+        command = [sys.executable, "-c", FORKING_PROCESS, storage.url]
+        subprocess.run(command, check=True, timeout=30)
+
+        assert ["child", "parent", "parent again"] == storage.list("")
+
+    @pytest.mark.slow
+    def test_one_of_racing_drivers_gets_the_lease(self, storage: Storage):
+        """
+        Of drivers that start together one gets the lease, and its heart beats there.
+        """
+        drivers = [
+            subprocess.Popen(
+                [sys.executable, "-c", LEASING_PROCESS, storage.url, f"r{number}"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+            )
+            for number in range(2)
+        ]
+        assert ["ready\n"] * 2 == [stdout_of(driver).readline() for driver in drivers]
+        for driver in drivers:
+            stdin_of(driver).write("go\n")
+            stdin_of(driver).flush()
+        told = [stdout_of(driver).readline().strip() for driver in drivers]
+        lease, liveness = LeaseObserver(storage, FakeClock()).look()
+        for driver in drivers:
+            driver.communicate("end\n", timeout=10)
+
+        assert ["held", "won 1"] == sorted(told)
+        assert lease is not None
+        assert f"r{told.index('won 1')}" == lease.run_id
+        assert liveness is Liveness.UNKNOWN
+        assert ["1.json"] == storage.list("heartbeats")
+
+    def test_a_lease_is_held_fenced_and_released(self, storage: Storage):
+        """
+        A lease keeps others out while it is held; who takes the next one fences its holder.
+        """
+        clock = FakeClock()
+        first = take_lease(storage, clock)
+        observer = LeaseObserver(storage, clock)
+        observer.look()
+        first.beat()
+        assert Liveness.LIVE is observer.look()[1]
+        first.check()
+        first.release()
+        second = take_lease(storage, clock, run_id="r2")
+
+        assert 2 == second.token == last_token(storage)
+        assert first.is_lost()
+        second.beat()
+        with pytest.raises(LeaseHeldError, match="another driver is running this job"):
+            take_lease(storage, _Beating(clock, second), run_id="r3")
+        second.release()
+
+
 class ObjectStoreContract(SharedStorageContract):
     """What is added by having requests, pages, and folders that are only a way of naming.
 
@@ -217,7 +281,7 @@ class ObjectStoreContract(SharedStorageContract):
             remove_tree(root)
 
 
-class TestS3Storage(ObjectStoreContract):
+class TestS3Storage(DriversContract, ObjectStoreContract):
     """Amazon S3, as moto imitates it."""
 
     condition = "*"
@@ -297,66 +361,6 @@ class TestS3Storage(ObjectStoreContract):
         with pytest.raises(PermissionError, match="NoCredentialsError"):
             ObjectStorage(bucket, "job", f"s3://{BUCKET}").put("a", b"1")
 
-    @pytest.mark.slow
-    def test_a_child_process_has_its_own_connections(self, storage: ObjectStorage):
-        """
-        A storage that was used before a fork works in the child and in the parent.
-        """
-        command = [sys.executable, "-c", FORKING_PROCESS, storage.url]
-        subprocess.run(command, check=True, timeout=30)
-
-        assert ["child", "parent", "parent again"] == storage.list("")
-
-    @pytest.mark.slow
-    def test_one_of_racing_drivers_gets_the_lease(self, storage: ObjectStorage):
-        """
-        Of drivers that start together on S3 one gets the lease, and its heart beats there.
-        """
-        drivers = [
-            subprocess.Popen(
-                [sys.executable, "-c", LEASING_PROCESS, storage.url, f"r{number}"],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                text=True,
-            )
-            for number in range(2)
-        ]
-        assert ["ready\n"] * 2 == [stdout_of(driver).readline() for driver in drivers]
-        for driver in drivers:
-            stdin_of(driver).write("go\n")
-            stdin_of(driver).flush()
-        told = [stdout_of(driver).readline().strip() for driver in drivers]
-        lease, liveness = LeaseObserver(storage, FakeClock()).look()
-        for driver in drivers:
-            driver.communicate("end\n", timeout=10)
-
-        assert ["held", "won 1"] == sorted(told)
-        assert lease is not None
-        assert f"r{told.index('won 1')}" == lease.run_id
-        assert liveness is Liveness.UNKNOWN
-        assert ["1.json"] == storage.list("heartbeats")
-
-    def test_a_lease_on_s3_is_held_fenced_and_released(self, storage: ObjectStorage):
-        """
-        A lease keeps others out while it is held; who takes the next one fences its holder.
-        """
-        clock = FakeClock()
-        first = take_lease(storage, clock)
-        observer = LeaseObserver(storage, clock)
-        observer.look()
-        first.beat()
-        assert Liveness.LIVE is observer.look()[1]
-        first.check()
-        first.release()
-        second = take_lease(storage, clock, run_id="r2")
-
-        assert 2 == second.token == last_token(storage)
-        assert first.is_lost()
-        second.beat()
-        with pytest.raises(LeaseHeldError, match="another driver is running this job"):
-            take_lease(storage, _Beating(clock, second), run_id="r3")
-        second.release()
-
 
 class _Beating(FakeClock):
     """A clock under which a lease's holder beats whenever somebody waits."""
@@ -384,3 +388,24 @@ class TestAzureStorage(ObjectStoreContract):
     @pytest.fixture
     def server(self, azure: StoreServer) -> StoreServer:
         return azure
+
+
+@pytest.mark.whole
+class TestAzuriteStorage(DriversContract, ObjectStoreContract):
+    """Azure Blob Storage, as Microsoft's own emulator has it; it decides between racing writers."""
+
+    condition = "*"
+
+    @pytest.fixture
+    def server(self, azurite: StoreServer) -> StoreServer:
+        return azurite
+
+    def test_a_store_that_ignores_the_condition_is_refused(self, storage, server: StoreServer):
+        """
+        Here nobody on the way can take the condition from a request, as the signature covers it.
+        """
+        server.disturb("careless", times=9)
+
+        with pytest.raises(PermissionError, match="AuthorizationFailure"):
+            storage.put_if_absent("lease", b"mine")
+        assert [] == storage.list("")

@@ -38,10 +38,17 @@ BIG = 100_000
 
 
 # How each store copies: test_copies.py.
-@pytest.fixture(
-    params=["s3", *(pytest.param(store, marks=pytest.mark.whole) for store in ("gcs", "azure"))]
-)
+WHOLE = [pytest.param(store, marks=pytest.mark.whole) for store in ("gcs", "azure", "azurite")]
+
+
+@pytest.fixture(params=["s3", *WHOLE, pytest.param("hdfs", marks=pytest.mark.whole)])
 def server(request) -> StoreServer:
+    return request.getfixturevalue(request.param)
+
+
+@pytest.fixture(params=["s3", *WHOLE])
+def copying_server(request) -> StoreServer:
+    """A store that copies by itself."""
     return request.getfixturevalue(request.param)
 
 
@@ -232,10 +239,12 @@ def test_a_file_too_large_for_s3_goes_by_way_of_a_folder(s3, tmp_path, monkeypat
     assert b"x" * BIG == restored.read("other/large")
 
 
-def test_restored_inside_the_store(place, server):
+def test_restored_inside_the_store(copying_server):
     """
     A job directory in the store is set to a savepoint there by the store's own copies.
     """
+    server = copying_server
+    place = open_storage(f"{server.url}/{uuid.uuid4().hex}")
     checkpoint = place.at("checkpoint")
     write(checkpoint, 0, 1)
     take(checkpoint, f"{place.url}/savepoints/first")

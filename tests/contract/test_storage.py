@@ -40,7 +40,13 @@ for name in range(20):
 
 
 class StorageContract:
-    """The promises; a subclass gives a fresh, empty ``storage``."""
+    """The promises; a subclass gives a fresh, empty ``storage``.
+
+    Attributes:
+        names: what a name may be there.
+    """
+
+    names: tuple[str, ...] = ("*", "2026-01-01T00:00:00+00:00", "[ab]", "a b", "a%20b", "k=é")
 
     def test_what_was_put_is_read_back(self, storage: Storage):
         """
@@ -238,7 +244,7 @@ class StorageContract:
         """
         A name with blanks, patterns, escapes, signs and letters of any alphabet is only a name.
         """
-        names = ["*", "2026-01-01T00:00:00+00:00", "[ab]", "a b", "a%20b", "k=é"]
+        names = list(self.names)
         for name in names:
             storage.put(f"d/{name}", name.encode())
 

@@ -46,7 +46,7 @@ def error_of(capsys: pytest.CaptureFixture[str]) -> str:
     [
         ([], {"entry": "no/such/file.py:job"}, ["no/such/file.py", "no file"]),
         ([], {"entry": "tumbling_window"}, ["'tumbling_window'", "FILE.py:FUNCTION"]),
-        ([], {"job_dir": "hdfs://host/job"}, ["hdfs://host/job", "'hdfs'", "use one of"]),
+        ([], {"job_dir": "hdfs://host/job"}, ["hdfs://host/job", "'hdfs'", "write webhdfs://"]),
         ([], {"job_dir": "ftp://host/job"}, ["ftp://host/job", "'ftp'", "use one of"]),
         ([], {"job_dir": "memory://job"}, ["memory://job", "filesystem"]),
         (["--until=stopped", "--trigger=soon"], {}, ["--trigger", "'soon'", "10 seconds"]),

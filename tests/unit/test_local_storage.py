@@ -16,6 +16,7 @@ from airflow_provider.runtime.sinks.protocol import OpenFence
 from airflow_provider.runtime.sinks.staging import stage_files
 from airflow_provider.runtime.storage.file_tree import flush
 from airflow_provider.runtime.storage.local import LocalStorage, sync_folder
+from airflow_provider.runtime.storage.mounts import check_folder
 from tests.unit.support import FakeClock, HandStagedFiles, stage_by_hand, take_lease
 
 AN_ERROR = OSError(errno.EIO, "Input/output error")
@@ -31,6 +32,7 @@ class Calls:
     """
 
     def __init__(self, monkeypatch, root: Path) -> None:
+        check_folder(root)  # what that tries and flushes happens once in a process
         self._root = root
         self._real = {name: getattr(os, name) for name in ("fsync", "link", "replace")}
         self.seen: list[tuple[str, str]] = []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import fsspec
 import pytest
 
 from airflow_provider.runtime.errors import EXIT_USAGE, ConfigError, UnsupportedStorageError
+from airflow_provider.runtime.storage.hdfs import HdfsStorage
 from airflow_provider.runtime.storage.local import LocalStorage
 from airflow_provider.runtime.storage.memory import MemoryStorage
 from airflow_provider.runtime.storage.objects import ObjectStorage
@@ -67,7 +69,7 @@ def test_memory_is_opened():
 
 @pytest.mark.parametrize(
     "url",
-    ["ftp://host/job", "hdfs://n/j", "http://host/job", "oss://bucket/job", "webhdfs://n/j"],
+    ["ftp://host/job", "http://host/job", "oss://bucket/job", "dbfs://x/job"],
 )
 def test_a_filesystem_that_cannot_decide_between_two_writers_is_refused(url):
     """
@@ -77,8 +79,66 @@ def test_a_filesystem_that_cannot_decide_between_two_writers_is_refused(url):
         open_storage(url)
 
     assert str(raised.value).startswith(f"{url}: the scheme {url.partition(':')[0]!r} has no")
-    assert "abfs, abfss, az, file, gcs, gs, local, memory, s3, s3a" in str(raised.value)
+    assert "abfs, abfss, az, file, gcs, gs, local, memory, s3, s3a, webhdfs" in str(raised.value)
     assert EXIT_USAGE == raised.value.exit_code
+
+
+@pytest.mark.parametrize("scheme", ["hdfs", "viewfs", "swebhdfs"])
+def test_other_addresses_of_hdfs_are_refused_with_the_right_one(scheme):
+    """
+    An address that only Hadoop understands is refused in one line that has the one to write.
+    """
+    with pytest.raises(
+        UnsupportedStorageError, match="write webhdfs://namenode:9870/path"
+    ) as raised:
+        open_storage(f"{scheme}://cluster/job")
+
+    assert str(raised.value).startswith(f"{scheme}://cluster/job: no job can lie at an address")
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize("path", ["/a/job", "/a//job/", "/a/job/"])
+def test_a_folder_of_hdfs_is_opened(path):
+    """
+    A folder in HDFS is opened without asking for it.
+    """
+    storage = open_storage(f"webhdfs://namenode.example:9870{path}")
+
+    assert isinstance(storage, HdfsStorage)
+    assert storage.shared is True
+    assert "webhdfs://namenode.example:9870/a/job" == storage.url
+    assert f"{storage.url}/runs/r1" == storage.at("runs/r1").url
+    assert None is local_path_of(storage.url)
+
+
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("webhdfs://namenode/job", "names no port; write webhdfs://namenode:9870/path"),
+        ("webhdfs:///job", "names no port"),
+        ("webhdfs://namenode:http/job", "names no port"),
+        ("webhdfs://n:9870/a:b", "HDFS has no name 'a:b'"),
+        ("webhdfs://n:9870/a/../b", "HDFS has no name '..'"),
+    ],
+)
+def test_an_address_that_hdfs_cannot_have(url, said):
+    """
+    What is missing or impossible in an address of HDFS is said before anything is asked.
+    """
+    with pytest.raises(ConfigError, match=re.escape(said)) as raised:
+        open_storage(url)
+
+    assert str(raised.value).startswith(url)
+
+
+def test_a_user_in_an_address_of_hdfs_is_refused():
+    """
+    An address is logged and stored; the user and his password are not part of it, nor repeated.
+    """
+    with pytest.raises(ConfigError, match="set HADOOP_USER_NAME") as raised:
+        open_storage("webhdfs://me:hidden@namenode:9870/job")
+
+    assert "hidden" not in str(raised.value)
 
 
 @pytest.mark.parametrize(
@@ -132,7 +192,7 @@ def test_supported_schemes_can_be_listed():
     """
     stores = ("abfs", "abfss", "az", "gcs", "gs", "s3", "s3a")
 
-    assert tuple(sorted([*stores, "file", "local", "memory"])) == supported_schemes()
+    assert tuple(sorted([*stores, "file", "local", "memory", "webhdfs"])) == supported_schemes()
 
 
 @pytest.fixture
@@ -170,12 +230,26 @@ def test_an_object_store_is_opened(account, url):
     assert f"{url}/runs/r1" == storage.at("runs/r1").url
 
 
+def test_azure_is_asked_again_while_a_lease_lasts(account):
+    """
+    All tries of one request, with the SDK's pauses between them, fit into the 20 s of a lease.
+    """
+    storage = open_storage(f"abfss://{AZURE}/a/job")
+    assert isinstance(storage, ObjectStorage)
+    policy = storage._bucket.filesystem.service_client._config.retry_policy
+    pauses = [policy.get_backoff_time({"count": count}) for count in range(policy.total_retries)]
+
+    assert 3 == len(pauses)
+    assert 10 > sum(pauses)
+
+
 @pytest.mark.parametrize(
     ("url", "package", "extra"),
     [
         ("s3://bucket/job", "s3fs", "s3"),
         ("gs://bucket/job", "gcsfs.core", "gcs"),
         ("az://container/job", "adlfs", "azure"),
+        ("webhdfs://without:9870/job", "requests.adapters", "hdfs"),
     ],
 )
 def test_a_missing_package_is_named_by_its_extra(monkeypatch, url, package, extra):
@@ -238,6 +312,7 @@ def test_a_client_that_cannot_be_made_is_named(account, monkeypatch):
         (f"abfss://{AZURE}/job", f"abfss://{AZURE}/job"),
         (f"az://{AZURE}/job", f"abfss://{AZURE}/job"),
         ("hdfs://namenode/out", "hdfs://namenode/out"),
+        ("webhdfs://namenode:9870/a/out", "hdfs://namenode/a/out"),
     ],
 )
 def test_the_address_for_spark(url, address):
@@ -245,6 +320,16 @@ def test_the_address_for_spark(url, address):
     Spark knows the same places, some by another scheme.
     """
     assert address == spark_url(url)
+
+
+@pytest.mark.parametrize("own", ["hdfs://nameservice1", "hdfs://nameservice1/"])
+def test_sparks_address_of_hdfs_can_be_given(monkeypatch, own):
+    """
+    Which nameservice a namenode serves only Hadoop's configuration knows.
+    """
+    monkeypatch.setenv("SPARK_STREAM_HDFS", own)
+
+    assert "hdfs://nameservice1/a/out" == spark_url("webhdfs://namenode:9870/a/out")
 
 
 def test_spark_needs_the_storage_account():

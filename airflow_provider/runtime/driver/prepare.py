@@ -29,15 +29,17 @@ from airflow_provider.runtime.errors import (
 from airflow_provider.runtime.failures.classify import refusal_of
 from airflow_provider.runtime.jobdir.end_of_input import sources_end
 from airflow_provider.runtime.jobdir.lease import wait_for_free_lease
+from airflow_provider.runtime.jobdir.lease_records import lease_path
 from airflow_provider.runtime.jobdir.preconditions import check_preconditions
 from airflow_provider.runtime.jobdir.run_records import BATCH, STREAMING
 from airflow_provider.runtime.queries.context import JobContext
 from airflow_provider.runtime.queries.finished_sources import Declare, bind, check_sources
 from airflow_provider.runtime.queries.fixed_ends import check_sink_of_ends
-from airflow_provider.runtime.queries.session import job_session
+from airflow_provider.runtime.queries.session import check_reaches, job_session
 from airflow_provider.runtime.savepoints.rewind import Rewind, check_start
 from airflow_provider.runtime.sinks.protocol import OpenFence
 from airflow_provider.runtime.spark_versions import explain_missing
+from airflow_provider.runtime.storage.open import check_place
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -79,6 +81,7 @@ def check_before_spark(
 def check_before_cleanup(spec: RunSpec, directory: JobDirectory, clock: Clock) -> LeaseObserver:
     """As :func:`check_before_spark`, for a job that may have been drained."""
     check_entry_file(spec.entry)
+    check_place(directory.url)
     return wait_for_free_lease(directory.storage, clock)
 
 
@@ -127,8 +130,10 @@ def check_under_lease(
 
     Raises:
         ConfigError, JobDrainedError, CheckpointError: see :func:`check_preconditions`.
+        ConfigError: Spark does not find the lease where it will write its checkpoint.
         RevertError: the run that is replayed cannot be rewound.
     """
+    check_reaches(job.spark, directory.url, lease_path(lease.token))
     driver_id = spec.driver_id
     check_preconditions(directory, run_id, driver_id=driver_id, replays=spec.replays)
     if spec.replays is not None:

@@ -33,6 +33,7 @@ from airflow_provider.runtime.spark_defaults import (
     this_machine,
 )
 from airflow_provider.runtime.spark_versions import check_version, late_imports, process_id
+from airflow_provider.runtime.storage.open import SPARKS_HDFS, is_in_hdfs, spark_url
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -273,3 +274,34 @@ def check_spark(spark: SparkSession) -> None:
         Exception: what Py4J or Spark says of it.
     """
     spark.sparkContext._jsc.sc().assertNotStopped()
+
+
+def check_reaches(spark: SparkSession, url: str, name: str) -> None:
+    """Refuse a job directory that Spark does not find where it will write to it.
+
+    Only an address in HDFS has another one for Spark, which nothing but a look can prove right.
+
+    Args:
+        spark: the session.
+        url: the job directory.
+        name: a document that is there.
+
+    Raises:
+        ConfigError: Spark sees another place, or none.
+    """
+    if not is_in_hdfs(url):
+        return
+    address = spark_url(url)
+    path = spark._jvm.org.apache.hadoop.fs.Path(f"{address}/{name}")  # type: ignore[union-attr]
+    try:
+        conf = spark._jsparkSession.sessionState().newHadoopConf()
+        if path.getFileSystem(conf).exists(path):
+            return
+        why = f"it finds no {name} there"
+    except Exception as error:  # noqa: BLE001 - Py4J has one class for all that Java throws
+        why = str(getattr(error, "java_exception", error)).partition("\n")[0]
+    msg = (
+        f"{url}: Spark does not reach this as {address} ({why}); set {SPARKS_HDFS} to the address "
+        "of the same HDFS in Spark's configuration, such as hdfs://nameservice"
+    )
+    raise ConfigError(msg)

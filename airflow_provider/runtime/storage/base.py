@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from airflow_provider.runtime.storage.parallel import GoOn
+
 
 class Storage(Protocol):
     """A place for small objects, addressed by relative paths with ``/``.
@@ -60,3 +62,42 @@ class Storage(Protocol):
 
     def delete_all(self, paths: Sequence[str]) -> None:
         """Remove many objects, of which some may be absent; none of them is a folder."""
+
+
+class RemoteStorage(Storage, Protocol):
+    """A storage that this machine reaches by requests, with what copies of files need of it."""
+
+    def files(self) -> list[tuple[str, int]]:
+        """Return the files under the place: relative paths and bytes; sorted."""
+
+    def tags(self) -> dict[str, tuple[int, str | None]]:
+        """Return bytes and tag of each file under the place, by its relative path.
+
+        A tag is another one whenever the file is.
+        """
+
+    def folders(self) -> Sequence[str]:
+        """Return the names of the folders directly under the place, sorted."""
+
+    def remove_if_empty(self) -> None:
+        """Remove the place's own folder, unless something is in it or it is no more than a name."""
+
+    @property
+    def largest_copy_bytes(self) -> int | None:
+        """Return the size of the largest file that :meth:`copy_from` takes; None: of any."""
+
+    def is_beside(self, other: RemoteStorage) -> bool:
+        """Tell whether the store itself copies from *other* to here."""
+
+    def copy_from(self, source: RemoteStorage, path: str, *, go_on: GoOn) -> None:
+        """Have the store copy a file of the same path from a place beside; no byte comes here."""
+
+    def fetch(self, path: str, file: str, *, go_on: GoOn) -> None:
+        """Write the file's bytes to a local file, which is the caller's to flush and to name.
+
+        Raises:
+            FileNotFoundError: there is no such file.
+        """
+
+    def send(self, path: str, file: str, *, size_bytes: int, go_on: GoOn) -> None:
+        """Write or replace the file with a local one's bytes; it appears whole."""

@@ -29,13 +29,13 @@ from airflow_provider.runtime.storage.local_copy import (
     copy_file,
     link_file,
 )
-from airflow_provider.runtime.storage.open import local_path_of, open_objects
+from airflow_provider.runtime.storage.open import local_path_of, open_remote
 from airflow_provider.runtime.storage.parallel import for_each
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from airflow_provider.runtime.storage.objects import ObjectStorage
+    from airflow_provider.runtime.storage.base import RemoteStorage
     from airflow_provider.runtime.storage.parallel import GoOn
 
 _File = tuple[str, int]  # its name and bytes
@@ -98,7 +98,7 @@ def copy_files(source_url: str, target_url: str, names: Iterable[tuple[str, int]
     return _to_store(source, target, sizes)
 
 
-def _to_folder(source: Path | ObjectStorage, target: Path, sizes: Mapping[str, int]) -> Copied:
+def _to_folder(source: Path | RemoteStorage, target: Path, sizes: Mapping[str, int]) -> Copied:
     arrivals = ArrivalFolder(target, sizes)
     missing = _missing(sizes, arrivals.prepare())
     if isinstance(source, Path):
@@ -118,7 +118,7 @@ def _to_folder(source: Path | ObjectStorage, target: Path, sizes: Mapping[str, i
 
 
 def _to_store(
-    source: Path | ObjectStorage, target: ObjectStorage, sizes: Mapping[str, int]
+    source: Path | RemoteStorage, target: RemoteStorage, sizes: Mapping[str, int]
 ) -> Copied:
     missing = _missing(sizes, dict(target.files()))
     if isinstance(source, Path):
@@ -159,14 +159,14 @@ def _copy(source: Path, arrivals: ArrivalFolder, file: _File, go_on: GoOn) -> No
         copy_file(f"{source}/{name}", path, size, go_on)
 
 
-def _fetch(source: ObjectStorage, arrivals: ArrivalFolder, file: _File, go_on: GoOn) -> None:
+def _fetch(source: RemoteStorage, arrivals: ArrivalFolder, file: _File, go_on: GoOn) -> None:
     name, size = file
     with arrivals.arriving(name, size) as path:
         source.fetch(name, path, go_on=go_on)
         check_size(path, size, f"{source.url}/{name}")
 
 
-def _send(source: Path, target: ObjectStorage, file: _File, go_on: GoOn) -> None:
+def _send(source: Path, target: RemoteStorage, file: _File, go_on: GoOn) -> None:
     name, size = file
     path = f"{source}/{name}"
     check_size(path, size, path)
@@ -177,11 +177,11 @@ def _send(source: Path, target: ObjectStorage, file: _File, go_on: GoOn) -> None
         raise
 
 
-def _copy_beside(source: ObjectStorage, target: ObjectStorage, file: _File, go_on: GoOn) -> None:
+def _copy_beside(source: RemoteStorage, target: RemoteStorage, file: _File, go_on: GoOn) -> None:
     target.copy_from(source, file[0], go_on=go_on)
 
 
-def _pass_on(source: ObjectStorage, target: ObjectStorage, file: _File, go_on: GoOn) -> None:
+def _pass_on(source: RemoteStorage, target: RemoteStorage, file: _File, go_on: GoOn) -> None:
     """Copy between stores that know nothing of each other.
 
     The bytes rest in a temporary file, because what a store is sent must have an end that is
@@ -201,16 +201,16 @@ def _missing(sizes: Mapping[str, int], there: Mapping[str, int]) -> dict[str, in
     return {name: size for name, size in sizes.items() if there.get(name) != size}
 
 
-def _check_arrived(target: ObjectStorage, sizes: Mapping[str, int]) -> None:
+def _check_arrived(target: RemoteStorage, sizes: Mapping[str, int]) -> None:
     there = dict(target.files())
     for name in _missing(sizes, there):
         where = f"{target.url}/{name}"
         raise WrongSizeError.of(where, found=there.get(name), expected=sizes[name])
 
 
-def _place(url: str) -> Path | ObjectStorage:
+def _place(url: str) -> Path | RemoteStorage:
     local = local_path_of(url)
-    place = Path(local) if local is not None else open_objects(url)
+    place = Path(local) if local is not None else open_remote(url)
     if place is None:
         msg = (
             f"{url}: files are copied between local folders, S3, Google Cloud Storage and Azure; "
@@ -221,7 +221,7 @@ def _place(url: str) -> Path | ObjectStorage:
 
 
 def _refuse_large(
-    source: ObjectStorage, sizes: Mapping[str, int], largest_bytes: int | None
+    source: RemoteStorage, sizes: Mapping[str, int], largest_bytes: int | None
 ) -> None:
     """Refuse what the store itself does not copy, before anything is copied."""
     for name, size in sizes.items():

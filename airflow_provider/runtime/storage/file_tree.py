@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from airflow_provider.runtime.storage.local import sync_folder
-from airflow_provider.runtime.storage.open import local_path_of, open_objects
+from airflow_provider.runtime.storage.open import local_path_of, open_remote
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -19,9 +19,9 @@ def files_under(url: str) -> list[tuple[str, int]]:
 
     An empty object that represents a folder is no file; a symbolic link is none, wherever it leads.
     """
-    objects = open_objects(url)
-    if objects is not None:
-        return objects.files()
+    remote = open_remote(url)
+    if remote is not None:
+        return remote.files()
     local = local_path_of(url)
     if local is not None:
         with suppress(FileNotFoundError):
@@ -48,9 +48,9 @@ class FileFacts(NamedTuple):
 
 def facts_under(url: str) -> dict[str, FileFacts]:
     """Return what is known of each file under *url*, by its path relative to it."""
-    objects = open_objects(url)
-    if objects is not None:
-        return {path: FileFacts(*facts) for path, facts in objects.tags().items()}
+    remote = open_remote(url)
+    if remote is not None:
+        return {path: FileFacts(*facts) for path, facts in remote.tags().items()}
     local = local_path_of(url)
     if local is None:
         return {path: FileFacts(size, None) for path, size in files_under(url)}
@@ -90,9 +90,9 @@ def folders_in(url: str) -> list[str]:
 
     A symbolic link is no folder, wherever it leads.
     """
-    objects = open_objects(url)
-    if objects is not None:
-        return list(objects.folders())
+    remote = open_remote(url)
+    if remote is not None:
+        return list(remote.folders())
     local = local_path_of(url)
     if local is not None:
         try:
@@ -133,9 +133,9 @@ def link_on_way(url: str, paths: Iterable[str]) -> str | None:
 
 def remove_tree(url: str) -> None:
     """Remove the folder and all in it; nothing happens when it is absent."""
-    objects = open_objects(url)
-    if objects is not None:
-        objects.delete("")
+    remote = open_remote(url)
+    if remote is not None:
+        remote.delete("")
         return
     filesystem, root = _uncached(url)
     try:
@@ -150,6 +150,8 @@ def remove_if_empty(url: str) -> None:
     if local is not None:
         with suppress(OSError):
             os.rmdir(local)
+    elif (remote := open_remote(url)) is not None:
+        remote.remove_if_empty()
 
 
 def flush(url: str, names: Sequence[str]) -> None:

@@ -12,13 +12,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from airflow_provider.runtime.errors import CorruptDocumentError, UnsupportedStorageError
+from airflow_provider.runtime.storage.mounts import NO_LINKS, TEMPORARY, check_folder
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-TEMPORARY = ".tmp-"  # hidden from ``list``, so that a crash while writing leaves nothing visible
-# What link(2) says where there are none. Anything else, such as a full disk, is of this moment.
-_NO_LINKS = frozenset({errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EXDEV})
 # What fsync(2) says of a folder where there is no such thing, as on some network filesystems.
 _NO_FOLDER_FLUSH = frozenset({errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP})
 
@@ -79,7 +77,11 @@ class LocalStorage:
         _check_regular(found, target, at_most_bytes)
 
     def put(self, path: str, data: bytes) -> None:
-        """Write beside the target, flush to the disk, then rename over it."""
+        """Write beside the target, flush to the disk, then rename over it.
+
+        Raises:
+            UnsupportedStorageError: the filesystem does not give names as a disk does.
+        """
         target = self._root / path
         with self._written(target, data) as (temporary, written):
             try:
@@ -93,7 +95,8 @@ class LocalStorage:
         """Write beside the target, flush to the disk, then ``link`` it: the name is taken once.
 
         Raises:
-            UnsupportedStorageError: the filesystem has no hard links.
+            UnsupportedStorageError: the filesystem has no hard links, or does not give names as a
+                disk does.
             OSError: it did not say whether the name was given, or cannot keep it.
         """
         target = self._root / path
@@ -111,7 +114,7 @@ class LocalStorage:
         """Return False when another one has the name, else raise what the error means."""
         if isinstance(error, FileExistsError):
             return False
-        if error.errno not in _NO_LINKS:
+        if error.errno not in NO_LINKS:
             raise error
         msg = (
             f"{self._root}: this filesystem has no hard links ({error.strerror}), so it "
@@ -152,6 +155,7 @@ class LocalStorage:
 
     @contextlib.contextmanager
     def _written(self, target: Path, data: bytes) -> Iterator[tuple[Path, os.stat_result]]:
+        check_folder(target.parent)
         make_folder(target.parent)
         temporary = target.parent / f"{TEMPORARY}{uuid.uuid4().hex}"
         try:

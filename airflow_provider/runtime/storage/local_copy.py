@@ -10,7 +10,8 @@ import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from airflow_provider.runtime.storage.local import TEMPORARY, sync_folder
+from airflow_provider.runtime.storage.local import sync_folder
+from airflow_provider.runtime.storage.mounts import TEMPORARY
 from airflow_provider.runtime.storage.parallel import for_each
 
 if TYPE_CHECKING:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     import contextlib
     from collections.abc import Sequence
 
+    from airflow_provider.runtime.storage.base import RemoteStorage
     from airflow_provider.runtime.storage.buckets import Bucket
     from airflow_provider.runtime.storage.parallel import GoOn
 
@@ -163,17 +164,25 @@ class ObjectStorage:
         """Return the names of the folders directly under the prefix, sorted."""
         return sorted({name for name, is_folder in self._children("") if is_folder})
 
-    def is_beside(self, other: ObjectStorage) -> bool:
+    def remove_if_empty(self) -> None:
+        """Do nothing: a prefix of which no object begins is not there."""
+
+    def is_beside(self, other: RemoteStorage) -> bool:
         """Tell whether the store itself copies from *other* to here."""
-        return self._bucket.store == other._bucket.store
+        return isinstance(other, ObjectStorage) and self._bucket.store == other._bucket.store
 
     @property
     def largest_copy_bytes(self) -> int | None:
         """Return the size of the largest object that :meth:`copy_from` takes; None: of any."""
         return self._bucket.largest_copy_bytes
 
-    def copy_from(self, source: ObjectStorage, path: str, *, go_on: GoOn) -> None:
+    def copy_from(self, source: RemoteStorage, path: str, *, go_on: GoOn) -> None:
         """Have the store copy an object of the same path; no byte of it comes here.
+
+        Args:
+            source: a place that :meth:`is_beside` accepts.
+            path: the object's, in both.
+            go_on: raises to end it in the middle.
 
         Raises:
             FileNotFoundError: the source is gone.
@@ -181,6 +190,9 @@ class ObjectStorage:
         Crash safety: the whole object or none; Azure may show an empty one until the copy is done.
         Idempotent: by path.
         """
+        if not isinstance(source, ObjectStorage):
+            msg = f"{source.url}/{path}: no object store has this, so none copies it"
+            raise TypeError(msg)
         with source._explained(path, "copy"):
             self._bucket.copy_from(source._bucket, source._key(path), self._key(path), go_on=go_on)
 

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import os
 import re
+from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from airflow_provider.runtime.errors import ConfigError, UnsupportedStorageError
 from airflow_provider.runtime.storage.credentials import credentials_in_use
 from airflow_provider.runtime.storage.local import LocalStorage
 from airflow_provider.runtime.storage.memory import MemoryStorage
+from airflow_provider.runtime.storage.mounts import check_folder
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from airflow_provider.runtime.storage.base import Storage
+    from airflow_provider.runtime.storage.base import RemoteStorage, Storage
     from airflow_provider.runtime.storage.objects import ObjectStorage
 
 
@@ -37,6 +40,19 @@ _STORES: Final[dict[str, _Store]] = {
     "s3a": _S3,
 }
 
+
+SPARKS_HDFS: Final = "SPARK_STREAM_HDFS"
+"""The variable with the address at which Spark knows the HDFS of a ``webhdfs://`` address."""
+_HDFS: Final = "webhdfs"
+_HDFS_ADDRESS: Final = (
+    "write webhdfs://namenode:9870/path, with the port of the namenode's HTTP server"
+)
+# Hadoop's names of filesystems that have another address here.
+_INSTEAD: Final = {
+    "hdfs": f"Python reaches HDFS by WebHDFS; {_HDFS_ADDRESS}",
+    "swebhdfs": f"WebHDFS by TLS was not tested here; {_HDFS_ADDRESS}",
+    "viewfs": f"only Hadoop's clients know where a view leads; {_HDFS_ADDRESS} for HDFS",
+}
 
 _FILES: Final = frozenset({"file", "local"})
 _ONE_SLASH: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/(?!/)")
@@ -95,12 +111,31 @@ def _objects(url: str) -> ObjectStorage:
     return ObjectStorage(bucket, key, f"{scheme}://{authority}")
 
 
+def _hdfs(url: str) -> RemoteStorage:
+    try:
+        from airflow_provider.runtime.storage.hdfs import open_hdfs
+
+        return open_hdfs(url)
+    except ImportError as error:
+        msg = (
+            f"{url}: the scheme 'webhdfs' needs the extra 'hdfs': "
+            "pip install 'airflow-provider-spark-streaming[hdfs]'"
+        )
+        raise ConfigError(msg) from error
+    except ConfigError:
+        raise
+    except Exception as error:  # fsspec's settings for webhdfs, such as a user beside a token
+        msg = f"{url}: the client of HDFS cannot be made: {error}"
+        raise ConfigError(msg) from error
+
+
 # Put-if-absent is a capability of a filesystem and not of fsspec, whose base class looks first and
 # writes afterwards. Only what passes tests/contract/test_storage.py is here.
 _OPENERS: Final[dict[str, Callable[[str], Storage]]] = {
     "file": _local,
     "local": _local,
     "memory": _memory,
+    _HDFS: _hdfs,
     **dict.fromkeys(_STORES, _objects),
 }
 
@@ -129,6 +164,11 @@ def is_in_s3(url: str) -> bool:
     return _STORES.get(scheme_of(url)) is _S3
 
 
+def is_in_hdfs(url: str) -> bool:
+    """Tell whether *url* is in HDFS, of which Spark has another address."""
+    return scheme_of(url) == _HDFS
+
+
 def open_storage(url: str) -> Storage:
     """Open the place at *url*; nothing is read or written.
 
@@ -145,6 +185,9 @@ def open_storage(url: str) -> Storage:
         )
         raise ConfigError(msg)
     opener = _OPENERS.get(scheme)
+    if opener is None and scheme in _INSTEAD:
+        msg = f"{url}: no job can lie at an address with the scheme {scheme!r}: {_INSTEAD[scheme]}"
+        raise UnsupportedStorageError(msg)
     if opener is None:
         msg = (
             f"{url}: the scheme {scheme!r} has no tested atomic put-if-absent here, which the "
@@ -154,6 +197,20 @@ def open_storage(url: str) -> Storage:
     return opener(url)
 
 
+def check_place(url: str) -> None:
+    """Refuse what cannot decide between two drivers, where that is known before the first write.
+
+    A store is found out by its first put-if-absent.
+
+    Raises:
+        UnsupportedStorageError: the folder is on a filesystem that does not give names as a disk.
+        OSError: the folder, or the one above it, cannot be written to.
+    """
+    local = local_path_of(url)
+    if local is not None:
+        check_folder(Path(local))
+
+
 def open_objects(url: str) -> ObjectStorage | None:
     """Open the place at *url* if it is in an object store, else return None.
 
@@ -161,6 +218,15 @@ def open_objects(url: str) -> ObjectStorage | None:
         ConfigError: as :func:`open_storage` does.
     """
     return _objects(url) if scheme_of(url) in _STORES else None
+
+
+def open_remote(url: str) -> RemoteStorage | None:
+    """Open the place at *url* if it is in an object store or in HDFS, else return None.
+
+    Raises:
+        ConfigError: as :func:`open_storage` does.
+    """
+    return _hdfs(url) if is_in_hdfs(url) else open_objects(url)
 
 
 def local_path_of(url: str) -> str | None:
@@ -182,8 +248,9 @@ def spark_url(url: str) -> str:
     """Return the address by which Spark (Hadoop) knows the same place.
 
     ``s3://`` becomes ``s3a://``, ``gcs://`` becomes ``gs://``, ``az://`` becomes ``abfss://``, a
-    local path ``file://``; any other address stays as it is. Nothing is escaped: Hadoop takes
-    ``%20`` for three letters of a name.
+    local path ``file://``; ``webhdfs://`` becomes what :data:`SPARKS_HDFS` says, or ``hdfs://`` of
+    the same namenode at Hadoop's own port; any other address stays as it is. Nothing is escaped:
+    Hadoop takes ``%20`` for three letters of a name.
 
     Raises:
         ConfigError: an address in Azure does not name the storage account, which Spark needs.
@@ -192,6 +259,10 @@ def spark_url(url: str) -> str:
     if local is not None:
         return f"file://{local}"
     scheme, _, rest = url.partition("://")
+    if scheme == _HDFS:
+        authority, _, path = rest.partition("/")
+        own = os.environ.get(SPARKS_HDFS) or f"hdfs://{authority.rpartition(':')[0]}"
+        return f"{own.rstrip('/')}/{path}"
     store = _STORES.get(scheme)
     if store is None:
         return url
