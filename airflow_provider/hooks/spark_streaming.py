@@ -35,7 +35,7 @@ from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.jobdir.requests import STOP, put_cancel, put_request
 from airflow_provider.runtime.jobdir.run_spec import RunSpec
 from airflow_provider.runtime.jobdir.submissions import SubmissionRecord
-from airflow_provider.runtime.jobdir.watches import WatchRecord, claim, is_newest
+from airflow_provider.runtime.jobdir.watches import NOBODY, WatchRecord, claim, is_watching
 from airflow_provider.runtime.runtime_zip import runtime_zip
 from airflow_provider.runtime.spark_defaults import (
     configured,
@@ -55,11 +55,9 @@ if TYPE_CHECKING:
     from airflow_provider.runtime.control.bootstrap_request import BootstrapSpec
     from airflow_provider.runtime.control.launchers.protocol import Look
     from airflow_provider.runtime.jobdir.submissions import HandleRecord
-    from airflow_provider.runtime.storage.base import Storage
 
     DriverRequest = RunSpec | BootstrapSpec
 
-_NOBODY = ""
 # Members of the connection's extra; beside them, see SubmitOptions.cold.
 _NOT_FOR_STANDBYS = frozenset({"principal", "keytab", "spark-binary"})
 _KILL_ALIGNED_S = 30.0  # a batch that takes longer is cut short, and runs again
@@ -272,7 +270,7 @@ class SparkStreamingHook(CheckedHook):
         run = JobDirectory(open_storage(job_dir)).run(run_id).storage
         watch = WatchRecord.read(run, "watch.json")
         if watch is not None and watch.trigger == trigger:
-            dataclasses.replace(watch, trigger=_NOBODY).put(run, "watch.json")
+            dataclasses.replace(watch, trigger=NOBODY).put(run, "watch.json")
 
     def end(
         self,
@@ -304,7 +302,7 @@ class SparkStreamingHook(CheckedHook):
         if policy == "detach":
             return False
         storage = open_storage(job_dir)
-        if not _is_watching(JobDirectory(storage).run(run_id).storage, generation, trigger):
+        if not is_watching(JobDirectory(storage).run(run_id).storage, generation, trigger):
             return False
         watcher = self.watcher(job_dir, run_id, bootstrap=bootstrap)
         view = watcher.look()
@@ -480,14 +478,6 @@ def _is_standalone(connection: Connection) -> bool:
     host = str(connection.host)
     has_parts = connection.conn_type == "spark" and bool(connection.port) and "://" not in host
     return has_parts or host.startswith("spark://")
-
-
-def _is_watching(run: Storage, generation: int, trigger: str | None) -> bool:
-    """Tell whether nobody watches the run who began later."""
-    if not is_newest(run, generation):
-        return False
-    watch = WatchRecord.read(run, "watch.json") if trigger is not None else None
-    return watch is None or watch.generation != generation or watch.trigger in {trigger, _NOBODY}
 
 
 def _airflow_logs() -> Path:

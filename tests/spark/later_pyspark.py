@@ -18,9 +18,10 @@ except ImportError:  # before 4.0
     SimpleDataSourceStreamReader = StatefulProcessor = Missing  # type: ignore[misc]
     StatefulProcessorHandle = Missing  # type: ignore[misc]
 try:
-    from pyspark.sql.streaming.datasource import ReadMaxRows
+    from pyspark.sql.streaming.datasource import ReadMaxRows, SupportsTriggerAvailableNow
 except ImportError:  # before 4.2
     ReadMaxRows: Any = type("ReadMaxRows", (), {})  # type: ignore[no-redef]
+    SupportsTriggerAvailableNow: Any = type("Able", (), {})  # type: ignore[no-redef]
 
 __all__ = [
     "DataSource",
@@ -30,4 +31,5 @@ __all__ = [
     "SimpleDataSourceStreamReader",
     "StatefulProcessor",
     "StatefulProcessorHandle",
+    "SupportsTriggerAvailableNow",
 ]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import uuid
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from airflow_provider.runtime.names import numbers_in
 from airflow_provider.runtime.storage.documents import Document
@@ -28,6 +28,10 @@ class WatchClaimRecord(Document):
 
     generation: NonNegative
     nonce: str
+
+
+NOBODY: Final = ""
+"""The trigger of a claim for which none waits any more."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -73,6 +77,20 @@ def is_newest(run: Storage, generation: int) -> bool:
     """Tell whether no later try has claimed the run."""
     # In this order: claims are removed from the lowest.
     return not _is_there(run, generation + 1) and _is_there(run, generation)
+
+
+def is_watching(run: Storage, generation: int, trigger: str | None) -> bool:
+    """Tell whether nobody watches the run who began later.
+
+    Args:
+        run: the run's folder.
+        generation: the caller's claim.
+        trigger: the caller's trigger; None for no trigger.
+    """
+    if not is_newest(run, generation):
+        return False
+    watch = WatchRecord.read(run, "watch.json") if trigger is not None else None
+    return watch is None or watch.generation != generation or watch.trigger in {trigger, NOBODY}
 
 
 def _newest(run: Storage) -> int:
