@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import threading
@@ -10,6 +11,7 @@ from pathlib import Path
 import duckdb
 import pytest
 
+from airflow_provider.runtime import failpoints
 from airflow_provider.runtime.driver.run import run_job
 from airflow_provider.runtime.errors import (
     ConfigError,
@@ -78,6 +80,32 @@ def test_a_bounded_run_reads_each_message_once_as_a_stream_and_as_a_batch(
     spec = asked(batch, {**options, "endingOffsets": json.dumps(ends)}, mode="batch")
     assert "BATCH" == run_job(spec, spark=spark).mode
     assert rows(place, "value, timestamp") == rows(batch, "value, timestamp")
+
+
+def test_a_retry_of_a_bounded_run_ends_where_its_first_attempt_did(
+    spark, place, broker, monkeypatch
+):
+    """
+    Messages that arrive between the attempts are read by the next run.
+    """
+    send(broker, "slices", 0, 400)
+    spec = asked(place, broker.options("slices", maxOffsetsPerTrigger="100"), at_end="suspend")
+    fails = ["sink.published"]
+
+    def fail(name):
+        if name in fails:
+            fails.remove(name)
+            raise PermissionError(name)
+
+    monkeypatch.setattr(failpoints, "hit", fail)
+    with pytest.raises(RunFailedError):
+        run_job(spec, spark=spark)
+    send(broker, "slices", 400, 450)
+
+    first = run_job(dataclasses.replace(spec, run_id=None), spark=spark)
+    assert (400, [(n,) for n in range(400)]) == (first.rows_read, rows(place))
+    second = run_job(spec, spark=spark)
+    assert (50, [(n,) for n in range(450)]) == (second.rows_read, rows(place))
 
 
 def test_a_stream_reports_what_is_unread_until_it_has_caught_up(spark, place, broker):

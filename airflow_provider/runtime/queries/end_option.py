@@ -9,12 +9,13 @@ from typing import Any, Final
 from airflow_provider.runtime.checkpoint.source_end import is_by_partition
 from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.jobdir.read_range import FILE_FORMATS
+from airflow_provider.runtime.sources.kafka.options import FORMAT
 
 LATEST: Final = "latest"
 EndOption = str | dt.datetime | Mapping[str, Mapping[str, int]]
 
 # What they answer when they are asked how far they reach is all there is.
-_TELL_THEIR_END: Final = frozenset({"kafka", "spark-stream-kafka", "rate", "rate-micro-batch"})
+_TELL_THEIR_END: Final = frozenset({"kafka", FORMAT, "rate", "rate-micro-batch"})
 _KNOWN: Final = (
     "'latest', a datetime, or offsets from 0 on by topic and partition such as {'topic': {'0': 9}}"
 )

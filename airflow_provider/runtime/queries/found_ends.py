@@ -26,6 +26,7 @@ from airflow_provider.runtime.checkpoint.source_log import SourceLog, position_o
 from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.queries.end_option import tells_its_end
 from airflow_provider.runtime.queries.plan import items
+from airflow_provider.runtime.sources.kafka.options import FORMAT
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -115,6 +116,10 @@ def _end_of(
     kind = str(stream.getClass().getSimpleName())
     if kind == _FILES:
         return _end_of_files(planned, stream, source, place)
+    able = planned.jvm.java.lang.Class.forName(_ABLE).isInstance(stream)
+    if source.format.lower() == FORMAT and not able:
+        msg = "before Spark 4.2 a source in Python cannot keep an end; give option endingOffsets"
+        raise ValueError(msg)
     line = planned.lines[place]
     if isinstance(source.ends, Mapping):
         _check_partitions(source, line)
@@ -122,7 +127,6 @@ def _end_of(
     if not tells_its_end(source.format, source.ends):
         log.info("source=%s ends when it has no more rows, in each attempt", source.name)
         return None
-    able = planned.jvm.java.lang.Class.forName(_ABLE).isInstance(stream)
     asks = able and (source.format.lower() == "kafka" or kind.startswith(_PYTHON))
     if asks and line != NO_OFFSET:
         limits = planned.jvm.org.apache.spark.sql.connector.read.streaming.ReadLimit
