@@ -60,8 +60,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except VersionsError as error:
         print(f"versions: {error}", file=sys.stderr)
         return 1
-    shown = {*VERSIONS, *wanted} if arguments.write else {*wanted}
-    results = {version: outcomes_in(report_of(version)) for version in sorted(shown)}
+    before = [each for each in VERSIONS if arguments.write and report_of(each).exists()]
+    results = {each: outcomes_in(report_of(each)) for each in sorted({*before, *wanted})}
     lines = table(results)
     print("\n".join(lines))
     if arguments.write:
