@@ -168,13 +168,13 @@ def test_a_spark_that_does_not_fit_is_named(
     An older PySpark, and a folder without one; what is needed is what the package says.
     """
     hook = connect(monkeypatch, "local[2]")
-    monkeypatch.setenv("SPARK_HOME", str(put_pyspark(tmp_path / "old", "3.5.6")))
+    monkeypatch.setenv("SPARK_HOME", str(put_pyspark(tmp_path / "old", "3.4.4")))
     old = hook.test_connection()
     monkeypatch.setenv("SPARK_HOME", str(put_pyspark(tmp_path / "new", "4.2.1.dev1")))
     new = hook.test_connection()
     monkeypatch.setenv("SPARK_HOME", str(tmp_path))
 
-    assert (False, f"{tmp_path}/old has PySpark 3.5.6; install pyspark<5,>=4.2, or set SPARK_HOME "
+    assert (False, f"{tmp_path}/old has PySpark 3.4.4; install pyspark<5,>=3.5, or set SPARK_HOME "
                    "to such a Spark") == old  # fmt: skip
     assert new[0]
     assert f"{tmp_path} has no PySpark; install " in hook.test_connection()[1]

@@ -824,7 +824,7 @@ def test_an_old_java_is_refused(
     java.chmod(0o755)
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "old"))
 
-    with pytest.raises(ConfigError, match="is Java 8, Spark needs 17 or newer; install"):
+    with pytest.raises(ConfigError, match=r"is Java 8, Spark [\d.]+ needs 17 or newer; install"):
         submit(hook_of(), Job(tmp_path / "job"), entry)
 
     assert not (tmp_path / "job").exists()

@@ -19,6 +19,7 @@ from airflow_provider.runtime import failpoints
 from airflow_provider.runtime.checkpoint.logs import OffsetEntry
 from airflow_provider.runtime.checkpoint.source_end import NO_OFFSET, is_reached, limited
 from airflow_provider.runtime.checkpoint.source_log import LoggedFile, SourceLog, position_of
+from airflow_provider.runtime.errors import CheckpointError, MissingStateError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -99,9 +100,17 @@ class PlannedEnds:
         """Return the entry of a batch and the one before it, which of batch 0 has no offsets."""
         planned = self._logs.offsets(batch)
         if batch > 0:
-            return planned, self._logs.offsets(batch - 1)
+            return planned, self._before(batch)
         nothing = tuple(NO_OFFSET for _ in planned.sources)
         return planned, OffsetEntry(planned.version, {}, nothing)
+
+    def _before(self, batch: int) -> OffsetEntry:
+        try:
+            return self._logs.offsets(batch - 1)
+        except CheckpointError as error:
+            if isinstance(error.__cause__, FileNotFoundError):
+                raise MissingStateError(self._logs.url, batch, (f"offsets/{batch - 1}",)) from error
+            raise
 
     def _limited(self, planned: OffsetEntry, before: OffsetEntry) -> OffsetEntry:
         return planned.with_positions(

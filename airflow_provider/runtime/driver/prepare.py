@@ -74,8 +74,9 @@ def check_before_spark(
     check_preconditions(directory, run_id, driver_id=spec.driver_id, replays=spec.replays)
     if spec.replays is not None:
         check_start(directory, spec.replays)
+    observer = check_before_cleanup(spec, directory, clock)
     load_before_spark(spec.entry)
-    return check_before_cleanup(spec, directory, clock)
+    return observer
 
 
 def check_before_cleanup(spec: RunSpec, directory: JobDirectory, clock: Clock) -> LeaseObserver:
