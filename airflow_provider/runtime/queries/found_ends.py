@@ -25,11 +25,12 @@ from airflow_provider.runtime.checkpoint.source_end import (
 from airflow_provider.runtime.checkpoint.source_log import SourceLog, position_of
 from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.queries.end_option import tells_its_end
+from airflow_provider.runtime.queries.file_source import listed_files, private_value
 from airflow_provider.runtime.queries.plan import items
 from airflow_provider.runtime.sources.kafka.options import FORMAT
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from airflow_provider.runtime.queries.source import SourceDefinition
     from airflow_provider.runtime.storage.base import Storage
@@ -152,7 +153,7 @@ def _check_partitions(source: SourceDefinition, line: str) -> None:
 def _end_of_files(
     planned: Planned, stream: Any, source: SourceDefinition, place: int
 ) -> SourceEnd | None:
-    listed = _value(stream, "allFilesForTriggerAvailableNow")
+    listed = private_value(stream, "allFilesForTriggerAvailableNow")
     if listed is None:
         msg = "Spark has not listed its files"
         raise ValueError(msg)
@@ -162,16 +163,16 @@ def _end_of_files(
     end = SourceEnd(
         source.name,
         place,
-        log=str(_value(stream, "metadataLog").metadataPath().getName()),
-        by_name=bool(_value(stream, "fileNameOnly")),
+        log=str(private_value(stream, "metadataLog").metadataPath().getName()),
+        by_name=bool(private_value(stream, "fileNameOnly")),
     )
-    purged_ms = int(_value(_value(stream, "seenFiles"), "lastPurgeTimestamp"))
+    purged_ms = int(private_value(private_value(stream, "seenFiles"), "lastPurgeTimestamp"))
     first, last = position_of(planned.before[place]), position_of(planned.lines[place])
     files = SourceLog(planned.checkpoint, str(end.log))
     read = {end.key_of(file.path) for file in files.read_through(first)}
     found = {
         path: modified_ms
-        for path, modified_ms in _entries(listed)
+        for path, modified_ms in listed_files(listed)
         if modified_ms >= purged_ms and end.key_of(path) not in read
     }
     for number in range(first + 1, last + 1):
@@ -180,20 +181,3 @@ def _end_of_files(
         before_ms = source.ends.timestamp() * 1000
         found = {path: at_ms for path, at_ms in found.items() if at_ms < before_ms}
     return dataclasses.replace(end, files=by_folder(found.items()))
-
-
-def _entries(listed: Any) -> Iterator[tuple[str, int]]:
-    """Yield the files of Spark's listing, in one call however many they are.
-
-    An entry is ``NewFileEntry(<path>,<bytes>,<milliseconds>)``.
-    """
-    for entry in filter(None, str(listed.mkString("\n")).split("\n")):
-        path, _, modified_ms = entry.partition("(")[2].rstrip(")").rsplit(",", 2)
-        yield path, int(modified_ms)
-
-
-def _value(instance: Any, name: str) -> Any:
-    """Return the value of a private field."""
-    field = instance.getClass().getDeclaredField(name)
-    field.setAccessible(True)
-    return field.get(instance)

@@ -10,6 +10,11 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any, Final
 
+from airflow_provider.runtime.queries.file_source import (
+    listed_files,
+    private_field,
+    private_value,
+)
 from airflow_provider.runtime.queries.plan import items
 
 if TYPE_CHECKING:
@@ -82,7 +87,7 @@ class _FileSource:
 
     def _value(self, name: str) -> Any:
         if name not in self._fields:  # each look is some calls of the JVM, in each batch
-            self._fields[name] = _field(self._stream, name)
+            self._fields[name] = private_field(self._stream, name)
         return self._fields[name].get(self._stream)
 
 
@@ -92,29 +97,15 @@ def _file_sources(execution: Any) -> Iterator[_FileSource]:
             yield _FileSource(stream)
 
 
-def _field(instance: Any, name: str) -> Any:
-    """Return a private field, to be read."""
-    field = instance.getClass().getDeclaredField(name)
-    field.setAccessible(True)
-    return field
-
-
-def _value(instance: Any, name: str) -> Any:
-    return _field(instance, name).get(instance)
-
-
 def _unseen(listed: Any, seen: Any) -> int:
     """Return how many of the files listed Spark has not seen, in a few calls however many they are.
 
-    An entry is ``NewFileEntry(<path>,<bytes>,<milliseconds>)``. What Spark has seen it keeps by the
-    path, or by the name alone where the source goes by names; what is older than its last purge it
-    takes for seen.
+    What Spark has seen it keeps by the path, or by the name alone where the source goes by names;
+    what is older than its last purge it takes for seen.
     """
-    purged_ms = int(_value(seen, "lastPurgeTimestamp"))
-    known = set(_value(seen, "map").keySet().toString().strip("[]").split(", "))
-    entries = str(listed.mkString("\n")).splitlines()
-    files = [entry.partition("(")[2].rstrip(")").rsplit(",", 2) for entry in entries]
+    purged_ms = int(private_value(seen, "lastPurgeTimestamp"))
+    known = set(private_value(seen, "map").keySet().toString().strip("[]").split(", "))
     return sum(
-        int(modified_ms) >= purged_ms and path not in known and path.rpartition("/")[2] not in known
-        for path, _, modified_ms in files
+        modified_ms >= purged_ms and path not in known and path.rpartition("/")[2] not in known
+        for path, modified_ms in listed_files(listed)
     )
