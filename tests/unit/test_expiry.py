@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,6 +18,7 @@ from airflow_provider.runtime.jobdir.requests import pending_requests, put_cance
 from airflow_provider.runtime.jobdir.run_records import RewoundRecord
 from airflow_provider.runtime.jobdir.runs import recent_runs
 from tests.present import present
+from tests.unit.counting import CountingStorage
 from tests.unit.ended import Ended
 from tests.unit.jobs import NOW, HandMadeJob, a_progress, an_attempt
 
@@ -71,6 +73,34 @@ def test_of_an_old_run_stays_what_was_asked_and_how_it_ended(ended, clock):
     assert [] == [*files(ended, "requests"), *files(ended, "replies"), *files(ended, "bells")]
     assert "heartbeats/1.json" not in files(ended)
     assert "heartbeats/2.json" in files(ended), "the newest leases keep all"
+
+
+def test_a_removal_that_a_full_or_silent_storage_cuts_short_goes_on_at_the_next_start(
+    ended, monkeypatch
+):
+    """
+    The progress record goes last: a run without it is taken for done, and is not looked at again.
+    """
+    ended.run("old")
+    ended.write("runs/old/progress.json", a_progress())
+    ended.write("runs/old/history/q.json", BatchHistory(query="q", updated=NOW))
+    ended.runs(KEEP_LEASES)
+    delete = CountingStorage.delete
+
+    def refuse_history(storage: CountingStorage, path: str) -> None:
+        if path.startswith("history/"):
+            raise OSError(errno.EIO, "no answer", path)
+        delete(storage, path)
+
+    monkeypatch.setattr(CountingStorage, "delete", refuse_history)
+    retire_old(ended.directory, ended.token)
+    assert "runs/old/history/q.json" in files(ended)
+
+    monkeypatch.setattr(CountingStorage, "delete", delete)
+    retire(ended)
+    assert ["attempts/1.json", "final.json", "run.json"] == [
+        name.removeprefix("runs/old/") for name in files(ended, "runs/old")
+    ]
 
 
 def test_leases_are_never_removed(ended):
