@@ -28,12 +28,20 @@ demo: $(INSTALLED) ## Run the example DAG with real Airflow and real Spark
 	@$(BIN)/python scripts/demo.py
 
 .PHONY: check
-check: $(INSTALLED) ## Lint, formatting, types, import rules, test docstrings
+check: $(INSTALLED) docs ## Lint, formatting, types, import rules, test docstrings, the documentation
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
 	$(BIN)/interrogate --quiet tests
+
+.PHONY: docs
+docs: $(INSTALLED) ## Build the documentation into .work/site; a dead link is an error
+	@$(BIN)/python scripts/docs_site.py
+
+.PHONY: docs-serve
+docs-serve: $(INSTALLED) ## Show the documentation at http://127.0.0.1:8000, as its pages change
+	@$(BIN)/python scripts/docs_site.py --serve
 
 .PHONY: format
 format: $(INSTALLED) ## Format, and fix what can be fixed
@@ -117,6 +125,6 @@ bench-flink: $(INSTALLED) ## Compare with Flink, which is installed in .work: wa
 
 .PHONY: clean
 clean: ## Remove all that was made here, except .venv
-	rm -rf .airflow .work spark-warehouse metastore_db derby.log build dist htmlcov .coverage
+	rm -rf .airflow .cache .work spark-warehouse metastore_db derby.log build dist htmlcov .coverage
 	rm -rf .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache *.egg-info
 	find . -path ./.venv -prune -o -name __pycache__ -type d -prune -exec rm -rf {} +
