@@ -487,7 +487,7 @@ def test_what_is_reverted_is_counted(job, undo):
         "run r2: undone: 2 epoch(s), 2 row(s) in fake reverted",
         "run r1: undone: 1 epoch(s), 1 row(s) in fake reverted",
     ] == undo("r1", with_later=True)[1:]
-    again = "run r2: undone: 2 epoch(s), 2 row(s) in fake had been reverted before"
+    again = "run r2: undone: 2 epoch(s), 2 row(s) in fake had been reverted before by rewind"
     assert [again] == undo("r2")
 
 

@@ -198,7 +198,7 @@ def _verify(arguments: argparse.Namespace) -> int:
 
 
 def _restore(arguments: argparse.Namespace) -> int:
-    from airflow_provider.runtime.driver.restore_job import restore_job
+    from airflow_provider.runtime.driver.restore_job import describe_restored, restore_job
 
     record = restore_job(
         arguments.job_dir,
@@ -211,6 +211,8 @@ def _restore(arguments: argparse.Namespace) -> int:
         partitions=arguments.state_partitions,
     )
     _print_restored(arguments.job_dir, record)
+    for line in describe_restored(arguments.job_dir, record):
+        print(f"{arguments.job_dir}: {line}")
     return EXIT_OK
 
 

@@ -138,7 +138,8 @@ def check_under_lease(
     driver_id = spec.driver_id
     check_preconditions(directory, run_id, driver_id=driver_id, replays=spec.replays)
     if spec.replays is not None:
-        Rewind(directory, spec.replays, job.queries, lease, clock).rewind()
+        by = f"run {run_id}, which replays it"
+        Rewind(directory, spec.replays, job.queries, lease, clock, by).rewind()
         check_preconditions(directory, run_id, driver_id=driver_id)
 
 

@@ -208,17 +208,20 @@ class Undone:
         reverted: what this call has removed from every sink.
         before: what had been removed before.
         standing: what is there; only of a run that a restore has undone in part.
+        by: what had undone it before this call.
     """
 
     run_id: str
     reverted: Written
     before: Written
     standing: Written
+    by: str | None = None
 
     def __str__(self) -> str:
         """Return it in words."""
         said = [f"{self.reverted} reverted"] if self.reverted.epochs else []
-        said += [f"{self.before} had been reverted before"] if self.before.epochs else []
+        by = f" by {self.by}" if self.by is not None else ""
+        said += [f"{self.before} had been reverted before{by}"] if self.before.epochs else []
         if self.standing.epochs:
             return f"run {self.run_id}: undone in part: {'; '.join(said)}; {self.standing} stay"
         if not said:
@@ -227,11 +230,30 @@ class Undone:
 
 
 def _undo(directory: JobDirectory, run_id: str, rewind: Rewind) -> Undone:
-    before = _output_of(directory, run_id)
+    rewound, before = directory.run(run_id).rewound(), _output_of(directory, run_id)
     rewind.rewind()
     after = _output_of(directory, run_id)
     reverted = before.standing - after.standing
-    return Undone(run_id, reverted, before.reverted, after.standing)
+    by = rewound.by if rewound is not None else None
+    return Undone(run_id, reverted, before.reverted, after.standing, by)
+
+
+def describe_restored(job_dir: str, record: RestoreRecord) -> list[str]:
+    """Return in words, in a line each, what has become of the runs that a restore has undone.
+
+    Args:
+        job_dir: the job's directory.
+        record: the restore.
+    """
+    directory = open_job_directory(job_dir)
+    lines = []
+    for run_id in record.undoes:
+        output = _output_of(directory, run_id)
+        stay = f"; {output.standing} stay, from before it" if output.standing.epochs else ""
+        lines.append(
+            f"run {run_id}: undone by restore {record.number}: {output.reverted} reverted{stay}"
+        )
+    return lines
 
 
 def _output_of(directory: JobDirectory, run_id: str) -> Output:
@@ -385,5 +407,10 @@ def _mark_rewound(directory: JobDirectory, record: RestoreRecord, clock: Clock) 
     """
     for run_id in record.undoes:
         directory.run(run_id).put_rewound(
-            RewoundRecord(run_id=run_id, savepoint=record.savepoint, at=to_iso(clock.now()))
+            RewoundRecord(
+                run_id=run_id,
+                savepoint=record.savepoint,
+                at=to_iso(clock.now()),
+                by=f"restore {record.number}",
+            )
         )

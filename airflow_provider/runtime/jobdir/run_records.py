@@ -166,6 +166,7 @@ class RewoundRecord(Document):
     Attributes:
         savepoint: what the job was set to; None for its very beginning, and for its state
             at that time when the run had written nothing.
+        by: what has undone it, such as ``restore 3``; None in the records of older versions.
     """
 
     PLACES = ("runs/{run_id}/rewound.json",)
@@ -173,6 +174,7 @@ class RewoundRecord(Document):
     run_id: Name
     savepoint: Address | None
     at: str
+    by: str | None = None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -161,8 +161,9 @@ def _mark_undone(directory: JobDirectory) -> None:
     if newest is None:
         return
     for run_id in newest.undoes:
+        by = f"restore {newest.number}"
         directory.run(run_id).put_rewound(
-            RewoundRecord(run_id=run_id, savepoint=newest.savepoint, at=newest.began)
+            RewoundRecord(run_id=run_id, savepoint=newest.savepoint, at=newest.began, by=by)
         )
 
 

@@ -282,6 +282,7 @@ class Rewind:
         queries: what the job's function has declared.
         fence: the lease.
         clock: for the records' times.
+        by: on whose behalf, for people.
     """
 
     directory: JobDirectory
@@ -289,6 +290,7 @@ class Rewind:
     queries: Sequence[OutputOfQuery]
     fence: Fence
     clock: Clock
+    by: str = "rewind"
 
     def check(self) -> Savepoint | None:
         """Refuse what cannot be rewound exactly; nothing is removed.
@@ -337,7 +339,8 @@ class Rewind:
                     self._undo(savepoint)
                 else:
                     Restores(self.directory).undo(self.run_id, self.fence, at)
-                run.put_rewound(RewoundRecord(run_id=self.run_id, savepoint=url, at=at))
+                record = RewoundRecord(run_id=self.run_id, savepoint=url, at=at, by=self.by)
+                run.put_rewound(record)
                 failpoints.hit("rewind.recorded")
             self._finish_restore(savepoint, holding)
 

@@ -9,6 +9,7 @@ sees a file whole or not at all; an epoch of several files appears file by file,
 from __future__ import annotations
 
 import itertools
+import logging
 import os
 import re
 import shutil
@@ -40,6 +41,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from pyspark.sql import DataFrame
+
+log = logging.getLogger(__name__)
 
 FORMATS: Final = ("parquet", "json", "csv", "orc")
 _SELF_DESCRIBING: Final = frozenset({"parquet", "orc"})  # an empty file still tells the schema
@@ -183,20 +186,39 @@ class FilesSink:
             self._moves(committable)
 
     def revert(self, committables: Sequence[Committable], fence: Fence) -> None:
-        """Delete the files that the epochs have published, one by one."""
+        """Delete the files that the epochs have published, one by one.
+
+        Raises:
+            SinkError: some of them cannot be deleted; all others are.
+        """
         folders: set[Path] = set()
+        removed, gone, left = 0, 0, list[OSError]()
         targets = [[target for _, target in self._moves(c)] for c in committables]
         for committable, published in zip(committables, targets, strict=True):
             # First, so that a driver paused before a rename finds nothing to rename.
             self._remove_staging(self._folder_of(committable.epoch))
             for target in published:
                 fence.check()
-                target.unlink(missing_ok=True)
+                try:
+                    target.unlink()
+                    removed += 1
+                except FileNotFoundError:
+                    gone += 1
+                except OSError as error:
+                    left.append(error)
                 failpoints.hit("files.reverted_one")
                 folders.add(target.parent)
         for folder in folders:
             if folder.is_dir():
                 sync_folder(folder)
+        if left:
+            msg = (
+                f"{self.name}: {removed} files were removed, {gone} had been removed before, and "
+                f"{len(left)} are still there, the first because of {left[0]}; let them be "
+                "removed, and repeat the command"
+            )
+            raise SinkError(msg) from left[0]
+        log.info("sink=%s files removed: %d, removed before: %d", self.name, removed, gone)
 
     @property
     def _output(self) -> Path:
