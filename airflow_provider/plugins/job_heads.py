@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider.plugins.history import backlog_of, read_batch_times
 from airflow_provider.plugins.responses import JobView
-from airflow_provider.runtime.control.observer import RunState
 from airflow_provider.runtime.control.stream_facts import (
     age_s,
     committed_at,
@@ -16,7 +15,6 @@ from airflow_provider.runtime.control.stream_facts import (
 from airflow_provider.runtime.errors import (
     CheckpointError,
     ConfigError,
-    Failure,
     SparkStreamError,
 )
 from airflow_provider.runtime.jobdir.lease import Liveness
@@ -31,6 +29,7 @@ if TYPE_CHECKING:
     from airflow_provider.plugins.task_index import IndexedTask
     from airflow_provider.runtime.clock import Clock
     from airflow_provider.runtime.control.observer import View
+    from airflow_provider.runtime.control.run_condition import RunCondition
 
 SILENT: Final = "storage does not answer"
 _SPARK_BATCHES: Final = 40  # of a sparkline
@@ -68,16 +67,16 @@ class JobHeads:
     def of(self, task: IndexedTask, observed: Observed, batches: Sequence[BatchTime]) -> JobView:
         """Return the head of a job that was looked at, with the batches of its newest run."""
         base = unread(task)
-        view = observed.view
-        if view is None or observed.run_id is None:
+        view, condition = observed.view, observed.condition
+        if view is None or condition is None:
             absent = "nothing has begun in its job directory"
             return base.model_copy(update={"job": observed.name, "reason": absent})
-        category, reason = self._judge(task, observed, view)
+        category, reason = self._judge(task, view, condition)
         saved = self._shelf.newest(observed.directory)
         final = view.final
         facts: dict[str, Any] = {
             "job": observed.name,
-            "state": observed.state,
+            "state": condition.state,
             "category": category,
             "reason": reason,
             "spark_run_id": observed.run_id,
@@ -129,18 +128,19 @@ class JobHeads:
         }
 
     def _judge(
-        self, task: IndexedTask, observed: Observed, view: View
+        self, task: IndexedTask, view: View, condition: RunCondition
     ) -> tuple[Category, str | None]:
-        if observed.state == "FINISHED":
-            return "finished", None
-        if observed.state == "SUSPENDED":
-            return "suspended", None
-        if observed.run_state in {RunState.RUNNING, RunState.STARTING}:
+        if condition.is_at_work:
             reason = self._sickness(task, view)
             return ("unhealthy", reason) if reason else ("running", None)
-        if observed.state in {"undone", "absent"}:
-            return "unknown", f"its newest run is {observed.state}"
-        return "failed", _end_reason(view)
+        if condition.state == "finished":
+            return "finished", None
+        if condition.state == "suspended":
+            return "suspended", None
+        if condition.state in {"undone", "absent"}:
+            return "unknown", f"its newest run is {condition.state}"
+        number = view.attempt.attempt if view.attempt is not None else 0
+        return "failed", condition.error or f"attempt {number} is {condition.state}"
 
     def _sickness(self, task: IndexedTask, view: View) -> str | None:
         """Return why a driver that runs is not well; None when it is."""
@@ -184,15 +184,3 @@ def _newest_batches(observed: Observed) -> list[BatchTime]:
         return []
     run = observed.directory.run(observed.run_id)
     return read_batch_times(run.storage, _SPARK_BATCHES)
-
-
-def _end_reason(view: View) -> str:
-    attempt = view.attempt
-    if attempt is not None and attempt.failure is not None:
-        return Failure.from_dict(attempt.failure).describe()
-    if attempt is not None and attempt.outcome is not None:
-        return f"attempt {attempt.attempt} is {attempt.outcome.lower()}"
-    if view.exit is not None:
-        last = next((line for line in reversed(view.exit.last_lines) if line.strip()), "")
-        return f"the driver ended with exit code {view.exit.exit_code}{': ' + last if last else ''}"
-    return "the driver was killed, or its machine was lost"

@@ -8,7 +8,8 @@ import threading
 from typing import TYPE_CHECKING, Final
 
 from airflow_provider.plugins.responses import LeaseView
-from airflow_provider.runtime.control.observer import RunWatcher, state_of
+from airflow_provider.runtime.control.observer import RunWatcher
+from airflow_provider.runtime.control.run_condition import run_condition
 from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.jobdir.lease import LeaseObserver, Liveness
 from airflow_provider.runtime.jobdir.runs import newest_run
@@ -18,7 +19,8 @@ from airflow_provider.runtime.typed_json import is_name
 
 if TYPE_CHECKING:
     from airflow_provider.runtime.clock import Clock
-    from airflow_provider.runtime.control.observer import RunState, View
+    from airflow_provider.runtime.control.observer import View
+    from airflow_provider.runtime.control.run_condition import RunCondition
     from airflow_provider.runtime.jobdir.lease_records import LeaseRecord
     from airflow_provider.runtime.jobdir.run_records import RunRecord
     from airflow_provider.runtime.storage.credentials import StoreCredentials
@@ -33,7 +35,7 @@ class Observed:
     Attributes:
         run_id: the newest run; None when nobody has begun one.
         record: its options; None before its first attempt.
-        state: of that run, in a word.
+        condition: of that run, in people's words.
     """
 
     directory: JobDirectory
@@ -41,8 +43,7 @@ class Observed:
     run_id: str | None
     record: RunRecord | None = None
     view: View | None = None
-    run_state: RunState | None = None
-    state: str | None = None
+    condition: RunCondition | None = None
 
     @property
     def lease(self) -> LeaseView | None:
@@ -91,9 +92,9 @@ class ObservedJobs:
         with watch.turn:
             watcher = RunWatcher(directory.storage, run_id, self._clock, observer=watch.observer)
             view = watcher.look()
-        run_state = watcher.decide(view).run_state
-        state = state_of(view, run_state, is_undone=watcher.is_undone())
-        return Observed(directory, name, run_id, newest, view, run_state, state)
+        assessment = watcher.decide(view)
+        condition = run_condition(view, assessment, undone=watcher.undone())
+        return Observed(directory, name, run_id, newest, view, condition)
 
     def lease(self, job_dir: str) -> tuple[LeaseRecord | None, Liveness]:
         """Return a job's newest lease, and what is known of its holder by now.

@@ -19,7 +19,8 @@ from airflow_provider.plugins.responses import (
     RunsView,
     RunView,
 )
-from airflow_provider.runtime.control.observer import RunWatcher, launch_line, state_of
+from airflow_provider.runtime.control.observer import RunWatcher, launch_line
+from airflow_provider.runtime.control.run_condition import run_condition
 from airflow_provider.runtime.errors import CheckpointError, Failure
 from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.jobdir.runs import newest_run, recent_runs
@@ -122,14 +123,14 @@ class RunViews:
     def _readable(self, directory: JobDirectory, run: RunDirectory) -> RunView:
         watcher = RunWatcher(directory.storage, run.run_id, self._clock)
         view = watcher.look()
-        state = state_of(view, watcher.decide(view).run_state, is_undone=watcher.is_undone())
+        condition = run_condition(view, watcher.decide(view), undone=watcher.undone())
         record, final = run.record(), view.final
         rows = final.rows_read if final else view.progress.rows_read if view.progress else None
         submissions = {each.driver_id: each for each in run.submissions()}
         attempts = run.attempts()[-_MOST_ATTEMPTS:]
         return RunView(
             run_id=run.run_id,
-            state=state,
+            state=condition.state,
             mode=final.mode if final else record.mode if record else None,
             until=record.until if record else None,
             interval=list(record.interval) if record and record.interval else None,

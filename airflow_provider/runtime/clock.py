@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import logging
 import re
 import time
 from typing import TYPE_CHECKING, Final, Protocol
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 _EPOCH: Final = dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc)
 _CALENDAR_YEARS: Final = 400  # after so many the Gregorian calendar repeats
 _CALENDAR_MS: Final = 146_097 * 86_400_000
+_STORED: Final = re.compile(r"(\d{4}-\d\d-\d\d)T(\d\d:\d\d:\d\d)(?:\.\d+)?(?:Z|\+00:00)")
 
 
 class Clock(Protocol):
@@ -60,6 +62,26 @@ def from_iso(text: str) -> dt.datetime:
         ValueError: it is no time.
     """
     return dt.datetime.fromisoformat(text.replace("Z", "+00:00"))  # Python 3.10 reads no Z
+
+
+def utc_text(text: str | None) -> str:
+    """Return a stored time as people read it, with its zone: ``2026-11-23 01:00:05 UTC``.
+
+    What is no time in UTC is returned as it is, and a dash for none.
+    """
+    if text is None:
+        return "-"
+    found = _STORED.fullmatch(text)
+    return f"{found[1]} {found[2]} UTC" if found is not None else text
+
+
+def log_formatter() -> logging.Formatter:
+    """Return the form of the log's lines, with the time in UTC and the zone said."""
+    formatter = logging.Formatter(
+        "%(asctime)s UTC %(levelname)s %(message)s", datefmt="%Y-%m-%d %H:%M:%S"
+    )
+    formatter.converter = time.gmtime
+    return formatter
 
 
 def millis_to_iso(epoch_ms: int) -> str:

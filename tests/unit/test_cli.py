@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import errno
-import io
 import json
 import logging
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -36,6 +36,7 @@ from airflow_provider.runtime.jobdir.run_records import FAILED, RewoundRecord
 from airflow_provider.runtime.storage.local import LocalStorage
 from tests.pipes import stdout_of
 from tests.present import present
+from tests.screens import Screen
 from tests.unit.jobs import NOW, HandMadeJob, a_final, a_progress, an_attempt, an_epoch
 from tests.unit.support import QUERY_ID, FakeClock, HandStagedFiles, bench, take_lease
 
@@ -186,7 +187,11 @@ def test_a_finished_run_returns_at_once(job, capsys):
     assert EXIT_OK == main([*argv, "--run-id", "r1", "--json"])
     assert a_final().to_dict() == printed(capsys)
     assert EXIT_OK == main(argv)
-    assert "FINISHED: run r1, 10 rows read, attempt 1\n" == capsys.readouterr().out
+    head, *rest = capsys.readouterr().out.splitlines()
+    assert re.fullmatch(
+        r"FINISHED: run r1, attempt 1, \d+\.\d s: 10 rows in, 3 out, unknown late", head
+    )
+    assert ["  q -> files:/out: 3 rows"] == rest
 
 
 @pytest.mark.parametrize(
@@ -274,7 +279,10 @@ def test_status_of_a_finished_run(job, capsys):
     job.begin().asked().ran(0).finished()
 
     assert EXIT_OK == main(["status", str(job.root)])
-    assert "  run r1: FINISHED, 1 attempt(s), 10 rows read\n" in capsys.readouterr().out
+    assert (
+        "  run r1: finished since 2026-01-01 00:00:00 UTC, 1 attempt(s), 10 rows read\n"
+        in capsys.readouterr().out
+    )
 
 
 def test_status_believes_no_final_checkpoint_that_the_logs_contradict(job, capsys):
@@ -285,9 +293,9 @@ def test_status_believes_no_final_checkpoint_that_the_logs_contradict(job, capsy
 
     assert EXIT_OK == main(["status", str(job.root)])
     shown = capsys.readouterr().out
-    assert "  run r1: UNVERIFIED, 1 attempt(s), 10 rows read\n" in shown
+    assert "  run r1: unverified since 2026-01-01 00:00:00 UTC, 1 attempt(s), 10 rows" in shown
     assert "published epoch 0 to files:/out, but its record says otherwise" in shown
-    assert "FINISHED" not in shown
+    assert "finished" not in shown
 
 
 def test_status_says_what_has_ended(job, capsys):
@@ -326,7 +334,7 @@ def test_status_shows_a_damaged_run_beside_the_others(job, capsys, name, options
 
     assert EXIT_FATAL == code
     assert f"{job.root}/runs/r2/{name}: not a" in shown.out + shown.err
-    assert ("run r1: SUSPENDED" in shown.out) == (not options or options == ["--all"])
+    assert ("run r1: suspended" in shown.out) == (not options or options == ["--all"])
     assert "Traceback" not in shown.err
 
 
@@ -350,7 +358,9 @@ def test_strange_names_are_passed_over(job, capsys):
             job.directory.storage.put(f"{folder}/{name}", b"?")
 
     assert EXIT_OK == main(["status", str(job.root), "--all"])
-    assert "run r1: SUSPENDED, 1 attempt(s)" in capsys.readouterr().out
+    assert (
+        "run r1: suspended since 2026-01-01 00:00:00 UTC, 1 attempt(s)" in capsys.readouterr().out
+    )
 
 
 @pytest.mark.parametrize(
@@ -403,7 +413,7 @@ def test_status_as_json(job, capsys):
         document["lease"],
     )
     assert ["r1", "r2"] == [run["run_id"] for run in document["runs"]]
-    assert ["SUSPENDED", "failed"] == [run["state"] for run in document["runs"]]
+    assert ["suspended", "failed"] == [run["state"] for run in document["runs"]]
     assert [None, failure] == [run["failure"] for run in document["runs"]]
     assert document["runs"][0]["final"]["outcome"] == "SUSPENDED"
     assert 1234567 == document["runs"][1]["progress"]["rows_read"]
@@ -424,14 +434,23 @@ def test_status_of_one_run(job, capsys):
 
 def test_status_tells_undone_runs_from_others(job, capsys):
     """
-    Also one whose final checkpoint says that it has finished: it does not count any more.
+    Also one whose final checkpoint says that it has finished: it does not count any more. What has
+    undone it is said, and when.
     """
     job.begin().asked("r1").ran(0).finished()
-    job.directory.run("r1").put_rewound(RewoundRecord(run_id="r1", savepoint=None, at=NOW))
+    undone = RewoundRecord(run_id="r1", savepoint=None, at=NOW, by="restore 3")
+    job.directory.run("r1").put_rewound(undone)
     job.asked("r2").directory.run("r2").put_attempt(an_attempt())
 
     assert EXIT_OK == main(["status", str(job.root), "--all", "--json"])
-    assert ["undone", "killed"] == [run["state"] for run in printed(capsys)["runs"]]
+    first, second = printed(capsys)["runs"]
+    assert ("undone", NOW) == (first["state"], first["since"])
+    assert first["next_step"].startswith("undone by restore 3: the job was set to where it was")
+    assert ("killed", "the driver was killed, or its machine was lost") == (
+        second["state"],
+        second["error"],
+    )
+    assert second["next_step"].startswith("repeat the command: it resumes")
 
 
 def test_status_shows_a_failure(job, capsys):
@@ -451,8 +470,8 @@ def test_status_shows_a_failure(job, capsys):
 
     assert EXIT_OK == main(["status", str(job.root)])
     shown = capsys.readouterr().out
-    assert "run r1: failed, 2 attempt(s)" in shown
-    assert "  ENVIRONMENT: No space left on device" in shown
+    assert "run r1: failed since 2026-01-01 00:00:00 UTC, 2 attempt(s)" in shown
+    assert "    last error: ENVIRONMENT: No space left on device" in shown
     assert (
         "3 restart(s) in the driver, the last one after ENVIRONMENT: query 'daily', batch 7: "
         "No space left on device" in shown
@@ -524,7 +543,7 @@ def test_status_shows_the_last_batches_of_an_open_run(job, capsys):
     assert EXIT_OK == main(["status", str(job.root)])
     assert (
         "    daily: 645 rows/s, batch 24 took 2.5 s ▃▃▃▄▄▄▄▅▅▅▅▆▆▆▇▇▇▇██, "
-        f"watermark {NOW} (2 h behind), 42 state rows, backlog 5 files\n"
+        "watermark 2026-01-01 00:00:00 UTC (2 h behind), 42 state rows, backlog 5 files\n"
     ) in capsys.readouterr().out
 
 
@@ -638,8 +657,8 @@ def test_a_watch_prints_what_is_new_until_the_driver_ends(job, capsys):
     watched.watch()
 
     assert [
-        f"{NOW} reading, 1,234,567 rows read, 520,000 rows/s",
-        f"{NOW} draining, 1,234,567 rows read, 520,000 rows/s",
+        "2026-01-01 00:00:00 UTC reading, 1,234,567 rows read, 520,000 rows/s",
+        "2026-01-01 00:00:00 UTC draining, 1,234,567 rows read, 520,000 rows/s",
     ] == [line for line in capsys.readouterr().out.splitlines() if not line.startswith(" ")]
 
 
@@ -660,23 +679,18 @@ def test_a_person_ends_a_watch(job):
     WatchedJob(job, interrupted).watch()
 
 
-def test_a_watch_draws_a_table_on_a_terminal(job, monkeypatch):
+def test_a_watch_draws_on_a_terminal(job, monkeypatch):
     """
     In one place, with the last batches of each query.
     """
+    with Screen(columns=180) as screen, screen.stream() as stdout:
+        monkeypatch.setattr("sys.stdout", stdout)
+        WatchedJob(job, lambda: with_batches(job, 5), lambda: None, interrupted).watch()
 
-    class Terminal(io.StringIO):
-        def isatty(self) -> bool:
-            return True
-
-    terminal = Terminal()
-    monkeypatch.setattr("sys.stdout", terminal)
-    monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.setenv("COLUMNS", "180")
-    WatchedJob(job, lambda: with_batches(job, 5), lambda: None, interrupted).watch()
-
-    for part in ("daily", "batch times", "0.5 s", "2 h", "▂▄▅▇█"):
-        assert part in terminal.getvalue()
+    shown = "\n".join(screen.lines())
+    for part in ("daily", "batch times", "last batch 0.5 s", "2 h behind", "▂▄▅▇█"):
+        assert part in shown
+    assert 1 == shown.count("reading · attempt 2")
 
 
 def test_status_of_a_killed_driver(job, capsys):

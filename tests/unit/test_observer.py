@@ -20,7 +20,6 @@ from airflow_provider.runtime.control.observer import (
     RunWatcher,
     View,
     assess,
-    state_of,
 )
 from airflow_provider.runtime.errors import CheckpointError
 from airflow_provider.runtime.host import ProcessIdentity, identify, identify_this
@@ -533,35 +532,3 @@ def test_the_last_attempt_is_the_one_with_the_highest_number(job):
 
     assert 10 == present(RunDirectory(storage, "r1").last_attempt()).attempt
     assert {"list": 1, "read": 1} == storage.asked
-
-
-# --- in words -------------------------------------------------------------------------------------
-
-KILLED = an_attempt()
-STATES = {
-    "absent": (RunState.ABSENT, {}),
-    "absent, and another run goes on": (RunState.FOREIGN, {}),
-    "running": (RunState.RUNNING, {"attempt": KILLED}),
-    "starting": (RunState.STARTING, {"attempt": an_attempt(outcome=FAILED)}),
-    "killed": (RunState.ABSENT, {"attempt": KILLED}),
-    "killed, and another run goes on": (RunState.FOREIGN, {"attempt": KILLED}),
-    "killed, as its submission tells": (RunState.FAILED, {"attempt": KILLED}),
-    "failed": (RunState.ABSENT, {"attempt": an_attempt(outcome=FAILED)}),
-    "failed, before its first attempt": (RunState.FAILED, {}),
-    "cancelled": (RunState.ABSENT, {"attempt": an_attempt(outcome=CANCELLED)}),
-    "SUSPENDED": (RunState.DONE, {"final": a_final(outcome="SUSPENDED"), "attempt": KILLED}),
-    "FINISHED": (RunState.DONE, {"final": a_final()}),
-}
-
-
-@pytest.mark.parametrize(("run_state", "seen"), STATES.values(), ids=STATES)
-def test_how_a_run_stands_has_a_word(request, run_state, seen):
-    """
-    Runs that were killed, have failed, or were cancelled are told apart; an undone one is undone,
-    whatever it was before.
-    """
-    word = request.node.callspec.id.partition(",")[0]
-    view = dataclasses.replace(NOTHING, **seen)
-
-    assert word == state_of(view, run_state, is_undone=False)
-    assert "undone" == state_of(view, run_state, is_undone=True)

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
-import io
+import os
+import subprocess
+import sys
 import types
 from types import MappingProxyType
 
 import pytest
-from rich.console import Console
 
 from airflow_provider.runtime.checkpoint.topology import OperatorShape, Topology
-from airflow_provider.runtime.cli.catching_up import CatchingUp
-from airflow_provider.runtime.cli.output import live_progress, progress_table
+from airflow_provider.runtime.cli.catching_up import CatchingUp, Pace
+from airflow_provider.runtime.cli.live_block import LiveBlock, width_of
+from airflow_provider.runtime.cli.output import live_progress
+from airflow_provider.runtime.cli.progress_lines import progress_lines, watermark_text
 from airflow_provider.runtime.driver.lifecycle.events import AtEnd, JobPhase, QueryPhase, Stop
 from airflow_provider.runtime.driver.lifecycle.machine import Lifecycle
 from airflow_provider.runtime.driver.progress import ProgressMeter, shown_phase, shown_query_phase
@@ -20,26 +23,58 @@ from airflow_provider.runtime.failures.classify import classify
 from airflow_provider.runtime.jobdir.run_records import ProgressRecord
 from airflow_provider.runtime.storage.local import LocalStorage
 from tests.present import present
+from tests.screens import Screen
 from tests.unit.counting import CountingStorage
 from tests.unit.jobs import a_progress
 
 
-def shown(record, bars=MappingProxyType({})) -> str:
-    text = io.StringIO()
-    Console(file=text, width=140).print(progress_table(record, bars=bars))
-    return text.getvalue()
+def shown(record, paces=MappingProxyType({}), columns=140, **more) -> str:
+    return "\n".join(progress_lines(record, paces, columns=columns, **more))
 
 
-def test_progress_is_a_table():
+def test_progress_is_a_few_lines():
     """
-    A person sees phase, attempt and rate, and for each query its rows, batch, watermark, state and
-    backlog.
+    A person sees phase, attempt and rows, and for each query its batch, watermark, state and backlog.
     """
-    text = shown(a_progress())
+    text = shown(a_progress(), {"daily": Pace(520000.4, 0.5, 90.0)})
 
-    assert "reading · attempt 2 · 520,000 rows/s" in text
-    for part in ("daily", "1,234,567", "3", "2013-01-01 00:00:00Z", "42", "5 files"):
-        assert part in text
+    assert [
+        "reading · attempt 2 · 1,234,567 rows read · 520,000 rows/s in the last minute",
+        "daily  reading  ██████░░░░░░ 50% · 5 files to read · about 90 s left · batch 3 · watermark "
+        "2013-01-01 00:00:00 UTC · 42 state rows",
+    ] == text.splitlines()
+
+
+def test_no_line_of_progress_is_wider_than_the_terminal():
+    """
+    What does not fit goes on in the next line, whole.
+    """
+    record = a_progress(queries={"x" * 30: a_progress().queries["daily"]})
+    lines = shown(record, {"x" * 30: Pace(1.0, 0.5, 90.0)}, columns=60).splitlines()
+
+    assert all(width_of(line) < 60 for line in lines[1:])
+    assert 3 <= len(lines)
+    assert any("watermark 2013-01-01 00:00:00 UTC" in line for line in lines)
+
+
+def test_a_batch_job_shows_its_stages_and_tasks(clock):
+    """
+    The bar is of the tasks that Spark has submitted; rows are not said before they are known.
+    """
+    catching_up, texts = CatchingUp(clock), []
+    for stages, done, tasks in ((1, 0, 8), (1, 4, 8), (2, 9, 12)):
+        counted = {"stages": stages, "stages_done": stages - 1, "tasks": tasks, "tasks_done": done}
+        query = {"phase": "reading", "rows_read": 0, "tasks": counted}
+        record = a_progress(rows_read=0, queries={"daily": query})
+        texts.append(shown(record, catching_up.look(record)).splitlines())
+        clock.sleep(10)
+
+    assert ["reading · attempt 2"] * 3 == [text[0] for text in texts]
+    assert [
+        "daily  reading  ░░░░░░░░░░░░ 0% · stage 1 of 1, 0 of 8 tasks",
+        "daily  reading  ██████░░░░░░ 50% · stage 1 of 1, 4 of 8 tasks · about 10 s left",
+        "daily  reading  █████████░░░ 75% · stage 2 of 2, 9 of 12 tasks · about 7 s left",
+    ] == [text[1] for text in texts]
 
 
 def unread(**backlogs) -> ProgressRecord:
@@ -54,7 +89,7 @@ def unread(**backlogs) -> ProgressRecord:
 
 def test_a_bar_shows_what_is_read_and_how_long_the_rest_takes(clock):
     """
-    By how fast the backlog has shrunk since it was largest; before it shrinks no time is known.
+    By how fast the backlog has shrunk in the last minute; before it shrinks no time is known.
     """
     catching_up = CatchingUp(clock)
     first = catching_up.look(unread(daily=30, hourly=None))
@@ -64,14 +99,29 @@ def test_a_bar_shows_what_is_read_and_how_long_the_rest_takes(clock):
     third = catching_up.look(unread(daily=30, hourly=7))
     clock.sleep(20)
     last = catching_up.look(unread(daily=10, hourly=7))
+    clock.sleep(600)
+    late = catching_up.look(unread(daily=4, hourly=7))
 
     nothing = f"{'░' * 12} 0%"
-    assert {"daily": nothing} == first
-    assert {"daily": nothing, "hourly": nothing} == grown
-    assert {"daily": f"███{'░' * 9} 25%\nabout 60 s left", "hourly": nothing} == third
-    assert {"daily": "█████████░░░ 75%\nabout 13 s left", "hourly": nothing} == last
-    table = shown(unread(daily=10), last)
-    assert all(line in table for line in last["daily"].splitlines())
+    assert {"daily": nothing, "hourly": None} == {name: p.bar() for name, p in first.items()}
+    assert [nothing] * 2 == [pace.bar() for pace in grown.values()]
+    assert (f"███{'░' * 9} 25%", None) == (third["daily"].bar(), third["hourly"].left())
+    assert ("█████████░░░ 75%", "about 33 s left") == (last["daily"].bar(), last["daily"].left())
+    assert "about 7 min left" == late["daily"].left()
+
+
+def test_a_rate_is_that_of_the_last_minute(clock):
+    """
+    What was fast an hour ago says nothing about now.
+    """
+    catching_up = CatchingUp(clock)
+    rates = []
+    for rows in (0, 6000, 6060, 6120):
+        found = catching_up.look(a_progress(queries={"daily": {"rows_read": rows}}))
+        rates.append(found["daily"].rows_per_second)
+        clock.sleep(60)
+
+    assert [0.0, 100.0, 1.0, 1.0] == rates
 
 
 def test_a_bar_is_full_when_all_is_read(clock):
@@ -80,40 +130,40 @@ def test_a_bar_is_full_when_all_is_read(clock):
     """
     catching_up = CatchingUp(clock)
     catching_up.look(unread(daily=8, hourly=0))
+    found = catching_up.look(unread(daily=0, hourly=0))
 
-    assert dict.fromkeys(("daily", "hourly"), f"{'█' * 12} 100%") == catching_up.look(
-        unread(daily=0, hourly=0)
-    )
+    assert [(f"{'█' * 12} 100%", None)] * 2 == [(p.bar(), p.left()) for p in found.values()]
 
 
 @pytest.mark.parametrize(
-    ("watermark", "cell"),
-    [("1970-01-01T00:00:00.000Z", " - "), ("9999-12-31T23:59:59.999Z", " end "), (None, " - ")],
+    ("watermark", "text"),
+    [
+        ("1970-01-01T00:00:00.000Z", None),
+        ("9999-12-31T23:59:59.999Z", "at the end of time"),
+        ("2013-01-01T00:00:00.000Z", "2013-01-01 00:00:00 UTC"),
+        (None, None),
+    ],
 )
-def test_a_watermark_that_is_no_time_is_not_shown_as_one(watermark, cell):
+def test_a_watermark_that_is_no_time_is_not_shown_as_one(watermark, text):
     """
     Spark's before the first event, and that of a drain, which is behind all time.
     """
-    text = shown(a_progress(queries={"daily": {"rows_read": 1, "watermark": watermark}}))
-
-    assert cell in text
-    assert "1970" not in text
-    assert "9999" not in text
+    assert text == watermark_text(watermark)
 
 
-def test_what_is_not_known_is_a_dash():
+def test_what_is_not_known_is_left_out():
     """
-    Before the first batch a query has no numbers, and the table says so.
+    Before the first batch a query has no numbers.
     """
-    query = dict.fromkeys(("rows_read", "batch", "watermark", "state_rows", "backlog"))
+    query = dict.fromkeys(("rows_read", "batch", "watermark", "state_rows", "backlog", "tasks"))
     text = shown(a_progress(queries={"daily": {"phase": "starting", **query}}))
 
-    assert 5 == text.count(" - ")
+    assert "daily  starting" == text.splitlines()[1]
 
 
 def test_without_a_terminal_nothing_is_shown(capsys):
     """
-    Into a file or a pipe no table is drawn.
+    Into a file or a pipe nothing is drawn.
     """
     with live_progress() as on_progress:
         assert on_progress is None
@@ -121,24 +171,88 @@ def test_without_a_terminal_nothing_is_shown(capsys):
     assert ("", "") == capsys.readouterr()
 
 
-def test_on_a_terminal_a_table_follows_the_run(monkeypatch):
+@pytest.mark.parametrize("columns", [80, 200])
+def test_a_block_stays_below_whatever_is_written(columns):
     """
-    On a terminal every progress takes the place of the one before.
+    Lines of this process and of a child that has inherited its descriptors stay whole above it; of
+    the block one is left, the last.
     """
+    with Screen(columns) as screen:
+        block = LiveBlock(screen.terminal)
+        for number in range(60):
+            block.update([f"reading {number}", "x" * (columns + 50)])
+            block.write(f"line {number}\nhalf of ".encode())
+            block.write(f"line {number} more\n".encode())
+        block.write(b"a question? ")
+        block.flush()
 
-    class Terminal(io.StringIO):
-        def isatty(self) -> bool:
-            return True
+    lines = screen.lines()
+    written = [line for n in range(60) for line in (f"line {n}", f"half of line {n} more")]
+    assert [*written, "a question?", "reading 59"] == lines[:-1]
+    assert f"{'x' * (columns - 2)}…" == lines[-1]
 
-    terminal = Terminal()
-    monkeypatch.setattr("sys.stderr", terminal)
-    monkeypatch.setenv("TERM", "xterm")
-    with live_progress() as on_progress:
-        assert on_progress is not None
-        on_progress(a_progress())
-        on_progress(a_progress(phase="draining"))
 
-    assert "draining" in terminal.getvalue()
+def test_a_block_that_was_drawn_wider_leaves_nothing_behind():
+    """
+    A terminal that has become narrower has wrapped what was there; all of it goes.
+    """
+    with Screen(120) as screen:
+        block = LiveBlock(screen.terminal)
+        block.update(["y" * 100])
+        screen.resize(60)
+        sizes = os.get_terminal_size(screen.terminal)
+        block.update(["z" * 100])
+
+    assert (60, 59) == (sizes.columns, len(screen.lines()[-1]))
+
+
+PROGRAM = """
+import logging, os, subprocess, sys
+from airflow_provider.runtime.cli.output import live_progress
+from tests.unit.jobs import a_progress
+logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="LOG %(message)s")
+with live_progress() as show:
+    for number in range(20):
+        show(a_progress(attempt=number + 1))
+        logging.info("of the runtime %s", number)
+        print("print of the job", number)
+        subprocess.run([sys.executable, "-S", "-c", f"import os; os.write(2, b'child {number}\\\\n')"])
+    if sys.argv[1:] == ["fail"]:
+        raise ValueError("as it happens")
+    show(a_progress(phase="draining"))
+print("all is done")
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ending", ["fail", "well"])
+def test_what_a_process_and_its_children_write_is_never_torn(ending):
+    """
+    The log, prints, and what a child writes to the descriptors that it has inherited, in order. The
+    block goes when the run has ended well, and stays where it has failed.
+    """
+    seen: list[list[str]] = []
+    with Screen(80, looks=seen.append) as screen:
+        ends = (screen.terminal,) * 2
+        command = [sys.executable, "-c", PROGRAM, *([ending] if ending == "fail" else [])]
+        environ = {**os.environ, "TERM": "xterm"}
+        subprocess.run(command, stdout=ends[0], stderr=ends[1], check=False, env=environ)
+
+    lines = screen.lines()
+    expected = [
+        line
+        for n in range(20)
+        for line in (f"LOG of the runtime {n}", f"print of the job {n}", f"child {n}")
+    ]
+    assert expected == sorted(expected, key=lines.index)
+    assert expected == [line for line in lines if line in set(expected)]
+    blocks = [line for line in lines if " · attempt " in line]
+    if ending == "fail":
+        assert ["reading · attempt 20"] == [" · ".join(b.split(" · ")[:2]) for b in blocks]
+        assert "ValueError: as it happens" == lines[-1]
+    else:
+        assert ([], "all is done") == (blocks, lines[-1])
+    assert all(sum(" · attempt " in line for line in look) <= 1 for look in seen)
 
 
 # --- the meter ----------------------------------------------------------------------------------
@@ -157,6 +271,7 @@ def a_query(rows, spark=None, name="daily"):
         last_progress=lambda: spark,
         new_batches=list,
         pacing=lambda: None,
+        tasks=lambda: None,
         unread_files=lambda: None,
         idle_sources=list,
     )
@@ -190,6 +305,7 @@ def test_progress_before_the_first_batch(clock):
         "watermark": None,
         "state_rows": 0,
         "backlog": None,
+        "tasks": None,
         "pacing": None,
         "idle": [],
         "sources": [{"name": "flights", "mark": "running"}],
@@ -210,6 +326,7 @@ def test_progress_is_what_spark_reports(clock):
         "watermark": "2013-01-02T00:00:00.000Z",
         "state_rows": 42,
         "backlog": {"numFilesOutstanding": 7, "numBytesOutstanding": 1000},
+        "tasks": None,
         "pacing": None,
         "idle": [],
         "sources": [{"name": "flights", "mark": "running"}],

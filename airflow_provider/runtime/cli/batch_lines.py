@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from airflow_provider.runtime.clock import utc_text
 from airflow_provider.runtime.errors import CheckpointError
 from airflow_provider.runtime.jobdir.batch_history import UNREAD_FILES
 
@@ -18,8 +19,6 @@ if TYPE_CHECKING:
 
 LAST: Final = 20
 """So many batches are shown."""
-BATCH_COLUMNS: Final = ("rows/s", "last batch", "behind", "batch times")
-"""What a table shows of a query's last batches."""
 _BARS: Final = "▁▂▃▄▅▆▇█"
 _UNITS: Final = ((86_400, "d"), (3_600, "h"), (60, "min"))
 
@@ -56,26 +55,14 @@ def _facts(batches: Sequence[BatchEntry], backlog: Mapping[str, int] | None) -> 
     last = batches[-1]
     yield f"{rate_of(batches):,.0f} rows/s"
     times = sparkline([batch.time_ms for batch in batches])
-    yield f"batch {last.batch:,} took {_seconds(last.time_ms)} {times}"
+    yield f"batch {last.batch:,} took {seconds_text(last.time_ms)} {times}"
     if last.watermark is not None:
         behind = f" ({length(last.lag_s)} behind)" if last.lag_s is not None else ""
-        yield f"watermark {last.watermark}{behind}"
+        yield f"watermark {utc_text(last.watermark)}{behind}"
     if last.state_rows:
         yield f"{last.state_rows:,} state rows"
     if backlog:
         yield f"backlog {backlog_text(backlog)}"
-
-
-def batch_cells(batches: Sequence[BatchEntry] | None) -> Iterator[str]:
-    """Yield a query's cells of :data:`BATCH_COLUMNS`; dashes where nothing is known."""
-    if not batches:
-        yield from "-" * len(BATCH_COLUMNS)
-        return
-    last = batches[-1]
-    yield f"{rate_of(batches):,.0f}"
-    yield _seconds(last.time_ms)
-    yield length(last.lag_s) if last.lag_s is not None else "-"
-    yield sparkline([batch.time_ms for batch in batches])
 
 
 def rate_of(batches: Sequence[BatchEntry]) -> float:
@@ -93,7 +80,8 @@ def backlog_text(backlog: Mapping[str, int] | None) -> str:
     return ", ".join(parts) or "-"
 
 
-def _seconds(milliseconds: int) -> str:
+def seconds_text(milliseconds: int) -> str:
+    """Return a time in seconds with one digit after the point."""
     return f"{milliseconds / 1000:,.1f} s"
 
 

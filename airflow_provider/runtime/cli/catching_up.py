@@ -1,72 +1,127 @@
-"""Bars of what a run has read of its backlog, and how long the rest takes."""
+"""Rates of the last minute, bars of what is read or done, and how long the rest takes."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple
+import dataclasses
+from collections import deque
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from airflow_provider.runtime.cli.batch_lines import length
 from airflow_provider.runtime.control.stream_facts import largest_backlog
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from airflow_provider.runtime.clock import Clock
     from airflow_provider.runtime.jobdir.run_records import ProgressRecord
 
 _WIDTH: Final = 12
 _EIGHTHS: Final = " ▏▎▍▌▋▊▉█"
+_MINUTE_S: Final = 60.0
 
 
-class Unread(NamedTuple):
-    """What is unread of a query, by the greatest of its measures.
+class Seen(NamedTuple):
+    """A number at a moment.
 
     Attributes:
-        at_s: when, by the clock's monotonic time.
+        at_s: by the clock's monotonic time.
     """
 
-    amount: int
+    amount: float
     at_s: float
 
 
+class LastMinute:
+    """A number's change in the last minute, or since it was first seen if that is later."""
+
+    def __init__(self) -> None:
+        self._seen: deque[Seen] = deque()
+
+    def add(self, amount: float, at_s: float) -> None:
+        """Take the number of this moment."""
+        self._seen.append(Seen(amount, at_s))
+        # The last one before the minute stays: from it on the minute is whole.
+        while len(self._seen) > 2 and self._seen[1].at_s <= at_s - _MINUTE_S:  # noqa: PLR2004 - one to measure from, one to measure to
+            self._seen.popleft()
+
+    def rate(self) -> float:
+        """Return by how much it grows in a second; 0 before two moments are known."""
+        if not self._seen:
+            return 0.0
+        first, last = self._seen[0], self._seen[-1]
+        seconds = last.at_s - first.at_s
+        return (last.amount - first.amount) / seconds if seconds > 0 else 0.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Pace:
+    """How a query goes on.
+
+    Attributes:
+        rows_per_second: of the last minute.
+        part: how much of its work is done, from 0 to 1; None where nobody knows.
+        left_s: how long the rest takes if it goes on as in the last minute; None as before.
+    """
+
+    rows_per_second: float = 0.0
+    part: float | None = None
+    left_s: float | None = None
+
+    def bar(self) -> str | None:
+        """Return the part as a bar with its number."""
+        return None if self.part is None else f"{filled(self.part)} {self.part:.0%}"
+
+    def left(self) -> str | None:
+        """Return the time that is left, in words."""
+        return None if self.left_s is None else f"about {length(self.left_s)} left"
+
+
 class CatchingUp:
-    """Follows the backlogs of a run's queries.
+    """Follows the queries of a run: what they read, and what they have yet to read or do.
 
     Args:
-        clock: measures how fast they shrink.
+        clock: measures how fast.
     """
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._most: dict[str, Unread] = {}
+        self._most: dict[str, float] = {}
+        self._done: dict[str, LastMinute] = {}
+        self._rows: dict[str, LastMinute] = {}
 
-    def look(self, record: ProgressRecord) -> dict[str, str]:
-        """Return a bar for each query whose sources say what is unread.
+    def look(self, record: ProgressRecord) -> dict[str, Pace]:
+        """Return the pace of each query.
 
         Args:
             record: the progress of this moment.
         """
-        found = {}
-        for name, query in record.queries.items():
-            amount = largest_backlog(query.get("backlog"))
-            if amount is not None:
-                now = Unread(amount, self._clock.monotonic())
-                most = self._most.get(name)
-                if most is None or now.amount >= most.amount:
-                    self._most[name] = most = now
-                found[name] = bar(most, now)
-        return found
+        now_s = self._clock.monotonic()
+        return {name: self._look(name, query, now_s) for name, query in record.queries.items()}
 
+    def _look(self, name: str, query: Mapping[str, Any], now_s: float) -> Pace:
+        rows = self._rows.setdefault(name, LastMinute())
+        rows.add(query.get("rows_read") or 0, now_s)
+        rate = max(rows.rate(), 0.0)
+        work = self._work_of(name, query)
+        if work is None:
+            return Pace(rate)
+        done, whole = work
+        minute = self._done.setdefault(name, LastMinute())
+        minute.add(done, now_s)
+        left, speed = whole - done, minute.rate()
+        return Pace(
+            rate, done / whole if whole else 1.0, left / speed if left and speed > 0 else None
+        )
 
-def bar(most: Unread, now: Unread) -> str:
-    """Return how much of the most that was unread is read, and below it how long the rest takes.
-
-    The time assumes that it goes on as it went since then.
-    """
-    read = most.amount - now.amount
-    part = read / most.amount if most.amount else 1.0
-    text = f"{filled(part)} {part:.0%}"
-    if read and now.amount:
-        left_s = (now.at_s - most.at_s) / read * now.amount
-        text += f"\nabout {length(left_s)} left"
-    return text
+    def _work_of(self, name: str, query: Mapping[str, Any]) -> tuple[float, float] | None:
+        """Return what is done of how much, in tasks or in what the sources count."""
+        if (tasks := query.get("tasks")) is not None:
+            return tasks["tasks_done"], tasks["tasks"]
+        unread = largest_backlog(query.get("backlog"))
+        if unread is None:
+            return None
+        most = self._most[name] = max(self._most.get(name, 0), unread)
+        return most - unread, most
 
 
 def filled(part: float) -> str:

@@ -6,9 +6,10 @@ import dataclasses
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider.runtime.cli.output import print_json, text_table
-from airflow_provider.runtime.clock import SystemClock
-from airflow_provider.runtime.control.observer import RunWatcher, state_of
-from airflow_provider.runtime.errors import EXIT_OK, Failure, SparkStreamError, UnknownJobError
+from airflow_provider.runtime.clock import SystemClock, utc_text
+from airflow_provider.runtime.control.observer import RunWatcher
+from airflow_provider.runtime.control.run_condition import damaged, run_condition
+from airflow_provider.runtime.errors import EXIT_OK, SparkStreamError, UnknownJobError
 from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.jobdir.runs import newest_run
 from airflow_provider.runtime.storage.file_tree import folders_in
@@ -35,10 +36,11 @@ class ListedJob:
         job: its name; None where its document cannot be read.
         state: of its newest run, as ``status`` says it; ``damaged`` where a document cannot be
             read, and ``absent`` where no run has begun.
-        since: when the newest attempt began, or how it is now since it ended.
+        since: when it came into that state, see :class:`~.run_condition.RunCondition`.
         run_id: the newest run; None before the first one.
         rows_read: by that run; None where it is not known.
         error: why that run is not well; None when it is.
+        next_step: what to do next; None where nobody has begun a run.
     """
 
     job_dir: str
@@ -48,6 +50,7 @@ class ListedJob:
     run_id: str | None = None
     rows_read: int | None = None
     error: str | None = None
+    next_step: str | None = None
 
 
 def add_commands(commands: Any, add: Callable[..., argparse.ArgumentParser]) -> None:
@@ -107,19 +110,20 @@ def _look(job_dir: str) -> ListedJob:
             return ListedJob(job_dir, name, "absent")
         watcher = RunWatcher(directory.storage, newest.run_id, SystemClock())
         view, assessment = watcher.settle()
-        state = state_of(view, assessment.run_state, is_undone=watcher.is_undone())
+        found = run_condition(view, assessment, undone=watcher.undone())
     except SparkStreamError as error:
-        return ListedJob(job_dir, name, "damaged", error=str(error))
+        found = damaged(str(error))
+        return ListedJob(job_dir, name, found.state, error=found.error, next_step=found.next_step)
     return ListedJob(
-        job_dir, name, state.lower(), _since(view), newest.run_id, _rows(view), _error(view)
+        job_dir,
+        name,
+        found.state,
+        found.since,
+        newest.run_id,
+        _rows(view),
+        found.error,
+        found.next_step,
     )
-
-
-def _since(view: View) -> str | None:
-    if view.final is not None:
-        return view.final.committed
-    attempt = view.attempt
-    return (attempt.ended or attempt.started) if attempt is not None else None
 
 
 def _rows(view: View) -> int | None:
@@ -127,16 +131,9 @@ def _rows(view: View) -> int | None:
     return shown.rows_read if shown is not None else None
 
 
-def _error(view: View) -> str | None:
-    if view.final is not None or view.attempt is None or view.attempt.failure is None:
-        return None
-    return Failure.from_dict(view.attempt.failure).describe()
-
-
 def _cells(job: ListedJob) -> tuple[str, ...]:
-    since = f"{job.since[:10]} {job.since[11:19]}Z" if job.since is not None else "-"
     rows = f"{job.rows_read:,}" if job.rows_read is not None else "-"
     error = (job.error or "").replace(f"{job.job_dir}/", "")  # the line begins with it
     if len(error) > _ERROR_CHARACTERS:
         error = f"{error[: _ERROR_CHARACTERS - 1]}…"
-    return job.job_dir, job.state, since, job.run_id or "-", rows, error
+    return job.job_dir, job.state, utc_text(job.since), job.run_id or "-", rows, error

@@ -12,6 +12,7 @@ import sys
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider import __version__
+from airflow_provider.runtime.clock import log_formatter
 from airflow_provider.runtime.errors import EXIT_OK, RunFailedError, SparkStreamError
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ _MODULES: Final = {
     "run": ".run_command",
     "driver": ".driver_command",
     "status": ".status_command",
+    "watch": ".status_command",
     "ls": ".list_command",
     "logs": ".logs_command",
     "stop": ".stop_commands",
@@ -59,16 +61,17 @@ def main(
         The exit code.
     """
     argv = sys.argv[1:] if argv is None else argv
-    arguments = _parser(name, argv[0] if argv else "", more).parse_args(argv)
-    arguments.spark = spark
-    logging.basicConfig(
-        level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(message)s"
-    )
-    logging.getLogger("py4j").setLevel(logging.WARNING)
+    arguments = argparse.Namespace()
+    _log_to_stderr()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # names in job directories may be of any bytes
             stream.reconfigure(errors="backslashreplace")
     try:
+        try:
+            _parser(name, argv[0] if argv else "", more).parse_args(argv, arguments)
+        finally:  # also of a help that was asked for
+            sys.stdout.flush()
+        arguments.spark = spark
         code = int(arguments.command(arguments))
         sys.stdout.flush()
     except SparkStreamError as error:
@@ -87,6 +90,13 @@ def main(
             failure = classify(error)
         return _report(RunFailedError(failure), as_json=getattr(arguments, "json", False))
     return code
+
+
+def _log_to_stderr() -> None:
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(log_formatter())
+    logging.basicConfig(level=logging.INFO, handlers=[handler])
+    logging.getLogger("py4j").setLevel(logging.WARNING)
 
 
 def _nobody_reads() -> bool:

@@ -1,101 +1,41 @@
-"""Output for people: progress on a terminal, if rich is installed, and rows as text tables."""
+"""Output for people: progress on a terminal, and rows as text tables."""
 
 from __future__ import annotations
 
 import contextlib
 import json
 import sys
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final, TextIO
+from typing import TYPE_CHECKING, Any
 
-from airflow_provider.runtime.cli.batch_lines import BATCH_COLUMNS, backlog_text, batch_cells
 from airflow_provider.runtime.cli.catching_up import CatchingUp
+from airflow_provider.runtime.cli.live_block import live_block
+from airflow_provider.runtime.cli.progress_lines import progress_lines
 from airflow_provider.runtime.clock import SystemClock
-from airflow_provider.runtime.jobdir.batch_history import NO_WATERMARK
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from rich.live import Live
-    from rich.table import Table
-
-    from airflow_provider.runtime.cli.batch_lines import Batches
     from airflow_provider.runtime.jobdir.run_records import ProgressRecord
-
-
-_DRAINED: Final = "9999-12-31"
 
 
 @contextlib.contextmanager
 def live_progress() -> Iterator[Callable[[ProgressRecord], None] | None]:
-    """Show a table on stderr that follows the run; yields what takes each progress."""
-    with live_on(sys.stderr) as live:
-        catching_up = CatchingUp(SystemClock())
-        yield (
-            None
-            if live is None
-            else lambda record: live.update(progress_table(record, bars=catching_up.look(record)))
-        )
+    """Show lines on stderr's terminal that follow the run; yields what takes each progress.
 
-
-@contextlib.contextmanager
-def live_on(stream: TextIO) -> Iterator[Live | None]:
-    """Yield what draws in place on a terminal; None where there is none, or no rich."""
-    try:
-        from rich.console import Console
-        from rich.live import Live
-    except ImportError:  # a cluster's driver has PySpark and fsspec only
-        yield None
-        return
-    if not stream.isatty():
-        yield None
-        return
-    with Live(console=Console(file=stream), refresh_per_second=4, transient=False) as live:
-        yield live
-
-
-def progress_table(
-    record: ProgressRecord,
-    batches: Batches | None = None,
-    bars: Mapping[str, str] = MappingProxyType({}),
-) -> Table:
-    """Return the progress of a run as a table, a row a query.
-
-    Args:
-        record: the progress.
-        batches: the last ones of each query; None to leave them out.
-        bars: what :meth:`CatchingUp.look` says of each query.
+    They go when the run has ended well, for its summary says more; else they stay as they were.
     """
-    from rich.table import Table
+    with live_block(sys.stderr) as block:
+        if block is None:
+            yield None
+            return
+        catching_up = CatchingUp(SystemClock())
 
-    title = f"{record.phase} · attempt {record.attempt} · {record.rows_per_second:,.0f} rows/s"
-    table = Table(title=title, title_justify="left")
-    shown = ("query", "phase", "rows read", "batch", "watermark", "state rows", "backlog")
-    for column in (*shown, *(BATCH_COLUMNS if batches is not None else ())):
-        table.add_column(column)
-    for name, query in record.queries.items():
-        table.add_row(
-            name,
-            query.get("phase", "-"),
-            _number(query.get("rows_read")),
-            _number(query.get("batch")),
-            _watermark(query.get("watermark")),
-            _number(query.get("state_rows")),
-            "\n".join(filter(None, (backlog_text(query.get("backlog")), bars.get(name)))),
-            *(batch_cells(batches.get(name)) if batches is not None else ()),
-        )
-    return table
+        def show(record: ProgressRecord) -> None:
+            paces = catching_up.look(record)
+            block.update(progress_lines(record, paces, columns=block.columns()))
 
-
-def _watermark(text: str | None) -> str:
-    """Return it without what a table has no room for; a dash before the first event."""
-    if text is None or text == NO_WATERMARK:
-        return "-"
-    return "end" if text.startswith(_DRAINED) else f"{text[:10]} {text[11:19]}Z"
-
-
-def _number(value: int | None) -> str:
-    return "-" if value is None else f"{value:,}"
+        yield show
+        block.update([])
 
 
 def print_json(document: Mapping[str, Any]) -> None:

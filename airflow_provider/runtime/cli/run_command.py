@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_provider.runtime.class_archive import make_in_background
 from airflow_provider.runtime.cli.options import add_options, read_options
+from airflow_provider.runtime.clock import SystemClock
 from airflow_provider.runtime.errors import EXIT_OK
 from airflow_provider.runtime.host import is_submitted
 from airflow_provider.runtime.jobdir.run_spec import RunSpec
@@ -48,11 +49,12 @@ def _run(arguments: argparse.Namespace) -> int:
 def drive(spec: RunSpec, *, as_json: bool = False, spark: SparkSession | None = None) -> int:
     """Run a job, show its progress on a terminal, and print how it ended."""
     from airflow_provider.runtime.cli.output import live_progress, print_json
+    from airflow_provider.runtime.cli.run_summary import summary_lines
     from airflow_provider.runtime.cli.stop_signals import stop_on_signals
     from airflow_provider.runtime.driver.run import run_job
-    from airflow_provider.runtime.jobdir.late_rows import describe_dropped_rows
 
-    stop = threading.Event()
+    clock, stop = SystemClock(), threading.Event()
+    began = clock.monotonic()
     with live_progress() as on_progress:
         final = run_job(
             spec,
@@ -64,8 +66,6 @@ def drive(spec: RunSpec, *, as_json: bool = False, spark: SparkSession | None = 
     if as_json:
         print_json(final.to_dict())
     else:
-        rows = "" if final.rows_read is None else f", {final.rows_read:,} rows read"
-        print(f"{final.outcome}: run {final.run_id}{rows}, attempt {final.attempts}")
-        for line in describe_dropped_rows(final.to_dict()):
+        for line in summary_lines(final, took_s=clock.monotonic() - began):
             print(line)
     return EXIT_OK

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider.runtime.cli.batch_lines import batch_lines, last_batches
 from airflow_provider.runtime.cli.output import print_json
-from airflow_provider.runtime.clock import SystemClock
-from airflow_provider.runtime.control.observer import RunWatcher, launch_line, state_of
+from airflow_provider.runtime.clock import SystemClock, utc_text
+from airflow_provider.runtime.control.observer import RunWatcher, launch_line
+from airflow_provider.runtime.control.run_condition import damaged, run_condition
 from airflow_provider.runtime.errors import (
     EXIT_FATAL,
     EXIT_OK,
@@ -32,8 +34,6 @@ if TYPE_CHECKING:
 
 _WATCH_S: Final = 2.0
 _LEAST_WATCH_S: Final = 0.1
-DAMAGED: Final = "DAMAGED"
-"""The state of a run of which a document cannot be read."""
 
 
 def add_commands(commands: Any, add: Callable[..., argparse.ArgumentParser]) -> None:
@@ -43,6 +43,7 @@ def add_commands(commands: Any, add: Callable[..., argparse.ArgumentParser]) -> 
         commands: ``spark-stream``'s own.
         add: makes one command: where, its name, what it calls, what it does.
     """
+    _add_watch(commands, add)
     status = add(commands, "status", _status, "show the state of a job's runs")
     status.add_argument("job_dir", metavar="JOB_DIR")
     which = status.add_mutually_exclusive_group()
@@ -73,6 +74,25 @@ def add_commands(commands: Any, add: Callable[..., argparse.ArgumentParser]) -> 
     )
 
 
+def _add_watch(commands: Any, add: Callable[..., argparse.ArgumentParser]) -> None:
+    text = "follow a run until it ends, or nobody drives it any more"
+    watch = add(commands, "watch", _watch_command, text)
+    watch.add_argument("job_dir", metavar="JOB_DIR")
+    watch.add_argument("--run-id", metavar="ID", help="default: the newest run")
+    text = "seconds between two looks (default: %(default)s)"
+    watch.add_argument("--every", metavar="SECONDS", type=float, default=_WATCH_S, help=text)
+
+
+def _watch_command(arguments: argparse.Namespace) -> int:
+    directory = known_job(arguments.job_dir)
+    arguments.last, arguments.all = 1, False
+    for run_id in (shown := _shown_runs(directory, arguments)[-1:]):
+        _watch(directory, run_id, arguments.every)
+    document = _status_document(directory, shown)
+    _print_status(document)
+    return EXIT_FATAL if any(run["state"] == "damaged" for run in document["runs"]) else EXIT_OK
+
+
 def _status(arguments: argparse.Namespace) -> int:
     directory = known_job(arguments.job_dir)
     shown = _shown_runs(directory, arguments)
@@ -90,12 +110,12 @@ def _status(arguments: argparse.Namespace) -> int:
         print_json(encode(document))
     else:
         _print_status(document)
-    return EXIT_FATAL if any(run["state"] == DAMAGED for run in document["runs"]) else EXIT_OK
+    return EXIT_FATAL if any(run["state"] == "damaged" for run in document["runs"]) else EXIT_OK
 
 
 def _watch(directory: JobDirectory, run_id: str, every_s: float) -> None:
     if not every_s >= _LEAST_WATCH_S:
-        msg = f"--watch {every_s:g}: seconds between two looks, {_LEAST_WATCH_S} or more"
+        msg = f"{every_s:g}: seconds between two looks, {_LEAST_WATCH_S} or more"
         raise ConfigError(msg)
     from airflow_provider.runtime.cli.status_watch import follow
 
@@ -169,20 +189,20 @@ def _run_document(directory: JobDirectory, run_id: str, observer: LeaseObserver)
         return _readable_run(directory, run_id, observer)
     except CheckpointError as error:
         nothing = dict.fromkeys(("failure", "restarts", "progress", "final", "batches", "launch"))
-        told = {"run_id": run_id, "state": DAMAGED, "problem": str(error), "attempts": 0}
-        return {**told, **nothing}
+        found = dataclasses.asdict(damaged(str(error)))
+        return {"run_id": run_id, **found, "problem": str(error), "attempts": 0, **nothing}
 
 
 def _readable_run(directory: JobDirectory, run_id: str, observer: LeaseObserver) -> dict[str, Any]:
     watcher = RunWatcher(directory.storage, run_id, SystemClock(), observer=observer)
     view, assessment = watcher.settle()
     attempt, final = view.attempt, view.final
-    is_undone = watcher.is_undone()  # what its final checkpoint says does not count any more
-    problem = contradiction(directory, final) if final is not None and not is_undone else None
-    state = state_of(view, assessment.run_state, is_undone=is_undone)
+    undone = watcher.undone()  # then what its final checkpoint says does not count any more
+    problem = contradiction(directory, final) if final is not None and undone is None else None
+    condition = run_condition(view, assessment, undone=undone, problem=problem)
     return {
         "run_id": run_id,
-        "state": state if problem is None else "UNVERIFIED",
+        **dataclasses.asdict(condition),
         "problem": problem,
         "attempts": attempt.attempt if attempt else 0,
         "failure": attempt.failure if attempt and not view.final else None,
@@ -204,23 +224,28 @@ def _print_status(document: dict[str, Any]) -> None:
     print(f"job {document['job']} in {document['job_dir']}: {holder}")
     for run in document["runs"]:
         rows = (run["final"] or run["progress"] or {}).get("rows_read")
+        since = f" since {utc_text(run['since'])}" if run["since"] is not None else ""
         print(
-            f"  run {run['run_id']}: {run['state']}, {run['attempts']} attempt(s)"
+            f"  run {run['run_id']}: {run['state']}{since}, {run['attempts']} attempt(s)"
             + (f", {rows:,} rows read" if rows is not None else "")
         )
-        shown = run["final"] or run["progress"] or {}
-        for told in describe_dropped_rows(shown):
-            print(f"    {told}")
-        for line in (*_mark_lines(shown), *(() if run["final"] else _open_lines(run))):
+        for line in _run_lines(run):
             print(f"    {line}")
-        if run["restarts"]:
-            print(f"    {_describe_restarts(run['restarts'])}")
-        if run["launch"]:
-            print(f"    {run['launch']}")
-        if run["problem"]:
-            print(f"    {run['problem']}")
-        if run["failure"]:
-            print(f"    {Failure.from_dict(run['failure']).describe()}")
+
+
+def _run_lines(run: dict[str, Any]) -> Iterator[str]:
+    shown = run["final"] or run["progress"] or {}
+    yield from describe_dropped_rows(shown)
+    yield from _mark_lines(shown)
+    if not run["final"]:
+        yield from _open_lines(run)
+    if run["restarts"] and run["failure"]:  # else it is the last error
+        yield _describe_restarts(run["restarts"])
+    if run["launch"]:
+        yield run["launch"]
+    if run["error"]:
+        yield f"last error: {run['error']}"
+    yield f"next: {run['next_step']}"
 
 
 def _describe_restarts(restarts: dict[str, Any]) -> str:

@@ -7,15 +7,17 @@ from typing import TYPE_CHECKING, Final
 
 from airflow_provider.runtime.cli.batch_lines import batch_lines, last_batches
 from airflow_provider.runtime.cli.catching_up import CatchingUp
-from airflow_provider.runtime.cli.output import live_on, progress_table
+from airflow_provider.runtime.cli.live_block import live_block
+from airflow_provider.runtime.cli.progress_lines import progress_lines
+from airflow_provider.runtime.clock import utc_text
 from airflow_provider.runtime.control.observer import RunState, RunWatcher
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from rich.live import Live
-
     from airflow_provider.runtime.cli.batch_lines import Batches
+    from airflow_provider.runtime.cli.catching_up import Pace
+    from airflow_provider.runtime.cli.live_block import LiveBlock
     from airflow_provider.runtime.clock import Clock
     from airflow_provider.runtime.jobdir.layout import JobDirectory
     from airflow_provider.runtime.jobdir.run_records import ProgressRecord
@@ -24,7 +26,7 @@ _AT_WORK: Final = frozenset({RunState.RUNNING, RunState.STARTING})
 
 
 def follow(directory: JobDirectory, run_id: str, *, every_s: float, clock: Clock) -> None:
-    """Show a run again and again: on a terminal as a table in one place, elsewhere as lines.
+    """Show a run again and again: on a terminal in one place, elsewhere as lines.
 
     Returns when the run has ended, when nobody drives it, and when the caller is interrupted.
 
@@ -37,12 +39,12 @@ def follow(directory: JobDirectory, run_id: str, *, every_s: float, clock: Clock
     watcher, run = RunWatcher(directory.storage, run_id, clock), directory.run(run_id)
     before: ProgressRecord | None = None
     catching_up = CatchingUp(clock)
-    with live_on(sys.stdout) as live:
+    with live_block(sys.stdout) as block:
         try:
             while watcher.decide(view := watcher.look()).run_state in _AT_WORK:
                 if view.progress is not None and view.progress != before:
-                    bars = catching_up.look(view.progress)
-                    _show(live, view.progress, last_batches(run, view.progress.queries), bars)
+                    paces = catching_up.look(view.progress)
+                    _show(block, view.progress, last_batches(run, view.progress.queries), paces)
                 before = view.progress
                 clock.sleep(every_s)
         except KeyboardInterrupt:  # so a person ends it
@@ -50,12 +52,12 @@ def follow(directory: JobDirectory, run_id: str, *, every_s: float, clock: Clock
 
 
 def _show(
-    live: Live | None, progress: ProgressRecord, batches: Batches, bars: Mapping[str, str]
+    block: LiveBlock | None, progress: ProgressRecord, batches: Batches, paces: Mapping[str, Pace]
 ) -> None:
-    if live is not None:
-        live.update(progress_table(progress, batches, bars))
+    if block is not None:
+        block.update(progress_lines(progress, paces, columns=block.columns(), batches=batches))
         return
     rate = f"{progress.rows_per_second:,.0f} rows/s"
-    print(f"{progress.at} {progress.phase}, {progress.rows_read:,} rows read, {rate}")
+    print(f"{utc_text(progress.at)} {progress.phase}, {progress.rows_read:,} rows read, {rate}")
     for line in batch_lines(batches, progress.to_dict()):
         print(f"  {line}", flush=True)

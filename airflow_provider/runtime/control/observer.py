@@ -29,6 +29,7 @@ from airflow_provider.runtime.jobdir.run_records import (
     AttemptRecord,
     FinalCheckpoint,
     ProgressRecord,
+    RewoundRecord,
 )
 from airflow_provider.runtime.jobdir.submissions import (
     ExitRecord,
@@ -235,29 +236,6 @@ def _foreign_reason(lease: LeaseRecord) -> str:
     )
 
 
-def state_of(view: View, run_state: RunState, *, is_undone: bool) -> str:
-    """Return the state of a run, in a word for people.
-
-    Args:
-        view: one look at it.
-        run_state: its assessment.
-        is_undone: whether the job went back to before the run, or into the middle of it.
-
-    Returns:
-        The outcome of its final checkpoint; else ``undone``, ``running``, ``starting``, how its
-        last attempt has ended (``failed``, ``cancelled``), ``killed`` for one that could not say,
-        and ``absent`` for a run that nobody has begun.
-    """
-    if is_undone:
-        return "undone"
-    if view.final is not None:
-        return view.final.outcome
-    attempt = view.attempt
-    if run_state in {RunState.RUNNING, RunState.STARTING} or attempt is None:
-        return RunState.ABSENT.value if run_state is RunState.FOREIGN else run_state.value
-    return attempt.outcome.lower() if attempt.outcome is not None else "killed"
-
-
 def launch_line(view: View) -> str | None:
     """Return which run of which launcher a driver is, and what that says; None for no line.
 
@@ -449,9 +427,9 @@ class RunWatcher:
                 return self._after_asking(view)
             self._clock.sleep(poll_s)
 
-    def is_undone(self) -> bool:
-        """Tell whether the job went back to before the run; one read."""
-        return self._run.rewound() is not None
+    def undone(self) -> RewoundRecord | None:
+        """Return the record that the job went back to before the run; one read."""
+        return self._run.rewound()
 
     def verified_final(self) -> FinalCheckpoint | None:
         """Return the final checkpoint, verified; None while there is none.

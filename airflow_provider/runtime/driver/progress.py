@@ -172,6 +172,7 @@ def _query_progress(life: Lifecycle, query: RunningQuery | BatchQuery) -> dict[s
         "watermark": spark.get("eventTime", {}).get("watermark"),
         "state_rows": sum(op["numRowsTotal"] for op in spark.get("stateOperators", [])),
         "backlog": backlog_of(spark.get("sources", []), query.unread_files()),
+        "tasks": query.tasks(),
         "pacing": query.pacing(),
         "idle": query.idle_sources(),
         "sources": [each for each in marks.described_sources() if not is_marker(each["name"])],

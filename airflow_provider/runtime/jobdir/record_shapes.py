@@ -126,6 +126,13 @@ ShownPhase = Literal[
 """The phases of runs and queries that people see; the driver's own are finer."""
 
 
+class _Tasks(TypedDict):
+    stages: NonNegative
+    stages_done: NonNegative
+    tasks: NonNegative
+    tasks_done: NonNegative
+
+
 class _ProgressQuery(TypedDict, total=False):
     phase: ShownPhase
     rows_read: int | None
@@ -133,6 +140,7 @@ class _ProgressQuery(TypedDict, total=False):
     watermark: str | None
     state_rows: int | None
     backlog: dict[str, int] | None
+    tasks: _Tasks | None  # of a batch job; a stream has a backlog
     pacing: _Pacing | None
     idle: list[str]
     sources: list[_Part]

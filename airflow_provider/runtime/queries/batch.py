@@ -7,6 +7,7 @@ import uuid
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider.runtime.queries.batch_reports import own_report
+from airflow_provider.runtime.queries.batch_tasks import BatchTasks
 from airflow_provider.runtime.queries.expired_input import may_lose, warn_of_losses
 from airflow_provider.runtime.queries.plan import ADAPTIVE, leaves, rows_of, source_scans
 from airflow_provider.runtime.sinks.spark_sink import SparkSinkEpochs
@@ -59,6 +60,7 @@ class BatchQuery:
         self._rows: int | None = None
         self._reports: list[BatchReport] = []
         self._group = f"spark-stream {self.name} {uuid.uuid4()}"
+        self._tasks: BatchTasks | None = None
         self._thread: threading.Thread | None = None
         self._error: BaseException | None = None
 
@@ -70,6 +72,7 @@ class BatchQuery:
         from pyspark import InheritableThread
 
         self._error = None
+        self._tasks = BatchTasks(self.definition.df.sparkSession.sparkContext, self._group)
         self._thread = InheritableThread(target=self._run, name=f"batch {self.name}")
         self._thread.daemon = True  # a job that cannot be stopped must not hold the process
         self._thread.start()
@@ -147,6 +150,10 @@ class BatchQuery:
     def unread_files(self) -> int | None:
         """Return None: a batch job reads all files at once."""
         return None
+
+    def tasks(self) -> dict[str, Any] | None:
+        """Return how many of its stages and tasks have ended; None before the first stage."""
+        return self._tasks.look() if self._tasks is not None else None
 
     def _run(self) -> None:
         began, since = self._clock.now(), self._clock.monotonic()

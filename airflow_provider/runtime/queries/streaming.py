@@ -271,6 +271,10 @@ class RunningQuery:
         progress = last_progress_of(self._query) if self._query is not None else None
         return progress if progress is not None else self._progress
 
+    def tasks(self) -> dict[str, Any] | None:
+        """Return None: a stream's progress is what its sources have yet to read."""
+        return None
+
     def unread_files(self) -> int | None:
         """Return how many files were unread after the last batch; None when that is not known."""
         return self._unread

@@ -1,0 +1,166 @@
+"""Condition of a run in people's words: its state, since when, its last error, and the next step.
+
+One pure function decides, from one look at the job directory, for all that show it: ``status``,
+``ls``, the page in Airflow's UI, and Prometheus' text.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Final
+
+from airflow_provider.runtime.control.launchers.protocol import reason_in
+from airflow_provider.runtime.control.observer import Assessment, RunState, View
+from airflow_provider.runtime.errors import Failure, FailureClass
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from airflow_provider.runtime.jobdir.run_records import RewoundRecord
+
+STATES: Final = (
+    "absent",
+    "starting",
+    "running",
+    "killed",
+    "failed",
+    "cancelled",
+    "suspended",
+    "finished",
+    "undone",
+    "unverified",
+    "damaged",
+)
+"""The words, the way of a run first."""
+KILLED: Final = "the driver was killed, or its machine was lost"
+_FOR_GOOD: Final = "the same again will fail again: mend the cause, then repeat the command"
+_NEXT: Final[Mapping[str, str]] = {
+    "absent": "nobody has begun it: spark-stream run begins it",
+    "starting": "wait until its driver has taken the lease; spark-stream watch follows it",
+    "running": "spark-stream watch follows it, spark-stream stop ends it",
+    "killed": "repeat the command: it resumes after the last batch that has committed",
+    "failed": "mend the cause, and repeat the command: it resumes; spark-stream logs has more",
+    "cancelled": "repeat the command: it resumes",
+    "suspended": "the same command begins a run that goes on from here",
+    "finished": "nothing: all is read, flushed and published",
+    "undone": "the same command begins another run from there",
+    "unverified": "do not use its output, and find out who has changed the job directory",
+    "damaged": "restore a savepoint into a new job directory, or put the document back",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class RunCondition:
+    """What people want to know of a run at a glance.
+
+    Attributes:
+        state: one of :data:`STATES`.
+        since: when it came into that state, as its record says; of a killed run, when its
+            driver was last heard of. None when nothing says.
+        error: why it is not well, or was not when it was last started again in its driver; in one
+            line. None when it is well.
+        next_step: what to do next.
+    """
+
+    state: str
+    since: str | None
+    error: str | None
+    next_step: str
+
+    @property
+    def is_at_work(self) -> bool:
+        """Tell whether a driver is at work on the run, or about to be."""
+        return self.state in {"starting", "running"}
+
+
+def run_condition(
+    view: View,
+    assessment: Assessment,
+    *,
+    undone: RewoundRecord | None = None,
+    problem: str | None = None,
+) -> RunCondition:
+    """Decide about a run.
+
+    Args:
+        view: one look at it.
+        assessment: its assessment.
+        undone: the record that the job went back to before the run, or into the middle of it.
+        problem: why its final checkpoint is not believed.
+    """
+    state = _state(view, assessment.run_state, is_undone=undone is not None)
+    if undone is not None:
+        by = f" by {undone.by}" if undone.by is not None else ""
+        where = undone.savepoint or "where it was before the run"
+        return RunCondition(
+            state, undone.at, None, f"undone{by}: the job was set to {where}; {_NEXT[state]}"
+        )
+    if problem is not None:
+        return RunCondition("unverified", _since(view, state), problem, _NEXT["unverified"])
+    return RunCondition(
+        state, _since(view, state), _error(view, assessment, state), _next(view, assessment, state)
+    )
+
+
+def damaged(problem: str) -> RunCondition:
+    """Return the condition of a run of which a document cannot be read."""
+    return RunCondition("damaged", None, problem, _NEXT["damaged"])
+
+
+def _state(view: View, run_state: RunState, *, is_undone: bool) -> str:
+    if is_undone:
+        return "undone"
+    if view.final is not None:
+        return view.final.outcome.lower()
+    attempt = view.attempt
+    if run_state in {RunState.RUNNING, RunState.STARTING} or attempt is None:
+        return "absent" if run_state is RunState.FOREIGN else run_state.value
+    return attempt.outcome.lower() if attempt.outcome is not None else "killed"
+
+
+def _since(view: View, state: str) -> str | None:
+    if view.final is not None:
+        return view.final.committed
+    attempt, lease, submission = view.attempt, view.lease, view.submission
+    if state == "starting":
+        return submission.submitted if submission is not None else None
+    if state == "running" and lease is not None:
+        return lease.acquired
+    if attempt is None:
+        return view.exit.ended if view.exit is not None else None
+    if state == "killed" and view.progress is not None:
+        is_its = view.progress.attempt == attempt.attempt
+        return view.progress.at if is_its else attempt.started
+    return attempt.ended or attempt.started
+
+
+def _error(view: View, assessment: Assessment, state: str) -> str | None:
+    attempt = view.attempt
+    if state in {"running", "starting"}:
+        if attempt is None or attempt.restarts is None or not attempt.restarts["count"]:
+            return None
+        last = Failure.from_dict(attempt.restarts["failure"]).describe()
+        return f"{attempt.restarts['count']} restart(s) in the driver, the last one after {last}"
+    if view.final is not None or state == "cancelled":
+        return None
+    if attempt is not None and attempt.failure is not None:
+        return Failure.from_dict(attempt.failure).describe()
+    if view.exit is not None:
+        last = reason_in(tuple(view.exit.last_lines))
+        return f"the driver ended with exit code {view.exit.exit_code}{': ' + last if last else ''}"
+    return KILLED if state == "killed" else assessment.reason or None
+
+
+def _next(view: View, assessment: Assessment, state: str) -> str:
+    if state == "absent" and assessment.run_state is RunState.FOREIGN:
+        return assessment.reason
+    if state == "failed" and (assessment.fatal or _is_for_good(view)):
+        return _FOR_GOOD
+    return _NEXT[state]
+
+
+def _is_for_good(view: View) -> bool:
+    attempt = view.attempt
+    if attempt is None or attempt.failure is None:
+        return False
+    return Failure.from_dict(attempt.failure).failure_class is FailureClass.NON_RECOVERABLE
