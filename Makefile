@@ -28,12 +28,13 @@ demo: $(INSTALLED) ## Run the example DAG with real Airflow and real Spark
 	@$(BIN)/python scripts/demo.py
 
 .PHONY: check
-check: $(INSTALLED) docs ## Lint, formatting, types, import rules, test docstrings, the documentation
+check: $(INSTALLED) ## Lint, formatting, types, import rules, test docstrings, the documentation
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
 	$(BIN)/interrogate --quiet tests
+	$(BIN)/python scripts/docs_site.py
 
 .PHONY: docs
 docs: $(INSTALLED) ## Build the documentation into .work/site; a dead link is an error

@@ -20,6 +20,8 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import docs_reference
+
 ROOT = Path(__file__).resolve().parents[1]
 CONFIG = ROOT / "mkdocs.yml"
 SOURCE = ROOT / ".work" / "docs"  # docs_dir of mkdocs.yml
@@ -30,9 +32,20 @@ if TYPE_CHECKING:
 
 # A link or a picture of Markdown; its target is not one of another site.
 LINK = re.compile(r"(?<=\]\()(?![a-z]+:)([^)#\s]+)(#[^)\s]*)?(?=\))")
+# What a fence says of its block to the tests alone (tests/snippets.py), after the language.
+FENCE_INFO = re.compile(r"(?<=^```)(\w+)(?: (?!title=).*| (title=\"[^\"]*\").*)$", re.MULTILINE)
+CODE = re.compile(r"`[^`]+`")
 FENCE = re.compile(r"^(`{3,}|~{3,})")
 # Files outside of docs/ that have a page, in the order of the site.
 OUTSIDE = ("ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md", "README.md")
+# What the site has a reference of, in place of the code.
+REFERENCE = {
+    "airflow_provider/operators": "reference/operators.md",
+    "airflow_provider/runtime/cli": "reference/commands.md",
+    "airflow_provider/runtime/control/metrics.py": "reference/metrics.md",
+    "airflow_provider/runtime/errors.py": "reference/errors.md",
+    "airflow_provider/runtime/queries/context.py": "reference/job.md",
+}
 OLDEST_PYTHON = (3, 11)  # of Zensical; its marker in pyproject.toml says the same
 
 
@@ -119,6 +132,8 @@ def site_files() -> dict[str, bytes]:
     """Return what the site is built of, by its path in ``.work/docs``."""
     files = {}
     for path in sorted(path for path in (ROOT / "docs").rglob("*") if path.is_file()):
+        if path.parent.name == "schemas":
+            continue  # the reference has them
         name = path.relative_to(ROOT).as_posix()
         page = path.suffix == ".md"
         files[place_of(name)] = relinked(name, path.read_text()) if page else path.read_bytes()
@@ -127,11 +142,13 @@ def site_files() -> dict[str, bytes]:
     for path in sorted((ROOT / "dags").glob("*.py")):
         name = path.relative_to(ROOT).as_posix()
         files[place_of(name)] = program_page(path).encode()
-    return files
+    return files | {name: rendered(text) for name, text in docs_reference.pages().items()}
 
 
 def place_of(name: str) -> str:
     """Return where the site has a file of the repository; raise PageError if it has none."""
+    if name in REFERENCE:
+        return REFERENCE[name]
     if name.startswith("docs/"):
         return name.removeprefix("docs/")
     if name in OUTSIDE:
@@ -148,16 +165,36 @@ def relinked(name: str, text: str) -> bytes:
 
     def moved(link: re.Match[str]) -> str:
         target = posixpath.normpath(posixpath.join(posixpath.dirname(name), link[1]))
-        folder = (ROOT / target).is_dir()
+        if target.startswith("docs/schemas/"):
+            anchor = Path(target).stem.replace(".", "").lower()
+            return posixpath.relpath("reference/documents.md", here or ".") + f"#{anchor}"
+        has_pages = (ROOT / target / "README.md").exists()
         try:
-            place = place_of(f"{target}/README.md" if folder else target)
+            place = place_of(f"{target}/README.md" if has_pages else target)
         except PageError as error:
             msg = f"{name} links {link[1]}: {error}; quote its name instead"
             raise PageError(msg) from None
         return posixpath.relpath(place, here or ".") + (link[2] or "")
 
+    return rendered(
+        "".join(
+            FENCE_INFO.sub(_shown_info, line) if quoted else LINK.sub(moved, line)
+            for line, quoted in quoted_lines(text)
+        )
+    )
+
+
+def _shown_info(info: re.Match[str]) -> str:
+    return f"{info[1]} {info[2]}" if info[2] else info[1]
+
+
+def rendered(text: str) -> bytes:
+    """Return a page's text as Python-Markdown reads it, which takes a bar in code as it is."""
     return "".join(
-        line if quoted else LINK.sub(moved, line) for line, quoted in quoted_lines(text)
+        CODE.sub(lambda code: code[0].replace("\\|", "|"), line)
+        if line.startswith("|") and not quoted
+        else line
+        for line, quoted in quoted_lines(text)
     ).encode()
 
 

@@ -1,0 +1,170 @@
+"""The site of the documentation: what it is laid out of, what is refused, and how it looks."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import http.server
+import importlib
+import importlib.util
+import re
+import shutil
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+
+
+@pytest.fixture(scope="module")
+def builder() -> Iterator[Any]:
+    """Import the script that builds the site."""
+    pytest.importorskip("yaml")
+    sys.path.insert(0, str(ROOT / "scripts"))
+    yield importlib.import_module("docs_site")
+    sys.path.remove(str(ROOT / "scripts"))
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("[a](../ARCHITECTURE.md#the-rooms)", "[a](repository/architecture.md#the-rooms)"),
+        ("[a](../dags/flights_stream.py)", "[a](repository/dags/flights_stream.md)"),
+        ("[a](decisions)", "[a](decisions/README.md)"),
+        ("[a](schemas/run_spec.RunSpec.json)", "[a](reference/documents.md#run_specrunspec)"),
+        ("[a](../airflow_provider/operators)", "[a](reference/operators.md)"),
+        ("[a](leases.md) [b](https://example.com)", "[a](leases.md) [b](https://example.com)"),
+        ("| `a \\| b` |\n", "| `a | b` |\n"),
+        ('```python title="a.py" x\n```\n', '```python title="a.py"\n```\n'),
+        ("```python no-run: why\n[a](nowhere.py)\n```\n", "```python\n[a](nowhere.py)\n```\n"),
+    ],
+)
+def test_a_link_is_moved_to_where_the_site_has_the_page(
+    builder: Any, text: str, expected: str
+) -> None:
+    """
+    Links into the repository lead to pages of the site; those of other sites, and code, stay.
+    """
+    assert expected.encode() == builder.relinked("docs/page.md", text)
+
+
+def test_a_link_to_a_file_without_a_page_is_an_error(builder: Any) -> None:
+    """
+    A link to a file that the site does not have names the page, the link and the way out.
+    """
+    with pytest.raises(builder.PageError, match=r"docs/page\.md links \.\./Makefile: .* quote"):
+        builder.relinked("docs/page.md", "[a](../Makefile)")
+
+
+def test_every_page_has_a_place_in_the_nav(builder: Any) -> None:
+    """
+    All pages, those of the reference included, are in the nav of mkdocs.yml, each once.
+    """
+    named = list(builder.named_in(builder.navigation()))
+
+    assert sorted(name for name in builder.site_files() if name.endswith(".md")) == sorted(named)
+
+
+def test_the_reference_has_all_operators_commands_errors_and_metrics(builder: Any) -> None:
+    """
+    Whatever the code has of them is in the site, with its arguments, and nobody has written it.
+    """
+    pages = builder.site_files().items()
+    files = {name: content.decode() for name, content in pages if name.endswith(".md")}
+    from airflow_provider.runtime import errors
+    from airflow_provider.runtime.control.metrics import METRICS
+
+    for name in ("SparkStreamingOperator", "SparkWatermarkSensor", "SparkCompleteTrigger"):
+        assert f"## {name}\n" in files["reference/operators.md"]
+    assert "| `on_clear` | `str` | `'resume'` |" in files["reference/operators.md"]
+    assert "| `since` | `str | None` | `None` | a moment" in files["reference/operators.md"]
+    assert "### JobContext.read\n" in files["reference/job.md"]
+    assert "## savepoint take\n" in files["reference/commands.md"]
+    assert "`--target-batch-time DURATION|off`" in files["reference/commands.md"]
+    for metric in METRICS:
+        assert f"`{metric.name}`" in files["reference/metrics.md"]
+    kinds = [each for each in vars(errors).values() if isinstance(each, type)]
+    for kind in (each for each in kinds if issubclass(each, errors.SparkStreamError)):
+        assert f"`{kind.__name__}`" in files["reference/errors.md"]
+    for path in (ROOT / "docs" / "schemas").glob("*.json"):
+        assert f"## {path.stem}\n" in files["reference/documents.md"]
+
+
+# --- a browser --------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def site() -> Iterator[str]:
+    """Build the site strictly, and serve it on the loopback."""
+    built = subprocess.run(
+        [sys.executable, str(ROOT / "scripts" / "docs_site.py")],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert built.returncode == 0, built.stdout + built.stderr
+    handler = functools.partial(Quiet, directory=str(ROOT / ".work" / "site"))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+class Quiet(http.server.SimpleHTTPRequestHandler):
+    """Serves files, and does not print what it serves."""
+
+    def log_message(self, *_: Any) -> None:
+        """Print nothing."""
+
+
+@contextlib.contextmanager
+def watched_page(theme: Any) -> Iterator[tuple[Any, list[str], set[str]]]:
+    """Give a page of a browser, its complaints, and the hosts that it has asked."""
+    from playwright.sync_api import sync_playwright
+
+    complaints: list[str] = []
+    hosts: set[str] = set()
+    with sync_playwright() as play:
+        chromium = play.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        page = chromium.new_context(color_scheme=theme).new_page()
+        page.on("pageerror", lambda error: complaints.append(str(error)))
+        page.on(
+            "console", lambda said: complaints.append(said.text) if said.type == "error" else None
+        )
+        page.on("request", lambda asked: hosts.add(asked.url.split("/")[2].split(":")[0]))
+        yield page, complaints, hosts
+        chromium.close()
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium: apt-get install chromium")
+@pytest.mark.skipif(
+    importlib.util.find_spec("playwright") is None, reason="no playwright: pip install playwright"
+)
+@pytest.mark.skipif(
+    importlib.util.find_spec("zensical") is None, reason="Zensical needs Python 3.11"
+)
+@pytest.mark.parametrize(("theme", "scheme"), [("light", "default"), ("dark", "slate")])
+def test_the_search_finds_a_page_which_opens(site: str, theme: str, scheme: str) -> None:
+    """
+    In light and in dark: the search finds a word, its page opens, nothing fails, and nobody but
+    this machine is asked for anything.
+    """
+    with watched_page(theme) as (page, complaints, hosts):
+        page.goto(f"{site}/index.html")
+        assert scheme == page.locator("body").get_attribute("data-md-color-scheme")
+        page.keyboard.press("/")
+        page.keyboard.type("savepoint")
+        page.get_by_text(re.compile(r"^\d+ results$")).wait_for(timeout=15_000)
+        page.keyboard.press("Enter")
+        page.wait_for_url("**/savepoints.html*", timeout=15_000)
+        assert page.locator("h1").inner_text().startswith("Savepoints")
+
+    assert [] == complaints
+    assert {"127.0.0.1"} == hosts
