@@ -238,11 +238,18 @@ class AttemptView(BaseModel):
 
 
 class RunView(BaseModel):
-    """One run of the job; *problem* says why it cannot be read, and the rest is then empty."""
+    """One run of the job; *problem* says why it cannot be read, and the rest is then empty.
+
+    Attributes:
+        state: as ``spark-stream status`` says it, with since when, the last error, and what to do.
+    """
 
     run_id: str
     problem: str | None = None
     state: str | None = None
+    since: str | None = None
+    error: str | None = None
+    next_step: str | None = None
     mode: str | None = None
     until: str | None = None
     interval: list[str] | None = None

@@ -20,7 +20,7 @@ from airflow_provider.plugins.responses import (
     RunView,
 )
 from airflow_provider.runtime.control.observer import RunWatcher, launch_line
-from airflow_provider.runtime.control.run_condition import run_condition
+from airflow_provider.runtime.control.run_condition import damaged, run_condition
 from airflow_provider.runtime.errors import CheckpointError, Failure
 from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.jobdir.runs import newest_run, recent_runs
@@ -118,7 +118,10 @@ class RunViews:
         try:
             return self._readable(directory, run)
         except CheckpointError as error:
-            return RunView(run_id=run_id, problem=str(error), state="damaged")
+            found = damaged(str(error))
+            return RunView(
+                run_id=run_id, problem=found.error, state=found.state, next_step=found.next_step
+            )
 
     def _readable(self, directory: JobDirectory, run: RunDirectory) -> RunView:
         watcher = RunWatcher(directory.storage, run.run_id, self._clock)
@@ -131,6 +134,9 @@ class RunViews:
         return RunView(
             run_id=run.run_id,
             state=condition.state,
+            since=condition.since,
+            error=condition.error,
+            next_step=condition.next_step,
             mode=final.mode if final else record.mode if record else None,
             until=record.until if record else None,
             interval=list(record.interval) if record and record.interval else None,

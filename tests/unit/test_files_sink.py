@@ -261,6 +261,31 @@ def test_reverting_deletes_the_epochs_files(sink, output):
     assert (output / "theirs.json").exists()
 
 
+def test_a_revert_counts_what_it_cannot_delete(sink, output):
+    """
+    All other files go, those that stay are counted with the reason; repeated, it completes the work.
+    """
+    taken = [stage_by_hand(output, ["row"], epoch=epoch) for epoch in (3, 2, 1)]
+    for committable in taken:
+        sink.commit(committable, OpenFence())
+    first, second, third = sorted(output.iterdir())
+    kept = second.read_bytes()
+    first.unlink()
+    second.unlink()
+    second.mkdir()  # what even the superuser cannot unlink
+
+    said = "1 files were removed, 1 had been removed before, and 1 are still there.*repeat the"
+    with pytest.raises(SinkError, match=said) as raised:
+        sink.revert(taken, OpenFence())
+    assert str(second) in str(raised.value)
+    assert not third.exists()
+
+    second.rmdir()
+    second.write_bytes(kept)
+    sink.revert(taken, OpenFence())
+    assert [] == sink.visible()
+
+
 def test_a_rename_that_was_about_to_happen_finds_nothing(sink, output):
     """
     A driver paused before a rename cannot bring a file back: what it would move is gone first.

@@ -397,6 +397,7 @@ def test_status_prints_the_metrics_of_the_newest_run(job, capsys):
 
     assert (labels, 0.0) == found["healthy"]
     assert ({**labels, "query": "q"}, 2.5) == found["batch_duration"]
+    assert ({**labels, "state": "killed"}, 1.0) == found.pop("run_state")
     assert (OF_JOB | OF_QUERY) - {"savepoint_age"} == set(found)
 
 

@@ -10,7 +10,11 @@ import pytest
 
 from airflow_provider.runtime.clock import to_iso
 from airflow_provider.runtime.driver import restore_job as restore_job_module
-from airflow_provider.runtime.driver.restore_job import restore_job, rewind_job
+from airflow_provider.runtime.driver.restore_job import (
+    describe_restored,
+    restore_job,
+    rewind_job,
+)
 from airflow_provider.runtime.errors import (
     CheckpointError,
     RevertError,
@@ -503,10 +507,14 @@ def test_an_undo_that_would_undo_nothing_is_refused(job, sink, undo):
     query = SimpleNamespace(name="q", sinks=job.sinks, native=None)
     for work in reverts_of(JobDirectory(job.storage), query, 1, OpenFence(99), job.clock):
         work.revert()
-    restore_job(job.storage.url, saved.url, clock=job.clock)
+    restored = restore_job(job.storage.url, saved.url, clock=job.clock)
 
+    assert [
+        "run r1: undone by restore 1: 3 epoch(s), 3 row(s) in fake reverted; "
+        "2 epoch(s), 2 row(s) in fake stay, from before it"
+    ] == describe_restored(job.storage.url, restored)
     said = (
-        r"run 'r1' is undone in part.*savepoints/s1 at .*\. 3 epoch\(s\), 3 row\(s\) in fake were "
+        r"run 'r1' is undone in part.*savepoints/s1 by restore 1 at .* UTC, .*\. 3 epoch\(s\), 3 row\(s\) in fake were "
         r"reverted; 2 epoch\(s\), 2 row\(s\) in fake stay.*savepoint restore"
     )
     with pytest.raises(RevertError, match=said):

@@ -20,6 +20,9 @@ export function Runs({ task, go }) {
 
 function Run({ run, lease, go }) {
   const facts = [
+    ["Since", run.since ? moment(run.since) : null],
+    ["Last error", run.error ? html`<span className="ss-long">${run.error}</span>` : null],
+    ["Next", run.next_step],
     ["Mode", run.mode ? words(run.mode) : null],
     ["Until", run.until],
     ["Interval", run.interval ? run.interval.map(moment).join(" to ") : null],

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 from airflow_provider.runtime.clock import SystemClock
 from airflow_provider.runtime.control.metrics import METRICS, Sample, StreamReader
 from airflow_provider.runtime.control.observer import RunState, RunWatcher
+from airflow_provider.runtime.control.run_condition import run_condition
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -25,13 +26,25 @@ def run_metrics(directory: JobDirectory, run_id: str) -> str:
         SparkStreamError: a document cannot be.
     """
     clock = SystemClock()
-    view, assessment = RunWatcher(directory.storage, run_id, clock).settle()
+    watcher = RunWatcher(directory.storage, run_id, clock)
+    view, assessment = watcher.settle()
     if view.final is not None:
         return ""
     is_starting = assessment.run_state is RunState.STARTING
     is_alive = None if is_starting else assessment.run_state is RunState.RUNNING
     samples = StreamReader(directory, run_id, clock).samples(is_alive=is_alive)
-    return prometheus_text(samples, {"job_dir": directory.url, "stream": directory.name() or ""})
+    labels = {"job_dir": directory.url, "stream": directory.name() or ""}
+    state = run_condition(view, assessment, undone=watcher.undone()).state
+    return prometheus_text(samples, labels) + _state_text(labels, state)
+
+
+def _state_text(labels: Mapping[str, str], state: str) -> str:
+    """Return the state of a run as a metric whose label has the word, as ``status`` says it."""
+    name = f"{PREFIX}run_state"
+    return (
+        f"# HELP {name} The state of the newest run, by its label.\n# TYPE {name} gauge\n"
+        f"{name}{{{_labels({**labels, 'state': state})}}} 1\n"
+    )
 
 
 def prometheus_text(samples: Iterable[Sample], labels: Mapping[str, str]) -> str:

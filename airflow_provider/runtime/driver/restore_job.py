@@ -7,7 +7,7 @@ import dataclasses
 import uuid
 from typing import TYPE_CHECKING
 
-from airflow_provider.runtime.clock import Clock, SystemClock, to_iso
+from airflow_provider.runtime.clock import Clock, SystemClock, to_iso, utc_text
 from airflow_provider.runtime.driver.initial_state import match_queries
 from airflow_provider.runtime.driver.prepare import load_job_in
 from airflow_provider.runtime.errors import ConfigError, RevertError, refusing
@@ -266,7 +266,8 @@ def _check_whole(directory: JobDirectory, run_id: str) -> None:
     if rewound is not None and output.standing.epochs:
         msg = (
             f"{directory.url}: run {run_id!r} is undone in part, and nothing was done now: the job "
-            f"was set to {rewound.savepoint} at {rewound.at}, in the middle of the run. "
+            f"was set to {rewound.savepoint} by {rewound.by or 'a restore'} at "
+            f"{utc_text(rewound.at)}, in the middle of the run. "
             f"{output.reverted} were reverted; {output.standing} stay, because the job goes "
             "on from there. To undo them, too, set the job to a savepoint from before the run: "
             "spark-stream savepoint restore URL JOB_DIR --revert"
