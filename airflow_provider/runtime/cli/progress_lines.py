@@ -43,7 +43,7 @@ def progress_lines(
         columns: how wide the terminal is; what does not fit into a line begins another one.
         batches: the last ones of each query; None to leave them out.
     """
-    lines = [_run_line(record, paces)]
+    lines = _folded(record.phase, list(_run_parts(record, paces)), columns - 1, after_head=" · ")
     for name, query in record.queries.items():
         parts = list(_work_parts(query, paces.get(name, _NOTHING)))
         if len(record.queries) > 1 and query.get("rows_read"):
@@ -54,15 +54,16 @@ def progress_lines(
     return lines
 
 
-def _run_line(record: ProgressRecord, paces: Mapping[str, Pace]) -> str:
-    rate = sum(pace.rows_per_second for pace in paces.values())
-    said = [record.phase, f"attempt {record.attempt}"]
+def _run_parts(record: ProgressRecord, paces: Mapping[str, Pace]) -> Iterator[str]:
+    yield f"attempt {record.attempt}"
     # A batch job's rows are known when it has ended; until then none is no number, but unknown.
     if record.rows_read or not any(query.get("tasks") for query in record.queries.values()):
-        said += [f"{record.rows_read:,} rows read"]
-        said += [f"{rate:,.0f} rows/s in the last minute"] if paces else []
-    said += [f"at least {record.late_rows:,} late"] if record.late_rows else []
-    return " · ".join(said)
+        yield f"{record.rows_read:,} rows read"
+        if paces:
+            rate = sum(pace.rows_per_second for pace in paces.values())
+            yield f"{rate:,.0f} rows/s in the last minute"
+    if record.late_rows:
+        yield f"at least {record.late_rows:,} late"
 
 
 def _state_parts(query: Mapping[str, Any]) -> Iterator[str]:
@@ -99,15 +100,16 @@ def _batch_parts(batches: Sequence[BatchEntry] | None) -> Iterator[str]:
     yield f"batch times {sparkline([batch.time_ms for batch in batches])}"
 
 
-def _folded(head: str, parts: Sequence[str], columns: int) -> list[str]:
+def _folded(head: str, parts: Sequence[str], columns: int, *, after_head: str = "  ") -> list[str]:
     """Return the parts in as few lines as they fit into, each after the first one indented."""
-    lines = [head]
+    lines, separator = [head], after_head
     for part in parts:
-        longer = f"{lines[-1]}{' · ' if lines[-1].strip() != head else '  '}{part}"
+        longer = f"{lines[-1]}{separator}{part}"
         if width_of(longer) <= columns:
             lines[-1] = longer
         else:
             lines.append(f"  {part}")
+        separator = " · "
     return lines
 
 
