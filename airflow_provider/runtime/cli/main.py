@@ -12,19 +12,23 @@ import sys
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider import __version__
+from airflow_provider.runtime.cli.examples import add_examples
 from airflow_provider.runtime.clock import log_formatter
 from airflow_provider.runtime.errors import EXIT_OK, RunFailedError, SparkStreamError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from pyspark.sql import SparkSession
 
 log = logging.getLogger(__name__)
 
+_COMPLETES: Final = "_ARGCOMPLETE"  # a shell's function sets it, see completion_command.py
 # Only the module of the command that is given is imported: the others take a quarter of a second.
 _MODULES: Final = {
     "run": ".run_command",
+    "check": ".check_command",
+    "init": ".init_command",
     "driver": ".driver_command",
     "status": ".status_command",
     "watch": ".status_command",
@@ -39,6 +43,7 @@ _MODULES: Final = {
     "package": ".package_command",
     "state": ".state_commands",
     "checkpoint": ".checkpoint_commands",
+    "completion": ".completion_command",
 }
 
 
@@ -134,6 +139,8 @@ def _report(error: SparkStreamError, *, as_json: bool) -> int:
 
 
 def _parser(name: str, command: str, more: Sequence[tuple[str, str]]) -> argparse.ArgumentParser:
+    asked = completed_command(os.environ)
+    command = command if asked is None else asked
     modules = {**_MODULES, **dict(more)}
     parser = argparse.ArgumentParser(
         prog=name, description="Run Spark streams that end with a final checkpoint."
@@ -143,7 +150,20 @@ def _parser(name: str, command: str, more: Sequence[tuple[str, str]]) -> argpars
     wanted = [modules[command]] if command in modules else dict.fromkeys(modules.values())
     for module in wanted:
         importlib.import_module(module, __package__).add_commands(commands, _add)
+    add_examples(parser, name)
+    if asked is not None:
+        from airflow_provider.runtime.cli.completion_command import complete
+
+        complete(parser)
     return parser
+
+
+def completed_command(environ: Mapping[str, str]) -> str | None:
+    """Return the command on the line that a shell wants completed; None when no shell asks."""
+    if _COMPLETES not in environ:
+        return None
+    words = environ.get("COMP_LINE", "").split()
+    return words[1] if len(words) > 1 else ""
 
 
 def _add(

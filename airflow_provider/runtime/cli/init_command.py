@@ -1,0 +1,133 @@
+"""``spark-stream init``: a folder with a job, a DAG that runs it, and a test that passes."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from airflow_provider.runtime.errors import EXIT_OK, ConfigError
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Callable, Mapping
+
+_JOB: Final = '''\
+"""Counts of events per minute and key."""
+
+from pyspark.sql import functions as F
+
+from airflow_provider.runtime import JobContext, files
+
+
+def counts(ctx: JobContext) -> None:
+    """Declare the query: it runs when this function has returned."""
+    events = ctx.read(
+        "events",
+        format="json",
+        path=ctx.params["input"],
+        schema="at timestamp, key string",
+        bounded=True,  # the run ends when all of it is read, and every window is written
+        watermark=("at", "10 minutes"),
+    )
+    minutes = events.groupBy(F.window("at", "1 minute"), "key").agg(F.count("*").alias("events"))
+    rows = minutes.select(F.col("window.start").alias("minute"), "key", "events")
+    ctx.write("minutes", rows, to=files(ctx.params["output"], format="json"))
+'''
+_DAG: Final = '''\
+"""Counts each day's events; the task is green when every row of the day is counted."""
+
+from pathlib import Path
+
+from airflow.sdk import dag
+
+from airflow_provider.operators.spark_streaming import SparkStreamingOperator
+
+HERE = Path(__file__).resolve().parent
+
+
+@dag(schedule=None, catchup=False)
+def event_counts():
+    """Run the job once for each DAG run, which has a job directory and an output of its own."""
+    # A drained job does not go on, so no two DAG runs share these folders.
+    name = "{{ run_id | replace(':', '') | replace('+', '_') }}"
+    SparkStreamingOperator(
+        task_id="counts",
+        job=f"{HERE}/job.py:counts",
+        job_dir=f"{HERE}/data/jobs/{name}",
+        params={"input": f"{HERE}/data/input", "output": f"{HERE}/data/output/{name}"},
+        conn_id="spark_default",
+        retries=3,
+    )
+
+
+event_counts()
+'''
+_TEST: Final = '''\
+"""The job over a few events: pytest starts Spark, runs it to its end, and reads the result."""
+
+import json
+from pathlib import Path
+
+from airflow_provider.runtime.driver.run import run_job
+from airflow_provider.runtime.jobdir.run_spec import RunSpec
+
+JOB = Path(__file__).resolve().parent / "job.py"
+EVENTS = [
+    {"at": "2026-01-01T00:00:10Z", "key": "a"},
+    {"at": "2026-01-01T00:00:50Z", "key": "a"},
+    {"at": "2026-01-01T00:01:10Z", "key": "b"},
+]
+
+
+def test_each_minute_is_counted(tmp_path):
+    """Also the last one, which no later event ends."""
+    (tmp_path / "input").mkdir()
+    lines = "".join(f"{json.dumps(event)}\\n" for event in EVENTS)
+    (tmp_path / "input" / "events.json").write_text(lines)
+
+    final = run_job(
+        RunSpec(
+            job_dir=str(tmp_path / "job"),
+            entry=f"{JOB}:counts",
+            params={"input": str(tmp_path / "input"), "output": str(tmp_path / "output")},
+            conf={"spark.sql.session.timeZone": "UTC"},
+        )
+    )
+
+    files = sorted((tmp_path / "output").glob("*.json"))
+    rows = [json.loads(line) for file in files for line in file.read_text().splitlines()]
+    assert ("FINISHED", 3) == (final.outcome, final.rows_read)
+    assert [("a", 2), ("b", 1)] == sorted((row["key"], row["events"]) for row in rows)
+'''
+FILES: Final[Mapping[str, str]] = {"job.py": _JOB, "dag.py": _DAG, "test_job.py": _TEST}
+"""What ``init`` writes, by the file's name."""
+
+
+def add_commands(commands: Any, add: Callable[..., argparse.ArgumentParser]) -> None:
+    """Add the command.
+
+    Args:
+        commands: ``spark-stream``'s own.
+        add: makes one command: where, its name, what it calls, what it does.
+    """
+    text = "write a job, a DAG that runs it, and a test that passes; no file is replaced"
+    init = add(commands, "init", _init, text)
+    init.add_argument("folder", metavar="FOLDER", help="made when it is missing")
+
+
+def _init(arguments: argparse.Namespace) -> int:
+    folder = Path(arguments.folder)
+    there = [name for name in FILES if (folder / name).exists() or (folder / name).is_symlink()]
+    if there:
+        msg = f"{folder}: {', '.join(there)} is there already; name another folder"
+        raise ConfigError(msg)
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, text in FILES.items():
+        with (folder / name).open("x") as file:  # one that came meanwhile is not replaced either
+            file.write(text)
+    place = shlex.quote(str(folder))
+    print(f"{folder}: {', '.join(FILES)}")
+    print(f"  pytest {place}")
+    print(f"  spark-stream check {place}/data/jobs/first --entry {place}/job.py:counts")
+    return EXIT_OK

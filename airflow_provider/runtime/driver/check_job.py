@@ -1,0 +1,125 @@
+"""Check of a job: all that a run would refuse, without running anything; nothing stays behind."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING
+
+from airflow_provider.runtime.clock import Clock, SystemClock, utc_text
+from airflow_provider.runtime.driver.open_queries import starting_point
+from airflow_provider.runtime.driver.prepare import check_before_spark, check_begin, load_job
+from airflow_provider.runtime.driver.records import run_record
+from airflow_provider.runtime.host import check_classic, check_java, is_submitted
+from airflow_provider.runtime.jobdir.layout import open_job_directory
+from airflow_provider.runtime.jobdir.preconditions import rewound_error
+from airflow_provider.runtime.jobdir.resolve_run import (
+    as_begun,
+    check_same_as_ended,
+    check_same_spec,
+    resolve_run_id,
+)
+from airflow_provider.runtime.jobdir.verify_final import verify_final
+from airflow_provider.runtime.queries.session import using_spark
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from airflow_provider.runtime.driver.prepare import LoadedJob
+    from airflow_provider.runtime.jobdir.layout import RunDirectory
+    from airflow_provider.runtime.jobdir.run_spec import RunSpec
+
+
+@dataclasses.dataclass(frozen=True)
+class CheckedQuery:
+    """One query as the job's function has declared it.
+
+    Attributes:
+        sources: their names.
+        sinks: theirs.
+    """
+
+    name: str
+    sources: tuple[str, ...]
+    sinks: tuple[str, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class CheckedJob:
+    """What a run would do, of which nothing was refused.
+
+    Attributes:
+        run_id: the run that it would begin or go on with.
+        what: in a few words, what would become of that run.
+        mode: BATCH or STREAMING; None when Spark was not asked.
+        queries: what the job's function has declared; empty when Spark was not asked.
+    """
+
+    run_id: str
+    what: str
+    mode: str | None = None
+    queries: tuple[CheckedQuery, ...] = ()
+
+
+def check_job(
+    spec: RunSpec,
+    *,
+    with_spark: bool = False,
+    spark: SparkSession | None = None,
+    clock: Clock | None = None,
+) -> CheckedJob:
+    """Refuse what a run of these options would refuse, as :func:`~.driver.run.run_job` would.
+
+    Args:
+        spec: what is wanted.
+        with_spark: also start Spark, call the job's function, analyse its queries, and ask its
+            sinks; without it the function is imported and not called.
+        spark: a session whose JVM is used and left running; None to start Spark, and stop it.
+        clock: time; None for the machine's.
+
+    Raises:
+        ConfigError: the ask cannot be met.
+        CheckpointError, JobDrainedError: the job directory cannot be gone on with.
+        LeaseHeldError: another driver is running the job.
+        RevertError: the run to be replayed cannot be rewound.
+    """
+    clock = clock or SystemClock()
+    directory = open_job_directory(spec.job_dir)
+    run_id = resolve_run_id(directory, spec, clock.now())
+    run = directory.run(run_id)
+    stored, done = run.record(), run.final()
+    spec = as_begun(spec, stored)
+    if done is not None:
+        if (error := rewound_error(directory.url, run_id, run.rewound())) is not None:
+            raise error
+        check_same_as_ended(spec, stored)
+        outcome = verify_final(directory, done).outcome.lower()
+        since = utc_text(done.committed)
+        return CheckedJob(run_id, f"is {outcome} since {since}; nothing would run")
+    check_before_spark(spec, directory, run_id, clock)
+    if not with_spark:
+        check_classic(spec.master, spec.conf)
+        if not is_submitted():
+            check_java()
+        return CheckedJob(run_id, _next_attempt(run))
+    with using_spark(
+        spark, f"spark-stream check {spec.job_dir}", spec.master, spec.conf
+    ) as session:
+        job = load_job(spec, directory, run_id, session)
+        check_same_spec(run_record(spec, directory, run_id, job, clock), stored)
+        check_begin(spec, directory, job, starting_point(spec, directory, job), clock)
+        return CheckedJob(run_id, _next_attempt(run), job.plan.mode, _declared(job))
+
+
+def _next_attempt(run: RunDirectory) -> str:
+    last = run.last_attempt()
+    return "would begin" if last is None else f"would resume, as attempt {last.attempt + 1}"
+
+
+def _declared(job: LoadedJob) -> tuple[CheckedQuery, ...]:
+    found = []
+    for query in job.queries:
+        sinks = [sink.name for sink in query.sinks]
+        sinks += [query.native.name] if query.native is not None else []
+        sources = tuple(source.name for source in query.sources)
+        found.append(CheckedQuery(query.name, sources, tuple(sinks)))
+    return tuple(found)
