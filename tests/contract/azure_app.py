@@ -61,6 +61,9 @@ class App:
 
     def of_blob(self, request: Request, name: str) -> Response:
         if request.method == "DELETE":
+            if name in self.copies and self.copies[name].status == "pending":
+                return failure(409, "PendingCopyOperation")
+            self.copies.pop(name, None)
             del self.blobs[name]
             return Response(status=202)
         if request.method == "HEAD":
@@ -74,7 +77,7 @@ class App:
         if name in self.copies and self.copies[name].status == "pending":
             return failure(409, "PendingCopyOperation")
         if "x-ms-copy-source" in request.headers:
-            return self.copy(request.headers["x-ms-copy-source"], name)
+            return self.copy(request, name)
         if what == "block":
             self.blocks[name, request.args["blockid"]] = request.get_data()
             return Response(status=201)
@@ -88,8 +91,10 @@ class App:
         self.blobs[name] = b"".join(self.blocks.pop((name, block)) for block in ids)
         return Response(status=201, headers={"ETag": '"1"', "Last-Modified": MODIFIED})
 
-    def copy(self, source_url: str, name: str) -> Response:
-        source = unquote(urlsplit(source_url).path).split("/", 3)[3]
+    def copy(self, request: Request, name: str) -> Response:
+        if request.headers.get("If-None-Match") == "*" and name in self.blobs:
+            return failure(409, "BlobAlreadyExists")
+        source = unquote(urlsplit(request.headers["x-ms-copy-source"]).path).split("/", 3)[3]
         if source not in self.blobs:
             return failure(404, "BlobNotFound")
         looks = LOOKS if len(self.blobs[source]) > COPIED_AT_ONCE else 0

@@ -58,6 +58,8 @@ class App:
 
     def rewrite(self, request: Request, source: str, target: str) -> Response:
         data = self.objects[source]
+        if request.args.get("ifGenerationMatch") == "0" and target in self.objects:
+            return failure(412, "At least one of the pre-conditions you specified did not hold.")
         done = self.rewritten.pop(request.args.get("rewriteToken", ""), 0) + REWRITTEN_AT_ONCE
         answer: dict[str, Any] = {
             "kind": "storage#rewriteResponse",

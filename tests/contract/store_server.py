@@ -124,11 +124,26 @@ class _Handler(WSGIRequestHandler):
         return {**super().make_environ(), "storage.headers": self.headers.items()}
 
 
+def _s3():
+    """Return moto, which does not know of itself that an upload which was aborted has no end."""
+    from moto.s3.exceptions import NoSuchUpload
+    from moto.s3.models import S3Backend
+    from moto.server import DomainDispatcherApplication, create_backend_app
+
+    complete = S3Backend.complete_multipart_upload
+
+    def complete_known(self, bucket_name, multipart_id, body):
+        if multipart_id not in self.get_bucket(bucket_name).multiparts:
+            raise NoSuchUpload(upload_id=multipart_id)
+        return complete(self, bucket_name, multipart_id, body)
+
+    S3Backend.complete_multipart_upload = complete_known  # type: ignore[method-assign]
+    return DomainDispatcherApplication(create_backend_app)
+
+
 def _app(store: str):
     if store == "s3":
-        from moto.server import DomainDispatcherApplication, create_backend_app
-
-        return DomainDispatcherApplication(create_backend_app)
+        return _s3()
     if store == "emr":  # with S3, too
         return importlib.import_module("tests.contract.emr_app").app()
     if store == "httpfs":

@@ -19,6 +19,14 @@ from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 from fsspec.asyn import sync
 from fsspec.callbacks import Callback
 
+from airflow_provider.runtime.storage.conditional_copies import (
+    Place,
+    copy_blob_anew,
+    copy_by_upload,
+    end_uploads,
+    remove_blob,
+    rewrite_anew,
+)
 from airflow_provider.runtime.storage.store_copies import copy_blob
 
 if TYPE_CHECKING:
@@ -110,6 +118,31 @@ class Bucket:
             go_on: raises to end it in the middle.
         """
         raise NotImplementedError
+
+    def copy_anew(self, source_key: str, key: str, *, go_on: GoOn) -> None:
+        """Have the store copy an object of this bucket to where none is; it appears whole.
+
+        Args:
+            source_key: what to copy.
+            key: where to.
+            go_on: called before it appears; raises to end it.
+
+        Raises:
+            FileExistsError, or a library's own: there is an object.
+        """
+        raise NotImplementedError
+
+    def end_copies(self, prefix: str, is_wanted: Callable[[str], bool]) -> None:
+        """End what :meth:`copy_anew` has begun for others, where that stays behind unseen.
+
+        Args:
+            prefix: of the targets' keys.
+            is_wanted: tells of a target's key whether copies to it are to be ended.
+        """
+
+    def withdraw(self, key: str) -> None:
+        """Remove an object, and end copies to it that are on their way; also when it is absent."""
+        self._remove_each([key])
 
     def fetch(self, key: str, path: str, *, go_on: GoOn) -> None:
         """Write an object's bytes, of one version, to a local file."""
@@ -220,6 +253,20 @@ class S3Bucket(Bucket):
         origin = {"Bucket": source.name, "Key": source_key}
         self.filesystem.call_s3("copy_object", Bucket=self.name, Key=key, CopySource=origin)
 
+    def copy_anew(self, source_key: str, key: str, *, go_on: GoOn) -> None:
+        """Copy with an upload of one part, whose end has the condition ``If-None-Match: *``."""
+        source, target = Place(self.name, source_key), Place(self.name, key)
+        copy_by_upload(self.filesystem, source, target, go_on=go_on)
+
+    def end_copies(self, prefix: str, is_wanted: Callable[[str], bool]) -> None:
+        """Abort the uploads that lie there."""
+        end_uploads(self.filesystem, self.name, prefix, is_wanted)
+
+    def withdraw(self, key: str) -> None:
+        """Abort the uploads to the key, then remove the object."""
+        self.end_copies(key, lambda other: other == key)
+        self.remove([Entry(key, 0, is_folder=False)])
+
     def _send_in_parts(self, path: str, key: str, size_bytes: int, go_on: GoOn) -> None:
         self.filesystem.put_file(
             path,
@@ -256,6 +303,11 @@ class GcsBucket(Bucket):
         """Copy with ``objects.rewrite``, which a large object needs several times."""
         go_on()
         self.filesystem.cp_file(source._path(source_key), self._path(key))
+
+    def copy_anew(self, source_key: str, key: str, *, go_on: GoOn) -> None:
+        """Copy with ``objects.rewrite`` and the condition ``ifGenerationMatch=0``."""
+        source, target = Place(self.name, source_key), Place(self.name, key)
+        rewrite_anew(self.filesystem, source, target, go_on=go_on)
 
     def fetch(self, key: str, path: str, *, go_on: GoOn) -> None:
         """Write an object's bytes, of one version, to a local file; one request."""
@@ -308,6 +360,31 @@ class AzureBucket(Bucket):
                 await copy_blob(old.url, new, go_on=go_on)
 
         sync(self.filesystem.loop, copy)
+
+    def copy_anew(self, source_key: str, key: str, *, go_on: GoOn) -> None:
+        """Copy with Copy Blob and the condition ``If-None-Match: *``, and wait for it.
+
+        Until it is done there is an empty blob.
+        """
+        client_of = self.filesystem.service_client.get_blob_client
+
+        async def copy() -> None:
+            old, new = client_of(self.name, source_key), client_of(self.name, key)
+            async with old, new:
+                await copy_blob_anew(old.url, new)
+
+        go_on()
+        sync(self.filesystem.loop, copy)
+
+    def withdraw(self, key: str) -> None:
+        """Abort a copy to the key that is pending, then remove the blob."""
+        blob = self.filesystem.service_client.get_blob_client(self.name, key)
+
+        async def remove() -> None:
+            async with blob:
+                await remove_blob(blob)
+
+        sync(self.filesystem.loop, remove)
 
     def _send_in_parts(self, path: str, key: str, size_bytes: int, go_on: GoOn) -> None:
         # Of a file the SDK would know the size, and take up to 64 MiB of it into memory.

@@ -17,7 +17,7 @@ from airflow_provider.runtime.storage.store_errors import (
 
 if TYPE_CHECKING:
     import contextlib
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from airflow_provider.runtime.storage.base import RemoteStorage
     from airflow_provider.runtime.storage.buckets import Bucket
@@ -195,6 +195,66 @@ class ObjectStorage:
             raise TypeError(msg)
         with source._explained(path, "copy"):
             self._bucket.copy_from(source._bucket, source._key(path), self._key(path), go_on=go_on)
+
+    def copy_if_absent(self, source: str, path: str, *, go_on: GoOn) -> bool:
+        """Have the store copy an object of this place to a path of it, unless something is there.
+
+        Args:
+            source: the path of what to copy; at most 5 GiB.
+            path: where to.
+            go_on: called before the object appears; raises to end it.
+
+        Returns:
+            Whether this call has made it. Without it, look what is there: it may be this call's as
+            well, whose answer got lost.
+
+        Raises:
+            FileNotFoundError: the source is gone.
+            OSError: the store did not decide; the object is there or not.
+
+        Crash safety: the whole object or none; Azure may show an empty one until the copy is done.
+        Idempotent: by path; :meth:`end_copies` removes what a death has left unseen.
+        """
+        retries = Retries(_IN_THE_WAY, self._clock)
+        while True:
+            try:
+                with self._explained(source, "copy"):
+                    self._bucket.copy_anew(self._key(source), self._key(path), go_on=go_on)
+            except FileExistsError:
+                return False
+            except ConflictError as error:
+                if not retries.failed():
+                    where = self._where(path)
+                    raise OSError(errno.EBUSY, "other writes interfered", where) from error
+                retries.pause()
+            else:
+                return True
+
+    def withdraw(self, path: str) -> None:
+        """Remove the object, and end copies to it that are on their way.
+
+        If their sources were removed before, no copy brings it back. Idempotent.
+        """
+        with self._explained(path, "remove"):
+            self._bucket.withdraw(self._key(path))
+
+    def end_copies(self, is_wanted: Callable[[str], bool]) -> None:
+        """End copies to paths of this place that others have begun, and that nobody sees.
+
+        Args:
+            is_wanted: tells of a path whether copies to it are to be ended; of a live writer such a
+                one is begun again.
+        """
+        start = self._prefix("")
+        with self._explained("", "list uploads and abort them"):
+            self._bucket.end_copies(start, lambda key: is_wanted(key[len(start) :]))
+
+    def size_of(self, path: str) -> int | None:
+        """Return the object's bytes; None when there is none. One request."""
+        key = self._key(path)
+        with self._explained(path, "list"):
+            found = (e for e in self._bucket.entries(key, deep=True) if e.key == key)
+            return next((entry.size_bytes for entry in found), None)
 
     def fetch(self, path: str, file: str, *, go_on: GoOn) -> None:
         """Write the object's bytes to a local file, which is the caller's to flush and to name.

@@ -164,6 +164,11 @@ def is_in_s3(url: str) -> bool:
     return _STORES.get(scheme_of(url)) is _S3
 
 
+def is_in_bucket(url: str) -> bool:
+    """Tell whether *url* is in an object store."""
+    return scheme_of(url) in _STORES
+
+
 def is_in_hdfs(url: str) -> bool:
     """Tell whether *url* is in HDFS, of which Spark has another address."""
     return scheme_of(url) == _HDFS

@@ -30,6 +30,7 @@ _NO_CONNECTION: Final = frozenset(
     | {"ServiceResponseError", "TimeoutError"}
 )
 _OF_AN_OBJECT: Final = frozenset({"copy", "read"})  # else it is the bucket that is not there
+_CONDITIONAL: Final = frozenset({"copy", "create"})  # may be done where nothing is
 _CONFLICT, _PRECONDITION, _NOT_IMPLEMENTED = 409, 412, 501
 
 
@@ -37,7 +38,9 @@ class ConflictError(OSError):
     """Two conditional writes met and neither was done: to be tried again."""
 
 
-class _Answer(NamedTuple):
+class Answer(NamedTuple):
+    """What a store has answered; without a status it has not."""
+
     status: int | None  # of HTTP
     code: str  # the store's own, such as NoSuchBucket
 
@@ -48,15 +51,15 @@ def explained(where: str, doing: str, *, credentials: str = "the credentials") -
 
     Args:
         where: the object's or folder's address.
-        doing: ``read``, ``copy``, ``write``, ``create`` (write where nothing is), ``list`` or
-            ``remove``.
+        doing: ``read``, ``copy`` (perhaps to where nothing is), ``write``, ``create`` (write where
+            nothing is), ``list`` or ``remove``.
         credentials: what to call those that the store was shown.
 
     Raises:
         ConfigError: the bucket does not exist, or its name cannot be one.
         UnsupportedStorageError: the store has no conditional writes.
         FileNotFoundError: there is no such object.
-        FileExistsError: something is there already, and *doing* was ``create``.
+        FileExistsError: something is there already, and *doing* was ``create`` or ``copy``.
         ConflictError: another conditional write was in the way.
         PermissionError: the store refuses these credentials, or there are none.
         ConnectionError: the store cannot be reached; the libraries have retried.
@@ -66,7 +69,7 @@ def explained(where: str, doing: str, *, credentials: str = "the credentials") -
         yield
     except Exception as error:
         library = type(error).__module__.partition(".")[0]
-        if isinstance(error, ConfigError) or not (
+        if isinstance(error, (ConfigError, ConflictError)) or not (
             library in _LIBRARIES or isinstance(error, (OSError, ValueError))
         ):
             raise
@@ -74,7 +77,7 @@ def explained(where: str, doing: str, *, credentials: str = "the credentials") -
 
 
 def _explain(error: Exception, where: str, doing: str, credentials: str) -> Exception:
-    answer = _answer_of(error)
+    answer = answer_of(error)
     is_missing = isinstance(error, FileNotFoundError) or answer.status == 404  # noqa: PLR2004 - HTTP
     if answer.code in _NO_BUCKET or (is_missing and doing not in _OF_AN_OBJECT):
         return ConfigError(
@@ -82,14 +85,14 @@ def _explain(error: Exception, where: str, doing: str, credentials: str) -> Exce
         )
     if is_missing:
         return FileNotFoundError(errno.ENOENT, "no such object", where)
-    if doing == "create":
-        refused = _explain_refused_create(error, answer, where)
+    if doing in _CONDITIONAL:
+        refused = _explain_refused(error, answer, where)
         if refused is not None:
             return refused
     return _explain_failure(error, answer, where, doing, credentials)
 
 
-def _explain_refused_create(error: Exception, answer: _Answer, where: str) -> Exception | None:
+def _explain_refused(error: Exception, answer: Answer, where: str) -> Exception | None:
     if isinstance(error, FileExistsError) or answer.status == _PRECONDITION:
         return FileExistsError(errno.EEXIST, "there is an object already", where)
     if answer.status == _CONFLICT:
@@ -100,7 +103,7 @@ def _explain_refused_create(error: Exception, answer: _Answer, where: str) -> Ex
 
 
 def _explain_failure(
-    error: Exception, answer: _Answer, where: str, doing: str, credentials: str
+    error: Exception, answer: Answer, where: str, doing: str, credentials: str
 ) -> Exception:
     kinds = {kind.__name__ for kind in type(error).__mro__}
     detail = f"{answer.code or type(error).__name__}: {error}"
@@ -120,20 +123,20 @@ def without_conditions(where: str) -> UnsupportedStorageError:
     """Return the error for a store on which two drivers could both win."""
     return UnsupportedStorageError(
         f"{where}: this store does not heed the condition of a write (If-None-Match), so it cannot "
-        "decide between two drivers; put the job directory on another one"
+        "decide between two drivers; use another store"
     )
 
 
-def _answer_of(error: BaseException | None) -> _Answer:
+def answer_of(error: BaseException | None) -> Answer:
     """Return what the store answered, from the first error of the chain that knows."""
     while error is not None:
         response = getattr(error, "response", None)
         if isinstance(response, dict):  # botocore
             status = response.get("ResponseMetadata", {}).get("HTTPStatusCode")
-            return _Answer(status, str(response.get("Error", {}).get("Code", "")))
+            return Answer(status, str(response.get("Error", {}).get("Code", "")))
         status = getattr(error, "status_code", None) or getattr(error, "code", None)
         if status is not None and str(status).isdigit():  # azure, gcsfs
             code = getattr(error, "error_code", None) or ""
-            return _Answer(int(status), str(getattr(code, "value", code)))
+            return Answer(int(status), str(getattr(code, "value", code)))
         error = error.__cause__ or error.__context__
-    return _Answer(None, "")
+    return Answer(None, "")
