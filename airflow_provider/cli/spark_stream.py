@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import logging
 import os
 import sys
@@ -13,7 +14,6 @@ from airflow_provider.runtime.cli.main import main
 from airflow_provider.runtime.errors import EXIT_OK, ConfigError
 
 if TYPE_CHECKING:
-    import argparse
     from collections.abc import Callable
 
 _NAME: Final = "airflow spark-stream"
@@ -49,14 +49,37 @@ def add_commands(commands: Any, add: Callable[..., argparse.ArgumentParser]) -> 
         help="also try put-if-absent in this folder of job directories (default: job-root in the "
         "connection's extra, if it has one)",
     )
+    text = "ask the cluster's own service, as a task with launcher=… does: emr-serverless, livy"
+    check.add_argument("--launcher", metavar="KIND", help=text)
+    check.add_argument(
+        "--launcher-option",
+        metavar="NAME=VALUE",
+        action="append",
+        default=[],
+        type=_named,
+        help="of launcher_options, over those of the connection; may be repeated",
+    )
+
+
+def _named(text: str) -> tuple[str, str]:
+    name, is_given, value = text.partition("=")
+    if not is_given:
+        msg = f"{text!r} is no NAME=VALUE"
+        raise argparse.ArgumentTypeError(msg)
+    return name, value
 
 
 def _check_connection(arguments: argparse.Namespace) -> int:
     # As Airflow's own commands do: the connection may be in Airflow's database.
     os.environ["_AIRFLOW_PROCESS_CONTEXT"] = "server"
+    from airflow_provider.hooks.cluster import ClusterHook
+    from airflow_provider.hooks.launchers import LauncherChoice
     from airflow_provider.hooks.spark_streaming import SparkStreamingHook
 
-    is_well, text = SparkStreamingHook(arguments.conn_id).test_connection(arguments.job_root)
+    conn_id, options = arguments.conn_id, dict(arguments.launcher_option)
+    choice = LauncherChoice.of(arguments.launcher, conn_id, options)
+    hook = SparkStreamingHook(conn_id) if choice is None else ClusterHook(choice)
+    is_well, text = hook.test_connection(arguments.job_root)
     if not is_well:
         raise ConfigError(text)
     print(text)  # noqa: T201 - the command's answer

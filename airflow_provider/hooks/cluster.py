@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from airflow.sdk.exceptions import AirflowException
 
+from airflow_provider.hooks.connection_checks import check_job_root
 from airflow_provider.hooks.launchers import LauncherChoice, get_connection
 from airflow_provider.hooks.spark_streaming import SparkStreamingHook
+from airflow_provider.hooks.storage_connection import credentials_of
 from airflow_provider.runtime.clock import from_iso, to_iso
 from airflow_provider.runtime.control.launchers.emr_serverless import EmrServerlessLauncher
 from airflow_provider.runtime.control.launchers.protocol import Application, LaunchState, Look
@@ -27,6 +29,7 @@ from airflow_provider.runtime.host import check_classic
 from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.jobdir.submissions import HandleRecord, SubmissionRecord
 from airflow_provider.runtime.spark_defaults import jvm_defaults, this_machine
+from airflow_provider.runtime.storage.credentials import using
 from airflow_provider.runtime.storage.open import local_path_of, open_storage
 
 if TYPE_CHECKING:
@@ -85,14 +88,22 @@ class ClusterHook(SparkStreamingHook):
     def test_connection(self, job_root: str | None = None) -> tuple[bool, str]:
         """Look whether the cluster could start a driver; nothing is started.
 
+        Args:
+            job_root: where put-if-absent is tried; None for ``job-root`` of the connection's extra.
+
         Returns:
             Whether it could, and one line: what was found, or the first thing that is wrong.
         """
+        found = [f"{self._choice.kind} answers, and takes drivers"]
         try:
             self.launcher.check()
-        except (SparkStreamError, AirflowException) as error:
+            extra = get_connection(self._choice.conn_id).extra_dejson
+            if job_root := job_root or extra.get("job-root"):
+                with using(credentials_of(None, job_root)):
+                    found.append(check_job_root(job_root))
+        except (AirflowException, SparkStreamError, OSError) as error:
             return False, str(error)
-        return True, f"{self._choice.kind} answers, and takes drivers"
+        return True, "; ".join(found)
 
     def wants_standby(self) -> bool:
         """Return False: warm drivers are processes of this machine."""

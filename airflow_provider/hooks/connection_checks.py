@@ -122,7 +122,7 @@ def check_submission(submission: Submission) -> str:
     check_java(environ)
     found += [f"Java is {find_java(environ)}", _master(submission.master, environ)]
     if submission.job_root is not None:
-        found.append(_job_root(submission.job_root))
+        found.append(check_job_root(submission.job_root))
     return "; ".join(found)
 
 
@@ -246,8 +246,16 @@ def _kubernetes(master: str) -> str:
     return f"{master} answers"
 
 
-def _job_root(url: str) -> str:
-    """Try in the folder of job directories what a driver's lease needs of it."""
+def check_job_root(url: str) -> str:
+    """Try in the folder of job directories what a driver's lease needs of it.
+
+    Returns:
+        One line that says what was found.
+
+    Raises:
+        ConfigError: the folder is not there, or is no place for a job; nothing is left behind.
+        OSError: the storage is away, or refuses.
+    """
     storage = open_storage(url)
     spark_url(url)
     if not storage.shared:

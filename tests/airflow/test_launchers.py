@@ -23,10 +23,11 @@ from airflow_provider.operators.spark_streaming import SparkStreamingOperator
 from airflow_provider.plugins.failure_views import read_failures
 from airflow_provider.plugins.observed_jobs import ObservedJobs
 from airflow_provider.plugins.run_views import RunViews
+from airflow_provider.runtime.cli.main import main
 from airflow_provider.runtime.clock import SystemClock
 from airflow_provider.runtime.control import observer, submit
 from airflow_provider.runtime.control.launchers.protocol import LaunchState
-from airflow_provider.runtime.errors import ConfigError
+from airflow_provider.runtime.errors import EXIT_OK, EXIT_USAGE, ConfigError
 from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.jobdir.run_records import JobRecord
 from airflow_provider.runtime.retry import RetryPolicy
@@ -189,19 +190,32 @@ def rebuilt(deferred: TaskDeferred) -> Any:
 
 
 def test_a_connection_is_tested_by_its_launcher(
-    place: Place, monkeypatch: pytest.MonkeyPatch
+    place: Place,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     """
-    The hook's own test asks the cluster, and starts nothing.
+    The hook's own test and the command ask the cluster, and start nothing; the command also tries the
+    folder of job directories.
     """
+    monkeypatch.setenv("_AIRFLOW_PROCESS_CONTEXT", "server")  # as the command sets it
     choice = LauncherChoice(place.kind, "cluster", place.options)
     found = ClusterHook(choice).test_connection()
+    options = [f"--launcher-option={name}={value}" for name, value in place.options.items()]
+    command = ["check-connection", "cluster", f"--launcher={place.kind}", *options]
+    more = (("check-connection", "airflow_provider.cli.spark_stream"),)
+    code = main([*command, f"--job-root={tmp_path}"], name="airflow spark-stream", more=more)
+    told = capsys.readouterr().out
     monkeypatch.setenv(
         "AIRFLOW_CONN_CLUSTER", json.dumps({**place.connection, "password": "wr0ng"})
     )
     refused = ClusterHook(choice).test_connection()
 
     assert (True, f"{place.kind} answers, and takes drivers") == found
+    assert (EXIT_OK, f"{found[1]}; {tmp_path} puts if absent\n") == (code, told)
+    assert EXIT_USAGE == main([*command[:2], "--launcher=yarn"], name="x", more=more)
+    assert "launcher 'yarn': use one of" in capsys.readouterr().err
     assert not refused[0]
     assert "correct the connection's" in refused[1]
     assert place.is_empty()
