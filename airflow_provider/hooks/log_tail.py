@@ -11,13 +11,13 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
-import stat
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from airflow_provider.runtime.clock import Due, SystemClock
 from airflow_provider.runtime.errors import SparkStreamError
 from airflow_provider.runtime.storage.documents import Document
+from airflow_provider.runtime.storage.local import open_plain_file
 from airflow_provider.runtime.storage.open import local_path_of
 from airflow_provider.runtime.typed_json import NonNegative
 
@@ -130,10 +130,6 @@ class LogFollower:
     def _read(self, path: Path) -> bytes:
         if path.resolve().parent not in self._folders:
             return b""
-        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-        descriptor = os.open(path, flags)  # a pipe without a writer would block
-        with os.fdopen(descriptor, "rb") as file:
-            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-                return b""
+        with open_plain_file(path) as file:
             file.seek(self.offset)
             return file.read(_CHUNK_BYTES)

@@ -9,7 +9,7 @@ import pytest
 
 from airflow_provider.hooks.log_tail import FollowedRecord, LogFollower, log_folders
 from airflow_provider.runtime.jobdir.layout import JobDirectory
-from airflow_provider.runtime.storage.local import LocalStorage
+from airflow_provider.runtime.storage.local import LocalStorage, open_plain_file
 
 
 class Logged:
@@ -133,7 +133,9 @@ def test_a_pipe_is_no_log(logged):
     """
     os.mkfifo(logged.log)
 
-    assert b"" == logged.follower()._read(logged.log)
+    assert [] == logged.follower().new_lines()
+    with pytest.raises(OSError, match="no plain file"):
+        open_plain_file(logged.log)
 
 
 def test_logs_lie_with_the_run_or_with_airflow(tmp_path):

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import shutil
-import stat
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Final
@@ -16,6 +14,7 @@ from airflow_provider.runtime.errors import EXIT_OK, UnknownJobError
 from airflow_provider.runtime.jobdir.layout import known_job
 from airflow_provider.runtime.jobdir.runs import newest_run
 from airflow_provider.runtime.names import check_name
+from airflow_provider.runtime.storage.local import open_plain_file
 from airflow_provider.runtime.storage.open import local_path_of
 
 if TYPE_CHECKING:
@@ -98,12 +97,11 @@ def _of_drivers(folder: Path, drivers: Sequence[str], *, suffix: str) -> list[Pa
 
 
 def _opened(log: Path) -> BinaryIO:
-    descriptor = os.open(log, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        os.close(descriptor)
-        msg = f"{log} is no plain file"
-        raise UnknownJobError(msg)
-    return os.fdopen(descriptor, "rb")
+    try:
+        return open_plain_file(log)
+    except OSError as error:
+        msg = f"{log}: {error.strerror}"
+        raise UnknownJobError(msg) from error
 
 
 def _follow(file: BinaryIO, watcher: RunWatcher, clock: Clock | None = None) -> None:

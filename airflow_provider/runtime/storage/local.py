@@ -9,7 +9,7 @@ import shutil
 import stat
 import uuid
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, BinaryIO
 
 from airflow_provider.runtime.errors import CorruptDocumentError, UnsupportedStorageError
 from airflow_provider.runtime.storage.mounts import NO_LINKS, TEMPORARY, check_folder
@@ -177,6 +177,19 @@ def make_folder(folder: Path) -> None:
     with contextlib.suppress(FileExistsError):  # made just now; a file there fails the next step
         folder.mkdir()
     sync_folder(folder.parent)
+
+
+def open_plain_file(path: Path) -> BinaryIO:
+    """Open a file that others may have put there, and nothing that only has a file's name.
+
+    Raises:
+        OSError: it is a link, a folder, a pipe or a device, or cannot be read.
+    """
+    descriptor = os.open(path, _READ | os.O_NOFOLLOW)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "no plain file", str(path))
+    return os.fdopen(descriptor, "rb")
 
 
 @contextlib.contextmanager
