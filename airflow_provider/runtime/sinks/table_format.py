@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
@@ -27,28 +26,6 @@ def check_append_only(name: str, output_mode: str) -> None:
     if output_mode != "append":
         msg = f"{name}: rows are only added, so output_mode must be 'append', not {output_mode!r}"
         raise ConfigError(msg)
-
-
-def require_extra(name: str, extra: str, *modules: str) -> None:
-    """Refuse a sink whose libraries are not installed.
-
-    Args:
-        name: the sink's.
-        extra: what brings them.
-        modules: what must import.
-
-    Raises:
-        ConfigError: the message says what to install.
-    """
-    try:
-        for module in modules:
-            importlib.import_module(module)
-    except ImportError as error:
-        msg = (
-            f"{name}: the sink needs the extra {extra!r}: "
-            f"pip install 'airflow-provider-spark-streaming[{extra}]'"
-        )
-        raise ConfigError(msg) from error
 
 
 @contextmanager

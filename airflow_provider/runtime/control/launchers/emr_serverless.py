@@ -16,10 +16,12 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 from urllib.parse import urlsplit
 
 from airflow_provider.runtime.control.launchers.protocol import (
+    ANSWER_S,
     LaunchState,
     LogPart,
     Look,
     exit_code_in,
+    is_away,
 )
 from airflow_provider.runtime.errors import (
     ConfigError,
@@ -27,6 +29,7 @@ from airflow_provider.runtime.errors import (
     SubmissionRefusedError,
     first_line,
 )
+from airflow_provider.runtime.extras import require_extra
 from airflow_provider.runtime.jobdir.submissions import HandleRecord
 
 if TYPE_CHECKING:
@@ -34,7 +37,6 @@ if TYPE_CHECKING:
 
     from airflow_provider.runtime.control.launchers.protocol import Application
 
-_ANSWER_S: Final = 15.0
 _STATES: Final = {
     "SUBMITTED": LaunchState.QUEUED,
     "PENDING": LaunchState.QUEUED,
@@ -52,11 +54,8 @@ _PASSES: Final = frozenset(
 )
 """Refusals that another try may not meet."""
 _NOT_THERE: Final = "ResourceNotFoundException"
-_TOO_MANY: Final = 429
-_SERVER_ERROR: Final = 500
 _ROLE: Final = re.compile(r"arn:[\w-]+:iam::\d{12}:role/\S+")
 _CLOCKS_DIFFER: Final = dt.timedelta(days=1)  # by less than this, those that matter here
-_EXTRA: Final = "emr"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -276,7 +275,7 @@ class EmrServerlessLauncher:
                 return None
             message = error.response.get("Error", {}).get("Message") or error
             msg = f"{self._named}: {operation}: {code}: {message}"
-            if status >= _SERVER_ERROR or status == _TOO_MANY or code in _PASSES:
+            if is_away(status) or code in _PASSES:
                 raise LauncherAwayError(msg) from None
             msg += f"; {_way_out(code)}"
             raise SubmissionRefusedError(msg) from None
@@ -308,19 +307,14 @@ def _application_of(handle: HandleRecord) -> str:
 
 
 def _client(service: str, session: Mapping[str, Any], endpoint: str | None) -> Any:
-    try:
-        import boto3
-        from botocore.config import Config
-        from botocore.exceptions import BotoCoreError
-    except ImportError as error:
-        msg = (
-            f"the launcher 'emr-serverless' needs the extra {_EXTRA!r}: "
-            f"pip install 'airflow-provider-spark-streaming[{_EXTRA}]'"
-        )
-        raise ConfigError(msg) from error
+    require_extra("the launcher 'emr-serverless'", "emr", "boto3")
+    import boto3
+    from botocore.config import Config
+    from botocore.exceptions import BotoCoreError
+
     # Repeated here: a run that has the token is looked for before each try.
     once = Config(
-        connect_timeout=_ANSWER_S, read_timeout=_ANSWER_S, retries={"total_max_attempts": 1}
+        connect_timeout=ANSWER_S, read_timeout=ANSWER_S, retries={"total_max_attempts": 1}
     )
     try:
         return boto3.Session(**session).client(service, endpoint_url=endpoint, config=once)

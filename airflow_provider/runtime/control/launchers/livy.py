@@ -15,10 +15,12 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 from urllib.parse import urlsplit
 
 from airflow_provider.runtime.control.launchers.protocol import (
+    ANSWER_S,
     LaunchState,
     LogPart,
     Look,
     exit_code_in,
+    is_away,
     reason_in,
 )
 from airflow_provider.runtime.errors import (
@@ -35,7 +37,6 @@ if TYPE_CHECKING:
 
     from airflow_provider.runtime.control.launchers.protocol import Application
 
-_ANSWER_S: Final = 15.0
 _PAGE: Final = 100
 _TAIL: Final = 100
 _STATES: Final = {
@@ -53,8 +54,6 @@ _STATES: Final = {
 # The rest, such as ``recovering``, is UNKNOWN: the server is about to find out itself.
 _MISSING: Final = 404
 _DENIED: Final = frozenset({401, 403})
-_TOO_MANY: Final = 429
-_SERVER_ERROR: Final = 500
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -250,7 +249,7 @@ class LivyLauncher:
             raise LauncherAwayError(msg) from None
         if status == _MISSING and missing:
             return {}
-        if status >= _SERVER_ERROR or status == _TOO_MANY:
+        if is_away(status):
             msg = f"{self._named}: {method} answered {status}: {first_line(text)}"
             raise LauncherAwayError(msg)
         if status in _DENIED:
@@ -272,10 +271,10 @@ class LivyLauncher:
         connection: http.client.HTTPConnection
         if self._is_https:
             connection = http.client.HTTPSConnection(
-                self._host, self._port, timeout=_ANSWER_S, context=self._context
+                self._host, self._port, timeout=ANSWER_S, context=self._context
             )
         else:
-            connection = http.client.HTTPConnection(self._host, self._port, timeout=_ANSWER_S)
+            connection = http.client.HTTPConnection(self._host, self._port, timeout=ANSWER_S)
         try:
             content = None if body is None else json.dumps(body)
             connection.request(method, self._path + path, content, self._headers)

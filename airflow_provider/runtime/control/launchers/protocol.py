@@ -45,6 +45,9 @@ _EXIT_CODE: Final = re.compile(
     r"(?:exit ?code|exited with(?: status| code)?)\s*[:=]?\s*(-?\d{1,3})\b", re.IGNORECASE
 )
 _OWN_ERROR: Final = "spark-stream: error: "
+ANSWER_S: Final = 15.0
+"""How long a cluster's service may take to answer one request: a task asks it again."""
+_TOO_MANY, _SERVER_ERROR = 429, 500  # of HTTP
 
 
 class LaunchState(str, enum.Enum):
@@ -55,6 +58,11 @@ class LaunchState(str, enum.Enum):
     ENDED = "ended"
     GONE = "gone"  # the cluster does not know it: it will not run any more
     UNKNOWN = "unknown"  # the cluster does not answer, or in words that are not known
+
+
+def is_away(status: int) -> bool:
+    """Tell of an HTTP status whether the same request may be answered otherwise a little later."""
+    return status >= _SERVER_ERROR or status == _TOO_MANY
 
 
 OVER: Final = frozenset({LaunchState.ENDED, LaunchState.GONE})

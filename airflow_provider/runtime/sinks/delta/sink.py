@@ -23,6 +23,7 @@ from airflow_provider.runtime.errors import (
     SinkError,
     SparkStreamError,
 )
+from airflow_provider.runtime.extras import require_extra
 from airflow_provider.runtime.failures.classify import refusal_of
 from airflow_provider.runtime.jobdir.datasets import Dataset, folder_dataset
 from airflow_provider.runtime.retry import Retries, RetryPolicy
@@ -62,7 +63,6 @@ from airflow_provider.runtime.sinks.table_format import (
     PARQUET,
     check_append_only,
     own_errors,
-    require_extra,
 )
 from airflow_provider.runtime.storage.file_tree import remove_tree
 from airflow_provider.runtime.storage.open import local_path_of, open_objects, scheme_of, spark_url
@@ -155,7 +155,7 @@ class DeltaSink:
     def check(self, df: DataFrame, output_mode: str) -> None:
         """Refuse what the table cannot take; nothing is written, its log is only read."""
         check_append_only(self.name, output_mode)
-        require_extra(self.name, "delta", *_LIBRARIES)
+        require_extra(f"{self.name}: the sink", "delta", *_LIBRARIES)
         self._check_place()
         schema = as_stored(df.schema.jsonValue(), self.name)
         check_partitions(schema, self._partition_by, self.name)
@@ -327,7 +327,7 @@ class DeltaSink:
             retries.pause()
 
     def _loaded(self) -> DeltaTable | None:
-        require_extra(self.name, "delta", *_LIBRARIES)
+        require_extra(f"{self.name}: the sink", "delta", *_LIBRARIES)
         with own_errors(self.name), self._one_at_a_time:
             return self._log.load()
 

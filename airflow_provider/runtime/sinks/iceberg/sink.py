@@ -21,6 +21,7 @@ from airflow_provider.runtime.errors import (
     SinkError,
     SparkStreamError,
 )
+from airflow_provider.runtime.extras import require_extra
 from airflow_provider.runtime.failures.classify import refusal_of
 from airflow_provider.runtime.jobdir.datasets import Dataset, folder_dataset
 from airflow_provider.runtime.retry import Retries, RetryPolicy
@@ -64,7 +65,6 @@ from airflow_provider.runtime.sinks.table_format import (
     PARQUET,
     check_append_only,
     own_errors,
-    require_extra,
 )
 from airflow_provider.runtime.spark_versions import arrow_schema
 from airflow_provider.runtime.storage.file_tree import remove_tree
@@ -192,7 +192,7 @@ class IcebergSink:
 
     def _arrow_schema(self, df: DataFrame) -> pa.Schema:
         """Return the schema that the staged files will have."""
-        require_extra(self.name, "iceberg", *_LIBRARIES)
+        require_extra(f"{self.name}: the sink", "iceberg", *_LIBRARIES)
         from pyspark.errors import PySparkException
 
         try:
@@ -459,7 +459,7 @@ class IcebergSink:
     # --- the catalog ------------------------------------------------------------------------------
 
     def _open(self) -> Catalog:
-        require_extra(self.name, "iceberg", *_LIBRARIES)
+        require_extra(f"{self.name}: the sink", "iceberg", *_LIBRARIES)
         from pyiceberg.catalog import load_catalog
 
         with self._opening:

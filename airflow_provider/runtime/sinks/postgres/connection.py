@@ -9,6 +9,7 @@ import re
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider.runtime.errors import ConfigError
+from airflow_provider.runtime.extras import require_extra
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -16,10 +17,6 @@ if TYPE_CHECKING:
     import psycopg
     from psycopg import Connection, Transaction
 
-_EXTRA: Final = (
-    "the sql sink needs the extra 'sql': "
-    "pip install 'airflow-provider-spark-streaming[sql]', on Spark's executors too"
-)
 _SCHEMES: Final = ("postgresql://", "postgres://")
 _DEFAULTS: Final = {
     # A reply that never comes, because the network or the other machine is gone, must be noticed.
@@ -160,7 +157,7 @@ def server_of(url: str) -> Server:
         shown = f", not {scheme[0]}:…" if scheme else ""
         msg = f"sql: the address must be postgresql://user@host/database{shown}"
         raise ConfigError(msg)
-    require_client()
+    require_extra("the sql sink", "sql", "psycopg", on_executors=True)
     import psycopg
     from psycopg.conninfo import conninfo_to_dict
 
@@ -191,18 +188,6 @@ def is_outage(error: psycopg.Error) -> bool:
     if "FATAL:" in text:
         return any(words in text for words in _PASSING_WORDS)
     return isinstance(error, psycopg.OperationalError)
-
-
-def require_client() -> None:
-    """Raise unless the client library is installed.
-
-    Raises:
-        ConfigError: it is not.
-    """
-    try:
-        import psycopg  # noqa: F401 - only whether it is there
-    except ImportError as error:
-        raise ConfigError(_EXTRA) from error
 
 
 def session_name(query_id: str, token: int) -> str:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from airflow_provider.runtime.clock import SystemClock
 from airflow_provider.runtime.errors import ConfigError, LostInputError, OutageError
+from airflow_provider.runtime.extras import require_extra
 from airflow_provider.runtime.sources.kafka.offsets import Partition, listed
 
 if TYPE_CHECKING:
@@ -33,10 +34,7 @@ _ERRORS: Final = 100  # the newest; a client that cannot connect reports twenty 
 # A query without new messages plans many times a second; new partitions are rare.
 _FOUND_S: Final = 5.0
 _ASK_S: Final = 2.0  # then it is looked whether the error is one that no waiting heals
-_EXTRA: Final = (
-    "format 'spark-stream-kafka' needs the extra 'kafka': "
-    "pip install 'airflow-provider-spark-streaming[kafka]', on Spark's executors too"
-)
+_LIBRARIES: Final = ("confluent_kafka", "pyarrow")
 _SECRET: Final = re.compile(r"password|secret|\.pem$|token|sasl\.oauthbearer\.config")
 _REFUSED: Final = (
     "_AUTHENTICATION",
@@ -83,19 +81,6 @@ class Found(NamedTuple):
     missing: tuple[str, ...]
 
 
-def require_client() -> None:
-    """Raise unless the libraries of the extra are installed.
-
-    Raises:
-        ConfigError: they are not.
-    """
-    try:
-        import confluent_kafka  # noqa: F401 - only whether it is there
-        import pyarrow  # noqa: F401 - the same
-    except ImportError as error:
-        raise ConfigError(_EXTRA) from error
-
-
 def client_settings(options: KafkaOptions, more: Mapping[str, str]) -> dict[str, Any]:
     """Return the settings of a consumer; *more* gives way to what the user has said."""
     defaults = {**_DEFAULTS, "group.id": options.group, **more}
@@ -139,7 +124,7 @@ class Connection:
         *,
         clock: Clock | None = None,
     ) -> None:
-        require_client()
+        require_extra("format 'spark-stream-kafka'", "kafka", *_LIBRARIES, on_executors=True)
         from confluent_kafka import Consumer, KafkaException
 
         self._options = options
