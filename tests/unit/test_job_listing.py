@@ -117,6 +117,22 @@ def test_the_log_of_the_last_driver_is_printed(
     assert b"one\n\xff\n" == capfdbinary.readouterr().out
 
 
+def test_sparks_log_is_printed_instead(
+    root: Path, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    """
+    With --spark it is what Spark has logged, which lies beside the driver's own log.
+    """
+    job = HandMadeJob(root / "clicks")
+    job.directory.run("r1").put_attempt(an_attempt())
+    log_of(job, "d1.log").write_bytes(b"the driver's\n")
+    log_of(job, "d1.spark.log").write_bytes(b"Spark's\n")
+
+    assert EXIT_OK == main(["logs", str(root / "clicks"), "--spark"])
+
+    assert b"Spark's\n" == capfdbinary.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"), [([], "--spark prints"), (["--spark"], "such a log")]
 )

@@ -41,7 +41,7 @@ def add_commands(commands: Any, add: Callable[..., argparse.ArgumentParser]) -> 
     logs.add_argument("job_dir", metavar="JOB_DIR")
     logs.add_argument("--run-id", metavar="ID", help="default: the newest run")
     text = "what Spark itself has logged, which is all there is of a run from a shell"
-    logs.add_argument("--spark", action="store_true", help=text)
+    logs.add_argument("--spark", dest="is_of_spark", action="store_true", help=text)
     text = "go on while a driver is at work on the run"
     logs.add_argument("-f", "--follow", action="store_true", help=text)
 
@@ -49,7 +49,7 @@ def add_commands(commands: Any, add: Callable[..., argparse.ArgumentParser]) -> 
 def _logs(arguments: argparse.Namespace) -> int:
     directory = known_job(arguments.job_dir)
     run = _run_of(directory, arguments.run_id)
-    log = _newest_log(directory, run, is_spark=arguments.spark)
+    log = _newest_log(directory, run, is_spark=arguments.is_of_spark)
     with _opened(log) as file:
         shutil.copyfileobj(file, sys.stdout.buffer)
         sys.stdout.buffer.flush()
