@@ -265,7 +265,7 @@ def _is_shown(action: argparse.Action) -> bool:
 
 
 def _usage_of(parser: argparse.ArgumentParser) -> str:
-    formatter = argparse.HelpFormatter(parser.prog, width=100)
+    formatter = argparse.HelpFormatter(parser.prog, width=84)
     formatter.add_usage(parser.usage, parser._actions, parser._mutually_exclusive_groups, "")
     return formatter.format_help().strip()
 
