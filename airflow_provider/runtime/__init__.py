@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from airflow_provider.runtime.queries.context import JobContext as JobContext
     from airflow_provider.runtime.sinks.delta.sink import delta as delta
     from airflow_provider.runtime.sinks.files import files as files
+    from airflow_provider.runtime.sinks.for_each_batch import for_each_batch as for_each_batch
     from airflow_provider.runtime.sinks.iceberg.sink import iceberg as iceberg
     from airflow_provider.runtime.sinks.postgres.sink import sql as sql
     from airflow_provider.runtime.sinks.spark_sink import spark_sink as spark_sink
@@ -22,6 +23,7 @@ _HOMES = {
     "delta": "sinks.delta.sink",
     "fails_as": "failures.overrides",
     "files": "sinks.files",
+    "for_each_batch": "sinks.for_each_batch",
     "iceberg": "sinks.iceberg.sink",
     "spark_sink": "sinks.spark_sink",
     "sql": "sinks.postgres.sink",
@@ -32,6 +34,7 @@ __all__ = [
     "delta",
     "fails_as",
     "files",
+    "for_each_batch",
     "iceberg",
     "spark_sink",
     "sql",

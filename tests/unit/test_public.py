@@ -31,7 +31,7 @@ def test_the_public_names_are_these():
     """
     What a job's author imports is pinned; a change here is a change for users.
     """
-    sinks = ["delta", "files", "iceberg", "spark_sink", "sql"]
+    sinks = ["delta", "files", "for_each_batch", "iceberg", "spark_sink", "sql"]
 
     assert sorted(["FailureClass", "JobContext", "fails_as", *sinks]) == sorted(runtime.__all__)
     assert ["__version__", "get_provider_info"] == airflow_provider.__all__

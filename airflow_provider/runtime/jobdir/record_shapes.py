@@ -152,8 +152,8 @@ ProgressQueryValues = Annotated[dict[str, Any], shaped(_ProgressQuery)]
 
 class _SinkPart(TypedDict):
     name: str
-    rows: NonNegative
-    run_rows: NonNegative
+    rows: NonNegative | None
+    run_rows: NonNegative | None
     data: dict[str, Any]
 
 

@@ -283,7 +283,7 @@ class EpochCommitter:
         return {
             "name": name,
             "rows": staged.rows,
-            "run_rows": staged.rows + self._run_rows(name, before),
+            "run_rows": add_rows(self._run_rows(name, before), staged.rows),
             "data": staged.data,
         }
 
@@ -460,8 +460,8 @@ class EpochCommitter:
         """Return the newest epoch's record that holds; None before the first epoch."""
         return self._last
 
-    def run_rows(self, sink_name: str) -> int:
-        """Return how many rows the run has given the sink so far."""
+    def run_rows(self, sink_name: str) -> int | None:
+        """Return how many rows the run has given the sink so far, None when not known."""
         return self._run_rows(sink_name, self._last)
 
     def rows_read(self) -> int | None:
@@ -476,7 +476,7 @@ class EpochCommitter:
         """Return the rows of the run that its sources had no more when they were read."""
         return self._last.lost_rows if self._is_ours(self._last) else 0
 
-    def _run_rows(self, sink_name: str, record: EpochRecord | None) -> int:
+    def _run_rows(self, sink_name: str, record: EpochRecord | None) -> int | None:
         if not self._is_ours(record):
             return 0
         return next((s["run_rows"] for s in record.sinks if s["name"] == sink_name), 0)

@@ -95,11 +95,11 @@ class Staged:
 
     Attributes:
         data: JSON; all that is needed to publish what was staged, also in another process.
-        rows: how many rows were staged.
+        rows: how many rows were staged; None where only the sink's own code could count them.
     """
 
     data: dict[str, Any]
-    rows: int
+    rows: int | None
 
 
 @dataclasses.dataclass(frozen=True)
