@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import uuid
-from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow.sdk.exceptions import AirflowException
@@ -19,7 +18,7 @@ from airflow_provider.runtime.control.launchers.emr_serverless import EmrServerl
 from airflow_provider.runtime.control.launchers.protocol import Application, LaunchState, Look
 from airflow_provider.runtime.control.observer import RunState
 from airflow_provider.runtime.control.submit import revoke_others, submit_through, unsubmitted
-from airflow_provider.runtime.entry_point import split_entry
+from airflow_provider.runtime.entry_point import file_of, shipped_entry
 from airflow_provider.runtime.errors import (
     ConfigError,
     SparkStreamError,
@@ -243,8 +242,8 @@ class ClusterHook(SparkStreamingHook):
             ConfigError: its file is of this machine.
         """
         files = [name.strip() for name in (self._options.py_files or "").split(",") if name.strip()]
-        place, function = split_entry(entry)
-        if not place.endswith(".py"):
+        place = file_of(entry)
+        if place is None:
             return entry, files
         if "://" not in place:
             msg = (
@@ -252,7 +251,7 @@ class ClusterHook(SparkStreamingHook):
                 "address, such as s3://BUCKET/FILE.py:FUNC, or name a module of py_files"
             )
             raise ConfigError(msg)
-        return f"{PurePosixPath(place).stem}:{function}", [*files, place]
+        return shipped_entry(entry), [*files, place]
 
     def _check_options(self, *, has_secrets: bool) -> None:
         for name in _OF_SPARK_SUBMIT:

@@ -28,7 +28,7 @@ from airflow_provider.runtime.control.observer import RunState, RunWatcher, driv
 from airflow_provider.runtime.control.stop import savepoint_address
 from airflow_provider.runtime.control.submit import submit_driver
 from airflow_provider.runtime.control.supervise import SupervisingWatcher, Supervision
-from airflow_provider.runtime.entry_point import check_entry_file, split_entry
+from airflow_provider.runtime.entry_point import check_entry_file, file_of, shipped_entry
 from airflow_provider.runtime.errors import ConfigError, UnsupportedStorageError
 from airflow_provider.runtime.host import check_classic, check_java
 from airflow_provider.runtime.jobdir.layout import JobDirectory
@@ -341,8 +341,8 @@ class SparkStreamingHook(CheckedHook):
     ) -> list[str]:
         """Return the ``spark-submit`` command; it shows no parameter of the job."""
         files = [str(runtime_zip(_home() / "spark_streaming")), *_split(self._options.py_files)]
-        place, _ = split_entry(spec.entry)
-        if self._is_cluster() and place.endswith(".py"):
+        place = file_of(spec.entry)
+        if self._is_cluster() and place is not None:
             files.append(place)  # the driver runs elsewhere, so the job's file travels with it
         hook = _submit_hook(
             conn_id=self._conn_id,
@@ -423,10 +423,7 @@ class SparkStreamingHook(CheckedHook):
 
     def _shipped_entry(self, entry: str) -> str:
         """Return the entry point as the driver finds it: a file that travels, by its module."""
-        place, function = split_entry(entry)
-        if self._is_cluster() and place.endswith(".py"):
-            return f"{Path(place).stem}:{function}"
-        return entry
+        return shipped_entry(entry) if self._is_cluster() else entry
 
     def _is_cluster(self) -> bool:
         return self._deploys_to_cluster(self._spark_connection())

@@ -24,7 +24,7 @@ from airflow_provider.runtime.control.observer import (
 )
 from airflow_provider.runtime.control.reconciler import ON_EXISTING, Action, Decision, reconcile
 from airflow_provider.runtime.control.submit import revoke_unstarted
-from airflow_provider.runtime.entry_point import split_entry
+from airflow_provider.runtime.entry_point import check_entry
 from airflow_provider.runtime.errors import CheckpointError, ConfigError, LauncherAwayError
 from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.jobdir.requests import is_leaving
@@ -106,7 +106,7 @@ class DriverOperator(SubmittingOperator):
         check_choice("on_existing", on_existing, ON_EXISTING)
         check_choice("on_kill", on_kill, self.kill_policies)
         if "{{" not in job:
-            split_entry(job)
+            check_entry(job)
         if poll_interval <= 0:
             msg = f"poll_interval {poll_interval!r}: seconds between polls, more than 0"
             raise ConfigError(msg)

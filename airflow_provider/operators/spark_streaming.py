@@ -13,6 +13,7 @@ from airflow_provider.operators.base import (
     check_interval,
     instance_id,
 )
+from airflow_provider.operators.programs import name_job
 from airflow_provider.operators.secret_params import SecretParams
 from airflow_provider.operators.submitting import SUBMIT_FIELDS, SUBMIT_RENDERERS
 from airflow_provider.operators.supervision import (
@@ -69,7 +70,10 @@ class SparkStreamingOperator(DriverOperator):
     event: ``run_id``, ``outcome`` and, per query, ``batch``, ``watermark`` and ``offsets``.
 
     Args:
-        job: the job's function, ``FILE.py:FUNC`` or ``pkg.mod:FUNC``.
+        job: the job's function, ``FILE.py:FUNC`` or ``pkg.mod:FUNC``; or one of these two instead.
+        script: a plain PySpark script, ``FILE.py``; its command line is the list ``args`` of
+            *params*. See docs/plain-pyspark.md.
+        sql: a file of SQL, ``FILE.sql``; ``${name}`` in it is the parameter of that name.
         job_dir: the job's home, a path or URL that the worker, the triggerer and Spark all reach.
         params: parameters of the job, any values of JSON; templated.
         secret_params: further ones, such as ``{"password": "{{ conn.warehouse.password }}"}``: they
@@ -163,7 +167,9 @@ class SparkStreamingOperator(DriverOperator):
     def __init__(
         self,
         *,
-        job: str,
+        job: str | None = None,
+        script: str | None = None,
+        sql: str | None = None,
         job_dir: str,
         params: Mapping[str, Any] | None = None,
         secret_params: Mapping[str, Any] | None = None,
@@ -195,7 +201,7 @@ class SparkStreamingOperator(DriverOperator):
         **kwargs: Any,
     ) -> None:
         super().__init__(
-            job=job,
+            job=name_job(job, script, sql),
             job_dir=job_dir,
             run_id=run_id,
             secret_params=secret_params,

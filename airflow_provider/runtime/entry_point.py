@@ -1,4 +1,8 @@
-"""Entry points: ``FILE.py:FUNC`` or ``pkg.mod:FUNC``, resolved to the job's function."""
+"""Entry points: ``FILE.py:FUNC`` or ``pkg.mod:FUNC``, resolved to the job's function.
+
+A program, ``FILE.py`` or ``FILE.sql``, is a job as a whole and has no function
+(:mod:`~.runtime.programs`).
+"""
 
 from __future__ import annotations
 
@@ -7,8 +11,8 @@ import importlib
 import importlib.util
 import sys
 import traceback
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.spark_versions import explain_missing
@@ -31,12 +35,63 @@ def split_entry(entry: str) -> tuple[str, str]:
     return place, function
 
 
+PROGRAMS: Final = (".py", ".sql")
+
+
+def is_program(entry: str) -> bool:
+    """Tell whether an entry is a script or a file of SQL, and not a function."""
+    return entry.endswith(PROGRAMS)
+
+
+def check_entry(entry: str) -> None:
+    """Refuse a text that can be no entry point.
+
+    Raises:
+        ConfigError: it is neither a function nor a program.
+    """
+    if not is_program(entry):
+        split_entry(entry)
+
+
+def file_of(entry: str) -> str | None:
+    """Return the file of a job, a path or an address; None for one in a module."""
+    place = entry if is_program(entry) else split_entry(entry)[0]
+    return place if place.endswith(PROGRAMS) else None
+
+
+def shipped_entry(entry: str) -> str:
+    """Return the entry point of a job whose file travels with the driver, as that finds it."""
+    place = file_of(entry)
+    if place is None:
+        return entry
+    name = PurePosixPath(place)
+    return name.name if is_program(entry) else f"{name.stem}:{split_entry(entry)[1]}"
+
+
+def program_file(entry: str) -> Path:
+    """Return the file of a program; one that came with a driver is found where Python looks.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    path = Path(entry)
+    beside = [Path(place or ".") / entry for place in sys.path] if path.name == entry else []
+    for place in (path, *beside):
+        if place.is_file():
+            return place.resolve()
+    msg = f"entry {entry!r}: there is no file {entry}"
+    raise ConfigError(msg)
+
+
 def check_entry_file(entry: str) -> None:
     """Refuse an entry whose file is not there; a module is looked for only where it will run.
 
     Raises:
         ConfigError: the text is not an entry point, or names a file that does not exist.
     """
+    if is_program(entry):
+        program_file(entry)
+        return
     place, _ = split_entry(entry)
     if place.endswith(".py") and not Path(place).is_file():
         msg = f"entry {entry!r}: there is no file {place}"

@@ -14,7 +14,8 @@ if TYPE_CHECKING:
 
 
 _RUN_ID_CHARS: Final = 150  # leaves room for the hash, and for file systems' 255
-_UNSAFE = re.compile(r"[^A-Za-z0-9_.+=-]+")
+UNSAFE: Final = re.compile(r"[^A-Za-z0-9_.+=-]+")
+"""What a name cannot have in it."""
 
 
 def check_name(name: str, *, what: str) -> str:
@@ -34,7 +35,7 @@ def check_name(name: str, *, what: str) -> str:
 
 def derive_run_id(text: str) -> str:
     """Return *text* as a run id: safe in a path, and different for different texts."""
-    safe = _UNSAFE.sub("_", text).strip("_.+=-")
+    safe = UNSAFE.sub("_", text).strip("_.+=-")
     if safe == text and len(safe) <= _RUN_ID_CHARS:
         return safe
     return f"{safe[:_RUN_ID_CHARS]}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"

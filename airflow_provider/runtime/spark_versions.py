@@ -366,3 +366,9 @@ def explain_missing(error: BaseException) -> str:
     if since is None or _numbers_of(since) <= _numbers_of(version):
         return f" (this is PySpark {version}; another version may have it)"
     return f"; this is PySpark {version}, {since} and later have it: run the job on one of these"
+
+
+def dataset_class(jvm: Any) -> Any:
+    """Return the JVM's object that makes a DataFrame of a plan."""
+    classic = jvm.org.apache.spark.sql.classic.Dataset
+    return classic if hasattr(classic, "ofRows") else jvm.org.apache.spark.sql.Dataset

@@ -412,6 +412,23 @@ def test_in_cluster_mode_the_entry_file_travels_with_the_driver(
     assert "flights_jobs:daily" == hook_of()._shipped_entry(entry)
 
 
+def test_in_cluster_mode_a_program_travels_with_the_driver(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """
+    A script, or a file of SQL, is found there by its name.
+    """
+    connect(monkeypatch, "yarn", **{"deploy-mode": "cluster"})
+    for name in ("etl.py", "hours.sql"):
+        (tmp_path / name).write_text("")
+        entry = str(tmp_path / name)
+
+        (files,) = options(command_of(entry), "--py-files")
+
+        assert entry == files.split(",")[-1]
+        assert name == hook_of()._shipped_entry(entry)
+
+
 def test_in_cluster_mode_a_module_is_left_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     """
     A job that is installed on the cluster is found by its own name there.

@@ -75,6 +75,19 @@ def in_dag(dag: DAG | None = None, **arguments: Any) -> SparkStreamingOperator:
 # --- when the DAG is parsed ---------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("program", [{"script": "/jobs/etl.py"}, {"sql": "/jobs/hours.sql"}])
+def test_a_program_is_the_entry_of_its_run(program: dict[str, Any]) -> None:
+    """
+    A script's command line is a parameter of the run, and is templated as they are.
+    """
+    arguments = ["--day", "2026-01-01"]
+    operator = in_dag(job=None, params={"args": arguments}, **program)
+
+    request = operator._spec(RUN, context())
+
+    assert ([*program.values()], {"args": arguments}) == ([request.entry], request.params)
+
+
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
@@ -85,6 +98,9 @@ def in_dag(dag: DAG | None = None, **arguments: Any) -> SparkStreamingOperator:
         ({"on_kill": "shoot"}, "on_kill 'shoot': use one of 'stop', 'cancel', 'detach'"),
         ({"on_clear": "undo"}, "on_clear 'undo': use one of 'resume', 'replay'"),
         ({"replayable_runs": 0}, "replayable_runs 0: a number of runs, at least the newest one"),
+        ({"script": "etl.py"}, "name one job: job='FILE.py:FUNC', script='FILE.py' or sql="),
+        ({"job": None}, "name one job"),
+        ({"job": None, "script": "etl.sql"}, "script='etl.sql': name a file that ends with .py"),
         ({"job": "flights.jobs"}, "entry 'flights.jobs': write FILE.py:FUNCTION"),
         ({"job": "flights.jobs:"}, "entry 'flights.jobs:': write FILE.py:FUNCTION"),
         ({"job": "jobs.py:not a name"}, "entry 'jobs.py:not a name': write FILE.py:FUNCTION"),

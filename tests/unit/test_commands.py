@@ -14,6 +14,7 @@ from airflow_provider.runtime.cli.completion_command import SHELLS
 from airflow_provider.runtime.cli.examples import EXAMPLES, commands_of
 from airflow_provider.runtime.cli.init_command import FILES
 from airflow_provider.runtime.cli.main import _parser, main
+from airflow_provider.runtime.cli.programs import split_arguments
 from airflow_provider.runtime.errors import EXIT_LEASE, EXIT_OK, EXIT_USAGE
 from airflow_provider.runtime.jobdir.lease_records import lease_path
 from tests.unit.jobs import HandMadeJob, an_attempt
@@ -54,7 +55,8 @@ def test_every_command_has_examples_that_it_takes():
         for arguments in EXAMPLES[command]:
             line = f"spark-stream {command} {arguments}".rstrip()
             assert f"  {line}\n" in each.format_help()
-            assert callable(parser.parse_args(shlex.split(line)[1:]).command)
+            own, _ = split_arguments(shlex.split(line)[1:])
+            assert callable(parser.parse_args(own).command)
     assert "  spark-stream init my-stream\n" in parser.format_help()
     group = next(
         g for a in parser._actions for n, g in dict(a.choices or ()).items() if n == "pool"

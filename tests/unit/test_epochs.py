@@ -10,6 +10,7 @@ import pytest
 from airflow_provider.runtime.errors import CheckpointError, LeaseLostError, SinkError
 from airflow_provider.runtime.jobdir import epoch_folding
 from airflow_provider.runtime.jobdir.epochs import EpochRecord, EpochRecords
+from airflow_provider.runtime.sinks.recovery import check_none_left
 from tests.present import present
 from tests.unit.support import (
     QUERY_ID,
@@ -90,6 +91,22 @@ def test_an_epoch_is_published_only_after_sparks_commit(job, sink):
     assert {0: ["a"]} == sink.published
     assert not committer.has_pending()
     assert "2026-01-01T00:00:00.000Z" == record_of(job, 0).committed
+
+
+def test_an_epoch_that_waits_keeps_its_sinks(job):
+    """
+    Spark's own sink does not take their place before they have published what is committed.
+    """
+    committer = job.recovered("r1")
+    records = EpochRecords(job.committables, QUERY_ID)
+    run_epoch(job, committer, 0, "a")
+
+    with pytest.raises(CheckpointError, match="epoch 0 is committed, and other sinks than spark:x"):
+        check_none_left(records.find(), 0, where=records.url, sink="spark:x")
+    check_none_left(records.find(), -1, where=records.url, sink="spark:x")
+    committer.commit_through(0)
+
+    check_none_left(records.find(), 0, where=records.url, sink="spark:x")
 
 
 def test_publishing_again_is_nothing(job, sink):

@@ -16,6 +16,7 @@ import jsonschema
 import pytest
 
 from airflow_provider.runtime.cli.main import _parser
+from airflow_provider.runtime.cli.programs import split_arguments
 from tests.snippets import (
     LANGUAGES,
     NO_RUN,
@@ -115,7 +116,7 @@ def test_a_command_is_understood(block: Block) -> None:
     """
     for command in commands_in(block.text):
         if command.is_whole and command.words[0] != OF_AIRFLOW:
-            PARSER.parse_args(command.words)
+            PARSER.parse_args(split_arguments(command.words)[0])
         else:
             check_known(command, block.place)
 

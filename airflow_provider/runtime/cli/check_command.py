@@ -6,6 +6,7 @@ import dataclasses
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider.runtime.cli.options import add_options, read_options
+from airflow_provider.runtime.cli.programs import add_programs, named_program
 from airflow_provider.runtime.errors import EXIT_OK
 from airflow_provider.runtime.jobdir.run_spec import RunSpec
 
@@ -23,7 +24,7 @@ def add_commands(commands: Any, add: Callable[..., argparse.ArgumentParser]) -> 
     """
     text = "refuse what run would refuse, with the same options; nothing is run or written"
     check = add(commands, "check", _check, text)
-    add_options(check, RunSpec)
+    add_programs(add_options(check, RunSpec))
     text = "also start Spark, call the job's function, analyse its queries, and ask its sinks"
     check.add_argument("--spark", dest="with_spark", action="store_true", help=text)
     check.add_argument("--json", action="store_true")
@@ -33,7 +34,7 @@ def _check(arguments: argparse.Namespace) -> int:
     from airflow_provider.runtime.cli.output import print_json
     from airflow_provider.runtime.driver.check_job import check_job
 
-    spec = read_options(arguments, RunSpec)
+    spec = read_options(named_program(arguments), RunSpec)
     found = check_job(spec, with_spark=arguments.with_spark, spark=arguments.spark)
     if arguments.json:
         print_json({"version": 1, "job_dir": spec.job_dir, **dataclasses.asdict(found)})

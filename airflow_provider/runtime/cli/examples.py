@@ -16,6 +16,7 @@ EXAMPLES: Final[Mapping[str, tuple[str, ...]]] = {
     "run": (
         f"{_JOB} --entry flights.py:daily_delays --param input=/data/flights --param output=/out",
         f"{_JOB} --entry flights.py:daily_delays --param days:=7 --conf spark.driver.memory=4g",
+        f"{_JOB} --script etl.py -- --input /data/flights --output /out",
         f"/data/jobs/copy --entry flights.py:daily_delays --from-savepoint {_SAVED}",
     ),
     "check": (

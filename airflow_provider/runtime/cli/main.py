@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider import __version__
 from airflow_provider.runtime.cli.examples import add_examples
+from airflow_provider.runtime.cli.programs import split_arguments
 from airflow_provider.runtime.clock import log_formatter
 from airflow_provider.runtime.errors import EXIT_OK, RunFailedError, SparkStreamError
 
@@ -66,6 +67,7 @@ def main(
         The exit code.
     """
     argv = sys.argv[1:] if argv is None else argv
+    argv, script_args = split_arguments(list(argv))
     arguments = argparse.Namespace()
     _log_to_stderr()
     for stream in (sys.stdout, sys.stderr):
@@ -76,7 +78,7 @@ def main(
             _parser(name, argv[0] if argv else "", more).parse_args(argv, arguments)
         finally:  # also of a help that was asked for
             sys.stdout.flush()
-        arguments.spark = spark
+        arguments.spark, arguments.script_args = spark, script_args
         code = int(arguments.command(arguments))
         sys.stdout.flush()
     except SparkStreamError as error:

@@ -15,15 +15,23 @@ if TYPE_CHECKING:
 S = TypeVar("S", bound="DriverSpec")
 
 
-def add_options(command: argparse.ArgumentParser, kind: type[DriverSpec]) -> None:
-    """Add an argument for each option of a request."""
+def add_options(
+    command: argparse.ArgumentParser, kind: type[DriverSpec]
+) -> argparse._MutuallyExclusiveGroup:
+    """Add an argument for each option of a request.
+
+    Returns:
+        The ways to name a job, of which exactly one is given.
+    """
+    jobs = command.add_mutually_exclusive_group(required=True)
     for name, option in _options(kind):
         place: dict[str, Any] = {"dest": name} if option.flag.startswith("-") else {}
         # What nobody gives is left out, so that the request has the one default.
-        command.add_argument(
+        (jobs if name == "entry" else command).add_argument(
             option.flag, help=option.help, default=argparse.SUPPRESS, **place, **option.how
         )
     command.add_argument("--driver-id", help=argparse.SUPPRESS, default=None)
+    return jobs
 
 
 def read_options(arguments: argparse.Namespace, kind: type[S]) -> S:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_provider.runtime.class_archive import make_in_background
 from airflow_provider.runtime.cli.options import add_options, read_options
+from airflow_provider.runtime.cli.programs import add_programs, named_program
 from airflow_provider.runtime.clock import SystemClock
 from airflow_provider.runtime.errors import EXIT_OK
 from airflow_provider.runtime.host import is_submitted
@@ -27,13 +28,13 @@ def add_commands(commands: Any, add: Callable[..., argparse.ArgumentParser]) -> 
         add: makes one command: where, its name, what it calls, what it does.
     """
     run = add(commands, "run", _run, "run a job until its final checkpoint has committed")
-    add_options(run, RunSpec)
+    add_programs(add_options(run, RunSpec))
     run.add_argument("--pool", action="store_true", help="let a standby driver of the pool run it")
     run.add_argument("--json", action="store_true", help="print the final checkpoint on stdout")
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    spec = read_options(arguments, RunSpec)
+    spec = read_options(named_program(arguments), RunSpec)
     if arguments.pool and arguments.spark is None:
         from airflow_provider.runtime.cli.standby_client import run_by_standby
 

@@ -132,7 +132,7 @@ class Attempt:
         self._queries: dict[str, RunningQuery | BatchQuery] = {}
         self._driver_id = spec.driver_id or uuid.uuid4().hex
         self._final: FinalCheckpoint | None = None
-        self._starting_point = starting_point(spec, directory, job)
+        self._starting_point = starting_point(spec, directory, job, clock)
         self._is_batch = job.plan.mode == BATCH
         self._stop_requests = StopRequestHandler(
             directory, self._run, self._driver_id, clock, is_batch=self._is_batch
@@ -402,8 +402,7 @@ class Attempt:
     def _end_sources(self, instruction: lifecycle.EndSources) -> None:
         self._lease.check()
         query = self._queries[instruction.query]
-        now = self._clock.now()
-        ended = record_end_of_sources(self._directory, self._run.run_id, query, now)
+        ended = record_end_of_sources(self._directory, self._run.run_id, query, self._clock.now())
         query.goes_on(bind(query.definition, self._directory, ended, self._job.declare))
         log.info("query=%s sources=%s ended", query.name, ",".join(ended.sources))
 
@@ -446,6 +445,7 @@ class Attempt:
     def _commit_epochs(self, _: lifecycle.CommitEpochs) -> None:
         for query in self._queries.values():
             query.epochs.commit_through(query.logs.position().last_commit)
+        self._job.context.published(by_itself=self._life.stop is None)
         self._events.append(lifecycle.EpochsCommitted())
 
     def _put_final(self, instruction: lifecycle.PutFinal) -> None:

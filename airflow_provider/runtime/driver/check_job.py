@@ -105,9 +105,11 @@ def check_job(
         spark, f"spark-stream check {spec.job_dir}", spec.master, spec.conf
     ) as session:
         job = load_job(spec, directory, run_id, session)
-        check_same_spec(run_record(spec, directory, run_id, job, clock), stored)
-        check_begin(spec, directory, job, starting_point(spec, directory, job), clock)
-        return CheckedJob(run_id, _next_attempt(run), job.plan.mode, _declared(job))
+        with job.context.holding:
+            check_same_spec(run_record(spec, directory, run_id, job, clock), stored)
+            start = starting_point(spec, directory, job, clock)
+            check_begin(spec, directory, job, start, clock)
+            return CheckedJob(run_id, _next_attempt(run), job.plan.mode, _declared(job))
 
 
 def _next_attempt(run: RunDirectory) -> str:

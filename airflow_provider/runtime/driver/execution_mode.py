@@ -111,6 +111,11 @@ def _of_query(query: QueryDefinition) -> Iterator[Objection]:
             f"{where}: Spark's own sink {query.native.name} is exactly once in a stream only; a "
             "batch job that is run again would write again"
         )
+    if query.takes_over is not None:
+        yield Objection(f"{where}: it may go on from {query.takes_over}, and BATCH starts over")
+    for sink in query.sinks:
+        if getattr(sink, "streams_only", False):
+            yield Objection(f"{where}: sink {sink.name} takes the batches of a stream")
     rolling = query.output_mode != "append" and "Aggregate" in query.operations
     if not rolling and any(getattr(sink, "replaces_rows", False) for sink in query.sinks):
         yield Objection(

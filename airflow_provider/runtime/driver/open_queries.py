@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING
 from airflow_provider.runtime.checkpoint.logs import CheckpointLogs
 from airflow_provider.runtime.driver.initial_state import StartingPoint
 from airflow_provider.runtime.driver.lifecycle import AtEnd
+from airflow_provider.runtime.driver.take_over import TakeOver, checkpoints_to_take_over
 from airflow_provider.runtime.jobdir.batch_commit import commit_log_of
 from airflow_provider.runtime.jobdir.end_of_input import sources_end
+from airflow_provider.runtime.jobdir.epochs import EpochRecords
 from airflow_provider.runtime.jobdir.expiry import retire_old
 from airflow_provider.runtime.jobdir.run_records import BATCH
 from airflow_provider.runtime.queries.batch import BatchQuery
@@ -24,6 +26,7 @@ from airflow_provider.runtime.queries.streaming import RunningQuery
 from airflow_provider.runtime.queries.watermarks import event_times_of
 from airflow_provider.runtime.savepoints.rewind import begin_rewindable, forget_older
 from airflow_provider.runtime.sinks.committer import EpochCommitter
+from airflow_provider.runtime.sinks.recovery import check_none_left
 from airflow_provider.runtime.sinks.spark_sink import SparkSinkEpochs
 from airflow_provider.runtime.spark_defaults import PARTITIONS, PROVIDER, partition_advice
 from airflow_provider.runtime.storage.open import spark_url
@@ -47,8 +50,20 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-def starting_point(spec: RunSpec, directory: JobDirectory, job: LoadedJob) -> StartingPoint:
-    """Return where an attempt begins: from a savepoint, or from what the job directory keeps."""
+def starting_point(
+    spec: RunSpec, directory: JobDirectory, job: LoadedJob, clock: Clock
+) -> StartingPoint:
+    """Return where an attempt begins: a savepoint, the job's own state, or one to take over."""
+    begins = spec.from_savepoint is None and spec.replays is None
+    if begins and (found := checkpoints_to_take_over(directory, job.queries)):
+        return TakeOver(
+            directory,
+            job.queries,
+            found,
+            allow_non_restored=spec.allow_non_restored_state,
+            upstream=upstream_of(job.queries),
+            clock=clock,
+        )
     return StartingPoint(
         directory,
         spec.from_savepoint,
@@ -185,6 +200,10 @@ class QueryOpener:
     ) -> EpochCommitter | SparkSinkEpochs:
         if query.native is not None:
             sink = query.native
+            if (query_id := logs.query_id()) is not None:
+                records = EpochRecords(self.directory.committables(query.name), query_id)
+                last = logs.position().last_commit
+                check_none_left(records.find(), last, where=records.url, sink=sink.name)
             log.info("query=%s sink=%s guarantees: %s", query.name, sink.name, sink.guarantee)
             return SparkSinkEpochs(sink)
         return EpochCommitter(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import logging
 import sys
@@ -18,6 +19,7 @@ from airflow_provider.runtime.driver.execution_mode import (
 from airflow_provider.runtime.entry_point import (
     check_entry_file,
     is_entry_file,
+    is_program,
     load_before_spark,
     load_entry,
     place_in,
@@ -32,6 +34,7 @@ from airflow_provider.runtime.jobdir.lease import wait_for_free_lease
 from airflow_provider.runtime.jobdir.lease_records import lease_path
 from airflow_provider.runtime.jobdir.preconditions import check_preconditions
 from airflow_provider.runtime.jobdir.run_records import BATCH, STREAMING
+from airflow_provider.runtime.programs.program import check_program, load_program
 from airflow_provider.runtime.queries.context import JobContext
 from airflow_provider.runtime.queries.finished_sources import Declare, bind, check_sources
 from airflow_provider.runtime.queries.fixed_ends import check_sink_of_ends
@@ -42,7 +45,7 @@ from airflow_provider.runtime.spark_versions import explain_missing
 from airflow_provider.runtime.storage.open import check_place
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from pyspark.sql import SparkSession
 
@@ -75,7 +78,10 @@ def check_before_spark(
     if spec.replays is not None:
         check_start(directory, spec.replays)
     observer = check_before_cleanup(spec, directory, clock)
-    load_before_spark(spec.entry)
+    if is_program(spec.entry):
+        check_program(spec)
+    else:
+        load_before_spark(spec.entry)
     return observer
 
 
@@ -153,11 +159,14 @@ def load_job(spec: RunSpec, directory: JobDirectory, run_id: str, spark: SparkSe
     """
     stored = directory.run(run_id).record()
     wanted = wanted_mode(spec.mode, stored.mode if stored is not None else None)
+    if is_program(spec.entry):  # what it declares are streams
+        wanted = STREAMING
     kept = stored.settings if stored is not None else None
     job = load_job_in(wanted or STREAMING, spec, run_id, spark, kept)
-    job.context.params.check_read()
-    if wanted == STREAMING:
-        return _with_markers(job, directory)
+    with _held(job.context):
+        job.context.params.check_read()
+        if wanted == STREAMING:
+            return _with_markers(job, directory)
     objections = find_objections(job.queries, job.plan, _find_resumed(spec, directory))
     if wanted == BATCH:
         check_batch(objections)
@@ -205,7 +214,7 @@ def load_job_in(
         ConfigError: the function is not there, failed, or declared what cannot be run.
     """
     session = job_session(spark, spec.conf, kept, is_batch=mode == BATCH)
-    function = load_entry(spec.entry)
+    function = load_program(spec) if is_program(spec.entry) else load_entry(spec.entry)
     _send_by_value(function)
 
     def declare(bindings: Mapping[str, SourceBinding]) -> JobContext:
@@ -219,18 +228,43 @@ def load_job_in(
             discards_output=spec.bootstrap == "discard",
             bindings=bindings,
         )
-        _call(function, context, spec.entry)
+        with _held(context):
+            _call(function, context, spec.entry)
         return context
 
     context = declare({})
+    with _held(context):
+        plan = dataclasses.replace(resolve_plan(spec, context.queries), mode=mode)
     return LoadedJob(
         name=getattr(function, "__name__", "job"),
         spark=session,
         context=context,
-        plan=dataclasses.replace(resolve_plan(spec, context.queries), mode=mode),
+        plan=plan,
         queries=context.queries,
         declare=lambda bindings: declare(bindings).queries,
     )
+
+
+def declared_queries(
+    mode: str, spec: RunSpec, run_id: str, spark: SparkSession
+) -> tuple[QueryDefinition, ...]:
+    """Return the queries of a job that are only looked at, or whose sinks are; see above.
+
+    Raises:
+        ConfigError: the function is not there, failed, or declared what cannot be run.
+    """
+    job = load_job_in(mode, spec, run_id, spark)
+    with job.context.holding:
+        return job.queries
+
+
+@contextlib.contextmanager
+def _held(context: JobContext) -> Iterator[None]:
+    """Let go of what a declaration holds open if it fails."""
+    with contextlib.ExitStack() as stack:
+        stack.push(context.holding)
+        yield
+        stack.pop_all()
 
 
 def _call(function: Callable[[JobContext], None], context: JobContext, entry: str) -> None:

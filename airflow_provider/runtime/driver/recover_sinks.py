@@ -82,7 +82,7 @@ def clean_up(
             clock=clock,
             observer=observer,
         )
-        with lease:
+        with lease, job.context.holding:
             guard_restores(directory, lease, clock)
             return _recover(directory, job, last, lease, clock)
 

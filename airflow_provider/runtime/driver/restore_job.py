@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from airflow_provider.runtime.clock import Clock, SystemClock, to_iso, utc_text
 from airflow_provider.runtime.driver.initial_state import match_queries
-from airflow_provider.runtime.driver.prepare import load_job_in
+from airflow_provider.runtime.driver.prepare import declared_queries
 from airflow_provider.runtime.errors import ConfigError, RevertError, refusing
 from airflow_provider.runtime.host import identify_this
 from airflow_provider.runtime.jobdir.layout import open_job_directory
@@ -337,7 +337,7 @@ def _declare(
         secret_params=last.secret_params,
         conf=conf or {},
     )
-    return load_job_in(last.mode, spec, last.run_id, spark).queries
+    return declared_queries(last.mode, spec, last.run_id, spark)
 
 
 def _revert(

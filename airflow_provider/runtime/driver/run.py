@@ -81,15 +81,14 @@ def run_job(
         job = load_job(spec, directory, run_id, session)
         is_batch = job.plan.mode == BATCH
         log.info("Spark: %s", describe_settings(job.spark, spec.conf, is_batch=is_batch))
-        stop = stop or threading.Event()
-        attempt = Attempt(
-            spec,
-            directory,
-            run_id,
-            job,
-            observer=observer,
-            clock=clock,
-            stop=stop,
-            on_progress=on_progress,
-        )
-        return attempt.run()
+        with job.context.holding:
+            return Attempt(
+                spec,
+                directory,
+                run_id,
+                job,
+                observer=observer,
+                clock=clock,
+                stop=stop or threading.Event(),
+                on_progress=on_progress,
+            ).run()

@@ -54,6 +54,15 @@ def option(
     return dataclasses.field(default=default, metadata=metadata)
 
 
+ARGUMENTS: Final = "args"
+"""The parameter of a run that a script gets as its command line."""
+
+
+def with_arguments(arguments: Sequence[str]) -> str:
+    """Return the command line of a script as people would write that parameter."""
+    return f"{ARGUMENTS}:={json.dumps(list(arguments))}"
+
+
 def parse_pairs(values: Sequence[str], option: str) -> dict[str, str]:
     """Read what was given as ``NAME=VALUE``, several times.
 

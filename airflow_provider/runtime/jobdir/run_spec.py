@@ -57,7 +57,8 @@ class DriverSpec(Document):
         COMMAND: what the driver does with it, a part of the document's name.
         driver_id: the submission that starts the driver; None for a person's command.
         job_dir: URL of the job directory.
-        entry: ``FILE.py:FUNC`` or ``pkg.mod:FUNC``.
+        entry: ``FILE.py:FUNC`` or ``pkg.mod:FUNC``; or ``FILE.py`` or ``FILE.sql``, which are jobs
+            as a whole.
         secret_params: further parameters, by the environment variable of the driver that holds
             each: their values are never stored, nor compared when a run is resumed.
         interval: for ``ctx.interval``.
@@ -75,7 +76,6 @@ class DriverSpec(Document):
         "the job's function, or pkg.mod:FUNC",
         argument="job",
         metavar="FILE.py:FUNC",
-        required=True,
     )
     secret_params: Mapping[str, str] = option(
         "--secret-param",

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import contextlib
+import dataclasses
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider.runtime.clock import parse_duration
@@ -52,6 +54,7 @@ class JobContext:
         run_id: the run's id.
         mode: ``STREAMING`` or ``BATCH``.
         interval: start and end of the run's data interval, or None.
+        holding: what the declaration holds open until the attempt has ended in whatever way.
     """
 
     def __init__(
@@ -77,7 +80,9 @@ class JobContext:
         self._sources: list[SourceDefinition] = []
         self._queries: list[QueryDefinition] = []
         self._on_finish: list[Callback] = []
+        self._on_published: list[Callback] = []
         self._on_close: list[Callback] = []
+        self.holding = contextlib.ExitStack()
 
     def read(
         self,
@@ -98,7 +103,7 @@ class JobContext:
         Args:
             name: the source's stable identity in this job.
             format: any streaming source of Spark's: ``csv``, ``json``, ``parquet``, ``kafka``, …;
-                or ``spark-stream-kafka``, which needs no jar.
+                ``spark-stream-kafka``, which needs no jar; or ``table``, whose name is the path.
             path: for sources that have one.
             schema: as for ``DataStreamReader.schema``; file sources need one.
             options: the source's options.
@@ -192,6 +197,7 @@ class JobContext:
         to: Sink | SparkSink | Sequence[Sink],
         output_mode: str = "append",
         operators: Sequence[str] | None = None,
+        takes_over: str | None = None,
     ) -> None:
         """Declare a query: a stream, in BATCH one batch job.
 
@@ -202,6 +208,8 @@ class JobContext:
             output_mode: ``append``, ``update`` or ``complete``, as far as the sinks allow.
             operators: names of its stateful operators in plan order: one comes before those whose
                 rows it gets.
+            takes_over: a checkpoint of plain Spark's, where there may be one: a job that begins
+                goes on from it, with its state. It is copied, and stays as it is.
 
         Raises:
             ConfigError: the name is used twice, a sink is unknown or refuses, or *df* does not
@@ -247,8 +255,25 @@ class JobContext:
                 operators=tuple(operators or ()),
                 sources=sources,
                 operations=operations(df),
+                takes_over=takes_over,
             )
         )
+
+    def let_end(self, df: DataFrame, *, bounded: bool) -> None:
+        """Say of the sources that *df* reads whether they end, for what is written from here on.
+
+        For programs that say so only when they write.
+        """
+        read = {source.name for source in sources_of(df, self._sources)}
+        self._sources = [
+            dataclasses.replace(source, bounded=bounded) if source.name in read else source
+            for source in self._sources
+        ]
+
+    @property
+    def source_names(self) -> Collection[str]:
+        """Return the names of the sources declared so far."""
+        return [source.name for source in self._sources]
 
     def _written(self) -> set[str]:
         """Return the folders that the queries declared so far will write."""
@@ -263,6 +288,14 @@ class JobContext:
         """
         self._on_finish.append(callback)
 
+    def on_published(self, callback: Callback) -> None:
+        """Call *callback* when a run that was not stopped has published all it will ever write.
+
+        It runs before the final checkpoint is put, which waits for it: an attempt that dies
+        meanwhile, or whose callback fails, is followed by one that calls it again.
+        """
+        self._on_published.append(callback)
+
     def on_close(self, callback: Callback) -> None:
         """Call *callback* at the end of every attempt, however it ends, unless it is killed."""
         self._on_close.append(callback)
@@ -270,6 +303,11 @@ class JobContext:
     def finish(self) -> None:
         """Call the ``on_finish`` callbacks in order; for the driver."""
         for callback in self._on_finish:
+            callback()
+
+    def published(self, *, by_itself: bool) -> None:
+        """Call the ``on_published`` callbacks in order, unless the run was stopped."""
+        for callback in self._on_published if by_itself else ():
             callback()
 
     def close(self) -> list[Exception]:

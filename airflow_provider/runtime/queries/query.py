@@ -46,6 +46,7 @@ class QueryDefinition:
         sources: the query's sources in the order in which Spark logs their offsets.
         operators: names of its stateful operators in plan order; empty for ``0``, ``1``, …
         operations: Spark's names of what its plan does.
+        takes_over: a checkpoint of plain Spark's that it goes on from when its job begins, or None.
     """
 
     name: str
@@ -56,6 +57,7 @@ class QueryDefinition:
     sources: tuple[SourceDefinition, ...]
     native: SparkSink | None = None
     operations: tuple[str, ...] = ()
+    takes_over: str | None = None
 
     @property
     def goes_by_clock(self) -> bool:

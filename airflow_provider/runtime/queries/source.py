@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 # Carries the source's name into Spark's plan, where offsets and metrics are found again by it.
 SOURCE_OPTION: Final = "spark-stream.source"
+TABLE: Final = "table"  # its path is a name in the session's catalog
 UNKNOWN_FORMAT: Final = "unknown"  # of a stream that the job opened without ``ctx.read``
 
 _NOTHING: Final = ".spark-stream-nothing"  # what is read of a source that has ended
@@ -115,12 +116,16 @@ class SourceDefinition:
         if is_kafka:
             options = kafka_source.options_of(options, bounded=self.bounded)
             kafka_source.prepare(spark, self.name, options, streaming=streaming)
-        reader = _reader(spark, self.name, streaming=streaming).format(self.format)
+        reader = _reader(spark, self.name, streaming=streaming)
+        reader = reader if self.format == TABLE else reader.format(self.format)
         reader = reader.options(**options)
         if self.schema is not None:
             reader = reader.schema(self.schema)
         path = self._path()
-        df = reader.load(path) if path is not None else reader.load()
+        if self.format == TABLE:
+            df = reader.table(str(path))
+        else:
+            df = reader.load(path) if path is not None else reader.load()
         if is_kafka:
             kafka_source.check_schema(self.name, options, df.schema)
         if self.watermark is None:

@@ -140,6 +140,29 @@ def take_savepoint(
     return Savepoint(target.url, record)
 
 
+def describe_source(source: Source, clock: Clock) -> SavepointRecord:
+    """Return what a savepoint of *source* would say now, without its files; nothing is written.
+
+    Raises:
+        ConfigError: no batch has committed yet.
+        RefusedCheckpointError: the checkpoint lacks files.
+    """
+    with refusing(source.url, "read"):
+        taker = _Taker(source, open_storage(source.url), clock, 0.0, 0)
+        queries = taker.describe()
+    now = to_iso(clock.now())
+    return SavepointRecord(
+        name="described",
+        origin="manual",
+        labels={},
+        job=source.job,
+        run_id=source.run_id,
+        source=source.url,
+        queries=queries,
+        taken=now,
+    )
+
+
 def _claim_empty(target: Storage, clock: Clock) -> SavepointClaimRecord:
     """Claim the folder for a new savepoint; what a dead taker has left there is removed."""
     names = target.list("")
@@ -241,6 +264,15 @@ class _Taker:
         """Refuse, before anything is written, a checkpoint that has nothing or lacks something."""
         for query in self._source.queries:
             self._checked[query.name] = self._until_complete(query, self._inventory, 0.0)
+
+    def describe(self) -> dict[str, QuerySavepoint]:
+        """Return what the queries have at this moment, without copying."""
+        self.check()
+        return {
+            query.name: _describe(query, seen.query_id, seen.choice, seen.inventory, [])
+            for query in self._source.queries
+            for seen in (self._checked[query.name],)
+        }
 
     def take(self) -> dict[str, QuerySavepoint]:
         """Return the queries in the order of the job.

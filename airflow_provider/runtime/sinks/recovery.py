@@ -104,6 +104,27 @@ def check_not_behind(published: int, last_commit: int, log: str) -> None:
         raise CheckpointError(msg)
 
 
+def check_none_left(found: EpochListing, last_commit: int, *, where: str, sink: str) -> None:
+    """Refuse a sink that writes alone while epochs of others wait, which nobody would publish.
+
+    Args:
+        found: the records.
+        last_commit: the last batch in Spark's commit log.
+        where: the records' address, named in errors.
+        sink: Spark's own.
+
+    Raises:
+        CheckpointError: there are some.
+    """
+    left = [e for e in found.precommitted if e <= last_commit and not found.is_published(e)]
+    if left:
+        msg = (
+            f"{where}: epoch {min(left)} is committed, and other sinks than {sink} have not "
+            "published it yet; let the job write where it did until its run has ended"
+        )
+        raise CheckpointError(msg)
+
+
 def unrecorded(epoch: int, where: str, log: str) -> CheckpointError:
     """Return the error for a batch whose rows nobody has."""
     msg = (

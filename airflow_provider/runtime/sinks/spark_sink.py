@@ -33,7 +33,9 @@ GUARANTEES: Final[Mapping[str, str]] = {
 _UNKNOWN: Final = "what its connector promises; a batch that runs again is given to it again"
 
 
-def spark_sink(format: str, options: Mapping[str, str] | None = None) -> SparkSink:
+def spark_sink(
+    format: str, options: Mapping[str, str] | None = None, partition_by: Sequence[str] = ()
+) -> SparkSink:
     """Write a query with one of Spark's own sinks.
 
     Rows are visible when Spark writes them, which is before the batch has committed, before
@@ -43,16 +45,21 @@ def spark_sink(format: str, options: Mapping[str, str] | None = None) -> SparkSi
     Args:
         format: ``parquet``, ``kafka``, ``console`` or any other that Spark can stream to.
         options: of Spark's writer; ``path`` for files.
+        partition_by: columns, for a format that has partitions.
     """
-    return SparkSink(format, dict(options or {}))
+    columns = (partition_by,) if isinstance(partition_by, str) else tuple(partition_by)
+    return SparkSink(format, dict(options or {}), columns)
 
 
 class SparkSink:
     """See :func:`spark_sink`, which makes one. It is not a :class:`Sink`: it has one phase only."""
 
-    def __init__(self, file_format: str, options: dict[str, str]) -> None:
+    def __init__(
+        self, file_format: str, options: dict[str, str], partition_by: tuple[str, ...] = ()
+    ) -> None:
         self._format = file_format
         self._options = options
+        self._partition_by = partition_by
 
     @property
     def location(self) -> str | None:
@@ -102,7 +109,8 @@ class SparkSink:
 
     def attach(self, writer: DataStreamWriter) -> DataStreamWriter:
         """Return *writer* with this sink."""
-        return writer.format(self._format).options(**self._options)
+        writer = writer.format(self._format).options(**self._options)
+        return writer.partitionBy(*self._partition_by) if self._partition_by else writer
 
 
 class SparkSinkEpochs:

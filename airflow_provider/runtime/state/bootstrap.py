@@ -39,7 +39,7 @@ from airflow_provider.runtime.control.bootstrap_request import (
     remove_scratch,
     scratch_of,
 )
-from airflow_provider.runtime.driver.prepare import check_before_cleanup, load_job_in
+from airflow_provider.runtime.driver.prepare import check_before_cleanup, declared_queries
 from airflow_provider.runtime.driver.run import run_job
 from airflow_provider.runtime.errors import ConfigError, refusing
 from airflow_provider.runtime.jobdir.layout import JobDirectory, open_job_directory
@@ -141,13 +141,13 @@ def _read_history(
     check_before_cleanup(run, scratch, clock)
     app_name = f"spark-stream bootstrap {spec.job_dir}"
     with using_spark(spark, app_name, spec.master, spec.conf) as session:
-        history = load_job_in(STREAMING, run, RUN_ID, session).queries
+        history = declared_queries(STREAMING, run, RUN_ID, session)
         seam = plan_seam(history, spec.kept, output=spec.output)
         if spec.live_params is not None:
             live = dataclasses.replace(
                 run, job_dir=directory.url, params=spec.live_params, bootstrap=None
             )
-            check_seam(history, load_job_in(STREAMING, live, RUN_ID, session).queries, seam)
+            check_seam(history, declared_queries(STREAMING, live, RUN_ID, session), seam)
         began = to_iso(clock.now())
         record = BootstrapRecord(savepoint=spec.target, digest=spec.digest, began=began)
         with refusing(scratch.url, "written"):

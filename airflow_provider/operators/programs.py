@@ -1,0 +1,24 @@
+"""Names a job: by its function, its script or its file of SQL."""
+
+from __future__ import annotations
+
+from airflow_provider.runtime.errors import ConfigError
+
+
+def name_job(job: str | None, script: str | None, sql: str | None) -> str:
+    """Return the entry point of a job, of which exactly one name is given; others are None.
+
+    Raises:
+        ConfigError: none is, or several; or a file is not of its kind.
+    """
+    given = {"job": job, "script": script, "sql": sql}
+    named = {argument: text for argument, text in given.items() if text is not None}
+    if len(named) != 1:
+        msg = "name one job: job='FILE.py:FUNC', script='FILE.py' or sql='FILE.sql'"
+        raise ConfigError(msg)
+    (argument, text), *_ = named.items()
+    suffix = {"script": ".py", "sql": ".sql"}.get(argument)
+    if suffix is not None and "{{" not in text and not text.endswith(suffix):
+        msg = f"{argument}={text!r}: name a file that ends with {suffix}"
+        raise ConfigError(msg)
+    return text

@@ -1,0 +1,54 @@
+"""``--script`` and ``--sql`` of ``run`` and ``check``: other ways to name a job."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from airflow_provider.runtime.errors import ConfigError
+from airflow_provider.runtime.jobdir.run_options import with_arguments
+
+if TYPE_CHECKING:
+    import argparse
+
+_COMMANDS: Final = ("run", "check")
+_KINDS: Final = {"script": ".py", "sql": ".sql"}
+
+
+def add_programs(jobs: argparse._MutuallyExclusiveGroup) -> None:
+    """Add them to the ways to name a job; what follows ``--`` is the script's command line."""
+    for flag, text in {
+        "script": "instead of --entry: a plain PySpark script; its arguments follow --",
+        "sql": "instead of --entry: a file of SQL; ${NAME} in it is --param NAME=…",
+    }.items():
+        jobs.add_argument(f"--{flag}", help=text, default=None, metavar=f"FILE{_KINDS[flag]}")
+
+
+def split_arguments(argv: list[str]) -> tuple[list[str], list[str] | None]:
+    """Return a command's own arguments and those of its script; None where none are given."""
+    if not argv or argv[0] not in _COMMANDS or "--" not in argv:
+        return argv, None
+    at = argv.index("--")
+    return argv[:at], argv[at + 1 :]
+
+
+def named_program(arguments: argparse.Namespace) -> argparse.Namespace:
+    """Return the arguments with the program as the job's entry, and its command line as parameter.
+
+    Raises:
+        ConfigError: the file is none of that kind, or only a script has a command line.
+    """
+    named = {flag: getattr(arguments, flag) for flag in _KINDS if getattr(arguments, flag)}
+    for flag, file in named.items():
+        if not file.endswith(_KINDS[flag]):
+            msg = f"--{flag} {file}: name a file that ends with {_KINDS[flag]}"
+            raise ConfigError(msg)
+        arguments.entry = file
+    if arguments.script_args is not None:
+        if "script" not in named:
+            msg = "what follows -- is the command line of a script; give --script FILE.py"
+            raise ConfigError(msg)
+        arguments.params = [
+            *getattr(arguments, "params", []),
+            with_arguments(arguments.script_args),
+        ]
+    return arguments

@@ -1,0 +1,229 @@
+"""Takes what a script declares, as the job's sources and queries; and says what it leaves out."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from airflow_provider.runtime.errors import ConfigError
+from airflow_provider.runtime.programs.mapping import (
+    CHECKPOINT,
+    SPARK_LOG,
+    describe_trigger,
+    is_bounded,
+    query_name,
+    refusals_of,
+    sink_of,
+    unused,
+)
+from airflow_provider.runtime.storage.open import local_path_of
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+    from airflow_provider.runtime.programs.call_sites import CallSites
+    from airflow_provider.runtime.programs.mapping import WriterCalls
+    from airflow_provider.runtime.programs.turns import Turns
+    from airflow_provider.runtime.queries.context import JobContext
+
+log = logging.getLogger(__name__)
+
+_EXACT: Final = "exactly once"
+LATE_START: Final = (
+    "a query is started behind one that the script has waited for; a job's queries are all known "
+    "before it runs: start it before the first wait, or make it a script of its own, whose task "
+    "follows this one"
+)
+_MASTER: Final = "spark.master"
+_CHECKPOINTS: Final = f"spark.sql.streaming.{CHECKPOINT}"
+
+
+class Declaring:
+    """The declarations of one script.
+
+    Args:
+        context: the job's.
+        sites: says where in the script something happens.
+        until: how the run is to end, where it says so.
+        given: the settings of Spark that the run gives, which win.
+    """
+
+    def __init__(
+        self, context: JobContext, sites: CallSites, *, until: str | None, given: Collection[str]
+    ) -> None:
+        self.turns: Turns | None = None
+        self.queries: list[str] = []
+        self.refused: list[str] = []
+        self._context = context
+        self.sites = sites
+        self._until = until
+        self._given = given
+        self._ignored: set[str] = set()
+        self._looked: set[str] = set()
+
+    @property
+    def session(self) -> SparkSession:
+        """Return the job's own session, in which its queries will run."""
+        return self._context.spark
+
+    # --- what is declared -------------------------------------------------------------------------
+
+    def read(
+        self,
+        *,
+        format: str,
+        path: str | None,
+        schema: StructType | str | None,
+        options: Mapping[str, str],
+        name: str | None,
+    ) -> DataFrame:
+        """Declare a source; its name is its format's, with a number, unless the script has one.
+
+        Raises:
+            ConfigError: Spark cannot read it; the message begins with the place.
+        """
+        name = name or unused(format, self._context.source_names)
+        try:
+            return self._context.read(
+                name,
+                format=format,
+                path=path,
+                schema=schema,
+                options=options,
+                bounded=is_bounded(self._until, None),
+            )
+        except ConfigError as error:
+            raise self._at_its_place(error) from error
+
+    def write(self, df: DataFrame, calls: WriterCalls) -> str:
+        """Declare a query, and return its name.
+
+        What the runtime or Spark cannot run is remembered, and refused when the script has waited.
+
+        Raises:
+            ConfigError: the script has waited before; the message begins with the place.
+        """
+        from pyspark.sql import DataFrame as PlainFrame
+
+        if self.turns is not None and self.turns.has_rested:
+            raise self._at_its_place(ConfigError(LATE_START))
+        name = query_name(calls, self.queries)
+        self.queries.append(name)
+        refused = refusals_of(calls)
+        for each in refused:
+            self.refuse(each)
+        if refused:
+            return name
+        bounded = is_bounded(self._until, calls.trigger)
+        plain = PlainFrame(df._jdf, self._context.spark)
+        sink = sink_of(calls, has_spark_log=has_spark_log)
+        try:
+            self._context.let_end(plain, bounded=bounded)
+            self._context.write(
+                name,
+                plain,
+                to=sink,
+                output_mode=calls.output_mode,
+                takes_over=self._checkpoint_of(calls),
+            )
+        except ConfigError as error:  # of which there may be more
+            self.refuse(str(error))
+            return name
+        self._tell(name, calls, sink, bounded=bounded)
+        return name
+
+    def configure(self, settings: Mapping[str, str]) -> None:
+        """Take what the script's builder configures, as far as a JVM that runs can have it."""
+        from pyspark.errors import AnalysisException
+
+        session = self._context.spark
+        has = dict(session.sparkContext.getConf().getAll())
+        for key, value in settings.items():
+            if key in self._given or key == "spark.app.name" or has.get(key) == value:
+                continue
+            if key == _MASTER:
+                self.ignore(f"{key}={value}", f"Spark runs already; give the run --master {value}")
+                continue
+            try:
+                session.conf.set(key, value)
+            except AnalysisException:
+                self.ignore(
+                    f"{key}={value}", f"Spark runs already; give the run --conf {key}={value}"
+                )
+
+    def check_session(self) -> None:
+        """Refuse a stream that the script writes in a session of its own, past the runtime.
+
+        Raises:
+            ConfigError: the message begins with the place.
+        """
+        if self.turns is not None and self.turns.has_this_thread:
+            why = "this session is not the job's; take SparkSession.builder.getOrCreate()"
+            raise self._at_its_place(ConfigError(why))
+
+    # --- how far the run is -----------------------------------------------------------------------
+
+    def wait(self, timeout_s: float | None) -> bool:
+        """Wait for the end of the run, which begins when the script waits first."""
+        return self.turns is not None and self.turns.wait(timeout_s)
+
+    def looks_on(self) -> bool:
+        """Tell whether the run is over, to a script that looks at a query.
+
+        One that looks again at the same place goes round in a loop, which is a way to wait.
+        """
+        if self.turns is None:
+            return False
+        place = self.sites.here()
+        if place in self._looked:
+            return self.turns.wait(0)
+        self._looked.add(place)
+        return self.turns.is_over()
+
+    # --- what is left out -------------------------------------------------------------------------
+
+    def refuse(self, why: str) -> None:
+        """Remember what the runtime cannot do for the script, which learns of all at once."""
+        self.refused.append(f"{self.sites.here()}: {why}")
+
+    def ignore(self, what: str, why: str) -> None:
+        """Say once that a call does nothing."""
+        line = f"{self.sites.here()}: {what} is left out: {why}"
+        if line not in self._ignored:
+            self._ignored.add(line)
+            log.warning("%s", line)
+
+    def _at_its_place(self, error: ConfigError) -> ConfigError:
+        return type(error)(f"{self.sites.here()}: {error}")
+
+    def _checkpoint_of(self, calls: WriterCalls) -> str | None:
+        if calls.checkpoint is not None:
+            return calls.checkpoint
+        folder = self._context.spark.conf.get(_CHECKPOINTS, None)
+        return f"{folder}/{calls.name}" if folder and calls.name else None
+
+    def _tell(self, name: str, calls: WriterCalls, sink: Any, *, bounded: bool) -> None:
+        guarantee = getattr(sink, "guarantee", _EXACT)
+        log.info("%s: query=%s sink=%s: %s", self.sites.here(), name, sink.name, guarantee)
+        if calls.path is not None and has_spark_log(calls.path):
+            log.warning(
+                "%s: %s has Spark's own list of its files (%s), so it stays Spark's own sink: "
+                "readers that honour the list would see nothing else. For the guarantees of "
+                "files(…), write to a new folder",
+                self.sites.here(),
+                calls.path,
+                SPARK_LOG,
+            )
+        said = describe_trigger(calls.trigger, bounded=bounded)
+        if said is not None:
+            log.info("%s: %s", self.sites.here(), said)
+
+
+def has_spark_log(path: str) -> bool:
+    """Tell whether Spark's own file sink has written in a folder of this machine."""
+    local = local_path_of(path)
+    return local is not None and (Path(local) / SPARK_LOG).is_dir()

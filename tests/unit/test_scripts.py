@@ -1,0 +1,262 @@
+"""Meaning of a plain script's calls, decided without Spark."""
+
+from __future__ import annotations
+
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from airflow_provider.runtime.errors import ConfigError
+from airflow_provider.runtime.jobdir.run_spec import RunSpec
+from airflow_provider.runtime.programs.call_sites import CallSites, late_starts
+from airflow_provider.runtime.programs.mapping import (
+    WriterCalls,
+    describe_trigger,
+    is_bounded,
+    query_name,
+    refusals_of,
+    sink_of,
+    unused,
+)
+from airflow_provider.runtime.programs.program import check_program
+from airflow_provider.runtime.programs.statements import split_statements, variables
+from airflow_provider.runtime.sinks.spark_sink import SparkSink
+
+
+def write(batch_df, batch_id):
+    """Stand for a script's function."""
+
+
+def sink_name(*, spark_log: bool = False, **calls):
+    return sink_of(WriterCalls(**calls), has_spark_log=lambda _: spark_log).name
+
+
+@pytest.mark.parametrize(
+    ("calls", "name"),
+    [
+        ({"path": "/o"}, "files:/o"),
+        ({"path": "/o", "format": "csv", "options": {"header": "true"}}, "files:/o"),
+        ({"path": "/o", "format": "delta"}, "delta:/o"),
+        ({"path": "/o", "format": "text"}, "spark:text:/o"),
+        ({"path": "s3a://b/o", "format": "orc"}, "spark:orc:s3a://b/o"),
+        ({"format": "kafka", "options": {"topic": "t"}}, "spark:kafka:t"),
+        ({"format": "console"}, "spark:console"),
+        ({"table": "db.t", "format": "delta"}, "table:db.t"),
+        ({"each_batch": write, "format": "delta"}, "for_each_batch:write"),
+        ({"each_row": write}, "foreach:write"),
+    ],
+)
+def test_each_kind_of_output_has_a_sink(calls, name):
+    """
+    Ours where there is one, else Spark's own.
+    """
+    assert [] == refusals_of(WriterCalls(**calls))
+    assert name == sink_name(**calls)
+
+
+def test_a_folder_with_sparks_list_keeps_sparks_sink():
+    """
+    Readers that honour the list would not see what another sink adds.
+    """
+    assert "spark:parquet:/o" == sink_name(path="/o", spark_log=True)
+    assert "delta:/o" == sink_name(path="/o", format="delta", spark_log=True)
+
+
+def test_every_sink_of_sparks_says_what_it_guarantees():
+    """
+    The log of a run has it in words.
+    """
+    calls = [
+        WriterCalls(format="kafka"),
+        WriterCalls(table="t"),
+        WriterCalls(each_row=write),
+        WriterCalls(each_batch=write),
+    ]
+    sinks = [sink_of(each, has_spark_log=lambda _: False) for each in calls]
+
+    said = [sink.guarantee for sink in sinks if isinstance(sink, SparkSink)]
+    assert 3 == len(said)
+    assert all("once" in text or "promises" in text for text in said)
+
+
+@pytest.mark.parametrize(
+    ("calls", "reason"),
+    [
+        ({"trigger": ("continuous", "1 second"), "format": "console"}, "trigger(continuous="),
+        ({"trigger": ("realTime", "5 minutes"), "format": "console"}, "trigger(realTime="),
+        ({"format": "memory"}, "cannot go on from a checkpoint"),
+        ({}, "the sink 'parquet' needs a path"),
+        ({"format": "delta"}, "the sink 'delta' needs a path"),
+        ({"path": "/o", "format": "delta", "options": {"mergeSchema": "true"}}, "'mergeSchema'"),
+        ({"path": "/o", "cluster_by": ("a",)}, "clusterBy"),
+    ],
+)
+def test_what_has_no_meaning_is_refused(calls, reason):
+    """
+    In one line, which names the call and the way out.
+    """
+    (line,) = refusals_of(WriterCalls(**calls))
+
+    assert reason in line
+    assert "\n" not in line
+
+
+def test_options_are_compared_as_spark_does():
+    """
+    Without regard to case; path and checkpoint are not options of the sink.
+    """
+    calls = WriterCalls()
+    for key, value in {"PATH": "/o", "CheckpointLocation": "/c", "header": "true"}.items():
+        calls.option(key, value)
+
+    assert ("/o", "/c", {"header": "true"}) == (calls.path, calls.checkpoint, calls.options)
+
+
+@pytest.mark.parametrize(
+    ("until", "trigger", "bounded"),
+    [
+        (None, ("availableNow", True), True),
+        (None, ("once", True), True),
+        (None, ("processingTime", "1 minute"), False),
+        (None, None, False),
+        ("end", None, True),
+        ("available", ("processingTime", "1 minute"), True),
+        ("stopped", ("availableNow", True), False),
+    ],
+)
+def test_the_run_says_whether_there_is_an_end_else_the_trigger(until, trigger, bounded):
+    """
+    A trigger is what a plain script has to say it; an option of the run wins.
+    """
+    assert bounded is is_bounded(until, trigger)
+
+
+def test_a_trigger_that_is_left_out_is_named():
+    """
+    With the option that keeps it, where there is one.
+    """
+    every = ("processingTime", "1 minute")
+
+    assert "--trigger '1 minute' keeps it" in str(describe_trigger(every, bounded=False))
+    assert "is left out" in str(describe_trigger(every, bounded=True))
+    assert describe_trigger(("availableNow", True), bounded=True) is None
+
+
+def test_queries_have_names_that_stay():
+    """
+    The script's own, else that of what is written; a second one of a name gets a number.
+    """
+    assert "hits" == query_name(WriterCalls(name="hits", path="/o"), ["hits"])
+    assert "daily" == query_name(WriterCalls(path="/data/daily/"), [])
+    assert "daily-2" == query_name(WriterCalls(path="/data/daily"), ["daily"])
+    assert "write" == query_name(WriterCalls(each_batch=write), [])
+    assert "db.t" == query_name(WriterCalls(table="db.t"), [])
+    assert "console" == query_name(WriterCalls(format="console"), [])
+    assert "lambda" == query_name(WriterCalls(each_batch=lambda *_: None), [])
+    assert "day-1" == unused("__day 1", [])
+
+
+SCRIPT = """
+from pyspark.sql import SparkSession
+
+def main():
+    spark = SparkSession.builder.getOrCreate()
+    first = spark.readStream.csv("/i").writeStream.start("/o")
+    first.awaitTermination()
+    print("between")
+    (
+        spark.readStream.csv("/o")
+        .writeStream.format("csv")
+        .start("/p")
+    )
+
+def other(df):
+    df.writeStream.start().awaitTermination()
+    df.thread.start()
+"""
+
+
+def test_a_start_behind_a_wait_is_found_in_the_text():
+    """
+    With both lines; another thread's start is none, nor is what a function that is defined does.
+    """
+    assert [(12, 7)] == late_starts(SCRIPT)
+    assert [] == late_starts("q.awaitTermination()\ndef f(df):\n    df.writeStream.start()\n")
+
+
+def spec_of(path: Path, **asked):
+    return RunSpec(job_dir="/job", entry=str(path), **asked)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "asked", "reason"),
+    [
+        ("s.py", SCRIPT, {}, r"^s\.py:12 \(waits in line 7\): a query is started behind one"),
+        ("s.py", "def f(:\n", {}, r"s\.py:1: this Python cannot read it"),
+        ("s.py", "print()\n", {"mode": "batch"}, "a program declares streams"),
+        ("s.sql", "-- nothing;\n", {}, "there is no statement in it"),
+    ],
+)
+def test_a_program_is_looked_at_before_spark_starts(tmp_path, name, text, asked, reason):
+    """
+    What its text shows costs no JVM.
+    """
+    (tmp_path / name).write_text(text)
+
+    with pytest.raises(ConfigError, match=reason):
+        check_program(spec_of(tmp_path / name, **asked))
+
+
+def test_a_program_that_is_not_there_is_named(tmp_path):
+    """
+    As a file of a function is.
+    """
+    with pytest.raises(ConfigError, match=r"there is no file .*none\.py"):
+        check_program(spec_of(tmp_path / "none.py"))
+
+
+def test_the_place_of_an_error_is_the_scripts_last_line(tmp_path):
+    """
+    Also where the error comes from a library below it, or from a module beside the script.
+    """
+    script, beside = tmp_path / "s.py", tmp_path / "beside.py"
+    beside.write_text("def f(x):\n    return int(x)\n")
+    script.write_text("import textwrap\n\ntextwrap.dedent(1)\n")
+    sites = CallSites(script)
+
+    with pytest.raises(Exception, match=r".") as found:  # of the library
+        exec(compile(script.read_text(), str(script), "exec"), {})  # noqa: S102 - a script
+    assert "s.py:3" == sites.of_error(found.value)
+
+    space: dict[str, object] = {}
+    exec(compile(beside.read_text(), str(beside), "exec"), space)  # noqa: S102 - a script
+    with pytest.raises(ValueError, match=r"invalid literal") as found:
+        space["f"]("x")  # type: ignore[operator]
+    assert "beside.py:2" == sites.of_error(found.value)
+
+
+def test_statements_are_split_where_they_end():
+    """
+    Not in comments, texts or names; each knows the line in which it begins.
+    """
+    text = textwrap.dedent(
+        """\
+        -- a; comment
+        SET a = 'x;''y\\';';
+
+        /* two; lines
+           more */ SELECT "a;" , `b;``c`
+        FROM t -- ;
+        ;
+        ;
+        SELECT 2 - 1"""
+    )
+
+    first, second, third = split_statements(text)
+
+    assert (2, "SET a = 'x;''y\\';'") == first
+    assert 5 == second.line
+    assert ["SELECT", '"a;"', ",", "`b;``c`", "FROM", "t"] == second.text.split()
+    assert (9, "SELECT 2 - 1") == third
+    assert ["in", "out_2"] == variables("'${in}' ${out_2} ${in} $x ${}")
