@@ -55,6 +55,7 @@ class _Metadata(TypedDict, total=False):
 
 
 class _Commit(TypedDict, total=False):
+    nextBatchWatermarkMs: int
     stateUniqueIds: dict[str, list[list[str]]] | None
 
 
@@ -147,10 +148,12 @@ class CommitEntry:
     Attributes:
         version: the first line.
         state_ids: the ids of the states that the batch led to; empty in checkpoint format 1.
+        watermark_ms: the watermark after the batch, milliseconds since 1970; 0 for none.
     """
 
     version: str
     state_ids: StateIds
+    watermark_ms: int = 0
 
     @classmethod
     def parse(cls, data: bytes, *, where: str) -> CommitEntry:
@@ -165,12 +168,13 @@ class CommitEntry:
             msg = f"{where}: {version[:20]!r} is not a known version of Spark's commit log"
             raise UnknownFormatError(msg)
         try:
-            found = decode(_Commit, read_json(text or "{}")).get("stateUniqueIds") or {}
+            read = decode(_Commit, read_json(text or "{}"))
+            found = read.get("stateUniqueIds") or {}
             ids = {int(operator): partitions for operator, partitions in found.items()}
         except (ValueError, Mismatch) as error:
             msg = f"{where}: the commit log entry is damaged: {error}"
             raise CorruptDocumentError(msg) from error
-        return cls(version, ids)
+        return cls(version, ids, int(read.get("nextBatchWatermarkMs", 0)))
 
 
 def with_state_ids(commit: bytes, ids: StateIds) -> bytes:

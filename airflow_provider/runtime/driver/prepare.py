@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import logging
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
 
 from airflow_provider.runtime.checkpoint.logs import CheckpointLogs
 from airflow_provider.runtime.driver.execution_mode import (
@@ -59,6 +61,8 @@ if TYPE_CHECKING:
     from airflow_provider.runtime.queries.source import SourceBinding
 
 log = logging.getLogger(__name__)
+
+_INSTALLED: Final = frozenset({"site-packages", "dist-packages"})
 
 
 def check_before_spark(
@@ -149,7 +153,29 @@ def check_under_lease(
         check_preconditions(directory, run_id, driver_id=driver_id)
 
 
-def load_job(spec: RunSpec, directory: JobDirectory, run_id: str, spark: SparkSession) -> LoadedJob:
+@dataclasses.dataclass(frozen=True)
+class Declaration:
+    """How a job's function is called.
+
+    Attributes:
+        function: the function; None for the one that the entry names.
+        make_context: makes what it is given, from what :class:`JobContext` is made of.
+    """
+
+    function: Callable[[JobContext], None] | None = None
+    make_context: Callable[..., JobContext] = JobContext
+
+
+_AS_IN_A_RUN: Final = Declaration()
+
+
+def load_job(
+    spec: RunSpec,
+    directory: JobDirectory,
+    run_id: str,
+    spark: SparkSession,
+    declaration: Declaration = _AS_IN_A_RUN,
+) -> LoadedJob:
     """Call the job's function, which only declares, and settle the mode; nothing is written.
 
     An AUTOMATIC run that can be had in BATCH calls the function a second time.
@@ -162,7 +188,10 @@ def load_job(spec: RunSpec, directory: JobDirectory, run_id: str, spark: SparkSe
     if is_program(spec.entry):  # what it declares are streams
         wanted = STREAMING
     kept = stored.settings if stored is not None else None
-    job = load_job_in(wanted or STREAMING, spec, run_id, spark, kept)
+    load = functools.partial(
+        load_job_in, spec=spec, run_id=run_id, spark=spark, kept=kept, declaration=declaration
+    )
+    job = load(wanted or STREAMING)
     with _held(job.context):
         job.context.params.check_read()
         if wanted == STREAMING:
@@ -175,7 +204,7 @@ def load_job(spec: RunSpec, directory: JobDirectory, run_id: str, spark: SparkSe
     reasons = [objection.why for objection in objections]
     if not reasons:
         try:
-            return load_job_in(BATCH, spec, run_id, spark, kept)
+            return load(BATCH)
         except ConfigError as error:
             reasons = [str(error)]
     log.info("run=%s mode=STREAMING, not BATCH: %s", run_id, "; ".join(reasons))
@@ -200,6 +229,8 @@ def load_job_in(
     run_id: str,
     spark: SparkSession,
     kept: Mapping[str, str] | None = None,
+    *,
+    declaration: Declaration = _AS_IN_A_RUN,
 ) -> LoadedJob:
     """Call the job's function once, for a mode that is settled; nothing is written.
 
@@ -209,16 +240,17 @@ def load_job_in(
         run_id: the run.
         spark: any session of the application.
         kept: the settings of Spark that an earlier attempt of the run has begun with.
+        declaration: how the function is called.
 
     Raises:
         ConfigError: the function is not there, failed, or declared what cannot be run.
     """
     session = job_session(spark, spec.conf, kept, is_batch=mode == BATCH)
-    function = load_program(spec) if is_program(spec.entry) else load_entry(spec.entry)
-    _send_by_value(function)
+    function = declaration.function or _load(spec)
+    _send_by_value(function, is_given=declaration.function is not None)
 
     def declare(bindings: Mapping[str, SourceBinding]) -> JobContext:
-        context = JobContext(
+        context = declaration.make_context(
             session,
             params=spec.all_params(),
             run_id=run_id,
@@ -243,6 +275,10 @@ def load_job_in(
         queries=context.queries,
         declare=lambda bindings: declare(bindings).queries,
     )
+
+
+def _load(spec: RunSpec) -> Callable[[JobContext], None]:
+    return load_program(spec) if is_program(spec.entry) else load_entry(spec.entry)
 
 
 def declared_queries(
@@ -304,10 +340,17 @@ def _find_resumed(spec: RunSpec, directory: JobDirectory) -> str | None:
     return None
 
 
-def _send_by_value(function: Callable[..., None]) -> None:
-    """Let Spark's Python workers have what the job's file defines, which they cannot import."""
+def _send_by_value(function: Callable[..., None], *, is_given: bool) -> None:
+    """Let Spark's Python workers have what the job's file defines, which they cannot import.
+
+    Args:
+        function: the job's.
+        is_given: not loaded by its entry, so that its module may be one of tests or of a notebook.
+    """
     from pyspark import cloudpickle
 
-    module = sys.modules.get(function.__module__)
-    if module is not None and is_entry_file(module):
+    module = sys.modules.get(getattr(function, "__module__", ""))
+    file = Path(getattr(module, "__file__", None) or "")
+    is_ours = is_given and not _INSTALLED.intersection(file.parts)
+    if module is not None and (is_ours or is_entry_file(module)):
         cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]  # Spark's

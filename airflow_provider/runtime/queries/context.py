@@ -231,7 +231,7 @@ class JobContext:
             )
             msg = f"query {name!r}: {what}; begin with ctx.read"
             raise ConfigError(msg)
-        sinks = _sinks_of(name, to)
+        sinks = sinks_of(name, to)
         if self._discards_output:
             sinks = tuple(DiscardSink(sink.name, getattr(sink, "location", None)) for sink in sinks)
         for sink in sinks:
@@ -349,7 +349,12 @@ def _idle_timeout(
     return seconds
 
 
-def _sinks_of(query: str, to: Sink | SparkSink | Sequence[Sink]) -> tuple[Sink | SparkSink, ...]:
+def sinks_of(query: str, to: Sink | SparkSink | Sequence[Sink]) -> tuple[Sink | SparkSink, ...]:
+    """Return the sinks that ``ctx.write`` is given.
+
+    Raises:
+        ConfigError: there is none, one is not a sink, or they cannot share a query.
+    """
     sinks: tuple[Any, ...] = tuple(to) if isinstance(to, (list, tuple)) else (to,)
     if not sinks:
         msg = f"query {query!r} has no sink; write it to files(…)"

@@ -98,8 +98,23 @@ class FilesSink:
         """Return the dataset that it writes."""
         return (folder_dataset(self.location),)
 
+    def moved_to(self, path: str) -> FilesSink:
+        """Return a sink that writes the same files into another folder."""
+        return FilesSink(path, self._format, self._partition_by, self._options)
+
     def check(self, df: DataFrame, output_mode: str) -> None:
         """Refuse an unknown format, another output mode than append, or an unwritable folder."""
+        self.check_shape(df, output_mode)
+        if self._folder is None:
+            msg = (
+                f"{self.name}: files are published by rename, which this filesystem does not have; "
+                "use a path on a local or mounted filesystem"
+            )
+            raise ConfigError(msg)
+        _check_writable(self._folder, self.name)
+
+    def check_shape(self, df: DataFrame, output_mode: str) -> None:
+        """Refuse what no folder could take."""
         missing = [column for column in self._partition_by if column not in df.columns]
         if missing:
             msg = f"{self.name}: there is no column {missing[0]!r} to partition by"
@@ -113,13 +128,6 @@ class FilesSink:
                 f"{output_mode!r}"
             )
             raise ConfigError(msg)
-        if self._folder is None:
-            msg = (
-                f"{self.name}: files are published by rename, which this filesystem does not have; "
-                "use a path on a local or mounted filesystem"
-            )
-            raise ConfigError(msg)
-        _check_writable(self._folder, self.name)
 
     def recover(self, query_id: str, is_garbage: IsGarbage, fence: Fence) -> None:
         """Remove the query's hidden folders that are garbage; a rename needs no other fence."""

@@ -154,11 +154,10 @@ class DeltaSink:
 
     def check(self, df: DataFrame, output_mode: str) -> None:
         """Refuse what the table cannot take; nothing is written, its log is only read."""
-        check_append_only(self.name, output_mode)
         require_extra(f"{self.name}: the sink", "delta", *_LIBRARIES)
+        self.check_shape(df, output_mode)
         self._check_place()
         schema = as_stored(df.schema.jsonValue(), self.name)
-        check_partitions(schema, self._partition_by, self.name)
         try:
             table = self._log.load()
         except Exception as error:  # delta-rs has errors of its own for each store
@@ -166,6 +165,11 @@ class DeltaSink:
             raise refusal_of(error, msg) from error
         if table is not None:
             check_fits(TableFacts.of(table), schema, self._partition_by, self.name)
+
+    def check_shape(self, df: DataFrame, output_mode: str) -> None:
+        """Refuse what no table could take."""
+        check_append_only(self.name, output_mode)
+        check_partitions(as_stored(df.schema.jsonValue(), self.name), self._partition_by, self.name)
 
     def _check_place(self) -> None:
         local = local_path_of(self._url)

@@ -163,16 +163,9 @@ class IcebergSink:
 
     def check(self, df: DataFrame, output_mode: str) -> None:
         """Refuse what the table cannot take; nothing is written, the catalog is only read."""
-        check_append_only(self.name, output_mode)
-        namespace, _, table_name = self._table_name.rpartition(".")
-        if not namespace or not table_name:
-            msg = f"{self.name}: name the table with its namespace: 'namespace.table'"
-            raise ConfigError(msg)
-        missing = [column for column in self._partition_by if column not in df.columns]
-        if missing:
-            msg = f"{self.name}: there is no column {missing[0]!r} to partition by"
-            raise ConfigError(msg)
+        self.check_shape(df, output_mode)
         arrow = self._arrow_schema(df)
+        namespace = self._table_name.rpartition(".")[0]
         try:
             catalog = self._open()
             exists = catalog.namespace_exists(namespace)
@@ -189,6 +182,18 @@ class IcebergSink:
             new_partition_fields(new_schema(arrow, self.name), self._partition_by, self.name)
         else:
             check_fits(table, arrow, self._partition_by, self.name)
+
+    def check_shape(self, df: DataFrame, output_mode: str) -> None:
+        """Refuse what no table could take."""
+        check_append_only(self.name, output_mode)
+        namespace, _, table_name = self._table_name.rpartition(".")
+        if not namespace or not table_name:
+            msg = f"{self.name}: name the table with its namespace: 'namespace.table'"
+            raise ConfigError(msg)
+        missing = [column for column in self._partition_by if column not in df.columns]
+        if missing:
+            msg = f"{self.name}: there is no column {missing[0]!r} to partition by"
+            raise ConfigError(msg)
 
     def _arrow_schema(self, df: DataFrame) -> pa.Schema:
         """Return the schema that the staged files will have."""

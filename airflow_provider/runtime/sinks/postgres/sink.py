@@ -139,6 +139,11 @@ class SqlSink:
         """Tell whether a row takes the place of an earlier one with the same keys."""
         return self._to.mode == "upsert"
 
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """Return the columns that tell rows apart; empty where none replaces another."""
+        return self._to.keys
+
     # --- before anything is written -------------------------------------------------------------
 
     def check(self, df: DataFrame, output_mode: str) -> None:
@@ -146,9 +151,7 @@ class SqlSink:
         import psycopg
 
         try:
-            _check_modes(self._to, output_mode)
-            _check_names(self._to, df.columns)
-            columns = columns_for(df.schema)
+            columns = self._check_shape(df, output_mode)
             with self._server.connect("spark-stream check") as connection:
                 check_database(connection, self._books, self._to, columns)
         except ConfigError as error:
@@ -157,6 +160,19 @@ class SqlSink:
         except psycopg.Error as error:
             msg = f"{self.name}: {self._server.masked(str(error)).strip()}"
             raise (OutageError if is_outage(error) else ConfigError)(msg) from None
+
+    def check_shape(self, df: DataFrame, output_mode: str) -> None:
+        """Refuse what no table could take."""
+        try:
+            self._check_shape(df, output_mode)
+        except ConfigError as error:
+            msg = f"{self.name}: {error}"
+            raise ConfigError(msg) from None
+
+    def _check_shape(self, df: DataFrame, output_mode: str) -> list[TargetColumn]:
+        _check_modes(self._to, output_mode)
+        _check_names(self._to, df.columns)
+        return columns_for(df.schema)
 
     # --- first phase ----------------------------------------------------------------------------
 
