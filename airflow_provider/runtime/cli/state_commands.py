@@ -1,17 +1,14 @@
-"""``spark-stream state``: show, query, diff and growth, which only read; and what writes."""
+"""``spark-stream state``: show, query, shell, diff and growth, which only read; what writes."""
 
 from __future__ import annotations
 
-import contextlib
 import json
 from typing import TYPE_CHECKING, Any, Final
 
-from airflow_provider.runtime.cli import bootstrap_command, rewrite_command
+from airflow_provider.runtime.cli import bootstrap_command, rewrite_command, state_shell
 from airflow_provider.runtime.cli.output import print_json, text_table
+from airflow_provider.runtime.cli.state_output import json_lines, print_frame, state_session
 from airflow_provider.runtime.errors import EXIT_OK, ConfigError
-from airflow_provider.runtime.jobdir.run_options import parse_pairs
-from airflow_provider.runtime.queries.session import job_session, start_spark, using_spark
-from airflow_provider.runtime.spark_versions import silence
 from airflow_provider.runtime.state.contents import describe_state
 from airflow_provider.runtime.state.diff import diff_states
 from airflow_provider.runtime.state.growth import state_growth
@@ -24,16 +21,10 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable, Iterator, Sequence
 
-    from pyspark.sql import DataFrame, SparkSession
-
     from airflow_provider.runtime.state.contents import State
     from airflow_provider.runtime.state.diff import TableDiff
 
 FORMATS: Final = ("table", "json", "parquet")
-_SHOWN_ROWS: Final = 1000  # of a table for people, which is held in memory
-# PySpark prints what it raises, with the stack, before anybody can say it in one line.
-_TOLD_TWICE: Final = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
-_TIME_ZONE: Final = "spark.sql.session.timeZone"
 
 
 def add_commands(
@@ -56,6 +47,7 @@ def add_commands(
     query.add_argument("--format", choices=FORMATS, default="table")
     query.add_argument("--to", metavar="PATH", help="with --format parquet: a new folder")
     _add_conf(query)
+    state_shell.add_action(actions, add)
     diff = add(actions, "diff", _diff, "count the keys that differ between two states")
     diff.add_argument("before", metavar="A", help="a savepoint, checkpoint or job directory")
     diff.add_argument("after", metavar="B")
@@ -103,7 +95,7 @@ def _show(arguments: argparse.Namespace) -> int:
     state = open_state(arguments.url, batch=arguments.batch, query=arguments.query)
     document = describe_state(state, arguments.operator)
     if arguments.rows:
-        with _spark(arguments) as spark:
+        with state_session(arguments.conf) as spark:
             _count_rows(document, StateReader(spark, state))
     if arguments.json:
         print_json(document)
@@ -159,7 +151,7 @@ def _query(arguments: argparse.Namespace) -> int:
     state = open_state(arguments.url, batch=arguments.batch)
     if arguments.to is not None:
         _check_outside(state, arguments.to)
-    with _spark(arguments) as spark:
+    with state_session(arguments.conf) as spark:
         reader = StateReader(spark, state)
         frame = query_state(reader, arguments.sql)
         with sql_errors(state):
@@ -167,10 +159,10 @@ def _query(arguments: argparse.Namespace) -> int:
                 frame.write.parquet(spark_url(arguments.to))
                 print(f"{arguments.to}: written")
             elif arguments.format == "json":
-                for line in _json_lines(frame):
+                for line in json_lines(frame):
                     print(line)
             else:
-                _print_table(frame)
+                print_frame(frame)
     return EXIT_OK
 
 
@@ -182,30 +174,6 @@ def _check_outside(state: State, path: str) -> None:
         raise ConfigError(msg)
 
 
-def _json_lines(frame: DataFrame) -> Iterator[str]:
-    from pyspark.sql import functions as F  # noqa: N812 - the name everybody knows
-
-    row = F.to_json(F.struct("*"), {"ignoreNullFields": "false"})
-    for each in frame.select(row).toLocalIterator():
-        yield str(each[0])
-
-
-def _print_table(frame: DataFrame) -> None:
-    shown = _as_text(frame, _SHOWN_ROWS + 1)
-    for line in text_table(frame.columns, shown[:_SHOWN_ROWS]):
-        print(line)
-    if len(shown) > _SHOWN_ROWS:
-        print(f"(the first {_SHOWN_ROWS:,} rows; --format json or parquet gives all)")
-
-
-def _as_text(frame: DataFrame, limit: int) -> list[list[str | None]]:
-    """Return rows as Spark writes their values as text."""
-    names = [f"c{number}" for number in range(len(frame.columns))]
-    texts = frame.limit(limit).toDF(*names)
-    texts = texts.selectExpr(*(f"CAST({name} AS STRING)" for name in names))
-    return [list(row) for row in texts.collect()]
-
-
 # --- diff ---------------------------------------------------------------------------------------
 
 
@@ -215,7 +183,7 @@ def _diff(arguments: argparse.Namespace) -> int:
     after = open_state(arguments.after, batch=batches[1])
     for state in (before, after):
         state.check_has_state()
-    with _spark(arguments) as spark:
+    with state_session(arguments.conf) as spark:
         found = diff_states(StateReader(spark, before), StateReader(spark, after), arguments.query)
         tables = [_described_diff(each, arguments.changes) for each in found]
     if arguments.json:
@@ -234,7 +202,7 @@ def _described_diff(diff: TableDiff, shown: int) -> dict[str, Any]:
     changes: list[Any] = []
     if diff.frame is not None and shown > 0:
         with spark_errors(f"{diff.query}.{diff.table}"):
-            changes = [json.loads(line) for line in _json_lines(diff.frame.limit(shown))]
+            changes = [json.loads(line) for line in json_lines(diff.frame.limit(shown))]
     return {
         "query": diff.query,
         "table": diff.table,
@@ -251,7 +219,7 @@ def _growth(arguments: argparse.Namespace) -> int:
     if arguments.bytes_only:
         measures = state_growth(arguments.job_dir)
     else:
-        with _spark(arguments) as spark:
+        with state_session(arguments.conf) as spark:
             measures = state_growth(arguments.job_dir, spark)
     plain = [measure.to_dict() for measure in measures]
     if arguments.json:
@@ -267,22 +235,3 @@ def _cell(value: Any) -> str:
     if value is None:
         return "-"
     return f"{value:,}" if isinstance(value, int) else str(value)
-
-
-# --- shared -------------------------------------------------------------------------------------
-
-
-@contextlib.contextmanager
-def _spark(arguments: argparse.Namespace) -> Iterator[SparkSession]:
-    """Yield a session; times are shown, and read, in UTC. A JVM of others is theirs to stop."""
-    from pyspark import SparkContext
-
-    silence(_TOLD_TWICE)
-    conf = {_TIME_ZONE: "UTC", **parse_pairs(arguments.conf, "--conf")}
-    app_name = "spark-stream state"
-    is_ours = SparkContext._active_spark_context is None
-    borrowed = None if is_ours else start_spark(app_name, None, conf)
-    with using_spark(borrowed, app_name, None, conf) as spark:
-        if is_ours:
-            spark.sparkContext.setLogLevel("FATAL")  # errors are printed in one line
-        yield job_session(spark, conf)
