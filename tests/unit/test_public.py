@@ -33,7 +33,9 @@ def test_the_public_names_are_these():
     """
     sinks = ["delta", "files", "for_each_batch", "iceberg", "spark_sink", "sql"]
 
-    assert sorted(["FailureClass", "JobContext", "fails_as", *sinks]) == sorted(runtime.__all__)
+    trying = ["preview", "run_in_memory"]
+
+    assert sorted(["FailureClass", "JobContext", "fails_as", *sinks, *trying]) == runtime.__all__
     assert ["__version__", "get_provider_info"] == airflow_provider.__all__
 
 
@@ -68,6 +70,7 @@ def test_importing_the_package_is_cheap(module):
         "airflow_provider.runtime.queries.context",
         "airflow_provider.runtime.cli.main",
         "airflow_provider.runtime.driver.run",
+        "airflow_provider.runtime.samples.run",
         "airflow_provider.runtime.sinks.files",
         "airflow_provider.runtime.control.observer",
     ],

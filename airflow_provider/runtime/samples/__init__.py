@@ -1,0 +1,1 @@
+"""Jobs on sample input, without a job directory: for tests and notebooks."""

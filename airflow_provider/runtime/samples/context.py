@@ -1,0 +1,164 @@
+"""Job context of a run on samples: its sources are the samples, its sinks collect."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Any
+
+from airflow_provider.runtime.errors import ConfigError
+from airflow_provider.runtime.queries.context import JobContext, sinks_of
+from airflow_provider.runtime.queries.query import place_of
+from airflow_provider.runtime.queries.source import SourceDefinition
+from airflow_provider.runtime.samples.collector import CollectorSink
+from airflow_provider.runtime.samples.sources import FORMAT, ONE_BATCH_EACH
+from airflow_provider.runtime.sinks.files import FilesSink
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+    from airflow_provider.runtime.queries.end_option import EndOption
+    from airflow_provider.runtime.queries.query import QueryDefinition
+    from airflow_provider.runtime.samples.sources import Samples
+    from airflow_provider.runtime.sinks.protocol import Sink
+    from airflow_provider.runtime.sinks.spark_sink import SparkSink
+
+
+class SampleContext(JobContext):
+    """Given to the job's function in place of a :class:`JobContext`.
+
+    What the job declares is checked as in a run; sources and sinks are replaced. A query that reads
+    the files that another one writes does so here, too, in the temporary folder.
+
+    Args:
+        spark: a Spark session of this job alone.
+        samples: what the sources have.
+        folder: a temporary folder, for what queries give each other.
+        of_run: what else a :class:`JobContext` is made of.
+    """
+
+    def __init__(
+        self, spark: SparkSession, *, samples: Samples, folder: Path, **of_run: Any
+    ) -> None:
+        super().__init__(spark, **of_run)
+        self._samples = samples
+        self._folder = folder
+        self._places: dict[str, str] = {}  # the temporary ones, by those that the job names
+        self._between: dict[str, list[FilesSink]] = {}
+        self._passed_on: set[str] = set()
+
+    def read(
+        self,
+        name: str,
+        *,
+        format: str,
+        path: str | None = None,
+        schema: StructType | str | None = None,
+        options: Mapping[str, str] | None = None,
+        bounded: bool = False,
+        ends: EndOption | None = None,
+        **how: Any,
+    ) -> DataFrame:
+        """Declare a source and return its sample, a file for each batch; it ends after the last.
+
+        Raises:
+            ConfigError: as of :meth:`JobContext.read`; or there is no sample, or it does not fit.
+        """
+        del bounded, ends
+        self._samples.note_read(name)
+        place = self._places.get(place_of(path)) if path is not None else None
+        if place is not None and not self._samples.is_given(name):
+            self._passed_on.add(place)
+            return super().read(
+                name, format=format, path=place, schema=schema, options=options, bounded=True, **how
+            )
+        declared = SourceDefinition(
+            name=name,
+            format=format,
+            path=path,
+            schema=schema,
+            options=dict(options or {}),
+            bounded=True,
+            watermark=None,
+        )
+        sample = self._samples.source(declared, self.spark)
+        return super().read(
+            name,
+            format=FORMAT,
+            path=sample.folder,
+            schema=sample.schema,
+            options=ONE_BATCH_EACH,
+            bounded=True,
+            **how,
+        )
+
+    def initial_state(
+        self,
+        name: str,
+        *,
+        format: str,
+        path: str | None = None,
+        schema: StructType | str | None = None,
+        options: Mapping[str, str] | None = None,
+    ) -> DataFrame:
+        """Return the sample of an initial state; without one the table itself is read.
+
+        Raises:
+            ConfigError: as of :meth:`JobContext.initial_state`; or the sample does not fit.
+        """
+        self._samples.note_read(name)
+        if not self._samples.is_given(name):
+            return super().initial_state(
+                name, format=format, path=path, schema=schema, options=options
+            )
+        if self._is_batch:
+            msg = f"initial state {name!r}: BATCH keeps no state; run with mode 'streaming'"
+            raise ConfigError(msg)
+        return self._samples.table(name, schema, self.spark)
+
+    def write(
+        self,
+        name: str,
+        df: DataFrame,
+        *,
+        to: Sink | SparkSink | Sequence[Sink],
+        output_mode: str = "append",
+        takes_over: str | None = None,
+        **how: Any,
+    ) -> None:
+        """Declare a query whose rows are collected, and which begins with empty state.
+
+        Raises:
+            ConfigError: as of :meth:`JobContext.write`, but for what is in the sinks' places.
+        """
+        del takes_over
+        replaced = sinks_of(name, to)
+        between = []
+        for sink in replaced:
+            if isinstance(sink, FilesSink):
+                folder = str(self._folder / "between" / str(len(self._places)))
+                self._places[place_of(sink.location)] = folder
+                between.append(sink.moved_to(folder))
+        super().write(name, df, to=CollectorSink(name, replaced), output_mode=output_mode, **how)
+        self._between[name] = between
+
+    @property
+    def queries(self) -> tuple[QueryDefinition, ...]:
+        """Return the queries declared so far; those that others read write files as well."""
+        return tuple(
+            dataclasses.replace(
+                query,
+                sinks=(
+                    *query.sinks,
+                    *(s for s in self._between[query.name] if s.location in self._passed_on),
+                ),
+            )
+            for query in super().queries
+        )
+
+    def _written(self) -> set[str]:
+        """Return the folders that the queries declared so far will write."""
+        return set(self._places.values())
