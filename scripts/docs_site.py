@@ -28,7 +28,7 @@ SOURCE = ROOT / ".work" / "docs"  # docs_dir of mkdocs.yml
 SITE = ROOT / ".work" / "site"  # site_dir of mkdocs.yml
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
 # A link or a picture of Markdown; its target is not one of another site.
 LINK = re.compile(r"(?<=\]\()(?![a-z]+:)([^)#\s]+)(#[^)\s]*)?(?=\))")
@@ -118,6 +118,7 @@ def lay_out() -> None:
     if missing := sorted(set(named_in(navigation())) ^ pages):
         msg = f"{missing[0]} is a page without a place in the nav of mkdocs.yml, or the reverse"
         raise PageError(msg)
+    check_links(files)
     for path in SOURCE.rglob("*"):
         if path.is_file() and path.relative_to(SOURCE).as_posix() not in files:
             path.unlink()
@@ -126,6 +127,19 @@ def lay_out() -> None:
         if not target.exists() or target.read_bytes() != content:
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_bytes(content)
+
+
+def check_links(files: Mapping[str, bytes]) -> None:
+    """Raise PageError for a link to a file that is not there; Zensical looks at pages alone."""
+    for name in (name for name in files if name.endswith(".md")):
+        for line, quoted in quoted_lines(files[name].decode()):
+            for link in () if quoted else LINK.finditer(line):
+                if (
+                    posixpath.normpath(posixpath.join(posixpath.dirname(name), link[1]))
+                    not in files
+                ):
+                    msg = f"{name} links {link[1]}, which is not there"
+                    raise PageError(msg)
 
 
 def site_files() -> dict[str, bytes]:

@@ -7,6 +7,7 @@ import functools
 import http.server
 import importlib
 import importlib.util
+import os
 import re
 import shutil
 import subprocess
@@ -62,6 +63,17 @@ def test_a_link_to_a_file_without_a_page_is_an_error(builder: Any) -> None:
         builder.relinked("docs/page.md", "[a](../Makefile)")
 
 
+def test_a_link_to_a_picture_that_is_not_there_is_an_error(builder: Any) -> None:
+    """
+    Pictures and other files that pages link are there, too.
+    """
+    there = {"index.md": b"[a](a/page.md)", "a/page.md": b"![b](../b.png)", "b.png": b""}
+    builder.check_links(there)
+
+    with pytest.raises(builder.PageError, match=r"index\.md links b\.jpg, which is not there"):
+        builder.check_links({**there, "index.md": b"![b](b.jpg)"})
+
+
 def test_every_page_has_a_place_in_the_nav(builder: Any) -> None:
     """
     All pages, those of the reference included, are in the nav of mkdocs.yml, each once.
@@ -94,6 +106,41 @@ def test_the_reference_has_all_operators_commands_errors_and_metrics(builder: An
         assert f"`{kind.__name__}`" in files["reference/errors.md"]
     for path in (ROOT / "docs" / "schemas").glob("*.json"):
         assert f"## {path.stem}\n" in files["reference/documents.md"]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(
+    importlib.util.find_spec("zensical") is None, reason="Zensical needs Python 3.11"
+)
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("# Home\n\n[a](#home)\n", ""),
+        ("# Home\n\n[a](nowhere.md)\n", "page does not exist"),
+        ("# Home\n\n[a](#nowhere)\n", "anchor does not exist"),
+    ],
+)
+def test_a_dead_link_fails_the_build(tmp_path: Path, text: str, said: str) -> None:
+    """
+    A page or a heading that is not there ends the build with an error that says so.
+    """
+    config = (ROOT / "mkdocs.yml").read_text().partition("\nnav:")[0].replace(".work/", "")
+    (tmp_path / "mkdocs.yml").write_text(config)
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs" / "index.md").write_text(text)
+    (tmp_path / "docs" / "site.css").write_text("")
+    built = subprocess.run(
+        [sys.executable, "-m", "zensical", "build", "--strict"],
+        cwd=tmp_path,
+        env={**os.environ, "NO_COLOR": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    plain = re.sub(r"\x1b\[[0-9;]*m", "", built.stdout + built.stderr)
+    assert bool(said) == bool(built.returncode), plain
+    assert said in plain
 
 
 # --- a browser --------------------------------------------------------------------------------
