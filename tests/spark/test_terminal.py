@@ -130,7 +130,9 @@ def folder(tmp_path) -> Path:
             for n in range(10)
         ]
         text = "".join(f"{json.dumps(event)}\n" for event in events)
-        (tmp_path / "input" / f"{number}.json").write_text(text)
+        file = tmp_path / "input" / f"{number}.json"
+        file.write_text(text)
+        os.utime(file, (number + 1,) * 2)  # by which Spark orders what it reads
     return tmp_path
 
 
