@@ -49,6 +49,12 @@ STATE: Final[dict[str, str]] = {
 }
 """State is on disk and not in the heap, and a batch writes what it has changed."""
 
+FILTERS_AFTER_COUNT: Final[dict[str, str]] = {
+    f"spark.sql.{name}.filterPushdown.enabled": "false" for name in ("avro", "csv", "json")
+}
+"""Their readers parse each row, and would leave out those that a filter of the query does not want
+before anybody has counted them."""
+
 _LOCAL: Final = {
     # A driver whose executors are its own threads needs no address that others can reach.
     "spark.driver.bindAddress": "127.0.0.1",
@@ -176,7 +182,7 @@ def session_defaults(
         is_batch: in BATCH Spark fits the number of partitions to the data, from its own 200 down.
         given: what others have set; none of it is in the result.
     """
-    chosen = dict(STATE)
+    chosen = {**STATE, **FILTERS_AFTER_COUNT}
     if cores is not None and not is_batch:
         chosen[PARTITIONS] = str(max(1, cores))
     return {key: value for key, value in chosen.items() if key not in given}

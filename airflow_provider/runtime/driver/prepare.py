@@ -40,6 +40,8 @@ from airflow_provider.runtime.programs.program import check_program, load_progra
 from airflow_provider.runtime.queries.context import JobContext
 from airflow_provider.runtime.queries.finished_sources import Declare, bind, check_sources
 from airflow_provider.runtime.queries.fixed_ends import check_sink_of_ends
+from airflow_provider.runtime.queries.query import ending_alone
+from airflow_provider.runtime.queries.read_order import check_lists_once
 from airflow_provider.runtime.queries.session import check_reaches, job_session
 from airflow_provider.runtime.savepoints.rewind import Rewind, check_start
 from airflow_provider.runtime.sinks.protocol import OpenFence
@@ -213,6 +215,8 @@ def load_job(
 
 def _with_markers(job: LoadedJob, directory: JobDirectory) -> LoadedJob:
     """Declare those queries again whose sources end or are idle while others go on."""
+    if job.plan.until == "stopped":
+        check_lists_once(job.queries, alone=ending_alone(job.queries))
     for query in job.queries:
         check_sources(query)
         check_sink_of_ends(query)

@@ -12,6 +12,7 @@ from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.jobdir.run_records import BATCH
 from airflow_provider.runtime.names import check_name
 from airflow_provider.runtime.queries.end_option import EndOption, check_end
+from airflow_provider.runtime.queries.order_option import MODIFIED, check_read_order
 from airflow_provider.runtime.queries.params import Params
 from airflow_provider.runtime.queries.plan import check_supported, is_streaming, operations
 from airflow_provider.runtime.queries.query import QueryDefinition, place_of, sources_of
@@ -97,6 +98,7 @@ class JobContext:
         watermark: tuple[str, str] | None = None,
         adaptive_batches: bool = True,
         idle_timeout: str | float | None = None,
+        read_order: str = MODIFIED,
     ) -> DataFrame:
         """Declare a source and return it: a streaming DataFrame, in BATCH a static one.
 
@@ -118,10 +120,12 @@ class JobContext:
             idle_timeout: how long it may give no row before the query's watermark ignores it,
                 a duration; by default it is waited for as long as the query runs. Needs a
                 *watermark*. Its rows count again as soon as it has some.
+            read_order: in which order bounded files are read, over several batches: ``modified``,
+                by their modification times, as Spark does; or ``name``, by their paths as text.
 
         Raises:
             ConfigError: the name is used twice, Spark cannot read the source, BATCH is requested of
-                one that is not bounded, *ends* or *idle_timeout* is not possible.
+                one that is not bounded, *ends*, *idle_timeout* or *read_order* is not possible.
             OutageError: a broker of Kafka does not answer.
         """
         check_name(name, what="source")
@@ -145,6 +149,7 @@ class JobContext:
             markers=binding.markers,
             ended=binding.ended,
             ends=check_end(name, format, ends, bounded=bounded, is_internal=written),
+            read_order=check_read_order(name, format, read_order, options or {}, bounded=bounded),
         )
         if self._is_batch and not bounded:
             msg = (

@@ -51,7 +51,7 @@ def _named_leaves(df: DataFrame) -> Iterator[tuple[Any, str | None]]:
     """Yield the leaves of the analyzed plan that read a source, with its name."""
     for leaf in items(df._jdf.queryExecution().analyzed().collectLeaves()):
         options = _stream_options(leaf)
-        name = _option(options or _table_options(leaf), SOURCE_OPTION)
+        name = option_of(options or _table_options(leaf), SOURCE_OPTION)
         if options is not None or name is not None:
             yield leaf, name
 
@@ -100,7 +100,7 @@ def operator_settings(df: DataFrame, output_mode: str) -> dict[int, str]:
         plan = _plan_batch(df, output_mode).executedPlan()
         writer = _state_writer(df)
         return {
-            _operator_id(node): str(getattr(node, setting.value)())
+            operator_id(node): str(getattr(node, setting.value)())
             for node in _nodes(plan, writer)
             if (setting := kind_named(str(node.shortName())).setting)
         }
@@ -134,7 +134,8 @@ def _under(node: Any) -> Iterator[Any]:
         yield from items(node.children())
 
 
-def _operator_id(node: Any) -> int:
+def operator_id(node: Any) -> int:
+    """Return the number of a stateful operator, by its node in a physical plan."""
     return int(node.getStateInfo().operatorId())
 
 
@@ -155,7 +156,7 @@ def sources_under_a_watermark(df: DataFrame) -> set[str]:
 
 def _under_a_watermark(node: Any, *, is_under: bool) -> Iterator[str]:
     options = _stream_options(node)
-    if options is not None and is_under and (name := _option(options, SOURCE_OPTION)):
+    if options is not None and is_under and (name := option_of(options, SOURCE_OPTION)):
         yield name
     is_watermark = node.getClass().getSimpleName() == "EventTimeWatermark"
     for child in items(node.children()):
@@ -214,29 +215,6 @@ def is_streaming(df: Any) -> bool:
     return bool(getattr(df, "isStreaming", False))
 
 
-def count_input_rows(stream_execution: Any) -> int | None:
-    """Count the rows that the batch just run has read from named sources.
-
-    Spark reports them only after the batch has committed, and asynchronously; the scans' own
-    metrics are final as soon as the batch's job has ended, so that the count can be stored together
-    with the epoch.
-
-    Args:
-        stream_execution: the JVM's ``StreamExecution``.
-
-    Returns:
-        The rows; None where the plan cannot be read (another version of Spark).
-    """
-    from py4j.protocol import Py4JError
-
-    try:
-        plan = stream_execution.lastExecution().executedPlan()
-        return sum(rows_of(leaf) for leaf in source_scans(plan))
-    except Py4JError as error:
-        log.warning("input rows of this batch are not known: %s", error)
-        return None
-
-
 def count_late_rows(stream_execution: Any) -> dict[str, int] | None:
     """Count the rows that each stateful operator has dropped as late in the batch just run.
 
@@ -252,9 +230,9 @@ def count_late_rows(stream_execution: Any) -> dict[str, int] | None:
     from py4j.protocol import Py4JError
 
     try:
-        nodes = _executed(stream_execution.lastExecution().executedPlan())
+        nodes = executed(stream_execution.lastExecution().executedPlan())
         return {
-            str(_operator_id(node)): int(node.metrics().apply(_DROPPED).value())
+            str(operator_id(node)): int(node.metrics().apply(_DROPPED).value())
             for node in nodes
             if node.metrics().contains(_DROPPED)
         }
@@ -263,17 +241,17 @@ def count_late_rows(stream_execution: Any) -> dict[str, int] | None:
         return None
 
 
-def _executed(plan: Any) -> Iterator[Any]:
+def executed(plan: Any) -> Iterator[Any]:
     """Yield the nodes of a plan that was executed."""
     yield plan
     kind = plan.getClass().getSimpleName()
     if kind == ADAPTIVE:
-        yield from _executed(plan.executedPlan())
+        yield from executed(plan.executedPlan())
     elif kind.endswith("QueryStageExec"):
-        yield from _executed(plan.plan())
+        yield from executed(plan.plan())
     else:
         for child in items(plan.children()):
-            yield from _executed(child)
+            yield from executed(child)
 
 
 def missing_files(stream_execution: Any) -> list[str]:
@@ -320,7 +298,7 @@ def read_store(rows: Any) -> tuple[int, str]:
         rows: the JVM's ``Dataset``, as the reader has returned it.
     """
     options = _table_options(next(items(rows.queryExecution().analyzed().collectLeaves())))
-    return int(str(_option(options, "operatorId"))), str(_option(options, "storeName"))
+    return int(str(option_of(options, "operatorId"))), str(option_of(options, "storeName"))
 
 
 def _plan_batch(df: DataFrame, output_mode: str) -> Any:
@@ -387,7 +365,7 @@ class _Walk:
         for child in _under(plan):
             under |= self.sources_under(child)
         if self._writer.isInstance(plan):
-            number, known = _operator_id(plan), None not in under
+            number, known = operator_id(plan), None not in under
             sources = tuple(under) if known else None
             kind = str(plan.shortName())
             is_join = kind_named(kind).setting is Setting.JOIN_TYPE
@@ -442,7 +420,7 @@ def _table_options(leaf: Any) -> Any | None:
     return None
 
 
-def _option(options: Any, key: str) -> str | None:
+def option_of(options: Any, key: str) -> str | None:
     """Look *key* up in a Scala or Java map; options keep or lose their case by their source."""
     if options is None:
         return None
@@ -474,7 +452,7 @@ def source_scans(plan: Any) -> Iterator[Any]:
         if kind == _STREAM_SCAN:
             yield leaf
         elif kind == _FILE_SCAN:
-            name = _option(leaf.relation().options(), SOURCE_OPTION)
+            name = option_of(leaf.relation().options(), SOURCE_OPTION)
             if name is not None and not is_marker(name):
                 yield leaf
 
@@ -490,7 +468,7 @@ def source_of(leaf: Any, sources: Iterable[tuple[Any, str]]) -> str | None:
     if stream is not None:
         return next((name for each, name in sources if each.equals(stream)), None)
     is_file_scan = leaf.getClass().getSimpleName() == _FILE_SCAN
-    return _option(leaf.relation().options(), SOURCE_OPTION) if is_file_scan else None
+    return option_of(leaf.relation().options(), SOURCE_OPTION) if is_file_scan else None
 
 
 def rows_of(leaf: Any) -> int:

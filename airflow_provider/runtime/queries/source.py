@@ -10,6 +10,7 @@ from airflow_provider.runtime.jobdir.datasets import KAFKA_FORMATS
 from airflow_provider.runtime.jobdir.read_range import FILE_FORMATS, ReadPlace
 from airflow_provider.runtime.jobdir.watermark_markers import MARKER_COLUMN, marker_name
 from airflow_provider.runtime.queries import kafka_source
+from airflow_provider.runtime.queries.order_option import ANY_AGE, MODIFIED, NAME
 from airflow_provider.runtime.storage.open import spark_url
 
 if TYPE_CHECKING:
@@ -61,6 +62,7 @@ class SourceDefinition:
         markers: the folder of its markers in the query that reads it; None when it has none.
         ended: all of it has been read for good, so that it is read no more.
         ends: where it ends, as the job wants it; None where it reaches at first.
+        read_order: of files: ``modified`` or ``name``.
     """
 
     name: str
@@ -77,6 +79,7 @@ class SourceDefinition:
     markers: str | None = None
     ended: bool = False
     ends: EndOption | None = None
+    read_order: str = MODIFIED
 
     @property
     def has_first_limit(self) -> bool:
@@ -113,6 +116,8 @@ class SourceDefinition:
     def _load(self, spark: SparkSession, *, streaming: bool) -> DataFrame:
         is_kafka = kafka_source.is_ours(self.format)
         options = {**self.options, **self._first_limit()}
+        if streaming and self.read_order == NAME:
+            options |= ANY_AGE
         if is_kafka:
             options = kafka_source.options_of(options, bounded=self.bounded)
             kafka_source.prepare(spark, self.name, options, streaming=streaming)

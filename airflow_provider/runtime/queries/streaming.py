@@ -8,7 +8,7 @@ import logging
 import threading
 from typing import TYPE_CHECKING, Any, Final
 
-from airflow_provider.runtime.errors import MissingInputError
+from airflow_provider.runtime.errors import MissingInputError, SparkStreamError
 from airflow_provider.runtime.queries.batch_reports import (
     BatchReports,
     last_progress_of,
@@ -16,8 +16,14 @@ from airflow_provider.runtime.queries.batch_reports import (
 )
 from airflow_provider.runtime.queries.expired_input import may_lose, warn_of_losses
 from airflow_provider.runtime.queries.fixed_ends import PastEndError
-from airflow_provider.runtime.queries.plan import count_input_rows, count_late_rows, missing_files
+from airflow_provider.runtime.queries.input_rows import count_input_rows, filters_before_count
+from airflow_provider.runtime.queries.plan import count_late_rows, missing_files
 from airflow_provider.runtime.queries.read_limits import asked_once
+from airflow_provider.runtime.queries.read_order import (
+    describe_order,
+    in_read_order,
+    warn_of_one_time,
+)
 from airflow_provider.runtime.queries.start_mode import StartMode
 from airflow_provider.runtime.queries.unread_files import UnreadFiles
 from airflow_provider.runtime.sinks.spark_sink import SparkSinkEpochs
@@ -115,6 +121,7 @@ class RunningQuery:
         self._has_nothing_left = False
         self._query: StreamingQuery | None = None
         self._group = ""  # of its Spark jobs
+        self._is_first = True  # the next batch is the first of a start
         self._started = threading.Event()
         self._callback_error: BaseException | None = None
         self._progress: dict[str, Any] | None = None
@@ -147,12 +154,27 @@ class RunningQuery:
             self._pacemaker.starts()
         if self._event_times is not None and how is not StartMode.ONE_BATCH:
             self._event_times.starts()
-        with self._empty_batches_left_out():
-            self._query = writer.trigger(**trigger).start()
+        self._query = self._launch(writer.trigger(**trigger))
         self._group = str(self._query.runId)
         self._files = None
         self._started.set()
-        log.info("query=%s started (%s)", self.name, how.value)
+        order = describe_order(self.definition.sources)
+        log.info("query=%s started (%s%s)", self.name, how.value, f"; {order}" if order else "")
+
+    def _launch(self, writer: DataStreamWriter) -> StreamingQuery:
+        self._is_first = True
+        query = None
+        try:
+            with (
+                self._empty_batches_left_out(),
+                in_read_order(self.definition, lists_once=self._reads_available),
+            ):
+                query = writer.start()
+        except SparkStreamError:
+            if query is not None:
+                query.stop()
+            raise
+        return query
 
     def _arguments(self, how: StartMode) -> dict[str, Any]:
         """Return the arguments of Spark's ``trigger`` for a way to start."""
@@ -353,21 +375,35 @@ class RunningQuery:
             self._check_input(batch)
             lost = self._count_lost(batch)
             epochs.pre_commit(df, batch, self._count_input, self._count_late, lambda: lost)
+            execution = self._execution()
+            if execution is not None and self._event_times is not None:
+                self._event_times.batch_ran(execution)
+            if self._is_first and execution is not None:
+                self._look_at_first(execution)
+            self._is_first = False
         except BaseException as error:
             # Spark wraps it twice and keeps only its text; the driver wants to know its type.
             self._callback_error = error
             raise
         took_s = self._clock.monotonic() - since
         self._reports.staged(own_report(batch, began, took_s, self._rows))
-        execution = self._execution()
         if execution is None:
             return
         self._count_files(batch, execution)
-        if self._event_times is not None:
-            self._event_times.batch_ran(execution)
         if pacemaker is not None:
             pacemaker.batch_ran(begun, execution, df.sparkSession._jvm, self.last_progress())
             self._reports.paced(batch, pacemaker.describe())
+
+    def _look_at_first(self, execution: Any) -> None:
+        """Say what the first batch of a start tells of how its sources are read."""
+        from py4j.protocol import Py4JError
+
+        warn_of_one_time(self.definition, execution)
+        session = self.definition.df.sparkSession._jsparkSession
+        with contextlib.suppress(Py4JError):  # another version of Spark
+            for source, filters in filters_before_count(execution, session).items():
+                text = "query=%s source=%s: rows_read is without what %s leave out in its files"
+                log.info(text, self.name, source, filters)
 
     def _refuse_after_halt(self, batch: int) -> None:
         if self._halt is not None and batch > self._halt.batch:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_provider.runtime.clock import parse_duration
 from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.jobdir.watermark_markers import END_MS, is_marker, put_marker
-from airflow_provider.runtime.queries.plan import ADAPTIVE, items, leaves, rows_of, source_of
+from airflow_provider.runtime.queries.plan import executed, items, leaves, rows_of, source_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -204,7 +204,9 @@ def _event_times(
     """Yield the sources that had rows in the batch just run, with latest event time and delay."""
     names = [source.name for source in sources]
     streams = list(zip(items(execution.sources()), names, strict=True))
-    for node in _watermarks(execution.lastExecution().executedPlan()):
+    for node in executed(execution.lastExecution().executedPlan()):
+        if node.getClass().getSimpleName() != "EventTimeWatermarkExec":
+            continue
         stats = node.eventTimeStats().value()
         if stats.count() == 0:
             continue
@@ -214,17 +216,3 @@ def _event_times(
             name = source_of(leaf, streams)
             if name is not None and not is_marker(name):
                 yield name, int(stats.max()), int(node.delayMs())
-
-
-def _watermarks(plan: Any) -> Iterator[Any]:
-    """Yield the nodes of an executed plan that set a watermark."""
-    kind = plan.getClass().getSimpleName()
-    if kind == "EventTimeWatermarkExec":
-        yield plan
-    children = items(plan.children())
-    if kind == ADAPTIVE:
-        children = iter([plan.executedPlan()])
-    elif kind.endswith("QueryStageExec"):
-        children = iter([plan.plan()])
-    for child in children:
-        yield from _watermarks(child)

@@ -1,0 +1,247 @@
+"""The order in which a bounded file source is read: by modification time, or by name.
+
+Spark sorts files by their modification times alone. Under ``availableNow`` it lists them once, when
+a query starts, and takes each batch from the front of that list. To read by name, the list is
+sorted once more, after Spark has made it and before Spark has planned a batch from it: meanwhile a
+thread holds the lock that a query takes to plan one. So what Spark plans and logs is a batch like
+any other, and a resumed query goes on by name with the files that it has not read.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import logging
+import os
+import threading
+from typing import TYPE_CHECKING, Any, Final
+
+from airflow_provider.runtime.clock import millis_to_iso
+from airflow_provider.runtime.errors import ConfigError, SparkStreamError
+from airflow_provider.runtime.jobdir.read_range import FILE_FORMATS
+from airflow_provider.runtime.jobdir.watermark_markers import is_marker
+from airflow_provider.runtime.queries.file_source import (
+    listed_files,
+    private_field,
+    private_value,
+)
+from airflow_provider.runtime.queries.order_option import MODIFIED, NAME
+from airflow_provider.runtime.queries.plan import items
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from airflow_provider.runtime.queries.query import QueryDefinition
+    from airflow_provider.runtime.queries.source import SourceDefinition
+
+log = logging.getLogger(__name__)
+
+_FILES: Final = "FileStreamSource"
+_LISTED: Final = "allFilesForTriggerAvailableNow"
+_HELD_S: Final = 60.0
+_LISTING_MS: Final = 3_600_000  # of a folder with millions of files
+_MOST_OF_THEM: Final = 0.5
+_MOST_FILES: Final = 100_000  # the names of so many are 15 MB
+
+
+def check_lists_once(queries: Iterable[QueryDefinition], *, alone: Iterable[str]) -> None:
+    """Refuse an order by name where Spark lists files before each batch, with until='stopped'.
+
+    Args:
+        queries: the job's.
+        alone: those that end by themselves while others go on.
+
+    Raises:
+        ConfigError: the message names the source and the way out.
+    """
+    for query in queries:
+        if query.name in alone or query.ending:
+            continue
+        for source in query.sources:
+            if source.read_order == NAME:
+                msg = (
+                    f"source {source.name!r}: read_order={NAME!r} needs a run that reads what is "
+                    "there and ends; leave until='stopped' out, or the order"
+                )
+                raise ConfigError(msg)
+
+
+def describe_order(sources: Sequence[SourceDefinition]) -> str:
+    """Return in words in which order bounded files are read; empty when none are."""
+    return ", ".join(
+        f"files of source {source.name} by "
+        + ("name" if source.read_order == NAME else "modification time")
+        for source in {each.name: each for each in sources}.values()
+        if source.bounded and source.format.lower() in FILE_FORMATS and not is_marker(source.name)
+    )
+
+
+@contextlib.contextmanager
+def in_read_order(definition: QueryDefinition, *, lists_once: bool) -> Iterator[None]:
+    """Let a query that is started in the block read its files in the order that the job wants.
+
+    Args:
+        definition: the query.
+        lists_once: whether it is started with ``availableNow``.
+
+    Raises:
+        SparkStreamError: it has started, and its files are not in that order; stop it.
+    """
+    if not lists_once or all(s.read_order != NAME or s.ended for s in definition.sources):
+        yield
+        return
+    streams, sorting = definition.df.sparkSession.streams, _Sorting(definition)
+    listener = _listener_of(sorting)
+    streams.addListener(listener)
+    try:
+        yield
+    finally:
+        streams.removeListener(listener)
+    sorting.finish()
+
+
+def _listener_of(sorting: _Sorting) -> Any:
+    from pyspark.sql.streaming.listener import StreamingQueryListener
+
+    class Listener(StreamingQueryListener):
+        """Called by Spark's thread of a query before it makes its sources."""
+
+        def onQueryStarted(self, event: Any) -> None:  # noqa: N802 - Spark's name
+            sorting.begin(str(event.id), str(event.name))
+
+        def onQueryProgress(self, event: Any) -> None:  # noqa: N802 - Spark's name
+            """Ignore it."""
+
+        def onQueryIdle(self, event: Any) -> None:  # noqa: N802 - Spark's name
+            """Ignore it."""
+
+        def onQueryTerminated(self, event: Any) -> None:  # noqa: N802 - Spark's name
+            """Ignore it."""
+
+    return Listener()
+
+
+class _Sorting:
+    """Sorts the files of one query that starts."""
+
+    def __init__(self, definition: QueryDefinition) -> None:
+        if os.environ.get("PYSPARK_PIN_THREAD", "true").lower() != "true":
+            msg = f"read_order={NAME!r} needs PYSPARK_PIN_THREAD=true, which is the default"
+            raise ConfigError(msg)
+        self._definition = definition
+        self._thread: threading.Thread | None = None
+        self._is_held = threading.Event()
+        self._error: Exception | None = None
+        self._is_done = False
+
+    def begin(self, query_id: str, name: str) -> None:
+        """Hold the lock, of which each JVM thread is one of Python's; returns when it is held."""
+        if name != self._definition.name or self._thread is not None:
+            return
+        self._thread = threading.Thread(target=self._sort, args=(query_id,), daemon=True)
+        self._thread.start()
+        self._is_held.wait(_HELD_S)
+
+    def finish(self) -> None:
+        """Wait until the files are sorted.
+
+        Raises:
+            SparkStreamError: they are not.
+        """
+        if self._thread is not None:
+            self._thread.join()
+        if not self._is_done:
+            msg = (
+                f"query {self._definition.name!r}: its files cannot be read by name: {self._error}"
+            )
+            raise SparkStreamError(msg) from self._error
+
+    def _sort(self, query_id: str) -> None:
+        try:
+            streams: Any = self._definition.df.sparkSession.streams
+            execution = streams.get(query_id)._jsq.streamingQuery()
+            lock = execution.awaitProgressLock()
+            lock.lock()
+            self._is_held.set()
+            try:
+                execution.awaitInitialization(_LISTING_MS)
+                self._sort_sources(execution)
+            finally:
+                lock.unlock()
+            self._is_done = True
+        except Exception as error:  # noqa: BLE001 - given to the thread that starts the query
+            self._error = error
+        finally:
+            self._is_held.set()
+
+    def _sort_sources(self, execution: Any) -> None:
+        jvm = self._definition.df.sparkSession._jvm
+        streams = items(execution.sources())
+        for stream, source in zip(streams, self._definition.sources, strict=True):
+            if source.read_order == NAME and not source.ended:
+                listed = private_field(stream, _LISTED)
+                listed.set(stream, _sorted_by_path(listed.get(stream), jvm))
+
+
+def _sorted_by_path(files: Any, jvm: Any) -> Any:
+    """Return the JVM's sequence of files sorted by their paths, in a few calls however many."""
+    array = jvm.java.util.ArrayList(
+        jvm.scala.collection.JavaConverters.seqAsJavaListConverter(files).asJava()
+    )
+    if array.isEmpty():
+        return files
+    handles, types = jvm.java.lang.invoke.MethodHandles, jvm.java.lang.invoke.MethodType
+    lookup, found = handles.publicLookup(), None
+    kind = array.get(0).getClass()
+    for method in ("path", "toPath", "toString"):  # of the entry, of SparkPath, of Hadoop's path
+        returned = kind.getMethod(method, None).getReturnType()
+        step = lookup.findVirtual(kind, method, types.methodType(returned))
+        found = step if found is None else handles.filterReturnValue(found, step)
+        kind = returned
+    function = jvm.java.lang.Class.forName("java.util.function.Function")
+    key = jvm.java.lang.invoke.MethodHandleProxies.asInterfaceInstance(function, found)
+    jvm.java.util.Collections.sort(array, jvm.java.util.Comparator.comparing(key))
+    return jvm.PythonUtils.toSeq(array)
+
+
+def warn_of_one_time(definition: QueryDefinition, execution: Any) -> None:
+    """Warn of files of one modification time, whose order nobody knows, before a watermark.
+
+    Files that one batch reads have no order that matters.
+
+    Args:
+        definition: the query.
+        execution: the JVM's ``StreamExecution``, in the first batch of a start.
+    """
+    from py4j.protocol import Py4JError
+
+    if "EventTimeWatermark" not in definition.operations:
+        return
+    try:
+        for stream, source in zip(items(execution.sources()), definition.sources, strict=True):
+            if stream.getClass().getSimpleName() == _FILES and source.read_order == MODIFIED:
+                _warn_of_source(definition.name, source, stream)
+    except (Py4JError, ValueError) as error:  # too many, or another version of Spark
+        log.debug("query=%s it is not known when files were modified: %s", definition.name, error)
+
+
+def _warn_of_source(query: str, source: SourceDefinition, stream: Any) -> None:
+    listed = private_value(stream, _LISTED)
+    if listed is None or is_marker(source.name) or int(listed.size()) > _MOST_FILES:
+        return
+    if int(private_value(stream, "seenFiles").size()) >= int(listed.size()):
+        return
+    times = collections.Counter(ms // 1000 for _, ms in listed_files(listed))
+    second, most = times.most_common(1)[0]
+    if most == 1 or most < _MOST_OF_THEM * times.total():
+        return
+    log.warning(
+        "query=%s source=%s: %s of %s files were modified in one second (%s), so that their order "
+        "is not that of their rows, and rows may come late; read them by name "
+        "(read_order='name')",
+        query,
+        source.name,
+        most,
+        times.total(),
+        millis_to_iso(second * 1000),
+    )

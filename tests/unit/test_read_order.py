@@ -1,0 +1,90 @@
+"""The order in which files are read: what can be had, and what the log says of it."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from airflow_provider.runtime.errors import ConfigError
+from airflow_provider.runtime.queries.order_option import check_read_order
+from airflow_provider.runtime.queries.query import QueryDefinition
+from airflow_provider.runtime.queries.read_order import check_lists_once, describe_order
+from airflow_provider.runtime.queries.source import SourceDefinition
+
+FILES = SourceDefinition(
+    name="flights",
+    format="csv",
+    path="/in",
+    schema="n int",
+    options={},
+    bounded=True,
+    watermark=None,
+    read_order="name",
+)
+
+
+@pytest.mark.parametrize(
+    ("order", "how", "why"),
+    [
+        ("size", {}, "use one of 'modified', 'name'"),
+        ("name", {"source_format": "kafka"}, "only files have names; leave it out"),
+        ("name", {"bounded": False}, "add bounded=True"),
+        ("name", {"options": {"latestFirst": "true"}}, "leave option latestFirst out"),
+        ("name", {"options": {"maxFileAge": "1d"}}, "leave option maxFileAge out"),
+    ],
+)
+def test_an_order_that_cannot_be_had_is_refused(order, how, why):
+    """
+    The message names the source, its format and the way out.
+    """
+    bounded = how.pop("bounded", True)
+    asked = {"name": "flights", "source_format": "csv", "order": order, "options": {}, **how}
+
+    with pytest.raises(
+        ConfigError, match=r"^source 'flights' \((csv|kafka)\): read_order="
+    ) as error:
+        check_read_order(*asked.values(), bounded=bounded)
+
+    assert why in str(error.value)
+
+
+@pytest.mark.parametrize("order", ["modified", "name"])
+def test_an_order_that_can_be_had_is_taken(order):
+    """
+    Limits of batches do not speak against it.
+    """
+    options = {"maxFilesPerTrigger": "1"}
+    assert order == check_read_order("flights", "CSV", order, options, bounded=True)
+    assert "modified" == check_read_order("topic", "kafka", "modified", {}, bounded=False)
+
+
+def a_query(*sources):
+    return QueryDefinition("out", None, (), "append", operators=(), sources=sources)  # type: ignore[arg-type]
+
+
+def test_a_query_that_lists_its_files_again_and_again_has_no_order_by_name():
+    """
+    With until='stopped' only a query that ends by itself, or whose other sources go on, lists once.
+    """
+    stream = dataclasses.replace(FILES, name="live", bounded=False, read_order="modified")
+
+    with pytest.raises(ConfigError, match="source 'flights': read_order='name' needs a run"):
+        check_lists_once([a_query(FILES)], alone=())
+    check_lists_once([a_query(FILES)], alone=("out",))
+    check_lists_once([a_query(FILES, stream)], alone=())
+    check_lists_once([a_query(stream)], alone=())
+
+
+def test_the_order_of_bounded_files_is_in_the_log():
+    """
+    Each source is there once; what has no files, or no end, has no order.
+    """
+    plain = dataclasses.replace(FILES, name="old", read_order="modified")
+    live = dataclasses.replace(plain, name="live", bounded=False)
+    topic = dataclasses.replace(plain, name="topic", format="kafka")
+
+    said = describe_order([FILES, plain, FILES, live, topic])
+
+    assert "files of source flights by name, files of source old by modification time" == said
+    assert not describe_order([live, topic])
