@@ -30,6 +30,7 @@ from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.failures.failover_region import FAILOVERS, Failover
 from airflow_provider.runtime.failures.overrides import FailureOverrides
 from airflow_provider.runtime.failures.restart_strategy import parse_restart
+from airflow_provider.runtime.jobdir.late_policy import COUNT, check_late
 from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.jobdir.resolve_run import as_begun, check_same_as_ended
 from airflow_provider.runtime.jobdir.run_options import (
@@ -122,6 +123,10 @@ class SparkStreamingOperator(DriverOperator):
             others see what it has not committed, or ``full``, every query that has not ended.
         fails_as: the class of a failure by the type of the exception that led to it, such as
             ``{"jobs.BadRow": "NON_RECOVERABLE"}``; see docs/failures.md.
+        late: what is made of rows that come late: ``count`` them; ``fail`` above *late_limit*; or
+            ``none``, where the watermark waits for the end of the data. See docs/late-rows.md.
+        late_limit: how many late rows ``fail`` accepts, or a share such as ``"0.1%"``; none by
+            default.
         max_runtime: supervise a run without an end for so long, and hand it over: the task
             succeeds, and the driver goes on, for the next DAG run to adopt. The run is the same for
             every DAG run, and a successor of it after a stop. The time is counted from the first
@@ -190,6 +195,8 @@ class SparkStreamingOperator(DriverOperator):
         restart: str | Mapping[str, Any] | None = None,
         failover: str = Failover.REGION.value,
         fails_as: Mapping[str, str] | None = None,
+        late: str = COUNT,
+        late_limit: str | int | None = None,
         max_runtime: str | float | None = None,
         progress_timeout: str | float | None = None,
         max_lag: Mapping[str, int] | None = None,
@@ -213,6 +220,8 @@ class SparkStreamingOperator(DriverOperator):
             **kwargs,
         )
         check_run_options(mode, until, at_end)
+        self.late, self.late_limit = late, None if late_limit is None else str(late_limit)
+        check_late(self.late, self.late_limit, until=until, at_end=at_end)
         check_choice("on_clear", on_clear, ON_CLEAR)
         check_interval(None if interval == _RUN_INTERVAL else interval)
         check_begins_from(from_savepoint, state_partitions)
@@ -350,6 +359,8 @@ class SparkStreamingOperator(DriverOperator):
             restart=self.restart,
             failover=Failover(self.failover),
             fails_as=self.fails_as,
+            late=self.late,
+            late_limit=self.late_limit,
         )
 
     def _interval(self, context: Context) -> list[str] | None:

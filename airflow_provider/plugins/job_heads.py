@@ -98,7 +98,11 @@ class JobHeads:
     def _progress(self, view: View) -> dict[str, Any]:
         progress, final = view.progress, view.final
         if progress is None:
-            return {"rows_read": final.rows_read if final else None}
+            return {
+                "rows_read": final.rows_read if final else None,
+                "late_rows": final.late_rows if final else None,
+                "late_minimum": final.late_minimum if final else False,
+            }
         queries = list(progress.queries.values())
         backlogs = [n for q in queries if (n := backlog_of(q.get("backlog"))) is not None]
         marks = [q["watermark"] for q in queries if q.get("watermark")]
@@ -113,6 +117,7 @@ class JobHeads:
             "watermark_lag_s": None if final else self.age_s(watermark),
             "state_rows": sum(rows) if rows else None,
             "late_rows": final.late_rows if final else progress.late_rows,
+            "late_minimum": final.late_minimum if final else progress.late_minimum,
         }
 
     def _batches(self, batches: Sequence[BatchTime], *, is_running: bool) -> dict[str, Any]:

@@ -68,6 +68,7 @@ class JobView(BaseModel):
     watermark_lag_s: float | None = None
     state_rows: int | None = None
     late_rows: int | None = None
+    late_minimum: bool = False
     last_commit: str | None = None
     last_commit_age_s: float | None = None
     attempts: int = 0
@@ -257,6 +258,8 @@ class RunView(BaseModel):
     started: str | None = None
     committed: str | None = None
     rows_read: int | None = None
+    late_rows: int | None = None
+    late_minimum: bool = False
     from_savepoint: str | None = None
     launch: str | None = None
     attempts: list[AttemptView] = []

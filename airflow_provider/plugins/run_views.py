@@ -40,7 +40,16 @@ _MOST_RUNS: Final = 20
 _MOST_ATTEMPTS: Final = 50  # of a run that failed all night, the last ones
 _TAIL_BYTES: Final = 60_000
 # What a run can be asked to do; its parameters are in the document, under Raw.
-_OPTIONS: Final = ("mode", "until", "at_end", "trigger_s", "interval", "from_savepoint", "settings")
+_OPTIONS: Final = (
+    "mode",
+    "until",
+    "at_end",
+    "trigger_s",
+    "interval",
+    "from_savepoint",
+    "late",
+    "settings",
+)
 
 
 class RunViews:
@@ -128,7 +137,7 @@ class RunViews:
         view = watcher.look()
         condition = run_condition(view, watcher.decide(view), undone=watcher.undone())
         record, final = run.record(), view.final
-        rows = final.rows_read if final else view.progress.rows_read if view.progress else None
+        counted = final or view.progress
         submissions = {each.driver_id: each for each in run.submissions()}
         attempts = run.attempts()[-_MOST_ATTEMPTS:]
         return RunView(
@@ -143,7 +152,9 @@ class RunViews:
             entry=record.entry if record else None,
             started=record.started if record else None,
             committed=final.committed if final else None,
-            rows_read=rows,
+            rows_read=counted.rows_read if counted else None,
+            late_rows=counted.late_rows if counted else None,
+            late_minimum=counted.late_minimum if counted else False,
             from_savepoint=record.from_savepoint if record else None,
             launch=launch_line(view),
             attempts=[

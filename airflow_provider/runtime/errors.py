@@ -24,6 +24,7 @@
     │ └ OpenBatchError               a planned batch has not been committed
     ├ MissingInputError              input that a batch was planned with is gone         3
     ├ UnreachedEndError              input of a run is gone, or is not there yet         3
+    ├ LateRowsError                  more rows came late than the run accepts            4
     ├ LostInputError                 input is gone before a query has read it            3
     ├ SavepointError                 a savepoint could not be taken; there is none of it 3
     ├ StopError                      a job was not stopped as requested                  4
@@ -232,6 +233,51 @@ class UnreachedEndError(SparkStreamError):
         return (
             f"query {self.query!r}: its input ends before the end that its run has recorded: "
             f"{told}. Bring it back and run it again, or begin at an earlier savepoint"
+        )
+
+
+class LateRowsError(SparkStreamError):
+    """A query has dropped more late rows than its run accepts; the batch is not published.
+
+    Args:
+        query: the query.
+        batch: the batch.
+        late: the run's late rows up to then, by the name of the stateful operator.
+        read: rows read up to then; None when not known.
+        limit: how many are accepted, in words; None where the watermark was held back.
+    """
+
+    exit_code = EXIT_FATAL
+
+    def __init__(
+        self,
+        query: str,
+        batch: int,
+        late: Mapping[str, int],
+        *,
+        read: int | None,
+        limit: str | None,
+    ) -> None:
+        super().__init__(query, batch, late, read, limit)
+        self.query, self.batch, self.late = query, batch, late
+        self.read, self.limit = read, limit
+
+    def _message(self) -> str:
+        rows = sum(self.late.values())
+        share = f" of {self.read:,} read ({100 * rows / self.read:.3g} %)" if self.read else ""
+        operators = ", ".join(f"{n:,} by operator {name}" for name, n in self.late.items())
+        told = (
+            f"query {self.query!r}: with batch {self.batch}, which is not published, {rows:,} rows"
+        )
+        told = f"{told}{share} came late: {operators}. "
+        if self.limit is None:
+            return (
+                f"{told}late='none' holds the watermark where the run began, and these rows are "
+                "before that (or before 1970); begin a new job directory, or use late='count'"
+            )
+        return (
+            f"{told}Accepted are {self.limit}; give the watermark a longer delay, read files by "
+            "name (read_order='name'), or run with late='none' from the beginning"
         )
 
 

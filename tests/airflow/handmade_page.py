@@ -99,6 +99,7 @@ class PageJob(Job):
             "sinks": [{"name": "files:/data/delays", "rows": 9800}],
         }
         reported: dict[str, Any] = {"queries": {"daily": query}, "rows_read": 12_345_678}
+        reported |= {"late_rows": 1_234_567, "late_minimum": True}
         progress = a_progress(at=ago(2), attempt=attempt, rows_per_second=51_200.0, **reported)
         progress.put(self.run.storage, "progress.json")
         return self

@@ -324,10 +324,14 @@ def test_a_task_without_a_job_directory_says_so(page: Page) -> None:
 
 def test_the_overview_has_queries_history_and_marks(page: Page) -> None:
     """
-    A query is drawn from source to sink; the plots know the savepoints.
+    A query is drawn from source to sink, late rows are beside those read, also of the run; the plots
+    know the savepoints.
     """
     overview = page.get("running", "overview")
 
+    late = {"rows_read": 12_345_678, "late_rows": 1_234_567, "late_minimum": True}
+    assert late == {name: overview["job"][name] for name in late}
+    assert late == {name: page.get("running", "runs")["runs"][0][name] for name in late}
     (query,) = overview["queries"]
     assert ("flights", "running") == (query["sources"][0]["name"], query["sources"][0]["mark"])
     assert "keeps: batches take" in query["pacing"]

@@ -13,6 +13,7 @@ from streams import write_events
 
 from airflow_provider.runtime.checkpoint.logs import CheckpointLogs
 from airflow_provider.runtime.clock import SystemClock
+from airflow_provider.runtime.queries.late_input import LatePolicy
 from airflow_provider.runtime.queries.query import QueryDefinition
 from airflow_provider.runtime.queries.start_mode import StartMode
 from airflow_provider.runtime.queries.streaming import RunningQuery
@@ -31,7 +32,7 @@ class LateJob:
         self.in_batch = threading.Event()
         self.may_go_on = threading.Event()
 
-    def pre_commit(self, df, batch, *counters):
+    def pre_commit(self, df, batch, *counters, check):
         self.in_batch.set()
         assert self.may_go_on.wait(60)
         # The stop's interrupt ends here, as it may in any code on the way that does not pass it on.
@@ -59,13 +60,15 @@ def test_a_batch_that_submits_its_job_while_it_is_stopped_does_not_run_to_its_en
     events = spark.readStream.schema("t timestamp, k string, v long").csv(str(place.input))
     checkpoint = place.root / "checkpoint"
     epochs: Any = LateJob()
+    definition = QueryDefinition("late", events, (), "append", operators=(), sources=())
     query = RunningQuery(
-        QueryDefinition("late", events, (), "append", operators=(), sources=()),
+        definition,
         checkpoint=str(checkpoint),
         logs=CheckpointLogs(open_storage(str(checkpoint))),
         epochs=epochs,
         trigger={"availableNow": True},
         clock=SystemClock(),
+        late=LatePolicy(definition, "count", None),
     )
     query.start(StartMode.INPUT)
     assert epochs.in_batch.wait(60)

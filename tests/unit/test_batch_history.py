@@ -90,6 +90,7 @@ def test_a_batch_is_what_spark_reports_of_it():
         decision="holds",
         reason="within 25 % of the target",
     ) == entry_of(BatchReport(report, pacing), 3)
+    assert 400 == entry_of(BatchReport(report, late_rows=400), 3).late_rows  # its rows, one by one
 
 
 @pytest.mark.parametrize(
@@ -339,18 +340,19 @@ def test_a_storage_that_is_away_hides_a_last_batch_at_worst():
     assert [] == reports.take()
 
 
-def test_how_a_batch_was_paced_stays_with_it():
+def test_how_a_batch_was_paced_and_what_it_has_dropped_stays_with_it():
     """
     Also when the next one has ended before anybody looks.
     """
     query, reports = Reported(), BatchReports()
     query.ran(0, 1, 2)
     reports.paced(0, {"decision": "grows"})
+    reports.dropped(0, 400)
     reports.paced(1, {"decision": "holds"})
     look_at(reports, query)
 
-    assert [{"decision": "grows"}, {"decision": "holds"}, None] == [
-        report.pacing for report in reports.take()
+    assert [({"decision": "grows"}, 400), ({"decision": "holds"}, None), (None, None)] == [
+        (report.pacing, report.late_rows) for report in reports.take()
     ]
 
 

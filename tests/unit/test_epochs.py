@@ -7,9 +7,15 @@ import shutil
 
 import pytest
 
-from airflow_provider.runtime.errors import CheckpointError, LeaseLostError, SinkError
+from airflow_provider.runtime.errors import (
+    CheckpointError,
+    LateRowsError,
+    LeaseLostError,
+    SinkError,
+)
 from airflow_provider.runtime.jobdir import epoch_folding
 from airflow_provider.runtime.jobdir.epochs import EpochRecord, EpochRecords
+from airflow_provider.runtime.jobdir.late_rows import LateCount
 from airflow_provider.runtime.sinks.recovery import check_none_left
 from tests.present import present
 from tests.unit.support import (
@@ -478,20 +484,48 @@ def test_late_rows_are_counted_over_batches_and_drivers(job):
     assert {} == first.late_rows()
     for epoch, late in enumerate([{"0": 0}, {"0": 40, "1": 2}]):
         job.spark.plan(epoch)
-        first.pre_commit(FakeFrame("a"), epoch, counted(1), lambda late=late: late)
+        first.pre_commit(FakeFrame("a"), epoch, counted(1), lambda late=late: LateCount(late))
         job.spark.commit(epoch)
     job.spark.plan(2)
-    first.pre_commit(FakeFrame("b"), 2, counted(1), lambda: {"0": 5})
+    first.pre_commit(FakeFrame("b"), 2, counted(1), lambda: LateCount({"0": 5}, is_minimum=True))
+    assert first.late_is_minimum()
     assert {"0": 45, "1": 2} == first.late_rows()
 
     second = job.recovered()
     assert {"0": 40, "1": 2} == second.late_rows()
-    second.pre_commit(FakeFrame("b"), 2, counted(1), lambda: {"0": 5})
+    second.pre_commit(FakeFrame("b"), 2, counted(1), lambda: LateCount({"0": 5}))
     job.spark.commit(2)
+    assert not second.late_is_minimum()
     assert {"0": 45, "1": 2} == second.late_rows()
 
     second.pre_commit(FakeFrame("c"), 3, counted(1), lambda: None)
     assert second.late_rows() is None
+
+
+def test_an_epoch_that_is_refused_is_not_recorded(job, sink):
+    """
+    What a check of the epoch's totals raises leaves no record, and the next run of the batch counts
+    from the epoch before.
+    """
+    first = job.recovered()
+    job.spark.plan(0)
+    seen = []
+
+    def refuse(record):
+        seen.append((record.epoch, record.rows_read, record.late_rows))
+        raise LateRowsError(
+            "q", record.epoch, record.late_rows, read=record.rows_read, limit="0 rows"
+        )
+
+    with pytest.raises(LateRowsError):
+        first.pre_commit(FakeFrame("a"), 0, counted(9), lambda: LateCount({"0": 4}), check=refuse)
+
+    second = job.recovered()
+    second.pre_commit(FakeFrame("b"), 0, counted(9), lambda: LateCount({"0": 4}))
+    job.spark.commit(0)
+    second.commit_ready()
+    assert [(0, 9, {"0": 4})] == seen
+    assert ({0: ["b"]}, 9, {"0": 4}) == (sink.published, second.rows_read(), second.late_rows())
 
 
 def test_a_batch_that_two_drivers_ran_is_published_once(job, sink):

@@ -270,7 +270,9 @@ def a_query(rows, spark=None, name="daily"):
         name=name,
         definition=types.SimpleNamespace(topology=COUNTED, operators=("counts",), ended=()),
         epochs=types.SimpleNamespace(
-            rows_read=lambda: rows, late_rows=lambda: {"0": (rows or 0) // 5}
+            rows_read=lambda: rows,
+            late_rows=lambda: {"0": (rows or 0) // 5},
+            late_is_minimum=lambda: False,
         ),
         last_progress=lambda: spark,
         new_batches=list,

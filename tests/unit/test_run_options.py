@@ -41,6 +41,8 @@ FULL = RunSpec(
     restart="none",
     failover=Failover.FULL,
     fails_as={"jobs.BadRow": "NON_RECOVERABLE"},
+    late="fail",
+    late_limit="0.1%",
     master="local[2]",
     conf={"spark.a": "b"},
 )
@@ -82,7 +84,7 @@ def test_the_command_line_gives_every_option():
         *("--allow-non-restored-state", "--state-partitions", "5", "--replayable-runs", "3"),
         *("--replay", "r0", "--restart", "none", "--failover", "full"),
         *("--fails-as", "jobs.BadRow=NON_RECOVERABLE", "--master", "local[2]"),
-        *("--conf", "spark.a=b"),
+        *("--conf", "spark.a=b", "--late", "fail", "--late-limit", "0.1%"),
     ]
 
     assert FULL == parsed(RunSpec, *PLAIN, *given)

@@ -10,6 +10,13 @@ export const whole = (value) => (isNothing(value) ? NOTHING : WHOLE.format(Math.
 export const short = (value) => (isNothing(value) ? NOTHING : SHORT.format(value));
 export const rate = (value) => (isNothing(value) ? NOTHING : `${SHORT.format(value)}/s`);
 
+/** How many rows of a run, or of its last report, were dropped as late; null where nobody knows. */
+export function lateRows({ late_rows: late, late_minimum: isMinimum, rows_read: read }) {
+  if (isNothing(late)) return null;
+  const share = late && read ? ` (${Number(((100 * late) / read).toPrecision(3))} % of the rows read)` : "";
+  return `${late && isMinimum ? "at least " : ""}${whole(late)}${share}`;
+}
+
 export function bytes(value) {
   if (isNothing(value)) return NOTHING;
   let unit = 0;

@@ -1,6 +1,6 @@
 // The overview of a stream: what it is made of, and how it goes.
 import { html } from "./host.js";
-import { NOTHING, duration, moment, rate, short, whole, words } from "./format.js";
+import { NOTHING, duration, lateRows, moment, rate, short, whole, words } from "./format.js";
 import { Facts, Waiting } from "./parts.js";
 import { Plots, batchPlots, hourPlots } from "./plots.js";
 
@@ -50,7 +50,7 @@ function factsOf(job) {
     ["Backlog", job.backlog === null ? null : whole(job.backlog)],
     ["Watermark", watermark === NOTHING ? null : watermark + behind],
     ["State", job.state_rows === null ? null : `${short(job.state_rows)} rows`],
-    ["Late rows", job.late_rows === null ? null : whole(job.late_rows)],
+    ["Late rows", lateRows(job)],
     ["Last commit", age === null ? null : `${duration(age)} ago`],
     ["Mode", job.mode ? words(job.mode) : null],
     ["Run", job.spark_run_id],

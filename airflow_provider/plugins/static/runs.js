@@ -1,7 +1,7 @@
 // The runs of a stream and their attempts.
 import { html } from "./host.js";
 import { jobPath, useData } from "./api.js";
-import { NOTHING, moment, whole, words } from "./format.js";
+import { NOTHING, lateRows, moment, whole, words } from "./format.js";
 import { Facts, Note, State, Table, Waiting } from "./parts.js";
 
 export function Runs({ task, go }) {
@@ -27,6 +27,7 @@ function Run({ run, lease, go }) {
     ["Until", run.until],
     ["Interval", run.interval ? run.interval.map(moment).join(" to ") : null],
     ["Rows read", run.rows_read === null ? null : whole(run.rows_read)],
+    ["Late rows", lateRows(run)],
     ["Started", run.started ? moment(run.started) : null],
     ["Committed", run.committed ? moment(run.committed) : null],
     ["From savepoint", run.from_savepoint ? html`<code>${run.from_savepoint}</code>` : null],

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 from airflow_provider.runtime.checkpoint.operator_kinds import kind_of_node
 from airflow_provider.runtime.driver.lifecycle.events import AtEnd
 from airflow_provider.runtime.errors import ConfigError
+from airflow_provider.runtime.jobdir.late_policy import COUNT, NONE
 from airflow_provider.runtime.jobdir.run_records import STREAMING
 from airflow_provider.runtime.queries.end_option import LATEST
 from airflow_provider.runtime.queries.query import upstream_of
@@ -175,6 +176,7 @@ def resolve_plan(spec: RunSpec, queries: Sequence[QueryDefinition]) -> Execution
     until = spec.until or ("end" if all(query.bounded for query in queries) else "stopped")
     if until == "end":
         _check_bounded(queries)
+    _check_late(spec.late, until, queries)
     if until != "stopped":
         at_end = AtEnd(spec.at_end or ("drain" if until == "end" else "suspend"))
         return ExecutionPlan(until, at_end)
@@ -182,6 +184,28 @@ def resolve_plan(spec: RunSpec, queries: Sequence[QueryDefinition]) -> Execution
         msg = "at_end='drain' has no meaning with until='stopped'; such a run has no end of its own"
         raise ConfigError(msg)
     return ExecutionPlan(until, AtEnd.SUSPEND)
+
+
+def _check_late(late: str, until: str, queries: Sequence[QueryDefinition]) -> None:
+    """Refuse a wish for late rows that the job cannot have.
+
+    Raises:
+        ConfigError: the message has the way out.
+    """
+    if late == NONE and until != "end":
+        source = next(s.name for query in queries for s in query.sources if not s.bounded)
+        msg = (
+            f"late={late!r} lets the watermark wait for the end of the data, and source {source!r} "
+            "has none; read it with bounded=True, or use late='count'"
+        )
+        raise ConfigError(msg)
+    for query in queries:
+        if late != COUNT and query.native is not None and "EventTimeWatermark" in query.operations:
+            msg = (
+                f"query {query.name!r}: late={late!r} needs a look at each batch before it is "
+                f"committed, which Spark's own sink {query.native.name} has not; use another sink"
+            )
+            raise ConfigError(msg)
 
 
 def _check_bounded(queries: Sequence[QueryDefinition]) -> None:

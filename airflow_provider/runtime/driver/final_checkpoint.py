@@ -181,6 +181,7 @@ def final_of(
             for name, query in queries.items()
         },
         late_rows=total_of({name: query.epochs.late_rows() for name, query in queries.items()}),
+        late_minimum=any(query.epochs.late_is_minimum() for query in queries.values()),
         lost_rows=sum_of([query.epochs.lost_rows() for query in queries.values()]),
     )
     for told in describe_dropped_rows(final.to_dict()):

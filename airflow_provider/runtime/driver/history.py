@@ -137,7 +137,9 @@ def entry_of(report: BatchReport, attempt: int) -> BatchEntry:
         at=to_iso(from_iso(spark["timestamp"])),
         attempt=attempt,
         rows=spark.get("numInputRows"),
-        late_rows=_sum(operators, "numRowsDroppedByWatermark"),
+        late_rows=report.late_rows
+        if report.late_rows is not None
+        else _sum(operators, "numRowsDroppedByWatermark"),
         duration_ms=times,
         input_rate=_rate(spark.get("inputRowsPerSecond")),
         process_rate=_rate(spark.get("processedRowsPerSecond")),

@@ -18,6 +18,7 @@ from airflow_provider.runtime.jobdir.run_records import BATCH
 from airflow_provider.runtime.queries.batch import BatchQuery
 from airflow_provider.runtime.queries.finished_sources import bind
 from airflow_provider.runtime.queries.fixed_ends import FixedEnds
+from airflow_provider.runtime.queries.late_input import LatePolicy
 from airflow_provider.runtime.queries.query import upstream_of
 from airflow_provider.runtime.queries.rate_limiter import pacemaker_for
 from airflow_provider.runtime.queries.session import effective_settings
@@ -166,6 +167,7 @@ class QueryOpener:
             event_times=event_times_of(query, self.clock, ended.reached if ended else {}),
             is_drained=self.job.plan.until == "end" and self.job.plan.at_end is AtEnd.DRAIN,
             ends=self._ends_of(query, place, logs),
+            late=LatePolicy(query, self.spec.late, self.spec.accepted_late_rows),
         )
 
     def _ends_of(

@@ -153,6 +153,7 @@ class ProgressMeter:
             rows_per_second=round((rows - self._rows_before) / seconds, 1),
             queries=parts,
             late_rows=total_of({query.name: query.epochs.late_rows() for query in queries}),
+            late_minimum=any(query.epochs.late_is_minimum() for query in queries),
         )
 
 

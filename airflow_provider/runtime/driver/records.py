@@ -60,6 +60,7 @@ def run_record(
         replayable=spec.replayable_runs > 0,
         query_ids={name: str(uuid.uuid4()) for name in logs} if job.plan.mode == BATCH else None,
         settings=effective_settings(job.spark),
+        late=spec.late,
     )
 
 

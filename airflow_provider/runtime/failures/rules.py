@@ -97,6 +97,11 @@ RULES: Final[tuple[Rule, ...]] = (
         _NON_RECOVERABLE,
         types=("ConfigError", "CheckpointError", "RevertError", "StopError"),
     ),
+    Rule(
+        "more rows came late than the run accepts, and they would again",
+        _NON_RECOVERABLE,
+        types=("LateRowsError",),
+    ),
     JVM_GONE,
     Rule(
         "memory has run out",

@@ -55,6 +55,7 @@ class EpochRecord(Document):
         committed: when all sinks had published it; None in the record of a pre-commit.
         late_rows: rows of the run that each stateful operator, by its id, has dropped as late up to
             and with this epoch; None when not known.
+        late_minimum: they may be more, since a group that an aggregation has dropped counts as one.
         lost_rows: messages that the run was to read up to and with this epoch, and that had expired
             before.
     """
@@ -72,6 +73,7 @@ class EpochRecord(Document):
     sinks: list[SinkPartValues]
     committed: str | None = None
     late_rows: dict[Name, NonNegative] | None = dataclasses.field(default_factory=dict)
+    late_minimum: bool = False
     lost_rows: NonNegative = 0
 
 
@@ -310,6 +312,11 @@ class EpochRecords:
                 return self.folded((first, last)).token_of(epoch)
         record = self.published(epoch, found)
         return record.token if record is not None else None
+
+    def published_tokens(self, found: EpochListing) -> dict[int, int | None]:
+        """Return whose staging was published, of each published epoch that has pre-commits."""
+        both = [epoch for epoch in found.precommitted if found.is_published(epoch)]
+        return {epoch: self.token_of(epoch, found) for epoch in both}
 
     def pack(self, span: Span) -> PackRecord:
         """Return the records that lie together."""

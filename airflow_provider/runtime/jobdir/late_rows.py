@@ -2,14 +2,34 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from airflow_provider.runtime.jobdir.epochs import EpochRecord
 
 CountInput = Callable[[], "int | None"]
 LateRows = Mapping[str, int]
 """Rows by the id of the stateful operator that has dropped them as late."""
-CountLate = Callable[[], "LateRows | None"]
+
+
+@dataclasses.dataclass(frozen=True)
+class LateCount:
+    """What a batch has dropped as late.
+
+    Attributes:
+        rows: by the id of the stateful operator.
+        is_minimum: an aggregation's rows could not be counted, and each of its groups counts as
+            one row.
+    """
+
+    rows: LateRows = dataclasses.field(default_factory=dict)
+    is_minimum: bool = False
+
+
+CountLate = Callable[[], LateCount | None]
 
 
 def add_rows(before: int | None, more: int | None) -> int | None:
@@ -17,12 +37,32 @@ def add_rows(before: int | None, more: int | None) -> int | None:
     return None if before is None or more is None else before + more
 
 
-def add_late(before: LateRows | None, more: LateRows | None) -> dict[str, int] | None:
+def add_late(before: LateRows | None, more: LateCount | None) -> dict[str, int] | None:
     """Return how many rows that makes together, by operator."""
     if before is None or more is None:
         return None
-    both = {**before, **more}
-    return {operator: before.get(operator, 0) + more.get(operator, 0) for operator in both}
+    both = {**before, **more.rows}
+    return {operator: before.get(operator, 0) + more.rows.get(operator, 0) for operator in both}
+
+
+def totals_after(
+    ours: EpochRecord | None, read: int | None, late: LateCount | None, lost: int
+) -> dict[str, Any]:
+    """Return what the record of an epoch says of the run up to and with it.
+
+    Args:
+        ours: the record of the epoch before; None when the run begins with this one.
+        read: the input rows of this epoch; None when not known.
+        late: what it has dropped; None when not known.
+        lost: what its sources had no more.
+    """
+    was_minimum = ours is not None and ours.late_minimum
+    return {
+        "rows_read": add_rows(ours.rows_read if ours else 0, read),
+        "late_rows": add_late(ours.late_rows if ours else {}, late),
+        "late_minimum": was_minimum or (late is not None and late.is_minimum),
+        "lost_rows": (ours.lost_rows if ours else 0) + lost,
+    }
 
 
 log = logging.getLogger(__name__)
@@ -74,8 +114,8 @@ def describe_late_rows(document: Mapping[str, Any]) -> str | None:
         for operator in query.get("operators", ())
         if operator.get("late_rows")
     ]
-    # For aggregations it counts groups, since Spark drops after it has added rows up.
-    return f"at least {late:,} rows{share} came late and were dropped: {', '.join(operators)}"
+    at_least = "at least " if document.get("late_minimum") else ""
+    return f"{at_least}{late:,} rows{share} came late and were dropped: {', '.join(operators)}"
 
 
 class LateWarnings:

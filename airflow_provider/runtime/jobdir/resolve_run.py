@@ -93,5 +93,6 @@ def check_same_as_ended(spec: RunSpec, stored: RunRecord | None) -> None:
         at_end=stored.at_end if until is None else at_end,
         interval=(to_iso(spec.interval[0]), to_iso(spec.interval[1])) if spec.interval else None,
         from_savepoint=spec.from_savepoint,
+        late=spec.late,
     )
     check_same_spec(requested, stored)

@@ -6,6 +6,7 @@ import dataclasses
 from typing import Annotated, Any, Final
 
 from airflow_provider.runtime.errors import EXIT_FATAL
+from airflow_provider.runtime.jobdir.late_policy import COUNT, FAIL, NONE
 from airflow_provider.runtime.jobdir.record_shapes import (
     DatasetsValues,
     FailureValues,
@@ -48,6 +49,7 @@ class RunRecord(Document):
         token: the lease under which it was begun; runs are in its order, whatever clocks say.
         settings: of Spark, as the run began with them, of those that a driver chooses when nobody
             else does; each attempt begins with the same.
+        late: what it makes of late rows: ``count``, ``fail`` or ``none``.
     """
 
     PLACES = ("runs/{run_id}/run.json",)
@@ -68,6 +70,7 @@ class RunRecord(Document):
     token: NonNegative = 0
     secret_params: dict[str, str] = dataclasses.field(default_factory=dict)
     settings: dict[str, str] = dataclasses.field(default_factory=dict)
+    late: str = COUNT
 
     def requested(self) -> dict[str, Any]:
         """Return what a later attempt of the run must ask for as well.
@@ -76,7 +79,9 @@ class RunRecord(Document):
         """
         keys = ("params", "mode", "until", "at_end", "interval", "from_savepoint")
         requested = {key: getattr(self, key) for key in keys}
-        return {**requested, "secret_params": sorted(self.secret_params)}
+        # Whether late rows end the run may change at any time, the watermark may not.
+        late = self.late if self.late == NONE else f"{COUNT} or {FAIL}"
+        return {**requested, "secret_params": sorted(self.secret_params), "late": late}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -122,6 +127,7 @@ class ProgressRecord(Document):
     rows_per_second: float
     queries: dict[Name, ProgressQueryValues]
     late_rows: NonNegative | None = None
+    late_minimum: bool = False
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -261,6 +267,7 @@ class FinalCheckpoint(Document):
     savepoint: Address | None
     queries: dict[Name, FinalQueryValues]
     late_rows: NonNegative | None = None
+    late_minimum: bool = False
     lost_rows: NonNegative | None = 0
 
 

@@ -20,6 +20,14 @@ from airflow_provider.runtime.errors import ConfigError, CorruptDocumentError, U
 from airflow_provider.runtime.failures.failover_region import FAILOVERS, Failover
 from airflow_provider.runtime.failures.overrides import FailureOverrides
 from airflow_provider.runtime.failures.restart_strategy import RestartStrategy, parse_restart
+from airflow_provider.runtime.jobdir.late_policy import (
+    COUNT,
+    FAIL,
+    LATE,
+    LateLimit,
+    check_late,
+    parse_late_limit,
+)
 from airflow_provider.runtime.jobdir.run_options import (
     AT_END,
     MODES,
@@ -173,6 +181,10 @@ class RunSpec(DriverSpec):
             for the default, see :func:`~.restart_strategy.default_restart`.
         failover: how much is started again with it.
         fails_as: failure classes by the name of the exception type.
+        late: what it makes of rows that come after their watermark: ``count`` drops and counts
+            them, ``fail`` fails above *late_limit*, and in ``none`` there are none, since the
+            watermark waits for the end of the data.
+        late_limit: how many each query may drop, as text: rows, or a share such as ``0.1%``.
         bootstrap: ``discard`` or ``keep``, for a run that only makes state: no query or source ends
             in it, and with ``discard`` nothing is written. None for any other run.
     """
@@ -293,6 +305,20 @@ class RunSpec(DriverSpec):
         action="append",
         metavar="TYPE=CLASS",
     )
+    late: str = option(
+        "--late",
+        "rows that come late: count them, fail above a limit, or none: the watermark waits",
+        default=COUNT,
+        argument="late",
+        choices=LATE,
+    )
+    late_limit: str | None = option(
+        "--late-limit",
+        "with --late fail: how many are accepted, as rows or as a share in percent; default: 0",
+        default=None,
+        argument="late_limit",
+        metavar="ROWS|SHARE",
+    )
     bootstrap: str | None = None
 
     def __post_init__(self) -> None:
@@ -302,6 +328,7 @@ class RunSpec(DriverSpec):
             ConfigError: a value is not one of those allowed.
         """
         check_run_options(self.mode, self.until, self.at_end)
+        check_late(self.late, self.late_limit, until=self.until, at_end=self.at_end)
         if self.trigger_s is not None and self.until in {"end", "available"}:
             msg = (
                 f"trigger is the time between batches of a run with until='stopped'; with "
@@ -338,6 +365,13 @@ class RunSpec(DriverSpec):
     def failure_overrides(self) -> FailureOverrides:
         """Return the failure classes that the caller has listed."""
         return FailureOverrides.parse(self.fails_as)
+
+    @property
+    def accepted_late_rows(self) -> LateLimit | None:
+        """Return how many late rows its queries may drop; None for any number."""
+        if self.late == COUNT:
+            return None
+        return parse_late_limit(self.late_limit or "0") if self.late == FAIL else LateLimit()
 
     def all_params(self) -> dict[str, Any]:
         """Return the parameters with the secret ones, read from this process's environment.

@@ -29,11 +29,14 @@ class BatchReport(NamedTuple):
         progress: Spark's ``StreamingQueryProgress``.
         pacing: how the next one was fitted to the target time; None when it was not.
         unread_files: how many files its sources had yet to read; None when that is not known.
+        late_rows: how many rows its operators have dropped as late; None when not counted, where
+            Spark's number in *progress* counts the groups of an aggregation.
     """
 
     progress: dict[str, Any]
     pacing: dict[str, Any] | None = None
     unread_files: int | None = None
+    late_rows: int | None = None
 
     def backlog(self) -> dict[str, int] | None:
         """Return what its sources had not read, by measure; None when none of them says."""
@@ -45,8 +48,8 @@ class BatchReports:
 
     Spark keeps the last hundred, so that none is missed by who looks every second.
 
-    Thread safety: :meth:`staged`, :meth:`paced` and :meth:`left` are called in Spark's callback
-    thread.
+    Thread safety: :meth:`staged`, :meth:`paced`, :meth:`left` and :meth:`dropped` are called in
+    Spark's callback thread.
     """
 
     def __init__(self) -> None:
@@ -54,6 +57,7 @@ class BatchReports:
         self._new: list[BatchReport] = []
         self._pacing: dict[int, dict[str, Any]] = {}
         self._unread: dict[int, int | None] = {}
+        self._late: dict[int, int] = {}
         self._staged: BatchReport | None = None
 
     def starts(self, committed: int) -> None:
@@ -71,6 +75,10 @@ class BatchReports:
     def left(self, batch: int, files: int | None) -> None:
         """Note how many files are unread after this batch."""
         self._unread[batch] = files
+
+    def dropped(self, batch: int, late_rows: int) -> None:
+        """Note how many rows came late in this batch."""
+        self._late[batch] = late_rows
 
     def look(self, query: StreamingQuery) -> None:
         """Collect what has ended since the last look; never raises for what Spark cannot say."""
@@ -109,7 +117,9 @@ class BatchReports:
     def _with_notes(self, report: BatchReport) -> BatchReport:
         batch = report.progress["batchId"]
         return report._replace(
-            pacing=self._pacing.pop(batch, None), unread_files=self._unread.pop(batch, None)
+            pacing=self._pacing.pop(batch, None),
+            unread_files=self._unread.pop(batch, None),
+            late_rows=self._late.pop(batch, None),
         )
 
     def _unseen(self, query: StreamingQuery) -> list[dict[str, Any]]:

@@ -33,7 +33,6 @@ _BATCH_SCAN: Final = "BatchScanExec"
 _PYTHON_TASKS: Final = frozenset({"PythonInputPartition", "PythonStreamingInputPartition"})
 _REUSED: Final = "ReusedExchangeExec"
 _STREAM: Final = "StreamingRelationExec"
-_DROPPED: Final = "numRowsDroppedByWatermark"
 
 
 def source_names(df: DataFrame) -> list[str | None]:
@@ -213,32 +212,6 @@ def check_supported(df: DataFrame, output_mode: str) -> str | None:
 def is_streaming(df: Any) -> bool:
     """Tell whether *df* is a streaming DataFrame."""
     return bool(getattr(df, "isStreaming", False))
-
-
-def count_late_rows(stream_execution: Any) -> dict[str, int] | None:
-    """Count the rows that each stateful operator has dropped as late in the batch just run.
-
-    An aggregation combines rows of the same group before it looks at their time: those of one task
-    count as one.
-
-    Args:
-        stream_execution: the JVM's ``StreamExecution``.
-
-    Returns:
-        Rows by the operator's id; None where the plan cannot be read (another version of Spark).
-    """
-    from py4j.protocol import Py4JError
-
-    try:
-        nodes = executed(stream_execution.lastExecution().executedPlan())
-        return {
-            str(operator_id(node)): int(node.metrics().apply(_DROPPED).value())
-            for node in nodes
-            if node.metrics().contains(_DROPPED)
-        }
-    except Py4JError as error:
-        log.warning("late rows of this batch are not known: %s", error)
-        return None
 
 
 def executed(plan: Any) -> Iterator[Any]:

@@ -17,7 +17,8 @@ from airflow_provider.runtime.queries.batch_reports import (
 from airflow_provider.runtime.queries.expired_input import may_lose, warn_of_losses
 from airflow_provider.runtime.queries.fixed_ends import PastEndError
 from airflow_provider.runtime.queries.input_rows import count_input_rows, filters_before_count
-from airflow_provider.runtime.queries.plan import count_late_rows, missing_files
+from airflow_provider.runtime.queries.late_input import count_late_rows
+from airflow_provider.runtime.queries.plan import missing_files
 from airflow_provider.runtime.queries.read_limits import asked_once
 from airflow_provider.runtime.queries.read_order import (
     describe_order,
@@ -38,8 +39,10 @@ if TYPE_CHECKING:
 
     from airflow_provider.runtime.checkpoint.logs import CheckpointLogs
     from airflow_provider.runtime.clock import Clock
+    from airflow_provider.runtime.jobdir.late_rows import LateCount
     from airflow_provider.runtime.queries.batch_reports import BatchReport
     from airflow_provider.runtime.queries.fixed_ends import FixedEnds
+    from airflow_provider.runtime.queries.late_input import LatePolicy
     from airflow_provider.runtime.queries.query import QueryDefinition
     from airflow_provider.runtime.queries.rate_limiter import RateLimiter
     from airflow_provider.runtime.queries.watermarks import EventTimes
@@ -87,6 +90,7 @@ class RunningQuery:
         is_drained: whether a drain follows when all input is read, which flushes what a batch
             without input would.
         ends: where its bounded sources end in this run; None when nothing can hold them there.
+        late: what the run makes of its late rows.
     """
 
     def __init__(
@@ -102,6 +106,7 @@ class RunningQuery:
         event_times: EventTimes | None = None,
         is_drained: bool = False,
         ends: FixedEnds | None = None,
+        late: LatePolicy,
     ) -> None:
         self.name = definition.name
         self.definition = definition
@@ -118,6 +123,7 @@ class RunningQuery:
         self._event_times = event_times
         self._is_drained = is_drained
         self._ends = ends
+        self._late = late
         self._has_nothing_left = False
         self._query: StreamingQuery | None = None
         self._group = ""  # of its Spark jobs
@@ -374,13 +380,15 @@ class RunningQuery:
                 self._ends.check(batch, self._execution())
             self._check_input(batch)
             lost = self._count_lost(batch)
-            epochs.pre_commit(df, batch, self._count_input, self._count_late, lambda: lost)
+            counts = (self._count_input, lambda: self._count_late(batch), lambda: lost)
+            epochs.pre_commit(df, batch, *counts, check=self._late.check)
             execution = self._execution()
             if execution is not None and self._event_times is not None:
                 self._event_times.batch_ran(execution)
             if self._is_first and execution is not None:
                 self._look_at_first(execution)
             self._is_first = False
+            self._late.batch_ran(execution)  # forgets the event times
         except BaseException as error:
             # Spark wraps it twice and keeps only its text; the driver wants to know its type.
             self._callback_error = error
@@ -398,7 +406,8 @@ class RunningQuery:
         """Say what the first batch of a start tells of how its sources are read."""
         from py4j.protocol import Py4JError
 
-        warn_of_one_time(self.definition, execution)
+        if not self._late.waits:
+            warn_of_one_time(self.definition, execution)
         session = self.definition.df.sparkSession._jsparkSession
         with contextlib.suppress(Py4JError):  # another version of Spark
             for source, filters in filters_before_count(execution, session).items():
@@ -433,9 +442,12 @@ class RunningQuery:
         self._unread = self._files.count()
         self._reports.left(batch, self._unread)
 
-    def _count_late(self) -> dict[str, int] | None:
-        execution = self._execution()
-        return count_late_rows(execution) if execution is not None else None
+    def _count_late(self, batch: int) -> LateCount | None:
+        execution, jvm = self._execution(), self.definition.df.sparkSession._jvm
+        late = count_late_rows(execution, jvm) if execution is not None else None
+        if late is not None:
+            self._reports.dropped(batch, sum(late.rows.values()))
+        return late
 
     def _execution(self) -> Any | None:
         """Return the JVM's ``StreamExecution`` to a callback; None if the start has failed."""

@@ -24,7 +24,7 @@ from airflow_provider.runtime.jobdir.epochs import (
     EpochRecords,
     query_ids,
 )
-from airflow_provider.runtime.jobdir.late_rows import add_late, add_rows
+from airflow_provider.runtime.jobdir.late_rows import LateCount, add_rows, totals_after
 from airflow_provider.runtime.sinks.fencing import QueryFence
 from airflow_provider.runtime.sinks.protocol import (
     Committable,
@@ -132,7 +132,7 @@ class EpochCommitter:
         self._settled = check_complete(found, last_commit, where=records.url, log=self._logs.url)
         if newest := records.published(max(found.published, default=-1)):
             self._check_kept(newest)
-        plan = plan_recovery(found, _published_tokens(records, found))
+        plan = plan_recovery(found, records.published_tokens(found))
         failpoints.hit("recover.planned")
         self._clear(records, plan)
         failpoints.hit("recover.aborted")
@@ -154,7 +154,7 @@ class EpochCommitter:
             return
         records = EpochRecords(self._storage, query_id)
         found = records.find()
-        self._clear(records, plan_recovery(found, _published_tokens(records, found)))
+        self._clear(records, plan_recovery(found, records.published_tokens(found)))
         is_garbage = self._garbage_of(records, found)
         for sink in self._sinks:
             sink.recover(query_id, is_garbage, self._fence)
@@ -218,8 +218,10 @@ class EpochCommitter:
         df: DataFrame,
         epoch: int,
         count_input: CountInput,
-        count_late: CountLate = dict,
+        count_late: CountLate = LateCount,
         count_lost: Callable[[], int] = int,
+        *,
+        check: Callable[[EpochRecord], None] = lambda _: None,
     ) -> None:
         """Stage *df* in every sink and record it; Spark commits the batch when this returns.
 
@@ -229,6 +231,7 @@ class EpochCommitter:
             count_input: called after the batch has run; returns its input rows, None if unknown.
             count_late: called after that; returns the rows that it has dropped as late.
             count_lost: the same for rows that its sources had no more.
+            check: refuses the epoch by raising, before it is recorded.
 
         Raises:
             LeaseLostError: another driver has taken over; nothing was recorded.
@@ -244,16 +247,16 @@ class EpochCommitter:
         staged = self._stage(df, EpochId(self._query, query_id, epoch, self._token))
         failpoints.hit("sink.staged")
         before = self._before(records, epoch)
+        ours = before if self._is_ours(before) else None
         record = EpochRecord(
             epoch=epoch,
             query_id=query_id,
             run_id=self._run_id,
             token=self._token,
-            rows_read=add_rows(before.rows_read if self._is_ours(before) else 0, count_input()),
             sinks=[self._part(name, part, before) for name, part in staged.items()],
-            late_rows=add_late(before.late_rows if self._is_ours(before) else {}, count_late()),
-            lost_rows=(before.lost_rows if self._is_ours(before) else 0) + count_lost(),
+            **totals_after(ours, count_input(), count_late(), count_lost()),
         )
+        check(record)
         self._lease.check()
         if not records.put_precommit(record):
             msg = f"{records.url}: lease {record.token} has pre-committed epoch {epoch} before"
@@ -472,6 +475,10 @@ class EpochCommitter:
         """Return the rows of the run that were dropped as late, None when not known."""
         return self._last.late_rows if self._is_ours(self._last) else {}
 
+    def late_is_minimum(self) -> bool:
+        """Tell whether they may be more."""
+        return self._is_ours(self._last) and self._last.late_minimum
+
     def lost_rows(self) -> int | None:
         """Return the rows of the run that its sources had no more when they were read."""
         return self._last.lost_rows if self._is_ours(self._last) else 0
@@ -490,9 +497,3 @@ def committable_of(query: str, record: EpochRecord, part: dict[str, Any]) -> Com
     return Committable(
         EpochId(query, record.query_id, record.epoch, record.token), dict(part["data"])
     )
-
-
-def _published_tokens(records: EpochRecords, found: EpochListing) -> dict[int, int | None]:
-    """Return whose staging was published, of each published epoch that has pre-commits."""
-    both = [epoch for epoch in found.precommitted if found.is_published(epoch)]
-    return {epoch: records.token_of(epoch, found) for epoch in both}

@@ -154,6 +154,10 @@ class SparkSinkEpochs:
     def late_rows(self) -> None:
         """Return None: Spark counts them only after its commit."""
 
+    def late_is_minimum(self) -> bool:
+        """Return False: none is counted."""
+        return False
+
     def lost_rows(self) -> None:
         """Return None: nothing is recorded of a batch."""
 

@@ -1,0 +1,84 @@
+"""Policy of late rows: a run counts them, fails above a limit, or has none; pure."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import re
+from typing import Final
+
+from airflow_provider.runtime.errors import ConfigError
+
+COUNT: Final = "count"
+FAIL: Final = "fail"
+NONE: Final = "none"
+LATE: Final = (COUNT, FAIL, NONE)
+
+_SHARE: Final = re.compile(r"(\d+(?:\.\d+)?) ?%")
+_WHOLE: Final = 100.0
+
+
+@dataclasses.dataclass(frozen=True)
+class LateLimit:
+    """How many late rows each query of a run may drop.
+
+    Attributes:
+        rows: so many; None where a share is meant.
+        share: so many of a hundred that the query has read up to then.
+    """
+
+    rows: int | None = 0
+    share: float | None = None
+
+    def is_crossed(self, late: int, read: int | None) -> bool:
+        """Tell whether so many late rows, of so many read, are more than allowed.
+
+        Of an unknown number no share is known, so that each late row is one too many.
+        """
+        if self.rows is not None:
+            return late > self.rows
+        return late > 0 and (read is None or _WHOLE * late > (self.share or 0.0) * read)
+
+    def __str__(self) -> str:
+        """Return it as people give it."""
+        return f"{self.rows:,} rows" if self.rows is not None else f"{self.share:g} %"
+
+
+def parse_late_limit(text: str) -> LateLimit:
+    """Read a limit: a number of rows, or a share such as ``0.1%``.
+
+    Raises:
+        ConfigError: it is neither.
+    """
+    if text.isascii() and text.isdigit():
+        return LateLimit(rows=int(text))
+    found = _SHARE.fullmatch(text) if text.isascii() else None
+    share = float(found[1]) if found else math.nan
+    if not 0 <= share <= _WHOLE:
+        msg = f"late limit {text!r}: a number of rows such as 100, or a share such as 0.1%"
+        raise ConfigError(msg)
+    return LateLimit(rows=None, share=share)
+
+
+def check_late(late: str, limit: str | None, *, until: str | None, at_end: str | None) -> None:
+    """Refuse what cannot be had, whatever the job is; the operator calls it at parse time.
+
+    Raises:
+        ConfigError: the message has the way out.
+    """
+    if late not in LATE:
+        words = ", ".join(repr(word) for word in LATE)
+        msg = f"late {late!r}: use one of {words}"
+        raise ConfigError(msg)
+    if limit is not None:
+        parse_late_limit(limit)
+        if late != FAIL:
+            msg = f"late limit {limit!r} is of late={FAIL!r}, and late is {late!r}; change one"
+            raise ConfigError(msg)
+    if late == NONE and (until not in {"end", None} or at_end not in {"drain", None}):
+        msg = (
+            f"late={NONE!r} lets the watermark wait for the end of the data, which a run with "
+            f"until={until!r}, at_end={at_end!r} does not reach; leave them out, or use "
+            f"late={COUNT!r}"
+        )
+        raise ConfigError(msg)

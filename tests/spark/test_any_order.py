@@ -1,0 +1,120 @@
+"""With ``late="none"`` a stream gives what a batch job gives, whatever the order of the files."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+from streams import Place, read_with_pandas, write_events
+
+from airflow_provider.runtime.errors import ConfigError
+
+pytestmark = pytest.mark.spark
+
+JOBS = Path(__file__).with_name("late_jobs.py")
+QUERIES = [
+    "tumbling",
+    "sliding",
+    "sessions",
+    "distinct",
+    "within",
+    "inner",
+    "left",
+    "full",
+    "groups",
+    "chained",
+]
+MINUTE = 60
+
+
+def shuffled(folder, seed, *, files=3, rows=40):
+    """Write files of a minute each, of which Spark does not read the oldest one first."""
+    order = random.Random(seed)
+    minutes = [
+        [
+            (n * MINUTE + order.randrange(MINUTE), f"k{order.randrange(3)}", order.randrange(10))
+            for _ in range(rows)
+        ]
+        for n in range(files)
+    ]
+    oldest, later = minutes[0], minutes[1:]
+    order.shuffle(later)
+    write_events(folder, *later, oldest)
+
+
+def run(spark, place, mode, name, **asked):
+    """Return the final checkpoint, and what each query has written."""
+    output = place.root / name / "out"
+    params = {
+        "others": str(place.root / "others"),
+        "output": str(output),
+        "files_per_batch": "1",
+    }
+    job = Place(place.root / name)
+    final = job.run(
+        spark,
+        "every_operator",
+        entry=f"{JOBS}:every_operator",
+        mode=mode,
+        params={**params, "input": str(place.input)},
+        conf={"spark.sql.shuffle.partitions": "1"},  # each costs a task and a file of each operator
+        **asked,
+    )
+    return final, {q: sorted(read_with_pandas(output / q), key=repr) for q in QUERIES}
+
+
+@pytest.mark.parametrize(
+    ("seed", "files"),
+    [(1, 2), *(pytest.param(seed, 4, marks=pytest.mark.whole) for seed in range(2, 8))],
+)
+def test_a_stream_gives_what_a_batch_job_gives(spark, place, seed, files):
+    """
+    For each stateful operator; with a watermark that moves some of them would drop rows.
+    """
+    shuffled(place.input, seed, files=files)
+    shuffled(place.root / "others", seed + 100, files=files)
+
+    final, streamed = run(spark, place, "streaming", "stream", late="none")
+    _, batched = run(spark, place, "batch", "batch")
+
+    assert batched == streamed
+    assert all(streamed.values())
+    assert ("FINISHED", 0, False) == (final.outcome, final.late_rows, final.late_minimum)
+
+
+@pytest.mark.whole
+def test_with_a_watermark_that_moves_each_operator_drops_rows(spark, place):
+    """
+    The shuffled files of the test above are late for all of them, so that it can fail.
+    """
+    shuffled(place.input, 1)
+    shuffled(place.root / "others", 101)
+
+    final, _ = run(spark, place, "streaming", "stream")
+
+    late = {name: query["operators"][0]["late_rows"] for name, query in final.queries.items()}
+    assert [] == [name for name, rows in late.items() if not rows]
+
+
+def test_the_jobs_own_watermark_waits_and_a_wish_that_cannot_be_met_is_refused(spark, place):
+    """
+    Also one on a computed column. A run without an end is refused before anything is written.
+    """
+    shuffled(place.input, 3)
+    params = {"files_per_batch": "1"}
+    entry = f"{JOBS}:own_watermark"
+
+    final = place.run(spark, "own", entry=entry, params=params, late="none")
+
+    assert ("FINISHED", 0) == (final.outcome, final.late_rows)
+    assert 120 == sum(row[3] for row in read_with_pandas(place.output))
+
+    other = Place(place.root / "other")
+    endless = {"bounded": "no", "input": str(place.input)}
+    with pytest.raises(ConfigError, match="source 'events' has none; read it with bounded=True"):
+        other.run(spark, "w", entry=f"{JOBS}:late_windows", params=endless, late="none")
+    ended = {"input": str(place.input)}
+    with pytest.raises(ConfigError, match="which Spark's own sink .* has not; use another sink"):
+        other.run(spark, "s", entry=f"{JOBS}:to_a_sink_of_spark", params=ended, late="none")
+    assert not other.job_dir.exists()

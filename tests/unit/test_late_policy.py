@@ -1,0 +1,226 @@
+"""Policies of late rows: limits, refusals, and what a resumed run may change."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from airflow_provider.operators.spark_streaming import SparkStreamingOperator
+from airflow_provider.runtime.errors import (
+    CheckpointError,
+    ConfigError,
+    FailureClass,
+    LateRowsError,
+)
+from airflow_provider.runtime.failures.classify import classify
+from airflow_provider.runtime.jobdir.epochs import EpochRecord
+from airflow_provider.runtime.jobdir.late_policy import LateLimit, check_late, parse_late_limit
+from airflow_provider.runtime.jobdir.resolve_run import check_same_spec
+from airflow_provider.runtime.jobdir.run_records import RunRecord
+from airflow_provider.runtime.jobdir.run_spec import RunSpec
+from airflow_provider.runtime.queries.late_input import LatePolicy
+from airflow_provider.runtime.queries.query import QueryDefinition
+
+
+@pytest.mark.parametrize(
+    ("text", "limit", "words"),
+    [
+        ("0", LateLimit(0), "0 rows"),
+        ("1500", LateLimit(1500), "1,500 rows"),
+        ("0.1%", LateLimit(None, 0.1), "0.1 %"),
+        ("20 %", LateLimit(None, 20.0), "20 %"),
+        ("100%", LateLimit(None, 100.0), "100 %"),
+    ],
+)
+def test_a_limit_is_a_number_of_rows_or_a_share(text, limit, words):
+    """
+    Both are read as people give them, and told in words.
+    """
+    assert (limit, words) == (parse_late_limit(text), str(parse_late_limit(text)))
+
+
+@pytest.mark.parametrize("text", ["", "-1", "1.5", "101%", "%", "1e3", "٣", "nan%", "many"])
+def test_what_is_no_limit_is_refused(text):
+    """
+    The message shows both forms.
+    """
+    with pytest.raises(
+        ConfigError, match=r"a number of rows such as 100, or a share such as 0\.1%"
+    ):
+        parse_late_limit(text)
+
+
+@pytest.mark.parametrize(
+    ("limit", "late", "read", "crossed"),
+    [
+        ("0", 0, 10, False),
+        ("0", 1, 10, True),
+        ("400", 400, 2000, False),
+        ("400", 401, 2000, True),
+        ("20%", 400, 2000, False),
+        ("20%", 401, 2000, True),
+        ("20%", 0, 0, False),
+        ("20%", 1, None, True),
+    ],
+)
+def test_a_limit_is_crossed_by_more_than_it_says(limit, late, read, crossed):
+    """
+    Of an unknown number of rows no share is known, so that one late row is too many.
+    """
+    assert crossed is parse_late_limit(limit).is_crossed(late, read)
+
+
+@pytest.mark.parametrize(
+    ("asked", "why"),
+    [
+        ({"late": "never"}, "late 'never': use one of 'count', 'fail', 'none'"),
+        ({"late_limit": "5"}, "late limit '5' is of late='fail', and late is 'count'"),
+        ({"late": "fail", "late_limit": "x"}, "late limit 'x'"),
+        ({"late": "none", "until": "stopped"}, "until='stopped', at_end=None does not reach"),
+        ({"late": "none", "until": "available"}, "until='available', at_end=None does not reach"),
+        ({"late": "none", "at_end": "suspend"}, "until=None, at_end='suspend' does not reach"),
+    ],
+)
+def test_what_cannot_be_had_is_refused_at_parse_time(asked, why):
+    """
+    By the request and by the operator, in the same words.
+    """
+    with pytest.raises(ConfigError) as spec_error:
+        RunSpec(job_dir="/job", entry="jobs.py:daily", **asked)
+    with pytest.raises(ConfigError) as operator_error:
+        SparkStreamingOperator(task_id="t", job="jobs.py:daily", job_dir="/job", **asked)
+
+    assert why in str(spec_error.value)
+    assert str(spec_error.value) == str(operator_error.value)
+    check_late("none", None, until="end", at_end="drain")
+
+
+def test_the_operator_takes_a_number_for_its_limit():
+    """
+    A number in the DAG file is the same as its text.
+    """
+    operator = SparkStreamingOperator(
+        task_id="t", job="jobs.py:daily", job_dir="/job", late="fail", late_limit=100
+    )
+
+    assert ("fail", "100") == (operator.late, operator.late_limit)
+
+
+def a_run(late):
+    return RunRecord(
+        run_id="r",
+        entry="jobs.py:daily",
+        params={},
+        mode="STREAMING",
+        until="end",
+        at_end="drain",
+        trigger_s=None,
+        interval=None,
+        starting={},
+        started="2026-01-01T00:00:00Z",
+        late=late,
+    )
+
+
+def test_a_resumed_run_may_accept_more_and_not_another_watermark():
+    """
+    ``fail`` and ``count`` give the same rows, ``none`` does not.
+    """
+    check_same_spec(a_run("count"), a_run("fail"))
+    check_same_spec(a_run("fail"), a_run("count"))
+    check_same_spec(a_run("none"), a_run("none"))
+    for asked, begun in (("none", "count"), ("count", "none"), ("fail", "none")):
+        with pytest.raises(ConfigError, match=r"was begun with late="):
+            check_same_spec(a_run(asked), a_run(begun))
+
+
+QUERY = QueryDefinition("out", None, (), "append", operators=("windows",), sources=())  # type: ignore[arg-type]
+EPOCH = EpochRecord(
+    epoch=4,
+    query_id="q",
+    run_id="r",
+    token=1,
+    rows_read=2000,
+    sinks=[],
+    late_rows={"0": 400, "1": 0},
+)
+
+
+@pytest.mark.parametrize(
+    ("late", "limit", "words"),
+    [
+        (
+            "fail",
+            "399",
+            "query 'out': with batch 4, which is not published, 400 rows of 2,000 read (20 %) came "
+            "late: 400 by operator windows. Accepted are 399 rows; give the watermark a longer "
+            "delay, read files by name (read_order='name'), or run with late='none' from the "
+            "beginning",
+        ),
+        (
+            "none",
+            None,
+            "query 'out': with batch 4, which is not published, 400 rows of 2,000 read (20 %) came "
+            "late: 400 by operator windows. late='none' holds the watermark where the run began, "
+            "and these rows are before that (or before 1970); begin a new job directory, or use "
+            "late='count'",
+        ),
+    ],
+)
+def test_too_many_late_rows_are_a_failure_that_a_retry_does_not_heal(late, limit, words):
+    """
+    One line has number, share, operator, query and the way out.
+    """
+    spec = RunSpec(job_dir="/job", entry="jobs.py:daily", late=late, late_limit=limit)
+
+    with pytest.raises(LateRowsError) as error:
+        LatePolicy(QUERY, late, spec.accepted_late_rows).check(EPOCH)
+
+    assert words == str(error.value)
+    assert FailureClass.NON_RECOVERABLE is classify(error.value).failure_class
+
+
+@pytest.mark.parametrize(
+    ("late", "limit", "rows"),
+    [
+        ("count", None, {"0": 10**9}),
+        ("fail", "400", {"0": 400}),
+        ("fail", "20%", {"0": 300, "1": 100}),
+        ("fail", None, {}),
+        ("none", None, {"0": 0}),
+        ("count", None, None),
+    ],
+)
+def test_accepted_late_rows_pass(late, limit, rows):
+    """
+    Up to the limit, over all operators of the query; without one also those that nobody can count.
+    """
+    spec = RunSpec(job_dir="/job", entry="jobs.py:daily", late=late, late_limit=limit)
+    policy = LatePolicy(QUERY, late, spec.accepted_late_rows)
+
+    policy.check(dataclasses.replace(EPOCH, late_rows=rows))
+
+    assert (late == "none") is policy.waits
+
+
+@pytest.mark.parametrize("late", ["fail", "none"])
+def test_late_rows_that_nobody_can_count_are_not_accepted(late):
+    """
+    Where Spark's plan cannot be read, a run with a limit fails rather than end without a look.
+    """
+    spec = RunSpec(job_dir="/job", entry="jobs.py:daily", late=late)
+
+    with pytest.raises(CheckpointError, match="does not tell how many rows come late"):
+        LatePolicy(QUERY, late, spec.accepted_late_rows).check(
+            dataclasses.replace(EPOCH, late_rows=None)
+        )
+
+
+def test_a_watermark_that_cannot_be_held_fails_the_batch():
+    """
+    When Spark does not say what it runs, the batch must not commit with a watermark that moves.
+    """
+    LatePolicy(QUERY, "count", None).batch_ran(None)
+    with pytest.raises(CheckpointError, match="does not tell which batch it runs"):
+        LatePolicy(QUERY, "none", LateLimit()).batch_ran(None)
