@@ -14,6 +14,7 @@ from pyspark.sql.types import StructType
 
 from airflow_provider.runtime.errors import ConfigError, LostInputError, OutageError
 from airflow_provider.runtime.failures.classify import classify
+from airflow_provider.runtime.queries.kafka_source import check_connector
 from airflow_provider.runtime.sources.kafka import client
 from airflow_provider.runtime.sources.kafka.check import check_options, latest_offsets
 from airflow_provider.runtime.sources.kafka.columns import SCHEMA, Columns, schema_of
@@ -297,6 +298,25 @@ def test_a_source_that_cannot_be_is_refused(broker, options, words):
         text = str(refused.value)
         assert words == [word for word in words if word in text]
         assert SECRET not in text
+
+
+def test_sparks_connector_is_checked_where_the_client_is_installed(broker, monkeypatch):
+    """
+    A topic that is not there is refused before anything is written. A pattern may match none yet, and
+    what Spark has a login for is Spark's business, as are its other options.
+    """
+    broker.send("there", [b"1"])
+    at = {"kafka.bootstrap.servers": broker.address, "minPartitions": "4"}
+    with pytest.raises(ConfigError, match=r"source 'in' \(kafka\): no topic 'nope'"):
+        check_connector("in", {**at, "subscribe": "there,nope"})
+    for allowed in (
+        {**at, "subscribe": "there"},
+        {**at, "subscribePattern": "nope.*"},
+        {**at, "SUBSCRIBE": "nope", "kafka.security.protocol": "SASL_SSL"},
+    ):
+        check_connector("in", allowed)
+    monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
+    check_connector("in", {**at, "subscribe": "nope"})
 
 
 @pytest.mark.parametrize("library", ["confluent_kafka", "pyarrow"])

@@ -15,9 +15,14 @@ from airflow_provider.runtime.sources.kafka.options import CONNECTOR, FORMAT, ha
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
+# What decides which topics are read; Spark reads names of options in any case of letters.
+_ASKED: Final = {
+    option.lower(): option
+    for option in ("kafka.bootstrap.servers", "subscribe", "subscribePattern", "assign")
+}
 _PACKAGE: Final = "org.apache.spark:spark-sql-kafka-0-10_2.13"
 
 
@@ -68,6 +73,50 @@ def prepare(spark: SparkSession, name: str, options: Mapping[str, str], *, strea
         from airflow_provider.runtime.sources.kafka.source import KafkaDataSource
 
         spark.dataSource.register(KafkaDataSource)
+
+
+def check_read(name: str, source_format: str, options: Mapping[str, str], df: DataFrame) -> None:
+    """Refuse what Kafka could not give, of a source that reads it; of others nothing.
+
+    Args:
+        name: the source's name in the job.
+        source_format: of the source.
+        options: of the source.
+        df: what Spark has made of it; only its schema is looked at.
+
+    Raises:
+        ConfigError, OutageError: see :func:`check_schema` and :func:`check_connector`.
+    """
+    if is_ours(source_format):
+        check_schema(name, options, df.schema)
+    elif source_format.lower() == CONNECTOR:
+        check_connector(name, options)
+
+
+def check_connector(name: str, options: Mapping[str, str]) -> None:
+    """Ask the brokers of a source that Spark's own connector reads, where the client is installed.
+
+    Only without login and encryption: Spark's connector takes those in the words of Java's client.
+
+    Args:
+        name: the source's name in the job.
+        options: of the source.
+
+    Raises:
+        ConfigError: a topic is not there.
+        OutageError: no broker answers.
+    """
+    from airflow_provider.runtime.sources.kafka.check import check_topics
+
+    given = {key.lower(): str(value) for key, value in options.items()}
+    is_plain = given.get("kafka.security.protocol", "PLAINTEXT").upper() == "PLAINTEXT"
+    if not is_plain or not all(map(importlib.util.find_spec, ("confluent_kafka", "pyarrow"))):
+        return
+    try:
+        check_topics({_ASKED[key]: value for key, value in given.items() if key in _ASKED})
+    except SparkStreamError as error:
+        msg = f"source {name!r} ({CONNECTOR}): {error}"
+        raise type(error)(msg) from error
 
 
 def check_schema(name: str, options: Mapping[str, str], schema: StructType) -> None:

@@ -131,8 +131,7 @@ class SourceDefinition:
             df = reader.table(str(path))
         else:
             df = reader.load(path) if path is not None else reader.load()
-        if is_kafka:
-            kafka_source.check_schema(self.name, options, df.schema)
+        kafka_source.check_read(self.name, self.format, options, df)
         if self.watermark is None:
             return df
         if self.markers is None or not streaming:

@@ -37,6 +37,19 @@ def check_options(given: Mapping[str, str], *, is_batch: bool = False) -> None:
             raise ConfigError(msg)
 
 
+def check_topics(given: Mapping[str, str]) -> None:
+    """Ask the brokers for the topics alone; a pattern may match none yet.
+
+    Raises:
+        ConfigError, OutageError: see :func:`check_options`.
+    """
+    options = parse_options(given)
+    with opened(options) as connection:
+        missing = connection.find().missing
+    if missing:
+        raise ConfigError(describe_missing(options, missing))
+
+
 def latest_offsets(given: Mapping[str, str]) -> Offsets:
     """Return where the partitions of a source end now; ``endingOffsets`` takes them as JSON.
 
