@@ -189,6 +189,7 @@ NOT_IN_A_RUN = (
     "revert.",
     "recover.folded",
     "files.reverted",
+    "bucket.",
     "delta.",
     "iceberg.",
     "sql.",

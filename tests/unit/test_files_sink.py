@@ -18,7 +18,8 @@ from airflow_provider.runtime.errors import (
     LeaseLostError,
     SinkError,
 )
-from airflow_provider.runtime.sinks.files import _final_name
+from airflow_provider.runtime.sinks.file_names import final_name
+from airflow_provider.runtime.sinks.files import FilesSink, moved_to
 from airflow_provider.runtime.sinks.protocol import Committable, EpochId, OpenFence
 from airflow_provider.runtime.sinks.staging import stage_files
 from airflow_provider.runtime.testing import LosingFence
@@ -511,7 +512,7 @@ def test_a_final_name_says_epoch_and_query(staged, final):
     """
     A published file's name is the same at every attempt of an epoch, and keeps Spark's suffix.
     """
-    assert final == _final_name(f"0a1b2c3d/{staged}", 2, EpochId("q", "QID", 12, 7))
+    assert final == final_name(f"0a1b2c3d/{staged}", 2, EpochId("q", "QID", 12, 7))
 
 
 def test_final_names_do_not_depend_on_the_driver():
@@ -520,7 +521,7 @@ def test_final_names_do_not_depend_on_the_driver():
     """
     staged = "part-00003-0b9f6c1e-3a55-4d43-8f2b-2f6a51c3d9aa.c000.json"
 
-    assert _final_name(f"0a1b2c3d/{staged}", 0, EpochId("q", "QID", 1, 1)) == _final_name(
+    assert final_name(f"0a1b2c3d/{staged}", 0, EpochId("q", "QID", 1, 1)) == final_name(
         f"4e5f6a7b/{staged}", 0, EpochId("q", "QID", 1, 2)
     )
 
@@ -529,7 +530,7 @@ def test_final_names_sort_by_epoch():
     """
     A listing of the output folder shows epochs in their order.
     """
-    finals = [_final_name("0a1b2c3d/part-0.json", 0, EpochId("q", "QID", e, 1)) for e in (2, 10, 1)]
+    finals = [final_name("0a1b2c3d/part-0.json", 0, EpochId("q", "QID", e, 1)) for e in (2, 10, 1)]
 
     assert [finals[2], finals[0], finals[1]] == sorted(finals)
 
@@ -543,7 +544,7 @@ def test_final_names_sort_by_epoch():
         (lambda p: files(f"{p}/out", format="xlsx"), "append", "unknown format 'xlsx'.*parquet"),
         (lambda p: files(f"{p}/out"), "update", "must be 'append', not 'update'"),
         (lambda p: files(f"{p}/out"), "complete", "must be 'append', not 'complete'"),
-        (lambda p: files("s3://bucket/out"), "append", "files:s3://bucket/out: .*by rename"),
+        (lambda p: files("webhdfs://h:1/out"), "append", "files:webhdfs://h:1/out: .*by rename"),
         (lambda p: files(f"{p}/a-file"), "append", "this is a file; name a folder"),
     ],
 )
@@ -595,4 +596,19 @@ def test_one_partition_column_may_be_a_word(tmp_path, partition_by):
     """
     A single column's name is not taken for a list of letters.
     """
-    assert ("day",) == files(str(tmp_path), partition_by=partition_by)._partition_by
+    sink = files(str(tmp_path), partition_by=partition_by)
+    assert isinstance(sink, FilesSink)
+    assert ("day",) == sink._partition_by
+
+
+def test_a_sink_in_a_bucket_can_be_tried_in_a_folder(tmp_path):
+    """
+    The same files go where the job is only tried.
+    """
+    sink = files("s3://bucket/out", "json", "day", options={"compression": "gzip"})
+    tried = moved_to(sink, str(tmp_path))
+
+    assert (f"files:{tmp_path}", "files:s3://bucket/out") == (tried.name, sink.name)
+    assert ("json", ("day",), {"compression": "gzip"}) == (
+        *(tried._format, tried._partition_by, tried._options),
+    )

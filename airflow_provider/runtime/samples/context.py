@@ -11,7 +11,8 @@ from airflow_provider.runtime.queries.query import place_of
 from airflow_provider.runtime.queries.source import SourceDefinition
 from airflow_provider.runtime.samples.collector import CollectorSink
 from airflow_provider.runtime.samples.sources import FORMAT, ONE_BATCH_EACH
-from airflow_provider.runtime.sinks.files import FilesSink
+from airflow_provider.runtime.sinks.bucket_files.sink import BucketFilesSink
+from airflow_provider.runtime.sinks.files import FilesSink, moved_to
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -138,10 +139,10 @@ class SampleContext(JobContext):
         replaced = sinks_of(name, to)
         between = []
         for sink in replaced:
-            if isinstance(sink, FilesSink):
+            if isinstance(sink, (FilesSink, BucketFilesSink)):
                 folder = str(self._folder / "between" / str(len(self._places)))
                 self._places[place_of(sink.location)] = folder
-                between.append(sink.moved_to(folder))
+                between.append(moved_to(sink, folder))
         super().write(name, df, to=CollectorSink(name, replaced), output_mode=output_mode, **how)
         self._between[name] = between
 

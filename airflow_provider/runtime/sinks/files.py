@@ -11,7 +11,6 @@ from __future__ import annotations
 import itertools
 import logging
 import os
-import re
 import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -19,6 +18,8 @@ from typing import TYPE_CHECKING, Final
 from airflow_provider.runtime import failpoints
 from airflow_provider.runtime.errors import ConfigError, SinkError
 from airflow_provider.runtime.jobdir.datasets import Dataset, folder_dataset
+from airflow_provider.runtime.sinks.bucket_files.sink import BucketFilesSink
+from airflow_provider.runtime.sinks.file_names import final_name, is_final_name
 from airflow_provider.runtime.sinks.protocol import (
     Committable,
     EpochId,
@@ -35,7 +36,7 @@ from airflow_provider.runtime.sinks.staging import (
     staged_epochs,
 )
 from airflow_provider.runtime.storage.local import make_folder, sync_folder
-from airflow_provider.runtime.storage.open import local_path_of
+from airflow_provider.runtime.storage.open import is_in_bucket, local_path_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -46,8 +47,6 @@ log = logging.getLogger(__name__)
 
 FORMATS: Final = ("parquet", "json", "csv", "orc")
 _SELF_DESCRIBING: Final = frozenset({"parquet", "orc"})  # an empty file still tells the schema
-# Spark names a file part-<task>-<uuid>.c000.snappy.parquet, or with -c000; what follows is kept.
-_SPARK_NAME = re.compile(r"part-\d+-[0-9a-f-]{36}[.-]c\d+(?P<suffix>\..+)")
 
 
 def files(
@@ -56,17 +55,19 @@ def files(
     partition_by: Sequence[str] = (),
     *,
     options: Mapping[str, str] | None = None,
-) -> FilesSink:
+) -> FilesSink | BucketFilesSink:
     """Write a query's rows as files in the folder *path*.
 
     Args:
-        path: a folder on a local or network-mounted filesystem; made when it is missing. Other
-            writers may use it too.
-        format: ``parquet``, ``json``, ``csv`` or ``orc``.
+        path: a folder on a local or network-mounted filesystem, made when it is missing, or in an
+            object store. Other writers may use it too.
+        format: ``parquet``, ``json``, ``csv`` or ``orc``; in an object store not ``orc``.
         partition_by: columns that become subfolders ``column=value``.
         options: further options of Spark's writer, such as ``compression`` or ``header``.
     """
     partition_columns = (partition_by,) if isinstance(partition_by, str) else tuple(partition_by)
+    if is_in_bucket(path):
+        return BucketFilesSink(path, format, partition_columns, dict(options or {}))
     return FilesSink(path, format, partition_columns, dict(options or {}))
 
 
@@ -98,17 +99,13 @@ class FilesSink:
         """Return the dataset that it writes."""
         return (folder_dataset(self.location),)
 
-    def moved_to(self, path: str) -> FilesSink:
-        """Return a sink that writes the same files into another folder."""
-        return FilesSink(path, self._format, self._partition_by, self._options)
-
     def check(self, df: DataFrame, output_mode: str) -> None:
         """Refuse an unknown format, another output mode than append, or an unwritable folder."""
         self.check_shape(df, output_mode)
         if self._folder is None:
             msg = (
                 f"{self.name}: files are published by rename, which this filesystem does not have; "
-                "use a path on a local or mounted filesystem"
+                "use a path on a local or mounted filesystem, or in S3, Google's or Azure's store"
             )
             raise ConfigError(msg)
         _check_writable(self._folder, self.name)
@@ -149,7 +146,7 @@ class FilesSink:
         )
         publish = staged.rows > 0 or self._needs_schema(epoch.query_id)
         names = [name for name, _ in staged.files] if publish else []
-        moves = [[name, _final_name(name, i, epoch)] for i, name in enumerate(names)]
+        moves = [[name, final_name(name, i, epoch)] for i, name in enumerate(names)]
         return Staged({"files": moves}, staged.rows)
 
     def commit(self, committable: Committable, fence: Fence) -> None:
@@ -176,7 +173,7 @@ class FilesSink:
         with reading(self.name, committable):
             pairs = [(staged, final) for staged, final in committable.data["files"]]
         for staged, final in pairs:
-            if not (is_inside(staged) and is_inside(final) and _is_final_name(final, epoch)):
+            if not (is_inside(staged) and is_inside(final) and is_final_name(final, epoch)):
                 raise changed(self.name, epoch, final)
             source, target = staging / staged, self._output / final
             if _has_link(source, below=staging) or _has_link(target.parent, below=self._output):
@@ -263,6 +260,14 @@ class FilesSink:
         return next(self._output.glob(f"*{query_id}*"), None) is None
 
 
+def moved_to(sink: FilesSink | BucketFilesSink, folder: str) -> FilesSink:
+    """Return a sink that writes the same files into another folder, which is of this machine."""
+    if isinstance(sink, FilesSink):
+        return FilesSink(folder, sink._format, sink._partition_by, sink._options)
+    rows = sink.rows
+    return FilesSink(folder, rows.format, rows.partition_by, dict(rows.options))
+
+
 def _check_writable(folder: Path, name: str) -> None:
     if folder.exists() and not folder.is_dir():
         msg = f"{name}: this is a file; name a folder"
@@ -273,21 +278,6 @@ def _check_writable(folder: Path, name: str) -> None:
         if not os.access(place, os.W_OK | os.X_OK):
             msg = f"{name}: no permission to write in {place}"
             raise ConfigError(msg)
-
-
-def _final_name(staged: str, number: int, epoch: EpochId) -> str:
-    folder, _, name = staged.partition("/")[2].rpartition("/")
-    match = _SPARK_NAME.fullmatch(name)
-    suffix = match["suffix"] if match else Path(name).suffix
-    final = f"part-{epoch.epoch:010d}-{number:05d}-{epoch.query_id}{suffix}"
-    return f"{folder}/{final}" if folder else final
-
-
-def _is_final_name(final: str, epoch: EpochId) -> bool:
-    """Tell whether a published file of that name is one of the epoch's."""
-    name = final.rpartition("/")[2]
-    start = rf"part-{epoch.epoch:010d}-\d{{5,}}-{re.escape(epoch.query_id)}\."
-    return re.match(start, name) is not None
 
 
 def _has_link(path: Path, *, below: Path) -> bool:

@@ -1,0 +1,383 @@
+"""The ``files`` sink on object stores: its contract, and what its files and steps are.
+
+Rows are staged by what Spark's workers run, in this process; tests/spark/test_bucket_files.py has
+Spark.
+"""
+
+from __future__ import annotations
+
+import io
+import uuid
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql.types import (
+    BinaryType,
+    LongType,
+    StructField,
+    StructType,
+    YearMonthIntervalType,
+)
+
+from airflow_provider.runtime import files
+from airflow_provider.runtime.errors import (
+    ConfigError,
+    CorruptDocumentError,
+    LeaseLostError,
+    SinkError,
+)
+from airflow_provider.runtime.sinks.bucket_files import upload as upload_module
+from airflow_provider.runtime.sinks.bucket_files.lines import LineFormat
+from airflow_provider.runtime.sinks.bucket_files.parquet import ParquetFormat
+from airflow_provider.runtime.sinks.bucket_files.sink import BucketFilesSink
+from airflow_provider.runtime.sinks.bucket_files.upload import UploadTask, folder_of
+from airflow_provider.runtime.sinks.protocol import Committable, EpochId, Staged
+from airflow_provider.runtime.storage.open import open_objects
+from airflow_provider.runtime.testing import QUERY_ID, OpenFence, SinkContract
+from tests.contract.conftest import BUCKET
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from airflow_provider.runtime.storage.objects import ObjectStorage
+    from tests.contract.conftest import StoreServer
+
+WHOLE = [pytest.param(store, marks=pytest.mark.whole) for store in ("gcs", "azure", "azurite")]
+ARROW = pa.schema([("id", pa.int64()), ("name", pa.string())])
+
+
+class Rows:
+    """A frame of two partitions, without Spark."""
+
+    columns = ("id", "name")
+
+    def __init__(self, rows: list[tuple[int, str]]) -> None:
+        self.rows = rows
+
+    def repartition(self, number: int) -> Rows:
+        return self
+
+    def batches(self, number: int) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a partition, each a batch, sorted by name, with the name twice."""
+        for i, name in sorted(self.rows[number::2], key=lambda row: row[1]):
+            arrays = [pa.array([i]), pa.array([name]), pa.array([name])]
+            yield pa.RecordBatch.from_arrays(arrays, names=["id", "name", "folder"])
+
+
+class NoSpark:
+    """Makes frames of the contract's rows."""
+
+    def createDataFrame(self, rows: Any, _schema: str) -> Rows:  # noqa: N802 - Spark's name
+        return Rows(rows)
+
+
+class HandStaged(BucketFilesSink):
+    """The sink, whose tasks run here; of each row its name is the folder, if there is one."""
+
+    def check(self, df: Any, output_mode: str) -> None:
+        if output_mode != "append":
+            super().check(df, output_mode)
+
+    def stage(self, df: Any, epoch: EpochId) -> Staged:
+        by = self._rows.partition_by
+        folder = self._folder_of(epoch)
+        task = UploadTask(f"{folder.url}/own", ParquetFormat("snappy", "{}", "4.0.0"), by)
+        uploaded = [
+            file
+            for number in range(2)
+            for file in task.upload(
+                number, (b if by else b.drop_columns(["folder"]) for b in df.batches(number))
+            )
+        ]
+        return self._staged("own", sorted(uploaded), epoch)
+
+
+class Case:
+    """A folder of a store, read as its objects are."""
+
+    def __init__(self, server: StoreServer, partition_by: tuple[str, ...]) -> None:
+        self.url = f"{server.url}/{uuid.uuid4().hex}/out"
+        self.partition_by = partition_by
+
+    @property
+    def storage(self) -> ObjectStorage:
+        storage = open_objects(self.url)
+        assert storage is not None
+        return storage
+
+    @property
+    def beside(self) -> list[str]:
+        """Return what lies beside the output."""
+        above = open_objects(self.url.rpartition("/")[0])
+        assert above is not None
+        return [path for path, _ in above.files() if not path.startswith("out/")]
+
+    def open(self) -> HandStaged:
+        return HandStaged(self.url, "parquet", self.partition_by, {})
+
+    def visible(self) -> list[tuple[Any, ...]]:
+        rows: list[tuple[Any, ...]] = []
+        for path, _ in self.storage.files():
+            table = pq.read_table(io.BytesIO(self.storage.read(path)))
+            rows.extend((row["id"], row["name"]) for row in table.to_pylist())
+        return rows
+
+
+class BucketContract(SinkContract):
+    """The contract of sinks; a subclass gives the ``case``."""
+
+    @pytest.fixture
+    def spark(self) -> Any:
+        return NoSpark()
+
+
+class TestFilesInBuckets(BucketContract):
+    """Parquet in a folder of each store."""
+
+    @pytest.fixture(params=["s3", *WHOLE])
+    def case(self, request) -> Case:
+        return Case(request.getfixturevalue(request.param), ())
+
+
+@pytest.mark.whole
+class TestPartitionedFilesInBuckets(BucketContract):
+    """Parquet in folders by value."""
+
+    @pytest.fixture(params=["s3", *WHOLE])
+    def case(self, request) -> Case:
+        return Case(request.getfixturevalue(request.param), ("name",))
+
+
+EPOCH = EpochId("q", QUERY_ID, 0, 1)
+
+
+@pytest.fixture(params=["s3", *WHOLE])
+def case(request) -> Iterator[Case]:
+    server = request.getfixturevalue(request.param)
+    yield Case(server, ("name",))
+    server.be_calm()
+
+
+def staged(case: Case, *names: str, epoch: int = 0, token: int = 1) -> Committable:
+    made = EpochId("q", QUERY_ID, epoch, token)
+    return Committable(made, case.open().stage(Rows(list(enumerate(names))), made).data)
+
+
+def test_a_published_epoch_leaves_nothing_but_its_files(case: Case):
+    """
+    Names follow from epoch, number and query id, folders are escaped as Spark does it, and what was
+    staged is gone, also what a repeated task had staged in vain.
+    """
+    committable = staged(case, "a/b", "x=1", "a/b", "")
+    storage = open_objects(f"{case.url.rpartition('/')[0]}/.out.staging")
+    assert storage is not None
+    storage.put(f"{QUERY_ID}/0-1/own/name=a%2Fb/part-00000-in-vain.parquet", b"x")
+    case.open().commit(committable, OpenFence())
+
+    assert [] == case.beside
+    name = f"{{}}/part-0000000000-{{:05}}-{QUERY_ID}.snappy.parquet"
+    folders = ["name=__HIVE_DEFAULT_PARTITION__", "name=a%2Fb", "name=x%3D1"]
+    assert [name.format(f, i) for i, f in enumerate(folders)] == [
+        p for p, _ in case.storage.files()
+    ]
+
+
+def test_what_an_epoch_costs(s3: StoreServer):
+    """
+    In S3 a file takes three requests to be published, an epoch three more.
+    """
+    case = Case(s3, ())
+    committable = staged(case, "a", "b", "c")
+    s3.requests()
+    case.open().commit(committable, OpenFence())
+    asked = s3.requests()
+
+    assert 2 == len(case.storage.files())
+    assert 3 * 2 + 3 == len(asked), [(r["method"], r["path"], r["query"]) for r in asked]
+    assert all(r["sent_bytes"] < 500 for r in asked)
+
+
+def test_a_file_that_is_not_the_sinks_is_named(case: Case):
+    """
+    A file of another size under a published name is not taken for the epoch's; neither is a staged
+    file that is gone.
+    """
+    committable = staged(case, "a")
+    (_, final, _size) = committable.data["files"][0]
+    case.storage.put(final, b"theirs")
+    with pytest.raises(SinkError, match="there is a file of 6 bytes, not the epoch's"):
+        case.open().commit(committable, OpenFence())
+    assert b"theirs" == case.storage.read(final)
+
+    case.storage.delete(final)
+    case.open().abort(committable)
+    with pytest.raises(SinkError, match="neither published nor staged"):
+        case.open().commit(committable, OpenFence())
+    assert [] == case.storage.files()
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        ["own/../../x", "name=a/part-0000000000-00000-ID.parquet", 1],
+        ["own/x", "../part-0000000000-00000-ID.parquet", 1],
+        ["own/x", "name=a/other.parquet", 1],
+        ["own/x", "name=a/part-0000000001-00000-ID.parquet", 1],
+        ["own/x"],
+    ],
+)
+def test_a_changed_record_touches_nothing(s3: StoreServer, entry):
+    """
+    Names that the sink does not stage for that epoch are damage, whatever is to be done.
+    """
+    case = Case(s3, ())
+    files = [[part.replace("ID", QUERY_ID) if isinstance(part, str) else part for part in entry]]
+    record = Committable(EPOCH, {"files": files})
+    for act in (
+        lambda sink: sink.commit(record, OpenFence()),
+        lambda sink: sink.check_revert([record]),
+        lambda sink: sink.revert([record], OpenFence()),
+    ):
+        with pytest.raises(CorruptDocumentError):
+            act(case.open())
+
+
+def test_a_driver_stopped_before_a_file_appears_is_overtaken_by_a_revert(case: Case):
+    """
+    Copies that were on their way when the run was reverted bring nothing back.
+    """
+    committable = staged(case, "a", "b")
+
+    class Overtaken(OpenFence):
+        def __init__(self) -> None:
+            super().__init__()
+            self.reverted = False
+
+        def check(self) -> None:
+            if not self.reverted:
+                self.reverted = True
+                case.open().check_revert([committable])
+                case.open().revert([committable], OpenFence(2))
+
+    with pytest.raises((SinkError, LeaseLostError)):
+        case.open().commit(committable, Overtaken())
+    assert [] == case.storage.files()
+    assert [] == case.beside
+
+
+def test_files_end_where_they_are_large_enough(s3: StoreServer, monkeypatch):
+    """
+    A task begins another file after a number of rows or bytes, and of each folder.
+    """
+    monkeypatch.setattr("airflow_provider.runtime.sinks.bucket_files.parquet._ROW_GROUP_BYTES", 1)
+    url = f"{s3.url}/{uuid.uuid4().hex}"
+    batches = [
+        pa.RecordBatch.from_pydict({"line": [f"{n}" * 9] * 4, "k": ["a", "a", "b", "b"]})
+        for n in range(2)
+    ]
+    by_rows = UploadTask(f"{url}/rows", LineFormat("csv", "gzip", "\n", "h"), (), 3)
+    assert [3, 3, 2] == [
+        file.rows for file in by_rows.upload(0, [b.drop_columns(["k"]) for b in batches])
+    ]
+    by_bytes = UploadTask(f"{url}/bytes", ParquetFormat("none", "{}", "4"), ("k",), 0, 150)
+    ordered = pa.Table.from_batches(batches).sort_by("k").to_batches(max_chunksize=1)
+    files = list(by_bytes.upload(7, ordered))
+    assert 8 == sum(file.rows for file in files)
+    assert {"k=a", "k=b"} == {file.path.partition("/")[0] for file in files}
+    assert len(files) > 2
+    storage = open_objects(f"{url}/bytes")
+    assert storage is not None
+    assert sorted((f.path, f.size_bytes) for f in files) == storage.files()
+    assert [] == list(UploadTask(f"{url}/none", LineFormat("json", "none", "\n")).upload(0, []))
+
+
+def test_folders_are_named_as_by_hive():
+    """
+    No value and an empty one share a folder; letters that a path cannot have are escaped.
+    """
+    escaped = "".join(sorted(upload_module._ESCAPED))
+
+    assert "a%3Db=__HIVE_DEFAULT_PARTITION__/c=__HIVE_DEFAULT_PARTITION__" == folder_of(
+        ("a=b", "c"), (None, "")
+    )
+    assert f"k={''.join(f'%{ord(c):02X}' for c in escaped)} ü~" == folder_of(
+        ("k",), (f"{escaped} ü~",)
+    )
+
+
+def test_a_whole_bucket_is_refused():
+    """
+    Staged files lie beside the output, so the output is a folder.
+    """
+    sink = BucketFilesSink(f"s3://{BUCKET}/", "parquet", (), {})
+    with pytest.raises(ConfigError, match=r"write s3://bucket/folder"):
+        sink.recover(QUERY_ID, lambda *_: True, OpenFence())
+
+
+LONG = StructType([StructField("id", LongType())])
+MONTHS = StructType([StructField("m", YearMonthIntervalType())])
+NESTED = StructType([StructField("id", LongType()), StructField("bin", BinaryType())])
+NO_LISTING, NO_WRITING = "GET", "POST"  # to begin an upload
+
+
+class Frame:
+    """What a check may look at."""
+
+    def __init__(self, schema: StructType) -> None:
+        self.schema, self.columns = schema, schema.names
+
+
+@pytest.mark.parametrize(
+    ("schema", "place", "arguments", "options", "complaint"),
+    [
+        (LONG, "out", ("orc",), {}, "use one of parquet, json, csv"),
+        (LONG, "out", ("parquet", "day"), {}, "no column 'day'"),
+        (LONG, "out", ("parquet", "id"), {}, "all columns are in partition_by"),
+        (MONTHS, "out", (), {}, "'m' has the type interval"),
+        (StructType([StructField("s", MONTHS)]), "out", (), {}, "'s' has the type interval"),
+        (NESTED, "out", ("csv",), {}, "'bin' is no single value"),
+        (LONG, "out", (), {"parquet.block.size": "1"}, "'parquet.block.size' is not known"),
+        (LONG, "out", (), {"compression": "lzo"}, "compression 'lzo'"),
+        (LONG, "out", ("json",), {"compression": "snappy"}, "compression 'snappy'"),
+        (LONG, "out", ("csv",), {"Encoding": "UTF-16"}, "leave the option 'encoding' out"),
+        (LONG, "out", (), {"maxRecordsPerFile": "many"}, "is a number of rows"),
+        (LONG, "", (), {}, "names no folder"),
+        (LONG, NO_LISTING, (), {}, "may not list here; check the credentials"),
+        (LONG, NO_WRITING, (), {}, "may not copy here; check the credentials"),
+    ],
+)
+def test_what_cannot_be_written_is_refused_before_it_is(
+    s3: StoreServer, *, schema, place, arguments, options, complaint
+):
+    """
+    A format, a type, an option, a place and missing rights: each in one line, and nothing is there.
+    """
+    above = f"s3://{BUCKET}/{uuid.uuid4().hex}"
+    frame: Any = Frame(schema)
+    sink = files(f"{above}/out" if place else f"s3://{BUCKET}", *arguments, options=options)
+    if place in {NO_LISTING, NO_WRITING}:
+        s3.disturb("denied", times=1, methods=place)
+    try:
+        with pytest.raises(ConfigError, match=complaint) as raised:
+            sink.check(frame, "append")
+    finally:
+        s3.be_calm()
+
+    assert "\n" not in str(raised.value)
+    sink = files(f"{above}/out", "json", options={"Compression": "gzip", "lineSep": "\r\n"})
+    sink.check(frame, "append")
+    storage = open_objects(above)
+    assert storage is not None
+    assert [] == storage.files()
+
+
+def test_a_bucket_that_is_not_there_is_refused(case: Case):
+    """
+    The message says what to do.
+    """
+    frame: Any = Frame(LONG)
+    other = case.url.replace(f"//{BUCKET}", "//no-such-bucket")
+    with pytest.raises(ConfigError, match="create it, or correct the address"):
+        files(other).check(frame, "append")
