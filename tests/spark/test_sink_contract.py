@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+import io
+import os
+import uuid
+
 import duckdb
+import pyarrow.parquet as pq
 import pytest
 
 from airflow_provider.runtime import files
+from airflow_provider.runtime.storage.open import open_objects
 from airflow_provider.runtime.testing import SinkContract
+from tests.contract.conftest import azurite, azurite_server, gcs, s3
 from tests.present import present
+
+__all__ = ["azurite", "azurite_server", "gcs", "s3"]  # fixtures
+
+STORES = ("AWS_", "AZURE_", "FSSPEC_", "STORAGE_EMULATOR")
 
 COLUMNS = ", columns={'id': 'BIGINT', 'name': 'VARCHAR'}"
 READING = {
@@ -55,6 +66,37 @@ class TestPartitionedFiles(SinkContract):
     @pytest.fixture
     def case(self, tmp_path):
         return FolderCase(tmp_path, "parquet", ("name",))
+
+
+class BucketCase:
+    """A folder in a store, read as its objects are."""
+
+    def __init__(self, server):
+        self.url = f"{server.url}/{uuid.uuid4().hex}/out"
+
+    def open(self):
+        return files(self.url)
+
+    def visible(self):
+        storage = open_objects(self.url)
+        assert storage is not None
+        tables = [pq.read_table(io.BytesIO(storage.read(path))) for path, _ in storage.files()]
+        return [(row["id"], row["name"]) for table in tables for row in table.to_pylist()]
+
+
+@pytest.mark.whole
+class TestFilesInBuckets(SinkContract):
+    """The ``files`` sink in each store; without Spark in tests/contract/test_bucket_files.py."""
+
+    @pytest.fixture(params=["s3", "gcs", "azurite"])
+    def case(self, spark, request):
+        server = request.getfixturevalue(request.param)
+        workers = spark.sparkContext.environment
+        told = {k: v for k, v in os.environ.items() if k.startswith(STORES)}
+        workers.update(told)
+        yield BucketCase(server)
+        for name in told:
+            workers.pop(name, None)
 
 
 @pytest.mark.whole
