@@ -97,6 +97,8 @@ class SparkStreamingOperator(DriverOperator):
             begun yet; a run that finds it begun from this one goes on.
         allow_non_restored_state: queries that the savepoint has not, or that do not fit it, start
             over; so do those that do not fit the job directory, beside what they have written.
+        allow_mixed_results: go on with state that a job with other windows, keys, filters or
+            functions has made; else that is refused.
         state_partitions: spread the savepoint's state over this many partitions; None for the
             number that it has.
         interval: start and end as ISO 8601; by default that of the DAG run's slice, if it has one
@@ -184,6 +186,7 @@ class SparkStreamingOperator(DriverOperator):
         run_id: str | None = None,
         from_savepoint: str | None = None,
         allow_non_restored_state: bool = False,
+        allow_mixed_results: bool = False,
         state_partitions: int | None = None,
         interval: Sequence[str] | str | None = _RUN_INTERVAL,
         on_existing: str = "adopt",
@@ -233,6 +236,7 @@ class SparkStreamingOperator(DriverOperator):
         self.at_end = at_end
         self.from_savepoint = from_savepoint
         self.allow_non_restored_state = allow_non_restored_state
+        self.allow_mixed_results = allow_mixed_results
         self.state_partitions = state_partitions
         self.interval = interval
         self.on_clear = on_clear
@@ -353,6 +357,7 @@ class SparkStreamingOperator(DriverOperator):
             # A template may render to nothing: begin from the beginning.
             from_savepoint=self.from_savepoint or None,
             allow_non_restored_state=self.allow_non_restored_state,
+            allow_mixed_results=self.allow_mixed_results,
             state_partitions=self.state_partitions if self.from_savepoint else None,
             replayable_runs=self.replayable_runs if self.on_clear == "replay" else 0,
             replays=self._replays,

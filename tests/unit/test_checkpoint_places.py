@@ -72,7 +72,9 @@ def finish(job, record, fence):
 
 def start(job):
     """Do what each driver does before it runs the queries."""
-    query: Any = types.SimpleNamespace(name="q", topology=Topology((None,), None), sources=())
+    query: Any = types.SimpleNamespace(
+        name="q", topology=Topology((None,), None), fingerprint=None, sources=()
+    )
     point = StartingPoint(
         directory_of(job),
         None,

@@ -70,7 +70,9 @@ def directory_of(job) -> JobDirectory:
 
 
 def point(job, topology=CHANGED, *, allow=False, names=("q",), upstream=None) -> StartingPoint:
-    queries: list[Any] = [SimpleNamespace(name=name, topology=topology) for name in names]
+    queries: list[Any] = [
+        SimpleNamespace(name=name, topology=topology, fingerprint=None) for name in names
+    ]
     return StartingPoint(
         directory_of(job),
         None,

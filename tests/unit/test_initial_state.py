@@ -71,7 +71,7 @@ def append_batch(root):
 
 
 def start(directory, url, *, topology=FITS, allow=False, partitions=None, repartition=None):
-    query: Any = SimpleNamespace(name="q", topology=topology)
+    query: Any = SimpleNamespace(name="q", topology=topology, fingerprint=None)
     return StartingPoint(
         directory,
         url,

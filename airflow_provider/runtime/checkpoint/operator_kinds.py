@@ -84,7 +84,7 @@ class OperatorKind:
     in_batch: Mapping[str, InBatch] = dataclasses.field(default_factory=dict)
 
 
-_AGGREGATION: Final = {"append": (WaitingRows("groups whose rows are to come"),)}
+_AGGREGATED: Final = {"append": (WaitingRows("groups whose rows are to come"),)}
 
 _LEFT: Final = WaitingRows("rows of its left side", {"joinSide": "left"})
 _RIGHT: Final = WaitingRows("rows of its right side", {"joinSide": "right"})
@@ -135,10 +135,13 @@ def _groups(name: str, node: str, in_batch: InBatch) -> OperatorKind:
 UNKNOWN: Final = "unknown"
 """Kind of an operator that the checkpoint does not describe; Spark has none of that name."""
 JOIN: Final = "symmetricHashJoin"
+AGGREGATION: Final = "stateStoreSave"
+SESSIONS: Final = "sessionWindowStateStoreSaveExec"
+LIMIT: Final = "globalLimit"
 
 KINDS: Final = (
-    OperatorKind("stateStoreSave", waiting=_AGGREGATION),
-    OperatorKind("sessionWindowStateStoreSaveExec", StateLayout.SESSIONS, waiting=_AGGREGATION),
+    OperatorKind(AGGREGATION, waiting=_AGGREGATED),
+    OperatorKind(SESSIONS, StateLayout.SESSIONS, waiting=_AGGREGATED),
     OperatorKind("dedupe"),
     OperatorKind(
         "dedupeWithinWatermark",
@@ -151,7 +154,7 @@ KINDS: Final = (
         },
     ),
     OperatorKind(
-        "globalLimit",
+        LIMIT,
         is_repartitionable=False,
         node="GlobalLimit",
         in_batch={

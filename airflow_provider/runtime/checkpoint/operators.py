@@ -34,6 +34,7 @@ from airflow_provider.runtime.typed_json import read_json
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
+    from airflow_provider.runtime.checkpoint.fingerprint import Fingerprint
     from airflow_provider.runtime.storage.base import Storage
 
 
@@ -259,6 +260,17 @@ def topology_without(topology: Topology, dropped: Collection[int]) -> Topology:
     new = numbers_after([operator.id for operator in topology.operators], dropped)
     operators = tuple(o._replace(id=new[o.id]) for o in topology.operators if o.id in new)
     return Topology(topology.sources, operators, topology.provider)
+
+
+def fingerprint_without(fingerprint: Fingerprint, dropped: Collection[int]) -> Fingerprint:
+    """Return what made a query's state without some of its operators."""
+    new = numbers_after([operator.id for operator in fingerprint.operators], dropped)
+    operators = tuple(
+        dataclasses.replace(each, id=new[each.id])
+        for each in fingerprint.operators
+        if each.id in new
+    )
+    return dataclasses.replace(fingerprint, operators=operators)
 
 
 def drop_operators(checkpoint: Storage, dropped: Collection[int]) -> None:

@@ -34,6 +34,7 @@ from airflow_provider.runtime.driver.records import (
     record_end_of_data,
     record_end_of_sources,
     run_record,
+    start_query,
 )
 from airflow_provider.runtime.driver.restarts import Restarter
 from airflow_provider.runtime.driver.stop_requests import StopRequestHandler
@@ -56,7 +57,6 @@ from airflow_provider.runtime.jobdir.run_records import (
     ProgressRecord,
     RunRecord,
 )
-from airflow_provider.runtime.jobdir.topology_record import keep_topology
 from airflow_provider.runtime.jobdir.verify_final import verify_final
 from airflow_provider.runtime.queries.finished_sources import bind
 from airflow_provider.runtime.queries.flush import next_step_of
@@ -369,12 +369,7 @@ class Attempt:
 
     def _start_query(self, instruction: lifecycle.StartQuery) -> None:
         self._lease.check()
-        query = self._queries[instruction.query]
-        is_new = query.logs.position().last_offsets < 0
-        query.start(instruction.how)
-        if not self._is_batch:
-            definition = query.definition
-            keep_topology(self._directory, definition.name, definition.topology, anew=is_new)
+        start_query(self._directory, self._queries[instruction.query], instruction.how)
 
     def _restart_query(self, instruction: lifecycle.RestartQuery) -> None:
         query = self._queries[instruction.query]

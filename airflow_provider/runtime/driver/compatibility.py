@@ -11,6 +11,7 @@ from airflow_provider.runtime.checkpoint.topology import mismatches
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
 
+    from airflow_provider.runtime.checkpoint.fingerprint import Fingerprint
     from airflow_provider.runtime.checkpoint.topology import Topology
 
 
@@ -21,10 +22,14 @@ class StoredQuery:
     Attributes:
         topology: what it consisted of.
         ended: whether it has read its last row: no source of it is read again.
+        fingerprint: what made its state; None when not known.
+        has_results: whether a batch of it has committed.
     """
 
     topology: Topology
     ended: bool
+    fingerprint: Fingerprint | None = None
+    has_results: bool = True
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,11 +40,13 @@ class Declared:
         names: its queries, in its order.
         topologies: what they consist of; needed of those that are kept.
         upstream: for each query that reads what others write: these.
+        unfit: why a query of the same kinds of operators cannot go on with its state.
     """
 
     names: Sequence[str]
     topologies: Mapping[str, Topology]
     upstream: Mapping[str, Sequence[str]]
+    unfit: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
 def find_incompatible(
@@ -65,8 +72,10 @@ def find_incompatible(
         if name not in declared.names
     }
     for name in declared.names:
-        if name in kept and (why := _explain_change(name, kept[name], declared.topologies[name])):
-            misfits[name] = why
+        if name in kept:
+            why = _explain_change(name, kept[name], declared.topologies[name])
+            if why := why or declared.unfit.get(name):
+                misfits[name] = why
     ended = [name for name in declared.names if name in kept and kept[name].ended]
     while more := dict(_find_fed(ended, declared, {*kept, *before}, misfits)):
         misfits |= more

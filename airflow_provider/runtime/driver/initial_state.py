@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING
 
 from airflow_provider.runtime.checkpoint.logs import CheckpointLogs
 from airflow_provider.runtime.checkpoint.topology import mismatches
+from airflow_provider.runtime.driver.changed_queries import WAYS_OUT, ChangedQueries
 from airflow_provider.runtime.driver.compatibility import Declared, StoredQuery, find_incompatible
 from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.jobdir.end_of_input import drain_intent
+from airflow_provider.runtime.jobdir.fingerprint_record import kept_fingerprint
 from airflow_provider.runtime.jobdir.read_range import ReadPlace
 from airflow_provider.runtime.jobdir.runs import recent_runs
 from airflow_provider.runtime.jobdir.topology_record import kept_topology
@@ -49,6 +51,7 @@ class StartingPoint:
         queries: what the job has declared.
         allow_non_restored: begin also when the queries are not the same; one that the savepoint
             has not, or that does not fit it, starts over.
+        allow_mixed_results: go on also with a state that another job has made.
         partitions: spread the state over so many; None for as many as it has.
         make_repartition: called when that is to be done.
         upstream: for each query that reads what others of the job write: these.
@@ -61,6 +64,7 @@ class StartingPoint:
         queries: Sequence[QueryDefinition],
         *,
         allow_non_restored: bool,
+        allow_mixed_results: bool = False,
         partitions: int | None,
         make_repartition: Callable[[], Repartition],
         upstream: Mapping[str, Sequence[str]] | None = None,
@@ -69,10 +73,17 @@ class StartingPoint:
         self._url = open_storage(url).url if url is not None else None
         self._queries = queries
         self._allow_non_restored = allow_non_restored
+        self._changes = ChangedQueries(
+            self._url or directory.url, allow_mixed_results=allow_mixed_results
+        )
         self._partitions = partitions
         self._make_repartition = make_repartition
         self._continuation = Continuation(
-            directory, queries, upstream or {}, allow_non_restored=allow_non_restored
+            directory,
+            queries,
+            upstream or {},
+            allow_non_restored=allow_non_restored,
+            allow_mixed_results=allow_mixed_results,
         )
 
     def check(self) -> None:
@@ -181,7 +192,7 @@ class StartingPoint:
         )
         for query in self._queries:
             saved = savepoint.record.queries.get(names[query.name])
-            wrong = mismatches(saved.topology, query.topology) if saved is not None else []
+            wrong = self._compare(saved, query) if saved is not None else []
             if not wrong:
                 _check_seam(savepoint.url, saved, query)
                 continue
@@ -196,7 +207,18 @@ class StartingPoint:
                 raise ConfigError(msg)
             log.warning("%s; it starts over, without its state", msg)
             names[query.name] = ""
+        self._changes.check([name for name, theirs in names.items() if not theirs])
         return names
+
+    def _compare(self, saved: QuerySavepoint, query: QueryDefinition) -> list[str]:
+        """Return what a query of the job does not have in common with the savepoint's."""
+        wrong = mismatches(saved.topology, query.topology)
+        if wrong or saved.has_ended:
+            return wrong
+        unfit = self._changes.compare(
+            query.name, saved.fingerprint, query.fingerprint, has_results=True
+        )
+        return [unfit] if unfit is not None else []
 
 
 def _check_seam(url: str, saved: QuerySavepoint | None, query: QueryDefinition) -> None:
@@ -255,6 +277,7 @@ class Continuation:
         queries: what the job has declared.
         upstream: for each query that reads what others write: these.
         allow_non_restored: let a query that cannot resume start over.
+        allow_mixed_results: go on also with a state that another job has made.
     """
 
     def __init__(
@@ -264,8 +287,10 @@ class Continuation:
         upstream: Mapping[str, Sequence[str]],
         *,
         allow_non_restored: bool,
+        allow_mixed_results: bool = False,
     ) -> None:
         self._directory = directory
+        self._changes = ChangedQueries(directory.url, allow_mixed_results=allow_mixed_results)
         self._queries = queries
         self._upstream = upstream
         self._allow_non_restored = allow_non_restored
@@ -294,7 +319,10 @@ class Continuation:
         """As :meth:`check`, for a job that is about to be set to a savepoint; None: to nothing."""
         saved = savepoint.record.queries if savepoint is not None else {}
         self._find_misfits(
-            {n: StoredQuery(query.topology, query.has_ended) for n, query in saved.items()}
+            {
+                name: StoredQuery(query.topology, query.has_ended, query.fingerprint)
+                for name, query in saved.items()
+            }
         )
 
     def restore(self, fence: Fence, clock: Clock) -> None:
@@ -337,17 +365,33 @@ class Continuation:
         if not kept:
             return {}
         topologies = {query.name: query.topology for query in self._queries if query.name in kept}
-        declared = Declared([query.name for query in self._queries], topologies, self._upstream)
+        names = [query.name for query in self._queries]
+        declared = Declared(names, topologies, self._upstream, self._find_unfit(kept))
         misfits = find_incompatible(kept, declared, self._names_before(kept))
         if misfits and not self._allow_non_restored:
             msg = (
                 f"{self._directory.url}: the job cannot go on as it is declared now: "
-                f"{'; '.join(misfits.values())}. Declare it as it was, use a new job directory, or "
+                f"{'; '.join(misfits.values())}. {WAYS_OUT}, use a new job directory, or "
                 "let what does not fit start over, without its state and beside what it "
                 "has written (--allow-non-restored-state)"
             )
             raise ConfigError(msg)
+        self._changes.check(misfits)
         return misfits
+
+    def _find_unfit(self, kept: Mapping[str, StoredQuery]) -> dict[str, str]:
+        """Return why queries of the same operators cannot go on with their states."""
+        unfit = {}
+        for query in self._queries:
+            stored = kept.get(query.name)
+            if stored is None or stored.ended or mismatches(stored.topology, query.topology):
+                continue
+            why = self._changes.compare(
+                query.name, stored.fingerprint, query.fingerprint, has_results=stored.has_results
+            )
+            if why is not None:
+                unfit[query.name] = why
+        return unfit
 
     def _names_before(self, kept: Mapping[str, StoredQuery]) -> Collection[str]:
         """Return the queries that the job has ever had, when there is one that may not get more."""
@@ -369,5 +413,7 @@ def stored_query(directory: JobDirectory) -> dict[str, StoredQuery]:
             continue
         topology = kept_topology(directory, name)
         if topology is not None:
-            kept[name] = StoredQuery(topology, ended)
+            has_results = CheckpointLogs(directory.checkpoint(name)).position().last_commit >= 0
+            fingerprint = kept_fingerprint(directory, name)
+            kept[name] = StoredQuery(topology, ended, fingerprint, has_results=has_results)
     return kept

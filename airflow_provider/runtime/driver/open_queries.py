@@ -70,6 +70,7 @@ def starting_point(
         spec.from_savepoint,
         job.queries,
         allow_non_restored=spec.allow_non_restored_state,
+        allow_mixed_results=spec.allow_mixed_results,
         partitions=spec.state_partitions,
         make_repartition=lambda: spark_repartition(job.spark),
         upstream=upstream_of(job.queries),

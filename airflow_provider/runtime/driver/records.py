@@ -20,8 +20,11 @@ from airflow_provider.runtime.jobdir.end_of_input import (
     put_drain_intent,
     put_ended_sources,
 )
+from airflow_provider.runtime.jobdir.fingerprint_record import keep_fingerprint
 from airflow_provider.runtime.jobdir.run_records import BATCH, AttemptRecord, BatchCommit, RunRecord
+from airflow_provider.runtime.jobdir.topology_record import keep_topology
 from airflow_provider.runtime.queries.session import effective_settings
+from airflow_provider.runtime.queries.streaming import RunningQuery
 
 if TYPE_CHECKING:
     import datetime as dt
@@ -34,9 +37,27 @@ if TYPE_CHECKING:
     from airflow_provider.runtime.jobdir.lease_records import LeaseRecord
     from airflow_provider.runtime.jobdir.run_spec import RunSpec
     from airflow_provider.runtime.queries.batch import BatchQuery
-    from airflow_provider.runtime.queries.streaming import RunningQuery
+    from airflow_provider.runtime.queries.start_mode import StartMode
 
 log = logging.getLogger(__name__)
+
+
+def start_query(directory: JobDirectory, query: RunningQuery | BatchQuery, how: StartMode) -> None:
+    """Start a query, and keep what it consists of.
+
+    Crash safety: what it will be is put before it starts, and counts when it has committed a batch;
+    of a query without an id, which has no state, afterwards.
+    Idempotent: by query id.
+    """
+    if not isinstance(query, RunningQuery):
+        query.start(how)  # a batch job keeps no state
+        return
+    definition, position = query.definition, query.logs.position()
+    name, since = definition.name, position.last_commit + 1
+    keep_fingerprint(directory, name, definition.fingerprint, since=since)
+    query.start(how)
+    keep_topology(directory, name, definition.topology, anew=position.last_offsets < 0)
+    keep_fingerprint(directory, name, definition.fingerprint, since=since)
 
 
 def run_record(

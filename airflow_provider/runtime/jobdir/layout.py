@@ -8,6 +8,7 @@
     queries/<query>/committables/<query id>/     records of its epochs (epochs.py)
     queries/<query>/drains/<query id>.json       DrainIntent (end_of_input.py): before its drain
     queries/<query>/ended/<query id>.json        EndedSources: which are read no more
+    queries/<query>/fingerprints/<query id>.json FingerprintRecord: what made its state
     queries/<query>/markers/<source>/            markers of a source (watermark_markers.py)
     queries/<query>/topologies/<query id>.json   TopologyRecord: at its first start
     runs/<run id>/run.json                       RunRecord

@@ -173,6 +173,8 @@ class RunSpec(DriverSpec):
             queries; one that the savepoint does not have, or that does not fit it, begins with
             empty state. The same for what a job that has begun keeps; then what the query has
             written stays.
+        allow_mixed_results: go on also with state that another job has made, such as one with
+            other windows.
         state_partitions: spread the savepoint's state over this many; None for its own number.
         replayable_runs: begin the run with a savepoint, so that it can be rewound, and keep those
             of this many newest runs; 0 to begin without one, and keep all.
@@ -257,6 +259,13 @@ class RunSpec(DriverSpec):
         "queries that do not fit the savepoint or the job directory start over",
         default=False,
         argument="allow_non_restored_state",
+        action="store_true",
+    )
+    allow_mixed_results: bool = option(
+        "--allow-mixed-results",
+        "go on with state that a job with other windows, keys, filters or functions has made",
+        default=False,
+        argument="allow_mixed_results",
         action="store_true",
     )
     state_partitions: int | None = option(

@@ -19,12 +19,12 @@ from airflow_provider.runtime.checkpoint.drain_step import (
 from airflow_provider.runtime.checkpoint.operator_kinds import Setting, kind_named
 from airflow_provider.runtime.clock import millis_to_iso
 from airflow_provider.runtime.errors import CheckpointError
-from airflow_provider.runtime.queries.plan import operator_settings
 from airflow_provider.runtime.queries.state_metrics import (
     count_state,
     read_state_operators,
     reported_state,
 )
+from airflow_provider.runtime.queries.stateful_plan import operator_settings
 from airflow_provider.runtime.storage.open import spark_url
 
 if TYPE_CHECKING:

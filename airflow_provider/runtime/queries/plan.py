@@ -1,38 +1,33 @@
-"""Query plans of Spark, read through Py4J; the only module that touches plan nodes."""
+"""Query plans of Spark, read through Py4J: what they read, do and count."""
 
 from __future__ import annotations
 
 import logging
 from typing import TYPE_CHECKING, Any, Final
 
-from airflow_provider.runtime.checkpoint.operator_kinds import Setting, kind_named, kind_of_node
-from airflow_provider.runtime.checkpoint.topology import OperatorShape
+from airflow_provider.runtime.checkpoint.operator_kinds import Setting, kind_of_node
 from airflow_provider.runtime.jobdir.watermark_markers import is_marker
 from airflow_provider.runtime.queries.source import SOURCE_OPTION
 from airflow_provider.runtime.spark_defaults import CHOSEN_PROVIDER, PROVIDER
 from airflow_provider.runtime.spark_versions import (
-    class_named,
-    engine_class,
     reads_stream,
     stream_of,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator
 
     from pyspark.sql import DataFrame
 
 log = logging.getLogger(__name__)
 
-_STATE_WRITER: Final = "StateStoreWriter"
 _FILES: Final = "HadoopFsRelation"
 ADAPTIVE: Final = "AdaptiveSparkPlanExec"
 _FILE_SCAN: Final = "FileSourceScanExec"
 _STREAM_SCAN: Final = "MicroBatchScanExec"
 _BATCH_SCAN: Final = "BatchScanExec"
 _PYTHON_TASKS: Final = frozenset({"PythonInputPartition", "PythonStreamingInputPartition"})
-_REUSED: Final = "ReusedExchangeExec"
-_STREAM: Final = "StreamingRelationExec"
+_WATERMARK: Final = "EventTimeWatermark"
 
 
 def source_names(df: DataFrame) -> list[str | None]:
@@ -43,94 +38,16 @@ def source_names(df: DataFrame) -> list[str | None]:
     There is one for each line in Spark's offset log, and in the same order: Spark writes a line for
     each place where the plan reads a stream, also when it reads the same one in several.
     """
-    return [name for _, name in _named_leaves(df)]
+    return [name for _, name in named_leaves(df)]
 
 
-def _named_leaves(df: DataFrame) -> Iterator[tuple[Any, str | None]]:
+def named_leaves(df: DataFrame) -> Iterator[tuple[Any, str | None]]:
     """Yield the leaves of the analyzed plan that read a source, with its name."""
     for leaf in items(df._jdf.queryExecution().analyzed().collectLeaves()):
         options = _stream_options(leaf)
         name = option_of(options or _table_options(leaf), SOURCE_OPTION)
         if options is not None or name is not None:
             yield leaf, name
-
-
-def stateful_operators(
-    df: DataFrame, output_mode: str, names: Sequence[str]
-) -> tuple[OperatorShape, ...] | None:
-    """Return the stateful operators that *df* will have as a query, by id, without starting it.
-
-    Spark plans it as it does to explain it: as a batch that is not the first, which writes nothing.
-
-    Args:
-        df: the query.
-        output_mode: its output mode.
-        names: the job's names for its sources, one for each that :func:`source_names` finds.
-
-    Returns:
-        None where that cannot be done (another version of Spark); Spark itself compares them with
-        the checkpoint's when the query starts.
-    """
-    from py4j.protocol import Py4JError
-    from pyspark.errors import PySparkException
-
-    try:
-        plan = _plan_batch(df, output_mode).executedPlan()
-        writer = _state_writer(df)
-        columns = [_first_column(leaf) for leaf, _ in _named_leaves(df)]
-        walk = _Walk(writer, dict(zip(columns, names, strict=True)))
-        walk.sources_under(plan)
-        return tuple(sorted(walk.found))
-    except (Py4JError, PySparkException) as error:
-        log.warning("stateful operators are not known before the query starts: %s", error)
-        return None
-
-
-def operator_settings(df: DataFrame, output_mode: str) -> dict[int, str]:
-    """Return what decides which rows the stateful operators of *df* as a query keep, by id.
-
-    It is Spark's name of a join's type, such as ``LeftOuter``, or of what sets off timers or
-    timeouts, such as ``EventTime``; what has none of them is left out. Empty where Spark does not
-    plan the query without starting it (another version of Spark).
-    """
-    from py4j.protocol import Py4JError
-
-    try:
-        plan = _plan_batch(df, output_mode).executedPlan()
-        writer = _state_writer(df)
-        return {
-            operator_id(node): str(getattr(node, setting.value)())
-            for node in _nodes(plan, writer)
-            if (setting := kind_named(str(node.shortName())).setting)
-        }
-    except Py4JError as error:
-        log.warning("it is not known what stateful operators keep rows for: %s", error)
-        return {}
-
-
-def _state_writer(df: DataFrame) -> Any:
-    """Return the JVM's class of nodes that write state."""
-    jvm: Any = df.sparkSession._jvm
-    return jvm.java.lang.Class.forName(engine_class(jvm, _STATE_WRITER))
-
-
-def _nodes(plan: Any, kind: Any) -> Iterator[Any]:
-    """Yield the nodes of a physical plan that are of a class of the JVM's."""
-    if kind.isInstance(plan):
-        yield plan
-    for child in _under(plan):
-        yield from _nodes(child, kind)
-
-
-def _under(node: Any) -> Iterator[Any]:
-    """Yield the nodes under one of a physical plan, also of those that hide them."""
-    kind = node.getClass().getSimpleName()
-    if kind == ADAPTIVE:
-        yield node.inputPlan()
-    elif kind == _REUSED:
-        yield node.child()
-    else:
-        yield from items(node.children())
 
 
 def operator_id(node: Any) -> int:
@@ -153,11 +70,22 @@ def sources_under_a_watermark(df: DataFrame) -> set[str]:
     return set(_under_a_watermark(df._jdf.queryExecution().analyzed(), is_under=False))
 
 
+def watermark_delays(df: DataFrame) -> list[str]:
+    """Return the delays of the watermarks in *df*'s plan, in the order of its nodes."""
+    found, nodes = [], [df._jdf.queryExecution().analyzed()]
+    while nodes:
+        node = nodes.pop()
+        if node.getClass().getSimpleName() == _WATERMARK:
+            found.append(str(node.delay().toString()))
+        nodes += reversed(list(items(node.children())))
+    return found
+
+
 def _under_a_watermark(node: Any, *, is_under: bool) -> Iterator[str]:
     options = _stream_options(node)
     if options is not None and is_under and (name := option_of(options, SOURCE_OPTION)):
         yield name
-    is_watermark = node.getClass().getSimpleName() == "EventTimeWatermark"
+    is_watermark = node.getClass().getSimpleName() == _WATERMARK
     for child in items(node.children()):
         yield from _under_a_watermark(child, is_under=is_under or is_watermark)
 
@@ -274,96 +202,8 @@ def read_store(rows: Any) -> tuple[int, str]:
     return int(str(option_of(options, "operatorId"))), str(option_of(options, "storeName"))
 
 
-def _plan_batch(df: DataFrame, output_mode: str) -> Any:
-    """Return the JVM's ``IncrementalExecution`` of *df*.
-
-    Its parameters differ between Spark's versions, so each is given by its type, or by default.
-    """
-    jvm: Any = df.sparkSession._jvm
-    query = df._jdf.queryExecution()
-    name = engine_class(jvm, "IncrementalExecution")
-    parameters = jvm.java.lang.Class.forName(name).getConstructors()[0].getParameterTypes()
-    given = {
-        "SparkSession": query.sparkSession,
-        "LogicalPlan": query.analyzed,
-        "OutputMode": getattr(jvm.org.apache.spark.sql.streaming.OutputMode, output_mode.title()),
-        "String": lambda: "<not started>",
-        "UUID": jvm.java.util.UUID.randomUUID,
-        "long": lambda: 0,
-        "boolean": lambda: False,  # is it the first batch, which writes the operators' metadata?
-        "Option": jvm.scala.Option.empty,
-        "OffsetSeqMetadataBase": lambda: _no_offsets(jvm),
-        "OffsetSeqMetadata": lambda: _no_offsets(jvm),
-        "WatermarkPropagator": lambda: _singleton(jvm, "WatermarkPropagator").noop(),
-    }
-    execution = class_named(jvm, name)
-    arguments = []
-    for index, parameter in enumerate(parameters, start=1):
-        default = f"$lessinit$greater$default${index}"
-        make = given.get(parameter.getSimpleName())
-        make = make or getattr(execution, default)
-        arguments.append(make())
-    return execution(*arguments)
-
-
-def _no_offsets(jvm: Any) -> Any:
-    metadata = _singleton(jvm, "OffsetSeqMetadata")
-    return metadata.apply(0, 0, getattr(metadata, "apply$default$3")())
-
-
-def _singleton(jvm: Any, name: str) -> Any:
-    """Return a Scala object of Spark's streaming engine."""
-    found = jvm.java.lang.Class.forName(f"{engine_class(jvm, name)}$")
-    return found.getField("MODULE$").get(None)
-
-
-class _Walk:
-    """A walk through a physical plan.
-
-    Args:
-        writer: the class of nodes that write state.
-        names: the source that gives each column, by the column's id.
-    """
-
-    def __init__(self, writer: Any, names: Mapping[int | None, str]) -> None:
-        self.found: list[OperatorShape] = []
-        self._writer = writer
-        self._names = names
-
-    def sources_under(self, plan: Any) -> dict[str | None, None]:
-        """Return the sources under a node, None for one that is not known; note what writes."""
-        if plan.getClass().getSimpleName() == _STREAM:
-            return {self._names.get(_first_column(plan)): None}
-        under: dict[str | None, None] = {}
-        for child in _under(plan):
-            under |= self.sources_under(child)
-        if self._writer.isInstance(plan):
-            number, known = operator_id(plan), None not in under
-            sources = tuple(under) if known else None
-            kind = str(plan.shortName())
-            is_join = kind_named(kind).setting is Setting.JOIN_TYPE
-            keys = _join_keys(plan) if is_join else None
-            shape = OperatorShape(number, kind, sources, keys=keys)
-            self.found.append(shape)
-        return under
-
-
-def _join_keys(plan: Any) -> tuple[tuple[str, ...], ...]:
-    """Return what each column of a join's key is called on both sides; its state has numbers."""
-    sides = zip(items(plan.leftKeys()), items(plan.rightKeys()), strict=True)
-    return tuple(
-        tuple(dict.fromkeys(name for each in pair if (name := _column_name(each)) is not None))
-        for pair in sides
-    )
-
-
-def _column_name(expression: Any) -> str | None:
-    """Return the name of a column; None for what is computed, which may have other values."""
-    is_column = expression.getClass().getSimpleName() == "AttributeReference"
-    return str(expression.name()) if is_column else None
-
-
-def _first_column(leaf: Any) -> int | None:
+def first_column(leaf: Any) -> int | None:
+    """Return the id of a leaf's first column, by which a physical leaf is known for a logical."""
     """Return the id of a leaf's first column, by which a physical leaf is known for a logical."""
     output = leaf.output()
     return int(output.apply(0).exprId().id()) if output.size() else None

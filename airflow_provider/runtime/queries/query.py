@@ -12,13 +12,14 @@ from airflow_provider.runtime.checkpoint.topology import Topology
 from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.jobdir.datasets import datasets_of
 from airflow_provider.runtime.jobdir.watermark_markers import is_marker, marker_name
+from airflow_provider.runtime.queries.fingerprints import fingerprint_of
 from airflow_provider.runtime.queries.plan import (
     asked_state_provider,
     is_streaming,
     source_names,
-    stateful_operators,
 )
 from airflow_provider.runtime.queries.source import UNKNOWN_FORMAT, SourceDefinition
+from airflow_provider.runtime.queries.stateful_plan import plan_operators, shapes_of
 from airflow_provider.runtime.storage.open import local_path_of
 
 if TYPE_CHECKING:
@@ -26,8 +27,10 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame
 
+    from airflow_provider.runtime.checkpoint.fingerprint import Fingerprint
     from airflow_provider.runtime.checkpoint.topology import OperatorShape
     from airflow_provider.runtime.jobdir.datasets import Dataset
+    from airflow_provider.runtime.queries.stateful_plan import PlannedOperator
     from airflow_provider.runtime.sinks.protocol import Sink
     from airflow_provider.runtime.sinks.spark_sink import SparkSink
 
@@ -142,11 +145,31 @@ class QueryDefinition:
         if not is_streaming(self.df):
             return Topology(sources=names, operators=())  # a batch job keeps no state
         provider = asked_state_provider(self.df)
-        found = stateful_operators(self.df, self.output_mode, names)
         return Topology(
             sources=names,
-            operators=None if found is None else name_operators(found, self.operators),
+            operators=(
+                None
+                if self._planned is None
+                else name_operators(shapes_of(self._planned), self.operators)
+            ),
             provider=provider_name(provider) if provider is not None else None,
+        )
+
+    @functools.cached_property
+    def _planned(self) -> tuple[PlannedOperator, ...] | None:
+        names = tuple(source.name for source in self.sources)
+        return plan_operators(self.df, self.output_mode, names)
+
+    @functools.cached_property
+    def fingerprint(self) -> Fingerprint | None:
+        """What its results depend on beside its input; None when Spark does not tell."""
+        if not is_streaming(self.df):
+            return None
+        return fingerprint_of(
+            self.df,
+            output_mode=self.output_mode,
+            sources=[source.name for source in self.sources],
+            planned=self._planned,
         )
 
 

@@ -17,6 +17,7 @@ from airflow_provider.runtime.jobdir.end_of_input import (
     sources_end,
 )
 from airflow_provider.runtime.jobdir.epochs import EpochRecords, query_ids
+from airflow_provider.runtime.jobdir.fingerprint_record import kept_fingerprint
 from airflow_provider.runtime.jobdir.layout import JobDirectory, known_job
 from airflow_provider.runtime.jobdir.lease import TAKEABLE, LeaseObserver
 from airflow_provider.runtime.jobdir.runs import newest_run
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from airflow_provider.runtime.checkpoint.drain_step import LogPosition
+    from airflow_provider.runtime.checkpoint.fingerprint import Fingerprint
     from airflow_provider.runtime.checkpoint.finished import Marks
     from airflow_provider.runtime.clock import Clock
     from airflow_provider.runtime.jobdir.run_records import RunRecord
@@ -102,6 +104,12 @@ class SourceQuery:
             topology.sources, draining=ended or drained, before=before.sources if before else ()
         )
         return marks_of(topology, gone, drained=drained or finished)
+
+    def fingerprint(self, batch: int) -> Fingerprint | None:
+        """Return what made its state after a batch; None when that is not known."""
+        if self.directory is None:
+            return None
+        return kept_fingerprint(self.directory, self.name, batch)
 
     def topology(self, lines: int) -> Topology:
         """Return what it consists of, as far as it is known without Spark.

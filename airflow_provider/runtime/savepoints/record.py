@@ -20,6 +20,9 @@ import dataclasses
 import json
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypedDict
 
+from airflow_provider.runtime.checkpoint.fingerprint import (
+    Fingerprint,  # noqa: TC001 - the document is read by its annotations
+)
 from airflow_provider.runtime.checkpoint.finished import AnyMark, Mark, SourceMark
 from airflow_provider.runtime.checkpoint.operator_kinds import UNKNOWN
 from airflow_provider.runtime.checkpoint.topology import OperatorShape, Topology
@@ -99,6 +102,7 @@ class QuerySavepoint:
             the state was changed in them.
         history: of a bootstrapped query, what its sources have read: each a
             :class:`~.read_range.ReadPlace`. A job that continues from here reads something else.
+        fingerprint: what made its state; None when not known, and in savepoints of older versions.
     """
 
     query_id: str
@@ -116,6 +120,7 @@ class QuerySavepoint:
     source_marks: list[SourceMark] = dataclasses.field(default_factory=list)
     administrative: NonNegative = 0
     history: list[ReadPlaceValues] = dataclasses.field(default_factory=list)
+    fingerprint: Fingerprint | None = None
 
     @property
     def epoch(self) -> int:

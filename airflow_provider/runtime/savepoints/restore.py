@@ -48,6 +48,7 @@ from airflow_provider.runtime.jobdir.end_of_input import (
     put_ended_sources,
 )
 from airflow_provider.runtime.jobdir.epochs import EpochRecords, RevertRecord, query_ids
+from airflow_provider.runtime.jobdir.fingerprint_record import put_fingerprint
 from airflow_provider.runtime.jobdir.topology_record import put_topology
 from airflow_provider.runtime.savepoints.catalog import saved_offsets
 from airflow_provider.runtime.savepoints.record import without_checksums
@@ -423,6 +424,9 @@ def _restore_query(
     topology = savepoint.record.queries[theirs].topology
     if None not in topology.sources:  # else its first start tells more
         put_topology(directory, name, query_id, topology)
+    fingerprint = savepoint.record.queries[theirs].fingerprint
+    if fingerprint is not None:
+        put_fingerprint(directory, name, query_id, fingerprint, since=0)
     _put_ends(directory, name, record, savepoint, batch)
     failpoints.hit("restore.numbered")
     checkpoint.put(_METADATA, json.dumps({"id": query_id}, separators=(",", ":")).encode())

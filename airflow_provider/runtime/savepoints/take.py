@@ -444,6 +444,7 @@ def _describe(
         source_marks=marks.described_sources(),
         administrative=query.administrative,
         history=list(query.history),
+        fingerprint=query.fingerprint(choice.batch),
     )
 
 

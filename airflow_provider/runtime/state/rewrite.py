@@ -23,9 +23,14 @@ from typing import TYPE_CHECKING, Any, Final
 from airflow_provider.runtime import failpoints
 from airflow_provider.runtime.checkpoint.logs import CheckpointLogs
 from airflow_provider.runtime.checkpoint.offsets import ANEW, reset_positions, set_positions
-from airflow_provider.runtime.checkpoint.operators import drop_operators, topology_without
+from airflow_provider.runtime.checkpoint.operators import (
+    drop_operators,
+    fingerprint_without,
+    topology_without,
+)
 from airflow_provider.runtime.clock import Clock, SystemClock
 from airflow_provider.runtime.errors import ConfigError, refusing
+from airflow_provider.runtime.jobdir.fingerprint_record import kept_fingerprint, put_fingerprint
 from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.jobdir.topology_record import kept_topology, put_topology
 from airflow_provider.runtime.names import check_name
@@ -364,6 +369,10 @@ class _Work:
         if before is not None and query_id is not None:
             after = topology_without(before, query.dropped)
             put_topology(self._directory, query.name, query_id, after, anew=True)
+        made = kept_fingerprint(self._directory, query.name)
+        if made is not None and query_id is not None:
+            after_drop = fingerprint_without(made, query.dropped)
+            put_fingerprint(self._directory, query.name, query_id, after_drop, since=0)
 
     def source(self) -> Source:
         """Return the copy, as what a savepoint is taken of."""

@@ -1,0 +1,270 @@
+"""Plan of a query that is not started: its stateful operators, as Spark will number them."""
+
+from __future__ import annotations
+
+import json
+import logging
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from airflow_provider.runtime.checkpoint.fingerprint import StateColumn
+from airflow_provider.runtime.checkpoint.operator_kinds import (
+    AGGREGATION,
+    JOIN,
+    LIMIT,
+    SESSIONS,
+    Setting,
+    StateLayout,
+    kind_named,
+)
+from airflow_provider.runtime.checkpoint.state_schema import type_text
+from airflow_provider.runtime.checkpoint.topology import OperatorShape
+from airflow_provider.runtime.queries.plan import (
+    ADAPTIVE,
+    first_column,
+    items,
+    named_leaves,
+    operator_id,
+)
+from airflow_provider.runtime.spark_versions import class_named, engine_class
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from pyspark.sql import DataFrame
+
+log = logging.getLogger(__name__)
+
+_STATE_WRITER: Final = "StateStoreWriter"
+_REUSED: Final = "ReusedExchangeExec"
+_STREAM: Final = "StreamingRelationExec"
+
+
+class PlannedOperator(NamedTuple):
+    """A stateful operator of a query that is not started.
+
+    Attributes:
+        key_types: of its state's key; None when not known.
+        columns: of its state's values; None when not known.
+    """
+
+    shape: OperatorShape
+    key_types: tuple[str, ...] | None
+    columns: tuple[StateColumn, ...] | None
+
+
+def stateful_operators(
+    df: DataFrame, output_mode: str, names: Sequence[str]
+) -> tuple[OperatorShape, ...] | None:
+    """Return the stateful operators that *df* will have as a query, by id, without starting it.
+
+    Spark plans it as it does to explain it: as a batch that is not the first, which writes nothing.
+
+    Args:
+        df: the query.
+        output_mode: its output mode.
+        names: the job's names for its sources, one for each that :func:`source_names` finds.
+
+    Returns:
+        None where that cannot be done (another version of Spark); Spark itself compares them with
+        the checkpoint's when the query starts.
+    """
+    planned = plan_operators(df, output_mode, names)
+    return None if planned is None else shapes_of(planned)
+
+
+def shapes_of(planned: Sequence[PlannedOperator]) -> tuple[OperatorShape, ...]:
+    """Return the shapes of operators, by id."""
+    return tuple(sorted(each.shape for each in planned))
+
+
+def plan_operators(
+    df: DataFrame, output_mode: str, names: Sequence[str]
+) -> tuple[PlannedOperator, ...] | None:
+    """Return as :func:`stateful_operators`, with their columns, in the order of the plan.
+
+    An operator comes after those below it.
+    """
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+
+    try:
+        plan = _plan_batch(df, output_mode).executedPlan()
+        writer = _state_writer(df)
+        columns = [first_column(leaf) for leaf, _ in named_leaves(df)]
+        walk = _Walk(writer, dict(zip(columns, names, strict=True)))
+        walk.sources_under(plan)
+        return tuple(walk.found)
+    except (Py4JError, PySparkException) as error:
+        log.warning("stateful operators are not known before the query starts: %s", error)
+        return None
+
+
+def operator_settings(df: DataFrame, output_mode: str) -> dict[int, str]:
+    """Return what decides which rows the stateful operators of *df* as a query keep, by id.
+
+    It is Spark's name of a join's type, such as ``LeftOuter``, or of what sets off timers or
+    timeouts, such as ``EventTime``; what has none of them is left out. Empty where Spark does not
+    plan the query without starting it (another version of Spark).
+    """
+    from py4j.protocol import Py4JError
+
+    try:
+        plan = _plan_batch(df, output_mode).executedPlan()
+        writer = _state_writer(df)
+        return {
+            operator_id(node): str(getattr(node, setting.value)())
+            for node in _nodes(plan, writer)
+            if (setting := kind_named(str(node.shortName())).setting)
+        }
+    except Py4JError as error:
+        log.warning("it is not known what stateful operators keep rows for: %s", error)
+        return {}
+
+
+def _state_writer(df: DataFrame) -> Any:
+    """Return the JVM's class of nodes that write state."""
+    jvm: Any = df.sparkSession._jvm
+    return jvm.java.lang.Class.forName(engine_class(jvm, _STATE_WRITER))
+
+
+def _nodes(plan: Any, kind: Any) -> Iterator[Any]:
+    """Yield the nodes of a physical plan that are of a class of the JVM's."""
+    if kind.isInstance(plan):
+        yield plan
+    for child in _under(plan):
+        yield from _nodes(child, kind)
+
+
+def _under(node: Any) -> Iterator[Any]:
+    """Yield the nodes under one of a physical plan, also of those that hide them."""
+    kind = node.getClass().getSimpleName()
+    if kind == ADAPTIVE:
+        yield node.inputPlan()
+    elif kind == _REUSED:
+        yield node.child()
+    else:
+        yield from items(node.children())
+
+
+def _plan_batch(df: DataFrame, output_mode: str) -> Any:
+    """Return the JVM's ``IncrementalExecution`` of *df*.
+
+    Its parameters differ between Spark's versions, so each is given by its type, or by default.
+    """
+    jvm: Any = df.sparkSession._jvm
+    query = df._jdf.queryExecution()
+    name = engine_class(jvm, "IncrementalExecution")
+    parameters = jvm.java.lang.Class.forName(name).getConstructors()[0].getParameterTypes()
+    given = {
+        "SparkSession": query.sparkSession,
+        "LogicalPlan": query.analyzed,
+        "OutputMode": getattr(jvm.org.apache.spark.sql.streaming.OutputMode, output_mode.title()),
+        "String": lambda: "<not started>",
+        "UUID": jvm.java.util.UUID.randomUUID,
+        "long": lambda: 0,
+        "boolean": lambda: False,  # is it the first batch, which writes the operators' metadata?
+        "Option": jvm.scala.Option.empty,
+        "OffsetSeqMetadataBase": lambda: _no_offsets(jvm),
+        "OffsetSeqMetadata": lambda: _no_offsets(jvm),
+        "WatermarkPropagator": lambda: _singleton(jvm, "WatermarkPropagator").noop(),
+    }
+    execution = class_named(jvm, name)
+    arguments = []
+    for index, parameter in enumerate(parameters, start=1):
+        default = f"$lessinit$greater$default${index}"
+        make = given.get(parameter.getSimpleName())
+        make = make or getattr(execution, default)
+        arguments.append(make())
+    return execution(*arguments)
+
+
+def _no_offsets(jvm: Any) -> Any:
+    metadata = _singleton(jvm, "OffsetSeqMetadata")
+    return metadata.apply(0, 0, getattr(metadata, "apply$default$3")())
+
+
+def _singleton(jvm: Any, name: str) -> Any:
+    """Return a Scala object of Spark's streaming engine."""
+    found = jvm.java.lang.Class.forName(f"{engine_class(jvm, name)}$")
+    return found.getField("MODULE$").get(None)
+
+
+class _Walk:
+    """A walk through a physical plan.
+
+    Args:
+        writer: the class of nodes that write state.
+        names: the source that gives each column, by the column's id.
+    """
+
+    def __init__(self, writer: Any, names: Mapping[int | None, str]) -> None:
+        self.found: list[PlannedOperator] = []
+        self._writer = writer
+        self._names = names
+
+    def sources_under(self, plan: Any) -> dict[str | None, None]:
+        """Return the sources under a node, None for one that is not known; note what writes."""
+        if plan.getClass().getSimpleName() == _STREAM:
+            return {self._names.get(first_column(plan)): None}
+        under: dict[str | None, None] = {}
+        for child in _under(plan):
+            under |= self.sources_under(child)
+        if self._writer.isInstance(plan):
+            number, known = operator_id(plan), None not in under
+            sources = tuple(under) if known else None
+            kind = str(plan.shortName())
+            is_join = kind_named(kind).setting is Setting.JOIN_TYPE
+            keys = _join_keys(plan) if is_join else None
+            shape = OperatorShape(number, kind, sources, keys=keys)
+            self.found.append(PlannedOperator(shape, *_state_of(plan, kind)))
+        return under
+
+
+def _state_of(
+    node: Any, kind: str
+) -> tuple[tuple[str, ...] | None, tuple[StateColumn, ...] | None]:
+    """Return the types of the key and the columns that an operator keeps; None for not known."""
+    from py4j.protocol import Py4JError
+
+    try:
+        if kind == JOIN:
+            sides = _columns(node.left().schema()) + _columns(node.right().schema())
+            return _types(node.leftKeys()), sides
+        if kind == AGGREGATION:
+            kept = node.stateManager().getStateValueSchema()
+            return _types(node.keyExpressions()), _columns(kept)
+        if kind == SESSIONS:
+            return _types(node.keyExpressions()), _columns(node.child().schema())
+        layout = kind_named(kind).layout
+        if layout is StateLayout.GROUPS:
+            kept = node.stateManager().stateSchema()
+            return _types(node.groupingAttributes()), _columns(kept)
+        if layout is StateLayout.KEYED and kind != LIMIT:
+            return _types(node.keyExpressions()), None
+    except (Py4JError, TypeError) as error:
+        log.debug("the columns that %s keeps are not known: %s", kind, error)
+    return None, None
+
+
+def _types(expressions: Any) -> tuple[str, ...]:
+    return tuple(type_text(json.loads(each.dataType().json())) for each in items(expressions))
+
+
+def _columns(schema: Any) -> tuple[StateColumn, ...]:
+    fields = json.loads(schema.json())["fields"]
+    return tuple(StateColumn(each["name"], type_text(each["type"])) for each in fields)
+
+
+def _join_keys(plan: Any) -> tuple[tuple[str, ...], ...]:
+    """Return what each column of a join's key is called on both sides; its state has numbers."""
+    sides = zip(items(plan.leftKeys()), items(plan.rightKeys()), strict=True)
+    return tuple(
+        tuple(dict.fromkeys(name for each in pair if (name := _column_name(each)) is not None))
+        for pair in sides
+    )
+
+
+def _column_name(expression: Any) -> str | None:
+    """Return the name of a column; None for what is computed, which may have other values."""
+    is_column = expression.getClass().getSimpleName() == "AttributeReference"
+    return str(expression.name()) if is_column else None

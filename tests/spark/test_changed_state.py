@@ -1,0 +1,236 @@
+"""Changed jobs: what may be changed of a query that has state, what is refused, with which words."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import shutil
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from streams import Place, read_with_pandas, write_events
+
+from airflow_provider.runtime.clock import SystemClock
+from airflow_provider.runtime.driver.run import run_job
+from airflow_provider.runtime.errors import ConfigError
+from airflow_provider.runtime.jobdir.fingerprint_record import kept_fingerprint
+from airflow_provider.runtime.jobdir.layout import JobDirectory
+from airflow_provider.runtime.savepoints.checkpoint_source import job_source
+from airflow_provider.runtime.savepoints.take import take_savepoint
+from airflow_provider.runtime.storage.open import open_storage
+
+pytestmark = pytest.mark.spark
+
+JOBS = Path(__file__).with_name("upgraded_jobs.py")
+SUSPEND = {"until": "available", "at_end": "suspend"}
+FIRST = [(1, "a", 1), (2, "b", 2), (12, "a", 3), (13, "a", 4)]
+LATER = [(14, "a", 5), (26, "b", 6), (41, "a", 7)]
+MIXED = "results of two jobs would be mixed, because the state was made by another one: "
+GOES_ON = ", or go on with it (--allow-mixed-results)"
+STARTS_OVER = "start over, without its state"
+AGGREGATION = "operator 0 stateStoreSave"
+
+
+class Refused(NamedTuple):
+    """A change that is refused, and what is said of it."""
+
+    base: str
+    job: str
+    words: str
+
+
+MIXES = [
+    Refused("counts", "other_window",
+            f"window of {AGGREGATION}: window(time, 10 seconds) -> window(time, 20 seconds)"),
+    Refused("counts", "other_slide",
+            f"window of {AGGREGATION}: window(time, 10 seconds) -> "
+            "window(time, 10 seconds, every 5 seconds)"),
+    Refused("counts", "other_key", f"keys of {AGGREGATION}: k -> upper(k)"),
+    Refused("counts", "other_input",
+            f"functions of {AGGREGATION}: count(1), sum(v) -> count(1), sum((v * 2))"),
+    Refused("counts", "filter_before_state", f"rows of {AGGREGATION}: none -> (v > 1)"),
+    Refused("distinct", "other_columns",
+            "keys of operator 0 dedupeWithinWatermark: k -> cast(v as string)"),
+    Refused("joined", "other_join",
+            "setting of operator 0 symmetricHashJoin: Inner -> LeftOuter"),
+    Refused("joined", "other_condition", "condition of operator 0 symmetricHashJoin: "),
+]  # fmt: skip
+UNFIT = [
+    Refused("counts", "key_added", f"keys of {AGGREGATION}: k -> k, (v % 2); types of keys of "),
+    Refused("counts", "aggregate_added",
+            f"functions of {AGGREGATION}: count(1), sum(v) -> count(1), sum(v), max(v); columns of "
+            f"state of {AGGREGATION}: count bigint, sum bigint -> count bigint, sum bigint, max int"),
+    Refused("counts", "aggregate_removed",
+            f"functions of {AGGREGATION}: count(1), sum(v) -> count(1); columns of state of "),
+    Refused("counts", "other_type",
+            f"columns of state of {AGGREGATION}: count bigint, sum bigint -> "
+            "count bigint, sum double"),
+    Refused("distinct", "columns_added", "keys of operator 0 dedupeWithinWatermark: k -> k, v"),
+    Refused("joined", "column_joined", "columns of state of operator 0 symmetricHashJoin: "),
+    Refused("counts", "state_before_counts",
+            "expected the stateful operators 0 stateStoreSave, found the stateful operators 0 "
+            "stateStoreSave, 1 dedupeWithinWatermark"),
+    Refused("counts", "query_renamed", "query 'out' is gone: expected the queries out, found totals"),
+]  # fmt: skip
+LATER_RESULTS = [
+    ("column_renamed", "output", "sum(v) as sum_of_v"),
+    ("filter_after_state", "output", "(count(1) > 1)"),
+    ("shorter_delay", "watermark", "time, 2 seconds"),
+    ("query_added", "", ""),
+]
+
+
+@pytest.fixture(scope="module")
+def bases(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Return the folder of each job, suspended after its first input, and its savepoint there."""
+    made = {}
+    for name in ("counts", "distinct", "joined"):
+        place = Place(tmp_path_factory.mktemp(name))
+        write_events(place.input, FIRST)
+        run_job(ask(place, name, run_id="r1"), spark=spark)
+        source = job_source(str(place.job_dir), SystemClock())
+        take_savepoint(source, str(place.root / "savepoint"))
+        made[name] = place.root
+    return made
+
+
+def ask(place: Place, job: str, **asked: Any) -> Any:
+    return place.ask(job, entry=f"{JOBS}:{job}", **{**SUSPEND, **asked})
+
+
+def a_copy(base: Path, root: Path) -> Place:
+    """Return a copy of a job's folder; the state of what is deduplicated here names no place."""
+    shutil.copytree(base, root, dirs_exist_ok=True)
+    return Place(root)
+
+
+def everything_in(folder: Path) -> dict[str, bytes]:
+    return {str(p): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
+
+
+def refusal(spark: Any, asked: Any) -> str:
+    with pytest.raises(ConfigError) as refused:
+        run_job(asked, spark=spark)
+    return str(refused.value)
+
+
+def test_what_would_mix_results_is_refused_before_anything_is_written(spark, bases, caplog):
+    """
+    In the job's own directory and from a savepoint, each change is named with both sides in one line
+    with the ways out, after a table of both sides; not a byte is written.
+    """
+    before = {name: everything_in(root) for name, root in bases.items()}
+    for base, job, words in MIXES:
+        place = Place(bases[base])
+        savepoint = str(place.root / "savepoint")
+        new = dataclasses.replace(
+            ask(place, job, from_savepoint=savepoint), job_dir=str(place.root / "new")
+        )
+        caplog.clear()
+        for asked, where in ((ask(place, job), place.job_dir), (new, savepoint)):
+            said = refusal(spark, asked)
+            assert f"{MIXED}query 'out': {words}" in said, job
+            assert str(where) in said, job
+            assert said.endswith(GOES_ON), job
+            assert "\n" not in said, job
+        (told, *_) = [record.getMessage() for record in caplog.records if record.levelno > 20]
+        assert "checkpoint has" in told, job
+        assert "would mix results" in told, job
+    assert before == {name: everything_in(root) for name, root in bases.items()}
+
+
+def test_what_does_not_fit_the_state_is_refused_with_its_columns(spark, bases):
+    """
+    Where Spark itself would fail with its own schemas, the columns and the ways out are said instead,
+    also when mixed results are allowed; not a byte is written.
+    """
+    before = {name: everything_in(root) for name, root in bases.items()}
+    for base, job, words in UNFIT:
+        place = Place(bases[base])
+        for more in ({}, {"allow_mixed_results": True}):
+            said = refusal(spark, ask(place, job, **more))
+            assert words in said, job
+            assert STARTS_OVER in said, job
+            assert "\n" not in said, job
+    assert before == {name: everything_in(root) for name, root in bases.items()}
+
+
+def test_what_changes_later_results_only_is_accepted(spark, bases, tmp_path, caplog):
+    """
+    A renamed column, a filter behind the state, another delay, one more query: the job goes on, and
+    the log says what has changed.
+    """
+    for job, what, now in LATER_RESULTS:
+        place = a_copy(bases["counts"], tmp_path / job)
+        write_events(place.input, LATER, first=1)
+        caplog.clear()
+        with caplog.at_level(logging.INFO):
+            final = run_job(ask(place, job), spark=spark)
+        assert "SUSPENDED" == final.outcome, job
+        told = [r.getMessage() for r in caplog.records if "has changed since" in r.getMessage()]
+        assert bool(what) == bool(told), job
+        assert all("changes later results only" in each for each in told), job
+        assert all(what in each and now in each for each in told), job
+
+
+def test_mixed_results_that_are_asked_for(spark, bases, tmp_path):
+    """
+    With the option the job goes on with the state, once: from then on it is this job's, a later run
+    needs no option, and going back is refused.
+    """
+    place = a_copy(bases["counts"], tmp_path / "mixed")
+    write_events(place.input, LATER, first=1)
+    run_job(ask(place, "other_window", allow_mixed_results=True), spark=spark)
+
+    kept = kept_fingerprint(JobDirectory(open_storage(str(place.job_dir))), "out")
+    assert kept is not None
+    assert "window(time, 20 seconds)" == kept.operators[0].window
+    assert "window(time, 20 seconds) -> window(time, 10 seconds)" in refusal(
+        spark, ask(place, "counts")
+    )
+    write_events(place.input, [(99, "z", 1)], first=2)
+    run_job(ask(place, "other_window"), spark=spark)
+
+
+@pytest.mark.whole
+@pytest.mark.parametrize(
+    "change", [c for c in MIXES if c.job != "other_window"], ids=lambda c: c.job
+)
+def test_each_change_can_be_asked_for(spark, bases, tmp_path, change):
+    """
+    Spark itself goes on with each state that would mix results: it is the option alone that decides.
+    """
+    place = a_copy(bases[change.base], tmp_path / "asked")
+    write_events(place.input, LATER, first=1)
+    final = run_job(ask(place, change.job, allow_mixed_results=True), spark=spark)
+    assert "SUSPENDED" == final.outcome
+
+
+@pytest.mark.whole
+@pytest.mark.parametrize("change", UNFIT, ids=lambda c: c.job)
+def test_what_does_not_fit_may_start_over(spark, bases, tmp_path, change):
+    """
+    When it is asked for, a query whose state does not fit starts over without it.
+    """
+    place = a_copy(bases[change.base], tmp_path / "over")
+    write_events(place.input, LATER, first=1)
+    final = run_job(ask(place, change.job, allow_non_restored_state=True), spark=spark)
+    assert "SUSPENDED" == final.outcome
+
+
+def test_a_start_that_commits_nothing_has_changed_nothing(spark, bases, tmp_path):
+    """
+    A changed job that was allowed and has run no batch leaves the state the former job's; a
+    checkpoint without a record, of an older version, goes on, and gets one.
+    """
+    place = a_copy(bases["counts"], tmp_path / "idle")
+    nothing_new = {"input": str(bases["counts"] / "input")}
+    for job, more in (("other_window", {"allow_mixed_results": True}), ("counts", {})):
+        run_job(ask(place, job, params=nothing_new, **more), spark=spark)
+
+    shutil.rmtree(place.job_dir / "queries" / "out" / "fingerprints")
+    write_events(place.input, LATER, first=1)
+    run_job(ask(place, "counts"), spark=spark)
+    assert "would be mixed" in refusal(spark, ask(place, "other_window"))
+    assert [] != read_with_pandas(place.output / "out")
