@@ -29,6 +29,17 @@ if OURS not in Path(os.environ.get("SPARK_STREAM_CACHE", "")).parents:
     os.environ["SPARK_STREAM_CACHE"] = str(OURS / "cache")
 os.environ.pop("SPARK_STREAM_POOL", None)
 
+# Only a machine that loses power loses what was not flushed: `soak` has one, and `alone` measures.
+# A flush takes as long as a small test, and with three processes on one disk several times that.
+_FLUSH = os.fsync
+
+
+def _no_flush(descriptor: int) -> None:
+    os.fstat(descriptor)  # a descriptor that is closed is an error here, too
+
+
+os.fsync = _no_flush
+
 # Fixtures that take long to make: who has one gets all tests that need it.
 SERVICES = ("airflow_services", "sqlite_airflow")
 # A folder whose modules share servers, of which one each is enough.
@@ -50,6 +61,13 @@ def pytest_collection_finish() -> None:
     """Never look again at what was imported: half a million objects that stay to the end."""
     gc.freeze()
     gc.enable()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Any:
+    """Flush to the disk where a test loses power, or measures time."""
+    os.fsync = _FLUSH if {"soak", "alone"} & {m.name for m in item.iter_markers()} else _no_flush
+    return (yield)
 
 
 # --- lanes --------------------------------------------------------------------------------------
