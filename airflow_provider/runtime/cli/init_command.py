@@ -64,41 +64,31 @@ def event_counts():
 event_counts()
 '''
 _TEST: Final = '''\
-"""The job over a few events: pytest starts Spark, runs it to its end, and reads the result."""
+"""The job over a few events, in memory: pytest starts Spark, and runs it to its end."""
 
-import json
 from pathlib import Path
 
-from airflow_provider.runtime.driver.run import run_job
-from airflow_provider.runtime.jobdir.run_spec import RunSpec
+from airflow_provider.runtime import run_in_memory
 
 JOB = Path(__file__).resolve().parent / "job.py"
 EVENTS = [
-    {"at": "2026-01-01T00:00:10Z", "key": "a"},
-    {"at": "2026-01-01T00:00:50Z", "key": "a"},
-    {"at": "2026-01-01T00:01:10Z", "key": "b"},
+    {"at": "2026-01-01 00:00:10", "key": "a"},
+    {"at": "2026-01-01 00:00:50", "key": "a"},
+    {"at": "2026-01-01 00:01:10", "key": "b"},
 ]
 
 
-def test_each_minute_is_counted(tmp_path):
+def test_each_minute_is_counted():
     """Also the last one, which no later event ends."""
-    (tmp_path / "input").mkdir()
-    lines = "".join(f"{json.dumps(event)}\\n" for event in EVENTS)
-    (tmp_path / "input" / "events.json").write_text(lines)
-
-    final = run_job(
-        RunSpec(
-            job_dir=str(tmp_path / "job"),
-            entry=f"{JOB}:counts",
-            params={"input": str(tmp_path / "input"), "output": str(tmp_path / "output")},
-            conf={"spark.sql.session.timeZone": "UTC"},
-        )
+    result = run_in_memory(
+        f"{JOB}:counts",
+        {"events": EVENTS},
+        params={"input": "not read", "output": "not written"},
+        conf={"spark.sql.session.timeZone": "UTC"},
     )
 
-    files = sorted((tmp_path / "output").glob("*.json"))
-    rows = [json.loads(line) for file in files for line in file.read_text().splitlines()]
-    assert ("FINISHED", 3) == (final.outcome, final.rows_read)
-    assert [("a", 2), ("b", 1)] == sorted((row["key"], row["events"]) for row in rows)
+    rows = result.outputs["minutes"].collect()
+    assert [("a", 2), ("b", 1)] == sorted((row.key, row.events) for row in rows)
 '''
 FILES: Final[Mapping[str, str]] = {"job.py": _JOB, "dag.py": _DAG, "test_job.py": _TEST}
 """What ``init`` writes, by the file's name."""
