@@ -18,6 +18,7 @@ from airflow_provider.runtime.driver.prepare import Declaration, load_job
 from airflow_provider.runtime.entry_point import is_program
 from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.host import check_classic, check_java
+from airflow_provider.runtime.jobdir.late_policy import COUNT
 from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.jobdir.lease import LeaseObserver
 from airflow_provider.runtime.jobdir.run_spec import RunSpec
@@ -58,6 +59,8 @@ def run_in_memory(
     params: Mapping[str, Any] | None = None,
     mode: str = "streaming",
     at_end: str = "drain",
+    late: str = COUNT,
+    late_limit: str | None = None,
     interval: tuple[dt.datetime, dt.datetime] | None = None,
     conf: Mapping[str, str] | None = None,
     spark: SparkSession | None = None,
@@ -76,6 +79,8 @@ def run_in_memory(
         params: for ``ctx.params``.
         mode: ``streaming``, ``batch`` or ``automatic``.
         at_end: ``drain``; or ``suspend``, to see what is written before the end.
+        late: ``count``, ``fail`` or ``none``, as of a run.
+        late_limit: how many rows may come late with ``fail``.
         interval: for ``ctx.interval``.
         conf: for Spark.
         spark: a session whose JVM is used; None for the active one, which is started when there is
@@ -97,6 +102,8 @@ def run_in_memory(
         params=dict(params or {}),
         mode=mode,
         at_end=at_end,
+        late=late,
+        late_limit=late_limit,
         interval=interval,
         conf=dict(conf or {}),
     )
