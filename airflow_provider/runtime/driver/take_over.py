@@ -107,7 +107,7 @@ class TakeOver(StartingPoint):
     def _open(self) -> Savepoint:
         if self._is_taken:
             return super()._open()
-        return Savepoint(str(self._url), describe_source(self._source, self._clock))
+        return Savepoint(self._source.url, describe_source(self._source, self._clock))
 
     def _check_in_flight(self, query: QueryDefinition) -> None:
         """Refuse a batch that plain Spark may have written, and whose number tells a sink nothing.
