@@ -236,7 +236,7 @@ rows.groupBy().count().writeStream.outputMode("complete").format("csv").start("{
         ("from pyspark.sql import SparkSession\n", ["it has started no stream"]),
         (
             BAD.partition("rows.")[0] + "spark.readStream.json('{input}/none')\n",
-            ["bad.py:5: source 'json' (json at "],
+            ["bad.py:5: source 'json-2' (json at "],
         ),
         (
             BAD.replace(".builder.getOrCreate()", "(SparkSession.active().sparkContext)"),
@@ -361,7 +361,7 @@ def test_a_file_of_sql(spark, tmp_path):
         ("INSERT OVERWRITE csv.`/o` SELECT * FROM t", "bad.sql:3: a stream adds rows"),
         ("SELEC 1", "bad.sql:3: [PARSE_SYNTAX_ERROR]"),
         ("INSERT INTO csv.`/o` SELECT * FROM nothing", "bad.sql:3: [TABLE_OR_VIEW_NOT_FOUND]"),
-        ("SET a = ${missing}", "the job needs a parameter 'missing'"),
+        ("SET a = ${missing}", "bad.sql:3: the job needs a parameter 'missing'"),
     ],
 )
 def test_sql_that_cannot_be_a_job(spark, tmp_path, statement, reason):

@@ -20,7 +20,8 @@ from airflow_provider.runtime.programs.mapping import (
     unused,
 )
 from airflow_provider.runtime.programs.program import check_program
-from airflow_provider.runtime.programs.statements import split_statements, variables
+from airflow_provider.runtime.programs.statements import fill, split_statements
+from airflow_provider.runtime.queries.params import Params
 from airflow_provider.runtime.sinks.spark_sink import SparkSink
 
 
@@ -259,4 +260,12 @@ def test_statements_are_split_where_they_end():
     assert 5 == second.line
     assert ["SELECT", '"a;"', ",", "`b;``c`", "FROM", "t"] == second.text.split()
     assert (9, "SELECT 2 - 1") == third
-    assert ["in", "out_2"] == variables("'${in}' ${out_2} ${in} $x ${}")
+
+
+def test_parameters_take_their_places():
+    """
+    Wherever a statement names them; what is no name is left.
+    """
+    assert "'/a b' 7 $x ${} /a b" == fill("'${in}' ${n_2} $x ${} ${in}", {"in": "/a b", "n_2": 7})
+    with pytest.raises(ConfigError, match="the job needs a parameter 'day'"):
+        fill("${day}", Params({}))

@@ -26,7 +26,7 @@ from airflow_provider.runtime.programs.mapping import (
     sink_of,
     unused,
 )
-from airflow_provider.runtime.programs.statements import Statement, split_statements, variables
+from airflow_provider.runtime.programs.statements import Statement, fill, split_statements
 from airflow_provider.runtime.sinks.files import FORMATS
 from airflow_provider.runtime.spark_versions import dataset_class
 
@@ -80,12 +80,10 @@ class SqlJob:
             ConfigError: Spark or the runtime cannot do it; the message begins with file and line.
         """
         text = self._path.read_text(encoding="utf-8")
-        for name in variables(text):  # Spark puts them where the text has ${name}
-            context.spark.conf.set(name, str(context.params[name]))
         file = _File(context, self._until, self._views)
         for statement in split_statements(text):
             with self._at(statement):
-                file.take(statement.text)
+                file.take(fill(statement.text, context.params))
         if not context.queries:
             msg = f"sql {self._path}: it writes nothing; it needs INSERT INTO parquet.`…` SELECT …"
             raise ConfigError(msg)

@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
 # What may hold a semicolon that ends nothing; the first that matches counts.
 _TOKEN: Final = re.compile(
@@ -54,6 +54,12 @@ def _statement(line: int, parts: list[str]) -> Iterator[Statement]:
         yield Statement(line, text)
 
 
-def variables(text: str) -> list[str]:
-    """Return the names that a file takes from its run's parameters, as ``${name}``."""
-    return list(dict.fromkeys(_VARIABLE.findall(text)))
+def fill(text: str, params: Mapping[str, object]) -> str:
+    """Return a statement with the parameters of its run, which it names as ``${name}``.
+
+    Spark replaces such names as well, by settings of whichever session a thread has last used.
+
+    Raises:
+        ConfigError: a parameter is not given, if *params* say so.
+    """
+    return _VARIABLE.sub(lambda match: str(params[match[1]]), text)
