@@ -82,6 +82,7 @@ def test_files_to_parquet(spark, tmp_path, caplog):
     ], said
 
 
+@pytest.mark.whole
 def test_a_source_in_python_to_delta(spark, tmp_path):
     """
     A source that knows offsets, as Kafka's does, ends where it is; Delta gets each epoch once.
@@ -135,6 +136,7 @@ def test_each_batch_with_a_merge(spark, tmp_path):
     assert "upgrade" == saved.record.origin
 
 
+@pytest.mark.whole
 def test_a_join_of_streams(spark, tmp_path):
     """
     What is still waiting for a partner is written when nothing can come any more; a script that
@@ -163,6 +165,7 @@ def test_a_join_of_streams(spark, tmp_path):
     assert 16 == final.rows_read
 
 
+@pytest.mark.whole
 def test_several_queries(spark, tmp_path):
     """
     Each query gets what it has in plain Spark, and the script's last lines see all of it.
@@ -195,6 +198,7 @@ def test_several_queries(spark, tmp_path):
     assert parts == summary["files"]
 
 
+@pytest.mark.whole
 def test_an_output_of_sparks_own_goes_on(spark, tmp_path, caplog):
     """
     A folder that Spark's sink has written keeps that sink, whose readers honour its list; the state

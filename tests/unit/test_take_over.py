@@ -32,6 +32,7 @@ class Query:
     native: Any = None
     sources: tuple[Any, ...] = ()
     topology: Topology = AS_IT_WAS
+    fingerprint: Any = None
 
 
 @pytest.fixture
