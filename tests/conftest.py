@@ -34,8 +34,8 @@ os.environ.pop("SPARK_STREAM_POOL", None)
 _FLUSH = os.fsync
 
 
-def _no_flush(descriptor: int) -> None:
-    os.fstat(descriptor)  # a descriptor that is closed is an error here, too
+def _no_flush(fd: Any) -> None:
+    os.fstat(fd)  # a descriptor that is closed is an error here, too
 
 
 os.fsync = _no_flush
