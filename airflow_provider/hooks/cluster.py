@@ -129,7 +129,7 @@ class ClusterHook(SparkStreamingHook):
         JobDirectory(storage).job()  # refuses a newer format
         self._shipped(entry)
         self._check_options(has_secrets=has_secrets)
-        check_classic(None, self._conf(), {}, named="conf:")
+        check_classic(None, self._checked(self._conf()), {}, named="conf:")
         self.launcher.check()
 
     def submit(

@@ -23,6 +23,7 @@ from airflow_provider.runtime.errors import (
     UnsupportedStorageError,
 )
 from airflow_provider.runtime.host import check_java, find_java, spark_home
+from airflow_provider.runtime.spark_settings import check_names
 from airflow_provider.runtime.storage.credentials import using
 from airflow_provider.runtime.storage.open import local_path_of, open_storage, spark_url
 
@@ -68,7 +69,7 @@ class CheckedHook(BaseHook):
         from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 
         connection = self._spark_connection()
-        self._given_conf(connection)
+        self._checked(self._given_conf(connection))
         # Without its keytab, which that hook would write into a file.
         resolved = SparkSubmitHook(conn_id=self._conn_id, keytab="")._connection
         return Submission(
@@ -85,6 +86,16 @@ class CheckedHook(BaseHook):
     def _given_conf(self, connection: Connection) -> dict[str, str]:
         """Return the connection's configuration of Spark, checked."""
         raise NotImplementedError
+
+    def _checked(self, conf: dict[str, str]) -> dict[str, str]:
+        """Return a configuration of Spark without mistyped names, and log those that are unknown.
+
+        Raises:
+            ConfigError: a name is mistyped; the message has the one that was meant.
+        """
+        for line in check_names(conf, "conf"):
+            self.log.warning("%s", line)
+        return conf
 
     def _environment(self) -> dict[str, str]:
         """Return the environment of a driver, with the credentials in use."""

@@ -161,7 +161,7 @@ class SparkStreamingHook(CheckedHook):
         JobDirectory(storage).job()  # refuses a newer format
         check_entry_file(entry)
         connection = self._spark_connection()
-        conf = self._given_conf(connection)
+        conf = self._checked(self._given_conf(connection))
         is_cluster = self._deploys_to_cluster(connection)
         if is_cluster and _is_kubernetes(connection):
             files = configured(self._environment(), self._options.properties_file)

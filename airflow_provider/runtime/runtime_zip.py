@@ -94,7 +94,11 @@ def _contents() -> tuple[list[tuple[str, bytes]], str]:
     """Return the names and contents of the runtime's files, and their digest."""
     root = _root()
     stays = {root / name for name in _STAYS}
-    sources = [root / "__init__.py", *sorted({*(root / "runtime").rglob("*.py")} - stays)]
+    runtime = root / "runtime"
+    sources = [
+        root / "__init__.py",
+        *sorted({*runtime.rglob("*.py"), *runtime.glob("*.txt")} - stays),
+    ]
     contents = [(p.relative_to(root.parent).as_posix(), p.read_bytes()) for p in sources]
     digest = hashlib.sha256(b"deflated, with a comment\0")
     for name, data in contents:

@@ -560,7 +560,8 @@ def installed(*packages: str, into: Path) -> Path:
 def imports(archive: Path, site: Path) -> dict[str, str]:
     """Import every module of the zip in a bare Python; return what was missing for which."""
     with zipfile.ZipFile(archive) as file:
-        names = [name.removesuffix(".py").removesuffix("/__init__") for name in file.namelist()]
+        files = [name for name in file.namelist() if name.endswith(".py")]
+    names = [name.removesuffix(".py").removesuffix("/__init__") for name in files]
     modules = [name.replace("/", ".") for name in names if "/application/" not in name]
     program = (
         "import importlib, json, sys\n"
@@ -586,10 +587,11 @@ def imports(archive: Path, site: Path) -> dict[str, str]:
 
 def test_the_zip_holds_the_whole_runtime_and_nothing_of_airflow(tmp_path: Path) -> None:
     """
-    Every module of the runtime travels; operators, triggers, hooks and the testing kit stay.
+    Every module of the runtime travels, and its data; operators, triggers, hooks and the testing kit stay.
     """
     root = Path(airflow_provider.__file__).parent
-    modules = {str(p.relative_to(root.parent)) for p in (root / "runtime").rglob("*.py")}
+    files = [*(root / "runtime").rglob("*.py"), root / "runtime" / "spark_settings.txt"]
+    modules = {str(path.relative_to(root.parent)) for path in files}
     testing = ("testing.py", "control/launchers/testing.py")
     runtime = modules - {f"airflow_provider/runtime/{name}" for name in testing}
 

@@ -1,0 +1,131 @@
+"""Names of Spark's settings: which ones a person has mistyped.
+
+Spark takes any name that begins with ``spark.``, and says nothing of one that nobody reads. The
+names that the supported Sparks know are in ``spark_settings.txt``; scripts/spark_settings.py writes
+it from their jars. What begins as in :data:`FREE` is for others, or has a part that the user
+chooses, and is not looked at.
+"""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import importlib.resources
+from typing import TYPE_CHECKING, Final
+
+from airflow_provider.runtime.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+CHECK_NAMES: Final = "spark.stream.checkNames"
+"""Set to ``false`` it lets every name pass: for one that is right and looks mistyped."""
+
+FREE: Final = (
+    # A part of the name is the user's.
+    "spark.executorEnv.",
+    "spark.hadoop.",
+    "spark.hive.",
+    "spark.kubernetes.driver.",
+    "spark.kubernetes.driverEnv.",
+    "spark.kubernetes.executor.",
+    "spark.kubernetes.node.selector.",
+    "spark.metrics.",
+    "spark.mesos.",
+    "spark.sql.catalog.",
+    "spark.ssl.",
+    "spark.yarn.am.resource.",
+    "spark.yarn.appMasterEnv.",
+    "spark.yarn.driver.resource.",
+    "spark.yarn.executor.resource.",
+    "spark.driver.resource.",
+    "spark.executor.resource.",
+    "spark.task.resource.",
+    # Spark puts these together from parts.
+    "spark.plugins.",
+    "spark.rpc.io.",
+    "spark.shuffle.io.",
+    "spark.files.io.",
+    "spark.network.",
+    "spark.sql.streaming.stateStore.rocksdb.",
+    # Of others.
+    "spark.comet.",
+    "spark.databricks.",
+    "spark.gluten.",
+    "spark.openlineage.",
+    "spark.rapids.",
+    "spark.snowflake.",
+    "spark.sql.iceberg.",
+    "spark.stream.",
+)
+_PREFIX: Final = "spark."
+_ALIKE: Final = 0.8  # of two names that differ in a word; below it a suggestion is a guess
+_SLIPS: Final = 2  # a letter too many, too few, another one, or two in the other order
+
+
+def check_names(settings: Mapping[str, str], named: str) -> list[str]:
+    """Refuse names of settings that are certainly mistyped.
+
+    That is a name which no supported Spark knows, and which differs from a known one by at most
+    two slips of a finger; or a known one without its ``spark.``, which Spark ignores.
+
+    Args:
+        settings: of Spark, by name.
+        named: where they were given, such as ``--conf``.
+
+    Returns:
+        A line for each other name that no supported Spark knows: it may be right, as that of a
+        library or a vendor, and is passed on.
+
+    Raises:
+        ConfigError: a name is mistyped; the message has the one that was meant, and the way to
+            keep it.
+    """
+    if str(settings.get(CHECK_NAMES, "true")).lower() == "false":
+        return []
+    unsure = []
+    for name in settings:
+        if is_known(name):
+            continue
+        near = nearest(name)
+        if near is not None and (near == _PREFIX + name or _slips(name, near) <= _SLIPS):
+            msg = (
+                f"{named} {name}: Spark has no such setting, and has {near}; correct the name, or "
+                f"set {CHECK_NAMES}=false if it is right"
+            )
+            raise ConfigError(msg)
+        hint = f"; did you mean {near}?" if near is not None else ""
+        unsure.append(f"{named} {name}: no Spark from 3.5 to 4.3 has this setting{hint}")
+    return unsure
+
+
+def is_known(name: str) -> bool:
+    """Tell whether a supported Spark has the setting, or it is not Spark's to know."""
+    return name in _known() or name.startswith(FREE)
+
+
+def nearest(name: str) -> str | None:
+    """Return the known name that is most like *name*; None when none is like it."""
+    if _PREFIX + name in _known():
+        return _PREFIX + name
+    alike = difflib.get_close_matches(name, _known(), n=3, cutoff=_ALIKE)
+    return min(alike, key=lambda each: _slips(name, each), default=None)
+
+
+@functools.cache
+def _known() -> frozenset[str]:
+    text = importlib.resources.files(__package__).joinpath("spark_settings.txt").read_text("utf-8")
+    return frozenset(line for line in text.splitlines() if not line.startswith("#"))
+
+
+def _slips(one: str, other: str) -> int:
+    """Return how many slips make *other* of *one* (Damerau and Levenshtein's distance)."""
+    before, last = [0], [0]
+    row = list(range(len(other) + 1))
+    for i, letter in enumerate(one, start=1):
+        before, last, row = last, row, [i]
+        for j, wanted in enumerate(other, start=1):
+            cost = min(last[j] + 1, row[j - 1] + 1, last[j - 1] + (letter != wanted))
+            is_swapped = i > 1 and j > 1 and letter == other[j - 2] and one[i - 2] == wanted
+            row.append(min(cost, before[j - 2] + 1) if is_swapped else cost)
+    return row[-1]

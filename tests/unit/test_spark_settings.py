@@ -1,0 +1,67 @@
+"""Mistyped names of Spark's settings."""
+
+from __future__ import annotations
+
+import pytest
+
+from airflow_provider.runtime.errors import ConfigError
+from airflow_provider.runtime.spark_settings import CHECK_NAMES, check_names, is_known, nearest
+
+
+@pytest.mark.parametrize(
+    ("mistyped", "meant"),
+    [
+        ("spark.sql.shufle.partitions", "spark.sql.shuffle.partitions"),
+        ("spark.sql.shuffle.Partitions", "spark.sql.shuffle.partitions"),
+        ("spark.driver.memroy", "spark.driver.memory"),
+        ("spark.excecutor.memory", "spark.executor.memory"),
+        ("sql.shuffle.partitions", "spark.sql.shuffle.partitions"),
+    ],
+)
+def test_a_slip_of_a_finger_is_refused_with_the_name_that_was_meant(mistyped, meant):
+    """
+    Up to two letters, or a forgotten ``spark.``, are certainly a mistake.
+    """
+    with pytest.raises(ConfigError, match=f"--conf {mistyped}: .* has {meant}; .*{CHECK_NAMES}="):
+        check_names({"spark.driver.memory": "1g", mistyped: "x"}, "--conf")
+
+
+def test_a_name_that_may_be_right_is_passed_on_with_a_line():
+    """
+    What no supported Spark has may be a library's: it is named, with what is like it.
+    """
+    (alike, unlike) = check_names(
+        {"spark.sql.shuffle.partition.count": "4", "spark.acme.turbo": "on"}, "conf"
+    )
+
+    assert alike.endswith("; did you mean spark.sql.shuffle.partitions?")
+    assert "conf spark.acme.turbo: no Spark from 3.5 to 4.3 has this setting" == unlike
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "spark.sql.shuffle.partitions",
+        "spark.hadoop.fs.s3a.endpoint",
+        "spark.executorEnv.HOME",
+        "spark.sql.catalog.lake.uri",
+        "spark.kubernetes.driver.label.team",
+        "spark.databricks.delta.retentionDurationCheck.enabled",
+        "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled",
+        "spark.stream.chosenProviderClass",
+    ],
+)
+def test_a_name_with_a_part_of_the_users_is_free(name):
+    """
+    Names of catalogs, labels and variables, and those of others, are nobody's to check.
+    """
+    assert is_known(name)
+    assert [] == check_names({name: "x"}, "--conf")
+
+
+def test_a_name_that_is_right_and_looks_mistyped_has_a_way_out():
+    """
+    One more setting lets every name pass.
+    """
+    assert [] == check_names({"spark.sql.shufle.partitions": "4", CHECK_NAMES: "false"}, "--conf")
+    assert nearest("spark.acme.turbo") is None
