@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from typing import TYPE_CHECKING, Any, Final
 
@@ -117,6 +118,8 @@ def _occurrence(
         batch=failure.batch,
         host=failure.host or attempt.host,
         is_restarted=is_restarted,
+        place=dataclasses.replace(failure, query=None).explanation.where,
+        details=failure.details,
     )
 
 
@@ -129,9 +132,10 @@ def _view(failure: Failure) -> FailureView:
     return FailureView(
         failure_class=failure.failure_class.value,
         condition=failure.condition,
-        reason=failure.reason,
+        reason=failure.explanation.what,
         root_cause=failure.root_cause,
         rule=failure.rule,
+        remedy=failure.remedy,
         helps=HELPS[failure.failure_class],
         occurrences=[],
     )

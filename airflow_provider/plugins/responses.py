@@ -291,6 +291,8 @@ class OccurrenceView(BaseModel):
     batch: int | None
     host: str | None
     is_restarted: bool
+    place: str
+    details: str
 
 
 class FailureView(BaseModel):
@@ -301,6 +303,7 @@ class FailureView(BaseModel):
     reason: str
     root_cause: str
     rule: str
+    remedy: str
     helps: str
     occurrences: list[OccurrenceView]
 

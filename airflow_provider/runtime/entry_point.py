@@ -6,20 +6,27 @@ A program, ``FILE.py`` or ``FILE.sql``, is a job as a whole and has no function
 
 from __future__ import annotations
 
+import dataclasses
+import difflib
 import hashlib
 import importlib
 import importlib.util
+import inspect
 import sys
-import traceback
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider.runtime.errors import ConfigError
+from airflow_provider.runtime.job_lines import definition_of, line_of
 from airflow_provider.runtime.spark_versions import explain_missing
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import ModuleType
+
+
+_SHOWN: Final = 10  # functions of a job's file
+_MISSING: Final = "correct the name, or install the package for the Python that runs this"
 
 
 def split_entry(entry: str) -> tuple[str, str]:
@@ -111,14 +118,44 @@ def load_entry(entry: str) -> Callable[[Any], None]:
     except (Exception, SystemExit) as error:
         why = f"{type(error).__name__}: {error}{explain_missing(error)}"
         msg = f"entry {entry!r}: importing {place} failed: {why}"
-        raise ConfigError(msg) from error
+        refused = ConfigError(msg)
+        refused.at(line_of(error))
+        if isinstance(error, ModuleNotFoundError):
+            refused.explanation = dataclasses.replace(refused.parts, remedy=_MISSING)
+        raise refused from error
     function = getattr(module, name, None)
     if not callable(function):
-        found = sorted(n for n, v in vars(module).items() if callable(v) and not n.startswith("_"))
-        names = ", ".join(found) or "none"
-        msg = f"entry {entry!r}: {place} has no function {name!r}; it has {names}"
+        found = _functions_of(module)
+        names = f"it has {', '.join(found[:_SHOWN]) or 'none'}"
+        meant = difflib.get_close_matches(name, found, n=1)
+        hint = f"did you mean {meant[0]!r}?" if meant else names
+        msg = f"entry {entry!r}: {place} has no function {name!r}; {hint}"
         raise ConfigError(msg)
+    _check_signature(entry, function)
     return function  # type: ignore[no-any-return]  # a function of the user's, typed by them
+
+
+def _functions_of(module: ModuleType) -> list[str]:
+    """Return the names of the functions that a module makes itself."""
+    own = (n for n, v in vars(module).items() if callable(v) and not n.startswith("_"))
+    return sorted(n for n in own if getattr(vars(module)[n], "__module__", "") == module.__name__)
+
+
+def _check_signature(entry: str, function: Callable[..., Any]) -> None:
+    """Refuse a function that cannot be called with the job's context alone."""
+    try:
+        inspect.signature(function).bind(None)
+    except TypeError as error:
+        name = getattr(function, "__name__", "job")
+        msg = (
+            f"entry {entry!r}: the job's function is called with one argument, ctx ({error}); "
+            f"write def {name}(ctx): and read the rest from ctx.params"
+        )
+        refused = ConfigError(msg)
+        refused.at(definition_of(function))
+        raise refused from None
+    except ValueError:  # made of C, which tells no signature
+        return
 
 
 def load_before_spark(entry: str) -> None:
@@ -139,15 +176,6 @@ def load_before_spark(entry: str) -> None:
             "settings; take ctx.spark in the function, and make no session outside of it"
         )
         raise ConfigError(msg)
-
-
-def place_in(error: BaseException, function: Callable[..., Any]) -> str | None:
-    """Return where in the function's file an error has come from, such as ``jobs.py:42``."""
-    module = sys.modules.get(getattr(function, "__module__", ""))
-    file = getattr(module, "__file__", None)
-    frames = traceback.extract_tb(error.__traceback__)
-    lines = [frame.lineno for frame in frames if frame.filename == file]
-    return f"{Path(str(file)).name}:{lines[-1]}" if lines else None
 
 
 def _spark_context() -> Any | None:

@@ -43,6 +43,8 @@ import dataclasses
 import enum
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
+from airflow_provider.runtime.explanation import Explanation, headed, without_package
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
@@ -61,15 +63,33 @@ class SparkStreamError(Exception):
     """Root of all errors that the runtime raises on purpose.
 
     As text each is one line: names of files, which may have any characters, are parts of many.
+
+    Attributes:
+        exit_code: of a command that ends with it.
+        explanation: its parts, where more is known than a message; None for the message alone.
+        details: the file that has all of it; None where nobody has kept it.
     """
 
     exit_code: ClassVar[int] = EXIT_RETRY
+    explanation: Explanation | None = None
+    details: str | None = None
 
     def __str__(self) -> str:
-        return self._message().translate(_LINE_ENDS)
+        text = self._message() if self.explanation is None else self.explanation.line
+        return text.translate(_LINE_ENDS)
 
     def _message(self) -> str:
         return super().__str__()
+
+    def at(self, place: str) -> None:
+        """Add the line of the job that it is about, if that is known and was not."""
+        if place and not self.parts.place:
+            self.explanation = dataclasses.replace(self.parts, place=place)
+
+    @property
+    def parts(self) -> Explanation:
+        """Return what it says, in parts."""
+        return self.explanation or Explanation(what=self._message().translate(_LINE_ENDS))
 
 
 class ConfigError(SparkStreamError, ValueError):
@@ -323,9 +343,15 @@ class RunFailedError(SparkStreamError):
     def __init__(self, failure: Failure) -> None:
         super().__init__(failure)
         self.failure = failure
+        self.details = failure.details or None
 
     def _message(self) -> str:
         return self.failure.describe()
+
+    @property
+    def parts(self) -> Explanation:
+        """Return what the failure says, in parts."""
+        return self.failure.explanation
 
 
 class RunCancelledError(SparkStreamError):
@@ -359,7 +385,8 @@ class Failure:
         {"failure_class": "ENVIRONMENT", "reason": "No space left on device",
          "condition": "IOException", "query": "daily", "host": "worker-7", "executor": "3",
          "batch": 41, "root_cause": "java.io.IOException: No space left on device",
-         "rule": "the disk is full", "restartable": true}
+         "rule": "the disk is full", "restartable": true, "place": "daily.py:42", "source": null,
+         "input_file": "", "remedy": "", "details": ".../runs/r1/logs/4f2a.error.log"}
 
     Attributes:
         failure_class: what can be done about it.
@@ -373,6 +400,11 @@ class Failure:
         rule: what the row of the table of failures is about that gave the class; empty when the
             error is of no known kind.
         restartable: whether it may heal when the query is started again in the same driver.
+        place: the line of the job that it is about; empty when that is not known.
+        source: the source that it is about; None when that is not known.
+        input_file: the input that was read; empty when that is not known.
+        remedy: what to do about it; empty for what its class says.
+        details: the file that has all of it, with the stack traces; empty for none.
     """
 
     failure_class: FailureClass
@@ -385,6 +417,11 @@ class Failure:
     root_cause: str = ""
     rule: str = ""
     restartable: bool = True
+    place: str = ""
+    source: str | None = None
+    input_file: str = ""
+    remedy: str = ""
+    details: str = ""
 
     @property
     def exit_code(self) -> int:
@@ -392,14 +429,24 @@ class Failure:
         fatal = self.failure_class is FailureClass.NON_RECOVERABLE
         return EXIT_FATAL if fatal else EXIT_RETRY
 
-    def describe(self) -> str:
-        """Return one line: class, query, batch, condition, reason, and a cause that adds to it."""
-        batch = "" if self.batch is None else f", batch {self.batch}"
-        where = f"query {self.query!r}{batch}: " if self.query else ""
+    @property
+    def explanation(self) -> Explanation:
+        """Return it for people; a cause that adds nothing is left out."""
         beneath = self.root_cause if self.reason not in self.root_cause else ""
-        cause = f" (caused by {beneath})" if beneath and beneath not in self.reason else ""
-        condition = f"{self.condition}: " if self.condition else ""  # older documents have none
-        return f"{self.failure_class.value}: {where}{condition}{self.reason}{cause}"
+        return Explanation(
+            what=headed(self.condition, self.reason, beneath, has_words=bool(self.remedy)),
+            place=self.place,
+            query=self.query or None,
+            batch=self.batch if self.query else None,
+            source=self.source,
+            input_file=self.input_file,
+            why=without_package(beneath) if beneath not in self.reason else "",
+            remedy=self.remedy,
+        )
+
+    def describe(self) -> str:
+        """Return one line: its class, and all of :attr:`explanation`."""
+        return f"{self.failure_class.value}: {self.explanation.line}"
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain JSON values."""

@@ -37,7 +37,7 @@ from typing import TYPE_CHECKING, Any, Final
 from airflow_provider.runtime.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterator, Mapping
     from pathlib import Path
 
 OLDEST: Final = (3, 5)
@@ -303,11 +303,11 @@ def _asked(error: BaseException, *methods: str) -> str | None:
     return str(answer) if answer else None
 
 
-def silence(names: Iterable[str]) -> None:
-    """Let loggers of PySpark's say nothing, which log an error before it is raised."""
+def silence() -> None:
+    """Let those loggers of PySpark's say nothing that log an error before it is raised."""
     with contextlib.suppress(ModuleNotFoundError):  # before 4.0 there are none
         loggers = importlib.import_module("pyspark.logger").PySparkLogger
-        for name in names:
+        for name in _TOLD_TWICE:
             loggers.getLogger(name).setLevel(logging.CRITICAL)
 
 
@@ -332,6 +332,7 @@ def late_imports() -> tuple[str, ...]:
     return ("pyspark.testing.utils",) if is_later else ()
 
 
+_TOLD_TWICE: Final = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
 _SINCE: Final = {
     "transformWithStateInPandas": "4.0",
     "StatefulProcessor": "4.0",

@@ -95,7 +95,7 @@ def test_every_view_is_shown_without_a_complaint(any_browser: Browser) -> None:
     assert IMG in texts["list"]
     assert "Rows per second" in texts["running overview"]
     assert "CAST_INVALID_INPUT: row 4711" in texts["failed log"]
-    assert "What helps" in texts["failed failures"]
+    assert "What to do" in texts["failed failures"]
     assert "periodic-20260101T000299" in texts["running savepoints"]
     assert "keyed_state" in texts["running state"]
 
@@ -267,7 +267,7 @@ def test_from_a_red_task_to_its_cause_in_three_clicks(browser: Browser) -> None:
     page.get_by_role("tab", name="Failures").click()
 
     page.get_by_text("The value 'abc' cannot be cast to BIGINT").first.wait_for()
-    page.get_by_text("What helps").wait_for()
+    page.get_by_text("What to do").wait_for()
 
 
 def test_from_the_list_to_a_cause_in_two(browser: Browser) -> None:
@@ -278,7 +278,7 @@ def test_from_the_list_to_a_cause_in_two(browser: Browser) -> None:
     shown.get_by_role("link", name=IMG).click()
     shown.get_by_role("tab", name="Failures").click()
 
-    shown.get_by_text("What helps").wait_for()
+    shown.get_by_text("What to do").wait_for()
     assert "tab=failures" in browser.page.url
     assert [] == browser.complaints
 

@@ -18,6 +18,7 @@ from streams import JOBS, Event, Place, read_with_duckdb, windows_of, write_even
 
 from airflow_provider.runtime.cli.main import main
 from airflow_provider.runtime.errors import EXIT_FATAL, EXIT_OK, EXIT_RETRY, Failure, FailureClass
+from airflow_provider.runtime.explanation import line_in
 
 pytestmark = [pytest.mark.spark, pytest.mark.whole, pytest.mark.timeout(600)]
 
@@ -106,8 +107,8 @@ def test_a_disk_that_is_full_under_the_job_directory(place, drivers, disk, capsy
         code = first.wait()
         status = story.status(capsys)
     assert EXIT_RETRY == code, first.log[-3000:]
-    told = first.log.splitlines()[-1]
-    assert told.startswith("spark-stream: error: ENVIRONMENT: query 'out', batch 1: "), told
+    told = line_in(first.log.splitlines()) or ""
+    assert told.startswith("query 'out', batch 1: "), told
     assert "No space left on device" in told
     assert "could not be recorded" in told
     assert (None, None) == (story.attempts()[0]["outcome"], status["failure"])

@@ -45,7 +45,13 @@ def test_a_missing_parameter_is_explained(ctx):
     ("name", "df", "to", "more", "complaint"),
     [
         ("a b", STREAM, FakeSink(), {}, "^query 'a b': use letters, digits"),
-        ("q", STREAM, FakeSink(), {"output_mode": "upsert"}, "output_mode 'upsert' is not one of"),
+        (
+            "q",
+            STREAM,
+            FakeSink(),
+            {"output_mode": "upsert"},
+            "output_mode 'upsert' is none; use one of",
+        ),
         ("q", TABLE, FakeSink(), {}, "not a streaming DataFrame; begin with ctx.read"),
         ("q", "rows", FakeSink(), {}, "not a streaming DataFrame"),
         ("q", STREAM, [], {}, "query 'q' has no sink; write it to files"),

@@ -362,15 +362,16 @@ def test_a_failure_comes_back_from_its_document():
 
 def test_a_failure_is_described_in_one_line():
     """
-    Class, query, batch, condition, reason, and the cause beneath when it says more.
+    Class, line of the job, query, batch, condition, reason, and the cause beneath when it says more.
     """
     failure = classify(recorded("state_file_deleted"), query="daily", batch=7)
     line = failure.describe()
 
-    assert line.startswith("DATA_MISSING: query 'daily', batch 7: CANNOT_LOAD_STATE_STORE.")
-    assert "(caused by java.io.FileNotFoundException: " in line
+    where = "DATA_MISSING: probe3.py:7, query 'daily', batch 7: "
+    assert line.startswith(f"{where}[CANNOT_LOAD_STATE_STORE.")
+    assert "(FileNotFoundException: " in line
     assert "\n" not in line
-    assert "caused by" not in classify(recorded("udf_raises_on_a_row")).describe()
+    assert " (" not in classify(recorded("udf_raises_on_a_row")).describe()
 
 
 @pytest.mark.parametrize(

@@ -542,8 +542,8 @@ def test_final_names_sort_by_epoch():
     ("make", "output_mode", "complaint"),
     [
         (lambda p: files(f"{p}/out", format="xlsx"), "append", "unknown format 'xlsx'.*parquet"),
-        (lambda p: files(f"{p}/out"), "update", "must be 'append', not 'update'"),
-        (lambda p: files(f"{p}/out"), "complete", "must be 'append', not 'complete'"),
+        (lambda p: files(f"{p}/out"), "update", "output_mode is 'update'; use 'append'"),
+        (lambda p: files(f"{p}/out"), "complete", "output_mode is 'complete'; use 'append'"),
         (lambda p: files("webhdfs://h:1/out"), "append", "files:webhdfs://h:1/out: .*by rename"),
         (lambda p: files(f"{p}/a-file"), "append", "this is a file; name a folder"),
     ],

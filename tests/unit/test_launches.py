@@ -183,7 +183,7 @@ def test_a_drivers_own_error_is_the_reason() -> None:
     """
     own = "26/01/01 INFO x: spark-stream: error: no input"
 
-    assert "spark-stream: error: no input" == reason_in((own, "INFO ShutdownHookManager", ""))
+    assert "no input" == reason_in((own, "INFO ShutdownHookManager", ""))
     assert "killed" == reason_in(("begun", "killed", "  "))
     assert "" == reason_in(())
 

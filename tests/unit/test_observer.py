@@ -184,8 +184,7 @@ def test_an_exit_code_says_whether_a_retry_can_help(exit_code, fatal):
         ),
         (
             {"exit": an_exit(2, "log", "spark-stream: error: no such file", "  ")},
-            "the driver ended with exit code 2 and left no final checkpoint: "
-            "spark-stream: error: no such file",
+            "no such file (the driver ended with exit code 2 and left no final checkpoint)",
         ),
         ({"submission_gone": True}, "the driver died without a final checkpoint"),
         (

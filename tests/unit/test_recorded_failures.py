@@ -38,7 +38,7 @@ EXPECTED = {
         "STATE_STORE_COMMIT_VALIDATION_FAILED",
         "State store commit validation failed for batch 0.",
     ),
-    "sql_divides_by_zero": (NON_RECOVERABLE, "DIVIDE_BY_ZERO", "Division by zero."),
+    "sql_divides_by_zero": (NON_RECOVERABLE, "DIVIDE_BY_ZERO", "a row divides by zero"),
     "sql_cast_of_a_bad_value": (NON_RECOVERABLE, "CAST_INVALID_INPUT", "The value 'ok'"),
     "unknown_column": (
         NON_RECOVERABLE,

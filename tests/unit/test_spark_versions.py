@@ -220,8 +220,8 @@ def test_a_job_that_asks_for_a_later_pyspark_is_refused_with_its_version(
     with pytest.raises(ConfigError, match=rf"no_such_module.* \(this is PySpark {installed}; "):
         load_entry(f"{entry}:job")
     said = "4.0 and later have it" if installed == "3.5.9" else "another version may have it"
-    with pytest.raises(ConfigError, match=rf"'dataSource'.*this is PySpark {installed}[;,] {said}"):
-        _call(job, SimpleNamespace(), "job.py:job")  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=rf"dataSource'.*this is PySpark {installed}[;,] {said}"):
+        _call(job, SimpleNamespace())  # type: ignore[arg-type]
 
 
 def test_a_mistake_of_the_job_says_nothing_of_spark():
@@ -233,7 +233,7 @@ def test_a_mistake_of_the_job_says_nothing_of_spark():
         ctx.nothing()
 
     with pytest.raises(ConfigError, match="nothing") as raised:
-        _call(job, SimpleNamespace(), "job.py:job")  # type: ignore[arg-type]
+        _call(job, SimpleNamespace())  # type: ignore[arg-type]
     assert "PySpark" not in str(raised.value)
 
 

@@ -16,17 +16,20 @@ export function Failures({ task, go }) {
 
 function Failure({ failure, go }) {
   const times = failure.occurrences.length;
-  const isSaid = !failure.condition || failure.reason.includes(failure.condition);
-  const title = isSaid ? failure.reason : `${failure.condition}: ${failure.reason}`;
+  const title = failure.reason;
   return html`<section className="ss-query" aria-label=${title}>
     <h2 className="ss-long">${title}</h2>
     <p><span className=${`ss-state ss-${failure.failure_class === "NON_RECOVERABLE" ? "bad" : "warning"}`}>${words(failure.failure_class)}</span>
       ${" "}${times === 1 ? "once" : `${times} times`}${failure.rule ? `: ${failure.rule}` : ""}</p>
-    <p className="ss-note ss-note-calm"><strong>What helps: </strong>${failure.helps}</p>
-    ${failure.root_cause && failure.root_cause !== failure.reason ? html`<details><summary>Root cause</summary><pre className="ss-pre">${failure.root_cause}</pre></details>` : null}
+    <p className="ss-note ss-note-calm"><strong>What to do: </strong>${failure.remedy ? `${sentence(failure.remedy)} ` : ""}${failure.helps}</p>
+    ${failure.root_cause && failure.root_cause !== failure.reason ? html`<details><summary>Why</summary><pre className="ss-pre">${failure.root_cause}</pre></details>` : null}
     <${Table} caption=${`When it happened: ${title}`} rows=${failure.occurrences} columns=${COLUMNS} />
     <button type="button" className="ss-button ss-small" onClick=${() => go({ tab: "log", spark_run_id: failure.occurrences[0].run_id, driver_id: failure.occurrences[0].driver_id })}>Driver log</button>
   </section>`;
+}
+
+function sentence(text) {
+  return `${text[0].toUpperCase()}${text.slice(1)}${/[.?!]$/.test(text) ? "" : "."}`;
 }
 
 const COLUMNS = [
@@ -35,6 +38,8 @@ const COLUMNS = [
   { title: "Attempt", isNumber: true, of: (o) => o.attempt },
   { title: "Query", of: (o) => o.query ?? NOTHING },
   { title: "Batch", isNumber: true, of: (o) => (o.batch === null ? NOTHING : o.batch) },
+  { title: "Where", of: (o) => (o.place ? html`<span className="ss-long">${o.place}</span>` : NOTHING) },
   { title: "Host", of: (o) => o.host ?? NOTHING },
   { title: "What followed", of: (o) => (o.is_restarted ? "restart in the driver" : "end of the attempt") },
+  { title: "Details", of: (o) => (o.details ? html`<span className="ss-long">${o.details}</span>` : NOTHING) },
 ];

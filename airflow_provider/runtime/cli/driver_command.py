@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider.runtime.cli.run_command import drive
 from airflow_provider.runtime.control.bootstrap_request import BootstrapSpec
 from airflow_provider.runtime.control.submit import check_not_revoked
+from airflow_provider.runtime.errors import SparkStreamError
+from airflow_provider.runtime.failures.overrides import FailureOverrides
 from airflow_provider.runtime.jobdir.layout import open_job_directory
 from airflow_provider.runtime.jobdir.run_spec import RunSpec
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
+
+    from airflow_provider.runtime.storage.base import Storage
 
 
 def add_commands(commands: Any, add: Callable[..., argparse.ArgumentParser]) -> None:
@@ -38,4 +43,18 @@ def _driver(arguments: argparse.Namespace) -> int:
         from airflow_provider.runtime.cli.bootstrap_command import bootstrap
 
         return bootstrap(BootstrapSpec.receive(*which))
-    return drive(RunSpec.receive(*which), spark=arguments.spark)
+    with _keeping_details(run.storage, arguments.driver_id):
+        return drive(RunSpec.receive(*which), spark=arguments.spark)
+
+
+@contextlib.contextmanager
+def _keeping_details(run: Storage, driver_id: str) -> Iterator[None]:
+    """Keep the stack traces of an error beside the submission: its caller is another machine."""
+    try:
+        yield
+    except SparkStreamError as error:
+        if error.details is None and error.__cause__ is not None:
+            from airflow_provider.runtime.driver.error_log import ErrorLog
+
+            error.details = ErrorLog(run, driver_id, FailureOverrides()).keep(error)
+        raise

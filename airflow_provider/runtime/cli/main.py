@@ -12,6 +12,7 @@ import sys
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider import __version__
+from airflow_provider.runtime.cli.error_screen import show_error
 from airflow_provider.runtime.cli.examples import add_examples
 from airflow_provider.runtime.cli.programs import split_arguments
 from airflow_provider.runtime.clock import log_formatter
@@ -82,7 +83,7 @@ def main(
         code = int(arguments.command(arguments))
         sys.stdout.flush()
     except SparkStreamError as error:
-        return _report(error, as_json=getattr(arguments, "json", False))
+        return show_error(error, as_json=getattr(arguments, "json", False))
     except Exception as error:
         from airflow_provider.runtime.failures.classify import classify
         from airflow_provider.runtime.failures.os_errors import of_the_system
@@ -91,11 +92,11 @@ def main(
             return EXIT_OK  # results are printed when all is done
         if isinstance(error, OSError):
             log.debug("the operating system", exc_info=True)
-            failure = of_the_system(error)
+            failed = RunFailedError(of_the_system(error))
         else:
-            log.exception("unexpected")
-            failure = classify(error)
-        return _report(RunFailedError(failure), as_json=getattr(arguments, "json", False))
+            failed = RunFailedError(classify(error))
+            failed.__cause__ = error
+        return show_error(failed, as_json=getattr(arguments, "json", False))
     return code
 
 
@@ -125,19 +126,6 @@ def script() -> None:
     if code != EXIT_OK:
         print(f"spark-stream: exit code {code}", file=sys.stderr)
     sys.exit(code)
-
-
-def _report(error: SparkStreamError, *, as_json: bool) -> int:
-    failure = getattr(error, "failure", None)
-    code = failure.exit_code if failure is not None else error.exit_code
-    if as_json:
-        from airflow_provider.runtime.cli.output import print_json
-        from airflow_provider.runtime.failures.classify import classify
-
-        described = (failure or classify(error)).to_dict()
-        print_json({"version": 1, "error": type(error).__name__, "exit_code": code, **described})
-    print(f"spark-stream: error: {error}", file=sys.stderr)
-    return code
 
 
 def _parser(name: str, command: str, more: Sequence[tuple[str, str]]) -> argparse.ArgumentParser:

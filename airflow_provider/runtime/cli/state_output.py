@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 _SHOWN_ROWS: Final = 1000  # of a table for people, which is held in memory
-# PySpark prints what it raises, with the stack, before anybody can say it in one line.
-_TOLD_TWICE: Final = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
 _TIME_ZONE: Final = "spark.sql.session.timeZone"
 
 
@@ -52,7 +50,7 @@ def state_session(conf_pairs: Sequence[str]) -> Iterator[SparkSession]:
     """Yield a session; times are shown, and read, in UTC. A JVM of others is theirs to stop."""
     from pyspark import SparkContext
 
-    silence(_TOLD_TWICE)
+    silence()
     conf = {_TIME_ZONE: "UTC", **parse_pairs(conf_pairs, "--conf")}
     app_name = "spark-stream state"
     is_ours = SparkContext._active_spark_context is None

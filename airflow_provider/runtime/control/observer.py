@@ -21,6 +21,7 @@ from airflow_provider.runtime.errors import (
     Failure,
     FailureClass,
 )
+from airflow_provider.runtime.explanation import line_in
 from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.jobdir.lease import LeaseObserver, Liveness
 from airflow_provider.runtime.jobdir.preconditions import rewound_error
@@ -161,10 +162,13 @@ def _is_under_way(view: View) -> bool:
 
 
 def _assess_exit(view: View, ended: ExitRecord) -> Assessment:
-    said = reason_in(tuple(ended.last_lines))
+    lines = tuple(ended.last_lines)
+    said = reason_in(lines)
     ending = f"the driver ended with exit code {ended.exit_code} and left no final checkpoint"
+    is_own = line_in(lines) is not None
+    reason = f"{said} ({ending})" if is_own else f"{ending}{': ' + said if said else ''}"
     # In deploy mode cluster the exit code is that of who waited for the driver.
-    return _assess_end(view, ended.exit_code, f"{ending}{': ' + said if said else ''}")
+    return _assess_end(view, ended.exit_code, reason)
 
 
 def _assess_launch(view: View, ended: Look) -> Assessment:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 from airflow_provider.runtime import failpoints
 from airflow_provider.runtime.clock import Clock, Due, to_iso
 from airflow_provider.runtime.driver import lifecycle
+from airflow_provider.runtime.driver.error_log import ErrorLog
 from airflow_provider.runtime.driver.final_checkpoint import check_agrees, final_of
 from airflow_provider.runtime.driver.open_queries import (
     QueryOpener,
@@ -28,7 +29,6 @@ from airflow_provider.runtime.driver.progress import ProgressMeter, shown_phase
 from airflow_provider.runtime.driver.records import (
     begin_attempt,
     end_attempt,
-    failure_of,
     plan_drain,
     record_batch_commit,
     record_end_of_data,
@@ -131,6 +131,7 @@ class Attempt:
         self._events: deque[lifecycle.Event] = deque()
         self._queries: dict[str, RunningQuery | BatchQuery] = {}
         self._driver_id = spec.driver_id or uuid.uuid4().hex
+        self._errors = ErrorLog(self._run.storage, self._driver_id, spec.failure_overrides)
         self._final: FinalCheckpoint | None = None
         self._starting_point = starting_point(spec, directory, job, clock)
         self._is_batch = job.plan.mode == BATCH
@@ -209,7 +210,7 @@ class Attempt:
         try:
             self._run_loop(stored)
         except SparkStreamError as error:
-            self._end_attempt(FAILED, failure_of(error, self._spec.failure_overrides))
+            self._end_attempt(FAILED, self._errors.failure_of(error))
             raise
         return self._conclude()
 
@@ -250,10 +251,9 @@ class Attempt:
         except LeaseLostError:
             close_quietly(self._queries.values(), self._job.context, self._lease)
             raise
-        except Exception as error:
-            log.info("run=%s fails", self._run.run_id, exc_info=True)
+        except Exception as error:  # noqa: BLE001 - the error log has it whole
             self._events.clear()
-            self._events.append(lifecycle.Failed(failure_of(error, self._spec.failure_overrides)))
+            self._events.append(lifecycle.Failed(self._errors.failure_of(error)))
             return False
         return True
 
@@ -292,8 +292,8 @@ class Attempt:
             query.epochs.commit_ready()
         except LeaseLostError:
             raise
-        except Exception as error:
-            log.info("query=%s cannot publish", query.name, exc_info=True)
+        except Exception as error:  # noqa: BLE001 - as above
+            log.info("query=%s cannot publish", query.name)
             query.stop()
             query.settle()
             self._events.append(self._failed(error, query))
@@ -314,7 +314,7 @@ class Attempt:
         return lifecycle.QueryEnded(query.name, self._next_step(query), has_more)
 
     def _failed(self, error: BaseException, query: RunningQuery | BatchQuery) -> lifecycle.Event:
-        failure = failure_of(error, self._spec.failure_overrides, query)
+        failure = self._errors.failure_of(error, query)
         if self._is_batch:  # it runs once; the run is what is tried again
             return lifecycle.Failed(failure)
         return self._restarter.after(failure, self._life)
@@ -381,8 +381,8 @@ class Attempt:
             query.start(instruction.how)
         except LeaseLostError:
             raise
-        except Exception as error:
-            log.info("query=%s cannot be started again", query.name, exc_info=True)
+        except Exception as error:  # noqa: BLE001 - as above
+            log.info("query=%s cannot be started again", query.name)
             self._events.append(self._failed(error, query))
 
     def _stop_query(self, instruction: lifecycle.StopQuery) -> None:

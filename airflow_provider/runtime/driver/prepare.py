@@ -24,13 +24,13 @@ from airflow_provider.runtime.entry_point import (
     is_program,
     load_before_spark,
     load_entry,
-    place_in,
 )
 from airflow_provider.runtime.errors import (
     ConfigError,
     SparkStreamError,
 )
-from airflow_provider.runtime.failures.classify import refusal_of
+from airflow_provider.runtime.failures.classify import classify, refusal_of
+from airflow_provider.runtime.job_lines import definition_of, line_of
 from airflow_provider.runtime.jobdir.end_of_input import sources_end
 from airflow_provider.runtime.jobdir.lease import wait_for_free_lease
 from airflow_provider.runtime.jobdir.lease_records import lease_path
@@ -45,6 +45,7 @@ from airflow_provider.runtime.queries.read_order import check_lists_once
 from airflow_provider.runtime.queries.session import check_reaches, job_session
 from airflow_provider.runtime.savepoints.rewind import Rewind, check_start
 from airflow_provider.runtime.sinks.protocol import OpenFence
+from airflow_provider.runtime.spark_settings import check_names
 from airflow_provider.runtime.spark_versions import explain_missing
 from airflow_provider.runtime.storage.open import check_place
 
@@ -84,6 +85,8 @@ def check_before_spark(
     if spec.replays is not None:
         check_start(directory, spec.replays)
     observer = check_before_cleanup(spec, directory, clock)
+    for line in check_names(spec.conf, "--conf"):
+        log.warning("%s", line)
     if is_program(spec.entry):
         check_program(spec)
     else:
@@ -265,12 +268,12 @@ def load_job_in(
             bindings=bindings,
         )
         with _held(context):
-            _call(function, context, spec.entry)
+            _call(function, context)
         return context
 
     context = declare({})
     with _held(context):
-        plan = dataclasses.replace(resolve_plan(spec, context.queries), mode=mode)
+        plan = _planned(spec, context.queries, mode, definition_of(function))
     return LoadedJob(
         name=getattr(function, "__name__", "job"),
         spark=session,
@@ -298,6 +301,17 @@ def declared_queries(
         return job.queries
 
 
+def _planned(
+    spec: RunSpec, queries: tuple[QueryDefinition, ...], mode: str, place: str
+) -> ExecutionPlan:
+    """Return how the queries run; what cannot run is a mistake of the function at *place*."""
+    try:
+        return dataclasses.replace(resolve_plan(spec, queries), mode=mode)
+    except ConfigError as error:
+        error.at(place)
+        raise
+
+
 @contextlib.contextmanager
 def _held(context: JobContext) -> Iterator[None]:
     """Let go of what a declaration holds open if it fails."""
@@ -307,17 +321,16 @@ def _held(context: JobContext) -> Iterator[None]:
         stack.pop_all()
 
 
-def _call(function: Callable[[JobContext], None], context: JobContext, entry: str) -> None:
+def _call(function: Callable[[JobContext], None], context: JobContext) -> None:
     try:
         function(context)
-    except SparkStreamError:
+    except SparkStreamError as error:
+        error.at(line_of(error))
         raise
     except (Exception, SystemExit) as error:
-        place = place_in(error, function)
-        where = f" at {place}" if place is not None else ""
-        why = f"{type(error).__name__}: {error}{explain_missing(error)}"
-        msg = f"entry {entry!r}: the job's function failed{where}: {why}"
-        raise refusal_of(error, msg) from error
+        more = explain_missing(error)
+        msg = f"{classify(error).explanation.what}{more}" if more else None
+        raise refusal_of(error, msg, place=definition_of(function)) from error
 
 
 def _check_same_queries(job: LoadedJob, stored: RunRecord | None) -> None:

@@ -13,7 +13,6 @@ from airflow_provider.runtime import failpoints
 from airflow_provider.runtime.checkpoint.drain import plan_drain_batch
 from airflow_provider.runtime.checkpoint.logs import CheckpointLogs
 from airflow_provider.runtime.clock import to_iso
-from airflow_provider.runtime.failures.classify import classify
 from airflow_provider.runtime.jobdir.end_of_input import (
     DrainIntent,
     EndedSources,
@@ -32,7 +31,6 @@ if TYPE_CHECKING:
     from airflow_provider.runtime.clock import Clock
     from airflow_provider.runtime.driver.prepare import LoadedJob
     from airflow_provider.runtime.errors import Failure
-    from airflow_provider.runtime.failures.overrides import FailureOverrides
     from airflow_provider.runtime.jobdir.layout import JobDirectory, RunDirectory
     from airflow_provider.runtime.jobdir.lease_records import LeaseRecord
     from airflow_provider.runtime.jobdir.run_spec import RunSpec
@@ -155,19 +153,6 @@ def begin_attempt(
     )
     run.put_attempt(attempt)
     return attempt
-
-
-def failure_of(
-    error: BaseException, marks: FailureOverrides, query: RunningQuery | BatchQuery | None = None
-) -> Failure:
-    """Return what is recorded of *error*, which may have ended a query, and a batch of it."""
-    if query is None:
-        return classify(error, marks=marks)
-    try:
-        batch = query.logs.position().open_batch
-    except Exception:  # noqa: BLE001 - the storage may be what has failed
-        batch = None
-    return classify(error, query=query.name, batch=batch, marks=marks)
 
 
 def end_attempt(

@@ -18,7 +18,7 @@ from airflow_provider.runtime.failures.stack_traces import (
 from airflow_provider.runtime.spark_versions import condition_of, sql_state_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
 _DEEPEST: Final = 30  # a chain of JVM causes; each step asks the JVM
 _UNKNOWN: Final = "UnknownException"  # PySpark's
@@ -42,6 +42,7 @@ class Cause:
         type: its type, if that is known in this process.
         in_worker: whether it was raised in Python that Spark has called.
         from_py4j: whether it was raised on the way to the JVM.
+        parameters: of Spark's message, by the names that its condition has for them.
     """
 
     name: str
@@ -53,6 +54,7 @@ class Cause:
     type: type[BaseException] | None = None
     in_worker: bool = False
     from_py4j: bool = False
+    parameters: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     @property
     def simple_name(self) -> str:
@@ -61,7 +63,7 @@ class Cause:
 
     def describe(self) -> str:
         """Return type and message."""
-        return f"{self.name}: {self.essence}" if self.words else self.name
+        return f"{self.name}: {self.essence.strip()}" if self.words else self.name
 
     @property
     def essence(self) -> str:
@@ -122,6 +124,7 @@ def _live(error: BaseException) -> Cause:
         errno=number if isinstance(number, int) and isinstance(error, OSError) else None,
         type=type(error),
         from_py4j=_is_from_py4j(error),
+        parameters=_parameters(error),
     )
 
 
@@ -134,6 +137,14 @@ def _converted(error: BaseException, text: str) -> Cause | None:
         return None
     conditions, states = conditions_in(words), sql_states_in(words)
     return Cause(name, frozenset({name, _simple(name)}), words.strip(), conditions, states)
+
+
+def _parameters(error: Any) -> dict[str, str]:
+    """Return the parameters of Spark's message, of PySpark's exception or of the JVM's."""
+    try:
+        return {str(n): str(value) for n, value in (error.getMessageParameters() or {}).items()}
+    except Exception:  # noqa: BLE001 - as below; many have none
+        return {}
 
 
 def _asked(ask: Callable[[], str | None]) -> str | None:
@@ -184,12 +195,14 @@ def _java_cause(origin: Any) -> Cause:
         names.append(str(java_class.getName()))
         java_class = java_class.getSuperclass()
     text = str(origin.getMessage() or "")
+    conditions = conditions_in(text)
     return Cause(
         name=names[0],
         bases=frozenset(names) | {_simple(name) for name in names},
         words=message_in(text).strip(),
-        conditions=conditions_in(text),
+        conditions=conditions,
         sql_states=sql_states_in(text),
+        parameters=_parameters(origin) if conditions else {},
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import socket
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -23,7 +24,9 @@ from airflow_provider.runtime.failures.rules import (
     find_rule,
     heals_by_restart,
 )
-from airflow_provider.runtime.failures.stack_traces import place_in
+from airflow_provider.runtime.failures.stack_traces import input_in, place_in
+from airflow_provider.runtime.failures.wording import Wording, wording_of
+from airflow_provider.runtime.job_lines import line_in_text, line_of
 
 if TYPE_CHECKING:
     from airflow_provider.runtime.failures.causes import Cause
@@ -32,6 +35,7 @@ _JVM_GONE_REASON: Final = (
     "Spark's JVM has ended (killed, or out of memory); the same command resumes"
 )
 _MARKED: Final = "the job's author has set this class"
+ANSWERS: Final = "check that it runs and that its address is right; the same command tries again"
 
 
 class _Classification(NamedTuple):
@@ -63,27 +67,42 @@ def classify(
         return error.failure
     causes = causes_of(error)
     found = _decide(causes, marks or FailureOverrides())
-    place = place_in("\n".join([text_of(error), *(cause.words for cause in causes)]))
+    text = "\n".join([text_of(error), *(cause.words for cause in causes)])
+    place = place_in(text)
+    words = _wording(found.cause, causes)
+    parts = error.parts if isinstance(error, SparkStreamError) else None
     return Failure(
         failure_class=found.failure_class,
-        reason=_reason_of(found),
+        reason=_reason_of(found, words) if parts is None else parts.what,
         condition=_condition_of(found.cause),
         query=query,
         host=place.host or socket.gethostname(),
         executor=place.executor,
         batch=batch,
-        root_cause=first_line(_innermost(causes).describe()),
+        root_cause=first_line(_root_cause(found.cause, causes, words).describe()),
         rule=found.what,
         restartable=found.restartable,
+        place=(parts.place if parts else "") or line_of(error) or line_in_text(text),
+        source=parts.source if parts else None,
+        input_file=input_in(text),
+        remedy=parts.remedy if parts else words.remedy,
     )
 
 
-def refusal_of(error: BaseException, message: str) -> SparkStreamError:
+def refusal_of(
+    error: BaseException,
+    message: str | None = None,
+    *,
+    source: str | None = None,
+    place: str = "",
+) -> SparkStreamError:
     """Return what a start that *error* has stopped is refused with, before anything was written.
 
     Args:
         error: what a library or the job's function raised.
-        message: names the thing and the way out.
+        message: what is wrong; None for what the error says.
+        source: the source that it is about.
+        place: the line of the job that it is about, if its traceback has none.
 
     Returns:
         :class:`OutageError` for what may heal by itself, such as a server that does not answer, so
@@ -92,8 +111,15 @@ def refusal_of(error: BaseException, message: str) -> SparkStreamError:
     found = classify(error)
     passes = {FailureClass.RECOVERABLE, FailureClass.ENVIRONMENT}
     is_known = bool(found.rule)  # what no rule knows is a caller's mistake until shown otherwise
-    kind = OutageError if is_known and found.failure_class in passes else ConfigError
-    return kind(message)
+    is_outage = is_known and found.failure_class in passes
+    parts = found.explanation
+    what = message or parts.what
+    remedy = parts.remedy or (ANSWERS if is_outage else "")
+    refused = (OutageError if is_outage else ConfigError)(what)
+    refused.explanation = dataclasses.replace(
+        parts, what=what, source=source, place=parts.place or place, remedy=remedy
+    )
+    return refused
 
 
 def _decide(causes: list[Cause], marks: FailureOverrides) -> _Classification:
@@ -121,10 +147,36 @@ def _innermost(causes: list[Cause]) -> Cause:
     return (telling or causes)[-1]
 
 
-def _reason_of(found: _Classification) -> str:
+def _root_cause(deciding: Cause, causes: list[Cause], words: Wording) -> Cause:
+    """Return the innermost cause; but what has other words is said in Spark's, too."""
+    innermost = _innermost(causes)
+    is_same = bool(set(deciding.conditions) & set(innermost.conditions))
+    tells_more = is_same or not words.what or _reads_file(deciding)
+    return innermost if tells_more else deciding
+
+
+def _wording(deciding: Cause, causes: list[Cause]) -> Wording:
+    """Return the words for the cause that decides; else those for one that tells more of it."""
+    found = wording_of(deciding)
+    if found is not None or deciding.in_worker:
+        return found or Wording("", "")
+    others = (wording_of(cause) for cause in causes if not _only_wraps(cause))
+    return next((words for words in others if words is not None), Wording("", ""))
+
+
+def _only_wraps(cause: Cause) -> bool:
+    return not cause.conditions or _reads_file(cause)
+
+
+def _reads_file(cause: Cause) -> bool:
+    """Tell whether it says which file could not be read, and another one why."""
+    return any(condition.startswith("FAILED_READ_FILE") for condition in cause.conditions[:1])
+
+
+def _reason_of(found: _Classification, words: Wording) -> str:
     if found.what == JVM_GONE.what:
         return _JVM_GONE_REASON
-    return first_line(found.cause.essence) or found.cause.simple_name
+    return words.what or first_line(found.cause.essence) or found.cause.simple_name
 
 
 def _condition_of(cause: Cause) -> str:

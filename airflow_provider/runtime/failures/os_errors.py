@@ -38,7 +38,7 @@ def of_the_system(error: OSError) -> Failure:
     where = f"{_printable(os.fsdecode(named))}: " if isinstance(named, str | bytes) else ""
     way = _WAYS_OUT.get(error.errno)
     told = f"{where}{error.strerror}" + (f"; {way}" if way else "")
-    return dataclasses.replace(failure, reason=told, root_cause="")
+    return dataclasses.replace(failure, reason=told, root_cause="", place="")
 
 
 def _printable(path: str) -> str:

@@ -77,6 +77,7 @@ _DATA_MISSING: Final = FailureClass.DATA_MISSING
 _ENVIRONMENT: Final = FailureClass.ENVIRONMENT
 _RECOVERABLE: Final = FailureClass.RECOVERABLE
 
+UNANSWERED: Final = "the network, or what is behind it, does not answer"
 JVM_GONE: Final = Rule(
     "the driver's JVM has ended",
     _ENVIRONMENT,
@@ -271,7 +272,7 @@ RULES: Final[tuple[Rule, ...]] = (
         ),
     ),
     Rule(
-        "the network, or what is behind it, does not answer",
+        UNANSWERED,
         _RECOVERABLE,
         types=(
             "ConnectionError",
@@ -380,6 +381,7 @@ RULES: Final[tuple[Rule, ...]] = (
 # What only says that something else has failed; it is not shown where the other is known.
 WRAPPERS: Final = frozenset(
     {
+        "OriginalTryStackTraceException",
         "Py4JError",
         "Py4JException",
         "Py4JJavaError",

@@ -38,6 +38,7 @@ _STAGE: Final = re.compile(
     r"(?:\[\w+\] )?Job aborted due to stage failure: .*?"
     r"\(TID \d+\) \(\S+ executor [\w-]+\): (?:org\.apache\.spark\.SparkException: )?"
 )
+_INPUT: Final = re.compile(r"error while reading file (\S+?)\.?(?=\s|$)")
 _AT_DRIVER: Final = "driver"  # what Spark calls its own process when that runs tasks
 
 
@@ -96,6 +97,12 @@ def place_in(text: str) -> Place:
         if host is None:
             host = groups.get("host")
     return Place(host, executor if executor != _AT_DRIVER else None)
+
+
+def input_in(text: str) -> str:
+    """Return the input file that Spark could not read; empty when *text* names none."""
+    match = _INPUT.search(text)
+    return re.sub(r"^file:(//)?(?=/)", "", match[1]) if match is not None else ""
 
 
 def essence_of(words: str) -> str:

@@ -156,6 +156,7 @@ def _old_attempts(run: RunDirectory, newest: int) -> Iterator[int]:
 def _remove_submission(run: Storage, driver_id: str) -> None:
     """Remove a driver's log and submission, that last: it says whose the others are."""
     _remove_file(run, f"logs/{driver_id}.log")
+    _remove_file(run, f"logs/{driver_id}.error.log")
     there = set(run.list("submissions"))
     for end in _OF_PROCESS:
         if f"{driver_id}{end}" in there:

@@ -23,6 +23,11 @@ class _Failure(TypedDict, total=False):
     root_cause: str
     rule: str
     restartable: bool
+    place: str
+    source: str | None
+    input_file: str
+    remedy: str
+    details: str
 
 
 FailureValues = Annotated[dict[str, Any], shaped(_Failure)]

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_provider.runtime.clock import parse_duration
 from airflow_provider.runtime.errors import ConfigError
+from airflow_provider.runtime.failures.classify import classify, refusal_of
+from airflow_provider.runtime.jobdir.read_range import FILE_FORMATS
 from airflow_provider.runtime.jobdir.run_records import BATCH
 from airflow_provider.runtime.names import check_name
 from airflow_provider.runtime.queries.end_option import EndOption, check_end
@@ -17,6 +19,7 @@ from airflow_provider.runtime.queries.params import Params
 from airflow_provider.runtime.queries.plan import check_supported, is_streaming, operations
 from airflow_provider.runtime.queries.query import QueryDefinition, place_of, sources_of
 from airflow_provider.runtime.queries.source import SourceBinding, SourceDefinition, load_table
+from airflow_provider.runtime.queries.source_options import check_options
 from airflow_provider.runtime.sinks.files import FilesSink
 from airflow_provider.runtime.sinks.protocol import DiscardSink
 from airflow_provider.runtime.sinks.spark_sink import SparkSink
@@ -133,6 +136,7 @@ class JobContext:
             msg = f"source {name!r} is read twice; keep the DataFrame and use it again"
             raise ConfigError(msg)
         written = path is not None and place_of(path) in self._written()
+        check_options(name, format, options or ())
         binding = self._bindings.get(name, SourceBinding())
         source = SourceDefinition(
             name=name,
@@ -226,7 +230,7 @@ class JobContext:
             raise ConfigError(msg)
         if output_mode not in OUTPUT_MODES:
             modes = ", ".join(OUTPUT_MODES)
-            msg = f"query {name!r}: output_mode {output_mode!r} is not one of {modes}"
+            msg = f"query {name!r}: output_mode {output_mode!r} is none; use one of {modes}"
             raise ConfigError(msg)
         if is_streaming(df) is self._is_batch:
             what = (
@@ -243,13 +247,15 @@ class JobContext:
             sink.check(df, output_mode)
         refused = check_supported(df, output_mode)
         if refused is not None:
-            what = "batch job" if self._is_batch else "stream"
-            msg = f"query {name!r}: Spark cannot run it as a {what}: {refused}"
-            raise ConfigError(msg)
+            kind = "batch job" if self._is_batch else "stream"
+            why = classify(refused).reason
+            msg = f"query {name!r}: Spark cannot run it as a {kind}: {why}"
+            raise refusal_of(refused, msg) from refused
         sources = sources_of(df, self._sources)
         if not sources:
             msg = f"query {name!r} reads none of the job's sources; begin with ctx.read"
             raise ConfigError(msg)
+        _check_apart(name, sources, sinks)
         self._queries.append(
             QueryDefinition(
                 name=name,
@@ -379,6 +385,22 @@ def sinks_of(query: str, to: Sink | SparkSink | Sequence[Sink]) -> tuple[Sink | 
         )
         raise ConfigError(msg)
     return sinks
+
+
+def _check_apart(
+    query: str, sources: Sequence[SourceDefinition], sinks: Sequence[Sink | SparkSink]
+) -> None:
+    """Refuse a query that writes where it reads files: it would read its own rows again."""
+    places = {place_of(location) for sink in sinks if (location := getattr(sink, "location", None))}
+    for source in sources:
+        read = place_of(source.path) if source.path and source.format in FILE_FORMATS else None
+        found = next((p for p in places if read and f"{p}/".startswith(f"{read}/")), None)
+        if found is not None:
+            msg = (
+                f"query {query!r} writes to {found}, which source {source.name!r} reads, so that "
+                "it would read its own rows; write to a folder outside of it"
+            )
+            raise ConfigError(msg)
 
 
 def _is_sink(sink: Any) -> bool:

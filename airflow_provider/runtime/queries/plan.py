@@ -112,7 +112,7 @@ def operations(df: DataFrame) -> tuple[str, ...]:
     return tuple(sorted(found))
 
 
-def check_supported(df: DataFrame, output_mode: str) -> str | None:
+def check_supported(df: DataFrame, output_mode: str) -> Exception | None:
     """Return why Spark would refuse to run *df*, a stream or not; None when it would not.
 
     Of a stream Spark itself says so only after it has written a checkpoint.
@@ -131,7 +131,7 @@ def check_supported(df: DataFrame, output_mode: str) -> str | None:
         else:
             checker.checkForBatch(plan)
     except AnalysisException as error:
-        return next(line for line in str(error).splitlines() if line.strip())
+        return error
     except Py4JError as error:  # another version of Spark; it will say so itself
         log.debug("Spark's check for unsupported operations is not there: %s", error)
     return None

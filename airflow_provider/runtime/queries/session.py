@@ -32,7 +32,12 @@ from airflow_provider.runtime.spark_defaults import (
     session_defaults,
     this_machine,
 )
-from airflow_provider.runtime.spark_versions import check_version, late_imports, process_id
+from airflow_provider.runtime.spark_versions import (
+    check_version,
+    late_imports,
+    process_id,
+    silence,
+)
 from airflow_provider.runtime.storage.open import SPARKS_HDFS, is_in_hdfs, spark_url
 
 if TYPE_CHECKING:
@@ -192,6 +197,7 @@ def job_session(
     """
     from pyspark.errors import AnalysisException
 
+    silence()
     session = spark.newSession()
     for key, default in chosen_settings(spark, conf, is_batch=is_batch).items():
         value = (kept or {}).get(key, default)

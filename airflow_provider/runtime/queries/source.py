@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Final
 
-from airflow_provider.runtime.errors import ConfigError
+from airflow_provider.runtime.failures.classify import classify, refusal_of
 from airflow_provider.runtime.jobdir.datasets import KAFKA_FORMATS
 from airflow_provider.runtime.jobdir.read_range import FILE_FORMATS, ReadPlace
 from airflow_provider.runtime.jobdir.watermark_markers import MARKER_COLUMN, marker_name
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.readwriter import DataStreamReader
     from pyspark.sql.types import StructType
 
+    from airflow_provider.runtime.errors import SparkStreamError
     from airflow_provider.runtime.queries.end_option import EndOption
 
 # Carries the source's name into Spark's plan, where offsets and metrics are found again by it.
@@ -100,8 +101,8 @@ class SourceDefinition:
         """Return the source as a streaming DataFrame, or as a static one.
 
         Raises:
-            ConfigError: Spark cannot read it: no such path, format, schema or column.
-            OutageError: a broker of Kafka does not answer.
+        ConfigError: Spark cannot read it: no such path, format, schema or column.
+        OutageError: a broker of Kafka, or the store where it lies, does not answer.
         """
         from py4j.protocol import Py4JJavaError
         from pyspark.errors import AnalysisException, IllegalArgumentException
@@ -202,10 +203,11 @@ def load_table(
 
 def _unreadable(
     error: Exception, what: str, name: str, file_format: str, path: str | None
-) -> ConfigError:
+) -> SparkStreamError:
     where = f" at {path}" if path is not None else ""
-    first = next((line for line in str(error).splitlines() if line.strip()), "")
-    return ConfigError(f"{what} {name!r} ({file_format}{where}) cannot be read: {first[:300]}")
+    why = classify(error).explanation.what
+    message = f"{what} {name!r} ({file_format}{where}) cannot be read: {why}"
+    return refusal_of(error, message, source=name)
 
 
 def _reader(

@@ -121,8 +121,8 @@ class FilesSink:
             raise ConfigError(msg)
         if output_mode != "append":
             msg = (
-                f"{self.name}: files can only be added to, so output_mode must be 'append', not "
-                f"{output_mode!r}"
+                f"{self.name}: files can only be added to, and output_mode is {output_mode!r}; use "
+                "'append'"
             )
             raise ConfigError(msg)
 

@@ -209,10 +209,14 @@ def check_place(url: str) -> None:
 
     Raises:
         UnsupportedStorageError: the folder is on a filesystem that does not give names as a disk.
+        ConfigError: a file is there.
         OSError: the folder, or the one above it, cannot be written to.
     """
     local = local_path_of(url)
     if local is not None:
+        if Path(local).exists() and not Path(local).is_dir():
+            msg = f"{url}: is a file, and a job directory is a folder; use another path"
+            raise ConfigError(msg)
         check_folder(Path(local))
 
 

@@ -35,6 +35,7 @@ import re
 from typing import TYPE_CHECKING, ClassVar, Final, Protocol, runtime_checkable
 
 from airflow_provider.runtime.errors import first_line
+from airflow_provider.runtime.explanation import line_in
 from airflow_provider.runtime.jobdir.submissions import HandleRecord, LookRecord
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ if TYPE_CHECKING:
 _EXIT_CODE: Final = re.compile(
     r"(?:exit ?code|exited with(?: status| code)?)\s*[:=]?\s*(-?\d{1,3})\b", re.IGNORECASE
 )
-_OWN_ERROR: Final = "spark-stream: error: "
+_LONGEST: Final = 1200  # a screen of the driver's, without its labels
 ANSWER_S: Final = 15.0
 """How long a cluster's service may take to answer one request: a task asks it again."""
 _TOO_MANY, _SERVER_ERROR = 429, 500  # of HTTP
@@ -208,8 +209,8 @@ def exit_code_in(text: str) -> int | None:
 
 
 def reason_in(lines: tuple[str, ...]) -> str:
-    """Return the line of a driver's log that says why it ended: its own error, else its last."""
-    own = next((line for line in reversed(lines) if _OWN_ERROR in line), None)
+    """Return what a driver's log says of why it ended: its own error, else its last line."""
+    own = line_in(lines)
     if own is not None:
-        return first_line(own[own.index(_OWN_ERROR) :])
+        return own[:_LONGEST]
     return first_line(next((line for line in reversed(lines) if line.strip()), ""))

@@ -1,0 +1,122 @@
+"""Error screen: what a command says when it ends with an error, and where it keeps the rest."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import sys
+import tempfile
+import traceback
+from typing import TYPE_CHECKING, Final
+
+from airflow_provider.runtime.errors import (
+    EXIT_FATAL,
+    EXIT_LEASE,
+    EXIT_USAGE,
+    ConfigError,
+    FailureClass,
+    OutageError,
+    RunFailedError,
+)
+from airflow_provider.runtime.explanation import HEADING
+from airflow_provider.runtime.host import is_submitted
+
+if TYPE_CHECKING:
+    from airflow_provider.runtime.errors import SparkStreamError
+    from airflow_provider.runtime.explanation import Explanation
+
+
+_CORRECT: Final = "correct the job there"
+_REMEDIES: Final = {
+    FailureClass.NON_RECOVERABLE: "correct the job, its options or the row; the run then goes on",
+    FailureClass.DATA_MISSING: "have the input delivered again; or begin at an earlier savepoint",
+    FailureClass.ENVIRONMENT: "look at the machine: memory, disk, network, and its neighbours",
+    FailureClass.RECOVERABLE: "try again; if it fails at the same batch each time, see the details",
+}
+
+
+def show_error(error: SparkStreamError, *, as_json: bool) -> int:
+    """Print an error as one screen on stderr, with ``--json`` also as a document on stdout.
+
+    Args:
+        error: what the command has ended with.
+        as_json: whether stdout is for programs.
+
+    Returns:
+        The exit code.
+    """
+    code = error.failure.exit_code if isinstance(error, RunFailedError) else error.exit_code
+    if as_json:
+        from airflow_provider.runtime.cli.output import print_json
+        from airflow_provider.runtime.failures.classify import classify
+
+        document = {"error": type(error).__name__, "exit_code": code, **classify(error).to_dict()}
+        print_json({"version": 1, **document})
+    parts = _with_remedy(error)
+    details = error.details or _keep(error)
+    if parts.is_one_line and details is None:
+        print(f"{HEADING}{error}", file=sys.stderr)
+        return code
+    for line in parts.screen(code, meaning_of(error, code), details):
+        print(line, file=sys.stderr)
+    return code
+
+
+def _with_remedy(error: SparkStreamError) -> Explanation:
+    """Return the parts of an error; one with a place, and no words of its own, gets what helps."""
+    from airflow_provider.runtime.failures.classify import ANSWERS
+    from airflow_provider.runtime.failures.rules import UNANSWERED
+
+    parts = error.parts
+    is_away = isinstance(error, RunFailedError) and error.failure.rule == UNANSWERED
+    if is_away or isinstance(error, OutageError):
+        return dataclasses.replace(parts, remedy=parts.remedy or ANSWERS)
+    if parts.remedy or (parts.is_one_line and not isinstance(error, RunFailedError)):
+        return parts
+    if isinstance(error, RunFailedError) and error.failure.query is not None:
+        return dataclasses.replace(parts, remedy=_REMEDIES[error.failure.failure_class])
+    is_known = error.explanation is not None and bool(error.explanation.why or error.__cause__)
+    return dataclasses.replace(parts, remedy=_CORRECT) if is_known else parts
+
+
+def meaning_of(error: SparkStreamError, code: int) -> str:
+    """Return what an exit code says of what was written, and of another try."""
+    if isinstance(error, RunFailedError):
+        kind = error.failure.failure_class.value
+        again = "a retry alone cannot help" if code == EXIT_FATAL else "the same command resumes"
+        return f"{kind}, {again}; what was committed stays"
+    if code == EXIT_USAGE or isinstance(error, ConfigError):
+        return "nothing was written"
+    if isinstance(error, OutageError):
+        return "nothing was written; the same command tries again"
+    if code == EXIT_LEASE:
+        return "another driver has this job; it goes on"
+    if code == EXIT_FATAL:
+        return "a retry alone cannot help; what was committed stays"
+    return "what was committed stays; the same command goes on"
+
+
+def is_unexpected(error: SparkStreamError) -> bool:
+    """Tell whether it stands for an error that nobody has raised on purpose."""
+    return isinstance(error, RunFailedError)
+
+
+def _keep(error: SparkStreamError) -> str | None:
+    """Keep the stack traces behind an error where nothing of a run is; None when none are needed.
+
+    The log of a driver that was submitted is the place itself: its terminal may be a machine that
+    is gone tomorrow.
+    """
+    if error.__cause__ is None or (error.explanation is None and not is_unexpected(error)):
+        return None
+    text = "".join(traceback.format_exception(error))
+    if is_submitted():
+        print(text, file=sys.stderr)
+        return None
+    try:
+        handle, path = tempfile.mkstemp(prefix="spark-stream-error-", suffix=".log", text=True)
+        with os.fdopen(handle, "w", encoding="utf-8", errors="backslashreplace") as file:
+            file.write(text)
+    except OSError:
+        return None  # the disk may be what is full
+    return path

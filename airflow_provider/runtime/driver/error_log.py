@@ -1,0 +1,79 @@
+"""Error log of a driver: the file with all that is known of its last failure, stack traces too.
+
+A record and a screen have what people read first; Spark's plans and traces are kept beside the run,
+in ``runs/<run id>/logs/<driver id>.error.log``, in a folder as in a bucket.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import traceback
+from typing import TYPE_CHECKING
+
+from airflow_provider.runtime.errors import RunFailedError, SparkStreamError
+from airflow_provider.runtime.failures.classify import classify
+
+if TYPE_CHECKING:
+    from airflow_provider.runtime.errors import Failure
+    from airflow_provider.runtime.failures.overrides import FailureOverrides
+    from airflow_provider.runtime.queries.batch import BatchQuery
+    from airflow_provider.runtime.queries.streaming import RunningQuery
+    from airflow_provider.runtime.storage.base import Storage
+
+log = logging.getLogger(__name__)
+
+
+class ErrorLog:
+    """Makes a failure of each error of a driver, and keeps the newest one whole.
+
+    Args:
+        run: the folder of the run.
+        driver_id: the driver.
+        marks: exception types whose class the caller has listed.
+    """
+
+    def __init__(self, run: Storage, driver_id: str, marks: FailureOverrides) -> None:
+        self._run = run
+        self._path = f"logs/{driver_id}.error.log"
+        self._marks = marks
+
+    def failure_of(
+        self, error: BaseException, query: RunningQuery | BatchQuery | None = None
+    ) -> Failure:
+        """Return what is recorded of *error*, which may have ended a query, and a batch of it.
+
+        Crash safety: the file is put whole, before the failure is recorded; a later one replaces
+        it. Idempotent.
+        """
+        if isinstance(error, RunFailedError):
+            return error.failure
+        failure = classify(error, marks=self._marks)
+        if query is not None:
+            failure = dataclasses.replace(failure, query=query.name, batch=_open_batch(query))
+            failure = dataclasses.replace(failure, source=_source_of(failure, query))
+        return dataclasses.replace(failure, details=self.keep(error) or "")
+
+    def keep(self, error: BaseException) -> str | None:
+        """Put all of *error* into the file, and return its address; None if it cannot be put."""
+        text = "".join(traceback.format_exception(error))
+        try:
+            self._run.put(self._path, text.encode(errors="backslashreplace"))
+        except (OSError, SparkStreamError):  # the storage may be what has failed
+            log.info("%s/%s cannot be put", self._run.url, self._path, exc_info=error)
+            return None
+        return f"{self._run.url}/{self._path}"
+
+
+def _open_batch(query: RunningQuery | BatchQuery) -> int | None:
+    try:
+        return query.logs.position().open_batch
+    except Exception:  # noqa: BLE001 - the storage may be what has failed
+        return None
+
+
+def _source_of(failure: Failure, query: RunningQuery | BatchQuery) -> str | None:
+    """Return the source that reads the file that could not be read, as far as paths tell."""
+    sources = [each for each in query.definition.sources if each.path and failure.input_file]
+    found = (s.name for s in sources if failure.input_file.startswith(str(s.path)))
+    return failure.source or next(found, None)

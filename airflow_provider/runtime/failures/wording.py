@@ -1,0 +1,241 @@
+"""Wording of Spark's error conditions: what is wrong and what to do, in a newcomer's words.
+
+Spark's own message is never lost: a record keeps it as the root cause. A condition that is not here
+speaks for itself.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Callable, Mapping
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+
+if TYPE_CHECKING:
+    from airflow_provider.runtime.failures.causes import Cause
+
+_FORMATS: Final = ("csv", "delta", "json", "kafka", "orc", "parquet", "rate", "text", "xml", "avro")
+_BRACKETED: Final = re.compile(r"^\[[A-Z0-9_.]+\] ")
+_SQL_STATE: Final = re.compile(r" SQLSTATE: [0-9A-Z]{5}\b;?")
+
+
+class Wording(NamedTuple):
+    """What is wrong, and what to do; empty for what Spark says, and for what the class says."""
+
+    what: str
+    remedy: str
+
+
+_Word: TypeAlias = Callable[[Mapping[str, str]], Wording]
+
+
+def wording_of(cause: Cause) -> Wording | None:
+    """Return how people read of an error; None for one that is not here."""
+    for condition in cause.conditions:
+        for pattern, word in _CONDITIONS:
+            if fnmatchcase(condition, pattern):
+                return _filled(word, cause.parameters)
+    for words, wording in _WORDS:
+        if words in cause.words:
+            return wording
+    return _PYTHON.get(cause.simple_name)
+
+
+def without_marks(message: str) -> str:
+    """Return a message of Spark's without its condition and its SQLSTATE."""
+    return _SQL_STATE.sub("", _BRACKETED.sub("", message)).strip()
+
+
+def _filled(word: _Word, parameters: Mapping[str, str]) -> Wording | None:
+    try:
+        return word(parameters)
+    except KeyError:  # another version names them otherwise, or only text is left of the error
+        return None
+
+
+def _said(what: str, remedy: str) -> _Word:
+    return lambda given: Wording(what.format_map(given), remedy.format_map(given))
+
+
+def _column(given: Mapping[str, str]) -> Wording:
+    name, known = given["objectName"], given["proposal"].split(", ")
+    meant = (difflib.get_close_matches(name, known, n=1, cutoff=0.5) or known)[0]
+    others = ", ".join(each for each in known if each != meant)
+    more = f" Others are {others}" if others else ""
+    return Wording(f"there is no column {name}", f"did you mean {meant}?{more}")
+
+
+def _source(given: Mapping[str, str]) -> Wording:
+    name = given["provider"]
+    meant = difflib.get_close_matches(name, _FORMATS, n=1)
+    hint = f"did you mean {meant[0]!r}? " if meant else ""
+    return Wording(
+        f"Spark has no format {name!r}",
+        f"{hint}Spark's own are csv, json, orc, parquet, text and rate; others need their package, "
+        "as in --conf spark.jars.packages=…",
+    )
+
+
+_NO_WATERMARK: Final = _said(
+    "Spark cannot run this aggregation in append: without a watermark no group is ever complete",
+    "give ctx.read a watermark=(column, delay), and group by F.window(column, …) or by that column",
+)
+_CONDITIONS: Final[tuple[tuple[str, _Word], ...]] = (
+    ("UNRESOLVED_COLUMN.WITH_SUGGESTION", _column),
+    (
+        "UNRESOLVED_COLUMN.*",
+        _said("there is no column {objectName}", "look at its columns with df.printSchema()"),
+    ),
+    (
+        "TABLE_OR_VIEW_NOT_FOUND",
+        _said(
+            "there is no table or view {relationName}",
+            "correct the name, or make the view with df.createOrReplaceTempView(…) before",
+        ),
+    ),
+    (
+        "UNRESOLVED_ROUTINE",
+        _said(
+            "there is no SQL function {routineName}",
+            "correct the name, or register yours with ctx.spark.udf.register(…)",
+        ),
+    ),
+    ("PARSE_SYNTAX_ERROR", _said("the SQL is wrong at {error}{hint}", "correct the SQL there")),
+    ("DATA_SOURCE_NOT_FOUND", _source),
+    (
+        "PATH_NOT_FOUND",
+        _said(
+            "the input path does not exist: {path}",
+            "correct the path, or make the folder: it may be empty",
+        ),
+    ),
+    (
+        "UNABLE_TO_INFER_SCHEMA",
+        _said("no file says which columns there are", "give ctx.read a schema=…"),
+    ),
+    (
+        "_LEGACY_ERROR_TEMP_2048",
+        _said(
+            "a stream of files needs a schema",
+            'give ctx.read a schema, such as schema="ts timestamp, user string"',
+        ),
+    ),
+    (
+        "UNSUPPORTED_DATATYPE",
+        _said(
+            "the schema has a type {typeName} that Spark does not have",
+            "use one of string, int, bigint, double, boolean, date, timestamp, …",
+        ),
+    ),
+    (
+        "EVENT_TIME_IS_NOT_ON_TIMESTAMP_TYPE",
+        _said(
+            "a watermark needs a timestamp, and {eventName} is {eventType}",
+            "name a timestamp column, or make the column one: declare it timestamp in schema=",
+        ),
+    ),
+    (
+        "CANNOT_PARSE_INTERVAL",
+        _said("{intervalString} is no interval", "write a number and a unit, as in '10 minutes'"),
+    ),
+    (
+        "INVALID_INTERVAL_FORMAT*",
+        _said("'{input}' is no interval", "write a number and a unit, as in '10 minutes'"),
+    ),
+    ("UNSUPPORTED_STREAMING_OPERATOR_WITHOUT_WATERMARK", _NO_WATERMARK),
+    (
+        "STREAMING_OUTPUT_MODE.UNSUPPORTED_OPERATION",
+        _said(
+            "Spark cannot run {operation} in output mode {outputMode}",
+            "aggregate in append with a watermark=(column, delay) and F.window(…), or choose "
+            "another output_mode, as far as the sink takes it",
+        ),
+    ),
+    (
+        "ATTRIBUTE_NOT_SUPPORTED",
+        _said(
+            "a DataFrame has no column or method {attr_name}",
+            "correct the name; df.columns has its columns",
+        ),
+    ),
+    (
+        "DATATYPE_MISMATCH.*",
+        _said("the types of {sqlExpr} do not fit", "cast one of them to the other's type"),
+    ),
+    (
+        "CAST_INVALID_INPUT",
+        _said(
+            "the value {expression} is no {targetType}",
+            "correct the row, or use try_cast, which gives NULL",
+        ),
+    ),
+    (
+        "DIVIDE_BY_ZERO",
+        _said("a row divides by zero", "use try_divide, which gives NULL, or leave such rows out"),
+    ),
+    (
+        "MALFORMED_RECORD_IN_PARSING*",
+        _said(
+            "a row cannot be read by the schema: {badRecord}",
+            "correct the row or the schema, or read with options={{'mode': 'PERMISSIVE'}}, which "
+            "gives NULL",
+        ),
+    ),
+    (
+        "FAILED_READ_FILE.CANNOT_READ_FILE_FOOTER",
+        _said(
+            "the file is not in the format that the source reads, or is damaged: {path}",
+            "move it away, or correct format=; the run goes on where it is",
+        ),
+    ),
+    (
+        "FAILED_READ_FILE.PARQUET_COLUMN_DATA_TYPE_MISMATCH",
+        _said(
+            "column {column} is {actualType} in the file, and {expectedType} in the schema: {path}",
+            "correct schema=, or cast the column after reading",
+        ),
+    ),
+    (
+        "FAILED_READ_FILE.*",
+        _said(
+            "the file could not be read: {path}", "look at the file; then give the command again"
+        ),
+    ),
+    (
+        "CONTEXT_ONLY_VALID_ON_DRIVER",
+        _said(
+            "a function that runs in Spark's workers uses the Spark session, or ctx",
+            "read what it needs before, into a plain variable, and use that in the function",
+        ),
+    ),
+)
+_WRITE_STREAM: Final = Wording(
+    "the job's function computes with a stream, and only declares it",
+    "leave count(), show(), collect() and the like out, and write the DataFrame with ctx.write",
+)
+_WORDS: Final[tuple[tuple[str, Wording], ...]] = (
+    ("must be executed with writeStream.start()", _WRITE_STREAM),
+    (
+        "It appears that you are attempting to reference SparkContext",
+        Wording(
+            "a function that runs in Spark's workers uses the Spark session, or ctx",
+            "read what it needs before, into a plain variable, and use that in the function",
+        ),
+    ),
+    (
+        "Sorting is not supported on streaming DataFrames",
+        Wording(
+            "a stream cannot be sorted, since its last row never comes",
+            "leave orderBy out, and sort what you read from the output",
+        ),
+    ),
+)
+_INSTALL: Final = (
+    "install it where Spark's workers run, or ship the file: --conf spark.submit.pyFiles=…"
+)
+_PYTHON: Final[dict[str, Wording]] = {
+    "ModuleNotFoundError": Wording("", _INSTALL),
+    "SyntaxError": Wording("", "correct the file at that line"),
+    "IndentationError": Wording("", "correct the file at that line"),
+}

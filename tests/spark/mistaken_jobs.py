@@ -1,0 +1,221 @@
+"""Jobs with the mistakes that people make first; tests/spark/mistakes.py has what is said of each."""
+
+from __future__ import annotations
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812 - the name everybody knows
+
+from airflow_provider.runtime import JobContext, files
+
+SCHEMA = "ts timestamp, user string, v int"
+
+
+def clicks(ctx: JobContext, **more: object) -> DataFrame:
+    """Read the input as a newcomer does."""
+    asked: dict[str, object] = {
+        "format": "csv",
+        "path": ctx.params["input"],
+        "schema": SCHEMA,
+        "bounded": True,
+    }
+    asked.update(more)
+    return ctx.read("clicks", **asked)  # type: ignore[arg-type]  # mistakes, too  # here
+
+
+def out(ctx: JobContext, df: DataFrame, name: str = "counts") -> None:
+    ctx.write(name, df, to=files(ctx.params["output"]))  # here
+
+
+def right(ctx: JobContext) -> None:
+    out(ctx, clicks(ctx))
+
+
+def wrong_column(ctx: JobContext) -> None:
+    df = clicks(ctx)
+    out(ctx, df.where("v > 1").groupBy("usr").count())  # here
+
+
+def wrong_column_in_sql(ctx: JobContext) -> None:
+    clicks(ctx).createOrReplaceTempView("clicks")
+    out(ctx, ctx.spark.sql("SELECT usr, v FROM clicks"))  # here
+
+
+def wrong_sql(ctx: JobContext) -> None:
+    clicks(ctx).createOrReplaceTempView("clicks")
+    out(ctx, ctx.spark.sql("SELEC user FROM clicks"))  # here
+
+
+def wrong_table_in_sql(ctx: JobContext) -> None:
+    clicks(ctx).createOrReplaceTempView("clicks")
+    out(ctx, ctx.spark.sql("SELECT user FROM click"))  # here
+
+
+def wrong_function_in_sql(ctx: JobContext) -> None:
+    out(ctx, clicks(ctx).selectExpr("uper(user)"))  # here
+
+
+def wrong_attribute(ctx: JobContext) -> None:
+    df = clicks(ctx)
+    out(ctx, df.where(df.usr == "a"))  # here
+
+
+def wrong_types(ctx: JobContext) -> None:
+    out(ctx, clicks(ctx).select(F.col("v") + F.array(F.col("v"))))  # here
+
+
+def wrong_format(ctx: JobContext) -> None:
+    out(ctx, clicks(ctx, format="cvs"))
+
+
+def no_schema(ctx: JobContext) -> None:
+    out(ctx, clicks(ctx, schema=None))
+
+
+def bad_schema(ctx: JobContext) -> None:
+    out(ctx, clicks(ctx, schema="ts timestamp, user strin"))
+
+
+def missing_input(ctx: JobContext) -> None:
+    out(ctx, clicks(ctx, path=ctx.params["input"] + "s"))
+
+
+def wrong_watermark_column(ctx: JobContext) -> None:
+    out(ctx, clicks(ctx, watermark=("time", "10 minutes")))
+
+
+def watermark_on_text(ctx: JobContext) -> None:
+    out(ctx, clicks(ctx, watermark=("user", "10 minutes")))
+
+
+def bad_watermark_delay(ctx: JobContext) -> None:
+    out(ctx, clicks(ctx, watermark=("ts", "ten minutes")))
+
+
+def no_watermark(ctx: JobContext) -> None:
+    out(ctx, clicks(ctx).groupBy("user").count())
+
+
+def sorted_stream(ctx: JobContext) -> None:
+    out(ctx, clicks(ctx).orderBy("ts"))
+
+
+def counted(ctx: JobContext) -> None:
+    df = clicks(ctx)
+    if df.count() > 0:  # here
+        out(ctx, df)
+
+
+def table_written(ctx: JobContext) -> None:
+    out(ctx, ctx.spark.createDataFrame([(1,)], "v int"))
+
+
+def nothing_written(ctx: JobContext) -> None:  # here
+    clicks(ctx)
+
+
+def one_name_twice(ctx: JobContext) -> None:
+    df = clicks(ctx)
+    out(ctx, df)
+    ctx.write("counts", df, to=files(ctx.params["output"] + "2"))  # here
+
+
+def below_its_input(ctx: JobContext) -> None:
+    ctx.write("counts", clicks(ctx), to=files(ctx.params["input"] + "/out"))  # here
+
+
+def path_as_sink(ctx: JobContext) -> None:
+    ctx.write("counts", clicks(ctx), to=ctx.params["output"])  # here
+
+
+def bad_output_mode(ctx: JobContext) -> None:
+    to = files(ctx.params["output"])
+    ctx.write("counts", clicks(ctx), to=to, output_mode="overwrite")  # here
+
+
+def update_to_files(ctx: JobContext) -> None:
+    df = clicks(ctx, watermark=("ts", "1 minute")).groupBy(F.window("ts", "1 minute")).count()
+    ctx.write("counts", df, to=files(ctx.params["output"]), output_mode="update")  # here
+
+
+def bad_sink_format(ctx: JobContext) -> None:
+    ctx.write("counts", clicks(ctx), to=files(ctx.params["output"], format="paquet"))  # here
+
+
+def param_with_default(ctx: JobContext) -> None:
+    ctx.params.get("threshold", "1")
+    out(ctx, clicks(ctx))
+
+
+def missing_param(ctx: JobContext) -> None:
+    out(ctx, clicks(ctx, path=ctx.params["folder"]))  # here
+
+
+def no_argument() -> None:  # here
+    """Forgets the context."""
+
+
+def two_arguments(ctx: JobContext, folder: str) -> None:  # here
+    """Wants more than it gets."""
+
+
+def divides(ctx: JobContext) -> None:
+    per_day = int(ctx.params.get("days", "0"))
+    out(ctx, clicks(ctx).limit(7 // per_day))  # here
+
+
+def udf_raises(ctx: JobContext) -> None:
+    @F.udf("int")
+    def price(user):
+        return {"a": 1}[user]  # here
+
+    out(ctx, clicks(ctx).select(price("user").alias("price")))
+
+
+def udf_not_shipped(ctx: JobContext) -> None:
+    @F.udf("int")
+    def rate(v):
+        import prices_of_the_shop  # type: ignore[import-not-found]  # here
+
+        return prices_of_the_shop.rate(v)
+
+    out(ctx, clicks(ctx).select(rate("v").alias("rate")))  # here
+
+
+def udf_takes_the_session(ctx: JobContext) -> None:
+    @F.udf("int")
+    def rate(v):
+        return ctx.spark.range(v).count()
+
+    out(ctx, clicks(ctx).select(rate("v").alias("rate")))  # here
+
+
+def failfast(ctx: JobContext) -> None:
+    out(ctx, clicks(ctx, options={"mode": "FAILFAST"}))
+
+
+def unknown_option(ctx: JobContext) -> None:
+    out(ctx, clicks(ctx, options={"maxFilesPerTriger": "1"}))
+
+
+def parquet(ctx: JobContext) -> None:
+    out(ctx, clicks(ctx, format="parquet"))
+
+
+def cast(ctx: JobContext) -> None:
+    out(ctx, clicks(ctx).selectExpr("cast(user as int) as n"))
+
+
+def kafka_without_jar(ctx: JobContext) -> None:
+    df = ctx.read("clicks", format="kafka", options={"subscribe": "x"}, bounded=True)
+    out(ctx, df)
+
+
+def to_sql(ctx: JobContext) -> None:
+    from airflow_provider.runtime import sql
+
+    ctx.write("counts", clicks(ctx), to=sql(ctx.params["dsn"], "counts"))  # here
+
+
+def kafka_away(ctx: JobContext) -> None:
+    options = {"kafka.bootstrap.servers": "127.0.0.1:1", "subscribe": "clicks"}
+    out(ctx, ctx.read("clicks", format="spark-stream-kafka", options=options, bounded=True))  # here
