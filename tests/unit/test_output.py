@@ -155,6 +155,24 @@ def test_a_watermark_that_is_no_time_is_not_shown_as_one(watermark, text):
     assert text == watermark_text(watermark)
 
 
+@pytest.mark.parametrize(
+    ("late", "minimum", "text"),
+    [
+        (None, False, "7 rows read"),
+        (4, False, "7 rows read · 4 late"),
+        (4, True, "at least 4 late"),
+    ],
+)
+def test_late_rows_are_beside_those_read(late, minimum, text):
+    """
+    Where some could not be counted one by one, the number is a minimum.
+    """
+    found = shown(a_progress(rows_read=7, late_rows=late, late_minimum=minimum, queries={}))
+
+    assert text in found
+    assert ("at least" in found) is minimum
+
+
 def test_what_is_not_known_is_left_out():
     """
     Before the first batch a query has no numbers.

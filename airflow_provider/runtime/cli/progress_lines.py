@@ -63,7 +63,7 @@ def _run_parts(record: ProgressRecord, paces: Mapping[str, Pace]) -> Iterator[st
             rate = sum(pace.rows_per_second for pace in paces.values())
             yield f"{rate:,.0f} rows/s in the last minute"
     if record.late_rows:
-        yield f"at least {record.late_rows:,} late"
+        yield f"{'at least ' if record.late_minimum else ''}{record.late_rows:,} late"
 
 
 def _state_parts(query: Mapping[str, Any]) -> Iterator[str]:
