@@ -182,6 +182,14 @@ def class_named(jvm: Any, name: str) -> Any:
     return functools.reduce(getattr, name.split("."), jvm)
 
 
+def path_method(entry_class: Any) -> str:
+    """Return the method by which an entry of a file source's listing gives its path.
+
+    Before Spark 4.0 an entry is a pair.
+    """
+    return "_1" if entry_class.getSimpleName() == "Tuple2" else "path"
+
+
 def stream_of(scan: Any) -> Any | None:
     """Return the stream that a scan in the plan of a batch reads.
 

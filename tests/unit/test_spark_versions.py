@@ -30,6 +30,7 @@ from airflow_provider.runtime.spark_versions import (
     describes_operators,
     jobs_refused,
     oldest_java,
+    path_method,
     process_id,
     reads_stream,
     stream_of,
@@ -442,3 +443,11 @@ def test_which_spark_describes_operators_is_read_from_what_it_keeps():
     """
     assert describes_operators(NEW_CONF)
     assert not describes_operators(OLD_CONF)
+
+
+@pytest.mark.parametrize(("entry", "method"), [("Tuple2", "_1"), ("NewFileEntry", "path")])
+def test_the_path_of_a_listed_file_is_found_in_each_spark(entry, method):
+    """
+    Spark 4.0 has a class for what was a pair of path and time.
+    """
+    assert method == path_method(SimpleNamespace(getSimpleName=lambda: entry))

@@ -27,6 +27,7 @@ from airflow_provider.runtime.queries.file_source import (
 )
 from airflow_provider.runtime.queries.order_option import MODIFIED, NAME
 from airflow_provider.runtime.queries.plan import items
+from airflow_provider.runtime.spark_versions import path_method
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -191,13 +192,16 @@ def _sorted_by_path(files: Any, jvm: Any) -> Any:
     if array.isEmpty():
         return files
     handles, types = jvm.java.lang.invoke.MethodHandles, jvm.java.lang.invoke.MethodType
-    lookup, found = handles.publicLookup(), None
-    kind = array.get(0).getClass()
-    for method in ("path", "toPath", "toString"):  # of the entry, of SparkPath, of Hadoop's path
+    lookup, kind = handles.publicLookup(), array.get(0).getClass()
+    spark_path = jvm.java.lang.Class.forName("org.apache.spark.paths.SparkPath")
+    name = path_method(kind)
+    returned = kind.getMethod(name, None).getReturnType()
+    found = lookup.findVirtual(kind, name, types.methodType(returned))
+    found, kind = found.asType(types.methodType(spark_path, kind)), spark_path
+    for method in ("toPath", "toString"):
         returned = kind.getMethod(method, None).getReturnType()
         step = lookup.findVirtual(kind, method, types.methodType(returned))
-        found = step if found is None else handles.filterReturnValue(found, step)
-        kind = returned
+        found, kind = handles.filterReturnValue(found, step), returned
     function = jvm.java.lang.Class.forName("java.util.function.Function")
     key = jvm.java.lang.invoke.MethodHandleProxies.asInterfaceInstance(function, found)
     jvm.java.util.Collections.sort(array, jvm.java.util.Comparator.comparing(key))
