@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import os
 import random
@@ -11,11 +12,14 @@ import time
 from collections import Counter
 
 import duckdb
+import pyarrow.parquet as pq
 import pytest
 from drivers import await_that
 from streams import write_events
 
 from airflow_provider.runtime.errors import EXIT_OK
+from airflow_provider.runtime.storage.open import open_objects
+from tests.contract.conftest import BUCKET, serve_s3
 from tests.unit.iceberg_support import catalog_properties, load
 from tests.unit.sql_support import postgres
 
@@ -42,13 +46,16 @@ class Target:
             self._catalog = catalog_properties(root)
         if kind == "upsert":
             self._ask(CREATE_UPSERT)
+        self._bucket_url = f"s3://{BUCKET}/{root.name}/out"
 
     @property
     def params(self):
         places = {"iceberg": lambda: json.dumps(self._catalog), "sql": lambda: self._url}
         places["upsert"] = places["sql"]
+        places["bucket"] = lambda: self._bucket_url
         place = places.get(self.kind, lambda: str(self._root / "output"))()
-        return {"files_per_batch": "1", "sink": self.kind, "place": place}
+        sink = "partitioned" if self.kind == "bucket" else self.kind
+        return {"files_per_batch": "1", "sink": sink, "place": place}
 
     def rows(self):
         """Return each visible row's number and mark; none before there is a place to read."""
@@ -64,6 +71,12 @@ class Target:
         return found.fetchall()
 
     _partitioned = _files
+
+    def _bucket(self):
+        storage = open_objects(self._bucket_url)
+        assert storage is not None
+        tables = [pq.read_table(io.BytesIO(storage.read(path))) for path, _ in storage.files()]
+        return [(row["v"], row["mark"]) for table in tables for row in table.to_pylist()]
 
     def _delta(self):
         from deltalake import DeltaTable
@@ -155,19 +168,29 @@ def url(server):
     return server.replace("/postgres?", f"/{name}?")
 
 
+@pytest.fixture
+def store(request):
+    """Yield S3 for the tests that write there: drivers find it in their environment."""
+    if request.node.callspec.params["kind"] != "bucket":
+        yield None
+        return
+    yield from serve_s3()
+
+
 # Files are written in test_kill_driver.py, too.
 QUICK = [
+    pytest.param("bucket", 8, 1, marks=pytest.mark.whole),
     pytest.param("sql", 8, 1, marks=pytest.mark.whole),
     pytest.param("delta", 8, 1, marks=pytest.mark.soak),
 ]
 LONG = [
     pytest.param(kind, 200, None, marks=[pytest.mark.soak, pytest.mark.timeout(3600)])
-    for kind in ("files", "partitioned", "delta", "iceberg", "sql", "upsert")
+    for kind in ("files", "partitioned", "bucket", "delta", "iceberg", "sql", "upsert")
 ]
 
 
 @pytest.mark.parametrize(("kind", "epochs", "kills"), [*QUICK, *LONG])
-def test_each_row_once_whatever_dies(place, drivers, url, *, kind, epochs, kills):
+def test_each_row_once_whatever_dies(place, drivers, url, store, *, kind, epochs, kills):
     """
     Killed at random every few seconds, the same command ends with each row once; no reader has seen
     a row twice, or a row change although it is computed anew at every attempt.
