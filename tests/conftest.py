@@ -31,14 +31,14 @@ os.environ.pop("SPARK_STREAM_POOL", None)
 
 # Only a machine that loses power loses what was not flushed: `soak` has one, and `alone` measures.
 # A flush takes as long as a small test, and with three processes on one disk several times that.
-_FLUSH = os.fsync
+_FLUSH: Any = os.fsync
 
 
 def _no_flush(fd: Any) -> None:
     os.fstat(fd)  # a descriptor that is closed is an error here, too
 
 
-os.fsync = _no_flush
+setattr(os, "fsync", _no_flush)  # noqa: B010 - a name of the standard library has one type
 
 # Fixtures that take long to make: who has one gets all tests that need it.
 SERVICES = ("airflow_services", "sqlite_airflow")
@@ -66,7 +66,8 @@ def pytest_collection_finish() -> None:
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Any:
     """Flush to the disk where a test loses power, or measures time."""
-    os.fsync = _FLUSH if {"soak", "alone"} & {m.name for m in item.iter_markers()} else _no_flush
+    flushes = {"soak", "alone"} & {mark.name for mark in item.iter_markers()}
+    setattr(os, "fsync", _FLUSH if flushes else _no_flush)  # noqa: B010 - as above
     return (yield)
 
 
