@@ -11,7 +11,7 @@ from jobs import events, seconds
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - the name everybody knows
 
-from airflow_provider.runtime import JobContext, files
+from airflow_provider.runtime import JobContext, files, spark_sink
 
 
 def _counts(
@@ -135,17 +135,39 @@ def other_condition(ctx: JobContext) -> None:
 
 
 def column_joined(ctx: JobContext) -> None:
-    _joined(ctx, "l.v")
+    _joined(ctx, F.col("l.v").alias("w"))
 
 
-def _joined(ctx: JobContext, *more: str, how: str = "inner", within: int = 10) -> None:
+def _joined(ctx: JobContext, *more: Column, how: str = "inner", within: int = 10) -> None:
     left: Any = events(ctx, "left").alias("l")
     right: Any = events(ctx, "right").alias("r")
     rows = left.join(right, F.expr(_WITHIN.format(within)), how)
-    _write(ctx, rows.select(seconds("l.time").alias("t"), "l.k", "r.v", *more))
+    _write(ctx, rows.select(seconds("l.time").alias("t"), F.col("l.k"), F.col("r.v"), *more))
 
 
 def state_before_counts(ctx: JobContext) -> None:
     rows = events(ctx).dropDuplicatesWithinWatermark(["k", "v"])
     counted = rows.groupBy(F.window("time", "10 seconds"), "k").agg(F.count("*").alias("n"))
     _write(ctx, counted.select(seconds("window.start").alias("start"), "k", "n"))
+
+
+def fails_at_a_hundred(ctx: JobContext) -> None:
+    """Count as before, until a value comes that the first version could take."""
+
+    def check(value):  # type hints would tell Spark another kind of function
+        if value is not None and value >= 100:
+            raise ValueError(value)
+        return True
+
+    rows = events(ctx, watermark=("time", "5 seconds"))
+    counted = rows.groupBy(F.window("time", "10 seconds"), "k").agg(
+        F.count("*").alias("n"), F.sum("v").alias("total")
+    )
+    kept = counted.where(F.udf(check, "boolean")("total"))
+    _write(ctx, kept.select(seconds("window.start").alias("start"), "k", "n", "total"))
+
+
+def through_spark_sink(ctx: JobContext) -> None:
+    """Write what nobody can take back."""
+    rows = events(ctx).groupBy(F.window("time", "10 seconds"), "k").count()
+    ctx.write("out", rows.drop("window"), to=spark_sink("noop"))

@@ -31,6 +31,9 @@ EXAMPLES: Final[Mapping[str, tuple[str, ...]]] = {
     "stop": (_JOB, f"{_JOB} --drain", f"{_JOB} --savepoint before-upgrade"),
     "cancel": (_JOB,),
     "cleanup": (_JOB,),
+    "upgrade": (
+        f"{_JOB} --entry flights_2.py:daily_delays --to {_JOB}_2 --probation '10 minutes'",
+    ),
     "rewind": (
         f"{_JOB} manual-20261123T010005-1a2b3c",
         f"{_JOB} manual-20261123T010005-1a2b3c --with-later",

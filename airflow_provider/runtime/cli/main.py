@@ -31,6 +31,7 @@ _MODULES: Final = {
     "run": ".run_command",
     "check": ".check_command",
     "init": ".init_command",
+    "upgrade": ".upgrade_command",
     "driver": ".driver_command",
     "status": ".status_command",
     "watch": ".status_command",

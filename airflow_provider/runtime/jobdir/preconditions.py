@@ -19,12 +19,14 @@ from airflow_provider.runtime.errors import (
 from airflow_provider.runtime.jobdir.batch_commit import committed_batch_run
 from airflow_provider.runtime.jobdir.end_of_input import check_drains_intended, draining_run
 from airflow_provider.runtime.jobdir.requests import has_agreed_to_leave
+from airflow_provider.runtime.jobdir.upgrade_record import standing_of, upgrade_in_force
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from airflow_provider.runtime.jobdir.layout import JobDirectory, RunDirectory
     from airflow_provider.runtime.jobdir.run_records import AttemptRecord, RewoundRecord
+    from airflow_provider.runtime.jobdir.upgrade_record import UpgradeRecord
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,6 +45,7 @@ class Situation:
         has_drain_ended: whether that run has its final checkpoint.
         unintended_drain: the drain that no run has recorded; None when there is none, or when the
             queries are set back before anything is read.
+        upgrade: the one for which nobody starts this version; None for none.
     """
 
     url: str
@@ -55,6 +58,7 @@ class Situation:
     drained_by: str | None
     has_drain_ended: bool
     unintended_drain: CheckpointError | None
+    upgrade: UpgradeRecord | None = None
 
     @classmethod
     def read(
@@ -75,6 +79,7 @@ class Situation:
             has_drain_ended=drained_by is not None
             and directory.run(drained_by).final() is not None,
             unintended_drain=_unintended_drain(directory) if replays is None else None,
+            upgrade=upgrade_in_force(directory),
         )
 
 
@@ -122,11 +127,17 @@ def job_is_not_drained(now: Situation) -> JobDrainedError | None:
     return JobDrainedError(msg)
 
 
+def job_is_not_replaced(now: Situation) -> ConfigError | None:
+    """No other version is taking, or has taken, the place of this one."""
+    return None if now.upgrade is None else ConfigError(standing_of(now.url, now.upgrade))
+
+
 PRECONDITIONS: Final[tuple[Callable[[Situation], SparkStreamError | None], ...]] = (
     run_is_not_rewound,
     driver_is_new,
     drains_are_recorded,
     job_is_not_drained,
+    job_is_not_replaced,
 )
 """What must hold for a start, in the order in which problems are reported."""
 

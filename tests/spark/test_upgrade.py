@@ -1,0 +1,194 @@
+"""Upgrades of a running job: tried, accepted or rolled back, with nothing lost and nothing doubled."""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from driving import CLOCK, STREAM, Driver, driving
+from streams import Place, read_with_pandas, windows_of, write_events
+
+from airflow_provider.runtime.checkpoint.logs import CheckpointLogs
+from airflow_provider.runtime.cli import upgrading
+from airflow_provider.runtime.cli.upgrading import Trial, Upgrade
+from airflow_provider.runtime.control.health import Limits
+from airflow_provider.runtime.control.stop import request_stop
+from airflow_provider.runtime.driver.run import run_job
+from airflow_provider.runtime.errors import ConfigError, SparkStreamError, StopError
+from airflow_provider.runtime.jobdir.layout import JobDirectory
+from airflow_provider.runtime.jobdir.upgrade_record import (
+    UpgradeRecord,
+    UpgradeStep,
+    put_upgrade,
+    read_upgrade,
+    upgrade_id,
+)
+from airflow_provider.runtime.storage.open import open_storage
+
+pytestmark = pytest.mark.spark
+
+JOBS = Path(__file__).with_name("upgraded_jobs.py")
+FILES = [
+    [(1, "a", 1), (2, "b", 2)],
+    [(12, "a", 3), (13, "a", 4)],
+    [(24, "b", 5), (26, "b", 6)],
+    [(36, "a", 7), (38, "c", 8)],
+    [(48, "a", 100), (49, "c", 1)],
+    [(61, "d", 1)],
+]
+
+
+class Died(BaseException):
+    """Stand-in for the end of the process."""
+
+
+@pytest.fixture
+def old(spark: Any, place: Place) -> Iterator[Driver]:
+    """Yield the old version at work; it has read two files, and has state of the second."""
+    write_events(place.input, *FILES[:2])
+    with driving(spark, place, "counts", **asked("counts")) as driver:
+        driver.read(2)
+        yield driver
+
+
+def asked(job: str) -> dict[str, Any]:
+    return {**STREAM, "entry": f"{JOBS}:{job}", "run_id": "r1", "restart": "none"}
+
+
+def upgrade(
+    spark: Any,
+    place: Place,
+    job: str,
+    look: Callable[[Any], None] | None = None,
+    *,
+    probation_s: float = 60.0,
+) -> Upgrade:
+    """Return an upgrade to a job of this module, into the folder ``new``."""
+    spec = place.ask(job, entry=f"{JOBS}:{job}", params=STREAM["params"], restart="none")
+    to = str(place.root / "new")
+    return Upgrade(
+        str(place.job_dir),
+        dataclasses.replace(spec, job_dir=to),
+        Trial(probation_s, Limits(60.0), 60.0),
+        spark=spark,
+        stop=threading.Event(),
+        on_progress=look,
+        clock=CLOCK,
+    )
+
+
+def record_of(place: Place) -> UpgradeRecord | None:
+    number = upgrade_id(open_storage(str(place.root / "new")).url)
+    return read_upgrade(JobDirectory(open_storage(str(place.job_dir))), number)
+
+
+def step_of(place: Place) -> UpgradeStep | None:
+    record = record_of(place)
+    return record.step if record is not None else None
+
+
+def files_read(job_dir: Path) -> int:
+    """Return how many files are in the batches that have committed."""
+    logs = CheckpointLogs(JobDirectory(open_storage(str(job_dir))).checkpoint("out"))
+    committed = max(logs.batches("commits"), default=-1)
+    if committed < 0:
+        return 0
+    (offset,) = logs.offsets(committed).source_offsets()
+    return int(offset["logOffset"]) + 1
+
+
+class Feeding:
+    """Gives input while versions are driven, and drains the one that is in force at the end."""
+
+    def __init__(self, place: Place) -> None:
+        self._place = place
+        self._fed = self._asked = False
+
+    def __call__(self, _: Any) -> None:
+        if not self._fed:
+            write_events(self._place.input, *FILES[2:], first=2)
+            self._fed = True
+        where = {
+            UpgradeStep.ACCEPTED: self._place.root / "new",
+            UpgradeStep.ROLLED_BACK: self._place.job_dir,
+        }.get(step_of(self._place) or UpgradeStep.TRIAL)
+        if where is not None and not self._asked and files_read(where) == len(FILES):
+            self._asked = True
+            request_stop(str(where), CLOCK, drain=True)
+
+
+def test_a_new_version_takes_over(spark, place, old):
+    """
+    It goes on with the state of the old one, which has stopped meanwhile and is refused from then on;
+    the result is that of one job that never stopped.
+    """
+    final = upgrade(spark, place, "shorter_delay", Feeding(place), probation_s=0.5).run()
+
+    assert "FINISHED" == final.outcome
+    assert "SUSPENDED" == old.end().outcome
+    assert windows_of([event for each in FILES for event in each]) == read_with_pandas(
+        place.output / "out"
+    )
+    with pytest.raises(ConfigError, match="the version in .*new has taken over; run that one"):
+        run_job(place.ask("counts", **{**asked("counts"), "run_id": "r2"}), spark=spark)
+
+
+def test_a_version_that_fails_is_rolled_back_wherever_the_command_dies(
+    spark, place, old, monkeypatch
+):
+    """
+    It has published rows before it fails; they are taken back, and the old version writes them. The
+    command dies behind each step that it has recorded, and the same command goes on.
+    """
+    steps: list[str] = []
+
+    def die(directory: JobDirectory, record: UpgradeRecord) -> UpgradeRecord:
+        put_upgrade(directory, record)
+        steps.append(record.step.value)
+        raise Died
+
+    monkeypatch.setattr(upgrading, "put_upgrade", die)
+    feeding = Feeding(place)
+    for _ in range(4):
+        with pytest.raises(Died):
+            upgrade(spark, place, "fails_at_a_hundred", feeding).run()
+        if steps[-1] in {"trial", "rejected"}:
+            with pytest.raises(ConfigError, match="its upgrade to .*new has not ended"):
+                run_job(place.ask("counts", **{**asked("counts"), "run_id": "r2"}), spark=spark)
+    with pytest.raises(StopError, match="was rejected: .*; the old one has gone on"):
+        upgrade(spark, place, "fails_at_a_hundred", feeding).run()
+
+    assert ["stopping", "trial", "rejected", "rolled back"] == steps
+    assert "SUSPENDED" == old.end().outcome
+    assert windows_of([event for each in FILES for event in each]) == read_with_pandas(
+        place.output / "out"
+    )
+
+
+def test_what_cannot_be_tried_leaves_the_old_version_at_work(spark, place, old):
+    """
+    Mixed results, state that does not fit, a sink that takes nothing back, a directory in use, and a
+    stop whose savepoint fails: the old version reads its next file all the same.
+    """
+    for job, said in [
+        ("other_window", "results of two jobs would be mixed"),
+        ("aggregate_added", "does not fit its state"),
+        ("through_spark_sink", "nobody could take back what a rejected version has written"),
+    ]:
+        with pytest.raises(ConfigError, match=said):
+            upgrade(spark, place, job).run()
+    assert not (place.root / "new").exists()
+    assert record_of(place) is None
+
+    number = upgrade_id(open_storage(str(place.root / "new")).url)
+    (place.job_dir / "savepoints").mkdir(exist_ok=True)
+    (place.job_dir / "savepoints" / number).write_text("in the way", encoding="utf-8")
+    with pytest.raises(SparkStreamError):
+        upgrade(spark, place, "shorter_delay").run()
+    assert old.is_alive
+    write_events(place.input, *FILES[2:3], first=2)
+    old.read(3)
