@@ -71,7 +71,6 @@ class SqlJob:
         self.__name__ = check_name(unused(path.stem, ()), what="job")
         self._path = path
         self._until = until
-        self._views: set[str] = set()
 
     def __call__(self, context: JobContext) -> None:
         """Declare what the file says.
@@ -80,7 +79,7 @@ class SqlJob:
             ConfigError: Spark or the runtime cannot do it; the message begins with file and line.
         """
         text = self._path.read_text(encoding="utf-8")
-        file = _File(context, self._until, self._views)
+        file = _File(context, self._until)
         for statement in split_statements(text):
             with self._at(statement):
                 file.take(fill(statement.text, context.params))
@@ -111,13 +110,11 @@ class _File:
     Args:
         context: the job's.
         until: how the run is to end.
-        views: the names that the file has given, which it may give again when it is called again.
     """
 
-    def __init__(self, context: JobContext, until: str | None, views: set[str]) -> None:
+    def __init__(self, context: JobContext, until: str | None) -> None:
         self._context = context
         self._until = until
-        self._views = views
         self._formats: dict[str, str | None] = {}  # of tables that were declared without a query
         self._takes: dict[str, Callable[[Any], None]] = {
             "CreateTempViewUsing": self._source,
@@ -139,11 +136,7 @@ class _File:
         if kind in self._takes:
             self._takes[kind](plan)
         elif kind == "CreateViewCommand" and _is_temporary(plan):
-            name = str(plan.name().table())
-            if name in self._views:
-                session.catalog.dropTempView(name)
-            self._views.add(name)
-            session.sql(text)
+            self._view(plan)
         elif kind in _RUN_AT_ONCE:
             session.sql(text)
         else:
@@ -170,6 +163,13 @@ class _File:
             bounded=ends and self._until != "stopped",
         )
         df.createOrReplaceTempView(name)
+
+    def _view(self, plan: Any) -> None:
+        """Make a view of the query's plan; of one that it makes itself Spark streams nothing."""
+        columns = [str(each._1()) for each in _items(plan.userSpecifiedColumns())]
+        df = self._frame(plan.plan())
+        named = df.toDF(*columns) if columns else df
+        named.createOrReplaceTempView(str(plan.name().table()))
 
     def _flow(self, plan: Any) -> None:
         into = plan.flowOperation()
