@@ -240,7 +240,7 @@ rows.groupBy().count().writeStream.outputMode("complete").format("csv").start("{
         ("from pyspark.sql import SparkSession\n", ["it has started no stream"]),
         (
             BAD.partition("rows.")[0] + "spark.readStream.json('{input}/none')\n",
-            ["bad.py:5: source 'json-2' (json at "],
+            ["bad.py:5: ", "none"],
         ),
         (
             BAD.replace(".builder.getOrCreate()", "(SparkSession.active().sparkContext)"),
