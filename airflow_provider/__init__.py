@@ -67,7 +67,12 @@ def get_provider_info() -> dict[str, Any]:
             }
         ],
         "operators": _modules(
-            "operators", "spark_bootstrap", "spark_savepoint", "spark_stop", "spark_streaming"
+            "operators",
+            "spark_bootstrap",
+            "spark_savepoint",
+            "spark_stop",
+            "spark_streaming",
+            "spark_upgrade",
         ),
         "sensors": _modules("sensors", "spark_watermark"),
         "hooks": _modules("hooks", "spark_streaming"),

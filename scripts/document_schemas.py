@@ -22,6 +22,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from airflow_provider.runtime.control.bootstrap_request import BootstrapSpec
+from airflow_provider.runtime.control.upgrade_request import UpgradeSpec
 from airflow_provider.runtime.jobdir.run_spec import DriverSpec, RunSpec
 from airflow_provider.runtime.storage.documents import Document
 from airflow_provider.runtime.typed_json import DEEPEST, Check
@@ -68,11 +69,16 @@ Spark connection and `conf=` for it.
 """
 
 
+# What a class statement of a document says; other modules need not be imported.
+_BASES = ("(Document)", "(DriverSpec)", "(RunSpec)")
+
+
 def documents() -> list[type[Document]]:
     """Return the classes of all documents, by module and name."""
     found = []
     for path in sorted((ROOT / "airflow_provider").rglob("*.py")):
-        if "(Document)" not in path.read_text():
+        text = path.read_text()
+        if not any(base in text for base in _BASES):
             continue
         name = ".".join(path.relative_to(ROOT).with_suffix("").parts)
         module = importlib.import_module(name)
@@ -192,11 +198,16 @@ def pages() -> dict[str, str]:
 def options_page() -> str:
     """Return the page of all options: where people give each, and what it means."""
     rows = [_OPTIONS]
-    for title, kind in (("A run", RunSpec), ("A bootstrap", BootstrapSpec)):
+    of_run = {field.name for field in dataclasses.fields(RunSpec)}
+    for title, kind, known in (
+        ("A run", RunSpec, set[str]()),
+        ("A bootstrap", BootstrapSpec, set[str]()),
+        ("An upgrade, beside the options of a run", UpgradeSpec, of_run),
+    ):
         rows += [f"## {title}", "", "| command line | operator | request | meaning |"]
         rows += ["|---|---|---|---|"]
         for field in dataclasses.fields(kind):
-            if "option" in field.metadata:
+            if "option" in field.metadata and field.name not in known:
                 option = field.metadata["option"]
                 argument = f"`{option.argument}=`" if option.argument else ""
                 text = option.help.replace("|", "\\|")

@@ -182,17 +182,17 @@ class ClusterHook(SparkStreamingHook):
         policy: str = "cancel",
         *,
         trigger: str | None = None,
-        bootstrap: Mapping[str, str] | None = None,
+        request: Mapping[str, str] | None = None,
     ) -> bool:
         """Ask the run's driver to end, and end one that has not come up on its cluster.
 
         See :meth:`SparkStreamingHook.end`.
         """
         is_asked = super().end(
-            job_dir, run_id, generation, policy, trigger=trigger, bootstrap=bootstrap
+            job_dir, run_id, generation, policy, trigger=trigger, request=request
         )
         if is_asked:
-            watcher = self.watcher(job_dir, run_id, bootstrap=bootstrap)
+            watcher = self.watcher(job_dir, run_id, request=request)
             view = watcher.look()
             if watcher.decide(view).run_state is RunState.STARTING and view.handle is not None:
                 self._end_launched(view.handle)

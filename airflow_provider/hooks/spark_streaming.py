@@ -21,13 +21,12 @@ from airflow_provider.hooks.connection_checks import CheckedHook
 from airflow_provider.hooks.launchers import refuse_other
 from airflow_provider.hooks.log_tail import LogFollower, log_folders
 from airflow_provider.hooks.submit_options import SubmitOptions
+from airflow_provider.hooks.watchers import open_watcher
 from airflow_provider.runtime.class_archive import archive_options
 from airflow_provider.runtime.clock import Clock, SystemClock, to_iso
-from airflow_provider.runtime.control.bootstrap_request import BootstrapWatcher
-from airflow_provider.runtime.control.observer import RunState, RunWatcher, driver_at_work
+from airflow_provider.runtime.control.observer import RunState, driver_at_work
 from airflow_provider.runtime.control.stop import savepoint_address
 from airflow_provider.runtime.control.submit import submit_driver
-from airflow_provider.runtime.control.supervise import SupervisingWatcher, Supervision
 from airflow_provider.runtime.entry_point import check_entry_file, file_of, shipped_entry
 from airflow_provider.runtime.errors import ConfigError, UnsupportedStorageError
 from airflow_provider.runtime.host import check_classic, check_java
@@ -54,6 +53,7 @@ if TYPE_CHECKING:
 
     from airflow_provider.runtime.control.bootstrap_request import BootstrapSpec
     from airflow_provider.runtime.control.launchers.protocol import Look
+    from airflow_provider.runtime.control.observer import RunWatcher
     from airflow_provider.runtime.jobdir.submissions import HandleRecord
 
     DriverRequest = RunSpec | BootstrapSpec
@@ -112,7 +112,7 @@ class SparkStreamingHook(CheckedHook):
         run_id: str,
         driver_id: str | None = None,
         *,
-        bootstrap: Mapping[str, str] | None = None,
+        request: Mapping[str, str] | None = None,
         supervision: Mapping[str, Any] | None = None,
     ) -> RunWatcher:
         """Return a watcher of a run; see :mod:`airflow_provider.runtime.control.observer`.
@@ -121,24 +121,18 @@ class SparkStreamingHook(CheckedHook):
             job_dir: URL of the job directory.
             run_id: the run.
             driver_id: the submission to watch; None for the run's last one.
-            bootstrap: None, or ``target`` and ``digest`` of a bootstrap, whose drivers are
-                submitted under *run_id*; then a :class:`BootstrapWatcher`.
+            request: None, or what :mod:`airflow_provider.hooks.watchers` says of a bootstrap or an
+                upgrade, whose drivers are submitted under *run_id*.
             supervision: None, or what :meth:`Supervision.to_dict` has written; then a
                 :class:`SupervisingWatcher`.
         """
-        storage = open_storage(job_dir)
-        if supervision is not None:
-            told = Supervision.from_dict(supervision)
-            return SupervisingWatcher(storage, run_id, self._clock, told, driver_id, ask=self.ask)
-        if bootstrap is None:
-            return RunWatcher(storage, run_id, self._clock, driver_id, ask=self.ask)
-        return BootstrapWatcher(
-            JobDirectory(storage),
+        return open_watcher(
+            job_dir,
             run_id,
             self._clock,
-            target=bootstrap["target"],
-            digest=bootstrap["digest"],
-            driver_id=driver_id,
+            driver_id,
+            request=request,
+            supervision=supervision,
             ask=self.ask,
         )
 
@@ -280,7 +274,7 @@ class SparkStreamingHook(CheckedHook):
         policy: str = "cancel",
         *,
         trigger: str | None = None,
-        bootstrap: Mapping[str, str] | None = None,
+        request: Mapping[str, str] | None = None,
     ) -> bool:
         """Ask the run's driver to end, if *generation* is still the newest claim.
 
@@ -292,9 +286,9 @@ class SparkStreamingHook(CheckedHook):
             generation: the caller's claim.
             policy: ``stop``: at the end of its batch, with a savepoint; ``cancel``: at once, which
                 is also what becomes of a driver that has not come up yet, of one in BATCH, and of
-                one that bootstraps; ``detach``: not at all.
+                one that does something else than run; ``detach``: not at all.
             trigger: the caller's id, from :meth:`watch`; None for no trigger.
-            bootstrap: None, or the arguments of a bootstrap for :meth:`watcher`.
+            request: None, or that of :meth:`watcher`.
 
         Returns:
             Whether a driver got a request.
@@ -304,7 +298,7 @@ class SparkStreamingHook(CheckedHook):
         storage = open_storage(job_dir)
         if not is_watching(JobDirectory(storage).run(run_id).storage, generation, trigger):
             return False
-        watcher = self.watcher(job_dir, run_id, bootstrap=bootstrap)
+        watcher = self.watcher(job_dir, run_id, request=request)
         view = watcher.look()
         run_state = watcher.decide(view).run_state
         driver_id = driver_at_work(view, run_state)
@@ -312,7 +306,7 @@ class SparkStreamingHook(CheckedHook):
             driver_id = view.submission.driver_id  # what looks after it is about to come up
         if driver_id is None:
             return False
-        is_saved = policy == "stop" and bootstrap is None and run_state is RunState.RUNNING
+        is_saved = policy == "stop" and request is None and run_state is RunState.RUNNING
         if is_saved and view.lease is not None:
             put_request(
                 storage,

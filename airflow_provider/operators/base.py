@@ -167,7 +167,7 @@ class DriverOperator(SubmittingOperator):
                 run_id,
                 generation,
                 self.on_kill_policy,
-                bootstrap=self._bootstrap(),
+                request=self._awaited(),
             )
 
     # --- what differs ---------------------------------------------------------------------------
@@ -195,8 +195,8 @@ class DriverOperator(SubmittingOperator):
         """Submit a driver."""
         raise NotImplementedError
 
-    def _bootstrap(self) -> Mapping[str, str] | None:
-        """Return the arguments of a bootstrap for :meth:`SparkStreamingHook.watcher`."""
+    def _awaited(self) -> Mapping[str, str] | None:
+        """Return the request of something else than a run; see :mod:`.hooks.watchers`."""
         return None
 
     def _defer_after_s(self) -> float:
@@ -312,7 +312,7 @@ class DriverOperator(SubmittingOperator):
                 poll_interval=self.poll_interval,
                 log_path=waited.log,
                 log_offset=self._follow(run_id, waited).offset,
-                bootstrap=self._bootstrap(),
+                request=self._awaited(),
                 supervision=supervision,
                 end_from_trigger=self._ends_from_trigger(),
                 storage_conn_id=self.storage_conn_id,
@@ -414,7 +414,7 @@ class DriverOperator(SubmittingOperator):
             self.job_dir,
             run_id,
             driver_id,
-            bootstrap=self._bootstrap(),
+            request=self._awaited(),
             supervision=supervision,
         )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
+from airflow_provider.hooks.watchers import bootstrap_of
 from airflow_provider.operators.base import DriverOperator, check_choice, check_interval
 from airflow_provider.operators.secret_params import SecretParams
 from airflow_provider.operators.spark_savepoint import describe
@@ -140,9 +141,9 @@ class SparkBootstrapOperator(DriverOperator):
             context["outlet_events"][asset].extra = told
         return told
 
-    def _bootstrap(self) -> Mapping[str, str]:
+    def _awaited(self) -> Mapping[str, str]:
         spec = self._spec()
-        return {"target": open_storage(spec.target).url, "digest": spec.digest}
+        return bootstrap_of(open_storage(spec.target).url, spec.digest)
 
     def _check(self, hook: SparkStreamingHook, context: Context) -> None:
         super()._check(hook, context)

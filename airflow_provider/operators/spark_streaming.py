@@ -13,7 +13,9 @@ from airflow_provider.operators.base import (
     check_interval,
     instance_id,
 )
+from airflow_provider.operators.job_params import own_params
 from airflow_provider.operators.programs import name_job
+from airflow_provider.operators.retry_policy import SparkRunFailedError
 from airflow_provider.operators.secret_params import SecretParams
 from airflow_provider.operators.submitting import SUBMIT_FIELDS, SUBMIT_RENDERERS
 from airflow_provider.operators.supervision import (
@@ -35,13 +37,17 @@ from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.jobdir.resolve_run import as_begun, check_same_as_ended
 from airflow_provider.runtime.jobdir.run_options import (
     check_begins_from,
-    check_params,
     check_run_options,
     check_secret_params,
     parse_interval,
     parse_target_batch_time,
 )
 from airflow_provider.runtime.jobdir.run_spec import REPLAYABLE_RUNS, RunSpec
+from airflow_provider.runtime.jobdir.upgrade_record import (
+    standing_of,
+    upgrade_from,
+    upgrade_in_force,
+)
 from airflow_provider.runtime.storage.open import open_storage
 from airflow_provider.slices import choose_slice, facts_of
 
@@ -229,7 +235,7 @@ class SparkStreamingOperator(DriverOperator):
         check_interval(None if interval == _RUN_INTERVAL else interval)
         check_begins_from(from_savepoint, state_partitions)
         _check_numbers(replayable_runs, trigger, target_batch_time, defer_after)
-        self.job_params = _own_params(params)
+        self.job_params = own_params(params)
         check_secret_params(self.job_params, self.secret_params)
         self.mode = mode
         self.until = until
@@ -256,7 +262,15 @@ class SparkStreamingOperator(DriverOperator):
 
     def _shown(self, watcher: RunWatcher, context: Context) -> dict[str, Any] | None:
         final = watcher.verified_final()
-        return tell(final.to_dict(), self.outlets, context) if final is not None else None
+        if final is None:
+            return None
+        shown = tell(final.to_dict(), self.outlets, context)
+        directory = JobDirectory(open_storage(self.job_dir))
+        if (upgrade := upgrade_from(directory, watcher.run_id)) is not None:
+            standing = standing_of(directory.url, upgrade)
+            self.log.warning("The run was stopped for another version: %s", standing)
+            shown["superseded_by"] = upgrade.to
+        return shown
 
     def _hand_over(self, run_id: str, context: Context) -> dict[str, Any] | None:
         view, assessment = self._watcher(run_id).settle()
@@ -300,6 +314,11 @@ class SparkStreamingOperator(DriverOperator):
 
     def _check(self, hook: SparkStreamingHook, context: Context) -> None:
         self._interval(context)  # its configuration may contradict itself
+        directory = JobDirectory(open_storage(self.job_dir))
+        if (upgrade := upgrade_in_force(directory)) is not None:
+            standing = standing_of(directory.url, upgrade)
+            # A retry looks again, and may be of another version by then.
+            raise ConfigError(standing) if upgrade.is_accepted else SparkRunFailedError(standing)
         super()._check(hook, context)
 
     def _check_ended(self, run_id: str, context: Context) -> None:
@@ -380,19 +399,6 @@ class SparkStreamingOperator(DriverOperator):
         # Of a run without a slice, such as that of a plain cron schedule, also an empty one.
         interval = found.interval if found is not None else facts.data_interval
         return [moment.isoformat() for moment in interval] if interval else None
-
-
-def _own_params(params: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return the task's own parameters, checked; Airflow has merged the DAG's into them."""
-    given = params if params is not None else {}
-    get_param = getattr(given, "get_param", None)
-    own = {  # not items(), whose values are Airflow's wrappers
-        name: given[name]
-        for name in given
-        if get_param is None or getattr(get_param(name), "source", None) != "dag"
-    }
-    check_params(own)
-    return own
 
 
 def _check_numbers(

@@ -53,7 +53,7 @@ class AwaitedRun(Protocol):
     wait_for_foreign: bool
     log_path: str | None
     log_offset: int
-    bootstrap: Mapping[str, str] | None
+    request: Mapping[str, str] | None
     supervision: Mapping[str, Any] | None
     storage: TaskStorage
     launcher: Mapping[str, Any] | None
@@ -129,7 +129,7 @@ class Poll:
                 wait.job_dir,
                 wait.run_id,
                 wait.driver_id,
-                bootstrap=wait.bootstrap,
+                request=wait.request,
                 supervision=wait.supervision,
             )
         assessment = self._watcher.assess()

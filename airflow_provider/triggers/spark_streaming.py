@@ -35,7 +35,7 @@ class SparkStreamingTrigger(BaseTrigger):
     """Fires once, when the run has its final checkpoint or its driver has ended without one.
 
     That of a supervised run fires also when the driver is not well, or is to be handed over. A
-    bootstrap has its savepoint in the place of a final checkpoint.
+    bootstrap has its savepoint in the place of a final checkpoint, and an upgrade its decision.
 
     Its arguments are stored in Airflow's database: they hold no secrets, and unknown ones from
     another version are ignored.
@@ -51,7 +51,7 @@ class SparkStreamingTrigger(BaseTrigger):
         log_path: the driver's log file, followed when this machine has it.
         log_offset: where to begin in it at the earliest, in bytes; a later offset may be stored
             beside the driver's submission.
-        bootstrap: None, or the arguments of a bootstrap for :meth:`SparkStreamingHook.watcher`.
+        request: None, or that of a bootstrap or an upgrade for :meth:`SparkStreamingHook.watcher`.
         supervision: None, or its arguments for a run to be supervised; then the trigger fires also
             when the driver is not well, and when its time is over.
         end_from_trigger: whether a run that has ended well makes the task green from here, with the
@@ -72,7 +72,7 @@ class SparkStreamingTrigger(BaseTrigger):
         poll_interval: float = 1.0,
         log_path: str | None = None,
         log_offset: int = 0,
-        bootstrap: Mapping[str, str] | None = None,
+        request: Mapping[str, str] | None = None,
         supervision: Mapping[str, Any] | None = None,
         end_from_trigger: bool = False,
         storage_conn_id: str | None = None,
@@ -89,7 +89,7 @@ class SparkStreamingTrigger(BaseTrigger):
         self.poll_interval = poll_interval
         self.log_path = log_path
         self.log_offset = log_offset
-        self.bootstrap = bootstrap
+        self.request = request
         self.supervision = supervision
         self.end_from_trigger = end_from_trigger
         self.storage_conn_id = storage_conn_id
@@ -114,7 +114,7 @@ class SparkStreamingTrigger(BaseTrigger):
                 "poll_interval": self.poll_interval,
                 "log_path": self.log_path,
                 "log_offset": self.log_offset,
-                **({} if self.bootstrap is None else {"bootstrap": self.bootstrap}),
+                **({} if self.request is None else {"request": self.request}),
                 **({} if self.supervision is None else {"supervision": self.supervision}),
                 **({"end_from_trigger": True} if self.end_from_trigger else {}),
                 **({"storage_conn_id": self.storage_conn_id} if self.storage_conn_id else {}),
@@ -230,7 +230,7 @@ class SparkStreamingTrigger(BaseTrigger):
                 self.generation,
                 self.on_kill_policy,
                 trigger=self._id,
-                bootstrap=self.bootstrap,
+                request=self.request,
             )
 
 

@@ -232,7 +232,7 @@ def test_a_driver_that_reads_the_history_is_adopted(job: Job) -> None:
 
     assert ("driver", f"{job.url}/savepoints/bootstrap") == (
         trigger.driver_id,
-        arguments["bootstrap"]["target"],
+        arguments["request"]["target"],
     )
     assert arguments == import_string(classpath)(**arguments).serialize()[1]
 
@@ -267,9 +267,7 @@ def test_a_driver_that_failed(job: Job) -> None:
     scratch = scratch_of(job)
     job.submit("driver", process=ended_process())
     operator = operator_of(job, deferrable=False)
-    trigger = SparkStreamingTrigger(
-        job.url, job.run_id, "driver", 1, bootstrap=operator._bootstrap()
-    )
+    trigger = SparkStreamingTrigger(job.url, job.run_id, "driver", 1, request=operator._awaited())
 
     job.end("driver", 2, "spark-stream: error: history has no row for it")
     event = asyncio.run(trigger._wait())
@@ -336,11 +334,11 @@ def test_a_driver_at_its_end_whose_machine_is_gone(job: Job) -> None:
     job.submit("driver", process=dataclasses.replace(identify_this(), space="another"))
     with scratch.lease("driver"):
         scratch.run.put_final(a_final(RUN_ID))
-    bootstrap = operator_of(job)._bootstrap()
+    request = operator_of(job)._awaited()
     clock = SteppedClock()
 
     watcher = SparkStreamingHook(clock=clock).watcher(
-        job.url, job.run_id, "driver", bootstrap=bootstrap
+        job.url, job.run_id, "driver", request=request
     )
     run_states = []
     for _ in range(3):

@@ -66,6 +66,7 @@ def upgrade(
     look: Callable[[Any], None] | None = None,
     *,
     probation_s: float = 60.0,
+    resumes_old: bool = True,
 ) -> Upgrade:
     """Return an upgrade to a job of this module, into the folder ``new``."""
     spec = place.ask(job, entry=f"{JOBS}:{job}", params=STREAM["params"], restart="none")
@@ -78,6 +79,7 @@ def upgrade(
         stop=threading.Event(),
         on_progress=look,
         clock=CLOCK,
+        resumes_old=resumes_old,
     )
 
 
@@ -159,6 +161,9 @@ def test_a_version_that_fails_is_rolled_back_wherever_the_command_dies(
         if steps[-1] in {"trial", "rejected"}:
             with pytest.raises(ConfigError, match="its upgrade to .*new has not ended"):
                 run_job(place.ask("counts", **{**asked("counts"), "run_id": "r2"}), spark=spark)
+    with pytest.raises(StopError, match="was rejected: ") as left:  # as a task's driver does
+        upgrade(spark, place, "fails_at_a_hundred", resumes_old=False).run()
+    assert "has gone on" not in str(left.value)
     with pytest.raises(StopError, match="was rejected: .*; the old one has gone on"):
         upgrade(spark, place, "fails_at_a_hundred", feeding).run()
 

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider.runtime.cli.run_command import drive
 from airflow_provider.runtime.control.bootstrap_request import BootstrapSpec
 from airflow_provider.runtime.control.submit import check_not_revoked
+from airflow_provider.runtime.control.upgrade_request import UpgradeSpec
 from airflow_provider.runtime.errors import SparkStreamError
 from airflow_provider.runtime.failures.overrides import FailureOverrides
 from airflow_provider.runtime.jobdir.layout import open_job_directory
 from airflow_provider.runtime.jobdir.run_spec import RunSpec
+
+_REQUESTS: Final = (RunSpec.COMMAND, BootstrapSpec.COMMAND, UpgradeSpec.COMMAND)
 
 if TYPE_CHECKING:
     import argparse
@@ -28,7 +31,7 @@ def add_commands(commands: Any, add: Callable[..., argparse.ArgumentParser]) -> 
         add: makes one command: where, its name, what it calls, what it does.
     """
     driver = add(commands, "driver", _driver, "do what a submission asks for; for launchers")
-    driver.add_argument("request", choices=[RunSpec.COMMAND, BootstrapSpec.COMMAND])
+    driver.add_argument("request", choices=_REQUESTS)
     driver.add_argument("job_dir", metavar="JOB_DIR")
     driver.add_argument("run_id", metavar="RUN_ID")
     driver.add_argument("driver_id", metavar="DRIVER_ID")
@@ -44,6 +47,11 @@ def _driver(arguments: argparse.Namespace) -> int:
 
         return bootstrap(BootstrapSpec.receive(*which))
     with _keeping_details(run.storage, arguments.driver_id):
+        if arguments.request == UpgradeSpec.COMMAND:
+            from airflow_provider.runtime.cli.upgrade_command import upgrade
+
+            # The old version has a task of its own, with its own secrets and files.
+            return upgrade(UpgradeSpec.receive(*which), spark=arguments.spark, resumes_old=False)
         return drive(RunSpec.receive(*which), spark=arguments.spark)
 
 

@@ -30,16 +30,17 @@ from airflow_provider.runtime.errors import (
 )
 from airflow_provider.runtime.jobdir.layout import known_job, open_job_directory
 from airflow_provider.runtime.jobdir.lease import TAKEABLE, LeaseObserver
+from airflow_provider.runtime.jobdir.preconditions import check_preconditions
 from airflow_provider.runtime.jobdir.run_spec import RunSpec
 from airflow_provider.runtime.jobdir.runs import last_run
 from airflow_provider.runtime.jobdir.upgrade_record import (
     UpgradeRecord,
     UpgradeStep,
+    check_may_begin,
     put_upgrade,
     read_upgrade,
-    standing_of,
+    rejection_of,
     upgrade_id,
-    upgrade_in_force,
 )
 from airflow_provider.runtime.savepoints.catalog import open_savepoint
 from airflow_provider.runtime.savepoints.checkpoint_source import job_source
@@ -84,6 +85,8 @@ class Upgrade:
         stop: set by the caller to end the driver; the same call goes on.
         on_progress: called about once a second while either version is driven.
         clock: time.
+        resumes_old: whether it goes on with the old version when the new one is rejected; else it
+            ends, and who has driven the old version resumes that.
     """
 
     def __init__(
@@ -96,6 +99,7 @@ class Upgrade:
         stop: threading.Event,
         on_progress: OnProgress | None,
         clock: Clock,
+        resumes_old: bool = True,
     ) -> None:
         self._directory = known_job(job_dir)
         self._new = open_job_directory(spec.job_dir)
@@ -113,6 +117,7 @@ class Upgrade:
         self._stop = stop
         self._on_progress = on_progress
         self._clock = clock
+        self._resumes_old = resumes_old
         self._probation: Probation | None = None
         self._reason: str | None = None
         self._is_decided = False
@@ -126,8 +131,8 @@ class Upgrade:
         Raises:
             ConfigError: it cannot be upgraded so; the old version was not touched.
             StopNotYetError: the old version has not stopped; the same call goes on.
-            StopError: the new version was rejected, the old one has gone on, and has ended; or
-                the old version cannot be stopped with a savepoint.
+            StopError: the new version was rejected; the old one has gone on, and has ended, or is
+                left to others; or the old version cannot be stopped with a savepoint.
             RevertError: what the rejected version has written cannot be taken back; neither runs.
             SparkStreamError: as of a run; the same call goes on.
         """
@@ -141,23 +146,17 @@ class Upgrade:
             record = self._put(record, UpgradeStep.REJECTED, reason=self._reason or "")
         if record.step is UpgradeStep.REJECTED:
             record = self._take_back(record)
-        final = self._drive_old(record)
-        msg = (
-            f"{self._directory.url}: the version in {record.to} was rejected: {record.reason}; "
-            f"the old one has gone on, and its run {final.run_id!r} is {final.outcome}"
-        )
+        msg = f"{self._directory.url}: {rejection_of(record)}"
+        if self._resumes_old:
+            final = self._drive_old(record)
+            msg += f"; the old one has gone on, and its run {final.run_id!r} is {final.outcome}"
         raise StopError(msg)
 
     # --- steps ----------------------------------------------------------------------------------
 
     def _begin(self) -> UpgradeRecord:
         """Check the new version against the state of the old one, which runs meanwhile."""
-        standing = upgrade_in_force(self._directory)
-        if standing is not None:
-            raise ConfigError(standing_of(self._directory.url, standing))
-        if self._new.job() is not None or self._new.query_names():
-            msg = f"{self._new.url}: there is a job already; a new version needs a new directory"
-            raise ConfigError(msg)
+        check_may_begin(self._directory, self._new)
         before = last_run(self._directory)
         job = load_job(self._spec, self._directory, self._id, self._spark)
         fixed = next((query for query in job.queries if query.native is not None), None)
@@ -199,6 +198,8 @@ class Upgrade:
 
     def _drive_new(self, record: UpgradeRecord) -> FinalCheckpoint | None:
         """Drive the new version; None when it is rejected."""
+        # A driver that its cluster starts once more says nothing about the version.
+        check_preconditions(self._new, self._id, driver_id=self._spec.driver_id)
         spec = dataclasses.replace(self._spec, from_savepoint=record.savepoint)
         if record.step is UpgradeStep.ACCEPTED:
             return self._drive(spec, self._on_progress)

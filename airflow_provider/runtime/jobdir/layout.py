@@ -14,6 +14,7 @@
     runs/<run id>/run.json                       RunRecord
     runs/<run id>/submissions/<driver id>.json   SubmissionRecord: intent, put before submitting
     runs/<run id>/submissions/<driver id>.run.json, .bootstrap.json   RunSpec, BootstrapSpec
+    runs/<upgrade>/submissions/<driver id>.upgrade.json   UpgradeSpec
     runs/<run id>/submissions/<driver id>.process.json   ProcessRecord: put once, or revoked
     runs/<run id>/submissions/<driver id>.exit.json, .lost.json   ExitRecord, LostRecord
     runs/<run id>/submissions/<driver id>.handle.json, .look.json   HandleRecord, LookRecord

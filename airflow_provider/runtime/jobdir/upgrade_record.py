@@ -24,15 +24,14 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from airflow_provider.runtime.errors import IllegalTransitionError
+from airflow_provider.runtime.errors import ConfigError, IllegalTransitionError
+from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.names import derive_run_id
 from airflow_provider.runtime.storage.documents import Document
+from airflow_provider.runtime.storage.open import open_storage
 from airflow_provider.runtime.typed_json import Address, IsoTime, Name
-
-if TYPE_CHECKING:
-    from airflow_provider.runtime.jobdir.layout import JobDirectory
 
 
 class UpgradeStep(str, enum.Enum):
@@ -97,6 +96,11 @@ class UpgradeRecord(Document):
         )
 
     @property
+    def is_accepted(self) -> bool:
+        """Tell whether the new version is in force."""
+        return self.step is UpgradeStep.ACCEPTED
+
+    @property
     def forbids_old(self) -> bool:
         """Tell whether nobody but the upgrade may start the old version."""
         return self.step is not UpgradeStep.ROLLED_BACK
@@ -123,6 +127,67 @@ def upgrade_in_force(directory: JobDirectory) -> UpgradeRecord | None:
     names = [name for name in directory.storage.list("upgrades") if name.endswith(".json")]
     found = (read_upgrade(directory, name.removesuffix(".json")) for name in sorted(names))
     return next((each for each in found if each is not None and each.forbids_old), None)
+
+
+def upgrade_from(directory: JobDirectory, run_id: str) -> UpgradeRecord | None:
+    """Return the upgrade for which a run was stopped, if its directory is not started any more."""
+    upgrade = upgrade_in_force(directory)
+    return upgrade if upgrade is not None and upgrade.old_run_id == run_id else None
+
+
+def check_may_begin(directory: JobDirectory, new: JobDirectory) -> None:
+    """Refuse an upgrade that the two directories forbid; nothing is written.
+
+    Raises:
+        ConfigError: another upgrade is in force, or the new directory is in use.
+    """
+    standing = upgrade_in_force(directory)
+    if standing is not None:
+        raise ConfigError(standing_of(directory.url, standing))
+    if new.job() is not None or new.query_names():
+        msg = f"{new.url}: there is a job already; a new version needs a new directory"
+        raise ConfigError(msg)
+
+
+def rejection_of(upgrade: UpgradeRecord) -> str:
+    """Return that a version was rejected, and why."""
+    return f"the version in {upgrade.to} was rejected: {upgrade.reason}"
+
+
+@dataclasses.dataclass(frozen=True)
+class Version:
+    """A version of a job, with what its run was begun with.
+
+    Attributes:
+        job_dir: its directory.
+        entry: its function.
+        run_id: its run; after a stop the run has successors.
+        from_savepoint: what it has begun from; empty for nothing, as a template renders it.
+    """
+
+    job_dir: str
+    entry: str
+    run_id: str
+    from_savepoint: str = ""
+
+
+def version_in_force(first: Version, *, before: str | None = None) -> Version:
+    """Return the version that accepted upgrades have led to.
+
+    While an upgrade is under way, that is the old version.
+
+    Args:
+        first: the version that the job began with.
+        before: the directory of a version, for the version whose place that one takes, or has
+            taken; None for the newest one.
+    """
+    last = JobDirectory(open_storage(before)).url if before is not None else None
+    version = first
+    while True:
+        upgrade = upgrade_in_force(JobDirectory(open_storage(version.job_dir)))
+        if upgrade is None or upgrade.step is not UpgradeStep.ACCEPTED or upgrade.to == last:
+            return version
+        version = Version(upgrade.to, upgrade.entry, upgrade.id, upgrade.savepoint or "")
 
 
 def standing_of(url: str, upgrade: UpgradeRecord) -> str:

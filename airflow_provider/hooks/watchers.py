@@ -1,0 +1,60 @@
+"""Watchers of what a task waits for: a run, one that is supervised, a bootstrap, an upgrade."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from airflow_provider.runtime.control.bootstrap_request import BootstrapSpec, BootstrapWatcher
+from airflow_provider.runtime.control.observer import RunWatcher
+from airflow_provider.runtime.control.supervise import SupervisingWatcher, Supervision
+from airflow_provider.runtime.control.upgrade_request import UpgradeSpec, UpgradeWatcher
+from airflow_provider.runtime.jobdir.layout import JobDirectory
+from airflow_provider.runtime.storage.open import open_storage
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from airflow_provider.runtime.clock import Clock
+    from airflow_provider.runtime.control.launchers.protocol import Look
+    from airflow_provider.runtime.jobdir.submissions import HandleRecord
+
+
+def bootstrap_of(target: str, digest: str) -> dict[str, str]:
+    """Return what tells a watcher that a bootstrap is waited for; a trigger stores it."""
+    return {"command": BootstrapSpec.COMMAND, "target": target, "digest": digest}
+
+
+def upgrade_to(new_job_dir: str) -> dict[str, str]:
+    """Return what tells a watcher that an upgrade is waited for; a trigger stores it."""
+    return {"command": UpgradeSpec.COMMAND, "to": new_job_dir}
+
+
+def open_watcher(
+    job_dir: str,
+    run_id: str,
+    clock: Clock,
+    driver_id: str | None,
+    *,
+    request: Mapping[str, str] | None,
+    supervision: Mapping[str, Any] | None,
+    ask: Callable[[HandleRecord], Look] | None,
+) -> RunWatcher:
+    """Return a watcher of a run; see :meth:`.SparkStreamingHook.watcher`."""
+    storage = open_storage(job_dir)
+    if supervision is not None:
+        told = Supervision.from_dict(supervision)
+        return SupervisingWatcher(storage, run_id, clock, told, driver_id, ask=ask)
+    if request is None:
+        return RunWatcher(storage, run_id, clock, driver_id, ask=ask)
+    directory = JobDirectory(storage)
+    if request["command"] == UpgradeSpec.COMMAND:
+        return UpgradeWatcher(directory, request["to"], clock, driver_id=driver_id, ask=ask)
+    return BootstrapWatcher(
+        directory,
+        run_id,
+        clock,
+        target=request["target"],
+        digest=request["digest"],
+        driver_id=driver_id,
+        ask=ask,
+    )

@@ -1,0 +1,414 @@
+"""The upgrade's operator: what it finds, what it asks of a driver, and how it waits for one."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from airflow.sdk import DAG, Asset
+from airflow_names import DagSerialization, TaskDeferred, import_string
+from handmade import AT, TI, Job, OutletEvents, ended_process
+
+from airflow_provider.airflow_versions import AirflowFailException
+from airflow_provider.hooks.spark_streaming import SparkStreamingHook
+from airflow_provider.operators.retry_policy import SparkRunFailedError
+from airflow_provider.operators.spark_streaming import SparkStreamingOperator
+from airflow_provider.operators.spark_upgrade import SparkUpgradeOperator
+from airflow_provider.runtime.clock import SystemClock
+from airflow_provider.runtime.control.observer import RunState
+from airflow_provider.runtime.control.upgrade_request import (
+    UpgradeSpec,
+    UpgradeView,
+    assess_upgrade,
+)
+from airflow_provider.runtime.errors import ConfigError
+from airflow_provider.runtime.host import identify_this
+from airflow_provider.runtime.jobdir.layout import JobDirectory
+from airflow_provider.runtime.jobdir.lease import Liveness
+from airflow_provider.runtime.jobdir.requests import is_leaving
+from airflow_provider.runtime.jobdir.upgrade_record import (
+    UpgradeRecord,
+    UpgradeStep,
+    Version,
+    put_upgrade,
+    read_upgrade,
+    upgrade_id,
+    version_in_force,
+)
+from airflow_provider.triggers.spark_streaming import SparkStreamingTrigger
+from tests.unit.jobs import a_submission, an_exit
+
+pytestmark = pytest.mark.usefixtures("callable_outside_of_a_task")
+
+MISSING = "/nowhere/jobs.py:daily"  # as soon as a driver is to be submitted, this is refused
+
+
+@pytest.fixture
+def old(tmp_path: Path) -> Job:
+    """Return the directory of the version that runs."""
+    job = Job(tmp_path / "old")
+    job.finish("SUSPENDED")
+    return job
+
+
+def upgrade_of(old: Job) -> Job:
+    """Return the old directory, with the run under which an upgrade's drivers are submitted."""
+    return Job(old.root, upgrade_id(new_of(old)))
+
+
+def new_of(old: Job) -> str:
+    return str(old.root.parent / "new")
+
+
+def put(old: Job, step: UpgradeStep, reason: str = "", **changed: Any) -> UpgradeRecord:
+    """Put how far the upgrade is."""
+    record = UpgradeRecord(
+        id=upgrade_id(new_of(old)),
+        to=new_of(old),
+        entry=MISSING,
+        old_run_id=old.run_id,
+        began=AT,
+        step=step,
+        savepoint=f"{old.url}/savepoints/1",
+        reason=reason,
+    )
+    return put_upgrade(JobDirectory(old.storage), dataclasses.replace(record, **changed))
+
+
+def operator_of(old: Job, **arguments: Any) -> SparkUpgradeOperator:
+    arguments = {"job": MISSING, "new_job_dir": new_of(old), "poll_interval": 0.05, **arguments}
+    return SparkUpgradeOperator(task_id="upgrade", job_dir=old.url, **arguments)
+
+
+def stream_of(job_dir: str, **arguments: Any) -> SparkStreamingOperator:
+    return SparkStreamingOperator(
+        task_id="daily", job=MISSING, job_dir=job_dir, interval=None, **arguments
+    )
+
+
+@pytest.fixture
+def entry(tmp_path: Path) -> str:
+    """Return an entry point whose file is there."""
+    file = tmp_path / "jobs.py"
+    file.write_text("def daily(ctx): ...\n")
+    return f"{file}:daily"
+
+
+# --- when the DAG is parsed ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"probation": "a while"}, "probation: 'a while' is not a duration"),
+        ({"on_kill": "stop"}, "on_kill 'stop': use one of 'detach', 'cancel'"),
+        ({"failover": "half"}, "failover 'half': use one of"),
+        ({"late": "perhaps"}, "late 'perhaps': use one of"),
+        ({"job": "flights.jobs"}, "entry 'flights.jobs': write FILE.py:FUNCTION"),
+    ],
+)
+def test_a_bad_argument_is_refused_when_the_dag_is_parsed(
+    old: Job, wrong: dict[str, Any], said: str
+) -> None:
+    """
+    The error names the argument, what it was, and what it may be.
+    """
+    with pytest.raises(ConfigError) as raised:
+        operator_of(old, **wrong)
+
+    assert said in str(raised.value)
+
+
+def test_it_is_stored_with_its_dag() -> None:
+    """
+    Airflow serialises what is templated.
+    """
+    with DAG("flights", schedule=None) as dag:
+        SparkUpgradeOperator(
+            task_id="u", job="j:f", job_dir="/1", new_job_dir="/{{ params.n }}", params={"a": 1}
+        )
+
+    stored: Any = DagSerialization.from_dict(DagSerialization.to_dict(dag)).task_dict["u"]
+
+    assert ("/{{ params.n }}", {"a": 1}) == (stored.new_job_dir, stored.job_params)
+
+
+def test_a_driver_receives_all_that_was_requested(old: Job) -> None:
+    """
+    The request lies in the old directory, and the new version's run is what it says of the new one.
+    """
+    operator = operator_of(
+        old,
+        params={"a": "{{ params.a }}"},
+        secret_params={"password": "s3cr3t"},
+        probation="1 minute",
+        stop_timeout=30,
+        until="stopped",
+        trigger="2 seconds",
+        restart="none",
+    )
+    operator.render_template_fields({"params": {"a": "x=y z"}})
+
+    request = operator._spec()
+    sent = dataclasses.replace(request, driver_id="d1")
+    sent.send(old.run.storage)
+    received = UpgradeSpec.receive(old.run.storage, "d1", sent.sha256())
+    run = received.new_version()
+
+    assert sent == received
+    assert (old.url, new_of(old)) == (received.job_dir, run.job_dir)
+    assert (60.0, 120.0, 30.0) == (
+        received.probation_s,
+        received.progress_timeout_s,
+        received.stop_timeout_s,
+    )
+    assert ({"a": "x=y z"}, {"password": "SPARK_STREAM_SECRET_1"}, "stopped", 2.0, "d1") == (
+        run.params,
+        run.secret_params,
+        run.until,
+        run.trigger_s,
+        run.driver_id,
+    )
+
+
+# --- what it finds ------------------------------------------------------------------------------
+
+
+def test_an_accepted_upgrade_is_the_result(old: Job) -> None:
+    """
+    No driver is submitted; XCom and the outlets get what adopts the new version.
+    """
+    record = put(old, UpgradeStep.ACCEPTED)
+    outlet = Asset("versions")
+    events: Any = OutletEvents(outlet)
+    before = old.documents()
+
+    told = operator_of(old, outlets=[outlet]).execute({"ti": TI, "outlet_events": events})
+
+    assert before == old.documents()
+    assert told == events[outlet].extra
+    assert told == {
+        "job_dir": new_of(old),
+        "job": MISSING,
+        "run_id": record.id,
+        "from_savepoint": record.savepoint,
+        "replaces": old.url,
+    }
+
+
+@pytest.mark.parametrize(
+    ("prepare", "said"),
+    [
+        (
+            lambda old: put(old, UpgradeStep.ROLLED_BACK, "it is late"),
+            "rejected: it is late; to try",
+        ),
+        (lambda old: Job(Path(new_of(old))).finish(), "there is a job already"),
+        (
+            lambda old: put(old, UpgradeStep.TRIAL, id="other", to="/other"),
+            "its upgrade to /other has not ended",
+        ),
+    ],
+)
+def test_what_cannot_be_tried_is_an_error(old: Job, entry: str, prepare: Any, said: str) -> None:
+    """
+    A version that was rejected, a directory in use, another upgrade: before anything is written.
+    """
+    prepare(old)
+    before = old.documents()
+
+    with pytest.raises(AirflowFailException, match=said):
+        operator_of(old, job=entry).execute({"ti": TI})
+
+    assert before == old.documents()
+
+
+@pytest.mark.parametrize("step", [None, UpgradeStep.STOPPING, UpgradeStep.REJECTED])
+def test_a_driver_without_a_lease_is_adopted(old: Job, step: UpgradeStep | None) -> None:
+    """
+    While it checks, stops the old version or takes rows back; the trigger goes on elsewhere.
+    """
+    upgrade = upgrade_of(old)
+    upgrade.submit("driver", process=identify_this())
+    if step is not None:
+        put(old, step)
+    with pytest.raises(TaskDeferred) as raised:
+        operator_of(old).execute({"ti": TI})
+    trigger: Any = raised.value.trigger
+    classpath, arguments = trigger.serialize()
+
+    assert ("driver", upgrade.run_id) == (trigger.driver_id, trigger.run_id)
+    assert {"command": "upgrade", "to": new_of(old)} == arguments["request"]
+    assert arguments == import_string(classpath)(**arguments).serialize()[1]
+
+
+def test_a_kill_ends_the_driver_only_if_that_is_asked_for(old: Job) -> None:
+    """
+    It listens in the new directory; the default lets the upgrade go on.
+    """
+    upgrade = upgrade_of(old)
+    upgrade.submit("driver", process=identify_this())
+    put(old, UpgradeStep.TRIAL)
+    new = Job(Path(new_of(old)), upgrade.run_id)
+    with new.lease("driver"):
+        for policy, leaves in [("detach", False), ("cancel", True)]:
+            with pytest.raises(TaskDeferred) as raised:
+                operator_of(old, on_kill=policy).execute({"ti": TI})
+            trigger: Any = raised.value.trigger
+            assert "driver" == trigger.driver_id
+            asyncio.run(trigger.on_kill())
+            assert leaves is is_leaving(new.storage, "driver")
+
+
+def test_how_a_wait_ends(old: Job) -> None:
+    """
+    A driver that dies is for a retry, a refusal and a rejection are for good, with their reason.
+    """
+    upgrade = upgrade_of(old)
+    upgrade.submit("driver", process=ended_process())
+    operator = operator_of(old)
+    trigger = SparkStreamingTrigger(
+        old.url, upgrade.run_id, "driver", 1, request=operator._awaited()
+    )
+
+    def ended() -> Any:
+        return asyncio.run(trigger._wait())
+
+    put(old, UpgradeStep.TRIAL)
+    died = ended()
+    with pytest.raises(SparkRunFailedError, match="the driver died"):
+        operator.resume({"ti": TI}, vars(died) | {"driver_id": "driver"})
+    upgrade.end("driver", 2, "spark-stream: error: it does not fit its state")
+    refused = ended()
+    with pytest.raises(AirflowFailException, match="does not fit its state"):
+        operator.resume({"ti": TI}, vars(refused) | {"driver_id": "driver"})
+    put(old, UpgradeStep.ROLLED_BACK, "query 'a' has committed no batch")
+    rejected = ended()
+    with pytest.raises(AirflowFailException, match="rejected: query 'a' has committed no batch"):
+        operator.resume({"ti": TI}, vars(rejected) | {"driver_id": "driver"})
+    put(old, UpgradeStep.ACCEPTED)
+    assert RunState.DONE is ended().run_state
+    assert new_of(old) == operator.resume({"ti": TI}, {})["job_dir"]
+
+
+# --- how it stands ------------------------------------------------------------------------------
+
+
+RECORD = UpgradeRecord(id="u", to="/new", entry="j:f", old_run_id="r1", began=AT)
+
+
+@pytest.mark.parametrize(
+    ("step", "changed", "run_state"),
+    [
+        (None, {}, RunState.STARTING),
+        (None, {"submission": None}, RunState.ABSENT),
+        (None, {"exit": an_exit(2)}, RunState.FAILED),
+        (UpgradeStep.STOPPING, {}, RunState.STARTING),
+        (UpgradeStep.STOPPING, {"submission": None}, RunState.ABSENT),
+        (UpgradeStep.STOPPING, {"submission_lost": True}, RunState.FAILED),
+        (UpgradeStep.TRIAL, {"submission_gone": True}, RunState.FAILED),
+        (UpgradeStep.REJECTED, {"exit": an_exit(3)}, RunState.FAILED),
+        (UpgradeStep.ACCEPTED, {"exit": an_exit(3)}, RunState.DONE),
+        (UpgradeStep.ROLLED_BACK, {}, RunState.FAILED),
+    ],
+)
+def test_how_an_upgrade_stands(
+    step: UpgradeStep | None, changed: dict[str, Any], run_state: RunState
+) -> None:
+    """
+    Only the record decides it; a driver without a lease is at work as long as its process is.
+    """
+    seen = UpgradeView(
+        final=None,
+        lease=None,
+        liveness=Liveness.FREE,
+        attempt=None,
+        submission=a_submission("d1"),
+        exit=None,
+        submission_gone=False,
+        record=dataclasses.replace(RECORD, step=step) if step is not None else None,
+    )
+
+    assessment = assess_upgrade(dataclasses.replace(seen, **changed), run_id="u")
+
+    assert run_state is assessment.run_state
+    assert (step is UpgradeStep.ROLLED_BACK) is ("was rejected" in assessment.reason)
+
+
+def test_a_driver_of_which_nothing_is_heard(old: Job) -> None:
+    """
+    Ten minutes of a stop are no reason to give it up; an hour without a lease or a word is.
+    """
+    upgrade = upgrade_of(old)
+    upgrade.submit("driver", process=dataclasses.replace(identify_this(), space="another"))
+    put(old, UpgradeStep.STOPPING)
+    clock = SteppedClock()
+    request = operator_of(old)._awaited()
+
+    watcher = SparkStreamingHook(clock=clock).watcher(
+        old.url, upgrade.run_id, "driver", request=request
+    )
+    run_states = []
+    for _ in range(3):
+        run_states.append(watcher.assess().run_state)
+        clock.now_s += 3000.0
+
+    assert [RunState.STARTING, RunState.STARTING, RunState.FAILED] == run_states
+
+
+class SteppedClock(SystemClock):
+    """The machine's time of day, and seconds that a test lets pass."""
+
+    now_s = 0.0
+
+    def monotonic(self) -> float:
+        return self.now_s
+
+
+# --- the tasks of both versions -----------------------------------------------------------------
+
+
+def test_the_old_versions_task_says_what_has_taken_over(old: Job, entry: str) -> None:
+    """
+    Its own run tells what has superseded it; another run is refused before a driver is submitted,
+    for good once the new version is in force, and for a retry while that is not known.
+    """
+    own = old.run_id
+    put(old, UpgradeStep.TRIAL)
+    context: Any = {"ti": SimpleNamespace(**vars(TI) | {"max_tries": 0})}
+    operator = stream_of(old.url, params={}, run_id=own)
+    assert new_of(old) == operator.execute(context)["superseded_by"]
+    before = old.documents()
+    later = stream_of(old.url, run_id="later")
+    later.job = entry
+    with pytest.raises(SparkRunFailedError, match="its upgrade to .*new has not ended"):
+        later.execute(context)
+    put(old, UpgradeStep.ACCEPTED)
+    with pytest.raises(AirflowFailException, match="in .*new has taken over; run that one"):
+        later.execute(context)
+    assert before == old.documents()
+    put(old, UpgradeStep.ROLLED_BACK)
+    assert "superseded_by" not in operator.execute(context)
+
+
+def test_the_version_in_force_is_where_accepted_upgrades_lead(old: Job) -> None:
+    """
+    A rejected upgrade leads nowhere, and *before* stops where a repeated task has begun.
+    """
+    first = Version(old.url, "jobs.py:old", "stream")
+    assert first == version_in_force(first)
+    for step in (UpgradeStep.TRIAL, UpgradeStep.ROLLED_BACK):
+        put(old, step)
+        assert first == version_in_force(first)
+    record = put(old, UpgradeStep.ACCEPTED)
+    newest = version_in_force(first)
+
+    assert (new_of(old), MISSING, record.id) == (newest.job_dir, newest.entry, newest.run_id)
+    assert record.savepoint == newest.from_savepoint
+    assert first == version_in_force(first, before=new_of(old))
+    assert newest == version_in_force(first, before=f"{new_of(old)}-2")
+    assert read_upgrade(JobDirectory(old.storage), record.id) == record
