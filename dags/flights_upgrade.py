@@ -1,182 +1,73 @@
-"""Upgrade a running stream: savepoint, stop, start the new version from it, or roll back.
+"""Upgrade a running stream: try another version of it, and go on with the better of the two.
 
-``flights_versioned`` supervises the version that is in force; ``flights_upgrade`` puts another one
-in its place. Each version that is tried has a job directory and an output folder of its own, so
-nothing that the new version writes has to be reverted: if it makes no progress its folder is
-ignored, and the old version continues in its own job directory, from where the savepoint was taken.
-The rows of the stream are those of all folders in ``outputs``, each of which continues where the
-one before it ends; the asset's event lists them for readers.
-
-==================================  ================================================================
-what happens                        what follows
-==================================  ================================================================
-the new version commits batches     it is in force from then on, and ``flights_versioned`` adopts it
-it fails, or its batch does not     its driver is ended, the old version is started again, and the
-end, or nothing arrives for it      DAG run fails: the upgrade has
-the old version cannot be stopped   the same
-a task is tried again               it finds what it has done, and goes on
-==================================  ================================================================
+``flights_versioned`` supervises the version that is in force, wherever upgrades have led to;
+``flights_upgrade`` puts another one in its place, in a job directory of its own. Both write to one
+folder: what a rejected version has written is taken back, and the old one resumed.
 """
 
 from __future__ import annotations
 
+import datetime as dt
 import os
 from pathlib import Path
 from typing import Any
 
-from airflow.sdk import Asset, Param, TriggerRule, Variable, dag, task
+from airflow.sdk import Param, dag
 
-from airflow_provider.hooks.spark_streaming import SparkStreamingHook
-from airflow_provider.operators.spark_stop import SparkStopOperator
 from airflow_provider.operators.spark_streaming import SparkStreamingOperator
+from airflow_provider.operators.spark_upgrade import SparkUpgradeOperator
+from airflow_provider.runtime.jobdir.upgrade_record import Version, version_in_force
 
 HERE = Path(__file__).resolve().parent
 DATA = os.environ.get("FLIGHTS_DATA", str(HERE.parent / ".work" / "flights"))
+JOBS = f"{HERE}/jobs/daily_delays.py"
 PLACE = f"{DATA}/upgrade"
-# How long a version is watched, and how long a new one has to show that it makes progress.
-WATCHED = os.environ.get("FLIGHTS_WATCHED", "59 minutes")
-PROBATION = os.environ.get("FLIGHTS_PROBATION", "5 minutes")
-STATE = "flights_versions"
-RUN_ID = "stream"
-ROWS = Asset("flights_versioned_rows")
+FIRST = Version(f"{PLACE}/1", f"{JOBS}:daily_delays_so_far", "stream")
+# Templates are rendered at each try: what they name follows an upgrade.
+MACROS = {"first": FIRST, "in_force": version_in_force}
+BOTH_DAGS: dict[str, Any] = {"user_defined_macros": MACROS, "tags": ["spark", "streaming"]}
+PARAMS = {
+    "version": Param(os.environ.get("FLIGHTS_VERSION", "2"), type="string"),
+    "function": Param("daily_delays_rated", type="string"),
+}
+BOTH_VERSIONS: dict[str, Any] = {
+    "params": {"input": f"{DATA}/input", "output": f"{PLACE}/output"},
+    "until": "stopped",
+    "trigger": "2 seconds",
+    "conf": {"spark.sql.session.timeZone": "UTC", "spark.sql.shuffle.partitions": "4"},
+}
 
 
-def versions() -> dict[str, Any]:
-    """Return which version is in force, and which one is being tried."""
-    first = {"number": 1, "function": "daily_delays_so_far", "savepoint": ""}
-    begin = {"current": first, "tried": 1, "upgrade": None, "outputs": [f"{PLACE}/1/output"]}
-    return dict(Variable.get(STATE, default=begin, deserialize_json=True))
-
-
-def keep(state: dict[str, Any], **changes: Any) -> None:
-    """Store the new state."""
-    Variable.set(STATE, {**state, **changes}, serialize_json=True)
-
-
-def stream(task_id: str, version: str, **more: Any) -> SparkStreamingOperator:
-    """Watch a version, or start it: the one that the task *version* has returned.
-
-    Each start of it has the same arguments, the savepoint included, or would be refused.
-    """
-    told = f"ti.xcom_pull(task_ids='{version}')"
-    place = f"{PLACE}/{{{{ {told}['number'] }}}}"
-    return SparkStreamingOperator(
-        task_id=task_id,
-        job=f"{HERE}/jobs/daily_delays.py:{{{{ {told}['function'] }}}}",
-        job_dir=f"{place}/job",
-        params={"input": f"{DATA}/input", "output": f"{place}/output"},
-        from_savepoint=f"{{{{ {told}['savepoint'] }}}}",
-        run_id=RUN_ID,
-        until="stopped",
-        trigger="2 seconds",
-        conf={"spark.sql.session.timeZone": "UTC", "spark.sql.shuffle.partitions": "4"},
-        **more,
-    )
-
-
-@task.short_circuit
-def is_at_rest() -> bool:
-    """Tell whether nobody is upgrading the stream."""
-    return versions()["upgrade"] is None
-
-
-@task
-def in_force() -> dict[str, Any]:
-    """Return the version in force."""
-    return dict(versions()["current"])
-
-
-@dag(schedule="0 * * * *", catchup=False, max_active_runs=1, tags=["spark", "streaming"])
+@dag(schedule="0 * * * *", catchup=False, max_active_runs=1, **BOTH_DAGS)
 def flights_versioned() -> None:
-    """Watch the version that is in force; while it is replaced, do nothing."""
-    watched = stream(
-        "stream", "in_force", max_runtime=WATCHED, progress_timeout="10 minutes", retries=5
+    """Watch the version that is in force; while it is replaced, try again each minute."""
+    SparkStreamingOperator(
+        task_id="stream",
+        job="{{ in_force(first).entry }}",
+        job_dir="{{ in_force(first).job_dir }}",
+        run_id="{{ in_force(first).run_id }}",
+        from_savepoint="{{ in_force(first).from_savepoint }}",
+        max_runtime=os.environ.get("FLIGHTS_WATCHED", "59 minutes"),
+        progress_timeout="10 minutes",
+        on_kill="detach",
+        retries=30,
+        retry_delay=dt.timedelta(minutes=1),
+        **BOTH_VERSIONS,
     )
-    is_at_rest() >> in_force() >> watched
 
 
-@task
-def begin(params: Any = None, run_id: Any = None) -> dict[str, Any]:
-    """Take the stream out of the other DAG's hands; return the version in force, and the next."""
-    state = versions()
-    upgrade = state["upgrade"]
-    if upgrade is None:
-        upgrade = {"by": run_id, "number": state["tried"] + 1, "function": params["function"]}
-        keep(state, tried=upgrade["number"], upgrade=upgrade)
-    if upgrade["by"] != run_id:
-        msg = f"run {upgrade['by']!r} is upgrading the stream, and has not ended"
-        raise RuntimeError(msg)
-    return {**state["current"], "next": upgrade["number"]}
-
-
-@task
-def new_version(savepoint: str) -> dict[str, Any]:
-    """Return the version that is tried, which begins from the savepoint."""
-    upgrade = versions()["upgrade"]
-    number, function = upgrade["number"], upgrade["function"]
-    return {"number": number, "function": function, "savepoint": savepoint}
-
-
-@task
-def check_progress(handed_over: Any, savepoint: str) -> None:
-    """Refuse a version that is alive, and has committed nothing since the savepoint."""
-    from airflow_provider.runtime.savepoints.catalog import open_savepoint
-
-    for name, query in open_savepoint(savepoint).record.queries.items():
-        batch = handed_over["queries"][name]["batch_id"]
-        if batch is None or batch <= query.batch:
-            msg = f"query {name!r} has committed no batch since the savepoint's {query.batch}"
-            raise RuntimeError(msg)
-
-
-@task(outlets=[ROWS])
-def accept(version: Any, outlet_events: Any = None) -> list[str]:
-    """Put the new version in force, and tell readers where the rows are."""
-    state = versions()
-    output = f"{PLACE}/{version['number']}/output"
-    outputs = [*(each for each in state["outputs"] if each != output), output]
-    keep(state, current=version, upgrade=None, outputs=outputs)
-    outlet_events[ROWS].extra = {"outputs": outputs}
-    return outputs
-
-
-@task(trigger_rule=TriggerRule.ONE_FAILED)
-def give_up() -> None:
-    """Ask the new version's driver to end, if there is one; nobody reads what it writes."""
-    job_dir = f"{PLACE}/{versions()['upgrade']['number']}/job"
-    hook = SparkStreamingHook()
-    hook.end(job_dir, RUN_ID, hook.claim(job_dir, RUN_ID))
-
-
-@task
-def roll_back() -> None:
-    """Give the stream, with the old version, back to the other DAG."""
-    keep(versions(), upgrade=None)
-
-
-@dag(
-    schedule=None,
-    catchup=False,
-    max_active_runs=1,
-    params={"function": Param("daily_delays_rated", type="string")},
-    tags=["spark", "streaming"],
-    doc_md=__doc__,
-)
+@dag(schedule=None, max_active_runs=1, params=PARAMS, doc_md=__doc__, **BOTH_DAGS)
 def flights_upgrade() -> None:
     """Try another version of the stream."""
-    stop_old = SparkStopOperator(
-        task_id="stop_old",
-        job_dir=f"{PLACE}/{{{{ ti.xcom_pull(task_ids='begin')['number'] }}}}/job",
-        savepoint="before-{{ ti.xcom_pull(task_ids='begin')['next'] }}",
+    SparkUpgradeOperator(
+        task_id="upgrade",
+        job=f"{JOBS}:{{{{ params.function }}}}",
+        job_dir=f"{{{{ in_force(first, before='{PLACE}/' ~ params.version).job_dir }}}}",
+        new_job_dir=f"{PLACE}/{{{{ params.version }}}}",
+        probation=os.environ.get("FLIGHTS_PROBATION", "5 minutes"),
+        retries=3,
+        **BOTH_VERSIONS,
     )
-    savepoint = "{{ ti.xcom_pull(task_ids='stop_old')['savepoint'] }}"
-    version = new_version(savepoint)
-    new = stream("new", "new_version", max_runtime=PROBATION, progress_timeout="2 minutes")
-    progress = check_progress(new.output, savepoint)
-    begin() >> stop_old >> version >> new >> progress >> accept(version)
-    # Handed over as soon as it is at work.
-    old_again = stream("old_again", "begin", max_runtime="1 second", retries=5)
-    [new, progress] >> give_up() >> old_again >> roll_back()
 
 
 flights_versioned()

@@ -20,6 +20,7 @@ from airflow_provider.operators.retry_policy import SparkRunFailedError
 from airflow_provider.operators.spark_streaming import SparkStreamingOperator
 from airflow_provider.runtime.clock import SystemClock
 from airflow_provider.runtime.jobdir.lease import LeaseObserver, Liveness
+from airflow_provider.runtime.jobdir.upgrade_record import upgrade_id
 from airflow_provider.runtime.storage.open import open_storage
 
 if TYPE_CHECKING:
@@ -158,27 +159,25 @@ def _state(airflow: Airflow, run_id: str) -> str:
 # --- an upgrade, and one that is rolled back ----------------------------------------------------
 
 
-def is_driven(job_dir: Path) -> bool:
-    """Tell whether a driver is at work."""
-    _, liveness = LeaseObserver(open_storage(str(job_dir)), SystemClock()).settle()
-    return liveness is Liveness.LIVE
+def driver_of(job_dir: Path) -> str | None:
+    """Return the driver that is at work."""
+    lease, liveness = LeaseObserver(open_storage(str(job_dir)), SystemClock()).settle()
+    return lease.driver_id if lease is not None and liveness is Liveness.LIVE else None
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(900)
 def test_a_stream_is_upgraded_or_rolled_back(sqlite_airflow: dict[str, str]) -> None:
     """
-    A new version for which nothing arrives is given up, and the old one goes on from where it was
-    stopped; another try gets on, and is in force. The rows of both folders are those of one stream.
+    A new version for which nothing arrives is rejected, and the old one's task resumes that; another
+    one is accepted, and the same task adopts its driver. The rows are those of one stream.
     """
     data = Path(sqlite_airflow["FLIGHTS_DATA"])
     place = data / "upgrade"
     file = Path(sqlite_airflow["AIRFLOW__CORE__DAGS_FOLDER"]) / "flights" / "flights_upgrade.py"
-    told = {"FLIGHTS_WATCHED": "1 second", "FLIGHTS_PROBATION": "15 seconds"}
-    environment = {**sqlite_airflow, **told}
-
-    def states(run: dict[str, Any]) -> dict[str, str]:
-        return {task_id: task["state"] for task_id, task in run["tasks"].items()}
+    environment = {**sqlite_airflow, "FLIGHTS_WATCHED": "1 second"}
+    short = {**environment, "FLIGHTS_PROBATION": "15 seconds"}
+    longer = {**environment, "FLIGHTS_VERSION": "3", "FLIGHTS_PROBATION": "40 seconds"}
 
     def put_when_stopped() -> None:
         wait_for("the old one has stopped", (saved / "savepoint.json").exists, within=120)
@@ -186,40 +185,42 @@ def test_a_stream_is_upgraded_or_rolled_back(sqlite_airflow: dict[str, str]) -> 
 
     put_month(data / "input", 1)
     watched = run_dag(file, "flights_versioned", environment)
-    epochs = place / "1" / "job" / "queries" / "daily" / "committables"
+    epochs = place / "1" / "queries" / "daily" / "committables"
     wait_for("the first month", lambda: list(epochs.glob("*/0.json")), within=60)
-    given_up = run_dag(file, "flights_upgrade", environment)
-    driven = [is_driven(place / number / "job") for number in "12"]
+    rejected = run_dag(file, "flights_upgrade", short)
+    between = [driver_of(place / number) for number in "12"]
+    resumed = run_dag(file, "flights_versioned", environment)
     put_month(data / "input", 2)
     batches = len(list(epochs.glob("*/*.json")))
     wait_for("the second month", lambda: len(list(epochs.glob("*/*.json"))) > batches, within=60)
-    saved = place / "1" / "job" / "savepoints" / "before-3"
+    saved = place / "1" / "savepoints" / upgrade_id(f"{place}/3")
     thread = threading.Thread(target=put_when_stopped)
     thread.start()
-    upgraded = run_dag(file, "flights_upgrade", {**environment, "FLIGHTS_PROBATION": "40 seconds"})
+    upgraded = run_dag(file, "flights_upgrade", longer)
     thread.join()
-    adopted = run_dag(file, "flights_versioned", environment)
-    final = is_driven(place / "1" / "job"), is_driven(place / "3" / "job")
+    driver = driver_of(place / "3")
+    adopted = run_dag(file, "flights_versioned", longer)
+    again = run_dag(file, "flights_upgrade", longer)
 
     assert "success" == watched["state"], watched["log"]
-    assert "failed" == given_up["state"], given_up["log"]
-    assert ("failed", "success", "upstream_failed") == tuple(
-        states(given_up)[task] for task in ("check_progress", "roll_back", "accept")
-    )
-    assert [True, False] == driven
-    assert "success" == upgraded["state"], upgraded["log"]
-    assert ("success", "skipped") == tuple(states(upgraded)[t] for t in ("accept", "give_up"))
-    outputs = upgraded["tasks"]["accept"]["value"]
-    assert [f"{place}/1/output", f"{place}/3/output"] == outputs
-    new = upgraded["tasks"]["new"]["value"]["driver_id"]
-    assert new == adopted["tasks"]["stream"]["value"]["driver_id"]
-    assert (False, True) == final
-    assert expected_days(data / "input") == written_days(outputs)
+    assert "failed" == rejected["state"], rejected["log"]
+    assert "query 'daily' has committed no batch in 15 seconds" in rejected["log"]
+    assert [None, None] == between
+    assert "success" == resumed["state"], resumed["log"]
+    assert "success" == upgraded["state"] == again["state"], upgraded["log"]
+    told = upgraded["tasks"]["upgrade"]["value"]
+    assert (f"{place}/3", f"{place}/1") == (told["job_dir"], told["replaces"])
+    assert told == again["tasks"]["upgrade"]["value"]
+    handed_over = adopted["tasks"]["stream"]["value"]
+    assert (told["run_id"], driver) == (handed_over["run_id"], handed_over["driver_id"])
+    assert driver == driver_of(place / "3") is not None
+    assert driver_of(place / "1") is None
+    assert expected_days(data / "input") == written_days(place / "output")
 
 
-def written_days(outputs: list[str]) -> dict[tuple[dt.date, str], int]:
-    """Return the flights of each day and airport, over all folders."""
-    rows = pd.concat([pd.read_parquet(output) for output in outputs])
+def written_days(output: Path) -> dict[tuple[dt.date, str], int]:
+    """Return the flights of each day and airport, of both versions."""
+    rows = pd.read_parquet(output)
     days = dict(zip(zip(rows["day"], rows["origin"], strict=True), rows["flights"], strict=True))
     assert len(rows) == len(days)  # no day twice
     return days
