@@ -568,7 +568,8 @@ def test_the_page_shows_the_handle_and_the_reason(place: Place, tmp_path: Path) 
     failure = read_failures(place.job.url).failures[0]
 
     assert present(shown.launch).startswith(f"{place.kind} {handle.id}: ended, exit code 3")
-    assert "the driver's process ended with exit code 3, without a word" == failure.reason
+    said = "the driver's process ended with exit code 3, without a word"
+    assert f"killed: {said}" == failure.reason
     assert failure.root_cause == shown.launch
     log = views.log(place.job.url, RUN, place.driver_id())
     assert f"its log is on {place.kind} {handle.id}" == log.problem

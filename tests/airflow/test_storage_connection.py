@@ -426,14 +426,14 @@ def test_the_page_opens_a_job_as_its_task_does(
         look = lambda: service.runs.read(finished.url)  # noqa: E731 - as the routes have it
         return asyncio.run(service.read(index_of(finished, conn_id), look))
 
-    assert "FINISHED" == state("lake")
+    assert "finished" == state("lake")
     assert [RUN] == [run.run_id for run in runs("lake").runs]
     with pytest.raises(Exception, match="cannot be read: .*check the credentials"):
         runs(None)
     monkeypatch.setenv("AIRFLOW__SPARK_STREAMING__STORAGE_CONN_ID", "lake")
     again = StreamService(SystemClock(), limit_s=20)
     (row,) = asyncio.run(again.list_jobs([index_of(finished, None)])).jobs
-    assert "FINISHED" == row.state
+    assert "finished" == row.state
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ import types
 from pathlib import Path
 
 import pytest
+import s3fs
 
 from airflow_provider.runtime.cli.main import main
 from airflow_provider.runtime.explanation import HEADING, WIDEST, line_in
@@ -27,6 +28,8 @@ def test_a_mistake_is_explained_on_one_screen_before_spark(mistake, tmp_path, ca
     def stop() -> None:
         pyspark.SparkContext._active_spark_context = None
 
+    monkeypatch.setattr(pyspark.SparkContext, "_active_spark_context", None)
+    s3fs.S3FileSystem.clear_instance_cache()  # other tests have reached a store
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     monkeypatch.setattr(pyspark, "started", types.SimpleNamespace(stop=stop), raising=False)
     monkeypatch.setattr("airflow_provider.runtime.queries.session.start_spark", None)

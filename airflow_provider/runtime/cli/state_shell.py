@@ -108,11 +108,10 @@ class SparkThread:
             KeyboardInterrupt: the caller was interrupted; Spark has stopped what *act* had begun.
         """
         group = uuid.uuid4().hex
-        future = self._pool.submit(self._act, act, group)
         try:
-            return future.result()
+            return self._pool.submit(self._act, act, group).result()
         except KeyboardInterrupt:
-            self._cancel(future, group)
+            self._cancel(group)
             raise
 
     def _act(self, act: Callable[[SparkSession], T], group: str) -> T:
@@ -120,12 +119,14 @@ class SparkThread:
         session.sparkContext.setJobGroup(group, "a question", interruptOnCancel=True)
         return act(session)
 
-    def _cancel(self, future: concurrent.futures.Future[T], group: str) -> None:
-        while not future.cancel() and not future.done():
+    def _cancel(self, group: str) -> None:
+        # Behind the question in the only thread: an interrupt may come before its future is known.
+        ended = self._pool.submit(lambda: None)
+        while not ended.done():
             with contextlib.suppress(KeyboardInterrupt):
                 if self._session is not None:
                     self._session.sparkContext.cancelJobGroup(group)
-                concurrent.futures.wait([future], timeout=_CANCEL_S)
+                concurrent.futures.wait([ended], timeout=_CANCEL_S)
 
 
 class StateShell:
