@@ -101,7 +101,15 @@ def test_a_job_that_goes_on_is_looked_at_again(job, spark, capsys):
     assert err.strip().endswith("; the job has gone on: .refresh")
 
 
-def test_a_question_that_takes_long_can_be_interrupted(spark, job):
+@pytest.fixture
+def interruptible():
+    """Have Python's own handler of SIGINT: a run in this process may have left another."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+def test_a_question_that_takes_long_can_be_interrupted(spark, job, interruptible):
     """
     Ctrl-C stops what Spark does for the question, and the next question has an answer.
     """

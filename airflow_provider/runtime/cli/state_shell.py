@@ -84,11 +84,13 @@ class SparkThread:
         self._pool = concurrent.futures.ThreadPoolExecutor(1, "spark")
         self._open = contextlib.ExitStack()
         self._session: SparkSession | None = None
+        self._group = ""  # of jobs, of the last question
 
     def __enter__(self) -> SparkThread:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._cancel(self._group)  # who leaves in the middle of a question does not wait for it
         self._pool.submit(self._open.close)
         self._pool.shutdown()
 
@@ -107,11 +109,11 @@ class SparkThread:
         Raises:
             KeyboardInterrupt: the caller was interrupted; Spark has stopped what *act* had begun.
         """
-        group = uuid.uuid4().hex
+        self._group = uuid.uuid4().hex
         try:
-            return self._pool.submit(self._act, act, group).result()
+            return self._pool.submit(self._act, act, self._group).result()
         except KeyboardInterrupt:
-            self._cancel(group)
+            self._cancel(self._group)
             raise
 
     def _act(self, act: Callable[[SparkSession], T], group: str) -> T:
@@ -124,7 +126,7 @@ class SparkThread:
         ended = self._pool.submit(lambda: None)
         while not ended.done():
             with contextlib.suppress(KeyboardInterrupt):
-                if self._session is not None:
+                if group and self._session is not None:
                     self._session.sparkContext.cancelJobGroup(group)
                 concurrent.futures.wait([ended], timeout=_CANCEL_S)
 
