@@ -128,7 +128,7 @@ def test_a_new_version_takes_over(spark, place, old):
     It goes on with the state of the old one, which has stopped meanwhile and is refused from then on;
     the result is that of one job that never stopped.
     """
-    final = upgrade(spark, place, "shorter_delay", Feeding(place), probation_s=0.5).run()
+    final = upgrade(spark, place, "shorter_delay", Feeding(place), probation_s=8.0).run()
 
     assert "FINISHED" == final.outcome
     assert "SUSPENDED" == old.end().outcome
