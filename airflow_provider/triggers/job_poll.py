@@ -13,7 +13,7 @@ from airflow_provider.hooks.stream_metrics import metrics_of
 from airflow_provider.runtime.clock import SystemClock
 from airflow_provider.runtime.control.observer import Assessment, RunState
 from airflow_provider.runtime.errors import SparkStreamError
-from airflow_provider.runtime.jobdir.late_rows import describe_late_rows
+from airflow_provider.runtime.jobdir.late_rows import describe_dropped_rows
 from airflow_provider.runtime.retry import STORAGE_TIMEOUT_S, RetryBudget
 
 if TYPE_CHECKING:
@@ -112,8 +112,8 @@ class Poll:
         if final is None:
             return None
         document = final.to_dict()
-        if (late := describe_late_rows(document)) is not None:
-            log.warning("run %s: %s", self._wait.run_id, late)
+        for dropped in describe_dropped_rows(document):
+            log.warning("run %s: %s", self._wait.run_id, dropped)
         return document
 
     def _measured(self, assessment: Assessment) -> Assessment:

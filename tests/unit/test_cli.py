@@ -319,6 +319,17 @@ def test_status_says_what_has_ended(job, capsys):
     assert "old:" not in shown
 
 
+def test_status_says_what_was_lost_before_the_run_has_ended(job, capsys):
+    """
+    In the words of the end, from what the driver reports.
+    """
+    job.begin().asked()
+    a_progress(lost_rows=1200).put(job.directory.run("r1").storage, "progress.json")
+
+    assert EXIT_OK == main(["status", str(job.root)])
+    assert "    1,200 messages had expired before they were read" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("name", ["run.json", "final.json", "progress.json", "attempts/1.json"])
 @pytest.mark.parametrize("options", [[], ["--all"], ["--run-id", "r2"]], ids=str)
 def test_status_shows_a_damaged_run_beside_the_others(job, capsys, name, options):

@@ -171,6 +171,16 @@ def test_late_rows_are_beside_those_read(late, minimum, text):
 
     assert text in found
     assert ("at least" in found) is minimum
+    assert "expired" not in found
+
+
+def test_lost_rows_are_beside_those_read():
+    """
+    They were gone before anybody could read them.
+    """
+    assert "7 rows read · 1,200 expired before they were read" in shown(
+        a_progress(rows_read=7, lost_rows=1200, queries={})
+    )
 
 
 def test_what_is_not_known_is_left_out():
@@ -283,7 +293,7 @@ def test_what_a_process_and_its_children_write_is_never_torn(ending):
 COUNTED = Topology(("flights",), (OperatorShape(0, "stateStoreSave", ("flights",)),))
 
 
-def a_query(rows, spark=None, name="daily"):
+def a_query(rows, spark=None, name="daily", lost=0):
     return types.SimpleNamespace(
         name=name,
         definition=types.SimpleNamespace(topology=COUNTED, operators=("counts",), ended=()),
@@ -291,6 +301,7 @@ def a_query(rows, spark=None, name="daily"):
             rows_read=lambda: rows,
             late_rows=lambda: {"0": (rows or 0) // 5},
             late_is_minimum=lambda: False,
+            lost_rows=lambda: lost,
         ),
         last_progress=lambda: spark,
         new_batches=list,
@@ -302,6 +313,7 @@ def a_query(rows, spark=None, name="daily"):
 
 
 LIFE = Lifecycle.of(("daily",), AtEnd.DRAIN)
+OPERATOR = {"id": 0, "name": "counts", "kind": "stateStoreSave", "mark": "running"}
 SPARK = {
     "batchId": 7,
     "eventTime": {"watermark": "2013-01-02T00:00:00.000Z"},
@@ -333,7 +345,7 @@ def test_progress_before_the_first_batch(clock):
         "pacing": None,
         "idle": [],
         "sources": [{"name": "flights", "mark": "running"}],
-        "operators": [{"id": 0, "name": "counts", "mark": "running", "late_rows": 0}],
+        "operators": [{**OPERATOR, "late_rows": 0}],
     } == record.queries["daily"]
 
 
@@ -354,8 +366,24 @@ def test_progress_is_what_spark_reports(clock):
         "pacing": None,
         "idle": [],
         "sources": [{"name": "flights", "mark": "running"}],
-        "operators": [{"id": 0, "name": "counts", "mark": "running", "late_rows": 2}],
+        "operators": [{**OPERATOR, "late_rows": 2}],
     } == record.queries["daily"]
+
+
+def test_progress_has_what_was_lost_to_each_query(clock):
+    """
+    It is added up; unknown when it is for one query, whose sink is Spark's own.
+    """
+    lost, more, unknown = (
+        a_query(5, lost=1200),
+        a_query(5, name="b", lost=34),
+        a_query(5, lost=None),
+    )
+    meter = ProgressMeter(clock, attempt=1)
+    life = Lifecycle.of(("daily", "b"), AtEnd.DRAIN)
+
+    assert 1234 == meter.read(life, [lost, more]).lost_rows
+    assert meter.read(life, [unknown, more]).lost_rows is None
 
 
 @pytest.mark.parametrize(

@@ -112,8 +112,10 @@ def test_a_query_of_sparks_own_sink_is_told_by_its_commits(tmp_path: Path) -> No
     job.spark.begin().run(0).run(1)
     queries = {"q": {"backlog": None, "rows_read": 3}}
 
-    document = describe_running(job.directory, a_view(progress=a_progress(queries=queries)))
+    progress = a_progress(queries=queries, late_rows=3, lost_rows=4)
+    document = describe_running(job.directory, a_view(progress=progress))
 
+    assert (3, 4) == (document.late_rows, document.lost_rows)
     query = document.queries["q"]
     assert (1, []) == (query["batch_id"], query["sinks"])
     assert [{"name": None, "end_offset": {"logOffset": 0}}] == query["sources"]

@@ -64,6 +64,8 @@ def _run_parts(record: ProgressRecord, paces: Mapping[str, Pace]) -> Iterator[st
             yield f"{rate:,.0f} rows/s in the last minute"
     if record.late_rows:
         yield f"{'at least ' if record.late_minimum else ''}{record.late_rows:,} late"
+    if record.lost_rows:
+        yield f"{record.lost_rows:,} expired before they were read"
 
 
 def _state_parts(query: Mapping[str, Any]) -> Iterator[str]:

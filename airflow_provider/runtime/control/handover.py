@@ -53,6 +53,7 @@ class HandOver(Document):
     at: str
     rows_read: int
     late_rows: int | None = None
+    lost_rows: int | None = 0
     queries: dict[str, dict[str, Any]]
 
 
@@ -82,6 +83,7 @@ def describe_running(directory: JobDirectory, view: View) -> HandOver:
         at=progress.at,
         rows_read=progress.rows_read,
         late_rows=progress.late_rows,
+        lost_rows=progress.lost_rows,
         queries={
             name: _describe_query(directory, name, told) for name, told in progress.queries.items()
         },

@@ -11,7 +11,12 @@ from airflow_provider.runtime.clock import Clock, Due, to_iso
 from airflow_provider.runtime.driver.history import HistoryWriter
 from airflow_provider.runtime.driver.lifecycle.events import AtEnd, JobPhase, QueryPhase
 from airflow_provider.runtime.jobdir.end_of_input import ended_sources
-from airflow_provider.runtime.jobdir.late_rows import LateWarnings, late_rows_of, total_of
+from airflow_provider.runtime.jobdir.late_rows import (
+    LateWarnings,
+    late_rows_of,
+    sum_of,
+    total_of,
+)
 from airflow_provider.runtime.jobdir.run_records import (
     REPORT_S,
     ProgressRecord,
@@ -154,6 +159,7 @@ class ProgressMeter:
             queries=parts,
             late_rows=total_of({query.name: query.epochs.late_rows() for query in queries}),
             late_minimum=any(query.epochs.late_is_minimum() for query in queries),
+            lost_rows=sum_of(query.epochs.lost_rows() for query in queries),
         )
 
 
@@ -181,6 +187,7 @@ def _query_progress(life: Lifecycle, query: RunningQuery | BatchQuery) -> dict[s
             {
                 "id": each.id,
                 "name": operator_name(names, index),
+                "kind": each.kind,
                 "mark": marks.of_operator(each.id).value,
                 "late_rows": late_rows_of(query.epochs.late_rows(), each.id),
             }

@@ -128,6 +128,7 @@ class ProgressRecord(Document):
     queries: dict[Name, ProgressQueryValues]
     late_rows: NonNegative | None = None
     late_minimum: bool = False
+    lost_rows: NonNegative | None = 0
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
