@@ -5,7 +5,21 @@ const EVERY_MS = 5000; // until Airflow's configuration has said it
 const SOON_MS = 500; // while a part of the answer is only being read
 const MOST_KEPT = 100;
 const kept = new Map();
+const asked = new Map(); // what is on its way; a page that is mounted again waits for the same
 let settings = null;
+
+/** The task instance that an address names; null where it names none. */
+export function taskIn(params) {
+  const [dag_id, run_id, task_id] = ["dag_id", "run_id", "task_id"].map((name) => params.get(name));
+  if (!dag_id || !run_id || !task_id) return null;
+  return { dag_id, run_id, task_id, map_index: Number(params.get("map_index") ?? -1) };
+}
+
+/** What the first view of this address asks for. */
+export function firstPath() {
+  const task = taskIn(new URLSearchParams(location.search));
+  return task ? jobPath(task, "overview") : "jobs";
+}
 
 export function jobPath(task, view, query = {}) {
   const parts = ["dags", task.dag_id, "runs", task.run_id, "tasks", task.task_id, task.map_index];
@@ -22,8 +36,22 @@ async function answerOf(response) {
   throw new Error(typeof body.detail === "string" ? body.detail : `error ${response.status}`);
 }
 
-export async function get(path, signal) {
-  return answerOf(await fetch(addressOf(`spark-streaming/api/${path}`), { signal }));
+/** What the API answers; who asks while that is on its way gets the same. */
+export function get(path) {
+  if (!asked.has(path)) asked.set(path, fresh(path));
+  return asked.get(path);
+}
+
+async function fresh(path) {
+  try {
+    const data = await answerOf(await fetch(addressOf(`spark-streaming/api/${path}`)));
+    kept.delete(path);
+    kept.set(path, data);
+    if (kept.size > MOST_KEPT) kept.delete(kept.keys().next().value);
+    return data;
+  } finally {
+    asked.delete(path);
+  }
 }
 
 export async function post(path, body) {
@@ -33,7 +61,7 @@ export async function post(path, body) {
 }
 
 /** How often the page asks again; one call for all views. */
-async function refreshMs() {
+export async function refreshMs() {
   settings ??= get("settings");
   try {
     return (await settings).refresh_s * 1000;
@@ -43,30 +71,32 @@ async function refreshMs() {
   }
 }
 
-/** What the API answers, again and again while the page is visible; only once where it is said. */
-export function useData(path, { once = false } = {}) {
+/**
+ * What the API answers, again and again while the page is visible; only once where it is said, and
+ * no more often than every *leastMs*.
+ */
+export function useData(path, { once = false, leastMs = 0 } = {}) {
   const [state, setState] = React.useState({ path, data: kept.get(path), error: null });
   const [turn, setTurn] = React.useState(0);
   React.useEffect(() => {
-    const abort = new AbortController();
+    let isOver = false;
     let timer;
     async function look() {
       let every = EVERY_MS;
       if (!document.hidden) {
         try {
-          const data = await get(path, abort.signal);
-          kept.delete(path);
-          kept.set(path, data);
-          if (kept.size > MOST_KEPT) kept.delete(kept.keys().next().value);
+          const data = await get(path);
+          if (isOver) return;
           setState({ path, data, error: null });
-          if (!once) every = await refreshMs();
+          if (!once) every = Math.max(leastMs, await refreshMs());
           if (data.is_complete === false) every = SOON_MS;
         } catch (error) {
-          if (abort.signal.aborted) return;
+          if (isOver) return;
           setState({ path, data: kept.get(path), error: error.message });
         }
       }
-      if (!once && !abort.signal.aborted) timer = setTimeout(look, every);
+      clearTimeout(timer); // of another look that a wake has begun
+      if (!once && !isOver) timer = setTimeout(look, every);
     }
     const wake = () => {
       if (document.hidden) return;
@@ -76,12 +106,15 @@ export function useData(path, { once = false } = {}) {
     if (!once) document.addEventListener("visibilitychange", wake);
     look();
     return () => {
-      abort.abort();
+      isOver = true;
       clearTimeout(timer);
       document.removeEventListener("visibilitychange", wake);
     };
-  }, [path, once, turn]);
-  const reload = () => setTurn((n) => n + 1);
+  }, [path, once, leastMs, turn]);
+  const reload = () => {
+    asked.delete(path); // what is on its way may be from before
+    setTurn((n) => n + 1);
+  };
   // Of another path nothing is shown, not even for a moment.
   if (state.path !== path) return { data: kept.get(path), error: null, reload };
   return { ...state, reload };

@@ -1,20 +1,15 @@
-// The entry: the list of streams, or one of them where the address names a task instance.
-import { Job } from "./job.js";
-import { html, isComplete, register, useSearchParams } from "./host.js";
-import { showPlainTable } from "./plain.js";
-import { Streams } from "./streams.js";
-import { useStyles } from "./styles.js";
+// The entry. Asks for the first data at once, and then for the files of the view that shows it.
+import { firstPath, get, refreshMs } from "./api.js";
+import { isComplete, register } from "./host.js";
 
-function App() {
-  useStyles();
-  const [params] = useSearchParams();
-  const one = params.get("dag_id") && params.get("task_id") && params.get("run_id");
-  return html`<div className="ss">${one ? html`<${Job} />` : html`<${Streams} />`}</div>`;
+if (isComplete) {
+  for (const first of [refreshMs(), get(firstPath())])
+    first.catch(() => null); // the view asks again, and says what is wrong
+  register("Streams", (await import("./page.js")).Page);
+} else {
+  const { showPlainTable } = await import("./plain.js");
+  register("Streams", () => {
+    showPlainTable();
+    return null;
+  });
 }
-
-function Plain() {
-  showPlainTable();
-  return null;
-}
-
-register("Streams", isComplete ? App : Plain);

@@ -4,10 +4,10 @@ import { jobPath, useData } from "./api.js";
 import { NOTHING, bytes, moment, whole, words } from "./format.js";
 import { Facts, Note, Table, Waiting } from "./parts.js";
 
-const EVERY_MS = 30_000; // it lists all files of the state
+const LEAST_MS = 30_000; // it lists all files of the state
 
 export function StateTables({ task }) {
-  const { data, error } = useData(jobPath(task, "state"), { every: EVERY_MS });
+  const { data, error } = useData(jobPath(task, "state"), { leastMs: LEAST_MS });
   if (!data) return html`<${Waiting} error=${error} />`;
   return html`<div>
     <${Note} error=${error} />
