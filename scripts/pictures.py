@@ -121,7 +121,7 @@ def take_light(browser: Browser) -> None:
     page.screenshot(path=PICTURES / "task-details.png")
     page.get_by_role("link", name="Stream", exact=True).click()
     page.get_by_role("tab", name="Failures").click()
-    page.get_by_text("What helps").wait_for()
+    page.get_by_text("What to do").wait_for()
     _save(page, "failures", 640)
 
 

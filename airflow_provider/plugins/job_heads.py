@@ -6,21 +6,18 @@ from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider.plugins.history import backlog_of, read_batch_times
 from airflow_provider.plugins.responses import JobView
+from airflow_provider.runtime.control.run_condition import IN_AIRFLOW
 from airflow_provider.runtime.control.stream_facts import (
     age_s,
     committed_at,
     driver_trouble,
     restart_count,
 )
-from airflow_provider.runtime.errors import (
-    CheckpointError,
-    ConfigError,
-    SparkStreamError,
-)
+from airflow_provider.runtime.errors import CheckpointError, Failure, SparkStreamError
 from airflow_provider.runtime.jobdir.lease import Liveness
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from airflow_provider.plugins.history import BatchTime
     from airflow_provider.plugins.observed_jobs import Observed, ObservedJobs
@@ -33,6 +30,7 @@ if TYPE_CHECKING:
 
 SILENT: Final = "storage does not answer"
 _SPARK_BATCHES: Final = 40  # of a sparkline
+_COUNTED: Final = ("rows_read", "late_rows", "late_minimum", "lost_rows")
 _ORDER: Final = ("failed", "unhealthy", "unknown", "running", "suspended", "finished")
 
 
@@ -57,10 +55,8 @@ class JobHeads:
         try:
             observed = self._jobs.look(task.job_dir)
             return self.of(task, observed, _newest_batches(observed))
-        except CheckpointError as error:
-            return unread(task, str(error), state="damaged", category="failed")
-        except (ConfigError, SparkStreamError) as error:
-            return unread(task, str(error))
+        except SparkStreamError as error:
+            return not_understood(task, error)
         except OSError as error:
             return unread(task, f"the storage cannot be read: {error}")
 
@@ -79,6 +75,8 @@ class JobHeads:
             "state": condition.state,
             "category": category,
             "reason": reason,
+            "since": condition.since,
+            "next_step": condition.next_step,
             "spark_run_id": observed.run_id,
             "mode": final.mode if final else (observed.record.mode if observed.record else None),
             "lease": observed.lease,
@@ -86,7 +84,7 @@ class JobHeads:
             "restarts": restart_count(view.attempt),
             "newest_savepoint": saved.name if saved else None,
             "newest_savepoint_taken": saved.taken if saved else None,
-            **self._progress(view),
+            **self._progress(view, is_at_work=condition.is_at_work),
             **self._batches(batches, is_running=category in {"running", "unhealthy"}),
         }
         return base.model_copy(update=facts)
@@ -95,29 +93,27 @@ class JobHeads:
         """Return how long ago a stored moment was, by this machine's clock; None for no moment."""
         return age_s(moment, self._clock.now())
 
-    def _progress(self, view: View) -> dict[str, Any]:
+    def _progress(self, view: View, *, is_at_work: bool) -> dict[str, Any]:
+        """Return what was reported; of a driver that is gone only what stays true without it."""
         progress, final = view.progress, view.final
-        if progress is None:
-            return {
-                "rows_read": final.rows_read if final else None,
-                "late_rows": final.late_rows if final else None,
-                "late_minimum": final.late_minimum if final else False,
-            }
-        queries = list(progress.queries.values())
+        told = final or progress
+        if told is None:
+            return {}
+        queries = list(told.queries.values())
         backlogs = [n for q in queries if (n := backlog_of(q.get("backlog"))) is not None]
-        marks = [q["watermark"] for q in queries if q.get("watermark")]
-        watermark = min(marks, default=None)
-        rows = [q["state_rows"] for q in queries if q.get("state_rows") is not None]
+        watermark = min((q["watermark"] for q in queries if q.get("watermark")), default=None)
+        rows = [n for q in queries if (n := _state_rows(q)) is not None]
+        now = {
+            "rows_per_second": progress.rows_per_second if progress else None,
+            "backlog": sum(backlogs) if backlogs else None,
+        }
         return {
-            "reported": progress.at,
-            "rows_read": final.rows_read if final else progress.rows_read,
-            "rows_per_second": None if final else progress.rows_per_second,
-            "backlog": sum(backlogs) if backlogs and not final else None,
+            **{name: getattr(told, name) for name in _COUNTED},
+            **(now if is_at_work else {}),
+            "reported": progress.at if progress else None,
             "watermark": watermark,
             "watermark_lag_s": None if final else self.age_s(watermark),
             "state_rows": sum(rows) if rows else None,
-            "late_rows": final.late_rows if final else progress.late_rows,
-            "late_minimum": final.late_minimum if final else progress.late_minimum,
         }
 
     def _batches(self, batches: Sequence[BatchTime], *, is_running: bool) -> dict[str, Any]:
@@ -143,9 +139,11 @@ class JobHeads:
         if condition.state == "suspended":
             return "suspended", None
         if condition.state in {"undone", "absent"}:
-            return "unknown", f"its newest run is {condition.state}"
-        number = view.attempt.attempt if view.attempt is not None else 0
-        return "failed", condition.error or f"attempt {number} is {condition.state}"
+            return "unknown", condition.next_step
+        failure = view.attempt.failure if view.attempt is not None else None
+        if condition.state == "failed" and failure is not None:
+            return "failed", _in_short(Failure.from_dict(failure))
+        return "failed", condition.error
 
     def _sickness(self, task: IndexedTask, view: View) -> str | None:
         """Return why a driver that runs is not well; None when it is."""
@@ -175,9 +173,33 @@ def unread(
     )
 
 
+def not_understood(task: IndexedTask, error: SparkStreamError) -> JobView:
+    """Return the head of a job whose documents cannot be read, or cannot lie where they should."""
+    if not isinstance(error, CheckpointError):
+        return unread(task, str(error))
+    head = unread(task, str(error), state="damaged", category="failed")
+    return head.model_copy(update={"next_step": IN_AIRFLOW["damaged"]})
+
+
+def _in_short(failure: Failure) -> str:
+    """Return what has failed and where; its class and its causes are among the failures."""
+    what, where = failure.explanation.what, failure.explanation.where
+    return f"{what} ({where})" if where else what
+
+
 def in_order(jobs: Sequence[JobView]) -> list[JobView]:
     """Return the jobs, trouble first, and otherwise in the order given."""
     return sorted(jobs, key=lambda job: _ORDER.index(job.category))
+
+
+def _state_rows(query: Mapping[str, Any]) -> int | None:
+    """Return how many rows a query keeps, as its driver reported, or its operators at the end."""
+    if query.get("state_rows") is not None:
+        return int(query["state_rows"])
+    known = [
+        n for each in query.get("operators") or () if (n := each.get("state_rows")) is not None
+    ]
+    return sum(known) if known else None
 
 
 def _at(batch: BatchTime) -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from airflow_provider.plugins.responses import LeaseView
 from airflow_provider.runtime.control.observer import RunWatcher
-from airflow_provider.runtime.control.run_condition import run_condition
+from airflow_provider.runtime.control.run_condition import IN_AIRFLOW, run_condition
 from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.jobdir.lease import LeaseObserver, Liveness
 from airflow_provider.runtime.jobdir.runs import newest_run
@@ -93,7 +93,7 @@ class ObservedJobs:
             watcher = RunWatcher(directory.storage, run_id, self._clock, observer=watch.observer)
             view = watcher.look()
         assessment = watcher.decide(view)
-        condition = run_condition(view, assessment, undone=watcher.undone())
+        condition = run_condition(view, assessment, undone=watcher.undone(), steps=IN_AIRFLOW)
         return Observed(directory, name, run_id, newest, view, condition)
 
     def lease(self, job_dir: str) -> tuple[LeaseRecord | None, Liveness]:

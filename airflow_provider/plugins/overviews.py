@@ -5,23 +5,30 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider.plugins.history import batch_times, read_histories
+from airflow_provider.plugins.job_heads import not_understood
 from airflow_provider.plugins.responses import (
     HistoryView,
     MarkView,
     OverviewView,
     PartView,
     QueryView,
+    UpgradeView,
 )
 from airflow_provider.runtime.clock import to_iso
+from airflow_provider.runtime.errors import SparkStreamError
+from airflow_provider.runtime.jobdir.upgrade_record import read_upgrade
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from airflow_provider.plugins.job_heads import JobHeads
     from airflow_provider.plugins.observed_jobs import Observed, ObservedJobs
+    from airflow_provider.plugins.responses import JobView
     from airflow_provider.plugins.savepoint_views import SavepointShelf
     from airflow_provider.plugins.task_index import IndexedTask
     from airflow_provider.runtime.clock import Clock
+    from airflow_provider.runtime.jobdir.layout import JobDirectory
+    from airflow_provider.runtime.jobdir.upgrade_record import UpgradeRecord
 
 
 class Overviews:
@@ -47,9 +54,12 @@ class Overviews:
 
         Raises:
             OSError: the storage cannot be read.
-            SparkStreamError: a document cannot be.
+            SparkStreamError: a document beside those of its newest run cannot be.
         """
-        observed = self._jobs.look(job_dir)
+        try:
+            observed = self._jobs.look(job_dir)
+        except SparkStreamError as error:
+            return self._of_none(not_understood(task, error))
         histories = _histories(observed)
         hours = [hour.hour for each in histories for hour in each.hours[:1]]
         batches = [batch.at for each in histories for batch in each.batches[:1]]
@@ -57,10 +67,15 @@ class Overviews:
         return OverviewView(
             now=to_iso(self._clock.now()),
             job=self._heads.of(task, observed, batch_times(histories)),
+            upgrade=_upgrade(observed.directory),
             queries=_queries(observed),
             histories=histories,
             marks=self._marks(observed, since),
         )
+
+    def _of_none(self, head: JobView) -> OverviewView:
+        now = to_iso(self._clock.now())
+        return OverviewView(now=now, job=head, queries=[], histories=[], marks=[])
 
     def _marks(self, observed: Observed, since: str | None) -> list[MarkView]:
         """Return what the plots mark, from their first hour or batch on."""
@@ -86,6 +101,21 @@ def _histories(observed: Observed) -> list[HistoryView]:
     return read_histories(observed.directory.run(observed.run_id).storage)
 
 
+def _upgrade(directory: JobDirectory) -> UpgradeView | None:
+    names = [name for name in directory.storage.list("upgrades") if name.endswith(".json")]
+    found = (read_upgrade(directory, name.removesuffix(".json")) for name in names)
+    newest = max((each for each in found if each is not None), key=_began, default=None)
+    if newest is None:
+        return None
+    return UpgradeView(
+        step=newest.step.value, to=newest.to, began=newest.began, reason=newest.reason
+    )
+
+
+def _began(upgrade: UpgradeRecord) -> str:
+    return upgrade.began
+
+
 def _queries(observed: Observed) -> list[QueryView]:
     view = observed.view
     if view is None:
@@ -93,10 +123,16 @@ def _queries(observed: Observed) -> list[QueryView]:
     progress = view.progress.queries if view.progress is not None else {}
     final = view.final.queries if view.final is not None else {}
     names = list(dict.fromkeys([*progress, *final]))
-    return [_query(name, progress.get(name, {}), final.get(name, {})) for name in names]
+    counted = view.final or view.progress
+    at_least = "at least " if counted is not None and counted.late_minimum else ""
+    found = [_query(name, progress.get(name, {}), final.get(name, {}), at_least) for name in names]
+    is_gone = view.final is None and not (observed.condition and observed.condition.is_at_work)
+    return [_left_behind(each) for each in found] if is_gone else found
 
 
-def _query(name: str, progress: Mapping[str, Any], final: Mapping[str, Any]) -> QueryView:
+def _query(
+    name: str, progress: Mapping[str, Any], final: Mapping[str, Any], at_least: str
+) -> QueryView:
     now = final or progress
     return QueryView(
         name=name,
@@ -109,9 +145,20 @@ def _query(name: str, progress: Mapping[str, Any], final: Mapping[str, Any]) -> 
         idle=list(progress.get("idle") or []),
         pacing=None if final else _pacing(progress.get("pacing")),
         sources=[_part(each) for each in now.get("sources") or ()],
-        operators=[_operator(each) for each in now.get("operators") or ()],
+        operators=[_operator(each, at_least) for each in now.get("operators") or ()],
         sinks=[_sink(each) for each in now.get("sinks") or ()],
     )
+
+
+def _left_behind(query: QueryView) -> QueryView:
+    """Return a query without what was true while its driver was there."""
+
+    def still(parts: list[PartView]) -> list[PartView]:
+        return [p.model_copy(update={"mark": None}) if p.mark == "running" else p for p in parts]
+
+    gone: dict[str, Any] = {"phase": None, "backlog": {}, "idle": [], "pacing": None}
+    gone |= {"sources": still(query.sources), "operators": still(query.operators)}
+    return query.model_copy(update=gone)
 
 
 def _pacing(pacing: Mapping[str, Any] | None) -> str | None:
@@ -126,11 +173,12 @@ def _part(part: Mapping[str, Any]) -> PartView:
     return PartView(name=str(part.get("name") or "?"), mark=part.get("mark"))
 
 
-def _operator(part: Mapping[str, Any]) -> PartView:
-    rows = part.get("state_rows")
+def _operator(part: Mapping[str, Any], at_least: str) -> PartView:
+    rows, late = part.get("state_rows"), part.get("late_rows")
     kind = part.get("kind")
     facts = [str(kind)] if kind else []
     facts += [f"{rows:,} state rows"] if isinstance(rows, int) else []
+    facts += [f"{at_least}{late:,} late rows"] if isinstance(late, int) and late else []
     return PartView(
         name=str(part.get("name") or "?"), mark=part.get("mark"), detail=", ".join(facts) or None
     )

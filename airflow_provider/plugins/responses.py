@@ -43,6 +43,8 @@ class JobView(BaseModel):
         state: of the newest run, in a word; None when it is not known.
         category: which counter it belongs to.
         reason: why it is not well; None when it is.
+        since: when it came into that state; None when nothing says.
+        next_step: what to do about it.
         spark_run_id: the newest run in the job directory.
         watermark_lag_s: how far the watermark is behind now.
         last_commit_age_s: how long ago the last batch committed.
@@ -57,6 +59,8 @@ class JobView(BaseModel):
     state: str | None = None
     category: Category = "unknown"
     reason: str | None = None
+    since: str | None = None
+    next_step: str | None = None
     spark_run_id: str | None = None
     mode: str | None = None
     lease: LeaseView | None = None
@@ -69,6 +73,7 @@ class JobView(BaseModel):
     state_rows: int | None = None
     late_rows: int | None = None
     late_minimum: bool = False
+    lost_rows: int | None = None
     last_commit: str | None = None
     last_commit_age_s: float | None = None
     attempts: int = 0
@@ -177,16 +182,27 @@ class MarkView(BaseModel):
     text: str
 
 
+class UpgradeView(BaseModel):
+    """An upgrade of the job by a version in another directory."""
+
+    step: str
+    to: str
+    began: str
+    reason: str
+
+
 class OverviewView(BaseModel):
     """One job: its head, its queries, and the history of its newest run.
 
     Attributes:
         may_act: whether the user may stop it, and what else the actions do.
+        upgrade: the newest upgrade of this version by another one; None without one.
     """
 
     now: str
     may_act: bool = False
     job: JobView
+    upgrade: UpgradeView | None = None
     queries: list[QueryView]
     histories: list[HistoryView]
     marks: list[MarkView]
@@ -260,6 +276,7 @@ class RunView(BaseModel):
     rows_read: int | None = None
     late_rows: int | None = None
     late_minimum: bool = False
+    lost_rows: int | None = None
     from_savepoint: str | None = None
     launch: str | None = None
     attempts: list[AttemptView] = []

@@ -20,7 +20,7 @@ from airflow_provider.plugins.responses import (
     RunView,
 )
 from airflow_provider.runtime.control.observer import RunWatcher, launch_line
-from airflow_provider.runtime.control.run_condition import damaged, run_condition
+from airflow_provider.runtime.control.run_condition import IN_AIRFLOW, damaged, run_condition
 from airflow_provider.runtime.errors import CheckpointError, Failure
 from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.jobdir.runs import newest_run, recent_runs
@@ -135,7 +135,9 @@ class RunViews:
     def _readable(self, directory: JobDirectory, run: RunDirectory) -> RunView:
         watcher = RunWatcher(directory.storage, run.run_id, self._clock)
         view = watcher.look()
-        condition = run_condition(view, watcher.decide(view), undone=watcher.undone())
+        condition = run_condition(
+            view, watcher.decide(view), undone=watcher.undone(), steps=IN_AIRFLOW
+        )
         record, final = run.record(), view.final
         counted = final or view.progress
         submissions = {each.driver_id: each for each in run.submissions()}
@@ -155,6 +157,7 @@ class RunViews:
             rows_read=counted.rows_read if counted else None,
             late_rows=counted.late_rows if counted else None,
             late_minimum=counted.late_minimum if counted else False,
+            lost_rows=counted.lost_rows if counted else None,
             from_savepoint=record.from_savepoint if record else None,
             launch=launch_line(view),
             attempts=[

@@ -109,7 +109,8 @@ class StreamService:
         try:
             return await self._readers.read(place, opened, limit_s=limit_s)
         except StorageSilentError as error:
-            raise HTTPException(status.HTTP_504_GATEWAY_TIMEOUT, SILENT) from error
+            reason = f"{SILENT}: {task.job_dir}"
+            raise HTTPException(status.HTTP_504_GATEWAY_TIMEOUT, reason) from error
         except LookupError as error:
             raise HTTPException(status.HTTP_404_NOT_FOUND, "there is no such thing") from error
         except (OutdatedViewError, SparkStreamError) as error:

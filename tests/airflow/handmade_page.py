@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from handmade import Job
 
 from airflow_provider.runtime.clock import to_iso
+from airflow_provider.runtime.jobdir.batch_history import BatchEntry, BatchHistory, HourEntry
 from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.jobdir.run_records import JobRecord
 from airflow_provider.runtime.savepoints.record import (
@@ -73,8 +74,14 @@ class PageJob(Job):
         more: dict[str, Any] = {"until": "stopped", "at_end": "suspend", "token": 1}
         self.run.put_record(a_run(run_id, params={}, started=ago(7200), **more))
 
-    def at_work(self, token: int = 1, attempt: int = 1) -> PageJob:
-        """Put what a driver reports: its attempt, its progress and the history of its batches."""
+    def at_work(self, token: int = 1, attempt: int = 1, **counted: Any) -> PageJob:
+        """Put what a driver reports: its attempt and its progress.
+
+        Args:
+            token: its lease.
+            attempt: the attempt.
+            counted: what its progress says otherwise.
+        """
         raw = an_attempt(attempt, driver_id="driver", token=token, started=ago(3600)).to_dict()
         more = {"application_id": "local-1", "ui_url": "http://127.0.0.1:4040"}
         self.run.storage.put(f"attempts/{attempt}.json", json.dumps({**raw, **more}).encode())
@@ -94,23 +101,29 @@ class PageJob(Job):
             },
             "sources": [{"name": "flights", "mark": "running"}],
             "operators": [
-                {"name": "0", "kind": "stateStoreSave", "state_rows": 48_211, "mark": "running"}
+                {
+                    "id": 0,
+                    "name": "0",
+                    "kind": "stateStoreSave",
+                    "mark": "running",
+                    "late_rows": 1234,
+                }
             ],
-            "sinks": [{"name": "files:/data/delays", "rows": 9800}],
         }
         reported: dict[str, Any] = {"queries": {"daily": query}, "rows_read": 12_345_678}
-        reported |= {"late_rows": 1_234_567, "late_minimum": True}
+        reported |= {"late_rows": 1234, **counted}
         progress = a_progress(at=ago(2), attempt=attempt, rows_per_second=51_200.0, **reported)
         progress.put(self.run.storage, "progress.json")
         return self
 
     def history(self, query: str = "daily", count: int = 300) -> PageJob:
         """Put the history of so many batches, of ten seconds each, the last one a moment ago."""
-        batches = [_batch(number, ago((count - number) * 10 + 15)) for number in range(count)]
-        hours = [_hour(before) for before in range(72, 0, -1)]
-        document = {"version": 1, "query": query, "updated": ago(1), "batches": batches}
-        document["hours"] = hours
-        self.run.storage.put(f"history/{query}.json", json.dumps(document).encode())
+        batches = [
+            BatchEntry(**_batch(number, ago((count - number) * 10 + 15))) for number in range(count)
+        ]
+        hours = [HourEntry(**_hour(before)) for before in range(72, 0, -1)]
+        history = BatchHistory(query=query, updated=ago(1), batches=batches, hours=hours)
+        history.put(self.run.storage, f"history/{query}.json")
         return self
 
     def state(self, query: str = "daily") -> PageJob:

@@ -21,6 +21,8 @@ from airflow_provider.plugins.spark_streams import SparkStreamsPlugin
 from airflow_provider.plugins.static_files import content_version, static_files
 from airflow_provider.runtime.clock import SystemClock
 from airflow_provider.runtime.errors import FailureClass
+from airflow_provider.runtime.jobdir.layout import JobDirectory
+from airflow_provider.runtime.jobdir.upgrade_record import UpgradeRecord, UpgradeStep, put_upgrade
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -142,7 +144,7 @@ def page(database: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ite
     }
     made = Page(make_app(), tokens, jobs)
     with jobs["running"].lease():
-        jobs["running"].at_work()
+        jobs["running"].at_work(late_minimum=True, lost_rows=1200)
         yield made
     made.client.close()
     if settings.Session is not None:
@@ -324,15 +326,16 @@ def test_a_task_without_a_job_directory_says_so(page: Page) -> None:
 
 def test_the_overview_has_queries_history_and_marks(page: Page) -> None:
     """
-    A query is drawn from source to sink, late rows are beside those read, also of the run; the plots
-    know the savepoints.
+    A query is drawn from source to sink; late and lost rows are beside those read, also of the run,
+    and with the operator that has dropped them; the plots know the savepoints.
     """
     overview = page.get("running", "overview")
 
-    late = {"rows_read": 12_345_678, "late_rows": 1_234_567, "late_minimum": True}
+    late = {"rows_read": 12_345_678, "late_rows": 1234, "late_minimum": True, "lost_rows": 1200}
     assert late == {name: overview["job"][name] for name in late}
     assert late == {name: page.get("running", "runs")["runs"][0][name] for name in late}
     (query,) = overview["queries"]
+    assert "stateStoreSave, at least 1,234 late rows" == query["operators"][0]["detail"]
     assert ("flights", "running") == (query["sources"][0]["name"], query["sources"][0]["mark"])
     assert "keeps: batches take" in query["pacing"]
     (history,) = overview["histories"]
@@ -340,6 +343,30 @@ def test_the_overview_has_queries_history_and_marks(page: Page) -> None:
     assert history["hours"][0]["hour"] < history["hours"][-1]["hour"] < history["batches"][0]["at"]
     assert "triggerExecution" not in history["batches"][0]["duration_ms"]
     assert ["savepoint"] == [mark["kind"] for mark in overview["marks"]]
+
+
+@pytest.mark.parametrize("reason", ["no batch in 10 minutes", ""])
+def test_the_overview_says_what_became_of_an_upgrade(page: Page, reason: str) -> None:
+    """
+    Of the newest one; a job that nobody has upgraded has none.
+    """
+    assert page.get("finished", "overview")["upgrade"] is None
+    directory = JobDirectory(page.jobs["finished"].storage)
+    for number, step in (("1", UpgradeStep.ROLLED_BACK), ("2", UpgradeStep.REJECTED)):
+        record = UpgradeRecord(
+            id=f"u{number}",
+            to=f"/jobs/version_{number}",
+            entry="jobs.py:daily",
+            old_run_id="r1",
+            began=f"2026-01-0{number}T00:00:00.000Z",
+            step=step,
+            reason=reason,
+        )
+        put_upgrade(directory, record)
+
+    said = page.get("finished", "overview")["upgrade"]
+
+    assert ("rejected", "/jobs/version_2", reason) == (said["step"], said["to"], said["reason"])
 
 
 @pytest.mark.parametrize(
@@ -634,6 +661,56 @@ def test_a_damaged_document_is_the_reason_and_no_error(page: Page) -> None:
     assert "run.json" in jobs["failed"]["reason"]
     assert "running" == jobs["running"]["category"]
     assert "damaged" == page.get("failed", "runs")["runs"][0]["state"]
+    head = page.get("failed", "overview")["job"]
+    assert (jobs["failed"]["reason"], "damaged") == (head["reason"], head["state"])
+    assert "restore a savepoint" in head["next_step"]
+
+
+def test_a_driver_that_is_gone_does_nothing_any_more(page: Page) -> None:
+    """
+    Its rows and its watermark stay; rate, phase, pacing and backlog were true while it was there.
+    """
+    page.jobs["failed"].at_work()
+
+    overview = page.get("failed", "overview")
+    head, (query,) = overview["job"], overview["queries"]
+
+    assert ("killed", "failed", 12_345_678) == (head["state"], head["category"], head["rows_read"])
+    assert "clear the task" in head["next_step"]
+    assert [None] * 2 == [head["rows_per_second"], head["backlog"]]
+    assert head["watermark_lag_s"] > 60
+    assert (None, None, {}) == (query["phase"], query["pacing"], query["backlog"])
+    assert {None} == {part["mark"] for part in (*query["sources"], *query["operators"])}
+
+
+def test_a_reason_begins_with_what_has_failed(page: Page) -> None:
+    """
+    And says where; the class of the failure is among the failures.
+    """
+    reason = page.get("failed", "overview")["job"]["reason"]
+
+    assert reason.startswith("[CAST_INVALID_INPUT] The value 'abc' cannot be cast to BIGINT")
+    assert "query 'daily', batch 41" in reason
+
+
+def test_what_a_run_keeps_at_its_end_is_what_its_final_checkpoint_says(page: Page) -> None:
+    """
+    Not what its driver has reported before it was drained.
+    """
+    job = page.jobs["finished"].at_work()
+    operators = [{"id": 0, "name": "0", "kind": "stateStoreSave", "state_rows": 0, "late_rows": 3}]
+    end = "9999-12-31T23:59:59.999Z"
+    query = {"query_id": "q1", "batch_id": 3, "watermark": end, "sinks": [], "operators": operators}
+    final = json.loads(job.run.storage.read("final.json"))
+    job.run.storage.put("final.json", json.dumps({**final, "queries": {"daily": query}}).encode())
+
+    head = page.get("finished", "overview")["job"]
+
+    assert (0, end, None) == (
+        head["state_rows"],
+        head["watermark"],
+        head["watermark_lag_s"],
+    )
 
 
 def test_a_task_that_has_failed_while_its_driver_runs_is_unhealthy(page: Page) -> None:
@@ -918,7 +995,7 @@ def test_a_job_whose_storage_hangs_leaves_the_list_as_it_is(
 
     assert "storage does not answer" == jobs["failed"]["reason"]
     assert ("running", "finished") == (jobs["running"]["category"], jobs["finished"]["category"])
-    assert (504, "storage does not answer") == (
+    assert (504, f"storage does not answer: {page.jobs['failed'].url}") == (
         overview.status_code,
         overview.json()["detail"],
     )

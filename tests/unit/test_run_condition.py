@@ -7,7 +7,14 @@ import dataclasses
 import pytest
 
 from airflow_provider.runtime.control.observer import Assessment, RunState, View
-from airflow_provider.runtime.control.run_condition import STATES, damaged, run_condition
+from airflow_provider.runtime.control.run_condition import (
+    FOR_GOOD,
+    IN_A_SHELL,
+    IN_AIRFLOW,
+    STATES,
+    damaged,
+    run_condition,
+)
 from airflow_provider.runtime.jobdir.lease import Liveness
 from airflow_provider.runtime.jobdir.run_records import CANCELLED, FAILED, RewoundRecord
 from tests.unit.jobs import NOW, a_final, a_progress, a_submission, an_attempt, an_exit
@@ -62,6 +69,19 @@ def test_each_state_has_a_word_and_a_next_step(request, run_state, seen):
     assert ("undone", LATER, None) == (taken_back.state, taken_back.since, taken_back.error)
     assert taken_back.next_step.startswith("undone by rewind: the job was set to /s; ")
     assert {found.state, taken_back.state} <= set(STATES)
+
+
+def test_who_has_a_task_is_not_told_to_give_a_command():
+    """
+    Each state has a next step for both, also a failure that a retry does not help.
+    """
+    wrong = an_attempt(outcome=FAILED, failure=WRONG)
+    view = dataclasses.replace(NOTHING, attempt=wrong)
+    found = run_condition(view, Assessment(RunState.ABSENT), steps=IN_AIRFLOW)
+
+    assert "the same again will fail again: mend the cause, then clear the task" == found.next_step
+    assert {*STATES, FOR_GOOD} == set(IN_A_SHELL) == set(IN_AIRFLOW)
+    assert [] == [step for step in IN_AIRFLOW.values() if "command" in step or "spark-" in step]
 
 
 def test_a_killed_run_is_dead_since_it_was_last_heard_of():

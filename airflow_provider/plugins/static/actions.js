@@ -16,7 +16,7 @@ export function Actions({ task, overview, reload }) {
   const runs = job.lease && ["live", "unknown"].includes(job.lease.liveness);
   const [asked, setAsked] = React.useState(null);
   if (!overview.may_act) return null;
-  const names = Object.entries(runs ? { ...ON_DRIVER, take: TAKE } : job.state ? { take: TAKE } : {});
+  const names = Object.entries(runs ? { ...ON_DRIVER, take: TAKE } : job.attempts ? { take: TAKE } : {});
   return html`<div className="ss-actions">
     ${names.map(
       ([name, [title]]) =>

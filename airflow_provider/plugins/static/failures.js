@@ -1,7 +1,7 @@
 // The failures of the newest runs, by root cause.
 import { html } from "./host.js";
 import { jobPath, useData } from "./api.js";
-import { NOTHING, moment, words } from "./format.js";
+import { NOTHING, moment, sentence, words } from "./format.js";
 import { Note, Table, Waiting } from "./parts.js";
 
 export function Failures({ task, go }) {
@@ -10,7 +10,7 @@ export function Failures({ task, go }) {
   return html`<div>
     <${Note} error=${error} />
     ${data.failures.map((f, i) => html`<${Failure} key=${i} failure=${f} go=${go} />`)}
-    ${data.failures.length ? null : html`<p className="ss-muted">No attempt of the newest runs has failed.</p>`}
+    ${data.failures.length ? null : html`<p className="ss-muted">No attempt of the newest runs has recorded a failure; a driver that is killed cannot.</p>`}
   </div>`;
 }
 
@@ -26,10 +26,6 @@ function Failure({ failure, go }) {
     <${Table} caption=${`When it happened: ${title}`} rows=${failure.occurrences} columns=${COLUMNS} />
     <button type="button" className="ss-button ss-small" onClick=${() => go({ tab: "log", spark_run_id: failure.occurrences[0].run_id, driver_id: failure.occurrences[0].driver_id })}>Driver log</button>
   </section>`;
-}
-
-function sentence(text) {
-  return `${text[0].toUpperCase()}${text.slice(1)}${/[.?!]$/.test(text) ? "" : "."}`;
 }
 
 const COLUMNS = [

@@ -13,9 +13,13 @@ export const rate = (value) => (isNothing(value) ? NOTHING : `${SHORT.format(val
 /** How many rows of a run, or of its last report, were dropped as late; null where nobody knows. */
 export function lateRows({ late_rows: late, late_minimum: isMinimum, rows_read: read }) {
   if (isNothing(late)) return null;
-  const share = late && read ? ` (${Number(((100 * late) / read).toPrecision(3))} % of the rows read)` : "";
-  return `${late && isMinimum ? "at least " : ""}${whole(late)}${share}`;
+  if (!late) return whole(late);
+  const share = read ? `, ${Number(((100 * late) / read).toPrecision(3))}\u00a0% of the rows read` : "";
+  return `${isMinimum ? "at least " : ""}${whole(late)} dropped${share}`;
 }
+
+/** How many rows were gone before they were read; null where none was. */
+export const lostRows = ({ lost_rows: lost }) => (lost ? `${whole(lost)} expired before they were read` : null);
 
 export function bytes(value) {
   if (isNothing(value)) return NOTHING;
@@ -55,5 +59,8 @@ export function moment(text) {
   const day = `${date.getFullYear()}-${pad(date.getMonth() + 1)}-${pad(date.getDate())}`;
   return `${day} ${pad(date.getHours())}:${pad(date.getMinutes())}:${pad(date.getSeconds())}`;
 }
+
+/** A phrase as a sentence. */
+export const sentence = (text) => `${text[0].toUpperCase()}${text.slice(1)}${/[.?!]$/.test(text) ? "" : "."}`;
 
 export const words = (text) => (text ? text.replaceAll("_", " ").toLowerCase() : NOTHING);

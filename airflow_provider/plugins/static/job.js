@@ -1,8 +1,9 @@
 // One stream: its head, the actions, and the views as tabs.
 import { Link, React, html, useSearchParams } from "./host.js";
 import { Actions } from "./actions.js";
-import { jobPath, useData } from "./api.js";
+import { jobPath, taskIn, useData } from "./api.js";
 import { Batches } from "./batches.js";
+import { moment, sentence } from "./format.js";
 import { Failures } from "./failures.js";
 import { DriverLog } from "./log.js";
 import { Overview } from "./overview.js";
@@ -27,12 +28,7 @@ const OF_A_VIEW = ["query", "span", "path", "spark_run_id", "driver_id"];
 
 export function Job() {
   const [params, setParams] = useSearchParams();
-  const task = {
-    dag_id: params.get("dag_id"),
-    run_id: params.get("run_id"),
-    task_id: params.get("task_id"),
-    map_index: Number(params.get("map_index") ?? -1),
-  };
+  const task = taskIn(params);
   const tab = TABS.some(([name]) => name === params.get("tab")) ? params.get("tab") : "overview";
   const overview = useData(jobPath(task, "overview"));
   const View = TABS.find(([name]) => name === tab)[2];
@@ -51,19 +47,30 @@ export function Job() {
       <${Link} to="?">Streams</${Link}>${" › "}
       <${Link} to=${`/dags/${encodeURIComponent(task.dag_id)}`}>${task.dag_id}</${Link}>${" › "}
       <${Link} to=${taskPath(task)}>${task.task_id}${task.map_index >= 0 ? ` [${task.map_index}]` : ""}</${Link}>
-      <span className="ss-muted"> ${task.run_id}</span>
+      <span className="ss-muted">${" · "}${task.run_id}</span>
     </nav>
     <header className="ss-head">
       <h1>${job?.job ?? task.task_id}</h1>
       ${job ? html`<${State} text=${job.category === "unhealthy" ? "unhealthy" : job.state} category=${job.category} />` : null}
+      ${job?.since ? html`<span className="ss-muted">since ${moment(job.since)}</span>` : null}
       ${overview.data ? html`<${Actions} task=${task} overview=${overview.data} reload=${overview.reload} />` : null}
     </header>
-    ${job?.reason ? html`<${Note} error=${job.reason} tone=${job.category === "failed" ? "bad" : "warning"} />` : null}
+    <${Trouble} job=${job} />
     <${Note} error=${overview.data && overview.error} />
     <${Tabs} tab=${tab} choose=${(name) => go({ tab: name })} />
     <section role="tabpanel" id="ss-panel" aria-labelledby=${`ss-tab-${tab}`} tabIndex="0">
       <${View} task=${task} overview=${overview} params=${params} go=${go} />
     </section>
+  </div>`;
+}
+
+/** Why a stream is not well, and what to do; of one without a reason nothing. */
+function Trouble({ job }) {
+  if (!job?.reason && job?.category !== "failed") return null;
+  const next = job.next_step && job.next_step !== job.reason ? sentence(job.next_step) : null;
+  return html`<div role="alert" className=${`ss-note ss-note-${job.category === "failed" && job.state !== "cancelled" ? "bad" : "warning"}`}>
+    ${job.reason ? sentence(job.reason) : ""}
+    ${next && job.category === "failed" ? html`<div className="ss-muted">${next}</div>` : null}
   </div>`;
 }
 

@@ -1,6 +1,6 @@
 // The overview of a stream: what it is made of, and how it goes.
 import { html } from "./host.js";
-import { NOTHING, duration, lateRows, moment, rate, short, whole, words } from "./format.js";
+import { NOTHING, duration, lateRows, lostRows, moment, rate, sentence, short, whole, words } from "./format.js";
 import { Facts, Waiting } from "./parts.js";
 import { Plots, batchPlots, hourPlots } from "./plots.js";
 
@@ -11,6 +11,7 @@ export function Overview({ overview, params, go }) {
   const name = params.get("query");
   const history = histories.find((h) => h.query === name) ?? histories[0];
   return html`<div>
+    <${Upgrade} upgrade=${data.upgrade} />
     <${Facts} facts=${factsOf(job)} />
     ${data.queries.map((query) => html`<${Query} key=${query.name} query=${query} />`)}
     ${histories.length > 1
@@ -20,6 +21,23 @@ export function Overview({ overview, params, go }) {
       ? html`<${History} history=${history} marks=${data.marks} span=${params.get("span")} go=${go} />`
       : html`<p className="ss-muted">No history yet: the plots begin with the first batches that the driver records.</p>`}
   </div>`;
+}
+
+const UPGRADES = {
+  stopping: "An upgrade is under way: this version is stopped, and then the one in",
+  trial: "An upgrade is under way: on probation is the version in",
+  accepted: "Another version has taken over, and this one does not start any more. It is in",
+  rejected: "An upgrade was rejected, and what it has written is being taken back. Its version is in",
+  "rolled back": "An upgrade was rejected, and this version goes on. The other one is in",
+};
+
+function Upgrade({ upgrade }) {
+  if (!upgrade) return null;
+  const { step, to, began, reason } = upgrade;
+  return html`<p className=${`ss-note ss-note-${step === "rejected" || step === "rolled back" ? "warning" : "calm"}`}>
+    ${UPGRADES[step] ?? `An upgrade is ${step}: the other version is in`} <code>${to}</code> (begun ${moment(began)}).
+    ${reason ? ` ${sentence(reason)}` : ""}
+  </p>`;
 }
 
 function History({ history, marks, span, go }) {
@@ -45,12 +63,13 @@ function factsOf(job) {
   const behind = job.watermark_lag_s === null ? "" : ` (${duration(job.watermark_lag_s)} behind)`;
   const age = job.last_commit_age_s;
   return [
-    ["Rows read", whole(job.rows_read)],
+    ["Rows read", job.rows_read === null ? null : whole(job.rows_read)],
     ["Rate", job.rows_per_second === null ? null : rate(job.rows_per_second)],
     ["Backlog", job.backlog === null ? null : whole(job.backlog)],
     ["Watermark", watermark === NOTHING ? null : watermark + behind],
     ["State", job.state_rows === null ? null : `${short(job.state_rows)} rows`],
     ["Late rows", lateRows(job)],
+    ["Lost rows", lostRows(job)],
     ["Last commit", age === null ? null : `${duration(age)} ago`],
     ["Mode", job.mode ? words(job.mode) : null],
     ["Run", job.spark_run_id],
@@ -62,7 +81,7 @@ function factsOf(job) {
 }
 
 function Query({ query }) {
-  const backlog = Object.entries(query.backlog).map(([k, v]) => `${k} ${whole(v)}`).join(", ");
+  const backlog = Object.entries(query.backlog).map(([name, value]) => `${measure(name)} ${whole(value)}`).join(", ");
   const said = [
     query.phase ? words(query.phase) : null,
     query.batch === null ? null : `batch ${query.batch}`,
@@ -83,6 +102,9 @@ function Query({ query }) {
   </section>`;
 }
 
+/** A measure of Spark's in words: maxOffsetsBehindLatest, numFilesOutstanding. */
+const measure = (name) => words(name.replace(/^num(?=[A-Z])/, "").replaceAll(/([a-z])([A-Z])/g, "$1 $2"));
+
 function Column({ title, parts, none = NOTHING }) {
   return html`<div className="ss-column">
     <h3>${title}</h3>
@@ -91,7 +113,7 @@ function Column({ title, parts, none = NOTHING }) {
           ${parts.map(
             (p, i) =>
               html`<li key=${i}>
-                <strong>${p.name}</strong>
+                <strong>${/^\d+$/.test(p.name) ? `operator ${p.name}` : p.name}</strong>
                 ${p.mark ? html`<span className="ss-mark">${words(p.mark)}</span>` : null}
                 ${p.detail ? html`<small>${p.detail}</small>` : null}
               </li>`,

@@ -15,7 +15,7 @@ const TONES = {
 };
 
 export function State({ text, category }) {
-  const tone = TONES[category] ?? TONES[(text ?? "").toLowerCase()] ?? "none";
+  const tone = TONES[(text ?? "").toLowerCase()] ?? TONES[category] ?? "none";
   return html`<span className=${`ss-state ss-${tone}`}>${(text ?? "unknown").toLowerCase()}</span>`;
 }
 

@@ -149,7 +149,7 @@ function optionsOf(current, width, sync) {
       points: { show: values.length < 3 },
       spanGaps: true,
       // Of the series itself, since a stacked one is drawn on top of others.
-      value: (_, __, ___, at) => (at === null || at === undefined ? "–" : plot.say(current.current.plot.series[i][1][at])),
+      value: (_, __, ___, at) => plot.say(current.current.plot.series[i][1].at(at ?? -1)),
     };
   });
   return {
@@ -159,10 +159,12 @@ function optionsOf(current, width, sync) {
     legend: { live: true },
     scales: { y: { range: (_, low, high) => [Math.min(0, low ?? 0), (high || 1) * 1.05] } },
     axes: [{ ...axis, space: 70, size: 32, values: clockTimes }, { ...axis, size: 76, values: (_, ticks) => ticks.map(plot.say) }],
-    series: [{ label: "at", value: (_, at) => (at === null || at === undefined ? "–" : moment(new Date(at * 1000).toISOString()).slice(11)) }, ...series],
+    series: [{ label: "at", value: (u, at) => clockTime(at ?? u.data[0].at(-1)) }, ...series],
     hooks: { draw: [(u) => drawMarks(u, current.current.marks)] },
   };
 }
+
+const clockTime = (seconds) => moment(new Date(seconds * 1000).toISOString()).slice(11);
 
 function clockTimes(_, ticks) {
   const isLong = ticks.length > 1 && ticks.at(-1) - ticks[0] > 86400;

@@ -1,7 +1,7 @@
 // The runs of a stream and their attempts.
 import { html } from "./host.js";
 import { jobPath, useData } from "./api.js";
-import { NOTHING, lateRows, moment, whole, words } from "./format.js";
+import { NOTHING, lateRows, lostRows, moment, whole, words } from "./format.js";
 import { Facts, Note, State, Table, Waiting } from "./parts.js";
 
 export function Runs({ task, go }) {
@@ -22,12 +22,13 @@ function Run({ run, lease, go }) {
   const facts = [
     ["Since", run.since ? moment(run.since) : null],
     ["Last error", run.error ? html`<span className="ss-long">${run.error}</span>` : null],
-    ["Next", run.next_step],
+    ["Next", run.next_step ? html`<span className="ss-long">${run.next_step}</span>` : null],
     ["Mode", run.mode ? words(run.mode) : null],
     ["Until", run.until],
     ["Interval", run.interval ? run.interval.map(moment).join(" to ") : null],
     ["Rows read", run.rows_read === null ? null : whole(run.rows_read)],
     ["Late rows", lateRows(run)],
+    ["Lost rows", lostRows(run)],
     ["Started", run.started ? moment(run.started) : null],
     ["Committed", run.committed ? moment(run.committed) : null],
     ["From savepoint", run.from_savepoint ? html`<code>${run.from_savepoint}</code>` : null],

@@ -43,8 +43,9 @@ export function Streams() {
 }
 
 function Counters({ counters, chosen, choose }) {
+  const shown = counters.unknown || chosen === "unknown" ? [...CATEGORIES, "unknown"] : CATEGORIES;
   return html`<div className="ss-counters" role="group" aria-label="Show only streams that are">
-    ${CATEGORIES.map(
+    ${shown.map(
       (c) =>
         html`<button key=${c} type="button" aria-pressed=${chosen === c} className=${`ss-counter ss-edge-${c}`} onClick=${() => choose(chosen === c ? null : c)}>
           <strong>${counters[c] ?? 0}</strong> ${c}
@@ -77,7 +78,7 @@ export function taskPath({ dag_id, run_id, task_id, map_index }) {
 function Trouble({ job }) {
   return html`<div className="ss-trouble">
     <${State} text=${job.category === "unhealthy" ? "unhealthy" : job.state} category=${job.category} />
-    ${job.reason ? html`<span title=${job.reason}>${job.reason}</span>` : null}
+    ${job.reason ?? (job.category === "failed" ? job.next_step : null) ? html`<span title=${job.reason ?? job.next_step}>${job.reason ?? job.next_step}</span>` : null}
   </div>`;
 }
 

@@ -33,13 +33,14 @@ STATES: Final = (
 )
 """The words, the way of a run first."""
 KILLED: Final = "the driver was killed, or its machine was lost"
-_FOR_GOOD: Final = "the same again will fail again: mend the cause, then repeat the command"
-_NEXT: Final[Mapping[str, str]] = {
+FOR_GOOD: Final = "failed for good"
+IN_A_SHELL: Final[Mapping[str, str]] = {
     "absent": "nobody has begun it: spark-stream run begins it",
     "starting": "wait until its driver has taken the lease; spark-stream watch follows it",
     "running": "spark-stream watch follows it, spark-stream stop ends it",
     "killed": "repeat the command: it resumes after the last batch that has committed",
     "failed": "mend the cause, and repeat the command: it resumes; spark-stream logs has more",
+    FOR_GOOD: "the same again will fail again: mend the cause, then repeat the command",
     "cancelled": "repeat the command: it resumes",
     "suspended": "the same command begins a run that goes on from here",
     "finished": "nothing: all is read, flushed and published",
@@ -47,6 +48,21 @@ _NEXT: Final[Mapping[str, str]] = {
     "unverified": "do not use its output, and find out who has changed the job directory",
     "damaged": "restore a savepoint into a new job directory, or put the document back",
 }
+"""What to do next, by the state: for who has given a command."""
+IN_AIRFLOW: Final[Mapping[str, str]] = {
+    **IN_A_SHELL,
+    "absent": "nobody has begun it: its task does, when it runs",
+    "starting": "wait until its driver has taken the lease",
+    "running": "nothing: its driver is at work",
+    "killed": "clear the task, if it has no retry left: the run resumes after the last batch that "
+    "has committed",
+    "failed": "mend the cause, and clear the task: the run resumes",
+    FOR_GOOD: "the same again will fail again: mend the cause, then clear the task",
+    "cancelled": "clear the task: the run resumes",
+    "suspended": "the next run of the DAG goes on from here",
+    "undone": "the next run of the task begins from there",
+}
+"""The same for who has a task."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,6 +95,7 @@ def run_condition(
     *,
     undone: RewoundRecord | None = None,
     problem: str | None = None,
+    steps: Mapping[str, str] = IN_A_SHELL,
 ) -> RunCondition:
     """Decide about a run.
 
@@ -87,24 +104,28 @@ def run_condition(
         assessment: its assessment.
         undone: the record that the job went back to before the run, or into the middle of it.
         problem: why its final checkpoint is not believed.
+        steps: what to do next, in the words of who asks.
     """
     state = _state(view, assessment.run_state, is_undone=undone is not None)
     if undone is not None:
         by = f" by {undone.by}" if undone.by is not None else ""
         where = undone.savepoint or "where it was before the run"
         return RunCondition(
-            state, undone.at, None, f"undone{by}: the job was set to {where}; {_NEXT[state]}"
+            state, undone.at, None, f"undone{by}: the job was set to {where}; {steps[state]}"
         )
     if problem is not None:
-        return RunCondition("unverified", _since(view, state), problem, _NEXT["unverified"])
+        return RunCondition("unverified", _since(view, state), problem, steps["unverified"])
     return RunCondition(
-        state, _since(view, state), _error(view, assessment, state), _next(view, assessment, state)
+        state=state,
+        since=_since(view, state),
+        error=_error(view, assessment, state),
+        next_step=_next(view, assessment, state, steps),
     )
 
 
 def damaged(problem: str) -> RunCondition:
     """Return the condition of a run of which a document cannot be read."""
-    return RunCondition("damaged", None, problem, _NEXT["damaged"])
+    return RunCondition("damaged", None, problem, IN_A_SHELL["damaged"])
 
 
 def _state(view: View, run_state: RunState, *, is_undone: bool) -> str:
@@ -151,12 +172,12 @@ def _error(view: View, assessment: Assessment, state: str) -> str | None:
     return KILLED if state == "killed" else assessment.reason or None
 
 
-def _next(view: View, assessment: Assessment, state: str) -> str:
+def _next(view: View, assessment: Assessment, state: str, steps: Mapping[str, str]) -> str:
     if state == "absent" and assessment.run_state is RunState.FOREIGN:
         return assessment.reason
     if state == "failed" and (assessment.fatal or _is_for_good(view)):
-        return _FOR_GOOD
-    return _NEXT[state]
+        return steps[FOR_GOOD]
+    return steps[state]
 
 
 def _is_for_good(view: View) -> bool:

@@ -79,12 +79,21 @@ def driver_trouble(
     seen = (progress.at if progress else None, attempt.started if attempt else None)
     silent_s = _least(age_s(moment, now) for moment in seen) if progress else None
     if is_live and silent_s is not None and silent_s > _REPORTS_MISSED * REPORT_S:
-        return f"its driver lives, and has not reported for {dt.timedelta(seconds=int(silent_s))}"
+        return f"its driver lives, and has not reported for {_about(silent_s)}"
     restarts = attempt.restarts if attempt else None
     if restarts and restarts["worked_s"] <= 0:
         failure = Failure.from_dict(restarts["failure"])
         return f"a query is started again after {failure.describe()}"
     return None
+
+
+def _about(seconds: float) -> str:
+    """Return a time of a minute or more in words."""
+    for unit, unit_s in (("day", 86_400), ("hour", 3600)):
+        if seconds >= 2 * unit_s:
+            return f"{seconds / unit_s:.0f} {unit}s"
+    minutes = max(1, round(seconds / 60))
+    return f"{minutes} minute{'' if minutes == 1 else 's'}"
 
 
 def _least(ages: Iterable[float | None]) -> float | None:
