@@ -7,25 +7,21 @@ from typing import TYPE_CHECKING
 
 from airflow_provider.runtime.clock import Clock, SystemClock, utc_text
 from airflow_provider.runtime.driver.open_queries import starting_point
-from airflow_provider.runtime.driver.prepare import check_before_spark, check_begin, load_job
+from airflow_provider.runtime.driver.prepare import (
+    check_before_spark,
+    check_begin,
+    find_requested_run,
+    load_job,
+)
 from airflow_provider.runtime.driver.records import run_record
 from airflow_provider.runtime.host import check_classic, check_java, is_submitted
-from airflow_provider.runtime.jobdir.layout import open_job_directory
-from airflow_provider.runtime.jobdir.preconditions import rewound_error
-from airflow_provider.runtime.jobdir.resolve_run import (
-    as_begun,
-    check_same_as_ended,
-    check_same_spec,
-    resolve_run_id,
-)
-from airflow_provider.runtime.jobdir.verify_final import verify_final
+from airflow_provider.runtime.jobdir.resolve_run import check_same_spec
 from airflow_provider.runtime.queries.session import using_spark
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from airflow_provider.runtime.driver.prepare import LoadedJob
-    from airflow_provider.runtime.jobdir.layout import RunDirectory
+    from airflow_provider.runtime.driver.prepare import LoadedJob, RequestedRun
     from airflow_provider.runtime.jobdir.run_spec import RunSpec
 
 
@@ -83,18 +79,12 @@ def check_job(
         RevertError: the run to be replayed cannot be rewound.
     """
     clock = clock or SystemClock()
-    directory = open_job_directory(spec.job_dir)
-    run_id = resolve_run_id(directory, spec, clock.now())
-    run = directory.run(run_id)
-    stored, done = run.record(), run.final()
-    spec = as_begun(spec, stored)
-    if done is not None:
-        if (error := rewound_error(directory.url, run_id, run.rewound())) is not None:
-            raise error
-        check_same_as_ended(spec, stored)
-        outcome = verify_final(directory, done).outcome.lower()
-        since = utc_text(done.committed)
-        return CheckedJob(run_id, f"is {outcome} since {since}; nothing would run")
+    run = find_requested_run(spec, clock)
+    spec, directory, run_id = run.spec, run.directory, run.run_id
+    if run.final is not None:
+        since = utc_text(run.final.committed)
+        what = f"is {run.final.outcome.lower()} since {since}; nothing would run"
+        return CheckedJob(run_id, what)
     check_before_spark(spec, directory, run_id, clock)
     if not with_spark:
         check_classic(spec.master, spec.conf)
@@ -106,14 +96,14 @@ def check_job(
     ) as session:
         job = load_job(spec, directory, run_id, session)
         with job.context.holding:
-            check_same_spec(run_record(spec, directory, run_id, job, clock), stored)
+            check_same_spec(run_record(spec, directory, run_id, job, clock), run.stored)
             start = starting_point(spec, directory, job, clock)
             check_begin(spec, directory, job, start, clock)
             return CheckedJob(run_id, _next_attempt(run), job.plan.mode, _declared(job))
 
 
-def _next_attempt(run: RunDirectory) -> str:
-    last = run.last_attempt()
+def _next_attempt(run: RequestedRun) -> str:
+    last = run.directory.run(run.run_id).last_attempt()
     return "would begin" if last is None else f"would resume, as attempt {last.attempt + 1}"
 
 

@@ -32,10 +32,17 @@ from airflow_provider.runtime.errors import (
 from airflow_provider.runtime.failures.classify import classify, refusal_of
 from airflow_provider.runtime.job_lines import definition_of, line_of
 from airflow_provider.runtime.jobdir.end_of_input import sources_end
+from airflow_provider.runtime.jobdir.layout import open_job_directory
 from airflow_provider.runtime.jobdir.lease import wait_for_free_lease
 from airflow_provider.runtime.jobdir.lease_records import lease_path
-from airflow_provider.runtime.jobdir.preconditions import check_preconditions
+from airflow_provider.runtime.jobdir.preconditions import check_preconditions, rewound_error
+from airflow_provider.runtime.jobdir.resolve_run import (
+    as_begun,
+    check_same_as_ended,
+    resolve_run_id,
+)
 from airflow_provider.runtime.jobdir.run_records import BATCH, STREAMING
+from airflow_provider.runtime.jobdir.verify_final import verify_final
 from airflow_provider.runtime.programs.program import check_program, load_program
 from airflow_provider.runtime.queries.context import JobContext
 from airflow_provider.runtime.queries.finished_sources import Declare, bind, check_sources
@@ -58,7 +65,7 @@ if TYPE_CHECKING:
     from airflow_provider.runtime.driver.initial_state import StartingPoint
     from airflow_provider.runtime.jobdir.layout import JobDirectory
     from airflow_provider.runtime.jobdir.lease import Lease, LeaseObserver
-    from airflow_provider.runtime.jobdir.run_records import RunRecord
+    from airflow_provider.runtime.jobdir.run_records import FinalCheckpoint, RunRecord
     from airflow_provider.runtime.jobdir.run_spec import RunSpec
     from airflow_provider.runtime.queries.query import QueryDefinition
     from airflow_provider.runtime.queries.source import SourceBinding
@@ -66,6 +73,44 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _INSTALLED: Final = frozenset({"site-packages", "dist-packages"})
+
+
+@dataclasses.dataclass(frozen=True)
+class RequestedRun:
+    """The run that a request means, and what its job directory has of it.
+
+    Attributes:
+        spec: the request, with the moment of the run that it goes on with.
+        stored: the run's record; None before its first attempt.
+        final: its final checkpoint, verified; None of a run that is to be run.
+    """
+
+    spec: RunSpec
+    directory: JobDirectory
+    run_id: str
+    stored: RunRecord | None
+    final: FinalCheckpoint | None
+
+
+def find_requested_run(spec: RunSpec, clock: Clock) -> RequestedRun:
+    """Find the run that a request means; of one that has ended, refuse what differs from it.
+
+    Raises:
+        ConfigError: the job directory cannot be used, the run was rewound, or it has ended and was
+            begun with something else.
+        CheckpointError: it has ended, and its final checkpoint is not correct.
+    """
+    directory = open_job_directory(spec.job_dir)
+    run_id = resolve_run_id(directory, spec, clock.now())
+    run = directory.run(run_id)
+    stored, final = run.record(), run.final()
+    spec = as_begun(spec, stored)
+    if final is not None:
+        if (error := rewound_error(directory.url, run_id, run.rewound())) is not None:
+            raise error
+        check_same_as_ended(spec, stored)
+        verify_final(directory, final)
+    return RequestedRun(spec, directory, run_id, stored, final)
 
 
 def check_before_spark(

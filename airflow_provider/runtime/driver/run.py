@@ -8,16 +8,12 @@ from typing import TYPE_CHECKING
 
 from airflow_provider.runtime.clock import Clock, SystemClock
 from airflow_provider.runtime.driver.attempt import Attempt, OnProgress
-from airflow_provider.runtime.driver.prepare import check_before_spark, load_job
-from airflow_provider.runtime.jobdir.layout import open_job_directory
-from airflow_provider.runtime.jobdir.preconditions import rewound_error
-from airflow_provider.runtime.jobdir.resolve_run import (
-    as_begun,
-    check_same_as_ended,
-    resolve_run_id,
+from airflow_provider.runtime.driver.prepare import (
+    check_before_spark,
+    find_requested_run,
+    load_job,
 )
 from airflow_provider.runtime.jobdir.run_records import BATCH
-from airflow_provider.runtime.jobdir.verify_final import verify_final
 from airflow_provider.runtime.queries.session import describe_settings, using_spark
 
 if TYPE_CHECKING:
@@ -63,16 +59,10 @@ def run_job(
     Crash safety: the same ask resumes from any point; see the crash table in ARCHITECTURE.md.
     """
     clock = clock or SystemClock()
-    directory = open_job_directory(spec.job_dir)
-    run_id = resolve_run_id(directory, spec, clock.now())
-    run = directory.run(run_id)
-    stored, done = run.record(), run.final()
-    spec = as_begun(spec, stored)
-    if done is not None:
-        if (error := rewound_error(directory.url, run_id, run.rewound())) is not None:
-            raise error
-        check_same_as_ended(spec, stored)
-        return verify_final(directory, done)
+    run = find_requested_run(spec, clock)
+    if run.final is not None:
+        return run.final
+    spec, directory, run_id = run.spec, run.directory, run.run_id
     observer = check_before_spark(spec, directory, run_id, clock)
     app_name = f"spark-stream {spec.job_dir} {run_id}"
     with using_spark(spark, app_name, spec.master, spec.conf) as session:
