@@ -42,8 +42,8 @@ def open_watcher(
     """Return a watcher of a run; see :meth:`.SparkStreamingHook.watcher`."""
     storage = open_storage(job_dir)
     if supervision is not None:
-        told = Supervision.from_dict(supervision)
-        return SupervisingWatcher(storage, run_id, clock, told, driver_id, ask=ask)
+        supervised = Supervision.from_dict(supervision)
+        return SupervisingWatcher(storage, run_id, clock, supervised, driver_id, ask=ask)
     if request is None:
         return RunWatcher(storage, run_id, clock, driver_id, ask=ask)
     directory = JobDirectory(storage)

@@ -249,10 +249,10 @@ class UnreachedEndError(SparkStreamError):
         self.query, self.left = query, left
 
     def _message(self) -> str:
-        told = "; ".join(f"{name}: {_some_of(tuple(each))}" for name, each in self.left.items())
+        missing = "; ".join(f"{name}: {_some_of(tuple(each))}" for name, each in self.left.items())
         return (
             f"query {self.query!r}: its input ends before the end that its run has recorded: "
-            f"{told}. Bring it back and run it again, or begin at an earlier savepoint"
+            f"{missing}. Bring it back and run it again, or begin at an earlier savepoint"
         )
 
 
@@ -286,17 +286,17 @@ class LateRowsError(SparkStreamError):
         rows = sum(self.late.values())
         share = f" of {self.read:,} read ({100 * rows / self.read:.3g} %)" if self.read else ""
         operators = ", ".join(f"{n:,} by operator {name}" for name, n in self.late.items())
-        told = (
+        late = (
             f"query {self.query!r}: with batch {self.batch}, which is not published, {rows:,} rows"
+            f"{share} came late: {operators}. "
         )
-        told = f"{told}{share} came late: {operators}. "
         if self.limit is None:
             return (
-                f"{told}late='none' holds the watermark where the run began, and these rows are "
+                f"{late}late='none' holds the watermark where the run began, and these rows are "
                 "before that (or before 1970); begin a new job directory, or use late='count'"
             )
         return (
-            f"{told}Accepted are {self.limit}; give the watermark a longer delay, read files by "
+            f"{late}Accepted are {self.limit}; give the watermark a longer delay, read files by "
             "name (read_order='name'), or run with late='none' from the beginning"
         )
 

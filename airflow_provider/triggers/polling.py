@@ -60,13 +60,13 @@ class _Wait(Generic[T]):
     def __init__(
         self,
         poll: Callable[[], T | None],
-        told: asyncio.Future[T],
+        result: asyncio.Future[T],
         *,
         every_s: float,
         is_near: bool,
     ) -> None:
         self.poll = poll
-        self.told = told
+        self.result = result
         self.every_s = every_s
         self.is_near = is_near
         self._context = contextvars.copy_context()  # what is logged goes to the waiter's own log
@@ -86,13 +86,13 @@ class _Wait(Generic[T]):
 
     def tell(self) -> bool:
         """Resolve the future if there is a result; return whether the wait is over."""
-        if self.told.done():  # nobody waits any more
+        if self.result.done():  # nobody waits any more
             return True
         if self.error is not None:
-            self.told.set_exception(self.error)
+            self.result.set_exception(self.error)
         elif self.found is not None:
-            self.told.set_result(self.found)
-        return self.told.done()
+            self.result.set_result(self.found)
+        return self.result.done()
 
 
 class PollScheduler:
@@ -110,7 +110,7 @@ class PollScheduler:
 
     def begin(self, wait: _Wait[Any], after_s: float) -> None:
         """Poll until there is a result, or nobody waits any more."""
-        loop = wait.told.get_loop()
+        loop = wait.result.get_loop()
         self._put(wait, loop.time() + after_s)
         self._set_timer(loop)
 
@@ -132,7 +132,7 @@ class PollScheduler:
         now = loop.time()
         while self._due and self._due[0][0] - self._due[0][2].early_s() <= now:
             _, _, wait = heapq.heappop(self._due)
-            if not wait.told.done():
+            if not wait.result.done():
                 due.append(wait)
         near = [wait for wait in due if wait.is_near]
         for start in range(0, len(near), _NEAR_TOGETHER):
@@ -188,7 +188,7 @@ async def poll_until(
         Exception: what *poll* raises.
     """
     loop = asyncio.get_running_loop()
-    told: asyncio.Future[T] = loop.create_future()
-    wait = _Wait(poll, told, every_s=every_s, is_near=is_near)
+    result: asyncio.Future[T] = loop.create_future()
+    wait = _Wait(poll, result, every_s=every_s, is_near=is_near)
     _rounds.setdefault(loop, PollScheduler(loop)).begin(wait, after_s)
-    return await told  # cancelled, it is passed over when its turn comes
+    return await result  # cancelled, it is passed over when its turn comes

@@ -92,15 +92,15 @@ class SparkStopTrigger(BaseTrigger):
             try:
                 answer = await asyncio.to_thread(call.look, observer)
             except SparkStreamError as error:
-                return _told(error)
+                return _refusal(error)
             except OSError as error:  # the storage may be away for a while
                 self.log.warning("%s cannot be read: %s", self.job_dir, error)
                 answer = None
             if answer is not None:
                 return {"answer": answer.to_dict()}
             await asyncio.sleep(self.poll_interval)
-        return _told(call.timed_out(self.timeout_s))
+        return _refusal(call.timed_out(self.timeout_s))
 
 
-def _told(error: SparkStreamError) -> dict[str, Any]:
+def _refusal(error: SparkStreamError) -> dict[str, Any]:
     return {"error": str(error), "may_retry": isinstance(error, StopNotYetError)}

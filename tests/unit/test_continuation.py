@@ -124,7 +124,7 @@ def test_what_was_put_down_at_the_first_start_is_kept(job):
     put_topology(directory, "q", QUERY_ID, CHANGED)
     assert AS_IT_WAS == kept_topology(directory, "q")
 
-    put_topology(directory, "q", QUERY_ID, CHANGED, anew=True)
+    put_topology(directory, "q", QUERY_ID, CHANGED, replace=True)
     assert CHANGED == kept_topology(directory, "q")
 
 
@@ -135,7 +135,7 @@ def test_operators_are_kept_with_the_sources_above_them(job):
     topology = Topology(
         ("a", "b"), (OperatorShape(0, "dedupe", ("a",)), OperatorShape(1, "x", None))
     )
-    put_topology(directory_of(job), "q", QUERY_ID, topology, anew=True)
+    put_topology(directory_of(job), "q", QUERY_ID, topology, replace=True)
 
     assert topology == kept_topology(directory_of(job), "q")
 

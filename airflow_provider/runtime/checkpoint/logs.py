@@ -109,8 +109,8 @@ class OffsetEntry:
     @property
     def partitions(self) -> int | None:
         """Return how many partitions Spark gives state; None when the entry does not tell."""
-        told = next((self.conf[key] for key in _PARTITIONS if key in self.conf), None)
-        return int(told) if told and told.isdecimal() else None
+        setting = next((self.conf[key] for key in _PARTITIONS if key in self.conf), None)
+        return int(setting) if setting and setting.isdecimal() else None
 
     def with_watermark(self, watermark_ms: int) -> OffsetEntry:
         """Return the same offsets with another watermark."""

@@ -85,12 +85,15 @@ def describe_running(directory: JobDirectory, view: View) -> HandOver:
         late_rows=progress.late_rows,
         lost_rows=progress.lost_rows,
         queries={
-            name: _describe_query(directory, name, told) for name, told in progress.queries.items()
+            name: _describe_query(directory, name, reported)
+            for name, reported in progress.queries.items()
         },
     )
 
 
-def _describe_query(directory: JobDirectory, name: str, told: Mapping[str, Any]) -> dict[str, Any]:
+def _describe_query(
+    directory: JobDirectory, name: str, reported: Mapping[str, Any]
+) -> dict[str, Any]:
     seen = published_batch(directory, name)
     watermark_ms = seen.watermark_ms
     return {
@@ -99,7 +102,7 @@ def _describe_query(directory: JobDirectory, name: str, told: Mapping[str, Any])
         "watermark": millis_to_iso(watermark_ms) if watermark_ms is not None else None,
         "sources": _sources(directory, name, seen.offsets) if seen.offsets is not None else [],
         "sinks": _sinks(seen.epoch),
-        "backlog": told.get("backlog"),
+        "backlog": reported.get("backlog"),
     }
 
 

@@ -207,7 +207,7 @@ def _no_commit(
     what = (
         f"batch {query.planned} is planned"
         if is_open
-        else f"there is more to read ({_told(query.backlog)})"
+        else f"there is more to read ({_described(query.backlog)})"
     )
     reason = f"{what}, and no batch was committed for {progress_timeout_s:g} seconds"
     batch = query.planned if is_open else None
@@ -228,5 +228,5 @@ def _lags(look: DriverLook, limits: Limits) -> Iterator[_Symptom]:
                 yield _Symptom(("lag", look.token, name, measure), limits.lag_time_s, problem)
 
 
-def _told(backlog: Mapping[str, int]) -> str:
+def _described(backlog: Mapping[str, int]) -> str:
     return ", ".join(f"{measure} {unread:,}" for measure, unread in sorted(backlog.items()))

@@ -156,9 +156,9 @@ def _assess_submission(view: View) -> Assessment:
 
 def _is_under_way(view: View) -> bool:
     """Tell whether the cluster has been given the driver, whatever became of who gave it."""
-    was_told = view.exit.exit_code == 0 if view.exit is not None else view.submission_started
+    was_given = view.exit.exit_code == 0 if view.exit is not None else view.submission_started
     is_remote = view.submission is not None and view.submission.is_remote
-    return is_remote and was_told and _own_attempt(view) is None and not _lease_of_submission(view)
+    return is_remote and was_given and _own_attempt(view) is None and not _lease_of_submission(view)
 
 
 def _assess_exit(view: View, ended: ExitRecord) -> Assessment:

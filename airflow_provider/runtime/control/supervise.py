@@ -139,8 +139,8 @@ class SupervisingWatcher(RunWatcher):
         if progress is None:
             return DriverLook(lease.since, host, is_asked=asked)
         queries = {
-            name: look_at_query(self._directory, name, told.get("backlog"))
-            for name, told in progress.queries.items()
+            name: look_at_query(self._directory, name, reported.get("backlog"))
+            for name, reported in progress.queries.items()
         }
         return DriverLook(lease.since, host, progress.at, queries, asked)
 

@@ -38,7 +38,7 @@ class ChangedQueries:
     def __init__(self, where: str, *, allow_mixed_results: bool) -> None:
         self._where = where
         self._allow = allow_mixed_results
-        self._told: set[tuple[Change, ...]] = set()
+        self._logged: set[tuple[Change, ...]] = set()
         self._mixed: dict[str, list[Change]] = {}
 
     def compare(
@@ -58,17 +58,17 @@ class ChangedQueries:
         changes = changes_between(kept, now) if kept is not None and now is not None else []
         if not has_results:
             changes = of_verdict(changes, Verdict.IMPOSSIBLE)
-        self._tell(query, changes)
+        self._log_changes(query, changes)
         impossible = of_verdict(changes, Verdict.IMPOSSIBLE)
         self._mixed[query] = [] if impossible else of_verdict(changes, Verdict.MIXES_RESULTS)
         if impossible:
-            return f"query {query!r} does not fit its state: {_told(impossible)}"
+            return f"query {query!r} does not fit its state: {_named(impossible)}"
         return None
 
-    def _tell(self, query: str, changes: Sequence[Change]) -> None:
-        if not changes or tuple(changes) in self._told:
+    def _log_changes(self, query: str, changes: Sequence[Change]) -> None:
+        if not changes or tuple(changes) in self._logged:
             return
-        self._told.add(tuple(changes))
+        self._logged.add(tuple(changes))
         is_bad = any(each.verdict is not Verdict.LATER_RESULTS for each in changes)
         lines = "\n".join(f"    {line}" for line in side_by_side(changes))
         log.log(
@@ -91,7 +91,7 @@ class ChangedQueries:
         mixed = {name: found for name, found in self._mixed.items() if found}
         mixed = {name: found for name, found in mixed.items() if name not in besides}
         if mixed and not self._allow:
-            queries = "; ".join(f"query {name!r}: {_told(each)}" for name, each in mixed.items())
+            queries = "; ".join(f"query {name!r}: {_named(each)}" for name, each in mixed.items())
             msg = (
                 f"{self._where}: results of two jobs would be mixed, because the state was made by "
                 f"another one: {queries}. {WAYS_OUT}, or go on with it (--allow-mixed-results)"
@@ -99,7 +99,7 @@ class ChangedQueries:
             raise ConfigError(msg)
 
 
-def _told(changes: Sequence[Change]) -> str:
+def _named(changes: Sequence[Change]) -> str:
     named = "; ".join(map(str, changes[:_MOST_NAMED]))
     more = len(changes) - _MOST_NAMED
     return f"{named}; and {more} more" if more > 0 else named

@@ -73,7 +73,7 @@ def check_job(
         clock: time; None for the machine's.
 
     Raises:
-        ConfigError: the ask cannot be met.
+        ConfigError: the request cannot be met.
         CheckpointError, JobDrainedError: the job directory cannot be gone on with.
         LeaseHeldError: another driver is running the job.
         RevertError: the run to be replayed cannot be rewound.

@@ -50,14 +50,14 @@ class Objection:
     refuses: bool = True
 
 
-def wanted_mode(asked: str, stored: str | None) -> str | None:
+def wanted_mode(mode: str, stored: str | None) -> str | None:
     """Return the mode that is settled before the job is known; None where the job decides.
 
     Args:
-        asked: ``automatic``, ``streaming`` or ``batch``.
+        mode: ``automatic``, ``streaming`` or ``batch``.
         stored: the mode of the run's earlier attempts, which stays; None for a new run.
     """
-    return stored if asked == AUTOMATIC else asked.upper()
+    return stored if mode == AUTOMATIC else mode.upper()
 
 
 def find_objections(
@@ -165,7 +165,7 @@ class ExecutionPlan:
 
 
 def resolve_plan(spec: RunSpec, queries: Sequence[QueryDefinition]) -> ExecutionPlan:
-    """Fill in what the ask leaves to the job.
+    """Fill in what the request leaves to the job.
 
     Raises:
         ConfigError: the job has no query, or the run is to end with a source that has no end.

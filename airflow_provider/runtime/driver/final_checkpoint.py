@@ -184,8 +184,8 @@ def final_of(
         late_minimum=any(query.epochs.late_is_minimum() for query in queries.values()),
         lost_rows=sum_of([query.epochs.lost_rows() for query in queries.values()]),
     )
-    for told in describe_dropped_rows(final.to_dict()):
-        log.warning("run=%s: %s", run.run_id, told)
+    for dropped in describe_dropped_rows(final.to_dict()):
+        log.warning("run=%s: %s", run.run_id, dropped)
     return final
 
 

@@ -122,7 +122,7 @@ def check_before_spark(
         What has watched the lease meanwhile.
 
     Raises:
-        ConfigError: the ask cannot be met.
+        ConfigError: the request cannot be met.
         LeaseHeldError: another driver is running the job.
         RevertError: the run to be replayed cannot be rewound.
     """

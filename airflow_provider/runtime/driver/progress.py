@@ -100,10 +100,10 @@ class ProgressMeter:
         self._begun = clock.monotonic()
         self._rows_before: int | None = None
         self._is_put = True
-        self._told: ProgressRecord | None = (
+        self._last_put: ProgressRecord | None = (
             None  # what people see, and no more often than it changes
         )
-        self._told_due = Due(clock, REPORT_S)
+        self._is_due = Due(clock, REPORT_S)
         self._late = LateWarnings()
         self._history = HistoryWriter(clock, attempt)
 
@@ -128,8 +128,8 @@ class ProgressMeter:
 
     def _put(self, storage: Storage, record: ProgressRecord) -> None:
         self._late.look(record.to_dict())
-        is_due = self._told_due()
-        if self._told is not None and not is_due and _news(record) == _news(self._told):
+        is_due = self._is_due()
+        if self._last_put is not None and not is_due and _news(record) == _news(self._last_put):
             return
         try:
             record.put(storage, "progress.json")
@@ -137,10 +137,10 @@ class ProgressMeter:
             if self._is_put:
                 log.warning("%s: progress cannot be reported: %s", storage.url, error)
             self._is_put = False
-            self._told = None
+            self._last_put = None
         else:
             self._is_put = True
-            self._told = record
+            self._last_put = record
 
     def read(self, life: Lifecycle, queries: Iterable[RunningQuery | BatchQuery]) -> ProgressRecord:
         """Return the progress of this moment."""

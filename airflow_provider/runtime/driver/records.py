@@ -54,7 +54,7 @@ def start_query(directory: JobDirectory, query: RunningQuery | BatchQuery, how: 
     name, since = definition.name, position.last_commit + 1
     keep_fingerprint(directory, name, definition.fingerprint, since=since)
     query.start(how)
-    keep_topology(directory, name, definition.topology, anew=position.last_offsets < 0)
+    keep_topology(directory, name, definition.topology, replace=position.last_offsets < 0)
     keep_fingerprint(directory, name, definition.fingerprint, since=since)
 
 

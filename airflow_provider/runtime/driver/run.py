@@ -50,13 +50,13 @@ def run_job(
         The run's final checkpoint, verified; at once when the run has one already.
 
     Raises:
-        ConfigError: the ask cannot be met; nothing was written.
+        ConfigError: the request cannot be met; nothing was written.
         LeaseHeldError: another driver is running the job; nothing was written.
         LeaseLostError: another driver took over; this one has committed nothing since.
-        RunFailedError: the attempt failed; what was committed stays, the same ask resumes.
-        RunCancelledError: the attempt was cancelled; the same ask resumes.
+        RunFailedError: the attempt failed; what was committed stays, the same request resumes.
+        RunCancelledError: the attempt was cancelled; the same request resumes.
 
-    Crash safety: the same ask resumes from any point; see the crash table in ARCHITECTURE.md.
+    Crash safety: the same request resumes from any point; see the crash table in ARCHITECTURE.md.
     """
     clock = clock or SystemClock()
     run = find_requested_run(spec, clock)

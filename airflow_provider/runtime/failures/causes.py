@@ -78,7 +78,7 @@ def causes_of(error: BaseException) -> list[Cause]:
     for link in chain:
         found += list(_java_causes(link))
     for link in chain:
-        found += _told(text_of(link))
+        found += _causes_in(text_of(link))
     return _without_repeats(found)
 
 
@@ -209,22 +209,22 @@ def _java_cause(origin: Any) -> Cause:
 # --- causes that are only in text ---------------------------------------------------------------
 
 
-def _told(text: str) -> list[Cause]:
+def _causes_in(text: str) -> list[Cause]:
     return [
         Cause(
-            name=told.name,
-            bases=_told_bases(told.name),
-            words=told.words,
-            conditions=conditions_in(told.words),
-            sql_states=sql_states_in(told.words),
-            type=find_type(told.name),
-            in_worker=told.in_worker,
+            name=error.name,
+            bases=_bases_by_name(error.name),
+            words=error.words,
+            conditions=conditions_in(error.words),
+            sql_states=sql_states_in(error.words),
+            type=find_type(error.name),
+            in_worker=error.in_worker,
         )
-        for told in errors_in(text)
+        for error in errors_in(text)
     ]
 
 
-def _told_bases(name: str) -> frozenset[str]:
+def _bases_by_name(name: str) -> frozenset[str]:
     known = find_type(name)
     return frozenset({name, _simple(name)}) | (_bases_of(known) if known else frozenset())
 

@@ -37,8 +37,8 @@ def of_the_system(error: OSError) -> Failure:
     named = error.filename  # a path, or the number of what is open
     where = f"{_printable(os.fsdecode(named))}: " if isinstance(named, str | bytes) else ""
     way = _WAYS_OUT.get(error.errno)
-    told = f"{where}{error.strerror}" + (f"; {way}" if way else "")
-    return dataclasses.replace(failure, reason=told, root_cause="", place="")
+    reason = f"{where}{error.strerror}" + (f"; {way}" if way else "")
+    return dataclasses.replace(failure, reason=reason, root_cause="", place="")
 
 
 def _printable(path: str) -> str:

@@ -66,10 +66,10 @@ class Place(NamedTuple):
 def errors_in(text: str) -> list[ParsedError]:
     """Return the errors that *text* tells of, outermost first, each once."""
     jvm, workers = _split(text)
-    found = [_told(match) for line in jvm for match in _JVM_TYPE.finditer(line)]
-    found += [_told(match) for line in jvm for match in _HEAD.finditer(line)]
+    found = [_parsed(match) for line in jvm for match in _JVM_TYPE.finditer(line)]
+    found += [_parsed(match) for line in jvm for match in _HEAD.finditer(line)]
     # A traceback tells the innermost first.
-    found += [_told(match, in_worker=True) for match in reversed(workers)]
+    found += [_parsed(match, in_worker=True) for match in reversed(workers)]
     return list(dict.fromkeys(found))
 
 
@@ -140,5 +140,5 @@ def _end_of_traceback(line: str) -> Iterator[re.Match[str]]:
         yield match
 
 
-def _told(match: re.Match[str], *, in_worker: bool = False) -> ParsedError:
+def _parsed(match: re.Match[str], *, in_worker: bool = False) -> ParsedError:
     return ParsedError(match["name"], (match["words"] or "").strip(), in_worker)

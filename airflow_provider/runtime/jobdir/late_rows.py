@@ -122,11 +122,11 @@ class LateWarnings:
     """Warns of late rows in the log: of the first ones, and whenever they have doubled."""
 
     def __init__(self) -> None:
-        self._told = 0
+        self._logged_rows = 0
 
     def look(self, document: Mapping[str, Any]) -> None:
         """Warn of what a progress record tells, if there is enough that is new."""
         late = document.get("late_rows") or 0
-        if late and late >= 2 * self._told:
-            self._told = late
+        if late and late >= 2 * self._logged_rows:
+            self._logged_rows = late
             log.warning("%s", describe_late_rows(document))

@@ -38,7 +38,7 @@ def resolve_run_id(directory: JobDirectory, spec: RunSpec, now: dt.datetime) -> 
 
 
 def as_begun(spec: RunSpec, stored: RunRecord | None) -> RunSpec:
-    """Return the ask with the moment of the run that it goes on with.
+    """Return the request with the moment of the run that it goes on with.
 
     An interval without length is the moment of a DAG run without data of its own, such as one that
     was triggered by hand. The next DAG run has another, and goes on with the same run all the same.

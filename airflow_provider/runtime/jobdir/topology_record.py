@@ -51,7 +51,7 @@ class TopologyRecord(Document):
 
 
 def put_topology(
-    directory: JobDirectory, query: str, query_id: str, topology: Topology, *, anew: bool = False
+    directory: JobDirectory, query: str, query_id: str, topology: Topology, *, replace: bool = False
 ) -> None:
     """Store what a query consists of. Idempotent: the first record of an id stays.
 
@@ -60,7 +60,7 @@ def put_topology(
         query: the query's name.
         query_id: Spark's id of it.
         topology: what it consists of.
-        anew: replace the record; for a query of which nothing was ever planned.
+        replace: replace the record; for a query of which nothing was ever planned.
     """
     operators = topology.operators
     record = TopologyRecord(
@@ -69,17 +69,19 @@ def put_topology(
         operators=None if operators is None else [each._asdict() for each in operators],
     )
     path = _path(query, query_id)
-    if anew:
+    if replace:
         record.put(directory.storage, path)
     else:
         record.put_if_absent(directory.storage, path)
 
 
-def keep_topology(directory: JobDirectory, query: str, topology: Topology, *, anew: bool) -> None:
+def keep_topology(
+    directory: JobDirectory, query: str, topology: Topology, *, replace: bool
+) -> None:
     """Store what a query that has been started consists of; see :func:`put_topology`."""
     query_id = CheckpointLogs(directory.checkpoint(query)).query_id()
     if query_id is not None:
-        put_topology(directory, query, query_id, topology, anew=anew)
+        put_topology(directory, query, query_id, topology, replace=replace)
 
 
 def kept_topology(directory: JobDirectory, query: str) -> Topology | None:

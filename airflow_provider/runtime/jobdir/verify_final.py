@@ -25,18 +25,18 @@ def verify_final(directory: JobDirectory, final: FinalCheckpoint) -> FinalCheckp
             commit log; or one of the run's epochs is not published.
     """
     run = directory.run(final.run_id).record()
-    asked = run.starting if run is not None else {}
+    starting = run.starting if run is not None else {}
     name = directory.name()
-    if run is None or final.job != name or set(final.queries) != set(asked):
+    if run is None or final.job != name or set(final.queries) != set(starting):
         msg = (
             f"{directory.url}: the final checkpoint of run {final.run_id!r} is of job "
             f"{final.job!r} and its queries {_named(final.queries)}, but there that run is of job "
-            f"{name!r} and has {_named(asked)}; it was changed by hand, or copied from elsewhere"
+            f"{name!r} and has {_named(starting)}; it was changed by hand, or copied from elsewhere"
         )
         raise CheckpointError(msg)
     for name, query in final.queries.items():
         _verify_batches(directory, final, name, query)
-        first = 0 if final.mode == BATCH else asked[name] + 1
+        first = 0 if final.mode == BATCH else starting[name] + 1
         _verify_epochs(directory, final, name, query, first=first)
     return final
 
@@ -99,11 +99,13 @@ def _verify_epochs(
     if not sinks:  # no epoch, or a sink that records none
         return
     records = EpochRecords(directory.committables(name), query["query_id"])
-    told = f"{directory.url}: the final checkpoint of run {final.run_id!r} says that query {name!r}"
+    claim = (
+        f"{directory.url}: the final checkpoint of run {final.run_id!r} says that query {name!r}"
+    )
     for sink in sinks:
         if sink["epoch"] != batch:
             msg = (
-                f"{told} published epoch {sink['epoch']} to {sink['name']} and committed batch "
+                f"{claim} published epoch {sink['epoch']} to {sink['name']} and committed batch "
                 f"{batch}; Spark's commit log was changed by hand or by another program"
             )
             raise CheckpointError(msg)
@@ -112,7 +114,7 @@ def _verify_epochs(
         missing = records.find().unpublished(first, batch)
     if missing:
         msg = (
-            f"{told} published epoch {batch} to {sinks[0]['name']}, but its record says otherwise:"
+            f"{claim} published epoch {batch} to {sinks[0]['name']}, but its record says otherwise:"
             f" of epochs {first} to {batch}, {missing[0]} is not published"
         )
         raise CheckpointError(msg)

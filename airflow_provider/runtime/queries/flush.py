@@ -76,18 +76,18 @@ def next_step_of(query: RunningQuery | BatchQuery, checkpoint: Storage) -> Drain
     left = unflushed(query, spark_url(checkpoint.url))
     if not left:
         return step
-    passed, told = millis_to_iso(position.watermark_ms), "; ".join(e.describe() for e in left)
+    passed, described = millis_to_iso(position.watermark_ms), "; ".join(e.describe() for e in left)
     if next_watermark(position.watermark_ms) is not None:
-        log.info("query=%s is drained up to %s: %s", query.name, passed, told)
+        log.info("query=%s is drained up to %s: %s", query.name, passed, described)
         return DrainStep.PLAN
     if all(each.rows is None for each in left):
-        log.warning("query=%s is drained as far as is known: %s", query.name, told)
+        log.warning("query=%s is drained as far as is known: %s", query.name, described)
         return step
     msg = (
         f"query {query.name!r}: rows are left that no watermark flushes. The drain has passed "
-        f"{passed}, the last moment that Spark counts with, and {told}. They have a later event "
-        "time or none, or are kept again whenever a timer fires. Leave such rows out and run the "
-        "job again, or run it in mode BATCH"
+        f"{passed}, the last moment that Spark counts with, and {described}. They have a later "
+        "event time or none, or are kept again whenever a timer fires. Leave such rows out and run "
+        "the job again, or run it in mode BATCH"
     )
     raise CheckpointError(msg)
 

@@ -153,9 +153,9 @@ def measure_loads(execution: Any, paced: tuple[PacedSource, ...]) -> dict[str, L
 def _limit_of(limit: Any) -> Limit | None:
     kind = limit.getClass().getSimpleName()
     if kind == _PYTHON_LIMIT:
-        told = json.loads(limit.json())
-        is_known = told.get("_type") == _PYTHON_TYPE and _PYTHON_FIELD in told
-        return Limit(int(told[_PYTHON_FIELD]), "rows") if is_known else None
+        document = json.loads(limit.json())
+        is_known = document.get("_type") == _PYTHON_TYPE and _PYTHON_FIELD in document
+        return Limit(int(document[_PYTHON_FIELD]), "rows") if is_known else None
     known = _LIMITS.get(kind)
     if known is None:
         return None
@@ -165,8 +165,8 @@ def _limit_of(limit: Any) -> Limit | None:
 
 def _spark_limit(jvm: Any, source: PacedSource, limit: Limit) -> Any:
     if source.default.getClass().getSimpleName() == _PYTHON_LIMIT:
-        told = {"_type": _PYTHON_TYPE, _PYTHON_FIELD: limit.amount}
-        return source.default.copy(json.dumps(told))
+        document = {"_type": _PYTHON_TYPE, _PYTHON_FIELD: limit.amount}
+        return source.default.copy(json.dumps(document))
     factory = jvm.org.apache.spark.sql.connector.read.streaming.ReadLimit
     amount = min(limit.amount, _MOST_FILES) if limit.unit == "files" else limit.amount
     return getattr(factory, _FACTORIES[limit.unit])(amount)

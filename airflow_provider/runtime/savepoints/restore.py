@@ -57,7 +57,7 @@ from airflow_provider.runtime.savepoints.repartition import (
     check_repartitionable,
     partitions_of,
 )
-from airflow_provider.runtime.savepoints.restore_log import Restores, open_restore, plan_anew
+from airflow_provider.runtime.savepoints.restore_log import Restores, open_restore, plan_start_over
 from airflow_provider.runtime.savepoints.verify import find_damage
 from airflow_provider.runtime.storage.copy_files import copy_files
 from airflow_provider.runtime.storage.file_tree import remove_tree
@@ -163,7 +163,7 @@ def begin_restore(
         taken=which[1],
         claim_mode=claim_mode,
         queries={
-            name: plan_anew(directory, name)
+            name: plan_start_over(directory, name)
             if outputs_stay
             else _plan(directory, name, names[name], query, before)
             for name, query in chosen.items()
@@ -279,10 +279,10 @@ def _same_restore(
         theirs = [plan["from"] for plan in last.queries.values()]
         check_repartitionable(savepoint, theirs, skip_in_flight=bool(last.skipped))
     queries = {name: {**plan, "query_id": _new_id(plan)} for name, plan in last.queries.items()}
-    anew = dataclasses.replace(
+    changed = dataclasses.replace(
         last, partitions=partitions, queries=queries, places={}, began=to_iso(clock.now())
     )
-    return Restores(directory).begin(anew, fence)
+    return Restores(directory).begin(changed, fence)
 
 
 def _which(savepoint: Savepoint | None) -> tuple[str | None, str | None]:
@@ -416,7 +416,7 @@ def _restore_query(
     batch = savepoint.record.queries[theirs].batch
     if is_skipped:
         _skip(logs, savepoint, theirs, batch)
-    if repartition is not None and _is_spread_anew(savepoint, theirs, record.partitions):
+    if repartition is not None and _is_repartitioned(savepoint, theirs, record.partitions):
         repartition(spark_url(checkpoint.url), logs, int(record.partitions or 0))
         failpoints.hit("restore.repartitioned")
         batch = logs.position().last_commit
@@ -455,7 +455,7 @@ def _put_ends(
         put_ended_sources(directory, name, ended)
 
 
-def _is_spread_anew(savepoint: Savepoint, theirs: str, partitions: int | None) -> bool:
+def _is_repartitioned(savepoint: Savepoint, theirs: str, partitions: int | None) -> bool:
     has_state = bool(savepoint.record.queries[theirs].operators)
     return partitions is not None and has_state and partitions_of(savepoint, theirs) != partitions
 
@@ -463,10 +463,10 @@ def _is_spread_anew(savepoint: Savepoint, theirs: str, partitions: int | None) -
 def _copy(checkpoint: Storage, savepoint: Savepoint, theirs: str, *, is_skipped: bool) -> None:
     """Copy all files of a query but those that are rewritten."""
     query = savepoint.record.queries[theirs]
-    anew = [_METADATA, *query.addressed]
+    rewritten = [_METADATA, *query.addressed]
     if is_skipped:
-        anew += [f"offsets/{query.batch}", f"offsets/{query.batch + 1}"]
-    left_out = without_checksums(anew)
+        rewritten += [f"offsets/{query.batch}", f"offsets/{query.batch + 1}"]
+    left_out = without_checksums(rewritten)
     for source, files in _by_folder(savepoint, theirs, query.files).items():
         wanted = [(file.path, file.size) for file in files if file.path not in left_out]
         copy_files(source, checkpoint.url, wanted)

@@ -216,7 +216,7 @@ def open_restore(directory: JobDirectory, record: RestoreRecord) -> CheckpointEr
     return CheckpointError(msg)
 
 
-def plan_anew(directory: JobDirectory, name: str) -> dict[str, Any]:
+def plan_start_over(directory: JobDirectory, name: str) -> dict[str, Any]:
     """Choose what becomes of a query that starts over while its output is kept.
 
     Raises:

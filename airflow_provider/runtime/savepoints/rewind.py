@@ -125,7 +125,7 @@ def begin_rewindable(directory: JobDirectory, record: RunRecord, clock: Clock) -
     """
     found = starting_savepoint(directory, record.run_id)
     if _has_written(directory, record):
-        if found is None and not _begins_anew(record):
+        if found is None and not _begins_without_state(record):
             log.warning("run=%s cannot be replayed: it began without a savepoint", record.run_id)
         return
     # A query that has not had a batch has nothing to save, and starts over when rewound.
@@ -226,7 +226,7 @@ def check_start(directory: JobDirectory, run_id: str) -> Savepoint | None:
         )
         raise RevertError(msg)
     savepoint = starting_savepoint(directory, run_id)
-    if savepoint is None and not _begins_anew(record):
+    if savepoint is None and not _begins_without_state(record):
         msg = f"{directory.url}: run {run_id!r} cannot be rewound: {_why_none(record)}"
         raise RevertError(msg)
     return savepoint
@@ -421,7 +421,7 @@ def _folder(run_id: str) -> str:
     return f"{REWIND_PREFIX}{run_id}"
 
 
-def _begins_anew(record: RunRecord) -> bool:
+def _begins_without_state(record: RunRecord) -> bool:
     return all(batch < 0 for batch in record.starting.values())
 
 

@@ -369,7 +369,7 @@ class _Taker:
         remove_tree(self._folder_of(query))  # what a lost race has left
         query_id, choice, inventory, found = listed
         shared = self._held.where(query_id, inventory.files, found)
-        anew = self._rewritten(query, inventory)
+        rewritten = self._rewritten(query, inventory)
         left_out = without_checksums(inventory.addressed)
         kept = [file for file in shared if file.path not in left_out]
         own = [(file.path, file.size) for file in kept if file.holder is None]
@@ -380,10 +380,10 @@ class _Taker:
             lost = (str(error.filename or error),)
             raise MissingStateError(query.checkpoint.url, choice.batch, lost) from error
         place = open_storage(folder)
-        for path, data in anew.items():
+        for path, data in rewritten.items():
             place.put(path, data)
         failpoints.hit("savepoint.copied_one")
-        files = sorted([*kept, *(SavedFile(path, len(data)) for path, data in anew.items())])
+        files = sorted([*kept, *(SavedFile(path, len(data)) for path, data in rewritten.items())])
         made = _describe(query, query_id, choice, inventory, files)
         damage = find_damage(self._target, query.name, made, self._verified_bytes, just_copied=True)
         if damage:

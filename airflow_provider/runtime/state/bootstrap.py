@@ -87,19 +87,19 @@ def bootstrap_job(
         clock: time; None for the machine's.
 
     Returns:
-        The savepoint; at once when this ask has made it before. The live job begins from it with
-        ``run JOB_DIR --from-savepoint``.
+        The savepoint; at once when this request has made it before. The live job begins from it
+        with ``run JOB_DIR --from-savepoint``.
 
     Raises:
-        ConfigError: the job has begun, the ask cannot be met, history and the live job do not fit
-            each other, or history has no row for a query.
+        ConfigError: the job has begun, the request cannot be met, history and the live job do not
+            fit each other, or history has no row for a query.
         CheckpointError: it has none, and other queries have written their output.
         LeaseHeldError: a driver is running the live job, or this bootstrap.
-        RunFailedError, RunCancelledError: reading ended early; the same ask goes on.
+        RunFailedError, RunCancelledError: reading ended early; the same request goes on.
 
-    Crash safety: the same ask completes it from any point. Until ``savepoint.json`` is put there is
-    no savepoint; the live job's own documents are never touched.
-    Idempotent: by the savepoint's address and what was asked.
+    Crash safety: the same request completes it from any point. Until ``savepoint.json`` is put
+    there is no savepoint; the live job's own documents are never touched.
+    Idempotent: by the savepoint's address and what was requested.
     """
     clock = clock or SystemClock()
     directory = open_job_directory(spec.job_dir)
@@ -267,11 +267,11 @@ def plan_seam(queries: Sequence[QueryDefinition], kept: Collection[str], *, outp
 
 
 def _history_of(query: QueryDefinition, stays: Collection[str]) -> tuple[ReadPlace, ...]:
-    read = {s.name: s for s in query.sources if s.name not in stays and _can_be_told(s)}
+    read = {s.name: s for s in query.sources if s.name not in stays and _is_comparable(s)}
     return tuple(source.reads for source in read.values())
 
 
-def _can_be_told(source: SourceDefinition) -> bool:
+def _is_comparable(source: SourceDefinition) -> bool:
     """Tell whether it is known what the source reads: not so of one without ``ctx.read``."""
     return source.is_known and not is_marker(source.name)
 
@@ -301,7 +301,7 @@ def check_seam(
         _check_same_shape(query, now[query.name])
         there = {source.name: source for source in now[query.name].sources}
         for source in query.sources:
-            if _can_be_told(source) and not source.is_internal:
+            if _is_comparable(source) and not source.is_internal:
                 _check_source(source, there[source.name], kept=source.name in seam.stays)
 
 

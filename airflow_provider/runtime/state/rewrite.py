@@ -368,7 +368,7 @@ class _Work:
         drop_operators(checkpoint, query.dropped)
         if before is not None and query_id is not None:
             after = topology_without(before, query.dropped)
-            put_topology(self._directory, query.name, query_id, after, anew=True)
+            put_topology(self._directory, query.name, query_id, after, replace=True)
         made = kept_fingerprint(self._directory, query.name)
         if made is not None and query_id is not None:
             after_drop = fingerprint_without(made, query.dropped)

@@ -21,11 +21,11 @@ from fsspec.callbacks import Callback
 
 from airflow_provider.runtime.storage.conditional_copies import (
     Place,
-    copy_blob_anew,
+    copy_blob_to_free,
     copy_by_upload,
     end_uploads,
     remove_blob,
-    rewrite_anew,
+    rewrite_to_free,
 )
 from airflow_provider.runtime.storage.store_copies import copy_blob
 
@@ -119,7 +119,7 @@ class Bucket:
         """
         raise NotImplementedError
 
-    def copy_anew(self, source_key: str, key: str, *, go_on: GoOn) -> None:
+    def copy_to_free(self, source_key: str, key: str, *, go_on: GoOn) -> None:
         """Have the store copy an object of this bucket to where none is; it appears whole.
 
         Args:
@@ -133,7 +133,7 @@ class Bucket:
         raise NotImplementedError
 
     def end_copies(self, prefix: str, is_wanted: Callable[[str], bool]) -> None:
-        """End what :meth:`copy_anew` has begun for others, where that stays behind unseen.
+        """End what :meth:`copy_to_free` has begun for others, where that stays behind unseen.
 
         Args:
             prefix: of the targets' keys.
@@ -253,7 +253,7 @@ class S3Bucket(Bucket):
         origin = {"Bucket": source.name, "Key": source_key}
         self.filesystem.call_s3("copy_object", Bucket=self.name, Key=key, CopySource=origin)
 
-    def copy_anew(self, source_key: str, key: str, *, go_on: GoOn) -> None:
+    def copy_to_free(self, source_key: str, key: str, *, go_on: GoOn) -> None:
         """Copy with an upload of one part, whose end has the condition ``If-None-Match: *``."""
         source, target = Place(self.name, source_key), Place(self.name, key)
         copy_by_upload(self.filesystem, source, target, go_on=go_on)
@@ -304,10 +304,10 @@ class GcsBucket(Bucket):
         go_on()
         self.filesystem.cp_file(source._path(source_key), self._path(key))
 
-    def copy_anew(self, source_key: str, key: str, *, go_on: GoOn) -> None:
+    def copy_to_free(self, source_key: str, key: str, *, go_on: GoOn) -> None:
         """Copy with ``objects.rewrite`` and the condition ``ifGenerationMatch=0``."""
         source, target = Place(self.name, source_key), Place(self.name, key)
-        rewrite_anew(self.filesystem, source, target, go_on=go_on)
+        rewrite_to_free(self.filesystem, source, target, go_on=go_on)
 
     def fetch(self, key: str, path: str, *, go_on: GoOn) -> None:
         """Write an object's bytes, of one version, to a local file; one request."""
@@ -361,7 +361,7 @@ class AzureBucket(Bucket):
 
         sync(self.filesystem.loop, copy)
 
-    def copy_anew(self, source_key: str, key: str, *, go_on: GoOn) -> None:
+    def copy_to_free(self, source_key: str, key: str, *, go_on: GoOn) -> None:
         """Copy with Copy Blob and the condition ``If-None-Match: *``, and wait for it.
 
         Until it is done there is an empty blob.
@@ -371,7 +371,7 @@ class AzureBucket(Bucket):
         async def copy() -> None:
             old, new = client_of(self.name, source_key), client_of(self.name, key)
             async with old, new:
-                await copy_blob_anew(old.url, new)
+                await copy_blob_to_free(old.url, new)
 
         go_on()
         sync(self.filesystem.loop, copy)

@@ -102,7 +102,7 @@ def _uploads(filesystem: Any, bucket: str, prefix: str) -> Iterator[tuple[str, s
 # --- Google ---------------------------------------------------------------------------------------
 
 
-def rewrite_anew(filesystem: Any, source: Place, target: Place, *, go_on: GoOn) -> None:
+def rewrite_to_free(filesystem: Any, source: Place, target: Place, *, go_on: GoOn) -> None:
     """Copy an object within a bucket of Google's; *go_on* is called before each request.
 
     Raises:
@@ -128,7 +128,7 @@ def rewrite_anew(filesystem: Any, source: Place, target: Place, *, go_on: GoOn) 
 # --- Azure ----------------------------------------------------------------------------------------
 
 
-async def copy_blob_anew(origin_url: str, target: Any) -> None:
+async def copy_blob_to_free(origin_url: str, target: Any) -> None:
     """Copy a blob within an account to where none is, and wait for the copy.
 
     Args:

@@ -219,7 +219,7 @@ class ObjectStorage:
         while True:
             try:
                 with self._explained(source, "copy"):
-                    self._bucket.copy_anew(self._key(source), self._key(path), go_on=go_on)
+                    self._bucket.copy_to_free(self._key(source), self._key(path), go_on=go_on)
             except FileExistsError:
                 return False
             except ConflictError as error:

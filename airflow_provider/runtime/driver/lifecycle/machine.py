@@ -101,7 +101,7 @@ _RUNNING: Final = frozenset({QueryPhase.CATCHING_UP, QueryPhase.READING})
 _STILL_READS: Final = frozenset({QueryPhase.WAITING, *_RUNNING})
 _AT_WORK: Final = frozenset({QueryPhase.HALTING, QueryPhase.DRAINING})
 
-Told = tuple[Instruction, ...]
+Instructions = tuple[Instruction, ...]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -170,7 +170,7 @@ class Lifecycle:
         """Tell whether the run goes on with a later attempt, though somebody has stopped it."""
         return self.stop is not None and self.stop.keeps_run
 
-    def handle(self, event: Event) -> tuple[Lifecycle, Told]:
+    def handle(self, event: Event) -> tuple[Lifecycle, Instructions]:
         """Return the next state and what is to be done, in order.
 
         Raises:
@@ -184,7 +184,7 @@ class Lifecycle:
             raise IllegalTransitionError(msg)
         return handler(self, event)
 
-    def _on_interruption(self, event: Failed | CancelRequested) -> tuple[Lifecycle, Told]:
+    def _on_interruption(self, event: Failed | CancelRequested) -> tuple[Lifecycle, Instructions]:
         if self.phase in {JobPhase.CLOSING, JobPhase.ENDED}:
             return self, ()  # the first reason counts; a final checkpoint that is put stays put
         if isinstance(event, Failed):
@@ -195,8 +195,8 @@ class Lifecycle:
 
     # --- reading --------------------------------------------------------------------------------
 
-    def _on_started(self, event: Started) -> tuple[Lifecycle, Told]:
-        told: Told = ()
+    def _on_started(self, event: Started) -> tuple[Lifecycle, Instructions]:
+        instructions: Instructions = ()
         life = dataclasses.replace(self, stop=event.stop, mixed=event.mixed)
         life = life._to(JobPhase.READING)
         for name in self.queries:
@@ -204,10 +204,10 @@ class Lifecycle:
                 life, more = life._drain_on(name, event.steps[name])
             else:
                 life, more = life._begin(name)
-            told += more
-        return life._advance(told)
+            instructions += more
+        return life._advance(instructions)
 
-    def _begin(self, query: str) -> tuple[Lifecycle, Told]:
+    def _begin(self, query: str) -> tuple[Lifecycle, Instructions]:
         """Let a query read; once the job is stopped for good, only what others still send it."""
         side_by_side = self.continuous and self.stop is None and query not in self.bounded
         if self.upstream.get(query) and not side_by_side:
@@ -216,48 +216,48 @@ class Lifecycle:
             return self._end_of_data(query)
         return self._read(query, StartMode.AVAILABLE if query in self.bounded else StartMode.INPUT)
 
-    def _read(self, query: str, how: StartMode) -> tuple[Lifecycle, Told]:
+    def _read(self, query: str, how: StartMode) -> tuple[Lifecycle, Instructions]:
         phase = QueryPhase.READING
         if query in self.mixed:
             phase, how = QueryPhase.CATCHING_UP, StartMode.AVAILABLE
         life = dataclasses.replace(self._with({query: phase}), hows={**self.hows, query: how})
         return life, (StartQuery(query, how),)
 
-    def _on_query_ended(self, event: QueryEnded) -> tuple[Lifecycle, Told]:
+    def _on_query_ended(self, event: QueryEnded) -> tuple[Lifecycle, Instructions]:
         phase = self.queries[event.query]
         if phase is QueryPhase.DRAINING:
-            life, told = self._drain_on(event.query, event.next_step)
+            life, instructions = self._drain_on(event.query, event.next_step)
         elif phase is QueryPhase.HALTING:
-            life, told = self._with({event.query: QueryPhase.HALTED}), ()
+            life, instructions = self._with({event.query: QueryPhase.HALTED}), ()
         elif event.has_more:
             return self, (StartQuery(event.query, self.hows[event.query]),)
         elif phase is QueryPhase.CATCHING_UP:
-            life, told = self._end_sources(event.query)
+            life, instructions = self._end_sources(event.query)
         else:
-            life, told = self._end_of_data(event.query)
-        return life._advance(told)
+            life, instructions = self._end_of_data(event.query)
+        return life._advance(instructions)
 
-    def _end_sources(self, query: str) -> tuple[Lifecycle, Told]:
+    def _end_sources(self, query: str) -> tuple[Lifecycle, Instructions]:
         """Go on without the sources that have ended; a drain is about to end all of them."""
         left = [name for name in self.mixed if name != query]
         life = dataclasses.replace(self, mixed=frozenset(left))
         if not self.continuous and self.ending is AtEnd.DRAIN:
-            life, told = life._end_of_data(query)
+            life, instructions = life._end_of_data(query)
         else:
-            life, told = life._read(query, StartMode.INPUT)
-        return life, (EndSources(query), *told)
+            life, instructions = life._read(query, StartMode.INPUT)
+        return life, (EndSources(query), *instructions)
 
-    def _end_of_data(self, query: str) -> tuple[Lifecycle, Told]:
+    def _end_of_data(self, query: str) -> tuple[Lifecycle, Instructions]:
         read = self._with({query: QueryPhase.READ})
         if self.ending is AtEnd.SUSPEND and query not in self.bounded:
             return read, ()
         return read, (PublishEpochs(query), StoreDrainIntent(query))
 
-    def _on_intent(self, event: IntentStored) -> tuple[Lifecycle, Told]:
-        life, told = self._drain_on(event.query, event.next_step)
-        return life._advance(told)
+    def _on_intent(self, event: IntentStored) -> tuple[Lifecycle, Instructions]:
+        life, instructions = self._drain_on(event.query, event.next_step)
+        return life._advance(instructions)
 
-    def _drain_on(self, query: str, step: DrainStep) -> tuple[Lifecycle, Told]:
+    def _drain_on(self, query: str, step: DrainStep) -> tuple[Lifecycle, Instructions]:
         if step in {DrainStep.NOTHING, DrainStep.DONE}:
             return self._with({query: QueryPhase.DRAINED}), ()
         plan = (PlanDrain(query),) if step is DrainStep.PLAN else ()
@@ -266,32 +266,34 @@ class Lifecycle:
 
     # --- what follows when a query has changed ---------------------------------------------------
 
-    def _advance(self, told: Told) -> tuple[Lifecycle, Told]:
+    def _advance(self, instructions: Instructions) -> tuple[Lifecycle, Instructions]:
         """Start the queries that waited for what has ended; move the job on when all have."""
         if self.phase is JobPhase.HALTING:
-            return self._when_halted(told)
+            return self._when_halted(instructions)
         life, more = self._start_waiting()
-        told += more
+        instructions += more
         phases = set(life.queries.values())
         if phases & _STILL_READS:
-            return life, told
+            return life, instructions
         if life.ending is AtEnd.SUSPEND:
             if any(life._is_at_work(query) for query in life.queries):
-                return life, told
-            return life._to(JobPhase.COMMITTING), (*told, CommitEpochs())
+                return life, instructions
+            return life._to(JobPhase.COMMITTING), (*instructions, CommitEpochs())
         if phases == {QueryPhase.DRAINED}:
-            return life._to(JobPhase.FINISHING), (*told, CallFinish())
-        return (life if life.phase is JobPhase.DRAINING else life._to(JobPhase.DRAINING)), told
+            return life._to(JobPhase.FINISHING), (*instructions, CallFinish())
+        if life.phase is not JobPhase.DRAINING:
+            life = life._to(JobPhase.DRAINING)
+        return life, instructions
 
-    def _start_waiting(self) -> tuple[Lifecycle, Told]:
-        told: Told = ()
+    def _start_waiting(self) -> tuple[Lifecycle, Instructions]:
+        instructions: Instructions = ()
         life = self
         for name, phase in self.queries.items():
             if phase is QueryPhase.WAITING and self._has_all_input(name):
                 life, more = life._read(name, StartMode.AVAILABLE)
                 published = tuple(PublishEpochs(up) for up in sorted(self.upstream[name]))
-                told += (*published, *more)
-        return life, told
+                instructions += (*published, *more)
+        return life, instructions
 
     def _has_all_input(self, query: str) -> bool:
         ended = {QueryPhase.DRAINED}
@@ -301,7 +303,7 @@ class Lifecycle:
 
     # --- starting again -------------------------------------------------------------------------
 
-    def _on_query_failed(self, event: QueryFailed) -> tuple[Lifecycle, Told]:
+    def _on_query_failed(self, event: QueryFailed) -> tuple[Lifecycle, Instructions]:
         runs = [name for name in self.queries if self._runs(name)]
         others = [name for name in runs if name in event.scope and name != event.query]
         restarting = self.restarting.union(others, [event.query])
@@ -312,8 +314,8 @@ class Lifecycle:
         phase = self.queries[query]
         return query not in self.restarting and (phase in _RUNNING or phase in _AT_WORK)
 
-    def _on_restart_due(self, event: RestartDue) -> tuple[Lifecycle, Told]:
-        told: Told = ()
+    def _on_restart_due(self, event: RestartDue) -> tuple[Lifecycle, Instructions]:
+        instructions: Instructions = ()
         life = dataclasses.replace(self, restarting=frozenset())
         for name in self.queries:
             if name not in self.restarting:
@@ -322,76 +324,78 @@ class Lifecycle:
                 life, more = life._drain_on(name, event.steps[name])
             else:
                 more = (StartQuery(name, self.hows[name]),)
-            told += tuple(_again(instruction) for instruction in more)
-        return life._advance(told)
+            instructions += tuple(_again(instruction) for instruction in more)
+        return life._advance(instructions)
 
     # --- stopping -------------------------------------------------------------------------------
 
-    def _on_stop(self, event: StopRequested) -> tuple[Lifecycle, Told]:
-        told: Told = ()
+    def _on_stop(self, event: StopRequested) -> tuple[Lifecycle, Instructions]:
+        instructions: Instructions = ()
         life = dataclasses.replace(self, stop=event.stop)._to(JobPhase.HALTING)
         idle = {n for n in self.restarting if self.queries[n] in _RUNNING}
         life = dataclasses.replace(life, restarting=self.restarting - idle)
         for name, phase in self.queries.items():
             if name in idle:
-                life, told = life._with({name: QueryPhase.HALTED}), (*told, StopQuery(name))
+                life = life._with({name: QueryPhase.HALTED})
+                instructions += (StopQuery(name),)
             elif phase in _RUNNING:
-                life, told = life._with({name: QueryPhase.HALTING}), (*told, HaltQuery(name))
+                life = life._with({name: QueryPhase.HALTING})
+                instructions += (HaltQuery(name),)
             elif phase is QueryPhase.WAITING:
                 life = life._with({name: QueryPhase.HALTED})
-        return life._advance(told)
+        return life._advance(instructions)
 
-    def _when_halted(self, told: Told) -> tuple[Lifecycle, Told]:
+    def _when_halted(self, instructions: Instructions) -> tuple[Lifecycle, Instructions]:
         if any(self._is_at_work(query) for query in self.queries):
-            return self, told
+            return self, instructions
         if self.ending is AtEnd.SUSPEND:
-            return self._to(JobPhase.COMMITTING), (*told, CommitEpochs())
+            return self._to(JobPhase.COMMITTING), (*instructions, CommitEpochs())
         life = self._to(JobPhase.READING)
         for name, phase in self.queries.items():
             if phase is not QueryPhase.DRAINED:
                 life, more = life._begin(name)
-                told += more
-        return life._advance(told)
+                instructions += more
+        return life._advance(instructions)
 
     def _is_at_work(self, query: str) -> bool:
         phase = self.queries[query]
         drains = self.at_end is AtEnd.DRAIN or query in self.bounded
         return phase in _AT_WORK or (phase is QueryPhase.READ and drains)  # it is about to
 
-    def _on_savepoint_taken(self, _: SavepointTaken) -> tuple[Lifecycle, Told]:
+    def _on_savepoint_taken(self, _: SavepointTaken) -> tuple[Lifecycle, Instructions]:
         return self._seal()
 
-    def _on_savepoint_failed(self, _: SavepointFailed) -> tuple[Lifecycle, Told]:
+    def _on_savepoint_failed(self, _: SavepointFailed) -> tuple[Lifecycle, Instructions]:
         # There is no way back from a drain, and nobody to go on for when a task was killed.
         if self.ending is AtEnd.DRAIN or self.keeps_run:
             return self._seal()
-        told: Told = ()
+        instructions: Instructions = ()
         life = dataclasses.replace(self, stop=None)._to(JobPhase.READING)
         for name, phase in self.queries.items():
             if phase is QueryPhase.HALTED:
                 life, more = life._begin(name)
-                told += more
-        return life._advance(told)
+                instructions += more
+        return life._advance(instructions)
 
     # --- the end --------------------------------------------------------------------------------
 
-    def _on_finished(self, _: FinishDone) -> tuple[Lifecycle, Told]:
+    def _on_finished(self, _: FinishDone) -> tuple[Lifecycle, Instructions]:
         return self._to(JobPhase.COMMITTING), (CommitEpochs(),)
 
-    def _on_committed(self, _: EpochsCommitted) -> tuple[Lifecycle, Told]:
+    def _on_committed(self, _: EpochsCommitted) -> tuple[Lifecycle, Instructions]:
         if self.stop is not None and self.stop.savepoint:
             return self._to(JobPhase.SAVING), (TakeSavepoint(),)
         return self._seal()
 
-    def _seal(self) -> tuple[Lifecycle, Told]:
+    def _seal(self) -> tuple[Lifecycle, Instructions]:
         if self.keeps_run:
             return self._on_interruption(CancelRequested())
         return self._to(JobPhase.SEALING), (PutFinal(self.ending),)
 
-    def _on_sealed(self, _: FinalPut) -> tuple[Lifecycle, Told]:
+    def _on_sealed(self, _: FinalPut) -> tuple[Lifecycle, Instructions]:
         return self._to(JobPhase.CLOSING), (Close(),)
 
-    def _on_closed(self, _: Closed) -> tuple[Lifecycle, Told]:
+    def _on_closed(self, _: Closed) -> tuple[Lifecycle, Instructions]:
         return self._to(JobPhase.ENDED), ()
 
     def _with(self, phases: Mapping[str, QueryPhase]) -> Lifecycle:
@@ -411,7 +415,7 @@ def _again(instruction: Instruction) -> Instruction:
 
 
 # Each handler takes the event it is paired with, which a type checker cannot see.
-_HANDLERS: Final[Mapping[tuple[JobPhase, type], Callable[..., tuple[Lifecycle, Told]]]] = {
+_HANDLERS: Final[Mapping[tuple[JobPhase, type], Callable[..., tuple[Lifecycle, Instructions]]]] = {
     (JobPhase.OPENED, Started): Lifecycle._on_started,
     (JobPhase.READING, QueryEnded): Lifecycle._on_query_ended,
     (JobPhase.READING, IntentStored): Lifecycle._on_intent,
