@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import threading
+import logging
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -10,8 +11,12 @@ from airflow_provider.runtime.control.launcher import main
 from airflow_provider.runtime.control.submit import revoke_unstarted
 from airflow_provider.runtime.errors import EXIT_LEASE
 from airflow_provider.runtime.jobdir.submissions import ProcessRecord
+from airflow_provider.runtime.retry import RetryBudget
 from tests.present import present
 from tests.unit.jobs import HandMadeJob, a_submission
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 @pytest.fixture
@@ -78,16 +83,35 @@ def test_the_launcher_can_be_seen(job, tmp_path):
     assert not record.identity.is_gone()
 
 
+class AwayStorage(logging.Handler):
+    """A job directory with a file in its place, until somebody has warned of that."""
+
+    def __init__(self, root: Path, away: Path) -> None:
+        super().__init__()
+        self._root, self._away = root, away
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if self._root.is_file():
+            self._root.unlink()
+            self._away.rename(self._root)
+
+
 def test_an_exit_code_waits_for_the_storage(job, tmp_path):
     """
     A driver that fails because the job directory is away has its exit code recorded when it is back.
     """
     away = tmp_path / "away"
-    take_away = f"mv {job.root} {away}; touch {job.root}; exit 3"
-    back = threading.Timer(1.0, lambda: (job.root.unlink(), away.rename(job.root)))
-    back.start()
+    process = job.root / "runs/r1/submissions/d1.process.json"
+    is_recorded = f"until grep -qw $$ {process}; do sleep 0.02; done"  # written after its start
+    storage, retries = AwayStorage(job.root, away), logging.getLogger(RetryBudget.__module__)
+    retries.addHandler(storage)
+    try:
+        take_away = f"{is_recorded}; mv {job.root} {away}; touch {job.root}; exit 3"
+        assert 3 == launch(job, tmp_path, "sh", "-c", take_away)
+    finally:
+        retries.removeHandler(storage)
 
-    assert 3 == launch(job, tmp_path, "sh", "-c", take_away)
+    assert not away.exists()
     assert 3 == job.directory.run("r1").exit_of("d1").exit_code
 
 
