@@ -123,6 +123,17 @@ def below_its_input(ctx: JobContext) -> None:
     ctx.write("counts", clicks(ctx), to=files(ctx.params["input"] + "/out"))  # here
 
 
+def one_folder_twice(ctx: JobContext) -> None:
+    df = clicks(ctx)
+    out(ctx, df)
+    ctx.write("again", df, to=files(f"file://{ctx.params['output']}/", "json"))  # here
+
+
+def in_the_job_directory(ctx: JobContext) -> None:
+    job_dir = ctx.params["input"].replace("/input", "/job")
+    ctx.write("counts", clicks(ctx), to=files(f"{job_dir}/out"))  # here
+
+
 def path_as_sink(ctx: JobContext) -> None:
     ctx.write("counts", clicks(ctx), to=ctx.params["output"])  # here
 

@@ -614,6 +614,28 @@ spark-stream: error: query 'counts' writes to {root}/input/out, which source 'cl
         needs_spark=True,
     ),
     Mistake(
+        "two outputs in one folder",
+        "one_folder_twice",
+        2,
+        r"""
+spark-stream: error: queries 'counts' and 'again' both write to {root}/output, where readers could not tell them apart; union them before one ctx.write, or give each a folder of its own
+  where: mistaken_jobs.py:{here}
+  exit code 2: nothing was written
+""",
+        needs_spark=True,
+    ),
+    Mistake(
+        "an output in the job directory",
+        "in_the_job_directory",
+        2,
+        r"""
+spark-stream: error: query 'counts' writes to {root}/job/out, which is in the job directory {root}/job; write to a folder outside of it, or take another job directory
+  where: mistaken_jobs.py:{here}
+  exit code 2: nothing was written
+""",
+        needs_spark=True,
+    ),
+    Mistake(
         "a path in the place of a sink",
         "path_as_sink",
         2,

@@ -311,6 +311,7 @@ def load_job_in(
             target_batch_s=spec.target_batch_s,
             discards_output=spec.bootstrap == "discard",
             bindings=bindings,
+            job_dir=spec.job_dir,
         )
         with _held(context):
             _call(function, context)

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 from airflow_provider.runtime.clock import parse_duration
 from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.failures.classify import classify, refusal_of
-from airflow_provider.runtime.jobdir.read_range import FILE_FORMATS
 from airflow_provider.runtime.jobdir.run_records import BATCH
 from airflow_provider.runtime.names import check_name
 from airflow_provider.runtime.queries.end_option import EndOption, check_end
 from airflow_provider.runtime.queries.order_option import MODIFIED, check_read_order
+from airflow_provider.runtime.queries.output_places import OutputPlaces, place_of
 from airflow_provider.runtime.queries.params import Params
 from airflow_provider.runtime.queries.plan import check_supported, is_streaming, operations
-from airflow_provider.runtime.queries.query import QueryDefinition, place_of, sources_of
+from airflow_provider.runtime.queries.query import QueryDefinition, sources_of
 from airflow_provider.runtime.queries.source import SourceBinding, SourceDefinition, load_table
 from airflow_provider.runtime.queries.source_options import check_options
 from airflow_provider.runtime.sinks.files import FilesSink
@@ -72,6 +72,7 @@ class JobContext:
         target_batch_s: float | None = None,
         discards_output: bool = False,
         bindings: Mapping[str, SourceBinding] | None = None,
+        job_dir: str | None = None,
     ) -> None:
         self.spark = spark
         self.params = Params(params)
@@ -81,6 +82,7 @@ class JobContext:
         self._target_batch_s = target_batch_s
         self._discards_output = discards_output
         self._bindings = bindings or {}
+        self._outputs = OutputPlaces(job_dir)
         self._sources: list[SourceDefinition] = []
         self._queries: list[QueryDefinition] = []
         self._on_finish: list[Callback] = []
@@ -221,8 +223,8 @@ class JobContext:
                 goes on from it, with its state. It is copied, and stays as it is.
 
         Raises:
-            ConfigError: the name is used twice, a sink is unknown or refuses, or *df* does not
-                come from ``ctx.read``.
+            ConfigError: the name is used twice, a sink is unknown, refuses, or writes where another
+                sink writes or a source reads, or *df* does not come from ``ctx.read``.
         """
         check_name(name, what="query")
         if any(query.name == name for query in self._queries):
@@ -240,7 +242,7 @@ class JobContext:
             )
             msg = f"query {name!r}: {what}; begin with ctx.read"
             raise ConfigError(msg)
-        sinks = sinks_of(name, to)
+        sinks = given = sinks_of(name, to)
         if self._discards_output:
             sinks = tuple(DiscardSink(sink.name, getattr(sink, "location", None)) for sink in sinks)
         for sink in sinks:
@@ -255,7 +257,7 @@ class JobContext:
         if not sources:
             msg = f"query {name!r} reads none of the job's sources; begin with ctx.read"
             raise ConfigError(msg)
-        _check_apart(name, sources, sinks)
+        self._outputs.add(name, given, sources)
         self._queries.append(
             QueryDefinition(
                 name=name,
@@ -385,22 +387,6 @@ def sinks_of(query: str, to: Sink | SparkSink | Sequence[Sink]) -> tuple[Sink | 
         )
         raise ConfigError(msg)
     return sinks
-
-
-def _check_apart(
-    query: str, sources: Sequence[SourceDefinition], sinks: Sequence[Sink | SparkSink]
-) -> None:
-    """Refuse a query that writes where it reads files: it would read its own rows again."""
-    places = {place_of(location) for sink in sinks if (location := getattr(sink, "location", None))}
-    for source in sources:
-        read = place_of(source.path) if source.path and source.format in FILE_FORMATS else None
-        found = next((p for p in places if read and f"{p}/".startswith(f"{read}/")), None)
-        if found is not None:
-            msg = (
-                f"query {query!r} writes to {found}, which source {source.name!r} reads, so that "
-                "it would read its own rows; write to a folder outside of it"
-            )
-            raise ConfigError(msg)
 
 
 def _is_sink(sink: Any) -> bool:

@@ -13,6 +13,7 @@ from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.jobdir.datasets import datasets_of
 from airflow_provider.runtime.jobdir.watermark_markers import is_marker, marker_name
 from airflow_provider.runtime.queries.fingerprints import fingerprint_of
+from airflow_provider.runtime.queries.output_places import place_of
 from airflow_provider.runtime.queries.plan import (
     asked_state_provider,
     is_streaming,
@@ -20,7 +21,6 @@ from airflow_provider.runtime.queries.plan import (
 )
 from airflow_provider.runtime.queries.source import UNKNOWN_FORMAT, SourceDefinition
 from airflow_provider.runtime.queries.stateful_plan import plan_operators, shapes_of
-from airflow_provider.runtime.storage.open import local_path_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -245,11 +245,6 @@ def _datasets_of_sink(sink: Any) -> tuple[Dataset, ...]:
 
 def _plain(datasets: Iterable[Dataset]) -> list[dict[str, str]]:
     return [dataset._asdict() for dataset in datasets]
-
-
-def place_of(path: str) -> str:
-    """Return a folder's address in the one form in which it can be compared."""
-    return (local_path_of(path) or path).rstrip("/")
 
 
 def _foreign(position: int) -> SourceDefinition:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.queries.context import JobContext, sinks_of
-from airflow_provider.runtime.queries.query import place_of
+from airflow_provider.runtime.queries.output_places import place_of
 from airflow_provider.runtime.queries.source import SourceDefinition
 from airflow_provider.runtime.samples.collector import CollectorSink
 from airflow_provider.runtime.samples.sources import FORMAT, ONE_BATCH_EACH
@@ -137,6 +137,7 @@ class SampleContext(JobContext):
         """
         del takes_over
         replaced = sinks_of(name, to)
+        self._outputs.add(name, replaced, ())
         between = []
         for sink in replaced:
             if isinstance(sink, (FilesSink, BucketFilesSink)):
@@ -162,4 +163,4 @@ class SampleContext(JobContext):
 
     def _written(self) -> set[str]:
         """Return the folders that the queries declared so far will write."""
-        return set(self._places.values())
+        return {place_of(folder) for folder in self._places.values()}

@@ -67,6 +67,11 @@ class SparkSink:
         return self._options.get("path")
 
     @property
+    def writes_files(self) -> bool:
+        """Tell whether it writes files into a folder, rather than to a table or a server."""
+        return GUARANTEES.get(self._format) is _FILES
+
+    @property
     def name(self) -> str:
         """Return the sink's name: its format and, for files, its path."""
         path = self._options.get("path") or self._options.get("topic")
@@ -85,7 +90,7 @@ class SparkSink:
     def check(self, df: DataFrame, output_mode: str) -> None:
         """Refuse files without a path, or in another output mode than append."""
         del df  # Spark checks it when the query starts
-        if GUARANTEES.get(self._format) is not _FILES:
+        if not self.writes_files:
             return
         if "path" not in self._options:
             msg = f"{self.name}: where to? spark_sink({self._format!r}, {{'path': …}})"

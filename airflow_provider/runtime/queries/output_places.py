@@ -1,0 +1,222 @@
+"""Output places: refuses outputs whose rows would get among those of others, or into the input.
+
+A reader of a folder of files takes all files in it for one table. So a folder has one writer. A
+table of Delta may have several: its log checks what they add.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import fnmatch
+import os
+import posixpath
+import re
+from typing import TYPE_CHECKING, Any, Final
+
+from airflow_provider.runtime.errors import ConfigError
+from airflow_provider.runtime.jobdir.datasets import folder_dataset
+from airflow_provider.runtime.jobdir.read_range import FILE_FORMATS
+from airflow_provider.runtime.sinks.bucket_files.sink import BucketFilesSink
+from airflow_provider.runtime.sinks.files import FilesSink
+from airflow_provider.runtime.sinks.spark_sink import SparkSink
+from airflow_provider.runtime.storage.open import local_path_of, spark_url
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from airflow_provider.runtime.queries.source import SourceDefinition
+    from airflow_provider.runtime.sinks.protocol import Sink
+
+_GLOB: Final = re.compile(r"[*?\[{]")
+_ALTERNATIVES: Final = re.compile(r"\{([^{}]*)\}")
+
+
+def place_of(path: str) -> str:
+    """Return the one form of a folder's address by which it is compared; also of a pattern of some.
+
+    Of a local one the path without symbolic links; of a store the name of its bucket without the
+    spelling of its scheme. Two names of one server, or mounts of one disk, stay two places.
+    """
+    local = local_path_of(path)
+    if local is not None:
+        return os.path.realpath(local).rstrip("/")
+    with contextlib.suppress(ConfigError):  # in Azure, of an address without the account
+        path = spark_url(path)
+    place = folder_dataset(path)
+    return f"{place.namespace}{posixpath.normpath(f'/{place.name}')}".rstrip("/")
+
+
+@dataclasses.dataclass(frozen=True)
+class OutputPlace:
+    """A folder that a query writes.
+
+    Attributes:
+        query: the query.
+        sink: the sink's name.
+        location: the folder as the job names it.
+        is_of_files: whether all files in it are its rows: it has no log that says which ones are.
+    """
+
+    query: str
+    sink: str
+    location: str
+    is_of_files: bool
+
+    @classmethod
+    def of(cls, query: str, sink: Any) -> OutputPlace | None:
+        """Return the folder of a sink; None of one that writes elsewhere, such as to a database."""
+        location = getattr(sink, "location", None)
+        if location is None:
+            return None
+        is_of_files = (
+            sink.writes_files
+            if isinstance(sink, SparkSink)
+            else isinstance(sink, (FilesSink, BucketFilesSink))
+        )
+        return cls(query, sink.name, location, is_of_files)
+
+    @property
+    def place(self) -> str:
+        """Return its comparable form."""
+        return place_of(self.location)
+
+
+class OutputPlaces:
+    """The folders that the queries of a job write, as they are declared one after the other.
+
+    Args:
+        job_dir: the job directory; None where there is none.
+    """
+
+    def __init__(self, job_dir: str | None = None) -> None:
+        self._job_dir = job_dir
+        self._outputs: list[OutputPlace] = []
+        self._sources: list[tuple[str, SourceDefinition]] = []
+
+    def add(
+        self, query: str, sinks: Sequence[Sink | SparkSink], sources: Sequence[SourceDefinition]
+    ) -> None:
+        """Add what a query writes and reads.
+
+        Raises:
+            ConfigError: it writes where it reads files, where another sink or query of the job
+                writes or reads them, or into the job directory.
+        """
+        found = [place for sink in sinks if (place := OutputPlace.of(query, sink)) is not None]
+        for output in found:
+            self._check_job_dir(output)
+            for other in self._outputs:
+                _check_outputs(other, output)
+            self._outputs.append(output)
+        new = [(query, source) for source in sources if _is_of_files(source)]
+        self._sources += new
+        for output in self._outputs:
+            # What was declared before is compared with what is new.
+            for reader, source in self._sources if output in found else new:
+                _check_input(output, reader, source)
+
+    def _check_job_dir(self, output: OutputPlace) -> None:
+        if self._job_dir is None:
+            return
+        job_dir = place_of(self._job_dir)
+        is_inside = _holds(job_dir, output.place)
+        if is_inside or (output.is_of_files and _is_seen_in(output.place, job_dir)):
+            where = "is in the job directory" if is_inside else "has the job directory in it,"
+            msg = (
+                f"query {output.query!r} writes to {output.location}, which {where} "
+                f"{self._job_dir}; write to a folder outside of it, or take another job directory"
+            )
+            raise ConfigError(msg)
+
+
+def _check_outputs(first: OutputPlace, second: OutputPlace) -> None:
+    is_one_query = first.query == second.query
+    if first.place == second.place:
+        if not (is_one_query or first.is_of_files or second.is_of_files):
+            return  # a table keeps the epochs of queries apart, not those of one query's sinks
+        writers = (
+            f"query {first.query!r} writes twice"
+            if is_one_query
+            else f"queries {first.query!r} and {second.query!r} both write"
+        )
+        way = (
+            "give each sink a folder of its own"
+            if is_one_query
+            else "union them before one ctx.write, or give each a folder of its own"
+        )
+        msg = f"{writers} to {second.location}, where readers could not tell them apart; {way}"
+        raise ConfigError(msg)
+    for outer, inner in ((first, second), (second, first)):
+        if _is_seen_in(outer.place, inner.place):
+            msg = (
+                f"query {inner.query!r} writes to {inner.location}, which is inside "
+                f"{outer.location}, where query {outer.query!r} writes, and would be taken for a "
+                "part of that; write to a folder beside it"
+            )
+            raise ConfigError(msg)
+
+
+def _check_input(output: OutputPlace, reader: str, source: SourceDefinition) -> None:
+    if source.path is None or not _reads(place_of(source.path), output.place):
+        return
+    if reader == output.query:
+        msg = (
+            f"query {output.query!r} writes to {output.location}, which source {source.name!r} "
+            "reads, so that it would read its own rows; write to a folder outside of it"
+        )
+        raise ConfigError(msg)
+    if _holds(output.place, place_of(source.path)):
+        return  # it reads what the other query writes, and waits for it: see upstream_of
+    msg = (
+        f"query {output.query!r} writes to {output.location}, which is in what source "
+        f"{source.name!r} of query {reader!r} reads; write to a folder outside of it, or let the "
+        "source read that folder alone"
+    )
+    raise ConfigError(msg)
+
+
+def _is_of_files(source: SourceDefinition) -> bool:
+    return source.path is not None and source.format.lower() in FILE_FORMATS
+
+
+def _holds(outer: str, inner: str) -> bool:
+    return f"{inner}/".startswith(f"{outer}/")
+
+
+def _is_seen_in(outer: str, inner: str) -> bool:
+    """Tell whether a reader of *outer* would find what is in *inner*, a folder inside of it."""
+    if outer == inner or not _holds(outer, inner):
+        return False
+    return not any(_is_hidden(name) for name in inner[len(outer) :].strip("/").split("/"))
+
+
+def _is_hidden(name: str) -> bool:
+    """Tell whether Spark passes a folder over; one with an underscore may be a partition's."""
+    return name.startswith(".") or (name.startswith("_") and "=" not in name)
+
+
+def _reads(pattern: str, place: str) -> bool:
+    """Tell whether a source of that path, maybe a pattern, may read files in the folder *place*."""
+    wanted, there = pattern.rstrip("/").split("/"), place.rstrip("/").split("/")
+    if any(not _matches(a, b) for a, b in zip(wanted, there, strict=False)):
+        return False
+    below = wanted[len(there) :]  # names of files, or of folders of partitions
+    if below:
+        return all(_GLOB.search(name) for name in below)
+    return not any(_is_hidden(name) for name in there[len(wanted) :])
+
+
+def _matches(pattern: str, name: str) -> bool:
+    if pattern == name:
+        return True
+    return any(fnmatch.fnmatchcase(name, each) for each in _alternatives(pattern))
+
+
+def _alternatives(pattern: str) -> Iterator[str]:
+    found = _ALTERNATIVES.search(pattern)
+    if found is None:
+        yield pattern
+        return
+    for each in found[1].split(","):
+        yield from _alternatives(f"{pattern[: found.start()]}{each}{pattern[found.end() :]}")
