@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, Final
 from airflow_provider.plugins.responses import FailuresView, FailureView, OccurrenceView
 from airflow_provider.plugins.run_views import newest_run_ids
 from airflow_provider.runtime.control.launchers.protocol import Look
-from airflow_provider.runtime.errors import CheckpointError, Failure, FailureClass
+from airflow_provider.runtime.errors import CheckpointError
+from airflow_provider.runtime.failure import Failure, FailureClass
 from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.storage.open import open_storage
 

@@ -13,7 +13,8 @@ from airflow_provider.runtime.control.stream_facts import (
     driver_trouble,
     restart_count,
 )
-from airflow_provider.runtime.errors import CheckpointError, Failure, SparkStreamError
+from airflow_provider.runtime.errors import CheckpointError, SparkStreamError
+from airflow_provider.runtime.failure import Failure
 from airflow_provider.runtime.jobdir.lease import Liveness
 
 if TYPE_CHECKING:

@@ -17,8 +17,13 @@ from gates import Gate
 from streams import JOBS, Event, Place, read_with_duckdb, windows_of, write_events
 
 from airflow_provider.runtime.cli.main import main
-from airflow_provider.runtime.errors import EXIT_FATAL, EXIT_OK, EXIT_RETRY, Failure, FailureClass
+from airflow_provider.runtime.errors import (
+    EXIT_FATAL,
+    EXIT_OK,
+    EXIT_RETRY,
+)
 from airflow_provider.runtime.explanation import line_in
+from airflow_provider.runtime.failure import Failure, FailureClass
 
 pytestmark = [pytest.mark.spark, pytest.mark.whole, pytest.mark.timeout(600)]
 

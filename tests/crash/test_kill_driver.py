@@ -26,7 +26,12 @@ from streams import (
 
 from airflow_provider.runtime import failpoints
 from airflow_provider.runtime.cli.main import main
-from airflow_provider.runtime.errors import EXIT_LEASE, EXIT_OK, EXIT_RETRY, Failure, FailureClass
+from airflow_provider.runtime.errors import (
+    EXIT_LEASE,
+    EXIT_OK,
+    EXIT_RETRY,
+)
+from airflow_provider.runtime.failure import Failure, FailureClass
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from streams import failing_at, read_with_pandas, windows_of, write_events
 
-from airflow_provider.runtime.errors import FailureClass, RunFailedError
+from airflow_provider.runtime.errors import RunFailedError
+from airflow_provider.runtime.failure import FailureClass
 from airflow_provider.runtime.failures.restart_strategy import FixedDelay
 from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.storage.open import open_storage

@@ -15,7 +15,8 @@ import pytest
 from streams import START, SUSPEND, Event, read_with_pandas, windows_of, write_events
 
 from airflow_provider.runtime import failpoints
-from airflow_provider.runtime.errors import ConfigError, FailureClass, RunFailedError
+from airflow_provider.runtime.errors import ConfigError, RunFailedError
+from airflow_provider.runtime.failure import FailureClass
 from airflow_provider.runtime.failures.restart_strategy import FixedDelay
 
 pytestmark = pytest.mark.spark

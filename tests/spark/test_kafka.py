@@ -16,11 +16,11 @@ from airflow_provider.runtime import failpoints
 from airflow_provider.runtime.driver.run import run_job
 from airflow_provider.runtime.errors import (
     ConfigError,
-    FailureClass,
     OutageError,
     RunCancelledError,
     RunFailedError,
 )
+from airflow_provider.runtime.failure import FailureClass
 from airflow_provider.runtime.sources.kafka import client
 from tests.unit.kafka_support import kafka_broker
 

@@ -8,7 +8,8 @@ import pytest
 from streams import write_events
 
 from airflow_provider.runtime.driver import attempt
-from airflow_provider.runtime.errors import EXIT_FATAL, FailureClass, RunFailedError
+from airflow_provider.runtime.errors import EXIT_FATAL, RunFailedError
+from airflow_provider.runtime.failure import FailureClass
 
 pytestmark = pytest.mark.spark
 
@@ -30,7 +31,7 @@ def test_a_failure_that_cannot_be_recorded_keeps_its_class_and_its_words(spark, 
     failure = raised.value.failure
 
     assert (FailureClass.NON_RECOVERABLE, "KeyError") == (failure.failure_class, failure.condition)
-    assert EXIT_FATAL == failure.exit_code
+    assert EXIT_FATAL == RunFailedError(failure).exit_code
     assert "KeyError: 7 (this could not be recorded: " in str(raised.value)
     assert place.job_dir.is_file()
     assert not list((place.job_dir.with_name("away") / "runs").glob("*/final.json"))

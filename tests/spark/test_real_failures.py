@@ -25,11 +25,10 @@ from airflow_provider.runtime.errors import (
     EXIT_FATAL,
     EXIT_OK,
     EXIT_RETRY,
-    Failure,
-    FailureClass,
     RunFailedError,
     SparkStreamError,
 )
+from airflow_provider.runtime.failure import Failure, FailureClass
 from airflow_provider.runtime.failures.classify import classify
 from airflow_provider.runtime.failures.restart_strategy import FixedDelay
 
@@ -104,7 +103,7 @@ def test_a_row_that_a_function_cannot_process_waits_for_another_function(spark, 
         *(failure.failure_class, failure.condition, failure.reason),
         *(failure.query, failure.batch, failure.restartable),
     )
-    assert EXIT_FATAL == failure.exit_code
+    assert EXIT_FATAL == RunFailedError(failure).exit_code
     check_told(place, failure, capsys)
     assert attempts_of(place)[0]["restarts"] is None
     assert [(v, 2 * v) for v in values[:6]] == read_with_duckdb(place.output / "*.parquet")
@@ -138,7 +137,7 @@ def test_an_input_that_is_deleted_after_it_was_planned_has_to_be_brought_back(sp
         *(failure.query, failure.batch, failure.restartable),
     )
     assert planned.name in failure.reason
-    assert EXIT_RETRY == failure.exit_code
+    assert EXIT_RETRY == RunFailedError(failure).exit_code
     check_told(place, failure, capsys)
     (record,) = attempts_of(place)
     first = Failure.from_dict(record["restarts"]["failure"])
@@ -206,7 +205,7 @@ def test_a_checkpoint_that_cannot_be_read_is_left_as_it_is(spark, place, capsys)
 
         failure = classify(raised.value)
         print(name, damage.__name__, failure)
-        told.append((name, failure.failure_class, failure.exit_code))
+        told.append((name, failure.failure_class, RunFailedError(failure).exit_code))
         after = contents(place.checkpoint())
         assert before.items() <= after.items(), (name, before.keys() ^ after.keys())
         for path, data in kept.items():

@@ -14,7 +14,6 @@ from airflow_provider.hooks.spark_streaming import SparkStreamingHook
 from airflow_provider.runtime.checkpoint.logs import CheckpointLogs
 from airflow_provider.runtime.control.stop import request_stop
 from airflow_provider.runtime.errors import (
-    FailureClass,
     JobDrainedError,
     RunCancelledError,
     RunFailedError,
@@ -23,6 +22,7 @@ from airflow_provider.runtime.errors import (
     StopRefusedError,
     UnknownJobError,
 )
+from airflow_provider.runtime.failure import FailureClass
 from airflow_provider.runtime.queries.streaming import RunningQuery
 from airflow_provider.runtime.savepoints.catalog import open_savepoint
 from airflow_provider.runtime.storage.open import open_storage

@@ -12,12 +12,12 @@ from airflow_provider.runtime.errors import (
     EXIT_RETRY,
     CheckpointError,
     ConfigError,
-    FailureClass,
     JobDrainedError,
     OutageError,
     RunFailedError,
     SinkError,
 )
+from airflow_provider.runtime.failure import FailureClass
 from airflow_provider.runtime.failures.classify import classify, refusal_of
 
 NON_RECOVERABLE, DATA_MISSING, ENVIRONMENT, RECOVERABLE = (
@@ -181,7 +181,7 @@ def test_only_a_hopeless_failure_is_final(failure_class, exit_code):
     failure = classify(errors[failure_class])
 
     assert failure_class is failure.failure_class
-    assert exit_code == failure.exit_code
+    assert exit_code == RunFailedError(failure).exit_code
 
 
 def test_a_failure_is_plain_json():

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_provider.runtime.errors import ConfigError, Failure, FailureClass
+from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.explanation import WIDEST, Explanation, line_in
+from airflow_provider.runtime.failure import Failure, FailureClass
 from airflow_provider.runtime.failures.classify import classify
 from airflow_provider.runtime.job_lines import line_in_text
 

@@ -17,14 +17,13 @@ from py4j.protocol import Py4JError, get_return_value
 from airflow_provider.runtime.errors import (
     ConfigError,
     CorruptDocumentError,
-    Failure,
-    FailureClass,
     LeaseLostError,
     MissingStateError,
     RevertError,
     RunFailedError,
     SinkError,
 )
+from airflow_provider.runtime.failure import Failure, FailureClass
 from airflow_provider.runtime.failures.classify import classify
 from airflow_provider.runtime.failures.rules import (
     RULES,

@@ -10,9 +10,9 @@ from airflow_provider.operators.spark_streaming import SparkStreamingOperator
 from airflow_provider.runtime.errors import (
     CheckpointError,
     ConfigError,
-    FailureClass,
     LateRowsError,
 )
+from airflow_provider.runtime.failure import FailureClass
 from airflow_provider.runtime.failures.classify import classify
 from airflow_provider.runtime.jobdir.epochs import EpochRecord
 from airflow_provider.runtime.jobdir.late_policy import LateLimit, check_late, parse_late_limit

@@ -43,7 +43,8 @@ from airflow_provider.runtime.driver.lifecycle.events import (
     TakeSavepoint,
 )
 from airflow_provider.runtime.driver.lifecycle.machine import Lifecycle
-from airflow_provider.runtime.errors import Failure, FailureClass, IllegalTransitionError
+from airflow_provider.runtime.errors import IllegalTransitionError
+from airflow_provider.runtime.failure import Failure, FailureClass
 from airflow_provider.runtime.queries.start_mode import StartMode
 from tests.present import present
 

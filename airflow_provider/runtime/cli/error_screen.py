@@ -14,11 +14,11 @@ from airflow_provider.runtime.errors import (
     EXIT_LEASE,
     EXIT_USAGE,
     ConfigError,
-    FailureClass,
     OutageError,
     RunFailedError,
 )
 from airflow_provider.runtime.explanation import HEADING
+from airflow_provider.runtime.failure import FailureClass
 from airflow_provider.runtime.host import is_submitted
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def show_error(error: SparkStreamError, *, as_json: bool) -> int:
     Returns:
         The exit code.
     """
-    code = error.failure.exit_code if isinstance(error, RunFailedError) else error.exit_code
+    code = error.exit_code
     if as_json:
         from airflow_provider.runtime.cli.output import print_json
         from airflow_provider.runtime.failures.classify import classify

@@ -15,9 +15,9 @@ from airflow_provider.runtime.errors import (
     EXIT_OK,
     CheckpointError,
     ConfigError,
-    Failure,
     UnknownJobError,
 )
+from airflow_provider.runtime.failure import Failure
 from airflow_provider.runtime.jobdir.late_rows import describe_dropped_rows
 from airflow_provider.runtime.jobdir.layout import known_job
 from airflow_provider.runtime.jobdir.lease import LeaseObserver

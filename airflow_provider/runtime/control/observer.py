@@ -18,10 +18,9 @@ from airflow_provider.runtime.errors import (
     EXIT_FATAL,
     EXIT_LEASE,
     EXIT_USAGE,
-    Failure,
-    FailureClass,
 )
 from airflow_provider.runtime.explanation import line_in
+from airflow_provider.runtime.failure import Failure, FailureClass
 from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.jobdir.lease import LeaseObserver, Liveness
 from airflow_provider.runtime.jobdir.preconditions import rewound_error

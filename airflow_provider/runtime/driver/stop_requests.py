@@ -32,12 +32,12 @@ from airflow_provider.runtime.errors import (
     EXIT_RETRY,
     EXIT_USAGE,
     ConfigError,
-    Failure,
-    FailureClass,
     LeaseLostError,
+    RunFailedError,
     SparkStreamError,
     UnknownJobError,
 )
+from airflow_provider.runtime.failure import Failure, FailureClass
 from airflow_provider.runtime.failures.classify import classify
 from airflow_provider.runtime.jobdir.requests import (
     CANCEL,
@@ -241,7 +241,7 @@ class StopRequestHandler:
                 self._accepted.request_id,
                 ok=False,
                 message=f"{reason}; the job goes on running",
-                exit_code=refusal.exit_code if refusal is not None else None,
+                exit_code=RunFailedError(refusal).exit_code if refusal is not None else None,
             )
         self._accepted, self._refusal = None, None
 

@@ -8,13 +8,11 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from airflow_provider.runtime.errors import (
     ConfigError,
-    Failure,
-    FailureClass,
     OutageError,
     RunFailedError,
     SparkStreamError,
-    first_line,
 )
+from airflow_provider.runtime.failure import Failure, FailureClass, first_line
 from airflow_provider.runtime.failures.causes import causes_of, text_of
 from airflow_provider.runtime.failures.overrides import FailureOverrides
 from airflow_provider.runtime.failures.rules import (

@@ -6,7 +6,8 @@ import dataclasses
 import re
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from airflow_provider.runtime.errors import ConfigError, FailureClass
+from airflow_provider.runtime.errors import ConfigError
+from airflow_provider.runtime.failure import FailureClass
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping

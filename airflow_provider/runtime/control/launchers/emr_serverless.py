@@ -27,9 +27,9 @@ from airflow_provider.runtime.errors import (
     ConfigError,
     LauncherAwayError,
     SubmissionRefusedError,
-    first_line,
 )
 from airflow_provider.runtime.extras import require_extra
+from airflow_provider.runtime.failure import first_line
 from airflow_provider.runtime.jobdir.submissions import HandleRecord
 
 if TYPE_CHECKING:

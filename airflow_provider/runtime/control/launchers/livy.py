@@ -27,8 +27,8 @@ from airflow_provider.runtime.errors import (
     ConfigError,
     LauncherAwayError,
     SubmissionRefusedError,
-    first_line,
 )
+from airflow_provider.runtime.failure import first_line
 from airflow_provider.runtime.jobdir.submissions import HandleRecord
 
 if TYPE_CHECKING:
