@@ -5,6 +5,7 @@ from __future__ import annotations
 import bz2
 import gzip
 import json
+import logging
 import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,10 +14,13 @@ import duckdb
 import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import functions as F  # noqa: N812 - the name everybody knows
+from scripting import flights_of, line_of, run_as_job, write_flights
 from streams import write_events
 
 from airflow_provider.runtime import files
 from airflow_provider.runtime.driver.run import run_job
+from airflow_provider.runtime.programs.declaring import has_spark_log
+from airflow_provider.runtime.programs.mapping import SPARK_LOG
 from airflow_provider.runtime.sinks.protocol import Committable, EpochId, OpenFence, Staged
 from airflow_provider.runtime.storage.open import open_objects
 from airflow_provider.runtime.testing import QUERY_ID
@@ -202,3 +206,30 @@ def test_a_stream_and_a_batch_job_write_to_a_bucket(spark, place: Place, url):
         assert [(n, "ab"[n % 2]) for n in range(4)] == sorted(tuple(row) for row in rows)
         assert 4 == final.queries["out"]["sinks"][0]["rows"]
         assert (4 if mode == "streaming" else 2) <= len(paths)
+
+
+def test_a_plain_script_writes_to_a_bucket(spark, url, tmp_path, caplog):
+    """
+    Spark has no filesystem for it here, so its own sink could not; the windows that a drain flushes
+    are there, too. A folder with Spark's list of its files would stay Spark's.
+    """
+    caplog.set_level(logging.INFO)
+    write_flights(tmp_path / "flights", 0, 1, 2)
+    target = url.replace("s3://", "s3a://")
+    asked = ["--input", tmp_path / "flights", "--output", target]
+
+    final = run_as_job(spark, tmp_path / "job", "hours_to_store.py", *asked)
+
+    fetch(url, tmp_path / "fetched")
+    rows = spark.read.parquet(str(tmp_path / "fetched")).collect()
+    expected = [(hour, origin, flights) for hour, origin, flights, _ in flights_of(0, 1, 2)]
+    assert expected == sorted(tuple(row) for row in rows)
+    assert ("FINISHED", 9) == (final.outcome, final.rows_read)
+    said = f"{line_of('hours_to_store.py', '.start(')}: query=out sink=files:{target}: exactly once"
+    assert said in [record.getMessage() for record in caplog.records]
+
+    storage = open_objects(url)
+    assert storage is not None
+    assert not has_spark_log(target)
+    storage.put(f"{SPARK_LOG}/0", b"v1")
+    assert has_spark_log(target)

@@ -62,7 +62,7 @@ def test_files_to_parquet(spark, tmp_path, caplog):
     run_plainly(spark, "hourly_delays.py", *delayed(tmp_path, "plain"))
     plain = rows_in(spark, tmp_path / "plain" / "out")
 
-    final = run_as_job(spark, tmp_path / "job", "hourly_delays.py", *delayed(tmp_path, "job"))
+    final = run_as_job(spark, tmp_path / "dir", "hourly_delays.py", *delayed(tmp_path, "job"))
 
     rows = rows_in(spark, tmp_path / "job" / "out")
     assert flights_of(0, 1, 2, 3) == rows

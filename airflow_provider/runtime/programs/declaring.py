@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider.runtime.errors import ConfigError
+from airflow_provider.runtime.failures.classify import refusal_of
 from airflow_provider.runtime.programs.mapping import (
     CHECKPOINT,
     SPARK_LOG,
@@ -17,7 +18,8 @@ from airflow_provider.runtime.programs.mapping import (
     sink_of,
     unused,
 )
-from airflow_provider.runtime.storage.open import local_path_of
+from airflow_provider.runtime.sinks.spark_sink import SparkSink
+from airflow_provider.runtime.storage.open import local_path_of, open_objects
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -120,8 +122,8 @@ class Declaring:
             return name
         bounded = is_bounded(self._until, calls.trigger)
         plain = PlainFrame(df._jdf, self._context.spark)
-        sink = sink_of(calls, has_spark_log=has_spark_log)
         try:
+            sink = sink_of(calls, has_spark_log=has_spark_log)
             self._context.let_end(plain, bounded=bounded)
             self._context.write(
                 name,
@@ -209,7 +211,7 @@ class Declaring:
     def _tell(self, name: str, calls: WriterCalls, sink: Any, *, bounded: bool) -> None:
         guarantee = getattr(sink, "guarantee", _EXACT)
         log.info("%s: query=%s sink=%s: %s", self.sites.here(), name, sink.name, guarantee)
-        if calls.path is not None and has_spark_log(calls.path):
+        if calls.path is not None and isinstance(sink, SparkSink) and has_spark_log(calls.path):
             log.warning(
                 "%s: %s has Spark's own list of its files (%s), so it stays Spark's own sink: "
                 "readers that honour the list would see nothing else. For the guarantees of "
@@ -224,6 +226,17 @@ class Declaring:
 
 
 def has_spark_log(path: str) -> bool:
-    """Tell whether Spark's own file sink has written in a folder of this machine."""
+    """Tell whether Spark's own file sink has written in a folder of this machine or of a store.
+
+    Raises:
+        ConfigError: the store's client is not installed, or the store refuses to be listed.
+        OutageError: the store does not answer.
+    """
     local = local_path_of(path)
-    return local is not None and (Path(local) / SPARK_LOG).is_dir()
+    if local is not None:
+        return (Path(local) / SPARK_LOG).is_dir()
+    try:
+        storage = open_objects(path)
+        return storage is not None and storage.exists(SPARK_LOG)
+    except OSError as error:
+        raise refusal_of(error, f"{path}: {error}") from error

@@ -7,12 +7,13 @@ import re
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider.runtime.names import UNSAFE
+from airflow_provider.runtime.sinks.bucket_files.rows import FORMATS as BUCKET_FORMATS
 from airflow_provider.runtime.sinks.delta.sink import delta
 from airflow_provider.runtime.sinks.files import FORMATS, files
 from airflow_provider.runtime.sinks.for_each_batch import for_each_batch
 from airflow_provider.runtime.sinks.spark_sink import spark_sink
 from airflow_provider.runtime.sinks.spark_writers import ForeachSink, TableSink
-from airflow_provider.runtime.storage.open import local_path_of
+from airflow_provider.runtime.storage.open import is_in_bucket, local_path_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
@@ -133,8 +134,9 @@ def _sink_of_format(
     if kind == "delta":
         kept = {k: v for k, v in calls.options.items() if k.lower() not in _DELTA_ONLY}
         return delta(calls.path, calls.partition_by, options=kept)
-    local = local_path_of(calls.path)
-    if kind in FORMATS and local is not None and not has_spark_log(calls.path):
+    known = BUCKET_FORMATS if is_in_bucket(calls.path) else FORMATS
+    is_reached = is_in_bucket(calls.path) or local_path_of(calls.path) is not None
+    if kind in known and is_reached and not has_spark_log(calls.path):
         return files(calls.path, kind, calls.partition_by, options=calls.options)
     return spark_sink(kind, {**calls.options, "path": calls.path}, calls.partition_by)
 
