@@ -53,7 +53,7 @@ from airflow_provider.triggers.variable_store import VariableStore
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
 
-    from airflow_provider.runtime.control.stream_events import EventSource, State, Step
+    from airflow_provider.runtime.control.stream_events import EventSource, EventStep, State
 
 _LOOKS: Final = 30  # at a position that stays the same, until the trigger stores it itself
 _SECOND: Final = dt.timedelta(seconds=1)
@@ -154,7 +154,7 @@ class StreamEventTrigger(BaseEventTrigger):
         found = self._look(source, None)
         return None if found is None else source.begin(found)
 
-    def _next(self, state: State) -> list[Step] | None:
+    def _next(self, state: State) -> list[EventStep] | None:
         """Return the next events; None while there are none."""
         source = self.source()
         found = self._look(source, state)
@@ -195,7 +195,7 @@ class PositionStore:
         self._trigger = trigger
         self._key = key
 
-    def payload(self, step: Step, position: Position) -> dict[str, Any]:
+    def payload(self, step: EventStep, position: Position) -> dict[str, Any]:
         """Return the payload of an event."""
         stored = {**position.to_dict(), "key": self._key}
         return {"id": step.id, **self._trigger.which(), **step.payload, MEMBER: stored}

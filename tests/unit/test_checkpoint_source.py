@@ -8,15 +8,17 @@ from airflow_provider.runtime.checkpoint.drain_step import LogPosition
 from airflow_provider.runtime.savepoints.checkpoint_source import (
     PUBLISHING_S,
     NothingYet,
-    Seen,
+    QueryLook,
     Take,
     Wait,
     choose,
 )
 
 
-def seen(offsets: int, commits: int, published: int | None = None, *, driven: bool = True) -> Seen:
-    return Seen(LogPosition(offsets, commits, 0), published, driven)
+def seen(
+    offsets: int, commits: int, published: int | None = None, *, driven: bool = True
+) -> QueryLook:
+    return QueryLook(LogPosition(offsets, commits, 0), published, driven)
 
 
 IDLE, IN_FLIGHT = seen(5, 5), seen(6, 5)

@@ -13,7 +13,7 @@ MORE = Topology(("in", "extra"), (COUNT,))
 PLAIN = Topology(("in",), ())
 
 
-def misfits(kept, declared, *, upstream=None, before=()):
+def incompatible(kept, declared, *, upstream=None, before=()):
     return find_incompatible(kept, Declared([*declared], declared, upstream or {}), before)
 
 
@@ -32,7 +32,7 @@ def test_the_same_queries_go_on(keep):
     """
     kept = {"a": keep(COUNTED), "b": keep(PLAIN)}
 
-    assert {} == misfits(kept, {"a": COUNTED, "b": PLAIN, "c": COUNTED})
+    assert {} == incompatible(kept, {"a": COUNTED, "b": PLAIN, "c": COUNTED})
 
 
 @pytest.mark.parametrize(
@@ -59,15 +59,15 @@ def test_a_changed_query_is_named_with_both_sides(keep, now, said):
     """
     Of one that has finished it is said what is now in front of it.
     """
-    assert said in misfits({"a": keep(COUNTED)}, {"a": now})["a"]
+    assert said in incompatible({"a": keep(COUNTED)}, {"a": now})["a"]
 
 
 def test_a_finished_query_without_state_or_names():
     """
     What is not known is not named: no operator, and no source of a checkpoint without a record.
     """
-    plain = misfits({"a": ended(PLAIN)}, {"a": Topology(("in", "extra"), ())})["a"]
-    nameless = misfits({"a": ended(Topology((None,), None))}, {"a": MORE})["a"]
+    plain = incompatible({"a": ended(PLAIN)}, {"a": Topology(("in", "extra"), ())})["a"]
+    nameless = incompatible({"a": ended(Topology((None,), None))}, {"a": MORE})["a"]
 
     assert plain.startswith("query 'a' has finished, and source 'extra' is now in front")
     assert "query 'a' has changed: expected 1 source, found 2 sources (in, extra)" == nameless
@@ -79,7 +79,7 @@ def test_a_query_that_is_gone():
     """
     kept = {"a": reading(COUNTED), "b": ended(PLAIN)}
 
-    assert {"b": "query 'b' is gone: expected the queries a, b, found a"} == misfits(
+    assert {"b": "query 'b' is gone: expected the queries a, b, found a"} == incompatible(
         kept, {"a": COUNTED}
     )
 
@@ -97,7 +97,9 @@ def test_a_new_query_in_front_of_another_one(keep, before, refused):
     Refused if that has finished, and both are named.
     """
     declared = {"first": PLAIN, "last": COUNTED}
-    found = misfits({"last": keep(COUNTED)}, declared, upstream={"last": ("first",)}, before=before)
+    found = incompatible(
+        {"last": keep(COUNTED)}, declared, upstream={"last": ("first",)}, before=before
+    )
 
     said = "query 'last' has finished, and query 'first', which is new, is now in front of it"
     assert refused == (said in found.get("last", ""))
@@ -112,7 +114,7 @@ def test_what_begins_anew_takes_the_finished_behind_it_along():
     kept = {"one": ended(COUNTED), "two": ended(chain["two"]), "three": ended(chain["three"])}
     upstream = {"two": ("one",), "three": ("two",), "beside": ("one",)}
 
-    found = misfits({**kept, "beside": reading(chain["beside"])}, chain, upstream=upstream)
+    found = incompatible({**kept, "beside": reading(chain["beside"])}, chain, upstream=upstream)
 
     assert ["one", "two", "three"] == list(found)
     assert "query 'two' has finished, and query 'one', which does not go on" in found["two"]

@@ -16,7 +16,7 @@ from airflow_provider.runtime.storage import mounts
 from airflow_provider.runtime.storage.local import LocalStorage
 from airflow_provider.runtime.storage.mounts import (
     Mount,
-    Verdict,
+    MountVerdict,
     find_mount,
     judge,
     refusal,
@@ -66,27 +66,27 @@ def test_a_list_without_the_path():
     Where the kernel has no list of mounts, or none that fits, nothing is known.
     """
     assert None is find_mount("/srv", "")
-    assert Verdict.TRIED is judge(None, ())
+    assert MountVerdict.TRIED is judge(None, ())
 
 
 @pytest.mark.parametrize(
     ("kind", "verdict"),
     [
-        ("ext4", Verdict.USED),
-        ("overlay", Verdict.USED),
-        ("tmpfs", Verdict.USED),
-        ("nfs4", Verdict.TRIED),
-        ("cifs", Verdict.TRIED),
-        ("9p", Verdict.TRIED),
-        ("virtiofs", Verdict.TRIED),
-        ("fuseblk", Verdict.TRIED),
-        ("fuse.fuse-overlayfs", Verdict.TRIED),
-        ("fuse", Verdict.REFUSED),
-        ("fuse.s3fs", Verdict.REFUSED),
-        ("fuse.gcsfuse", Verdict.REFUSED),
-        ("fuse.blobfuse2", Verdict.REFUSED),
-        ("fuse.sshfs", Verdict.REFUSED),
-        ("fuse.rclone", Verdict.REFUSED),
+        ("ext4", MountVerdict.USED),
+        ("overlay", MountVerdict.USED),
+        ("tmpfs", MountVerdict.USED),
+        ("nfs4", MountVerdict.TRIED),
+        ("cifs", MountVerdict.TRIED),
+        ("9p", MountVerdict.TRIED),
+        ("virtiofs", MountVerdict.TRIED),
+        ("fuseblk", MountVerdict.TRIED),
+        ("fuse.fuse-overlayfs", MountVerdict.TRIED),
+        ("fuse", MountVerdict.REFUSED),
+        ("fuse.s3fs", MountVerdict.REFUSED),
+        ("fuse.gcsfuse", MountVerdict.REFUSED),
+        ("fuse.blobfuse2", MountVerdict.REFUSED),
+        ("fuse.sshfs", MountVerdict.REFUSED),
+        ("fuse.rclone", MountVerdict.REFUSED),
     ],
 )
 def test_what_follows_from_a_mount(kind, verdict):
@@ -97,7 +97,7 @@ def test_what_follows_from_a_mount(kind, verdict):
     mount = Mount("/mnt/x", kind, "source")
 
     assert verdict is judge(mount, ("", "/mnt"))
-    assert Verdict.USED is judge(mount, ("/elsewhere", "/mnt/x"))
+    assert MountVerdict.USED is judge(mount, ("/elsewhere", "/mnt/x"))
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from types import MappingProxyType
 import pytest
 
 from airflow_provider.runtime.checkpoint.topology import OperatorShape, Topology
-from airflow_provider.runtime.cli.catching_up import CatchingUp, Pace
+from airflow_provider.runtime.cli.catching_up import CatchingUp, QueryPace
 from airflow_provider.runtime.cli.live_block import LiveBlock, width_of
 from airflow_provider.runtime.cli.output import live_progress
 from airflow_provider.runtime.cli.progress_lines import progress_lines, watermark_text
@@ -36,7 +36,7 @@ def test_progress_is_a_few_lines():
     """
     A person sees phase, attempt and rows, and for each query its batch, watermark, state and backlog.
     """
-    text = shown(a_progress(), {"daily": Pace(520000.4, 0.5, 90.0)})
+    text = shown(a_progress(), {"daily": QueryPace(520000.4, 0.5, 90.0)})
 
     assert [
         "reading · attempt 2 · 1,234,567 rows read · 520,000 rows/s in the last minute",
@@ -50,12 +50,12 @@ def test_no_line_of_progress_is_wider_than_the_terminal():
     What does not fit goes on in the next line, whole.
     """
     record = a_progress(queries={"x" * 30: a_progress().queries["daily"]})
-    lines = shown(record, {"x" * 30: Pace(1.0, 0.5, 90.0)}, columns=60).splitlines()
+    lines = shown(record, {"x" * 30: QueryPace(1.0, 0.5, 90.0)}, columns=60).splitlines()
 
     assert all(width_of(line) < 60 for line in lines)
     assert (
         "  520,000 rows/s in the last minute"
-        == shown(record, {"x": Pace(5.2e5)}, 60).split("\n")[1]
+        == shown(record, {"x": QueryPace(5.2e5)}, 60).split("\n")[1]
     )
     assert 4 <= len(lines)
     assert any("watermark 2013-01-01 00:00:00 UTC" in line for line in lines)

@@ -206,13 +206,13 @@ def test_batch_does_not_fail_where_spark_does_not_let_us(clock):
     """The query runs as it is, progress says so, and the limits are not looked for again."""
     frame: Any = None
     query = QueryDefinition("q", frame, (), "append", operators=(), sources=(a_source("s"),))
-    pacemaker = RateLimiter(query, TARGET_S, clock)
-    assert "starts" == pacemaker.describe()["decision"]
+    limiter = RateLimiter(query, TARGET_S, clock)
+    assert "starts" == limiter.describe()["decision"]
     for execution in (OtherSpark(), None):
-        pacemaker.batch_ran(pacemaker.batch_begins(), execution, None, None)
+        limiter.batch_ran(limiter.batch_begins(), execution, None, None)
 
-    assert "left alone" == pacemaker.describe()["decision"]
-    assert {"s": "this version of Spark does not allow it"} == pacemaker.describe()["left"]
+    assert "left alone" == limiter.describe()["decision"]
+    assert {"s": "this version of Spark does not allow it"} == limiter.describe()["left"]
 
 
 # --- what is asked for --------------------------------------------------------------------------

@@ -13,11 +13,11 @@ from airflow_provider.runtime.clock import to_iso
 from airflow_provider.runtime.control.stream_events import (
     CompletePeriods,
     EventSource,
+    EventStep,
     Failures,
     FinalCheckpoints,
     NewSavepoints,
     State,
-    Step,
 )
 from airflow_provider.runtime.jobdir.run_records import CANCELLED, FAILED, RewoundRecord
 from airflow_provider.runtime.jobdir.runs import RECENT
@@ -56,7 +56,7 @@ class Watched:
         self._source = source
         self._state: State | None = None
 
-    def new(self, at_most: int = 1000) -> list[Step]:
+    def new(self, at_most: int = 1000) -> list[EventStep]:
         """Look, and return the events; the first look has none. Only JSON is remembered."""
         seen = self._source.look(self._job.directory, self._state)
         if self._state is None:

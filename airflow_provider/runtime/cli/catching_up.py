@@ -20,7 +20,7 @@ _EIGHTHS: Final = " ▏▎▍▌▋▊▉█"
 _MINUTE_S: Final = 60.0
 
 
-class Seen(NamedTuple):
+class Reading(NamedTuple):
     """A number at a moment.
 
     Attributes:
@@ -35,11 +35,11 @@ class LastMinute:
     """A number's change in the last minute, or since it was first seen if that is later."""
 
     def __init__(self) -> None:
-        self._seen: deque[Seen] = deque()
+        self._seen: deque[Reading] = deque()
 
     def add(self, amount: float, at_s: float) -> None:
         """Take the number of this moment."""
-        self._seen.append(Seen(amount, at_s))
+        self._seen.append(Reading(amount, at_s))
         # The last one before the minute stays: from it on the minute is whole.
         while len(self._seen) > 2 and self._seen[1].at_s <= at_s - _MINUTE_S:  # noqa: PLR2004 - one to measure from, one to measure to
             self._seen.popleft()
@@ -54,7 +54,7 @@ class LastMinute:
 
 
 @dataclasses.dataclass(frozen=True)
-class Pace:
+class QueryPace:
     """How a query goes on.
 
     Attributes:
@@ -89,7 +89,7 @@ class CatchingUp:
         self._done: dict[str, LastMinute] = {}
         self._rows: dict[str, LastMinute] = {}
 
-    def look(self, record: ProgressRecord) -> dict[str, Pace]:
+    def look(self, record: ProgressRecord) -> dict[str, QueryPace]:
         """Return the pace of each query.
 
         Args:
@@ -98,18 +98,18 @@ class CatchingUp:
         now_s = self._clock.monotonic()
         return {name: self._look(name, query, now_s) for name, query in record.queries.items()}
 
-    def _look(self, name: str, query: Mapping[str, Any], now_s: float) -> Pace:
+    def _look(self, name: str, query: Mapping[str, Any], now_s: float) -> QueryPace:
         rows = self._rows.setdefault(name, LastMinute())
         rows.add(query.get("rows_read") or 0, now_s)
         rate = max(rows.rate(), 0.0)
         work = self._work_of(name, query)
         if work is None:
-            return Pace(rate)
+            return QueryPace(rate)
         done, whole = work
         minute = self._done.setdefault(name, LastMinute())
         minute.add(done, now_s)
         left, speed = whole - done, minute.rate()
-        return Pace(
+        return QueryPace(
             rate, done / whole if whole else 1.0, left / speed if left and speed > 0 else None
         )
 

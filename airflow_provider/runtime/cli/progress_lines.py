@@ -12,7 +12,7 @@ from airflow_provider.runtime.cli.batch_lines import (
     seconds_text,
     sparkline,
 )
-from airflow_provider.runtime.cli.catching_up import Pace
+from airflow_provider.runtime.cli.catching_up import QueryPace
 from airflow_provider.runtime.cli.live_block import width_of
 from airflow_provider.runtime.clock import utc_text
 from airflow_provider.runtime.jobdir.batch_history import NO_WATERMARK
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
     from airflow_provider.runtime.jobdir.run_records import ProgressRecord
 
 _DRAINED: Final = "9999-12-31"
-_NOTHING: Final = Pace()
+_NOTHING: Final = QueryPace()
 
 
 def progress_lines(
     record: ProgressRecord,
-    paces: Mapping[str, Pace] = MappingProxyType({}),
+    paces: Mapping[str, QueryPace] = MappingProxyType({}),
     *,
     columns: int,
     batches: Batches | None = None,
@@ -54,7 +54,7 @@ def progress_lines(
     return lines
 
 
-def _run_parts(record: ProgressRecord, paces: Mapping[str, Pace]) -> Iterator[str]:
+def _run_parts(record: ProgressRecord, paces: Mapping[str, QueryPace]) -> Iterator[str]:
     yield f"attempt {record.attempt}"
     # A batch job's rows are known when it has ended; until then none is no number, but unknown.
     if record.rows_read or not any(query.get("tasks") for query in record.queries.values()):
@@ -77,7 +77,7 @@ def _state_parts(query: Mapping[str, Any]) -> Iterator[str]:
         yield f"{query['state_rows']:,} state rows"
 
 
-def _work_parts(query: Mapping[str, Any], pace: Pace) -> Iterator[str]:
+def _work_parts(query: Mapping[str, Any], pace: QueryPace) -> Iterator[str]:
     if (bar := pace.bar()) is not None:
         yield bar
     if (tasks := query.get("tasks")) is not None:

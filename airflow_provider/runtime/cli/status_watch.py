@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from airflow_provider.runtime.cli.batch_lines import Batches
-    from airflow_provider.runtime.cli.catching_up import Pace
+    from airflow_provider.runtime.cli.catching_up import QueryPace
     from airflow_provider.runtime.cli.live_block import LiveBlock
     from airflow_provider.runtime.clock import Clock
     from airflow_provider.runtime.jobdir.layout import JobDirectory
@@ -52,7 +52,10 @@ def follow(directory: JobDirectory, run_id: str, *, every_s: float, clock: Clock
 
 
 def _show(
-    block: LiveBlock | None, progress: ProgressRecord, batches: Batches, paces: Mapping[str, Pace]
+    block: LiveBlock | None,
+    progress: ProgressRecord,
+    batches: Batches,
+    paces: Mapping[str, QueryPace],
 ) -> None:
     if block is not None:
         block.update(progress_lines(progress, paces, columns=block.columns(), batches=batches))

@@ -33,7 +33,7 @@ Seen = TypeVar("Seen")
 
 
 @dataclasses.dataclass(frozen=True)
-class Step:
+class EventStep:
     """One event, and the state after it.
 
     Attributes:
@@ -67,7 +67,7 @@ class EventSource(Protocol[Seen]):
     def begin(self, seen: Seen) -> State:
         """Return the state with which events begin: what there is already is not reported."""
 
-    def steps(self, state: State, seen: Seen) -> Iterator[Step]:
+    def steps(self, state: State, seen: Seen) -> Iterator[EventStep]:
         """Yield the events that follow, in order; each state is that after its event."""
 
 
@@ -110,7 +110,7 @@ class CompletePeriods:
         boundary = None if reached is None else self._boundary(reached)
         return {"boundary_ms": boundary, "ended_by": seen.finished_by}
 
-    def steps(self, state: State, seen: Completeness) -> Iterator[Step]:
+    def steps(self, state: State, seen: Completeness) -> Iterator[EventStep]:
         """Yield a step for each period, and one for the end of a job that is FINISHED."""
         complete = seen.describe()
         last = state["boundary_ms"]
@@ -120,12 +120,14 @@ class CompletePeriods:
             period = {"event": "complete", "start": start, "boundary": at, "complete": complete}
             state = {**state, "boundary_ms": boundary}
             last = boundary
-            yield Step(f"complete:{at}", period, state)
+            yield EventStep(f"complete:{at}", period, state)
         run_id = seen.finished_by
         if run_id is not None and run_id != state["ended_by"]:
             start = None if last is None else millis_to_iso(last)
             rest = {"event": "end", "start": start, "boundary": None, "complete": complete}
-            yield Step(f"end:{run_id}", {**rest, "run_id": run_id}, {**state, "ended_by": run_id})
+            yield EventStep(
+                f"end:{run_id}", {**rest, "run_id": run_id}, {**state, "ended_by": run_id}
+            )
 
     def _boundary(self, moment_ms: int) -> int:
         return moment_ms // self.every_ms * self.every_ms
@@ -183,7 +185,7 @@ class NewSavepoints:
         """Return the names of those that are not reported."""
         return {"known": [] if self.from_start else [_mark(each) for each in seen.complete]}
 
-    def steps(self, state: State, seen: SeenSavepoints) -> Iterator[Step]:
+    def steps(self, state: State, seen: SeenSavepoints) -> Iterator[EventStep]:
         """Yield a step for each savepoint that is not known."""
         known = [mark for mark in state["known"] if mark.rpartition("@")[0] in seen.folders]
         for savepoint in seen.complete:
@@ -200,7 +202,7 @@ class NewSavepoints:
                 "batches": {name: query.batch for name, query in record.queries.items()},
             }
             id_ = f"savepoint:{savepoint.folder}:{record.taken}"
-            yield Step(id_, payload, {"known": known})
+            yield EventStep(id_, payload, {"known": known})
 
 
 def _mark(savepoint: Savepoint) -> str:
@@ -290,7 +292,7 @@ class _OfRuns:
         known = {item.run_id: item.number for item in seen.items}
         return {"job": seen.job, "token": seen.settled, "known": known}
 
-    def steps(self, state: State, seen: SeenRuns) -> Iterator[Step]:
+    def steps(self, state: State, seen: SeenRuns) -> Iterator[EventStep]:
         """Yield a step for each item that is not known."""
         if state["job"] != seen.job:
             state = {"job": seen.job, "token": 0, "known": {}}
@@ -305,7 +307,7 @@ class _OfRuns:
             payload = {**item.payload, "run_id": item.run_id}
             attempt = f":{item.number}" if "attempt" in item.payload else ""
             id_ = f"{item.payload['event']}:{item.run_id}{attempt}"
-            yield Step(id_, payload, {"job": seen.job, "token": token, "known": known})
+            yield EventStep(id_, payload, {"job": seen.job, "token": token, "known": known})
 
     def _items(self, run: RunDirectory, known: int) -> Iterator[tuple[int, dict[str, Any]]]:
         """Yield what happened to a run after the item *known*: its number and its payload."""

@@ -63,7 +63,7 @@ def find_incompatible(
         By query the reason, which names both sides: of one that is gone, that has changed, or that
         has ended and would get more input.
     """
-    misfits = {
+    incompatible = {
         name: (
             f"query {name!r} is gone: expected the queries {', '.join(kept)}, found "
             f"{', '.join(declared.names)}"
@@ -75,11 +75,11 @@ def find_incompatible(
         if name in kept:
             why = _explain_change(name, kept[name], declared.topologies[name])
             if why := why or declared.unfit.get(name):
-                misfits[name] = why
+                incompatible[name] = why
     ended = [name for name in declared.names if name in kept and kept[name].ended]
-    while more := dict(_find_fed(ended, declared, {*kept, *before}, misfits)):
-        misfits |= more
-    return misfits
+    while more := dict(_find_fed(ended, declared, {*kept, *before}, incompatible)):
+        incompatible |= more
+    return incompatible
 
 
 def _explain_change(name: str, kept: StoredQuery, now: Topology) -> str | None:
@@ -97,13 +97,20 @@ def _explain_change(name: str, kept: StoredQuery, now: Topology) -> str | None:
 
 
 def _find_fed(
-    ended: Sequence[str], declared: Declared, before: Collection[str], misfits: Mapping[str, str]
+    ended: Sequence[str],
+    declared: Declared,
+    before: Collection[str],
+    incompatible: Mapping[str, str],
 ) -> Iterator[tuple[str, str]]:
     """Yield what has ended and reads from a query that is new, or starts over; with the reason."""
     for name in ended:
-        for writer in () if name in misfits else declared.upstream.get(name, ()):
+        for writer in () if name in incompatible else declared.upstream.get(name, ()):
             how = (
-                "is new" if writer not in before else "does not go on" if writer in misfits else ""
+                "is new"
+                if writer not in before
+                else "does not go on"
+                if writer in incompatible
+                else ""
             )
             if how:
                 yield (

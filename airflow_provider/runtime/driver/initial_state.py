@@ -313,12 +313,12 @@ class Continuation:
         """
         self.check_open()
         if self._open() is None:
-            self._find_misfits(stored_query(self._directory))
+            self._find_incompatible(stored_query(self._directory))
 
     def check_rewound(self, savepoint: Savepoint | None) -> None:
         """As :meth:`check`, for a job that is about to be set to a savepoint; None: to nothing."""
         saved = savepoint.record.queries if savepoint is not None else {}
-        self._find_misfits(
+        self._find_incompatible(
             {
                 name: StoredQuery(query.topology, query.has_ended, query.fingerprint)
                 for name, query in saved.items()
@@ -341,15 +341,15 @@ class Continuation:
         if unfinished is not None and self._allow_non_restored:
             finish_restore(self._directory, unfinished, None, fence, clock)
         self.check_open()
-        misfits = self._find_misfits(stored_query(self._directory))
-        if not misfits:
+        incompatible = self._find_incompatible(stored_query(self._directory))
+        if not incompatible:
             return
-        for why in misfits.values():
+        for why in incompatible.values():
             log.warning("%s: %s; it starts over, without its state", self._directory.url, why)
         record = begin_restore(
             self._directory,
             None,
-            names=dict.fromkeys(misfits, ""),
+            names=dict.fromkeys(incompatible, ""),
             outputs_stay=True,
             fence=fence,
             clock=clock,
@@ -361,23 +361,23 @@ class Continuation:
         last = Restores(self._directory).last()
         return last if last is not None and last.done is None and last.outputs_stay else None
 
-    def _find_misfits(self, kept: Mapping[str, StoredQuery]) -> dict[str, str]:
+    def _find_incompatible(self, kept: Mapping[str, StoredQuery]) -> dict[str, str]:
         if not kept:
             return {}
         topologies = {query.name: query.topology for query in self._queries if query.name in kept}
         names = [query.name for query in self._queries]
         declared = Declared(names, topologies, self._upstream, self._find_unfit(kept))
-        misfits = find_incompatible(kept, declared, self._names_before(kept))
-        if misfits and not self._allow_non_restored:
+        incompatible = find_incompatible(kept, declared, self._names_before(kept))
+        if incompatible and not self._allow_non_restored:
             msg = (
                 f"{self._directory.url}: the job cannot go on as it is declared now: "
-                f"{'; '.join(misfits.values())}. {WAYS_OUT}, use a new job directory, or "
+                f"{'; '.join(incompatible.values())}. {WAYS_OUT}, use a new job directory, or "
                 "let what does not fit start over, without its state and beside what it "
                 "has written (--allow-non-restored-state)"
             )
             raise ConfigError(msg)
-        self._changes.check(misfits)
-        return misfits
+        self._changes.check(incompatible)
+        return incompatible
 
     def _find_unfit(self, kept: Mapping[str, StoredQuery]) -> dict[str, str]:
         """Return why queries of the same operators cannot go on with their states."""

@@ -20,7 +20,7 @@ from airflow_provider.runtime.queries.finished_sources import bind
 from airflow_provider.runtime.queries.fixed_ends import FixedEnds
 from airflow_provider.runtime.queries.late_input import LatePolicy
 from airflow_provider.runtime.queries.query import upstream_of
-from airflow_provider.runtime.queries.rate_limiter import pacemaker_for
+from airflow_provider.runtime.queries.rate_limiter import rate_limiter_for
 from airflow_provider.runtime.queries.session import effective_settings
 from airflow_provider.runtime.queries.spark_repartition import spark_repartition
 from airflow_provider.runtime.queries.streaming import RunningQuery
@@ -164,7 +164,7 @@ class QueryOpener:
             epochs=epochs,
             trigger=self.job.plan.trigger(self.spec.trigger_s),
             clock=self.clock,
-            pacemaker=pacemaker_for(query, target_s, self.clock),
+            rate_limiter=rate_limiter_for(query, target_s, self.clock),
             event_times=event_times_of(query, self.clock, ended.reached if ended else {}),
             is_drained=self.job.plan.until == "end" and self.job.plan.at_end is AtEnd.DRAIN,
             ends=self._ends_of(query, place, logs),

@@ -56,7 +56,7 @@ class ParsedError(NamedTuple):
     in_worker: bool
 
 
-class Place(NamedTuple):
+class FailurePlace(NamedTuple):
     """Where it happened, as far as it is known."""
 
     host: str | None
@@ -83,7 +83,7 @@ def sql_states_in(text: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(_SQL_STATE.findall(text)))
 
 
-def place_in(text: str) -> Place:
+def place_in(text: str) -> FailurePlace:
     """Return the machine and the executor that *text* blames."""
     host: str | None = None
     executor: str | None = None
@@ -96,7 +96,7 @@ def place_in(text: str) -> Place:
             executor = groups.get("executor")
         if host is None:
             host = groups.get("host")
-    return Place(host, executor if executor != _AT_DRIVER else None)
+    return FailurePlace(host, executor if executor != _AT_DRIVER else None)
 
 
 def input_in(text: str) -> str:

@@ -2,7 +2,7 @@
 
 ``<epoch>.<token>.json`` is put once when a driver has staged an epoch in all sinks: pre-committed.
 ``<epoch>.json`` is put once when all sinks have published it. Those of older epochs are folded
-(:mod:`.folding`): ``<first>-<last>.json`` says of a stretch of epochs whose staging was published,
+(:mod:`.folding`): ``<first>-<last>.json`` says of a range of epochs whose staging was published,
 ``<first>-<last>.packed.json`` holds their records, for what may have to be reverted. Both are put
 once and never changed: what they say stays true, also when an overtaken driver puts them; longer
 ones take their place. ``revert.json`` says from which epoch on everything was reverted. The
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 Span = tuple[int, int]
 """First and last epoch of a folded document."""
 
-Stretch = tuple[NonNegative, NonNegative, NonNegative, NameOrNone]
+RangeValues = tuple[NonNegative, NonNegative, NonNegative, NameOrNone]
 """First epoch, last epoch, token, run."""
 
 D = TypeVar("D", bound=Document)
@@ -88,7 +88,7 @@ class HistoryRecord(Document):
     PLACES = ("committables/{query_id}/{first}-{last}.json",)
 
     query_id: Name = "-"
-    ranges: list[Stretch] = dataclasses.field(default_factory=list)
+    ranges: list[RangeValues] = dataclasses.field(default_factory=list)
 
     @property
     def first(self) -> int:
@@ -103,10 +103,10 @@ class HistoryRecord(Document):
     def problem(self) -> str | None:
         """Return where the stretches are not in order."""
         last = -1
-        for index, stretch in enumerate(self.ranges):
-            if not last < stretch[0] <= stretch[1]:
+        for index, each in enumerate(self.ranges):
+            if not last < each[0] <= each[1]:
                 return f"ranges[{index}]: expected epochs after {last}, in ascending order"
-            last = stretch[1]
+            last = each[1]
         return None
 
     def token_of(self, epoch: int) -> int | None:
@@ -323,7 +323,7 @@ class EpochRecords:
         return _there(PackRecord.read(self._storage, _packed(span)), self.url, _packed(span))
 
     def folded(self, span: Span) -> HistoryRecord:
-        """Return what is left of a stretch of epochs."""
+        """Return what is left of a range of epochs."""
         return _there(HistoryRecord.read(self._storage, _folded(span)), self.url, _folded(span))
 
     def put_pack(self, pack: PackRecord) -> Span:

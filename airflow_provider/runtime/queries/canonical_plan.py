@@ -113,7 +113,7 @@ def canonical_plan(
         LookupError, ValueError, TypeError, AttributeError: it is not such a plan; Spark may write
             others than are known here.
     """
-    walk = _Walk(sources, delays)
+    walk = _AnalyzedWalk(sources, delays)
     rows = walk.visit(tree_of(plan))
     columns = [walk.columns[each] for each in rows.columns]
     output = [
@@ -125,7 +125,7 @@ def canonical_plan(
     )
 
 
-class _Walk:
+class _AnalyzedWalk:
     """A walk through an analyzed plan, children first.
 
     Attributes:

@@ -216,7 +216,7 @@ def _sum(first: int | None, second: int | None) -> int | None:
 
 
 @dataclasses.dataclass(frozen=True)
-class Pace:
+class BatchLimits:
     """The limits for the next batch, and why.
 
     Attributes:
@@ -233,7 +233,7 @@ def next_pace(
     limits: Mapping[str, Limit],
     loads: Mapping[str, Load],
     seconds: float,
-) -> Pace:
+) -> BatchLimits:
     """Return the limits for the batch after one that has read *loads* in *seconds*.
 
     All sources of a query share its batches, so what a batch costs is learnt by its rows, and all
@@ -242,14 +242,14 @@ def next_pace(
     held = {name: _mark(limit, loads.get(name, Load())) for name, limit in limits.items()}
     rows = sum(load.rows for load in loads.values())
     if rows == 0:
-        return Pace(PacingDecision.HOLD, "the batch has read nothing", held)
+        return BatchLimits(PacingDecision.HOLD, "the batch has read nothing", held)
     full = {name for name, limit in held.items() if _is_full(limit, loads.get(name, Load()))}
     step = controller.observe(rows, seconds, limited=bool(full))
     if step.decision is PacingDecision.HOLD:
-        return Pace(step.decision, step.reason, held)
+        return BatchLimits(step.decision, step.reason, held)
     if step.decision is PacingDecision.SHRINK and _is_indivisible(held, loads):
         reason = f"a batch is at least one file, and one takes {seconds:.1f} s"
-        return Pace(PacingDecision.HOLD, reason, held)
+        return BatchLimits(PacingDecision.HOLD, reason, held)
     changed = {
         name: _scale(limit, loads.get(name, Load()), step.factor) for name, limit in held.items()
     }
@@ -257,8 +257,8 @@ def next_pace(
     if all(abs(changed[name].amount / now.amount - 1) <= least for name, now in held.items()):
         at_ceiling = any(limit.amount == limit.ceiling for limit in changed.values())
         reason = "at the job's own limit" if at_ceiling else "as near as whole rows and files allow"
-        return Pace(PacingDecision.HOLD, reason, held)
-    return Pace(step.decision, step.reason, changed)
+        return BatchLimits(PacingDecision.HOLD, reason, held)
+    return BatchLimits(step.decision, step.reason, changed)
 
 
 def _mark(limit: Limit, load: Load) -> Limit:

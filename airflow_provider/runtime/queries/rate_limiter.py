@@ -6,7 +6,11 @@ import dataclasses
 import logging
 from typing import TYPE_CHECKING, Any, Final
 
-from airflow_provider.runtime.queries.rate_control import BatchSizeController, Pace, next_pace
+from airflow_provider.runtime.queries.rate_control import (
+    BatchLimits,
+    BatchSizeController,
+    next_pace,
+)
 from airflow_provider.runtime.queries.read_limits import (
     FoundLimits,
     find_limits,
@@ -107,7 +111,7 @@ class RateLimiter:
         self._limits = {source.name: pace.limits[source.name] for source in obeying}
         self._said = self._say(pace.decision.value, pace.reason, seconds)
 
-    def _leave(self, found: FoundLimits, obeying: tuple[Any, ...], pace: Pace) -> None:
+    def _leave(self, found: FoundLimits, obeying: tuple[Any, ...], pace: BatchLimits) -> None:
         """Give up sources that read more than they may."""
         kept = {source.name for source in obeying}
         why = "it reads more than its limit, or does not report in its unit what it reads"
@@ -135,6 +139,6 @@ class RateLimiter:
         }
 
 
-def pacemaker_for(query: QueryDefinition, target_s: float, clock: Clock) -> RateLimiter | None:
+def rate_limiter_for(query: QueryDefinition, target_s: float, clock: Clock) -> RateLimiter | None:
     """Return what paces the query; None when its batches may take as long as they do (0)."""
     return RateLimiter(query, target_s, clock) if target_s else None

@@ -91,7 +91,7 @@ def plan_operators(
         plan = _plan_batch(df, output_mode).executedPlan()
         writer = _state_writer(df)
         columns = [first_column(leaf) for leaf, _ in named_leaves(df)]
-        walk = _Walk(writer, dict(zip(columns, names, strict=True)))
+        walk = _PhysicalWalk(writer, dict(zip(columns, names, strict=True)))
         walk.sources_under(plan)
         return tuple(walk.found)
     except (Py4JError, PySparkException) as error:
@@ -189,7 +189,7 @@ def _singleton(jvm: Any, name: str) -> Any:
     return found.getField("MODULE$").get(None)
 
 
-class _Walk:
+class _PhysicalWalk:
     """A walk through a physical plan.
 
     Args:

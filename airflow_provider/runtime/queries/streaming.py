@@ -85,7 +85,7 @@ class RunningQuery:
         epochs: takes its output.
         trigger: arguments of ``DataStreamWriter.trigger`` for reading input.
         clock: measures how long a batch in flight is waited for.
-        pacemaker: fits the size of its batches to a target time; None for batches as they come.
+        rate_limiter: fits the size of its batches to a target time; None for batches as they come.
         event_times: the event times of its sources; None when none has markers.
         is_drained: whether a drain follows when all input is read, which flushes what a batch
             without input would.
@@ -102,7 +102,7 @@ class RunningQuery:
         epochs: EpochCommitter | SparkSinkEpochs,
         trigger: dict[str, Any],
         clock: Clock,
-        pacemaker: RateLimiter | None = None,
+        rate_limiter: RateLimiter | None = None,
         event_times: EventTimes | None = None,
         is_drained: bool = False,
         ends: FixedEnds | None = None,
@@ -116,7 +116,7 @@ class RunningQuery:
         self._trigger = trigger
         self._clock = clock
         self._halt: Halt | None = None
-        self._pacemaker = pacemaker
+        self._rate_limiter = rate_limiter
         self._is_paced = False
         self._reads_available = False
         self._committed_before = -1
@@ -156,8 +156,8 @@ class RunningQuery:
         self._committed_before = self.logs.position().last_commit
         self._reports.starts(self._committed_before)
         self._is_paced = how is not StartMode.ONE_BATCH  # what is planned cannot be made smaller
-        if self._pacemaker is not None:
-            self._pacemaker.starts()
+        if self._rate_limiter is not None:
+            self._rate_limiter.starts()
         if self._event_times is not None and how is not StartMode.ONE_BATCH:
             self._event_times.starts()
         self._query = self._launch(writer.trigger(**trigger))
@@ -343,7 +343,7 @@ class RunningQuery:
 
     def pacing(self) -> dict[str, Any] | None:
         """Return how the size of its batches is fitted to a target time; None if it is not."""
-        return self._pacemaker.describe() if self._pacemaker is not None else None
+        return self._rate_limiter.describe() if self._rate_limiter is not None else None
 
     @contextlib.contextmanager
     def _empty_batches_left_out(self) -> Iterator[None]:
@@ -370,8 +370,8 @@ class RunningQuery:
         return writer.foreachBatch(lambda df, batch: self._on_batch(epochs, df, batch))
 
     def _on_batch(self, epochs: EpochCommitter, df: DataFrame, batch: int) -> None:
-        pacemaker = self._pacemaker if self._is_paced else None
-        begun = pacemaker.batch_begins() if pacemaker is not None else 0.0
+        rate_limiter = self._rate_limiter if self._is_paced else None
+        begun = rate_limiter.batch_begins() if rate_limiter is not None else 0.0
         began, since = self._clock.now(), self._clock.monotonic()
         self._rows = None
         try:
@@ -398,9 +398,9 @@ class RunningQuery:
         if execution is None:
             return
         self._count_files(batch, execution)
-        if pacemaker is not None:
-            pacemaker.batch_ran(begun, execution, df.sparkSession._jvm, self.last_progress())
-            self._reports.paced(batch, pacemaker.describe())
+        if rate_limiter is not None:
+            rate_limiter.batch_ran(begun, execution, df.sparkSession._jvm, self.last_progress())
+            self._reports.paced(batch, rate_limiter.describe())
 
     def _look_at_first(self, execution: Any) -> None:
         """Say what the first batch of a start tells of how its sources are read."""

@@ -298,10 +298,10 @@ def collect_leftover(url: str, *, clock: Clock | None = None) -> None:
         _collect(found, clock or SystemClock())
 
 
-def _collect(leftover: IncompleteSavepoint, clock: Clock) -> bool:
+def _collect(incomplete: IncompleteSavepoint, clock: Clock) -> bool:
     """Remove one folder's garbage; False when somebody is at it, or all of it is shared."""
-    place, before = leftover.place, leftover.claim
-    if leftover.damage is not None or before is None or not before.has_ended(clock):
+    place, before = incomplete.place, incomplete.claim
+    if incomplete.damage is not None or before is None or not before.has_ended(clock):
         return False
     try:
         mine = claim(place, REMOVE, clock)
@@ -314,7 +314,7 @@ def _collect(leftover: IncompleteSavepoint, clock: Clock) -> bool:
         return False
     shared: set[str] | None = set()
     if local_path_of(place.url) is None:
-        shared = _shared_in(leftover, clock)
+        shared = _shared_in(incomplete, clock)
     if shared is None:
         end(place, mine)
         return False
@@ -329,18 +329,18 @@ def _collect(leftover: IncompleteSavepoint, clock: Clock) -> bool:
     return removed
 
 
-def _shared_in(leftover: IncompleteSavepoint, clock: Clock) -> set[str] | None:
+def _shared_in(incomplete: IncompleteSavepoint, clock: Clock) -> set[str] | None:
     """Return the paths in a folder that savepoints beside it name; None when that is not known.
 
     A taker puts its claim before it looks whether anybody removes.
     """
-    root_url, _, folder = leftover.place.url.rpartition("/")
+    root_url, _, folder = incomplete.place.url.rpartition("/")
     savepoints, others = find_savepoints(open_storage(root_url))
     for other in others:
         held = other.claim
         is_taken = held is not None and held.purpose == TAKE and not held.has_ended(clock)
         if is_taken or other.damage is not None:
-            log.info("%s: stays while %s may need it", leftover.place.url, other.place.url)
+            log.info("%s: stays while %s may need it", incomplete.place.url, other.place.url)
             return None
     return {
         path

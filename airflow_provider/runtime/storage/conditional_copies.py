@@ -31,7 +31,7 @@ _EXISTS: Final = frozenset({"BlobAlreadyExists", "ConditionNotMet", "TargetCondi
 _NOT_COPIED: Final = frozenset({"aborted", "failed"})
 
 
-class Place(NamedTuple):
+class ObjectPlace(NamedTuple):
     """An object of a store."""
 
     bucket: str
@@ -41,7 +41,9 @@ class Place(NamedTuple):
 # --- S3 -------------------------------------------------------------------------------------------
 
 
-def copy_by_upload(filesystem: Any, source: Place, target: Place, *, go_on: GoOn) -> None:
+def copy_by_upload(
+    filesystem: Any, source: ObjectPlace, target: ObjectPlace, *, go_on: GoOn
+) -> None:
     """Copy an object of at most 5 GiB within S3; *go_on* is called before it appears.
 
     Not by CopyObject: that is one step, and goes on in the store when its caller is killed.
@@ -102,7 +104,9 @@ def _uploads(filesystem: Any, bucket: str, prefix: str) -> Iterator[tuple[str, s
 # --- Google ---------------------------------------------------------------------------------------
 
 
-def rewrite_to_free(filesystem: Any, source: Place, target: Place, *, go_on: GoOn) -> None:
+def rewrite_to_free(
+    filesystem: Any, source: ObjectPlace, target: ObjectPlace, *, go_on: GoOn
+) -> None:
     """Copy an object within a bucket of Google's; *go_on* is called before each request.
 
     Raises:

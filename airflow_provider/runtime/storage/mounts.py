@@ -64,7 +64,7 @@ class Mount(NamedTuple):
     source: str
 
 
-class Verdict(enum.Enum):
+class MountVerdict(enum.Enum):
     """What follows from a mount alone."""
 
     USED = "used"
@@ -90,7 +90,7 @@ def find_mount(path: str, mountinfo: str) -> Mount | None:
     return best
 
 
-def judge(mount: Mount | None, trusted: Collection[str]) -> Verdict:
+def judge(mount: Mount | None, trusted: Collection[str]) -> MountVerdict:
     """Tell what is to be done with a mount.
 
     Args:
@@ -98,12 +98,12 @@ def judge(mount: Mount | None, trusted: Collection[str]) -> Verdict:
         trusted: the mount points that the user answers for.
     """
     if mount is None:
-        return Verdict.TRIED
+        return MountVerdict.TRIED
     if mount.place in trusted or mount.kind in _DISKS:
-        return Verdict.USED
+        return MountVerdict.USED
     if mount.kind in _OVER_DISKS or not _USER_SPACE.fullmatch(mount.kind):
-        return Verdict.TRIED
-    return Verdict.REFUSED
+        return MountVerdict.TRIED
+    return MountVerdict.REFUSED
 
 
 _known_devices: Final[set[int]] = set()
@@ -133,9 +133,9 @@ def check_folder(folder: Path) -> None:
         mountinfo = ""
     mount = find_mount(os.path.realpath(existing), mountinfo)
     verdict = judge(mount, os.environ.get(TRUSTED, "").split(os.pathsep))
-    if verdict is Verdict.REFUSED and mount is not None:
+    if verdict is MountVerdict.REFUSED and mount is not None:
         raise UnsupportedStorageError(refusal(str(folder), mount))
-    if verdict is Verdict.TRIED and (problem := try_names(existing)) is not None:
+    if verdict is MountVerdict.TRIED and (problem := try_names(existing)) is not None:
         raise UnsupportedStorageError(_failure(str(folder), mount, problem))
     _known_devices.add(device)
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 @dataclasses.dataclass(frozen=True)
-class Change:
+class TableChange:
     """One version of the table to be.
 
     Attributes:
@@ -100,7 +100,7 @@ class DeltaLog:
         )
         self._flush(0)
 
-    def write(self, table: DeltaTable, change: Change) -> None:
+    def write(self, table: DeltaTable, change: TableChange) -> None:
         """Make *change* the version after the one that *table* was loaded at.
 
         Raises:
@@ -244,7 +244,7 @@ def _published_mark(query_id: str) -> str:
 
 def removal(
     table: DeltaTable, one: EpochId, epochs: set[int], published: Sequence[Committable]
-) -> Change:
+) -> TableChange:
     """Return the version that takes *epochs* back.
 
     Args:
@@ -261,7 +261,7 @@ def removal(
         first: min(epochs) if before is None else min(before, *epochs),
         last: settled + 1 if had is None else had,
     }
-    return Change(
+    return TableChange(
         marks,
         {"sparkStream": {"query": one.query, "queryId": one.query_id, "tookBack": sorted(epochs)}},
         removed=[file for committable in published for file in files_of(committable)],

@@ -29,8 +29,8 @@ from airflow_provider.runtime.jobdir.datasets import Dataset, folder_dataset
 from airflow_provider.runtime.retry import Retries, RetryPolicy
 from airflow_provider.runtime.sinks.delta.add_file import DataFile, has_rows, read_data_file
 from airflow_provider.runtime.sinks.delta.log import (
-    Change,
     DeltaLog,
+    TableChange,
     active_paths,
     commit_info,
     epochs_after,
@@ -247,7 +247,7 @@ class DeltaSink:
             except ConfigError as error:  # it was made or changed after check()
                 raise SinkError(str(error)) from error
             read[:] = read or self._read_staged(committable)
-            change = Change({epoch.query_id: epoch.epoch}, commit_info(epoch), added=read)
+            change = TableChange({epoch.query_id: epoch.epoch}, commit_info(epoch), added=read)
             fence.check()
             failpoints.hit("delta.committing")
             self._log.write(table, change)
