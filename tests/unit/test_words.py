@@ -32,6 +32,10 @@ UNUSED = re.compile(
     r"(?:stand|stands|stood) at|is had|had been had)\b",
     re.IGNORECASE,
 )
+# A reader whose first language is another one loses the thread of a longer sentence.
+MOST_WORDS = 44
+# What lists more than it tells: each of its sentences is a list.
+LISTS = {"ARCHITECTURE.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md"}
 # A driver renews its heartbeat, or has a current one.
 UNUSED_IN_CODE = re.compile(r"\b(beats?|beaten|beating)\b", re.IGNORECASE)
 CODE_IN_PROSE = re.compile(r"``[^`]*``|`[^`]*`|^\s*\w+:")  # the last: an argument's name
@@ -111,6 +115,16 @@ def unused_words(
             yield from ((number, found.group()) for found in pattern.finditer(prose))
 
 
+def sentences_of(page: str) -> Iterator[str]:
+    """Yield the sentences of a page: of its paragraphs, points and cells, not of its code."""
+    text = re.sub(r"^```.*?^```$", "", page, flags=re.DOTALL | re.MULTILINE)
+    text = re.sub(r"\]\([^)]*\)", "]", text)  # addresses
+    text = re.sub(r"^\s*(?:[-*]|\d+\.|#+)\s", "\n", text, flags=re.MULTILINE)
+    cells = re.sub(r"^\|.*\|$", lambda row: row[0].replace("|", "\n\n"), text, flags=re.MULTILINE)
+    for part in re.split(r"\n\s*\n", cells):
+        yield from re.split(r"(?<=[.!?:])\s+(?=[A-Z`\[\"*])", " ".join(part.split()))
+
+
 def rows_of(page: str) -> list[list[str]]:
     """Return the cells of the rows of a page's table, without its head."""
     lines = [line for line in page.splitlines() if line.startswith("|")]
@@ -163,6 +177,21 @@ def test_sources_and_pages_use_the_words_of_the_field():
     assert [] == offenders, "\n".join(offenders)
 
 
+def test_no_sentence_of_a_page_is_too_long():
+    """
+    Two sentences are read sooner than one of fifty words.
+    """
+    offenders = [
+        f"{path.relative_to(ROOT)}: {len(sentence.split())} words: {sentence}"
+        for path in PAGES
+        if path.name not in LISTS
+        for sentence in sentences_of(path.read_text(encoding="utf-8"))
+        if len(sentence.split()) > MOST_WORDS
+    ]
+
+    assert [] == offenders, "\n".join(offenders)
+
+
 def test_the_glossary_has_every_term_with_its_counterpart():
     """
     Each row links a page of Spark's, Flink's or Airflow's, or says that the word is ours.
@@ -205,3 +234,13 @@ def test_a_question_would_be_found():
     assert "what" == first_word("``What`` it is.")
     assert "is" == first_word("Is it alive?")
     assert "historical" == first_word("Historical data.")
+
+
+def test_sentences_are_found():
+    """
+    In paragraphs, points and the cells of tables; lines of one are joined, code is left out.
+    """
+    page = "# Head\n\nOne\nsentence. `Two`.\n\n- point\n\n| a. B | c |\n|---|\n```text\nno\n```\n"
+
+    found = [each for each in sentences_of(page) if each.strip("-")]
+    assert ["Head", "One sentence.", "`Two`.", "point", "a.", "B", "c"] == found
