@@ -54,6 +54,18 @@ def option(
     return dataclasses.field(default=default, metadata=metadata)
 
 
+def duration_option(flag: str, text: str, *, argument: str, default: float | None) -> Any:
+    """Return a field of seconds, which people give as a duration such as ``10 minutes``."""
+    return option(
+        flag,
+        text,
+        default=default,
+        argument=argument,
+        parse=lambda value: parse_duration(value, name=flag),
+        metavar="DURATION",
+    )
+
+
 ARGUMENTS: Final = "args"
 """The parameter of a run that a script gets as its command line."""
 

@@ -15,7 +15,6 @@ import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar
 
-from airflow_provider.runtime.clock import parse_duration
 from airflow_provider.runtime.errors import ConfigError, CorruptDocumentError, UnknownJobError
 from airflow_provider.runtime.failures.failover_region import FAILOVERS, Failover
 from airflow_provider.runtime.failures.overrides import FailureOverrides
@@ -36,6 +35,7 @@ from airflow_provider.runtime.jobdir.run_options import (
     check_params,
     check_run_options,
     check_secret_params,
+    duration_option,
     option,
     parse_interval,
     parse_pairs,
@@ -231,13 +231,11 @@ class RunSpec(DriverSpec):
         argument="at_end",
         choices=AT_END,
     )
-    trigger_s: Seconds | None = option(
+    trigger_s: Seconds | None = duration_option(
         "--trigger",
         "time between batches, with --until stopped",
-        default=None,
         argument="trigger",
-        parse=lambda value: parse_duration(value, name="--trigger"),
-        metavar="DURATION",
+        default=None,
     )
     target_batch_s: Seconds | None = option(
         "--target-batch-time",
