@@ -196,9 +196,11 @@ class JobContext:
         if self._is_batch:
             msg = f"initial state {name!r}: BATCH keeps no state; run with mode 'streaming'"
             raise ConfigError(msg)
-        return load_table(
-            self.spark, name, file_format=format, path=path, schema=schema, options=options
-        )
+        return self._table(name, file_format=format, path=path, schema=schema, options=options)
+
+    def _table(self, name: str, *, schema: StructType | str | None, **where: Any) -> DataFrame:
+        """Return the table of an initial state."""
+        return load_table(self.spark, name, schema=schema, **where)
 
     def write(
         self,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.queries.context import JobContext, sinks_of
 from airflow_provider.runtime.queries.output_places import place_of
 from airflow_provider.runtime.queries.source import SourceDefinition
@@ -96,29 +95,12 @@ class SampleContext(JobContext):
             **how,
         )
 
-    def initial_state(
-        self,
-        name: str,
-        *,
-        format: str,
-        path: str | None = None,
-        schema: StructType | str | None = None,
-        options: Mapping[str, str] | None = None,
-    ) -> DataFrame:
-        """Return the sample of an initial state; without one the table itself is read.
-
-        Raises:
-            ConfigError: as of :meth:`JobContext.initial_state`; or the sample does not fit.
-        """
+    def _table(self, name: str, *, schema: StructType | str | None, **where: Any) -> DataFrame:
+        """Return the sample of an initial state; without one the table itself is read."""
         self._samples.note_read(name)
-        if not self._samples.is_given(name):
-            return super().initial_state(
-                name, format=format, path=path, schema=schema, options=options
-            )
-        if self._is_batch:
-            msg = f"initial state {name!r}: BATCH keeps no state; run with mode 'streaming'"
-            raise ConfigError(msg)
-        return self._samples.table(name, schema, self.spark)
+        if self._samples.is_given(name):
+            return self._samples.table(name, schema, self.spark)
+        return super()._table(name, schema=schema, **where)
 
     def write(
         self,
