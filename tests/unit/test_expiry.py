@@ -16,6 +16,7 @@ from airflow_provider.runtime.jobdir.expiry import RetiredRecord, retire_old
 from airflow_provider.runtime.jobdir.lease_records import has_ended, newest_token, read_lease
 from airflow_provider.runtime.jobdir.requests import pending_requests, put_cancel, reply
 from airflow_provider.runtime.jobdir.run_records import RewoundRecord
+from airflow_provider.runtime.jobdir.run_spec import RunSpec
 from airflow_provider.runtime.jobdir.runs import recent_runs
 from tests.present import present
 from tests.unit.counting import CountingStorage
@@ -145,7 +146,7 @@ def test_numbers_go_on_after_the_last_one(ended, clock):
     context = SimpleNamespace(applicationId="app-1", uiWebUrl=None)
     job: Any = SimpleNamespace(spark=SimpleNamespace(sparkContext=context), queries=())
     lease = present(read_lease(ended.counted, ended.lease("left")))
-    begun = begin_attempt(run, "job.py:f", lease, job, clock.now())
+    begun = begin_attempt(run, RunSpec(job_dir="/j", entry="job.py:f"), lease, job, clock.now())
     assert (10, lease.driver_id, "app-1") == (begun.attempt, begun.driver_id, begun.application_id)
 
 

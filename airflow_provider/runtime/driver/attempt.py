@@ -198,7 +198,7 @@ class Attempt:
         check_same_spec(requested, stored)
         failpoints.hit("run.recorded")
         self._attempt = begin_attempt(
-            self._run, self._spec.entry, self._lease.record, self._job, self._clock.now()
+            self._run, self._spec, self._lease.record, self._job, self._clock.now()
         )
         failpoints.hit("attempt.recorded")
         self._keep_spark_log()

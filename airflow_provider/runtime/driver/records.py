@@ -20,6 +20,7 @@ from airflow_provider.runtime.jobdir.end_of_input import (
     put_ended_sources,
 )
 from airflow_provider.runtime.jobdir.fingerprint_record import keep_fingerprint
+from airflow_provider.runtime.jobdir.resolve_run import attempt_options
 from airflow_provider.runtime.jobdir.run_records import BATCH, AttemptRecord, BatchCommit, RunRecord
 from airflow_provider.runtime.jobdir.topology_record import keep_topology
 from airflow_provider.runtime.queries.session import effective_settings
@@ -135,7 +136,7 @@ def record_batch_commit(run: RunDirectory, token: int, now: dt.datetime) -> None
 
 
 def begin_attempt(
-    run: RunDirectory, entry: str, lease: LeaseRecord, job: LoadedJob, now: dt.datetime
+    run: RunDirectory, spec: RunSpec, lease: LeaseRecord, job: LoadedJob, now: dt.datetime
 ) -> AttemptRecord:
     """Record the run's next attempt: this process, under the lease, with its Spark and its job."""
     context = job.spark.sparkContext
@@ -145,8 +146,9 @@ def begin_attempt(
         token=lease.token,
         host=socket.gethostname(),
         pid=os.getpid(),
-        entry=entry,
+        entry=spec.entry,
         started=to_iso(now),
+        options=attempt_options(spec),
         application_id=context.applicationId,
         ui_url=context.uiWebUrl,
         datasets={query.name: query.datasets() for query in job.queries},

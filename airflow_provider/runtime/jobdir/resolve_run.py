@@ -8,14 +8,20 @@ from typing import TYPE_CHECKING
 
 from airflow_provider.runtime.clock import from_iso, to_iso
 from airflow_provider.runtime.errors import ConfigError
-from airflow_provider.runtime.jobdir.run_records import FINISHED, RunRecord
+from airflow_provider.runtime.jobdir.run_options import parse_interval
+from airflow_provider.runtime.jobdir.run_records import (
+    FINISHED,
+    AttemptOptions,
+    AttemptRecord,
+    RunRecord,
+)
+from airflow_provider.runtime.jobdir.run_spec import RunSpec
 from airflow_provider.runtime.jobdir.runs import recent_runs
 
 if TYPE_CHECKING:
     import datetime as dt
 
     from airflow_provider.runtime.jobdir.layout import JobDirectory
-    from airflow_provider.runtime.jobdir.run_spec import RunSpec
 
 
 def resolve_run_id(directory: JobDirectory, spec: RunSpec, now: dt.datetime) -> str:
@@ -96,3 +102,31 @@ def check_same_as_ended(spec: RunSpec, stored: RunRecord | None) -> None:
         late=spec.late,
     )
     check_same_spec(requested, stored)
+
+
+def attempt_options(spec: RunSpec) -> AttemptOptions:
+    """Return those of the options that an attempt records; the others are the run's."""
+    names = [field.name for field in dataclasses.fields(AttemptOptions)]
+    return AttemptOptions(**{name: getattr(spec, name) for name in names})
+
+
+def asked_of(run: RunRecord, attempt: AttemptRecord | None, job_dir: str) -> RunSpec:
+    """Return the ask for another run like one that was, as its last attempt was asked for.
+
+    What is about how that run began, such as a savepoint, is not in it, and neither is what no
+    record has: Spark's own options.
+    """
+    options = attempt.options if attempt is not None else AttemptOptions()
+    asked = {field.name: getattr(options, field.name) for field in dataclasses.fields(options)}
+    return RunSpec(
+        **{**asked, "late": options.late or run.late},
+        job_dir=job_dir,
+        entry=run.entry,
+        params=run.params,
+        secret_params=run.secret_params,
+        interval=parse_interval(run.interval),
+        mode=run.mode.lower(),
+        until=run.until,
+        at_end=run.at_end,
+        trigger_s=run.trigger_s,
+    )

@@ -6,6 +6,7 @@ import dataclasses
 from typing import Annotated, Any, Final
 
 from airflow_provider.runtime.errors import EXIT_FATAL
+from airflow_provider.runtime.failures.failover_region import Failover
 from airflow_provider.runtime.jobdir.late_policy import COUNT, FAIL, NONE
 from airflow_provider.runtime.jobdir.record_shapes import (
     DatasetsValues,
@@ -85,10 +86,28 @@ class RunRecord(Document):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class AttemptOptions:
+    """What an attempt was asked for, of what the attempts of one run may differ in.
+
+    The attributes are those of :class:`.RunSpec`. None of *late*: as the run has it.
+    """
+
+    restart: str | None = None
+    failover: Failover = Failover.REGION
+    fails_as: dict[str, str] = dataclasses.field(default_factory=dict)
+    target_batch_s: Seconds | None = None
+    late: str | None = None
+    late_limit: str | None = None
+    replayable_runs: NonNegative = 0
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class AttemptRecord(Document):
     """``attempts/<n>.json``: one driver's life; without ``ended`` it lives, or was killed.
 
     Attributes:
+        options: with which a start goes on that nobody gives any, such as that of an old version
+            after its upgrade; those of Spark and of the cluster are not among them.
         failure: why it has ended, see :class:`~.failures.Failure`; None if not by a failure.
         restarts: how often queries were started again in it, after what, and what the strategy
             remembers of that; None if never.
@@ -107,6 +126,7 @@ class AttemptRecord(Document):
     pid: int
     entry: str
     started: str
+    options: AttemptOptions = dataclasses.field(default_factory=AttemptOptions)
     ended: str | None = None
     outcome: str | None = None
     failure: FailureValues | None = None
