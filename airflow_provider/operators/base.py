@@ -13,6 +13,7 @@ from airflow_provider.hooks.stream_index import push_stream
 from airflow_provider.hooks.stream_metrics import metrics_of
 from airflow_provider.operators.extra_links import DRIVER_LINKS
 from airflow_provider.operators.retry_policy import SparkRunFailedError, task_error
+from airflow_provider.operators.secret_params import SecretParams
 from airflow_provider.operators.submitting import SubmittingOperator
 from airflow_provider.runtime.clock import SystemClock
 from airflow_provider.runtime.control.observer import (
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
 
     from airflow_provider.airflow_versions import AirflowException
     from airflow_provider.hooks.log_tail import LogFollower
-    from airflow_provider.hooks.spark_streaming import SparkStreamingHook
+    from airflow_provider.hooks.spark_streaming import DriverRequest, SparkStreamingHook
     from airflow_provider.runtime.jobdir.submissions import SubmissionRecord
 
 T = TypeVar("T")
@@ -72,7 +73,8 @@ class DriverOperator(SubmittingOperator):
         run_id: None to derive it from DAG, task and DAG run, the same for every try.
         secret_params: further parameters of the job, which are neither stored nor shown.
         on_existing: what to do about a live driver, one of :data:`ON_EXISTING`.
-        on_kill: what happens to the driver when the task is killed, one of *kill_policies*.
+        on_kill: what happens to the driver when the task is killed, one of *kill_policies*; None
+            for the first of them.
         deferrable: wait in the triggerer, without a worker slot.
         poll_interval: seconds between polls of the job directory.
 
@@ -94,15 +96,16 @@ class DriverOperator(SubmittingOperator):
         *,
         job: str,
         job_dir: str,
-        run_id: str | None,
-        secret_params: Mapping[str, str] | None,
-        on_existing: str,
-        on_kill: str,
-        deferrable: bool,
-        poll_interval: float,
+        run_id: str | None = None,
+        secret_params: Mapping[str, str] | None = None,
+        on_existing: str = "adopt",
+        on_kill: str | None = None,
+        deferrable: bool = True,
+        poll_interval: float = 1.0,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
+        on_kill = self.kill_policies[0] if on_kill is None else on_kill
         check_choice("on_existing", on_existing, ON_EXISTING)
         check_choice("on_kill", on_kill, self.kill_policies)
         if "{{" not in job:
@@ -132,6 +135,7 @@ class DriverOperator(SubmittingOperator):
         """
         self._keep_credentials()
         try:
+            self._choose_version(None)
             push_stream(context, self.job_dir, self._run_id(context))
             self._check_backfill(context, self._run_id(context) if self.run_id is None else None)
             return self._reconcile(context)
@@ -141,11 +145,17 @@ class DriverOperator(SubmittingOperator):
             raise SparkRunFailedError(str(error)) from error
 
     @opening_storage
-    def resume(self, context: Context, event: dict[str, Any] | None = None) -> dict[str, Any]:
+    def resume(
+        self,
+        context: Context,
+        event: dict[str, Any] | None = None,
+        version: dict[str, str] | None = None,
+    ) -> dict[str, Any]:
         """Continue when the trigger has fired; the job directory, read again, is the truth."""
         self._keep_credentials()
-        run_id = self._current(context)
         try:
+            self._choose_version(version)
+            run_id = self._current(context)
             shown = self._retrying(lambda: self._shown(self._watcher(run_id), context))
             if shown is None:
                 shown = self._conclude(run_id, event or {}, context)
@@ -191,13 +201,28 @@ class DriverOperator(SubmittingOperator):
             ConfigError: the message names what differs.
         """
 
-    def _submit(self, hook: SparkStreamingHook, run_id: str, context: Context) -> SubmissionRecord:
-        """Submit a driver."""
+    def _request(self, run_id: str, context: Context) -> DriverRequest:
+        """Return the request of a driver."""
         raise NotImplementedError
+
+    def _submit(self, hook: SparkStreamingHook, run_id: str, context: Context) -> SubmissionRecord:
+        secrets = SecretParams(self.secret_params).environment
+        return hook.submit(self._request(run_id, context), run_id, secrets=secrets)
 
     def _awaited(self) -> Mapping[str, str] | None:
         """Return the request of something else than a run; see :mod:`.hooks.watchers`."""
         return None
+
+    def _choose_version(self, version: Mapping[str, str] | None) -> None:
+        """Let the task be about the version of its job that is in force, if it follows upgrades.
+
+        Args:
+            version: the one that the task has waited for; None to look which one it is.
+        """
+
+    def _deferred_with(self) -> dict[str, Any]:
+        """Return further arguments of :meth:`resume`."""
+        return {}
 
     def _defer_after_s(self) -> float:
         """Return how long the worker waits itself before the triggerer does."""
@@ -319,6 +344,7 @@ class DriverOperator(SubmittingOperator):
                 launcher=choice.to_dict() if choice is not None else None,
             ),
             method_name="resume",
+            kwargs=self._deferred_with(),
         )
 
     def _wait_here(

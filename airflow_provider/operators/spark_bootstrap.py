@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
     from airflow_provider.hooks.spark_streaming import SparkStreamingHook
     from airflow_provider.runtime.control.observer import RunWatcher
-    from airflow_provider.runtime.jobdir.submissions import SubmissionRecord
 
 
 class SparkBootstrapOperator(DriverOperator):
@@ -61,9 +60,9 @@ class SparkBootstrapOperator(DriverOperator):
         conf: Spark configuration; what is about state is the live job's from then on. The other
             options of ``spark-submit`` are as of ``SparkStreamingOperator``.
         on_kill: what happens to the driver when the task is killed, marked or cleared while it
-            waits. ``cancel``: it stops, and a later try goes on; ``detach``: it goes on.
-        deferrable: wait in the triggerer, without a worker slot.
-        poll_interval: seconds between polls of the job directory.
+            waits. ``cancel``, the default: it stops, and a later try goes on; ``detach``: it goes
+            on.
+        kwargs: those of :class:`DriverOperator`, such as *deferrable*, and Airflow's own.
 
     Raises:
         ConfigError: an argument is not what it must be; when the DAG is parsed.
@@ -100,23 +99,9 @@ class SparkBootstrapOperator(DriverOperator):
         output: str = "discard",
         keep_positions: Sequence[str] = (),
         interval: Sequence[str] | None = None,
-        run_id: str | None = None,
-        on_kill: str = "cancel",
-        deferrable: bool = True,
-        poll_interval: float = 1.0,
         **kwargs: Any,
     ) -> None:
-        super().__init__(
-            job=job,
-            job_dir=job_dir,
-            run_id=run_id,
-            secret_params=secret_params,
-            on_existing="adopt",
-            on_kill=on_kill,
-            deferrable=deferrable,
-            poll_interval=poll_interval,
-            **kwargs,
-        )
+        super().__init__(job=job, job_dir=job_dir, secret_params=secret_params, **kwargs)
         check_choice("output", output, OUTPUTS)
         check_interval(interval)
         if live_params is not None and not live_params:
@@ -136,10 +121,7 @@ class SparkBootstrapOperator(DriverOperator):
         if made is None:
             return None
         watcher.clean()
-        told = describe(made)
-        for asset in self.outlets:
-            context["outlet_events"][asset].extra = told
-        return told
+        return self._announce(describe(made), context)
 
     def _awaited(self) -> Mapping[str, str]:
         spec = self._spec()
@@ -151,9 +133,8 @@ class SparkBootstrapOperator(DriverOperator):
         check_not_begun(directory, SystemClock())
         check_same(scratch_of(directory, spec.target), spec)
 
-    def _submit(self, hook: SparkStreamingHook, run_id: str, context: Context) -> SubmissionRecord:
-        secrets = SecretParams(self.secret_params).environment
-        return hook.submit(self._spec(), run_id, secrets=secrets)
+    def _request(self, run_id: str, context: Context) -> BootstrapSpec:
+        return self._spec()
 
     def _spec(self) -> BootstrapSpec:
         """Return the request of a driver."""

@@ -108,9 +108,7 @@ class SparkSavepointOperator(SlicedOperator):
             raise
         except (ConfigError, CheckpointError) as error:
             raise AirflowFailException(str(error)) from error
-        told = describe(savepoint)
-        for asset in self.outlets:
-            context["outlet_events"][asset].extra = told
+        told = self._announce(describe(savepoint), context)
         retention = _retention(self.retain, self.origin)
         if retention is not None:
             mine = dataclasses.replace(retention, just_taken=savepoint)

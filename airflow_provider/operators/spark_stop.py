@@ -149,11 +149,5 @@ class SparkStopOperator(SlicedOperator):
         )
 
     def _told(self, context: Context, run_id: str, answer: Mapping[str, Any]) -> dict[str, Any]:
-        told = {
-            "run_id": run_id,
-            "outcome": answer["outcome"],
-            "savepoint": answer["savepoint"],
-        }
-        for asset in self.outlets:
-            context["outlet_events"][asset].extra = told
-        return told
+        told = {name: answer[name] for name in ("outcome", "savepoint")}
+        return self._announce({"run_id": run_id, **told}, context)

@@ -16,6 +16,7 @@ from airflow_provider.operators.base import (
 from airflow_provider.operators.job_params import own_params
 from airflow_provider.operators.programs import name_job
 from airflow_provider.operators.retry_policy import SparkRunFailedError
+from airflow_provider.operators.run_arguments import run_options
 from airflow_provider.operators.secret_params import SecretParams
 from airflow_provider.operators.submitting import SUBMIT_FIELDS, SUBMIT_RENDERERS
 from airflow_provider.operators.supervision import (
@@ -29,24 +30,22 @@ from airflow_provider.runtime.control.handover import describe_running
 from airflow_provider.runtime.control.observer import RunState
 from airflow_provider.runtime.control.supervise import Supervision, progress_of_driver
 from airflow_provider.runtime.errors import ConfigError
-from airflow_provider.runtime.failures.failover_region import FAILOVERS, Failover
-from airflow_provider.runtime.failures.overrides import FailureOverrides
-from airflow_provider.runtime.failures.restart_strategy import parse_restart
-from airflow_provider.runtime.jobdir.late_policy import COUNT, check_late
+from airflow_provider.runtime.failures.failover_region import Failover
+from airflow_provider.runtime.jobdir.late_policy import COUNT
 from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.jobdir.resolve_run import as_begun, check_same_as_ended
 from airflow_provider.runtime.jobdir.run_options import (
     check_begins_from,
-    check_run_options,
     check_secret_params,
     parse_interval,
-    parse_target_batch_time,
 )
 from airflow_provider.runtime.jobdir.run_spec import REPLAYABLE_RUNS, RunSpec
 from airflow_provider.runtime.jobdir.upgrade_record import (
+    Version,
     standing_of,
     upgrade_from,
     upgrade_in_force,
+    version_in_force,
 )
 from airflow_provider.runtime.storage.open import open_storage
 from airflow_provider.slices import choose_slice, facts_of
@@ -58,7 +57,6 @@ if TYPE_CHECKING:
 
     from airflow_provider.hooks.spark_streaming import SparkStreamingHook
     from airflow_provider.runtime.control.observer import RunWatcher
-    from airflow_provider.runtime.jobdir.submissions import SubmissionRecord
 
 ON_CLEAR: Final = ("resume", "replay")
 _WARM_S: Final = 10.0  # a worker waits so long for a warm driver, which rarely takes longer
@@ -109,6 +107,10 @@ class SparkStreamingOperator(DriverOperator):
             number that it has.
         interval: start and end as ISO 8601; by default that of the DAG run's slice, if it has one
             (see :mod:`airflow_provider.slices`); None for none.
+        follow_upgrades: *job*, *job_dir*, *run_id* and *from_savepoint* are those that the job
+            began with; each try is about the version to which accepted upgrades have led from there
+            (:class:`SparkUpgradeOperator`). A try that waits while its version is replaced ends
+            with it.
         on_existing: what to do about a live driver. ``adopt``: wait for it if it is this run's,
             fail if it is another run's; ``wait``: also wait for another run's to end; ``fail``.
         on_clear: what a person's clear of the task means. ``resume``: a run that has ended is done,
@@ -195,6 +197,7 @@ class SparkStreamingOperator(DriverOperator):
         allow_mixed_results: bool = False,
         state_partitions: int | None = None,
         interval: Sequence[str] | str | None = _RUN_INTERVAL,
+        follow_upgrades: bool = False,
         on_existing: str = "adopt",
         on_clear: str = "resume",
         replayable_runs: int = REPLAYABLE_RUNS,
@@ -228,33 +231,33 @@ class SparkStreamingOperator(DriverOperator):
             params=params,  # Airflow wraps them
             **kwargs,
         )
-        check_run_options(mode, until, at_end)
-        self.late, self.late_limit = late, None if late_limit is None else str(late_limit)
-        check_late(self.late, self.late_limit, until=until, at_end=at_end)
+        self.run_options = run_options(
+            mode=mode,
+            until=until,
+            at_end=at_end,
+            trigger=trigger,
+            target_batch_time=target_batch_time,
+            allow_non_restored_state=allow_non_restored_state,
+            allow_mixed_results=allow_mixed_results,
+            restart=restart,
+            failover=failover,
+            fails_as=fails_as,
+            late=late,
+            late_limit=late_limit,
+        )
         check_choice("on_clear", on_clear, ON_CLEAR)
         check_interval(None if interval == _RUN_INTERVAL else interval)
         check_begins_from(from_savepoint, state_partitions)
-        _check_numbers(replayable_runs, trigger, target_batch_time, defer_after)
+        _check_numbers(replayable_runs, defer_after)
         self.job_params = own_params(params)
         check_secret_params(self.job_params, self.secret_params)
-        self.mode = mode
-        self.until = until
-        self.at_end = at_end
         self.from_savepoint = from_savepoint
-        self.allow_non_restored_state = allow_non_restored_state
-        self.allow_mixed_results = allow_mixed_results
         self.state_partitions = state_partitions
         self.interval = interval
+        self.follow_upgrades = follow_upgrades
         self.on_clear = on_clear
         self.replayable_runs = replayable_runs
-        self.trigger = trigger
-        self.target_batch_time = target_batch_time
         self.defer_after, self.end_from_trigger = defer_after, end_from_trigger
-        check_choice("failover", failover, FAILOVERS)
-        self.failover = failover
-        # In seconds, which a driver reads without any package of its own.
-        self.restart = parse_restart(restart).to_text() if restart else None
-        self.fails_as = FailureOverrides.parse(fails_as or {}).to_dict()
         self.max_runtime_s = parse_max_runtime(max_runtime, until=until, on_clear=on_clear)
         self.limits = parse_limits(
             progress_timeout, max_lag, max_lag_time, trigger=trigger, poll_interval=poll_interval
@@ -283,6 +286,21 @@ class SparkStreamingOperator(DriverOperator):
         self._hook().claim(self.job_dir, run_id)
         self.log.info("The time is over: run %s goes on, and is handed over", run_id)
         return tell(document, self.outlets, context)
+
+    def _choose_version(self, version: Mapping[str, str] | None) -> None:
+        if not self.follow_upgrades:
+            return
+        found = Version(**version) if version else version_in_force(self._version())
+        if found.job_dir != self.job_dir:
+            self.log.info("Upgrades have led from %s to %s", self.job_dir, found.job_dir)
+            self.job_dir, self.job = found.job_dir, found.entry
+            self.run_id, self.from_savepoint = found.run_id, found.from_savepoint
+
+    def _deferred_with(self) -> dict[str, Any]:
+        return {"version": dataclasses.asdict(self._version())} if self.follow_upgrades else {}
+
+    def _version(self) -> Version:
+        return Version(self.job_dir, self.job, self.run_id or "", self.from_savepoint or "")
 
     def _defer_after_s(self) -> float:
         if self.defer_after is not None:
@@ -326,9 +344,8 @@ class SparkStreamingOperator(DriverOperator):
         spec = as_begun(self._spec(run_id, context), stored)  # as the driver does
         check_same_as_ended(spec, stored)
 
-    def _submit(self, hook: SparkStreamingHook, run_id: str, context: Context) -> SubmissionRecord:
-        secrets = SecretParams(self.secret_params).environment
-        return hook.submit(self._spec(run_id, context), run_id, secrets=secrets)
+    def _request(self, run_id: str, context: Context) -> RunSpec:
+        return self._spec(run_id, context)
 
     def _decide(self, context: Context) -> str:
         """Return the run to execute: another one after a clear that means a replay."""
@@ -360,31 +377,19 @@ class SparkStreamingOperator(DriverOperator):
 
     def _spec(self, run_id: str, context: Context) -> RunSpec:
         """Return the request of a driver."""
-        trigger = self.trigger
         return RunSpec(
             job_dir=self.job_dir,
             entry=self.job,
             run_id=run_id,
             params=self.job_params,
             secret_params=SecretParams(self.secret_params).variables,
-            mode=self.mode,
-            until=self.until,
-            at_end=self.at_end,
-            trigger_s=parse_duration(trigger, name="trigger") if trigger is not None else None,
-            target_batch_s=parse_target_batch_time(self.target_batch_time),
             interval=parse_interval(self._interval(context)),
             # A template may render to nothing: begin from the beginning.
             from_savepoint=self.from_savepoint or None,
-            allow_non_restored_state=self.allow_non_restored_state,
-            allow_mixed_results=self.allow_mixed_results,
             state_partitions=self.state_partitions if self.from_savepoint else None,
             replayable_runs=self.replayable_runs if self.on_clear == "replay" else 0,
             replays=self._replays,
-            restart=self.restart,
-            failover=Failover(self.failover),
-            fails_as=self.fails_as,
-            late=self.late,
-            late_limit=self.late_limit,
+            **self.run_options,
         )
 
     def _interval(self, context: Context) -> list[str] | None:
@@ -401,16 +406,9 @@ class SparkStreamingOperator(DriverOperator):
         return [moment.isoformat() for moment in interval] if interval else None
 
 
-def _check_numbers(
-    runs: int,
-    trigger: str | float | None,
-    target_batch_time: str | float | None,
-    defer_after: str | float | None,
-) -> None:
-    for name, duration in {"trigger": trigger, "defer_after": defer_after}.items():
-        if duration is not None:
-            parse_duration(duration, name=name)
-    parse_target_batch_time(target_batch_time)
+def _check_numbers(runs: int, defer_after: str | float | None) -> None:
+    if defer_after is not None:
+        parse_duration(defer_after, name="defer_after")
     if runs < 1:
         msg = f"replayable_runs {runs!r}: a number of runs, at least the newest one"
         raise ConfigError(msg)

@@ -5,29 +5,26 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from airflow_provider.hooks.watchers import upgrade_to
-from airflow_provider.operators.base import DriverOperator, check_choice
+from airflow_provider.operators.base import DriverOperator
 from airflow_provider.operators.job_params import own_params
+from airflow_provider.operators.run_arguments import run_options
 from airflow_provider.operators.secret_params import SecretParams
 from airflow_provider.operators.submitting import SUBMIT_FIELDS, SUBMIT_RENDERERS
 from airflow_provider.runtime.clock import parse_duration
 from airflow_provider.runtime.control.upgrade_request import UpgradeSpec, UpgradeWatcher
 from airflow_provider.runtime.errors import ConfigError
-from airflow_provider.runtime.failures.failover_region import FAILOVERS, Failover
-from airflow_provider.runtime.failures.overrides import FailureOverrides
-from airflow_provider.runtime.failures.restart_strategy import parse_restart
-from airflow_provider.runtime.jobdir.late_policy import COUNT, check_late
+from airflow_provider.runtime.failures.failover_region import Failover
+from airflow_provider.runtime.jobdir.late_policy import COUNT
 from airflow_provider.runtime.jobdir.layout import JobDirectory, known_job, open_job_directory
-from airflow_provider.runtime.jobdir.run_options import (
-    check_run_options,
-    check_secret_params,
-    parse_target_batch_time,
-)
+from airflow_provider.runtime.jobdir.run_options import check_secret_params
 from airflow_provider.runtime.jobdir.upgrade_record import (
     UpgradeStep,
+    Version,
     check_may_begin,
     read_upgrade,
     rejection_of,
     upgrade_id,
+    version_in_force,
 )
 from airflow_provider.runtime.storage.open import local_path_of, open_storage
 
@@ -38,7 +35,6 @@ if TYPE_CHECKING:
 
     from airflow_provider.hooks.spark_streaming import SparkStreamingHook
     from airflow_provider.runtime.control.observer import RunWatcher
-    from airflow_provider.runtime.jobdir.submissions import SubmissionRecord
 
 
 class SparkUpgradeOperator(DriverOperator):
@@ -53,7 +49,7 @@ class SparkUpgradeOperator(DriverOperator):
     *Accepted*: the task is green, and the driver goes on with the new version. XCom, and the
     ``extra`` of each outlet asset's event: ``job_dir``, ``job``, ``run_id`` and ``from_savepoint``,
     with which a ``SparkStreamingOperator`` adopts it, and ``replaces``, the old directory.
-    *Rejected*: what the new version has written is taken back from every sink, the task fails for
+    *Rejected*: what the new version has written is reverted in every sink, the task fails for
     good with the reason, and the task of the old version resumes that, with its own connection,
     files and secrets.
 
@@ -62,6 +58,8 @@ class SparkUpgradeOperator(DriverOperator):
         job_dir: the directory of the version that runs; templated.
         new_job_dir: the new version's own directory; a version that was rejected is tried again in
             another one. Templated.
+        follow_upgrades: *job_dir* is where the job began: the version that runs is the one to
+            which accepted upgrades have led from there.
         params: parameters of the new version; templated.
         secret_params: further ones, as of ``SparkStreamingOperator``.
         probation: how long the new version is watched.
@@ -73,10 +71,9 @@ class SparkUpgradeOperator(DriverOperator):
             ``SparkStreamingOperator``.
         conn_id: a Spark connection; this and the other options of ``spark-submit`` as there.
         on_kill: what happens to the driver when the task is killed, marked or cleared while it
-            waits. ``detach``: the upgrade goes on; ``cancel``: the driver ends, and neither version
-            runs until a later try goes on.
-        deferrable: wait in the triggerer, without a worker slot.
-        poll_interval: seconds between polls of the job directory.
+            waits. ``detach``, the default: the upgrade goes on; ``cancel``: the driver ends, and
+            neither version runs until a later try goes on.
+        kwargs: those of :class:`DriverOperator`, such as *deferrable*, and Airflow's own.
 
     Raises:
         ConfigError: an argument is not what it must be; when the DAG is parsed.
@@ -103,6 +100,7 @@ class SparkUpgradeOperator(DriverOperator):
         job: str,
         job_dir: str,
         new_job_dir: str,
+        follow_upgrades: bool = False,
         params: Mapping[str, Any] | None = None,
         secret_params: Mapping[str, str] | None = None,
         probation: str | float = "10 minutes",
@@ -119,47 +117,43 @@ class SparkUpgradeOperator(DriverOperator):
         fails_as: Mapping[str, str] | None = None,
         late: str = COUNT,
         late_limit: str | int | None = None,
-        on_kill: str = "detach",
-        deferrable: bool = True,
-        poll_interval: float = 1.0,
         **kwargs: Any,
     ) -> None:
         super().__init__(
             job=job,
             job_dir=job_dir,
-            run_id=None,
             secret_params=secret_params,
-            on_existing="adopt",
-            on_kill=on_kill,
-            deferrable=deferrable,
-            poll_interval=poll_interval,
             params=params,  # Airflow wraps them
             **kwargs,
         )
         self.new_job_dir = new_job_dir
+        self.follow_upgrades = follow_upgrades
         self.job_params = own_params(params)
         check_secret_params(self.job_params, self.secret_params)
-        late_limit = None if late_limit is None else str(late_limit)
-        check_run_options("streaming", until, at_end)
-        check_late(late, late_limit, until=until, at_end=at_end)
-        check_choice("failover", failover, FAILOVERS)
-        # In seconds and text, which a driver reads without any package of its own.
-        self.run_options: dict[str, Any] = {
+        self.trial: dict[str, Any] = {
             "probation_s": parse_duration(probation, name="probation"),
             "progress_timeout_s": parse_duration(progress_timeout, name="progress_timeout"),
             "stop_timeout_s": parse_duration(stop_timeout, name="stop_timeout"),
-            "until": until,
-            "at_end": at_end,
-            "trigger_s": None if trigger is None else parse_duration(trigger, name="trigger"),
-            "target_batch_s": parse_target_batch_time(target_batch_time),
-            "allow_non_restored_state": allow_non_restored_state,
-            "allow_mixed_results": allow_mixed_results,
-            "restart": parse_restart(restart).to_text() if restart else None,
-            "failover": Failover(failover),
-            "fails_as": FailureOverrides.parse(fails_as or {}).to_dict(),
-            "late": late,
-            "late_limit": late_limit,
         }
+        self.run_options = run_options(
+            mode="streaming",
+            until=until,
+            at_end=at_end,
+            trigger=trigger,
+            target_batch_time=target_batch_time,
+            allow_non_restored_state=allow_non_restored_state,
+            allow_mixed_results=allow_mixed_results,
+            restart=restart,
+            failover=failover,
+            fails_as=fails_as,
+            late=late,
+            late_limit=late_limit,
+        )
+
+    def _choose_version(self, version: Mapping[str, str] | None) -> None:
+        if self.follow_upgrades:
+            first = Version(self.job_dir, self.job, "")
+            self.job_dir = version_in_force(first, before=self.new_job_dir).job_dir
 
     def _run_id(self, context: Context) -> str:
         return upgrade_id(open_storage(self.new_job_dir).url)
@@ -179,9 +173,7 @@ class SparkUpgradeOperator(DriverOperator):
             "from_savepoint": record.savepoint,
             "replaces": JobDirectory(open_storage(self.job_dir)).url,
         }
-        for asset in self.outlets:
-            context["outlet_events"][asset].extra = told
-        return told
+        return self._announce(told, context)
 
     def _check(self, hook: SparkStreamingHook, context: Context) -> None:
         super()._check(hook, context)
@@ -193,9 +185,8 @@ class SparkUpgradeOperator(DriverOperator):
             msg = f"{rejection_of(record)}; to try it again, give it another new_job_dir"
             raise ConfigError(msg)
 
-    def _submit(self, hook: SparkStreamingHook, run_id: str, context: Context) -> SubmissionRecord:
-        secrets = SecretParams(self.secret_params).environment
-        return hook.submit(self._spec(), run_id, secrets=secrets)
+    def _request(self, run_id: str, context: Context) -> UpgradeSpec:
+        return self._spec()
 
     def _spec(self) -> UpgradeSpec:
         """Return the request of a driver."""
@@ -205,5 +196,6 @@ class SparkUpgradeOperator(DriverOperator):
             entry=self.job,
             params=self.job_params,
             secret_params=SecretParams(self.secret_params).variables,
+            **self.trial,
             **self.run_options,
         )

@@ -55,6 +55,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture
+def entry(tmp_path: Path) -> str:
+    """Return an entry point whose file is there."""
+    file = tmp_path / "jobs.py"
+    file.write_text("def daily(ctx): ...\n")
+    return f"{file}:daily"
+
+
+@pytest.fixture
 def callable_outside_of_a_task() -> Iterator[None]:
     """Airflow's own switch for tests: ``execute()`` may be called without a task runner."""
     from airflow.sdk.bases.operator import ExecutorSafeguard

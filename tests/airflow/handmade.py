@@ -50,6 +50,7 @@ class OutletEvents:
 
 
 AT = "2026-01-01T00:00:00.000Z"
+MISSING = "/nowhere/jobs.py:daily"  # as soon as a driver is to be submitted, this is refused
 ELSEWHERE = ProcessIdentity(host="elsewhere", space="another/machine", processes=((1, 1),))
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from airflow.sdk import DAG, Asset
 from airflow_names import DagSerialization, TaskDeferred, import_string
-from handmade import TI, Job, OutletEvents, ended_process
+from handmade import MISSING, TI, Job, OutletEvents, ended_process
 
 from airflow_provider.airflow_versions import AirflowFailException
 from airflow_provider.hooks.spark_streaming import SparkStreamingHook
@@ -42,7 +42,6 @@ from tests.unit.support import EpochBench, FakeSink
 
 pytestmark = pytest.mark.usefixtures("callable_outside_of_a_task")
 
-MISSING = "/nowhere/jobs.py:daily"  # as soon as a driver is to be submitted, this is refused
 HISTORY = {"input": "/archive"}
 
 
@@ -50,14 +49,6 @@ HISTORY = {"input": "/archive"}
 def job(tmp_path: Path) -> Job:
     """Return the live job's directory, under whose task's run drivers are submitted."""
     return Job(tmp_path / "job")
-
-
-@pytest.fixture
-def entry(tmp_path: Path) -> str:
-    """Return an entry point whose file is there."""
-    file = tmp_path / "jobs.py"
-    file.write_text("def daily(ctx): ...\n")
-    return f"{file}:daily"
 
 
 def operator_of(live: Job, **arguments: Any) -> SparkBootstrapOperator:

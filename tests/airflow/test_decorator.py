@@ -188,7 +188,7 @@ def test_override_and_expand() -> None:
     one = north.operator
     south: Any = mapped.unmap({"op_kwargs": {"region": "s"}})
 
-    assert ("north", "stopped", ["n"]) == (one.task_id, one.until, list(one.op_args))
+    assert ("north", "stopped", ["n"]) == (one.task_id, one.run_options["until"], list(one.op_args))
     assert ({"key": "a"}, {"region": "s"}) == (south.job_params, south.op_kwargs)
     assert DRIVER_LINKS == mapped.operator_extra_links
     stored = DagSerialization.from_dict(DagSerialization.to_dict(dag))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+import shutil
 import threading
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,7 +14,7 @@ from urllib.parse import quote
 import pandas as pd
 import pytest
 from handmade import TI
-from services import HERE, Airflow, end_drivers, run_dag, wait_for
+from services import HERE, ROOT, Airflow, end_drivers, run_dag, wait_for
 from test_example_dags import put_month
 
 from airflow_provider.operators.retry_policy import SparkRunFailedError
@@ -167,40 +168,49 @@ def driver_of(job_dir: Path) -> str | None:
 
 @pytest.mark.soak
 @pytest.mark.timeout(900)
-def test_a_stream_is_upgraded_or_rolled_back(sqlite_airflow: dict[str, str]) -> None:
+def test_a_stream_is_upgraded_or_rolled_back(
+    sqlite_airflow: dict[str, str], tmp_path: Path
+) -> None:
     """
     A new version for which nothing arrives is rejected, and the old one's task resumes that; another
     one is accepted, and the same task adopts its driver. The rows are those of one stream.
     """
     data = Path(sqlite_airflow["FLIGHTS_DATA"])
     place = data / "upgrade"
-    file = Path(sqlite_airflow["AIRFLOW__CORE__DAGS_FOLDER"]) / "flights" / "flights_upgrade.py"
-    environment = {**sqlite_airflow, "FLIGHTS_WATCHED": "1 second"}
-    short = {**environment, "FLIGHTS_PROBATION": "15 seconds"}
-    longer = {**environment, "FLIGHTS_VERSION": "3", "FLIGHTS_PROBATION": "40 seconds"}
+    shutil.copytree(ROOT / "dags", tmp_path / "dags")
+    file = tmp_path / "dags" / "flights_upgrade.py"
+    text = file.read_text().replace("59 minutes", "1 second")
+    probation, version = "5 minutes", '"version": "2"'
+    assert probation in text
+    assert version in text
+
+    def run(dag_id: str, lasts: str = "15 seconds", number: str = "2") -> dict[str, Any]:
+        tried = text.replace(version, f'"version": "{number}"')
+        file.write_text(tried.replace(probation, lasts))
+        return run_dag(file, dag_id, sqlite_airflow)
 
     def put_when_stopped() -> None:
         wait_for("the old one has stopped", (saved / "savepoint.json").exists, within=120)
         put_month(data / "input", 3)
 
     put_month(data / "input", 1)
-    watched = run_dag(file, "flights_versioned", environment)
+    watched = run("flights_versioned")
     epochs = place / "1" / "queries" / "daily" / "committables"
     wait_for("the first month", lambda: list(epochs.glob("*/0.json")), within=60)
-    rejected = run_dag(file, "flights_upgrade", short)
+    rejected = run("flights_upgrade")
     between = [driver_of(place / number) for number in "12"]
-    resumed = run_dag(file, "flights_versioned", environment)
+    resumed = run("flights_versioned")
     put_month(data / "input", 2)
     batches = len(list(epochs.glob("*/*.json")))
     wait_for("the second month", lambda: len(list(epochs.glob("*/*.json"))) > batches, within=60)
     saved = place / "1" / "savepoints" / upgrade_id(f"{place}/3")
     thread = threading.Thread(target=put_when_stopped)
     thread.start()
-    upgraded = run_dag(file, "flights_upgrade", longer)
+    upgraded = run("flights_upgrade", "40 seconds", "3")
     thread.join()
     driver = driver_of(place / "3")
-    adopted = run_dag(file, "flights_versioned", longer)
-    again = run_dag(file, "flights_upgrade", longer)
+    adopted = run("flights_versioned")
+    again = run("flights_upgrade", "40 seconds", "3")
 
     assert "success" == watched["state"], watched["log"]
     assert "failed" == rejected["state"], rejected["log"]

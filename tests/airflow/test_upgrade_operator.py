@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from airflow.sdk import DAG, Asset
 from airflow_names import DagSerialization, TaskDeferred, import_string
-from handmade import AT, TI, Job, OutletEvents, ended_process
+from handmade import AT, MISSING, TI, Job, OutletEvents, ended_process
 
 from airflow_provider.airflow_versions import AirflowFailException
 from airflow_provider.hooks.spark_streaming import SparkStreamingHook
@@ -28,23 +28,24 @@ from airflow_provider.runtime.control.upgrade_request import (
 from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.host import identify_this
 from airflow_provider.runtime.jobdir.layout import JobDirectory
-from airflow_provider.runtime.jobdir.lease import Liveness
+from airflow_provider.runtime.jobdir.lease import Liveness, acquire_lease
 from airflow_provider.runtime.jobdir.requests import is_leaving
 from airflow_provider.runtime.jobdir.upgrade_record import (
     UpgradeRecord,
     UpgradeStep,
     Version,
+    newest_upgrade,
     put_upgrade,
     read_upgrade,
     upgrade_id,
     version_in_force,
 )
 from airflow_provider.triggers.spark_streaming import SparkStreamingTrigger
+from tests.present import present
 from tests.unit.jobs import a_submission, an_exit
+from tests.unit.support import NEVER_S
 
 pytestmark = pytest.mark.usefixtures("callable_outside_of_a_task")
-
-MISSING = "/nowhere/jobs.py:daily"  # as soon as a driver is to be submitted, this is refused
 
 
 @pytest.fixture
@@ -66,7 +67,11 @@ def new_of(old: Job) -> str:
 
 def put(old: Job, step: UpgradeStep, reason: str = "", **changed: Any) -> UpgradeRecord:
     """Put how far the upgrade is."""
+    directory = JobDirectory(old.storage)
+    newest = newest_upgrade(directory)
     record = UpgradeRecord(
+        number=newest.number + 1 if newest is not None else 1,
+        by="driver",
         id=upgrade_id(new_of(old)),
         to=new_of(old),
         entry=MISSING,
@@ -76,7 +81,7 @@ def put(old: Job, step: UpgradeStep, reason: str = "", **changed: Any) -> Upgrad
         savepoint=f"{old.url}/savepoints/1",
         reason=reason,
     )
-    return put_upgrade(JobDirectory(old.storage), dataclasses.replace(record, **changed))
+    return put_upgrade(directory, dataclasses.replace(record, **changed))
 
 
 def operator_of(old: Job, **arguments: Any) -> SparkUpgradeOperator:
@@ -88,14 +93,6 @@ def stream_of(job_dir: str, **arguments: Any) -> SparkStreamingOperator:
     return SparkStreamingOperator(
         task_id="daily", job=MISSING, job_dir=job_dir, interval=None, **arguments
     )
-
-
-@pytest.fixture
-def entry(tmp_path: Path) -> str:
-    """Return an entry point whose file is there."""
-    file = tmp_path / "jobs.py"
-    file.write_text("def daily(ctx): ...\n")
-    return f"{file}:daily"
 
 
 # --- when the DAG is parsed ---------------------------------------------------------------------
@@ -298,7 +295,7 @@ def test_how_a_wait_ends(old: Job) -> None:
 # --- how it stands ------------------------------------------------------------------------------
 
 
-RECORD = UpgradeRecord(id="u", to="/new", entry="j:f", old_run_id="r1", began=AT)
+RECORD = UpgradeRecord(id="u", by="d1", to="/new", entry="j:f", old_run_id="r1", began=AT)
 
 
 @pytest.mark.parametrize(
@@ -341,23 +338,32 @@ def test_how_an_upgrade_stands(
 
 def test_a_driver_of_which_nothing_is_heard(old: Job) -> None:
     """
-    Ten minutes of a stop are no reason to give it up; an hour without a lease or a word is.
+    It renews a lease of its own from the first step on, whichever version it is at: after twenty
+    seconds of silence the next try starts another driver.
     """
     upgrade = upgrade_of(old)
-    upgrade.submit("driver", process=dataclasses.replace(identify_this(), space="another"))
+    elsewhere = dataclasses.replace(identify_this(), space="another")
+    upgrade.submit("driver", process=elsewhere)
     put(old, UpgradeStep.STOPPING)
     clock = SteppedClock()
-    request = operator_of(old)._awaited()
-
     watcher = SparkStreamingHook(clock=clock).watcher(
-        old.url, upgrade.run_id, "driver", request=request
+        old.url, upgrade.run_id, "driver", request=operator_of(old)._awaited()
+    )
+    lease = acquire_lease(
+        old.storage.at("upgrades"),
+        run_id=upgrade.run_id,
+        driver_id="driver",
+        owner=elsewhere,
+        clock=clock,
+        heartbeat_s=NEVER_S,
     )
     run_states = []
     for _ in range(3):
         run_states.append(watcher.assess().run_state)
-        clock.now_s += 3000.0
+        clock.now_s += 12.0
+    lease.release()
 
-    assert [RunState.STARTING, RunState.STARTING, RunState.FAILED] == run_states
+    assert [RunState.RUNNING, RunState.RUNNING, RunState.FAILED] == run_states
 
 
 class SteppedClock(SystemClock):
@@ -382,17 +388,63 @@ def test_the_old_versions_task_says_what_has_taken_over(old: Job, entry: str) ->
     context: Any = {"ti": SimpleNamespace(**vars(TI) | {"max_tries": 0})}
     operator = stream_of(old.url, params={}, run_id=own)
     assert new_of(old) == operator.execute(context)["superseded_by"]
-    before = old.documents()
     later = stream_of(old.url, run_id="later")
     later.job = entry
     with pytest.raises(SparkRunFailedError, match="its upgrade to .*new has not ended"):
         later.execute(context)
     put(old, UpgradeStep.ACCEPTED)
+    before = old.documents()
     with pytest.raises(AirflowFailException, match="in .*new has taken over; run that one"):
         later.execute(context)
     assert before == old.documents()
     put(old, UpgradeStep.ROLLED_BACK)
     assert "superseded_by" not in operator.execute(context)
+
+
+def test_a_task_that_follows_upgrades_waits_for_the_version_in_force(old: Job) -> None:
+    """
+    A try looks which one that is, adopts its driver, and remembers it: when it goes on after its wait
+    it is about the version that it has waited for, whatever has taken its place meanwhile.
+    """
+    own = old.run_id
+    operator = stream_of(old.url, run_id=own, params={}, follow_upgrades=True)
+    context: Any = {"ti": SimpleNamespace(**vars(TI) | {"max_tries": 0})}
+    record = put(old, UpgradeStep.ACCEPTED)
+    new = Job(Path(new_of(old)), record.id)
+    new.submit("driver", process=identify_this())
+    with new.lease("driver"), pytest.raises(TaskDeferred) as raised:
+        operator.execute(context)
+    trigger: Any = raised.value.trigger
+    version = present(raised.value.kwargs)["version"]
+    assert (new.url, record.id, "driver") == (trigger.job_dir, trigger.run_id, trigger.driver_id)
+    assert (new.url, MISSING, record.savepoint) == (
+        version["job_dir"],
+        version["entry"],
+        version["from_savepoint"],
+    )
+    new.finish()
+    fresh = stream_of(old.url, run_id=own, follow_upgrades=True)
+    assert record.id == fresh.resume(context, {}, version)["run_id"]
+    before = {"job_dir": old.url, "entry": MISSING, "run_id": own, "from_savepoint": ""}
+    fresh = stream_of(old.url, run_id=own, follow_upgrades=True)
+    assert new.url == fresh.resume(context, {}, before)["superseded_by"]
+
+
+def test_an_upgrade_that_follows_upgrades_begins_with_the_version_in_force(
+    old: Job, entry: str
+) -> None:
+    """
+    From the first directory it finds the last one, and a retry of what was accepted finds that.
+    """
+    put(old, UpgradeStep.ACCEPTED)
+    Job(Path(new_of(old)), "r2").finish("SUSPENDED")
+    third = f"{new_of(old)}-3"
+    for tried, runs in [(new_of(old), old.url), (third, new_of(old))]:
+        operator = operator_of(old, new_job_dir=tried, follow_upgrades=True)
+        operator._choose_version(None)
+        assert runs == operator._spec().job_dir
+    with pytest.raises(AirflowFailException, match="in .*new has taken over; run that one"):
+        operator_of(old, job=entry, new_job_dir=third).execute({"ti": TI})
 
 
 def test_the_version_in_force_is_where_accepted_upgrades_lead(old: Job) -> None:

@@ -104,7 +104,8 @@ def test_the_operator_takes_a_number_for_its_limit():
         task_id="t", job="jobs.py:daily", job_dir="/job", late="fail", late_limit=100
     )
 
-    assert ("fail", "100") == (operator.late, operator.late_limit)
+    options = operator.run_options
+    assert ("fail", "100") == (options["late"], options["late_limit"])
 
 
 def a_run(late):
