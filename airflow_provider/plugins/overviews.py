@@ -16,7 +16,7 @@ from airflow_provider.plugins.responses import (
 )
 from airflow_provider.runtime.clock import to_iso
 from airflow_provider.runtime.errors import SparkStreamError
-from airflow_provider.runtime.jobdir.upgrade_record import read_upgrade
+from airflow_provider.runtime.jobdir.upgrade_record import newest_upgrade
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from airflow_provider.plugins.task_index import IndexedTask
     from airflow_provider.runtime.clock import Clock
     from airflow_provider.runtime.jobdir.layout import JobDirectory
-    from airflow_provider.runtime.jobdir.upgrade_record import UpgradeRecord
 
 
 class Overviews:
@@ -102,18 +101,12 @@ def _histories(observed: Observed) -> list[HistoryView]:
 
 
 def _upgrade(directory: JobDirectory) -> UpgradeView | None:
-    names = [name for name in directory.storage.list("upgrades") if name.endswith(".json")]
-    found = (read_upgrade(directory, name.removesuffix(".json")) for name in names)
-    newest = max((each for each in found if each is not None), key=_began, default=None)
+    newest = newest_upgrade(directory)
     if newest is None:
         return None
     return UpgradeView(
         step=newest.step.value, to=newest.to, began=newest.began, reason=newest.reason
     )
-
-
-def _began(upgrade: UpgradeRecord) -> str:
-    return upgrade.began
 
 
 def _queries(observed: Observed) -> list[QueryView]:

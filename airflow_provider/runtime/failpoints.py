@@ -86,6 +86,14 @@ ALL: Final = (
     "bootstrap.reset_one",
     "rewrite.claimed",
     "rewrite.changed",
+    "upgrade.stopping",
+    "upgrade.stopped",
+    "upgrade.trial",
+    "upgrade.decided",
+    "upgrade.accepted",
+    "upgrade.rejected",
+    "upgrade.reverted",
+    "upgrade.rolled_back",
 )
 CRASH_EXIT: Final = 137  # what a supervisor sees after SIGKILL
 _VARIABLE: Final = "SPARK_STREAM_FAILPOINT"

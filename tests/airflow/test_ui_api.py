@@ -352,8 +352,10 @@ def test_the_overview_says_what_became_of_an_upgrade(page: Page, reason: str) ->
     """
     assert page.get("finished", "overview")["upgrade"] is None
     directory = JobDirectory(page.jobs["finished"].storage)
-    for number, step in (("1", UpgradeStep.ROLLED_BACK), ("2", UpgradeStep.REJECTED)):
+    for number, step in ((1, UpgradeStep.ROLLED_BACK), (2, UpgradeStep.REJECTED)):
         record = UpgradeRecord(
+            number=number,
+            by="d1",
             id=f"u{number}",
             to=f"/jobs/version_{number}",
             entry="jobs.py:daily",

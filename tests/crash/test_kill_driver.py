@@ -207,6 +207,7 @@ NOT_IN_A_RUN = (
     "batch.",
     "bootstrap.",
     "rewrite.",
+    "upgrade.",
 )
 IN_A_RUN = tuple(point for point in failpoints.ALL if not point.startswith(NOT_IN_A_RUN))
 

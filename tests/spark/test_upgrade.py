@@ -13,8 +13,8 @@ from driving import CLOCK, STREAM, Driver, driving
 from streams import Place, read_with_pandas, windows_of, write_events
 
 from airflow_provider.runtime.checkpoint.logs import CheckpointLogs
-from airflow_provider.runtime.cli import upgrading
 from airflow_provider.runtime.cli.upgrading import Trial, Upgrade
+from airflow_provider.runtime.control import upgrade_steps
 from airflow_provider.runtime.control.health import Limits
 from airflow_provider.runtime.control.stop import request_stop
 from airflow_provider.runtime.driver.run import run_job
@@ -143,17 +143,19 @@ def test_a_version_that_fails_is_rolled_back_wherever_the_command_dies(
     spark, place, old, monkeypatch
 ):
     """
-    It has published rows before it fails; they are taken back, and the old version writes them. The
+    It has published rows before it fails; they are reverted, and the old version writes them. The
     command dies behind each step that it has recorded, and the same command goes on.
     """
     steps: list[str] = []
 
     def die(directory: JobDirectory, record: UpgradeRecord) -> UpgradeRecord:
         put_upgrade(directory, record)
+        if record.step.value in steps:
+            return record  # it was taken over
         steps.append(record.step.value)
         raise Died
 
-    monkeypatch.setattr(upgrading, "put_upgrade", die)
+    monkeypatch.setattr(upgrade_steps, "put_upgrade", die)
     feeding = Feeding(place)
     for _ in range(4):
         with pytest.raises(Died):
@@ -182,7 +184,7 @@ def test_what_cannot_be_tried_leaves_the_old_version_at_work(spark, place, old):
     for job, said in [
         ("other_window", "results of two jobs would be mixed"),
         ("aggregate_added", "does not fit its state"),
-        ("through_spark_sink", "nobody could take back what a rejected version has written"),
+        ("through_spark_sink", "nobody could revert what a rejected version has written"),
     ]:
         with pytest.raises(ConfigError, match=said):
             upgrade(spark, place, job).run()

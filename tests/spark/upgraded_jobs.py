@@ -168,6 +168,6 @@ def fails_at_a_hundred(ctx: JobContext) -> None:
 
 
 def through_spark_sink(ctx: JobContext) -> None:
-    """Write what nobody can take back."""
+    """Write what nobody can revert."""
     rows = events(ctx).groupBy(F.window("time", "10 seconds"), "k").count()
     ctx.write("out", rows.drop("window"), to=spark_sink("noop"))

@@ -2,25 +2,44 @@
 
 from __future__ import annotations
 
+import dataclasses
+import datetime as dt
+
 import pytest
 
 from airflow_provider.runtime.cli.main import main
 from airflow_provider.runtime.control.health import Limits, QueryLook
 from airflow_provider.runtime.control.probation import MOST_BATCHES, Probation, Terms
-from airflow_provider.runtime.errors import EXIT_USAGE, ConfigError, IllegalTransitionError
+from airflow_provider.runtime.errors import (
+    EXIT_USAGE,
+    ConfigError,
+    IllegalTransitionError,
+    LeaseLostError,
+)
+from airflow_provider.runtime.failures.failover_region import Failover
 from airflow_provider.runtime.jobdir.epoch_folding import KEEP_EPOCHS
 from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.jobdir.preconditions import check_preconditions
+from airflow_provider.runtime.jobdir.resolve_run import asked_of, attempt_options
+from airflow_provider.runtime.jobdir.run_spec import RunSpec
 from airflow_provider.runtime.jobdir.upgrade_record import (
     UpgradeRecord,
     UpgradeStep,
+    check_may_begin,
+    last_step,
+    newest_upgrade,
     put_upgrade,
+    read_upgrade,
+    upgrade_id,
     upgrade_in_force,
 )
 from airflow_provider.runtime.storage.local import LocalStorage
+from tests.present import present
+from tests.unit.jobs import HandMadeJob, a_run, an_attempt
 
 BEGUN = UpgradeRecord(
     id="upgrade-1",
+    by="d1",
     to="/new",
     entry="jobs.py:daily",
     old_run_id="r1",
@@ -69,6 +88,149 @@ def test_only_a_rolled_back_upgrade_lets_the_old_version_start(tmp_path, step):
     with pytest.raises(ConfigError, match=said) as refused:
         check_preconditions(directory, "r2")
     assert "/new" in str(refused.value)
+
+
+def test_a_step_is_put_once_and_only_behind_the_one_that_was_seen(tmp_path):
+    """
+    Of two processes that have seen the same step one puts the next; the other gets one error that
+    says how far it is, and what the first has put stays. The same once more, as after an answer that
+    was lost, is no error.
+    """
+    directory = JobDirectory(LocalStorage(str(tmp_path)))
+    begun = put_upgrade(directory, BEGUN)
+    mine, other = begun.taken_over("d2"), begun.after(UpgradeStep.TRIAL, savepoint="/s/1")
+    assert mine == put_upgrade(directory, mine) == put_upgrade(directory, mine)
+    with pytest.raises(
+        LeaseLostError, match="has gone on with the upgrade .*it is stopping"
+    ) as lost:
+        put_upgrade(directory, other)
+    assert "\n" not in str(lost.value)
+    assert mine == newest_upgrade(directory) == last_step(directory, begun)
+
+
+def test_of_two_upgrades_of_one_version_one_begins(tmp_path):
+    """
+    To two directories, after the same look: the one whose step is taken has begun nothing.
+    """
+    directory = JobDirectory(LocalStorage(str(tmp_path / "old")))
+    numbers = [
+        check_may_begin(directory, JobDirectory(LocalStorage(str(tmp_path / name))))
+        for name in ("a", "b")
+    ]
+    put_upgrade(directory, dataclasses.replace(BEGUN, id="a", number=numbers[0]))
+    with pytest.raises(LeaseLostError):
+        put_upgrade(directory, dataclasses.replace(BEGUN, id="b", number=numbers[1]))
+    with pytest.raises(ConfigError, match="has not ended"):
+        check_may_begin(directory, JobDirectory(LocalStorage(str(tmp_path / "b"))))
+    assert "a" == present(upgrade_in_force(directory)).id
+
+
+def test_a_version_that_was_rejected_is_not_begun_again(tmp_path):
+    """
+    Its directory and its request to stop are used up, also when it has never written anything; after
+    that another upgrade takes the next number.
+    """
+    directory, new = (JobDirectory(LocalStorage(str(tmp_path / each))) for each in ("old", "new"))
+    number = upgrade_id(new.url)
+    begun = put_upgrade(directory, dataclasses.replace(BEGUN, id=number, to=new.url))
+    rolled_back = begun.after(UpgradeStep.ROLLED_BACK, reason="it is late")
+    put_upgrade(directory, rolled_back)
+    with pytest.raises(ConfigError, match="rejected: it is late; .* another new directory"):
+        check_may_begin(directory, new)
+    assert 3 == check_may_begin(directory, JobDirectory(LocalStorage(str(tmp_path / "newer"))))
+    assert rolled_back == read_upgrade(directory, number)
+
+
+def test_a_step_that_a_listing_does_not_show_counts(tmp_path):
+    """
+    A network filesystem may show a minute later what is there: steps are also looked for by name.
+    """
+
+    class Late(LocalStorage):
+        def list(self, path: str) -> list[str]:
+            return []
+
+    begun = put_upgrade(JobDirectory(LocalStorage(str(tmp_path))), BEGUN)
+    assert begun == upgrade_in_force(JobDirectory(Late(str(tmp_path))))
+
+
+# --- the options with which the old version goes on ---------------------------------------------
+
+ASKED = RunSpec(
+    job_dir="/old",
+    entry="jobs.py:daily",
+    run_id="r1",
+    params={"a": 1},
+    secret_params={"password": "PASSWORD"},
+    interval=(dt.datetime(2026, 1, 1, tzinfo=dt.timezone.utc),) * 2,
+    mode="streaming",
+    until="stopped",
+    at_end="suspend",
+    trigger_s=2.0,
+    target_batch_s=30.0,
+    restart="fixed-delay(attempts=3, delay=10 s)",
+    failover=Failover.FULL,
+    fails_as={"jobs.BadRow": "NON_RECOVERABLE"},
+    late="fail",
+    late_limit="1%",
+    replayable_runs=2,
+)
+# How a run begins, whose driver it is, and what has secrets of Spark's or belongs to a cluster.
+NOT_KEPT = {
+    "driver_id",
+    "run_id",
+    "job_dir",
+    "master",
+    "conf",
+    "from_savepoint",
+    "allow_non_restored_state",
+    "allow_mixed_results",
+    "state_partitions",
+    "replays",
+    "bootstrap",
+}
+
+
+def test_the_old_version_goes_on_with_all_options_of_its_last_attempt(tmp_path):
+    """
+    They are read back from the documents of its run; an option that is new is kept, or is listed here
+    with a reason.
+    """
+    given = {field.name for field in dataclasses.fields(RunSpec)} - NOT_KEPT
+    default = RunSpec(job_dir="/old", entry="another.py:job")
+    assert all(getattr(ASKED, name) != getattr(default, name) for name in given)
+    run = HandMadeJob(tmp_path).directory.run("r1")
+    run.put_record(
+        a_run(
+            "r1",
+            entry=ASKED.entry,
+            params=ASKED.params,
+            secret_params=ASKED.secret_params,
+            interval=("2026-01-01T00:00:00.000Z",) * 2,
+            until="stopped",
+            at_end="suspend",
+            trigger_s=2.0,
+            late="count",  # with which it was begun; the attempt has made it stricter
+        )
+    )
+    run.put_attempt(an_attempt(1, options=attempt_options(ASKED)))
+
+    again = asked_of(present(run.record()), run.last_attempt(), "/old")
+
+    assert {name: getattr(ASKED, name) for name in given} == {
+        name: getattr(again, name) for name in given
+    }
+
+
+def test_an_attempt_of_an_older_version_has_no_options():
+    """
+    The run's own are taken, and the defaults of the others.
+    """
+    again = asked_of(a_run("r1", late="none", until="end"), None, "/old")
+    assert ("none", None, {}) == (again.late, again.restart, again.fails_as)
+
+
+# --- the probation ------------------------------------------------------------------------------
 
 
 def probation(**begins: int) -> Probation:

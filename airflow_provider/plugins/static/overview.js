@@ -27,7 +27,7 @@ const UPGRADES = {
   stopping: "An upgrade is under way: this version is stopped, and then the one in",
   trial: "An upgrade is under way: on probation is the version in",
   accepted: "Another version has taken over, and this one does not start any more. It is in",
-  rejected: "An upgrade was rejected, and what it has written is being taken back. Its version is in",
+  rejected: "An upgrade was rejected, and what it has written is being reverted. Its version is in",
   "rolled back": "An upgrade was rejected, and this version goes on. The other one is in",
 };
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from airflow_provider.runtime.control.health import QueryLook
 
 MOST_BATCHES: Final = 90
-"""What was written can be taken back for a hundred batches; then records of epochs are folded."""
+"""What was written can be reverted for a hundred batches; then records of epochs are folded."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -7,9 +7,8 @@ for it and wait: the request, and whether the new version is in force.
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, ClassVar, Final
+from typing import TYPE_CHECKING, ClassVar
 
-from airflow_provider.runtime.clock import parse_duration
 from airflow_provider.runtime.control.observer import (
     Assessment,
     RunState,
@@ -18,12 +17,13 @@ from airflow_provider.runtime.control.observer import (
     assess,
 )
 from airflow_provider.runtime.jobdir.layout import JobDirectory
-from airflow_provider.runtime.jobdir.lease import TAKEABLE, LeaseObserver
-from airflow_provider.runtime.jobdir.run_options import option
+from airflow_provider.runtime.jobdir.lease import LeaseObserver
+from airflow_provider.runtime.jobdir.run_options import duration_option, option
 from airflow_provider.runtime.jobdir.run_spec import RunSpec
 from airflow_provider.runtime.jobdir.upgrade_record import (
+    FOLDER,
     UpgradeRecord,
-    UpgradeStep,
+    last_step,
     read_upgrade,
     rejection_of,
     upgrade_id,
@@ -37,9 +37,6 @@ if TYPE_CHECKING:
     from airflow_provider.runtime.clock import Clock
     from airflow_provider.runtime.control.launchers.protocol import Look
     from airflow_provider.runtime.jobdir.submissions import HandleRecord
-
-_SILENCE_S: Final = 3600.0  # a stop or a revert takes no lease; silence must end some time
-_DECIDED: Final = frozenset({UpgradeStep.ACCEPTED, UpgradeStep.ROLLED_BACK})
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -60,30 +57,24 @@ class UpgradeSpec(RunSpec):
     to: Address = option(
         "--to", "of the new version", argument="new_job_dir", required=True, metavar="NEW_JOB_DIR"
     )
-    probation_s: Seconds = option(
+    probation_s: Seconds = duration_option(
         "--probation",
         "how long the new version is watched (default: 10 minutes)",
-        default=600.0,
         argument="probation",
-        parse=lambda value: parse_duration(value, name="--probation"),
-        metavar="DURATION",
+        default=600.0,
     )
-    progress_timeout_s: Seconds = option(
+    progress_timeout_s: Seconds = duration_option(
         "--progress-timeout",
         "how long it may commit nothing while there is something to read, meanwhile "
         "(default: 2 minutes)",
-        default=120.0,
         argument="progress_timeout",
-        parse=lambda value: parse_duration(value, name="--progress-timeout"),
-        metavar="DURATION",
+        default=120.0,
     )
-    stop_timeout_s: Seconds = option(
+    stop_timeout_s: Seconds = duration_option(
         "--stop-timeout",
         "how long the old version may take to stop (default: 10 minutes)",
-        default=600.0,
         argument="stop_timeout",
-        parse=lambda value: parse_duration(value, name="--stop-timeout"),
-        metavar="DURATION",
+        default=600.0,
     )
 
     def new_version(self) -> RunSpec:
@@ -104,31 +95,20 @@ class UpgradeView(View):
 
 
 def assess_upgrade(view: UpgradeView, *, run_id: str) -> Assessment:
-    """Decide what is going on, from one look.
-
-    A driver holds the new version's lease while it tries it, and none while it stops the old
-    version or takes back what the new one has written.
-    """
+    """Decide what is going on, from one look: the record decides, and until then the lease."""
     record = view.record
-    if record is not None and record.step is UpgradeStep.ACCEPTED:
+    if record is None or record.is_open:
+        return assess(view, run_id=run_id)
+    if record.is_accepted:
         return Assessment(RunState.DONE)
-    if record is not None and record.step is UpgradeStep.ROLLED_BACK:
-        return Assessment(RunState.FAILED, rejection_of(record), fatal=True)
-    assessment = assess(view, run_id=run_id)
-    has_launch_ended = view.launch is not None and view.launch.is_over
-    is_gone = view.submission_gone or view.submission_lost
-    is_over = view.exit is not None or is_gone or has_launch_ended
-    if record is None or view.submission is None or is_over:
-        return assessment
-    # Between two leases; one that reverts holds it in another name.
-    return assessment if assessment.run_state is RunState.RUNNING else Assessment(RunState.STARTING)
+    return Assessment(RunState.FAILED, rejection_of(record), fatal=True)
 
 
 class UpgradeWatcher(RunWatcher):
     """Looks at one upgrade again and again.
 
-    Submissions and the record lie in the old version's directory; lease, attempts and requests are
-    those of the new version.
+    Submissions, the record and the lease of who works on it lie in the old version's directory;
+    attempts and requests are those of the new version.
 
     Args:
         directory: the old version's.
@@ -153,21 +133,25 @@ class UpgradeWatcher(RunWatcher):
             upgrade_id(new.url),
             clock,
             driver_id,
-            observer=LeaseObserver(new, clock),
+            observer=LeaseObserver(directory.storage.at(FOLDER), clock),
             ask=ask,
         )
         self._new = JobDirectory(new).run(self.run_id)
-        self._silent_since: float | None = None
+        self._known: UpgradeRecord | None = None
         self.requests = new
 
     def record(self) -> UpgradeRecord | None:
         """Return how far the upgrade is; None before it has begun."""
-        return read_upgrade(self._directory, self.run_id)
+        if self._known is None:
+            self._known = read_upgrade(self._directory, self.run_id)
+        else:
+            self._known = last_step(self._directory, self._known)
+        return self._known
 
     def has_ended(self) -> bool:
         """Tell whether it is known which version is in force; one read."""
         record = self.record()
-        return record is not None and record.step in _DECIDED
+        return record is not None and not record.is_open
 
     def look(self) -> UpgradeView:
         """Look once."""
@@ -178,24 +162,7 @@ class UpgradeWatcher(RunWatcher):
         return UpgradeView(**facts, record=self.record())
 
     def decide(self, view: View) -> Assessment:
-        """Decide from one look.
-
-        Without a lease only time tells that the machine of a driver is gone that left no word.
-        """
+        """Decide from one look."""
         if not isinstance(view, UpgradeView):
             return super().decide(view)
-        assessment = assess_upgrade(view, run_id=self.run_id)
-        has_begun = view.record is not None and assessment.run_state is RunState.STARTING
-        if not has_begun or view.liveness not in TAKEABLE:
-            self._silent_since = None
-            return assessment
-        now_s = self._clock.monotonic()
-        self._begun = now_s  # it has come up, whatever it does without a lease
-        if self._silent_since is None:
-            self._silent_since = now_s
-        silent_s = now_s - self._silent_since
-        if silent_s <= _SILENCE_S or view.submission is None:
-            return assessment
-        reason = f"nothing was heard of the upgrade's driver in {silent_s:.0f} seconds"
-        lost = view.submission.driver_id  # so that the next try starts another one
-        return Assessment(RunState.FAILED, reason, lost=lost, waited_s=silent_s)
+        return assess_upgrade(view, run_id=self.run_id)

@@ -32,7 +32,7 @@
     runs/<run id>/replay.json                    ReplayRecord: a person has cleared the task
     runs/<run id>/periods/<task>.<tries>.json    PeriodRecord (hooks/watch_periods.py): its time
     restores/<n>.json                            RestoreRecord (checkpoint_places.py)
-    upgrades/<id>.json                           UpgradeRecord: which version may run
+    upgrades/<n>.json, leases/, heartbeats/      UpgradeRecord: which version may run; who upgrades
     savepoints/<name>/                           see savepoints/record.py
     bootstraps/<name>/                           a job directory of its own (state/bootstrap.py)
     leases/<token>.json  heartbeats/<token>.json (lease.py); a sealed lease carries a final.json

@@ -12,26 +12,54 @@ none                   the old version, at work       checks the new version, an
 ``trial``              the new version, at work, or   resumes the new version; its probation
                        half begun                     begins again
 ``accepted``           the new version in force       resumes the new version
-``rejected``           rows of the new version, some  takes back the others
-                       of them taken back
+``rejected``           rows of the new version, some  reverts the others
+                       of them reverted
 ``rolled back``        the old version in force       resumes the old version
 =====================  =============================  ==========================================
 
 From ``stopping`` on nobody else starts the old version, and from ``accepted`` on nobody does.
+
+Steps are numbered, over all upgrades of a directory, and put if absent: who puts the next number
+has seen the step that it follows, and of two who have seen the same one gets it. So no step
+replaces another, and at most one upgrade is open or accepted. Who goes on with an upgrade, under
+the lease ``upgrades/leases/<token>.json``, first puts the step that it has found once more, under
+its own name. A process that was taken for dead meanwhile has no number left that it could put. What
+it may still do, having been paused between its last check and its act:
+
+=====================  ==========================================================================
+paused before          why nothing is lost or doubled, however far the other one has come
+=====================  ==========================================================================
+the request to stop    both have one request id, and what was answered is not asked again; at worst
+                       an old version that goes on is suspended, and its next start resumes it
+a savepoint of what    it has the same name: the second one is refused
+no driver runs
+driving a version      the lease of that version's directory fences it, and under the lease it is
+                       refused: the run is rewound, or an upgrade stands
+reverting rows         ``rejected`` leads to ``rolled back`` alone, so they are to go in any case;
+                       under the lease of the new version's directory
+the next step          its number is taken: LeaseLostError, and nothing of the other's is undone
+=====================  ==========================================================================
 """
 
 from __future__ import annotations
 
 import dataclasses
 import enum
-from typing import Final
+import errno
+from typing import TYPE_CHECKING, Final
 
-from airflow_provider.runtime.errors import ConfigError, IllegalTransitionError
+from airflow_provider.runtime.errors import ConfigError, IllegalTransitionError, LeaseLostError
 from airflow_provider.runtime.jobdir.layout import JobDirectory
-from airflow_provider.runtime.names import derive_run_id
+from airflow_provider.runtime.names import derive_run_id, numbers_in
 from airflow_provider.runtime.storage.documents import Document
 from airflow_provider.runtime.storage.open import open_storage
-from airflow_provider.runtime.typed_json import Address, IsoTime, Name
+from airflow_provider.runtime.typed_json import Address, IsoTime, Name, Positive
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+FOLDER: Final = "upgrades"
+"""Where a job directory has its upgrades, and the lease of who works on the one that stands."""
 
 
 class UpgradeStep(str, enum.Enum):
@@ -55,9 +83,11 @@ _NEXT: Final = {
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class UpgradeRecord(Document):
-    """``upgrades/<id>.json``, in the directory of the old version.
+    """``upgrades/<number>.json``, in the directory of the old version: a step of an upgrade.
 
     Attributes:
+        number: of the step, over all upgrades of the directory; the highest one counts.
+        by: the driver that has put it.
         id: made of the address of the new version's directory, and the run of both that is tried.
         to: the new version's directory.
         entry: the new version's function.
@@ -66,8 +96,10 @@ class UpgradeRecord(Document):
         reason: why it was rejected, or was not begun; empty for no reason.
     """
 
-    PLACES = ("upgrades/{id}.json",)
+    PLACES = ("upgrades/{number}.json",)
 
+    number: Positive = 1
+    by: Name
     id: Name
     to: Address
     entry: str
@@ -90,10 +122,20 @@ class UpgradeRecord(Document):
             raise IllegalTransitionError(msg)
         return dataclasses.replace(
             self,
+            number=self.number + 1,
             step=step,
             savepoint=savepoint or self.savepoint,
             reason=reason or self.reason,
         )
+
+    def taken_over(self, by: str) -> UpgradeRecord:
+        """Return the record with which another driver goes on with the same step."""
+        return dataclasses.replace(self, number=self.number + 1, by=by)
+
+    @property
+    def is_open(self) -> bool:
+        """Tell whether it is not known yet which version is in force."""
+        return bool(_NEXT[self.step])
 
     @property
     def is_accepted(self) -> bool:
@@ -111,22 +153,69 @@ def upgrade_id(to: str) -> str:
     return derive_run_id(f"upgrade-{to}")
 
 
-def read_upgrade(directory: JobDirectory, number: str) -> UpgradeRecord | None:
-    """Return the upgrade of an id; None when it was never begun."""
-    return UpgradeRecord.read(directory.storage, _path(number))
+def newest_upgrade(directory: JobDirectory) -> UpgradeRecord | None:
+    """Return the step that was put last, of whichever upgrade; None before the first one.
+
+    A listing may be a minute old on a network filesystem, so later ones are looked for by name.
+
+    Raises:
+        OSError: the storage cannot be read, or lists a step that is not there.
+    """
+    number = max(numbers_in(directory.storage.list(FOLDER), ".json"), default=0)
+    record = _read(directory, number) if number else None
+    if number and record is None:
+        msg = f"{directory.url}/{_path(number)} is listed and not there"
+        raise OSError(errno.ESTALE, msg)
+    while (newer := _read(directory, number + 1)) is not None:
+        record, number = newer, newer.number
+    return record
+
+
+def read_upgrade(directory: JobDirectory, upgrade: str) -> UpgradeRecord | None:
+    """Return the last step of the upgrade of an id; None when it was never begun."""
+    return next((record for record in _newest_first(directory) if record.id == upgrade), None)
+
+
+def last_step(directory: JobDirectory, seen: UpgradeRecord) -> UpgradeRecord:
+    """Return the last step of an upgrade of which one is known; one read if there is no newer."""
+    while (newer := _read(directory, seen.number + 1)) is not None and newer.id == seen.id:
+        seen = newer
+    return seen
 
 
 def put_upgrade(directory: JobDirectory, record: UpgradeRecord) -> UpgradeRecord:
-    """Store the record of an upgrade, and return it. Idempotent: by id and step."""
-    record.put(directory.storage, _path(record.id))
+    """Put a step if nobody has put one of its number, and return it.
+
+    Raises:
+        LeaseLostError: somebody else has; nothing was written.
+        OSError: it is not known whether it was put; the same call finds out.
+
+    Crash safety: one document, put if absent.
+    Idempotent: by number and driver.
+    """
+    path = _path(record.number)
+    if record.put_if_absent(directory.storage, path):
+        return record
+    if _read(directory, record.number) != record:  # else it was put, and the answer lost
+        raise overtaken(directory, record)
     return record
+
+
+def overtaken(directory: JobDirectory, mine: UpgradeRecord) -> LeaseLostError:
+    """Return the error for a process that stood still while another one took the upgrade over."""
+    newest = newest_upgrade(directory)
+    step = newest.step.value if newest is not None else "removed"
+    msg = (
+        f"{directory.url}: another process has gone on with the upgrade to {mine.to} (it is "
+        f"{step}) while this one stood still; this one ends, and changes nothing more"
+    )
+    return LeaseLostError(msg)
 
 
 def upgrade_in_force(directory: JobDirectory) -> UpgradeRecord | None:
     """Return the upgrade for which the version in a directory is not started; None for none."""
-    names = [name for name in directory.storage.list("upgrades") if name.endswith(".json")]
-    found = (read_upgrade(directory, name.removesuffix(".json")) for name in sorted(names))
-    return next((each for each in found if each is not None and each.forbids_old), None)
+    newest = newest_upgrade(directory)
+    return newest if newest is not None and newest.forbids_old else None
 
 
 def upgrade_from(directory: JobDirectory, run_id: str) -> UpgradeRecord | None:
@@ -135,18 +224,27 @@ def upgrade_from(directory: JobDirectory, run_id: str) -> UpgradeRecord | None:
     return upgrade if upgrade is not None and upgrade.old_run_id == run_id else None
 
 
-def check_may_begin(directory: JobDirectory, new: JobDirectory) -> None:
+def check_may_begin(directory: JobDirectory, new: JobDirectory) -> int:
     """Refuse an upgrade that the two directories forbid; nothing is written.
 
+    Returns:
+        The number of its first step.
+
     Raises:
-        ConfigError: another upgrade is in force, or the new directory is in use.
+        ConfigError: another upgrade is in force, or the new directory is in use, or was.
     """
-    standing = upgrade_in_force(directory)
-    if standing is not None:
-        raise ConfigError(standing_of(directory.url, standing))
+    steps = [*_newest_first(directory)]  # one look: what is put later has the number of the first
+    newest = steps[0] if steps else None
+    if newest is not None and newest.forbids_old:
+        raise ConfigError(standing_of(directory.url, newest))
+    before = next((step for step in steps if step.id == upgrade_id(new.url)), None)
+    if before is not None:
+        msg = f"{rejection_of(before)}; to try it again, give it another new directory"
+        raise ConfigError(msg)
     if new.job() is not None or new.query_names():
         msg = f"{new.url}: there is a job already; a new version needs a new directory"
         raise ConfigError(msg)
+    return newest.number + 1 if newest is not None else 1
 
 
 def rejection_of(upgrade: UpgradeRecord) -> str:
@@ -200,5 +298,16 @@ def standing_of(url: str, upgrade: UpgradeRecord) -> str:
     )
 
 
-def _path(number: str) -> str:
-    return f"upgrades/{number}.json"
+def _newest_first(directory: JobDirectory) -> Iterator[UpgradeRecord]:
+    record = newest_upgrade(directory)
+    while record is not None:
+        yield record
+        record = _read(directory, record.number - 1) if record.number > 1 else None
+
+
+def _read(directory: JobDirectory, number: int) -> UpgradeRecord | None:
+    return UpgradeRecord.read(directory.storage, _path(number))
+
+
+def _path(number: int) -> str:
+    return f"{FOLDER}/{number}.json"

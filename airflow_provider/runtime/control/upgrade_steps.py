@@ -1,0 +1,239 @@
+"""Steps of an upgrade: which one is next, who may take it, and what is recorded when; no Spark.
+
+See ``jobdir/upgrade_record.py`` for what a crash between two steps leaves, and for what becomes of
+a process that goes on too late.
+"""
+
+from __future__ import annotations
+
+import abc
+import logging
+import uuid
+from typing import TYPE_CHECKING
+
+from airflow_provider.runtime import failpoints
+from airflow_provider.runtime.clock import to_iso
+from airflow_provider.runtime.errors import LeaseHeldError, StopError, StopRefusedError
+from airflow_provider.runtime.host import identify_this
+from airflow_provider.runtime.jobdir.lease import (
+    HEARTBEAT_S,
+    TIMEOUT_S,
+    Lease,
+    acquire_lease,
+)
+from airflow_provider.runtime.jobdir.runs import last_run
+from airflow_provider.runtime.jobdir.upgrade_record import (
+    FOLDER,
+    UpgradeRecord,
+    UpgradeStep,
+    check_may_begin,
+    overtaken,
+    put_upgrade,
+    read_upgrade,
+    upgrade_id,
+)
+
+if TYPE_CHECKING:
+    from airflow_provider.runtime.clock import Clock
+    from airflow_provider.runtime.jobdir.layout import JobDirectory
+    from airflow_provider.runtime.jobdir.run_records import FinalCheckpoint
+
+log = logging.getLogger(__name__)
+
+
+class UpgradeSteps(abc.ABC):
+    """One upgrade, by a process that holds its lease from the first step to the decision.
+
+    Args:
+        directory: of the version that runs.
+        new: the new version's, another one.
+        entry: the new version's function.
+        driver_id: who works on it; None for a person's command.
+        clock: time.
+        heartbeat_s: how often the lease is renewed.
+        timeout_s: after which silence it is another's to take.
+    """
+
+    def __init__(
+        self,
+        directory: JobDirectory,
+        new: JobDirectory,
+        entry: str,
+        *,
+        driver_id: str | None,
+        clock: Clock,
+        heartbeat_s: float = HEARTBEAT_S,
+        timeout_s: float = TIMEOUT_S,
+    ) -> None:
+        self._directory = directory
+        self._new = new
+        self._entry = entry
+        self._id = upgrade_id(new.url)
+        self._driver_id = driver_id or uuid.uuid4().hex
+        self._clock = clock
+        self._heartbeat_s = heartbeat_s
+        self._timeout_s = timeout_s
+        self._lease: Lease | None = None
+        self._known: UpgradeRecord | None = None
+
+    def decide(self) -> FinalCheckpoint | None:
+        """Go on with the upgrade from where it is, until it is known which version is in force.
+
+        Returns:
+            The final checkpoint of the new version, which is driven until its run ends; None when
+            it was rejected, what it has written is reverted, and the old one may go on.
+
+        Raises:
+            ConfigError: the upgrade cannot be begun; nothing was written.
+            LeaseHeldError: another process is at work on an upgrade of the job.
+            LeaseLostError: another process has gone on with it; this one has changed nothing since.
+            SparkStreamError: of the act that has failed; the same call goes on with it.
+
+        Crash safety: as the module says; the same call goes on.
+        """
+        self._known = read_upgrade(self._directory, self._id)
+        if self._known is None:
+            check_may_begin(self._directory, self._new)
+            self.check()
+        try:
+            if self._known is None or self._known.is_open:
+                self._lease = self._acquire()
+                self._known = self._begin_or_take_over()
+            return self._go_on()
+        finally:
+            self._release()
+
+    # --- what is done ---------------------------------------------------------------------------
+
+    @abc.abstractmethod
+    def check(self) -> None:
+        """Check the new version against the state of the old one, which runs meanwhile."""
+
+    @abc.abstractmethod
+    def stop_old(self) -> str:
+        """Stop the old version, if it runs, and return the savepoint of its end. Idempotent.
+
+        Raises:
+            StopError, StopRefusedError: it cannot be had; the old version goes on.
+        """
+
+    @abc.abstractmethod
+    def drive_new(self) -> FinalCheckpoint | str:
+        """Drive the new version; return why it is rejected, if it is."""
+
+    @abc.abstractmethod
+    def revert_new(self) -> None:
+        """Revert what the rejected version has written, and let it never run again. Idempotent."""
+
+    # --- what is recorded -----------------------------------------------------------------------
+
+    @property
+    def record(self) -> UpgradeRecord:
+        """Return the last step that this process has put, or found."""
+        assert self._known is not None  # noqa: S101 - by the caller: it has begun
+        return self._known
+
+    def has_accepted(self) -> bool:
+        """Tell whether the new version is in force."""
+        return self.record.is_accepted
+
+    def accept(self) -> None:
+        """Record that the new version is in force, while it is driven.
+
+        Raises:
+            LeaseLostError: another process has gone on with the upgrade.
+            OSError: it is not known whether it was recorded; the same call finds out.
+        """
+        failpoints.hit("upgrade.decided")
+        self._put(self.record.after(UpgradeStep.ACCEPTED))
+        failpoints.hit("upgrade.accepted")
+        log.info("%s: the version in %s is in force", self._directory.url, self._new.url)
+
+    def _go_on(self) -> FinalCheckpoint | None:
+        if self.record.step is UpgradeStep.STOPPING:
+            savepoint = self._stop()
+            failpoints.hit("upgrade.stopped")
+            self._put(self.record.after(UpgradeStep.TRIAL, savepoint=savepoint))
+            failpoints.hit("upgrade.trial")
+        if self.record.step in {UpgradeStep.TRIAL, UpgradeStep.ACCEPTED}:
+            ended = self.drive_new()
+            if not isinstance(ended, str):
+                return ended
+            failpoints.hit("upgrade.decided")
+            self._put(self.record.after(UpgradeStep.REJECTED, reason=ended))
+            failpoints.hit("upgrade.rejected")
+        if self.record.step is UpgradeStep.REJECTED:
+            log.warning("%s: rejected: %s", self._new.url, self.record.reason)
+            self._check_lease()
+            self.revert_new()
+            failpoints.hit("upgrade.reverted")
+            self._put(self.record.after(UpgradeStep.ROLLED_BACK))
+            failpoints.hit("upgrade.rolled_back")
+        return None
+
+    def _stop(self) -> str:
+        self._check_lease()
+        try:
+            return self.stop_old()
+        except (StopError, StopRefusedError) as error:
+            reason = f"it was not begun: {error}"
+            self._put(self.record.after(UpgradeStep.ROLLED_BACK, reason=reason))
+            raise
+
+    def _begin_or_take_over(self) -> UpgradeRecord:
+        """Put the first step, or the one that is found once more, so that nobody else goes on."""
+        found = read_upgrade(self._directory, self._id)  # another one may have come and gone
+        if found is not None and not found.is_open:
+            return found
+        if found is not None:
+            return put_upgrade(self._directory, found.taken_over(self._driver_id))
+        begun = put_upgrade(
+            self._directory,
+            UpgradeRecord(
+                number=check_may_begin(self._directory, self._new),
+                by=self._driver_id,
+                id=self._id,
+                to=self._new.url,
+                entry=self._entry,
+                old_run_id=last_run(self._directory).run_id,
+                began=to_iso(self._clock.now()),
+            ),
+        )
+        failpoints.hit("upgrade.stopping")
+        return begun
+
+    def _put(self, record: UpgradeRecord) -> None:
+        self._known = put_upgrade(self._directory, record)
+        if not record.is_open:
+            self._release()
+
+    # --- who may --------------------------------------------------------------------------------
+
+    def _acquire(self) -> Lease:
+        try:
+            return acquire_lease(
+                self._directory.storage.at(FOLDER),
+                run_id=self._id,
+                driver_id=self._driver_id,
+                owner=identify_this(),
+                clock=self._clock,
+                timeout_s=self._timeout_s,
+                heartbeat_s=self._heartbeat_s,
+            )
+        except LeaseHeldError as error:
+            msg = (
+                f"{self._directory.url}: another process is at work on an upgrade of this job; "
+                f"wait until it has ended ({error})"
+            )
+            raise LeaseHeldError(msg) from error
+
+    def _check_lease(self) -> None:
+        if self._lease is None:
+            return
+        if self._lease.is_lost():
+            raise overtaken(self._directory, self.record)
+        self._lease.check()
+
+    def _release(self) -> None:
+        if self._lease is not None:
+            self._lease.release()

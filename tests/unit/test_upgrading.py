@@ -1,0 +1,109 @@
+"""Upgrades before Spark is needed: what is refused because the old version could not go on."""
+
+from __future__ import annotations
+
+import errno
+import threading
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from airflow_provider.runtime.cli.upgrading import Trial, Upgrade
+from airflow_provider.runtime.clock import SystemClock
+from airflow_provider.runtime.control.health import Limits
+from airflow_provider.runtime.control.probation import Terms
+from airflow_provider.runtime.errors import ConfigError
+from airflow_provider.runtime.jobdir.layout import JobDirectory
+from airflow_provider.runtime.jobdir.run_spec import RunSpec
+from airflow_provider.runtime.jobdir.upgrade_record import (
+    UpgradeRecord,
+    UpgradeStep,
+    put_upgrade,
+)
+from airflow_provider.runtime.storage.local import LocalStorage
+from tests.unit.jobs import NOW, HandMadeJob, a_progress, a_run
+
+
+def upgrade_in(root: Path) -> Upgrade:
+    """Return an upgrade of the job in the folder ``old``, without Spark."""
+    return Upgrade(
+        str(root / "old"),
+        RunSpec(job_dir=str(root / "new"), entry="/nowhere/new.py:daily"),
+        Trial(1.0, Limits(1.0), 1.0),
+        spark=cast("Any", None),
+        stop=threading.Event(),
+        on_progress=None,
+        clock=SystemClock(),
+    )
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ({"entry": "/nowhere/job.py:daily"}, "there is no file /nowhere/job.py"),
+        (
+            {"entry": "jobs.daily:daily", "secret_params": {"password": "NOT_SET_ANYWHERE"}},
+            "parameter 'password' is a secret .* NOT_SET_ANYWHERE, which is not set",
+        ),
+    ],
+)
+def test_an_old_version_that_could_not_go_on_is_not_stopped(
+    tmp_path: Path, asked: dict[str, Any], said: str
+) -> None:
+    """
+    Its file is gone, or a secret of it is not in the environment: one line, and nothing is written.
+    """
+    job = HandMadeJob(tmp_path / "old").begin()
+    job.directory.run("r1").put_record(a_run("r1", **asked))
+    upgrade = upgrade_in(tmp_path)
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(ConfigError, match=f"the old version could not go on .*: .*{said}") as error:
+        upgrade.run()
+    assert "\n" not in str(error.value)
+    assert before == sorted(tmp_path.rglob("*"))
+
+
+class AwayStorage(LocalStorage):
+    """A filesystem that does not answer while it is away, whichever part of it is asked."""
+
+    is_away = False
+
+    def at(self, path: str) -> LocalStorage:
+        return self if self.is_away else super().at(path)
+
+    def read(self, path: str) -> bytes:
+        if self.is_away:
+            raise OSError(errno.EIO, "does not answer")
+        return super().read(path)
+
+    def list(self, path: str) -> list[str]:
+        if self.is_away:
+            raise OSError(errno.EIO, "does not answer")
+        return super().list(path)
+
+
+def test_a_storage_that_is_away_for_a_look_says_nothing_about_a_version(tmp_path: Path) -> None:
+    """
+    The new version is neither rejected nor accepted by that look, but by the next one.
+    """
+    job = HandMadeJob(tmp_path / "old").begin()
+    upgrade, storage = upgrade_in(tmp_path), AwayStorage(str(tmp_path / "new"))
+    upgrade._new = JobDirectory(storage)
+    steps: dict[str, Any] = {
+        "by": "d1",
+        "id": "u",
+        "to": storage.url,
+        "entry": "j:f",
+        "old_run_id": "r1",
+    }
+    begun = UpgradeRecord(**steps, began=NOW, step=UpgradeStep.TRIAL)
+    upgrade._known = put_upgrade(job.directory, begun)
+    look = upgrade._watching(Terms(0.0, Limits(60.0), {}))
+
+    storage.is_away = True
+    look(a_progress())
+    assert begun == upgrade.record
+    storage.is_away = False
+    look(a_progress())
+    assert upgrade.has_accepted()
