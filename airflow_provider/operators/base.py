@@ -373,8 +373,8 @@ class DriverOperator(SubmittingOperator):
             if shown is not None:
                 return shown
             if not is_waiting(assessment.run_state, wait_for_foreign=self._waits_for_foreign()):
-                told = {"driver_id": waited.driver_id, "generation": generation}
-                event = {**dataclasses.asdict(assessment), **told}
+                identity = {"driver_id": waited.driver_id, "generation": generation}
+                event = {**dataclasses.asdict(assessment), **identity}
                 return self._conclude(watcher.run_id, event, context)
             if clock.monotonic() >= deadline:
                 return _DEFER

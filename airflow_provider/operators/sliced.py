@@ -60,11 +60,11 @@ class SlicedOperator(BaseOperator):
         except ConfigError as error:  # a retry would get the same error
             raise AirflowFailException(str(error)) from error
 
-    def _announce(self, told: dict[str, Any], context: Context) -> dict[str, Any]:
+    def _announce(self, summary: dict[str, Any], context: Context) -> dict[str, Any]:
         """Add to each outlet asset's event what XCom gets, and return it."""
         for asset in self.outlets:
-            context["outlet_events"][asset].extra = told
-        return told
+            context["outlet_events"][asset].extra = summary
+        return summary
 
     def _check_backfill(self, context: Context, run_id: str | None = None) -> None:
         """Refuse a live job's directory to a backfill.

@@ -108,13 +108,13 @@ class SparkSavepointOperator(SlicedOperator):
             raise
         except (ConfigError, CheckpointError) as error:
             raise AirflowFailException(str(error)) from error
-        told = self._announce(describe(savepoint), context)
+        summary = self._announce(describe(savepoint), context)
         retention = _retention(self.retain, self.origin)
         if retention is not None:
             mine = dataclasses.replace(retention, just_taken=savepoint)
             gone = retain(savepoint.url.rpartition("/")[0], mine)
             self.log.info("Disposed of %d savepoints: %s", len(gone), ", ".join(gone) or "-")
-        return told
+        return summary
 
     def _take(self, context: Context) -> Savepoint:
         clock = SystemClock()

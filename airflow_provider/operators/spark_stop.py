@@ -105,7 +105,7 @@ class SparkStopOperator(SlicedOperator):
             raise AirflowFailException(str(error)) from error
         except StopNotYetError as error:
             raise AirflowException(str(error)) from error
-        return self._told(context, call.run_id, answer.to_dict())
+        return self._result(context, call.run_id, answer.to_dict())
 
     def _defer(self, call: StopCall, timeout_s: float) -> NoReturn:
         self.defer(
@@ -130,7 +130,7 @@ class SparkStopOperator(SlicedOperator):
         if "error" in event:
             kind = AirflowException if event.get("may_retry") else AirflowFailException
             raise kind(event["error"])
-        return self._told(context, run_id, event["answer"])
+        return self._result(context, run_id, event["answer"])
 
     def _put_request(self, context: Context) -> StopCall:
         ti = context["ti"]
@@ -148,6 +148,6 @@ class SparkStopOperator(SlicedOperator):
             request_id=derive_run_id(f"stop-{asker}"),
         )
 
-    def _told(self, context: Context, run_id: str, answer: Mapping[str, Any]) -> dict[str, Any]:
-        told = {name: answer[name] for name in ("outcome", "savepoint")}
-        return self._announce({"run_id": run_id, **told}, context)
+    def _result(self, context: Context, run_id: str, answer: Mapping[str, Any]) -> dict[str, Any]:
+        answered = {name: answer[name] for name in ("outcome", "savepoint")}
+        return self._announce({"run_id": run_id, **answered}, context)

@@ -166,14 +166,14 @@ class SparkUpgradeOperator(DriverOperator):
         record = cast("UpgradeWatcher", watcher).record()
         if record is None or not record.is_accepted:
             return None
-        told: dict[str, Any] = {
+        summary: dict[str, Any] = {
             "job_dir": record.to,
             "job": record.entry,
             "run_id": record.id,
             "from_savepoint": record.savepoint,
             "replaces": JobDirectory(open_storage(self.job_dir)).url,
         }
-        return self._announce(told, context)
+        return self._announce(summary, context)
 
     def _check(self, hook: SparkStreamingHook, context: Context) -> None:
         super()._check(hook, context)

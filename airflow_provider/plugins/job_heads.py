@@ -97,10 +97,10 @@ class JobHeads:
     def _progress(self, view: View, *, is_at_work: bool) -> dict[str, Any]:
         """Return what was reported; of a driver that is gone only what stays true without it."""
         progress, final = view.progress, view.final
-        told = final or progress
-        if told is None:
+        record = final or progress
+        if record is None:
             return {}
-        queries = list(told.queries.values())
+        queries = list(record.queries.values())
         backlogs = [n for q in queries if (n := backlog_of(q.get("backlog"))) is not None]
         watermark = min((q["watermark"] for q in queries if q.get("watermark")), default=None)
         rows = [n for q in queries if (n := _state_rows(q)) is not None]
@@ -109,7 +109,7 @@ class JobHeads:
             "backlog": sum(backlogs) if backlogs else None,
         }
         return {
-            **{name: getattr(told, name) for name in _COUNTED},
+            **{name: getattr(record, name) for name in _COUNTED},
             **(now if is_at_work else {}),
             "reported": progress.at if progress else None,
             "watermark": watermark,

@@ -110,8 +110,8 @@ def measured(act: Callable[[], Any], *, times: int = 1) -> tuple[str, float]:
     for _ in range(times):
         act()
     took = (time.perf_counter() - began) / times
-    told = [f"{OPS[op] / times:.4g} {op[0]}" for op in ("read", "put", "list", "delete") if OPS[op]]
-    return " ".join(told), took * 1000
+    each = [f"{OPS[op] / times:.4g} {op[0]}" for op in ("read", "put", "list", "delete") if OPS[op]]
+    return " ".join(each), took * 1000
 
 
 def measure_batches(root: Path, batches: int) -> Found:

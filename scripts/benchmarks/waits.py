@@ -326,8 +326,8 @@ def report(
         f"triggerer {ends['cpu']:.3f} cores; loop blocked {ends['blocked']:.0f} times, "
         f"at most {ends['blocked_max_s']:.2f} s"
     )
-    told = ", ".join(f"{step} {took:.2f} s" for step, took in ends["steps"].items())
-    print(f"median until first seen: {told}", flush=True)
+    steps = ", ".join(f"{step} {took:.2f} s" for step, took in ends["steps"].items())
+    print(f"median until first seen: {steps}", flush=True)
 
 
 if __name__ == "__main__":

@@ -36,6 +36,7 @@ UNUSED = re.compile(
 MOST_WORDS = 44
 # What lists more than it tells: each of its sentences is a list.
 LISTS = {"ARCHITECTURE.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md"}
+UNUSED_IN_NAMES = re.compile(r"(?:^|_)(?:anew|told)(?:_|$)")
 # A driver renews its heartbeat, or has a current one.
 UNUSED_IN_CODE = re.compile(r"\b(beats?|beaten|beating)\b", re.IGNORECASE)
 CODE_IN_PROSE = re.compile(r"``[^`]*``|`[^`]*`|^\s*\w+:")  # the last: an argument's name
@@ -173,6 +174,21 @@ def test_sources_and_pages_use_the_words_of_the_field():
         page = path.read_text(encoding="utf-8")
         found[path] = unused_words(enumerate(page.splitlines(), 1), UNUSED)
     offenders = [f"{place_of(path, n)}: {word}" for path, all_ in found.items() for n, word in all_]
+
+    assert [] == offenders, "\n".join(offenders)
+
+
+def test_no_name_of_the_package_is_a_listed_word():
+    """
+    A variable is called after what it holds: a summary, a record, what was reported.
+    """
+    offenders = [
+        f"{place_of(path, token.start[0])}: {token.string}"
+        for path in MODULES
+        if re.search(r"told|anew", source := path.read_text(encoding="utf-8"))
+        for token in tokenize.generate_tokens(io.StringIO(source).readline)
+        if token.type == tokenize.NAME and UNUSED_IN_NAMES.search(token.string)
+    ]
 
     assert [] == offenders, "\n".join(offenders)
 

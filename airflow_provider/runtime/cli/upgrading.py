@@ -275,8 +275,8 @@ class Upgrade(UpgradeSteps):
         now_s = self._clock.monotonic()
         probation = self._probation or Probation(terms, now_s)
         queries = {
-            name: look_at_query(self._new, name, told.get("backlog"))
-            for name, told in progress.queries.items()
+            name: look_at_query(self._new, name, reported.get("backlog"))
+            for name, reported in progress.queries.items()
         }
         self._probation, decision = probation.after(queries, report=progress.at, now_s=now_s)
         if decision:
