@@ -63,6 +63,26 @@ def test_the_filter_reads_what_the_configuration_writes():
     assert ["WARN StateStore: full"] == shown_of([line])
 
 
+def test_the_appender_has_one_filter_of_what_nobody_can_change():
+    """
+    Log4j takes one for each appender, and prints an error at each start of a JVM that has two.
+    """
+    root = Path(airflow_provider.runtime.__file__).parent
+    text = (root / "log4j2.properties").read_text()
+    (regex,) = re.findall(r"^appender\.file\.filter\.\w+\.regex = (.*)", text, re.MULTILINE)
+    pattern = re.compile(regex.replace("\\\\", "\\"))
+
+    assert 1 == len(set(re.findall(r"^appender\.file\.filter\.(\w+)\.", text, re.MULTILINE)))
+    left_out = (
+        "Disabling AQE since AQE is not supported in stateful workloads.",
+        "spark.sql.adaptive.enabled is not supported in streaming DataFrames",
+        "The read limit MaxFiles: 2 for FileStreamSource[file:/in] is ignored when Trigger.Once is "
+        "used.",
+    )
+    assert [True] * 3 == [pattern.fullmatch(line) is not None for line in left_out]
+    assert not pattern.fullmatch("The read limit is too low")
+
+
 @pytest.mark.parametrize(
     "text",
     [
