@@ -188,6 +188,16 @@ def session_defaults(
     return {key: value for key, value in chosen.items() if key not in given}
 
 
+def reason_of_partitions(partitions: str, chosen: Mapping[str, str]) -> str:
+    """Say why state has so many partitions: also a job's function may have set their number.
+
+    Args:
+        partitions: what the session has.
+        chosen: what would be chosen for it; without the number where the run has said one.
+    """
+    return "one for each core" if chosen.get(PARTITIONS) == partitions else "as configured"
+
+
 def partition_advice(kept: int | None, chosen: int, provider: str) -> str | None:
     """Return what to say of a checkpoint whose state has a badly wrong number of partitions.
 

@@ -14,6 +14,7 @@ from airflow_provider.runtime.spark_defaults import (
     local_heap,
     log_options,
     partition_advice,
+    reason_of_partitions,
     session_defaults,
     this_machine,
 )
@@ -55,6 +56,17 @@ def test_the_cores_of_an_application_are_those_that_it_may_get(conf, cores):
     Limits count, and not what happens to be there when the driver starts.
     """
     assert cores == known_cores(conf, parallelism=2)
+
+
+def test_the_reason_of_the_number_of_partitions_is_true():
+    """
+    One that a script or a job's function has set is not the number of cores, nor is Spark's own.
+    """
+    chosen = session_defaults(2, {})
+
+    assert "one for each core" == reason_of_partitions("2", chosen)
+    assert "as configured" == reason_of_partitions("4", chosen)
+    assert "as configured" == reason_of_partitions("2", session_defaults(2, {PARTITIONS: "2"}))
 
 
 def test_state_has_a_partition_for_each_core_in_rocksdb():

@@ -29,6 +29,7 @@ from airflow_provider.runtime.spark_defaults import (
     jvm_defaults,
     known_cores,
     log_options,
+    reason_of_partitions,
     session_defaults,
     this_machine,
 )
@@ -243,7 +244,7 @@ def describe_settings(
     settings = effective_settings(session)
     store = settings[PROVIDER].rpartition(".")[2].removesuffix("StateStoreProvider")
     partitions = settings[PARTITIONS]
-    why = "as configured" if PARTITIONS in said else "one for each core"
+    why = reason_of_partitions(partitions, chosen_settings(session, conf, is_batch=is_batch))
     heap = context._jvm.java.lang.Runtime.getRuntime().maxMemory() >> 20  # type: ignore[union-attr]
     java = f"{said.get(JAVA_OPTIONS)} {said.get('spark.driver.extraJavaOptions')}"
     archive = "" if "SharedArchiveFile" in java else ", no class archive yet"
