@@ -86,7 +86,10 @@ def _newest_log(directory: JobDirectory, run: RunDirectory, *, is_spark: bool) -
     found = _of_drivers(Path(local) / "logs", drivers, suffix=_SPARK if is_spark else ".log")
     if not found:
         other = "" if is_spark else "; --spark prints what Spark has logged"
-        msg = f"{directory.url}: no driver of run {run.run_id!r} has left such a log here{other}"
+        msg = (
+            f"{directory.url}: no driver of run {run.run_id!r} has left such a log here; one that "
+            f"was started on a command line logs there{other}"
+        )
         raise UnknownJobError(msg)
     return found[-1]
 
