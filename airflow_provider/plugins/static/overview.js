@@ -58,6 +58,8 @@ function Choice({ label, names, chosen, choose }) {
   </div>`;
 }
 
+const isDriven = ({ lease }) => lease && ["live", "unknown"].includes(lease.liveness);
+
 function factsOf(job) {
   const watermark = moment(job.watermark);
   const behind = job.watermark_lag_s === null ? "" : ` (${duration(job.watermark_lag_s)} behind)`;
@@ -72,10 +74,10 @@ function factsOf(job) {
     ["Lost rows", lostRows(job)],
     ["Last commit", age === null ? null : `${duration(age)} ago`],
     ["Mode", job.mode ? words(job.mode) : null],
-    ["Run", job.spark_run_id],
+    ["Run", job.spark_run_id ? html`<code>${job.spark_run_id}</code>` : null],
     ["Attempts", job.attempts ? whole(job.attempts) : null],
     ["Restarts", job.restarts ? whole(job.restarts) : null],
-    ["Driver", job.lease ? `${job.lease.host}, lease ${job.lease.token} (${job.lease.liveness})` : null],
+    ["Driver", isDriven(job) ? `${job.lease.host}, lease ${job.lease.token} (${job.lease.liveness})` : null],
     ["Job directory", html`<code>${job.job_dir}</code>`],
   ];
 }
