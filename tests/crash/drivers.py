@@ -119,24 +119,29 @@ class Drivers:
 
     def run(self, job: str, params: dict[str, str], *more: str, **environment: str) -> Driver:
         """Start ``spark-stream run``, as streams unless *more* says otherwise; return at once."""
+        options = ["--json", "--mode=streaming", *self._options(params, "1"), *more]
+        entry = f"--entry={JOBS}:{job}"
+        return self.command("run", str(self._place.job_dir), entry, *options, **environment)
+
+    def upgrade(
+        self, entry: str, to: Path, params: dict[str, str], *more: str, **environment: str
+    ) -> Driver:
+        """Start ``spark-stream upgrade`` of the job to a version in the folder *to*."""
+        command = ["upgrade", str(self._place.job_dir), f"--entry={entry}", f"--to={to}"]
+        return self.command(*command, *self._options(params, "2"), *more, **environment)
+
+    def _options(self, params: dict[str, str], partitions: str) -> list[str]:
         pairs = {"input": self._place.input, "output": self._place.output, **params}
         conf = {
             **CONF,
             "spark.driver.extraJavaOptions": jvm_options(),
-            "spark.sql.shuffle.partitions": "1",
+            "spark.sql.shuffle.partitions": partitions,
         }
-        return self.command(
-            "run",
-            str(self._place.job_dir),
-            f"--entry={JOBS}:{job}",
+        return [
             "--master=local[2]",
-            "--json",
-            "--mode=streaming",
             *(f"--param={key}={value}" for key, value in pairs.items()),
             *(f"--conf={key}={value}" for key, value in conf.items()),
-            *more,
-            **environment,
-        )
+        ]
 
     def command(self, *arguments: str, **environment: str) -> Driver:
         """Start any command and return at once."""

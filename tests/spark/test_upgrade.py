@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import signal
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 
 import pytest
 from driving import CLOCK, STREAM, Driver, driving
-from streams import Place, read_with_pandas, windows_of, write_events
+from streams import Place, failing_at, read_with_pandas, windows_of, write_events
 
 from airflow_provider.runtime.checkpoint.logs import CheckpointLogs
 from airflow_provider.runtime.cli.upgrading import Trial, Upgrade
@@ -18,7 +19,12 @@ from airflow_provider.runtime.control import upgrade_steps
 from airflow_provider.runtime.control.health import Limits
 from airflow_provider.runtime.control.stop import request_stop
 from airflow_provider.runtime.driver.run import run_job
-from airflow_provider.runtime.errors import ConfigError, SparkStreamError, StopError
+from airflow_provider.runtime.errors import (
+    ConfigError,
+    RunFailedError,
+    SparkStreamError,
+    StopError,
+)
 from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.jobdir.upgrade_record import (
     UpgradeRecord,
@@ -28,8 +34,10 @@ from airflow_provider.runtime.jobdir.upgrade_record import (
     upgrade_id,
 )
 from airflow_provider.runtime.storage.open import open_storage
+from tests.crash.drivers import Driver as Command
+from tests.crash.drivers import Drivers, await_that
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 
 JOBS = Path(__file__).with_name("upgraded_jobs.py")
 FILES = [
@@ -40,6 +48,12 @@ FILES = [
     [(48, "a", 100), (49, "c", 1)],
     [(61, "d", 1)],
 ]
+
+
+def check_rows(place: Place) -> None:
+    """Check that the output is that of one job that never stopped."""
+    events = [event for each in FILES for event in each]
+    assert windows_of(events) == read_with_pandas(place.output / "out")
 
 
 class Died(BaseException):
@@ -53,6 +67,13 @@ def old(spark: Any, place: Place) -> Iterator[Driver]:
     with driving(spark, place, "counts", **asked("counts")) as driver:
         driver.read(2)
         yield driver
+
+
+@pytest.fixture
+def drivers(place: Place) -> Iterator[Drivers]:
+    started = Drivers(place)
+    yield started
+    started.end_all()
 
 
 def asked(job: str) -> dict[str, Any]:
@@ -83,9 +104,12 @@ def upgrade(
     )
 
 
+def upgrade_of(place: Place) -> str:
+    return upgrade_id(open_storage(str(place.root / "new")).url)
+
+
 def record_of(place: Place) -> UpgradeRecord | None:
-    number = upgrade_id(open_storage(str(place.root / "new")).url)
-    return read_upgrade(JobDirectory(open_storage(str(place.job_dir))), number)
+    return read_upgrade(JobDirectory(open_storage(str(place.job_dir))), upgrade_of(place))
 
 
 def step_of(place: Place) -> UpgradeStep | None:
@@ -104,15 +128,21 @@ def files_read(job_dir: Path) -> int:
 
 
 class Feeding:
-    """Gives input while versions are driven, and drains the one that is in force at the end."""
+    """Gives input while versions are driven, and drains the one that is in force at the end.
 
-    def __init__(self, place: Place) -> None:
+    Args:
+        place: the job's.
+        first: the first file that is not there yet.
+    """
+
+    def __init__(self, place: Place, first: int = 2) -> None:
         self._place = place
+        self._first = first
         self._fed = self._asked = False
 
     def __call__(self, _: Any) -> None:
         if not self._fed:
-            write_events(self._place.input, *FILES[2:], first=2)
+            write_events(self._place.input, *FILES[self._first :], first=self._first)
             self._fed = True
         where = {
             UpgradeStep.ACCEPTED: self._place.root / "new",
@@ -132,9 +162,7 @@ def test_a_new_version_takes_over(spark, place, old):
 
     assert "FINISHED" == final.outcome
     assert "SUSPENDED" == old.end().outcome
-    assert windows_of([event for each in FILES for event in each]) == read_with_pandas(
-        place.output / "out"
-    )
+    check_rows(place)
     with pytest.raises(ConfigError, match="the version in .*new has taken over; run that one"):
         run_job(place.ask("counts", **{**asked("counts"), "run_id": "r2"}), spark=spark)
 
@@ -171,9 +199,7 @@ def test_a_version_that_fails_is_rolled_back_wherever_the_command_dies(
 
     assert ["stopping", "trial", "rejected", "rolled back"] == steps
     assert "SUSPENDED" == old.end().outcome
-    assert windows_of([event for each in FILES for event in each]) == read_with_pandas(
-        place.output / "out"
-    )
+    check_rows(place)
 
 
 def test_what_cannot_be_tried_leaves_the_old_version_at_work(spark, place, old):
@@ -191,11 +217,74 @@ def test_what_cannot_be_tried_leaves_the_old_version_at_work(spark, place, old):
     assert not (place.root / "new").exists()
     assert record_of(place) is None
 
-    number = upgrade_id(open_storage(str(place.root / "new")).url)
     (place.job_dir / "savepoints").mkdir(exist_ok=True)
-    (place.job_dir / "savepoints" / number).write_text("in the way", encoding="utf-8")
+    (place.job_dir / "savepoints" / upgrade_of(place)).write_text("in the way", encoding="utf-8")
     with pytest.raises(SparkStreamError):
         upgrade(spark, place, "shorter_delay").run()
     assert old.is_alive
     write_events(place.input, *FILES[2:3], first=2)
     old.read(3)
+
+
+def test_what_a_dead_old_version_has_left_is_published_first(spark, place):
+    """
+    Nobody runs it, and half of an epoch is published: the upgrade publishes the other half, saves it
+    itself, and the new version repeats nothing.
+    """
+    write_events(place.input, *FILES[:3])
+    with failing_at("files.published_one", times=1), pytest.raises(RunFailedError):
+        place.run(spark, "counts", **asked("counts"))
+
+    final = upgrade(spark, place, "shorter_delay", Feeding(place, 3), probation_s=4.0).run()
+
+    assert "FINISHED" == final.outcome
+    check_rows(place)
+
+
+# --- processes that are killed ------------------------------------------------------------------
+
+
+def command(place: Place, drivers: Drivers, job: str) -> Command:
+    """Start the same upgrade as :func:`upgrade` as a process with a JVM of its own."""
+    return drivers.upgrade(
+        f"{JOBS}:{job}",
+        place.root / "new",
+        STREAM["params"],
+        "--restart=none",
+        "--probation=60 seconds",
+        "--progress-timeout=60 seconds",
+        "--stop-timeout=60 seconds",
+    )
+
+
+def feed_when_stopped(place: Place, working: Command) -> None:
+    """Give the third file when the old version cannot read it any more."""
+    saved = place.job_dir / "savepoints" / upgrade_of(place) / "savepoint.json"
+    assert await_that(lambda: saved.exists() or not working.is_alive), working.log
+    write_events(place.input, FILES[2], first=2)
+
+
+def killed_in_probation(place: Place, drivers: Drivers, job: str) -> None:
+    """Kill an upgrade and its JVM when the new version has published a batch of its own."""
+    killed = command(place, drivers, job)
+    feed_when_stopped(place, killed)
+    assert await_that(lambda: files_read(place.root / "new") == 3 or not killed.is_alive)
+    assert killed.is_alive, killed.log
+    killed.process.send_signal(signal.SIGKILL)
+    killed.end_group()
+    assert UpgradeStep.TRIAL is step_of(place)
+
+
+def test_an_upgrade_that_is_killed_in_its_probation_goes_on(spark, place, old, drivers):
+    """
+    ``kill -9`` of its process and its JVM: the same command resumes the new version, accepts it after
+    another probation, and the rows are those of one job that never stopped.
+    """
+    killed_in_probation(place, drivers, "shorter_delay")
+    feeding = Feeding(place, first=3)
+
+    final = upgrade(spark, place, "shorter_delay", feeding, probation_s=4.0).run()
+
+    assert "FINISHED" == final.outcome
+    assert "SUSPENDED" == old.end().outcome
+    check_rows(place)
