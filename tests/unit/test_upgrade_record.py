@@ -230,6 +230,29 @@ def test_an_attempt_of_an_older_version_has_no_options():
     assert ("none", None, {}) == (again.late, again.restart, again.fails_as)
 
 
+def test_status_says_what_has_become_of_an_upgrade(tmp_path, capsys):
+    """
+    In one line, with the other version and the next step; a record that is damaged hides no run.
+    """
+    job = HandMadeJob(tmp_path).begin()
+    job.directory.run("r1").put_record(a_run("r1"))
+    record, said = BEGUN, []
+    for step in (None, UpgradeStep.TRIAL, UpgradeStep.REJECTED, UpgradeStep.ROLLED_BACK):
+        record = put_upgrade(job.directory, record.after(step, reason="late") if step else record)
+        assert 0 == main(["status", str(tmp_path)])
+        said += [line for line in capsys.readouterr().out.splitlines() if "upgrade:" in line]
+    job.storage.put("upgrades/4.json", b"{")
+    assert 0 == main(["status", str(tmp_path)])
+    shown = capsys.readouterr().out
+
+    assert ["(stopping)", "(trial)", "(rejected)"] == [
+        line.split()[8].strip(";") for line in said[:3]
+    ]
+    assert "  upgrade: the version in /new was rejected: late" == said[3]
+    assert "upgrades/4.json: not JSON" in shown
+    assert "run r1" in shown
+
+
 # --- the probation ------------------------------------------------------------------------------
 
 

@@ -22,6 +22,7 @@ from airflow_provider.runtime.jobdir.late_rows import describe_dropped_rows
 from airflow_provider.runtime.jobdir.layout import known_job
 from airflow_provider.runtime.jobdir.lease import LeaseObserver
 from airflow_provider.runtime.jobdir.runs import RECENT, recent_runs
+from airflow_provider.runtime.jobdir.upgrade_record import newest_upgrade, summary_of
 from airflow_provider.runtime.jobdir.verify_final import contradiction
 from airflow_provider.runtime.names import check_name
 from airflow_provider.runtime.typed_json import encode, is_name
@@ -169,8 +170,20 @@ def _status_document(directory: JobDirectory, runs: Sequence[str]) -> dict[str, 
         "lease": {"token": lease.token, "run_id": lease.run_id, "holder": liveness.value}
         if lease
         else None,
+        "upgrade": _upgrade(directory),
         "runs": [_run_document(directory, run_id, observer) for run_id in runs],
     }
+
+
+def _upgrade(directory: JobDirectory) -> dict[str, Any] | None:
+    """Return what has become of the newest upgrade of this version; None without one."""
+    try:
+        newest = newest_upgrade(directory)
+    except CheckpointError as error:
+        return {"step": "damaged", "to": None, "summary": str(error)}
+    if newest is None:
+        return None
+    return {"step": newest.step.value, "to": newest.to, "summary": summary_of(newest)}
 
 
 def _add_batches(directory: JobDirectory, document: dict[str, Any], *, also_ended: bool) -> None:
@@ -222,6 +235,8 @@ def _print_status(document: dict[str, Any]) -> None:
         else "no lease"
     )
     print(f"job {document['job']} in {document['job_dir']}: {holder}")
+    if document["upgrade"] is not None:
+        print(f"  upgrade: {document['upgrade']['summary']}")
     for run in document["runs"]:
         rows = (run["final"] or run["progress"] or {}).get("rows_read")
         since = f" since {utc_text(run['since'])}" if run["since"] is not None else ""

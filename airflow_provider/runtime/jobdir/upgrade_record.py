@@ -288,14 +288,21 @@ def version_in_force(first: Version, *, before: str | None = None) -> Version:
         version = Version(upgrade.to, upgrade.entry, upgrade.id, upgrade.savepoint or "")
 
 
-def standing_of(url: str, upgrade: UpgradeRecord) -> str:
-    """Return why the version in a directory is not started, and the way out."""
-    if upgrade.step is UpgradeStep.ACCEPTED:
-        return f"{url}: the version in {upgrade.to} has taken over; run that one"
+def summary_of(upgrade: UpgradeRecord) -> str:
+    """Return how an upgrade stands, and what follows from it."""
+    if upgrade.is_accepted:
+        return f"the version in {upgrade.to} has taken over; run that one"
+    if not upgrade.is_open:
+        return rejection_of(upgrade)
     return (
-        f"{url}: its upgrade to {upgrade.to} has not ended ({upgrade.step.value}); give the same "
+        f"its upgrade to {upgrade.to} has not ended ({upgrade.step.value}); give the same "
         "'spark-stream upgrade' again, which goes on with it"
     )
+
+
+def standing_of(url: str, upgrade: UpgradeRecord) -> str:
+    """Return why the version in a directory is not started, and the way out."""
+    return f"{url}: {summary_of(upgrade)}"
 
 
 def _newest_first(directory: JobDirectory) -> Iterator[UpgradeRecord]:
