@@ -104,13 +104,38 @@ def printed(capsys) -> dict[str, Any]:
 )
 def test_a_mistyped_command_is_bad_usage(argv, capsys):
     """
-    What the command line does not know ends with code 2 and the usage on stderr.
+    What the command line does not know ends with code 2 and one line on stderr, with the way to
+    the help of the command that was given.
     """
-    with pytest.raises(SystemExit) as raised:
-        main(argv)
+    assert EXIT_USAGE == main(argv)
 
-    assert EXIT_USAGE == raised.value.code
-    assert "usage: spark-stream" in capsys.readouterr().err
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("spark-stream: error: ")
+    assert re.search(r"[;?] spark-stream( [\w-]+)* --help shows what there is$", line)
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        (["rnu"], "there is no 'rnu'; did you mean run? spark-stream --help"),
+        (["staus", "/job"], "there is no 'staus'; did you mean status?"),
+        (["run", "/job", "--entri", "a.py:f"], "there is no option --entri; did you mean --entry?"),
+        (["run", "/job", "--entry", "a.py:f", "--mdoe=batch"], "--mdoe; did you mean --mode?"),
+        (["run", "/job", "--entry", "a.py:f", "--par", "a=b"], "--par; did you mean --param?"),
+        (["run", "/job", "/other", "--entry", "a.py:f"], "'/other' is one argument too many"),
+        (["savepoint", "tkae", "/job"], "there is no 'tkae'; did you mean take?"),
+        (["savepoint", "take", "/job", "--nmae", "a"], "--nmae; did you mean --name?"),
+    ],
+)
+def test_what_is_mistyped_is_named_with_what_is_meant(argv, said, capsys):
+    """
+    Also an option that stands for another one by its beginning alone, and one without which
+    something seems to be missing.
+    """
+    assert EXIT_USAGE == main(argv)
+
+    (line,) = capsys.readouterr().err.splitlines()
+    assert said in line
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ import sys
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider import __version__
+from airflow_provider.runtime.cli.command_parser import CommandParser
 from airflow_provider.runtime.cli.error_screen import show_error
 from airflow_provider.runtime.cli.examples import add_examples
 from airflow_provider.runtime.cli.programs import split_arguments
@@ -77,7 +78,9 @@ def main(
             stream.reconfigure(errors="backslashreplace")
     try:
         try:
-            _parser(name, argv[0] if argv else "", more).parse_args(argv, arguments)
+            parser = _parser(name, argv[0] if argv else "", more)
+            _, unknown = parser.parse_known_args(argv, arguments)
+            getattr(arguments, "parser", parser).refuse_unknown(unknown)
         finally:  # also of a help that was asked for
             sys.stdout.flush()
         arguments.spark, arguments.script_args = spark, script_args
@@ -129,11 +132,11 @@ def script() -> None:
     sys.exit(code)
 
 
-def _parser(name: str, command: str, more: Sequence[tuple[str, str]]) -> argparse.ArgumentParser:
+def _parser(name: str, command: str, more: Sequence[tuple[str, str]]) -> CommandParser:
     asked = completed_command(os.environ)
     command = command if asked is None else asked
     modules = {**_MODULES, **dict(more)}
-    parser = argparse.ArgumentParser(
+    parser = CommandParser(
         prog=name, description="Run Spark streams that end with a final checkpoint."
     )
     parser.add_argument("--version", action="version", version=f"{name} {__version__}")
@@ -161,5 +164,5 @@ def _add(
     commands: Any, name: str, command: Callable[[argparse.Namespace], int], text: str
 ) -> argparse.ArgumentParser:
     parser: argparse.ArgumentParser = commands.add_parser(name, help=text, description=text)
-    parser.set_defaults(command=command)
+    parser.set_defaults(command=command, parser=parser)
     return parser

@@ -1,0 +1,80 @@
+"""Parser of command lines: what is mistyped is said in one line, with what may be meant."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import re
+from typing import TYPE_CHECKING, Any, Final, NoReturn
+
+from airflow_provider.runtime.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+_REQUIRED: Final = "required"
+_CHOICE: Final = re.compile(r"invalid choice: '?(?P<given>.*?)'? \(choose from (?P<known>.*)\)")
+
+
+class CommandParser(argparse.ArgumentParser):
+    """Parses a command; its commands are of the same kind.
+
+    argparse's own prints every option before it says what is wrong, and takes any beginning of an
+    option's name, which means something else as soon as another option begins like that.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs, allow_abbrev=False)
+        self._given: Sequence[str] = ()
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """As argparse does it; what is given is kept for what is said of it."""
+        self._given = args or ()
+        return super().parse_known_args(args, namespace)
+
+    def error(self, message: str) -> NoReturn:
+        """Refuse a command line.
+
+        Where something is missing, it is mostly there by a mistyped name.
+
+        Raises:
+            ConfigError: in one line, with the way to the command's help.
+        """
+        if _REQUIRED in message:
+            given, self._given = self._given, ()
+            self.refuse_unknown(each for each in given if self._is_unknown_option(each))
+        said = _with_meant(message)
+        joint = " " if said.endswith("?") else "; "
+        msg = f"{said}{joint}{self.prog} --help shows what there is"
+        raise ConfigError(msg)
+
+    def _is_unknown_option(self, text: str) -> bool:
+        return text.startswith("--") and text.partition("=")[0] not in self._option_string_actions
+
+    def refuse_unknown(self, unknown: Iterable[str]) -> None:
+        """Refuse the arguments that the command has not taken.
+
+        Raises:
+            ConfigError: there is one; the message names the first.
+        """
+        first = next(iter(unknown), None)
+        if first is None:
+            return
+        if not first.startswith("-"):
+            self.error(f"{first!r} is one argument too many")
+        name = first.partition("=")[0]
+        self.error(f"there is no option {name}{_meant(name, self._option_string_actions)}")
+
+
+def _with_meant(message: str) -> str:
+    """Return argparse's message; of many choices only the nearest one, where one is near."""
+    found = _CHOICE.search(message)
+    if found is None:
+        return message
+    meant = _meant(found["given"], re.findall(r"[\w-]+", found["known"]))
+    return f"{message[: found.start()]}there is no {found['given']!r}{meant}" if meant else message
+
+
+def _meant(given: str, known: Iterable[str]) -> str:
+    near = difflib.get_close_matches(given, list(known), n=1)
+    return f"; did you mean {near[0]}?" if near else ""
