@@ -25,6 +25,11 @@ if TYPE_CHECKING:
     from types import ModuleType
 
 
+_LAZY: Final = {
+    "is an async function": inspect.iscoroutinefunction,
+    "is an async generator": inspect.isasyncgenfunction,
+    "has a yield": inspect.isgeneratorfunction,
+}
 _SHOWN: Final = 10  # functions of a job's file
 _MISSING: Final = "correct the name, or install the package for the Python that runs this"
 
@@ -86,8 +91,7 @@ def program_file(entry: str) -> Path:
     for place in (path, *beside):
         if place.is_file():
             return place.resolve()
-    msg = f"entry {entry!r}: there is no file {entry}"
-    raise ConfigError(msg)
+    raise _no_file(entry, entry)
 
 
 def check_entry_file(entry: str) -> None:
@@ -101,8 +105,16 @@ def check_entry_file(entry: str) -> None:
         return
     place, _ = split_entry(entry)
     if place.endswith(".py") and not Path(place).is_file():
-        msg = f"entry {entry!r}: there is no file {place}"
-        raise ConfigError(msg)
+        raise _no_file(entry, place)
+
+
+def _no_file(entry: str, place: str) -> ConfigError:
+    """Return what is said of a file that is not there; one beside it may be meant."""
+    folder, name = Path(place).parent, Path(place).name
+    names = [path.name for path in folder.glob(f"*{Path(place).suffix}")]
+    meant = difflib.get_close_matches(name, names, n=1)
+    hint = f"did you mean {folder / meant[0]}?" if meant else "correct the path"
+    return ConfigError(f"entry {entry!r}: there is no file {place}; {hint}")
 
 
 def load_entry(entry: str) -> Callable[[Any], None]:
@@ -142,11 +154,20 @@ def _functions_of(module: ModuleType) -> list[str]:
 
 
 def _check_signature(entry: str, function: Callable[..., Any]) -> None:
-    """Refuse a function that cannot be called with the job's context alone."""
+    """Refuse a function that cannot be called with the job's context alone.
+
+    Also one of which a call does nothing: nobody awaits it, or asks for what it yields.
+    """
+    name = getattr(function, "__name__", "job")
+    lazy = next((what for what, is_one in _LAZY.items() if is_one(function)), None)
+    if lazy is not None:
+        msg = f"entry {entry!r}: {name} {lazy}, so that a call does nothing; write def {name}(ctx):"
+        refused = ConfigError(msg)
+        refused.at(definition_of(function))
+        raise refused
     try:
         inspect.signature(function).bind(None)
     except TypeError as error:
-        name = getattr(function, "__name__", "job")
         msg = (
             f"entry {entry!r}: the job's function is called with one argument, ctx ({error}); "
             f"write def {name}(ctx): and read the rest from ctx.params"

@@ -199,12 +199,16 @@ def check_java(environ: Mapping[str, str] = os.environ) -> None:
     """Refuse a machine whose Spark is of another version than the runtime knows, or Java too old.
 
     Raises:
-        ConfigError: so it is, or there is no Java; the message names what was found and what to do.
+        ConfigError: so it is, there is no Java, or SPARK_HOME has no Spark; the message names what
+            was found and what to do.
     """
     home = spark_home(environ)
     version = version_at(home)
     if version is not None:
         check_version(version, home)
+    elif environ.get("SPARK_HOME") and not (home / "bin" / "spark-submit").exists():
+        msg = f"SPARK_HOME is {home}, which has no bin/spark-submit; correct it, or unset it"
+        raise ConfigError(msg)
     java, minimum = find_java(environ), oldest_java(version)
     run = subprocess.run(
         [java, "-version"], capture_output=True, text=True, check=False, timeout=60

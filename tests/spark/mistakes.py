@@ -95,11 +95,45 @@ def _row(mistake: Mistake) -> str:
 
 MISTAKES = (
     Mistake(
+        "a mistyped option",
+        "{jobs}:right",
+        2,
+        r"""
+spark-stream: error: there is no option --mdoe; did you mean --mode? spark-stream run --help shows what there is
+""",
+        options=("--mdoe=streaming",),
+    ),
+    Mistake(
+        "a mistyped value of an option",
+        "{jobs}:right",
+        2,
+        r"""
+spark-stream: error: argument --mode: there is no 'stream'; did you mean streaming? spark-stream run --help shows what there is
+""",
+        options=("--mode=stream",),
+    ),
+    Mistake(
+        "a file without its function",
+        "{root}/job.py",
+        2,
+        r"""
+spark-stream: error: --entry {root}/job.py names no function; write {root}/job.py:FUNCTION, or --script {root}/job.py
+""",
+    ),
+    Mistake(
+        "a mistyped file",
+        "{root}/jbo.py:daily",
+        2,
+        r"""
+spark-stream: error: entry '{root}/jbo.py:daily': there is no file {root}/jbo.py; did you mean {root}/job.py?
+""",
+    ),
+    Mistake(
         "a job's file that is not there",
         "nowhere.py:daily",
         2,
         r"""
-spark-stream: error: entry 'nowhere.py:daily': there is no file nowhere.py
+spark-stream: error: entry 'nowhere.py:daily': there is no file nowhere.py; correct the path
 """,
     ),
     Mistake(
@@ -176,6 +210,17 @@ spark-stream: error: entry '{jobs}:two_arguments': the job's function is called 
 """,
     ),
     Mistake(
+        "an async function",
+        "{root}/job.py:daily",
+        2,
+        r"""
+spark-stream: error: entry '{root}/job.py:daily': daily is an async function, so that a call does nothing; write def daily(ctx):
+  where: job.py:1
+  exit code 2: nothing was written
+""",
+        file="async def daily(ctx):\n    pass\n",
+    ),
+    Mistake(
         "a job's file that starts Spark itself",
         "{root}/job.py:daily",
         2,
@@ -219,6 +264,33 @@ spark-stream: error: trigger is the time between batches of a run with until='st
 spark-stream: error: --interval today tomorrow: write two times such as 2026-01-01T00:00:00Z
 """,
         options=("--interval", "today", "tomorrow"),
+    ),
+    Mistake(
+        "an interval that ends before it starts",
+        "{jobs}:right",
+        2,
+        r"""
+spark-stream: error: --interval 2026-01-02 2026-01-01: the end is before the start; exchange them
+""",
+        options=("--interval", "2026-01-02", "2026-01-01"),
+    ),
+    Mistake(
+        "a secret whose variable is not set",
+        "{jobs}:right",
+        2,
+        r"""
+spark-stream: error: parameter 'password' is a secret that is read from the environment variable DB_PASWORD, which is not set; set it for this command
+""",
+        options=("--secret-param=password=DB_PASWORD",),
+    ),
+    Mistake(
+        "a savepoint that is not there",
+        "{jobs}:right",
+        2,
+        r"""
+spark-stream: error: {root}/saved: no savepoint there; check the path
+""",
+        options=("--from-savepoint={root}/saved",),
     ),
     Mistake(
         "a run id with a slash",
@@ -266,6 +338,15 @@ spark-stream: error: {root}/input/a.csv: is a file, and a job directory is a fol
         options=("@{root}/input/a.csv",),
     ),
     Mistake(
+        "a job directory below a file",
+        "{jobs}:right",
+        2,
+        r"""
+spark-stream: error: {root}/input/a.csv/job: {root}/input/a.csv is a file, and a job directory is a folder; use another path
+""",
+        options=("@{root}/input/a.csv/job",),
+    ),
+    Mistake(
         "a store that does not answer",
         "{jobs}:right",
         3,
@@ -294,6 +375,15 @@ spark-stream: error: Spark needs Java and there is none on PATH; install a Java 
 spark-stream: error: JAVA_HOME is {root}, which has no bin/java; install a Java runtime 17 (Debian, Ubuntu: openjdk-17-jre-headless), on which every Spark runs, or set JAVA_HOME to one
 """,
         environment=(("JAVA_HOME", "{root}"),),
+    ),
+    Mistake(
+        "a SPARK_HOME without Spark",
+        "{jobs}:right",
+        2,
+        r"""
+spark-stream: error: SPARK_HOME is {root}/spork, which has no bin/spark-submit; correct it, or unset it
+""",
+        environment=(("SPARK_HOME", "{root}/spork"),),
     ),
     Mistake(
         "a Spark that is too old",

@@ -109,6 +109,9 @@ def add_commands(commands: Any, add: Callable[..., argparse.ArgumentParser]) -> 
 def _init(arguments: argparse.Namespace) -> int:
     folder = Path(arguments.folder)
     there = [name for name in FILES if (folder / name).exists() or (folder / name).is_symlink()]
+    if folder.exists() and not folder.is_dir():
+        msg = f"{folder}: is a file; name another folder"
+        raise ConfigError(msg)
     if there:
         msg = f"{folder}: {', '.join(there)} is there already; name another folder"
         raise ConfigError(msg)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from airflow_provider.runtime.entry_point import is_program
 from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.jobdir.run_options import with_arguments
 
@@ -35,8 +36,15 @@ def named_program(arguments: argparse.Namespace) -> argparse.Namespace:
     """Return the arguments with the program as the job's entry, and its command line as parameter.
 
     Raises:
-        ConfigError: the file is none of that kind, or only a script has a command line.
+        ConfigError: the file is none of that kind, only a script has a command line, or --entry
+            names a program, of which nobody knows yet that it is one.
     """
+    entry = getattr(arguments, "entry", None)
+    if entry is not None and is_program(entry):
+        flag = next(flag for flag, suffix in _KINDS.items() if entry.endswith(suffix))
+        function = f"{entry}:FUNCTION, or " if flag == "script" else ""
+        msg = f"--entry {entry} names no function; write {function}--{flag} {entry}"
+        raise ConfigError(msg)
     named = {flag: getattr(arguments, flag) for flag in _KINDS if getattr(arguments, flag)}
     for flag, file in named.items():
         if not file.endswith(_KINDS[flag]):

@@ -50,6 +50,7 @@ from airflow_provider.runtime.queries.fixed_ends import check_sink_of_ends
 from airflow_provider.runtime.queries.query import ending_alone
 from airflow_provider.runtime.queries.read_order import check_lists_once
 from airflow_provider.runtime.queries.session import check_reaches, job_session
+from airflow_provider.runtime.savepoints.catalog import open_savepoint
 from airflow_provider.runtime.savepoints.rewind import Rewind, check_start
 from airflow_provider.runtime.sinks.protocol import OpenFence
 from airflow_provider.runtime.spark_settings import check_names
@@ -125,11 +126,15 @@ def check_before_spark(
         ConfigError: the request cannot be met.
         LeaseHeldError: another driver is running the job.
         RevertError: the run to be replayed cannot be rewound.
+        UnknownJobError: there is no savepoint where the job is to begin from one.
     """
     check_preconditions(directory, run_id, driver_id=spec.driver_id, replays=spec.replays)
     if spec.replays is not None:
         check_start(directory, spec.replays)
     observer = check_before_cleanup(spec, directory, clock)
+    spec.all_params()  # reads the secret ones
+    if spec.from_savepoint is not None and directory.run(run_id).last_attempt() is None:
+        open_savepoint(spec.from_savepoint)
     for line in check_names(spec.conf, "--conf"):
         log.warning("%s", line)
     if is_program(spec.entry):

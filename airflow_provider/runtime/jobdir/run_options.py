@@ -164,7 +164,7 @@ def parse_interval(values: Sequence[str] | None) -> tuple[dt.datetime, dt.dateti
     """Read the start and the end of an interval, None for none; without a zone they are in UTC.
 
     Raises:
-        ConfigError: they are not two times.
+        ConfigError: they are not two times, or the end is before the start.
     """
     if values is None:
         return None
@@ -173,6 +173,9 @@ def parse_interval(values: Sequence[str] | None) -> tuple[dt.datetime, dt.dateti
     except ValueError as error:
         msg = f"--interval {' '.join(values)}: write two times such as 2026-01-01T00:00:00Z"
         raise ConfigError(msg) from error
+    if end < start:
+        msg = f"--interval {' '.join(values)}: the end is before the start; exchange them"
+        raise ConfigError(msg)
     return start, end
 
 

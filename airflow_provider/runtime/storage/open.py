@@ -214,9 +214,11 @@ def check_place(url: str) -> None:
     """
     local = local_path_of(url)
     if local is not None:
-        if Path(local).exists() and not Path(local).is_dir():
-            msg = f"{url}: is a file, and a job directory is a folder; use another path"
-            raise ConfigError(msg)
+        for place in (Path(local), *Path(local).parents):
+            if place.is_file():
+                what = "is" if place == Path(local) else f"{place} is"
+                msg = f"{url}: {what} a file, and a job directory is a folder; use another path"
+                raise ConfigError(msg)
         check_folder(Path(local))
 
 
