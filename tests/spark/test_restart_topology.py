@@ -115,7 +115,7 @@ def test_a_restart_accepts_the_same_queries_only(spark, half_way, caplog, capsys
     assert before == everything_in(place.job_dir)
 
     assert 0 == main(["status", str(place.job_dir)])
-    assert "    b: source b running, source c running, operator distinct running" in (
+    assert "    b: source b unfinished, source c unfinished, operator distinct unfinished" in (
         capsys.readouterr().out
     )
     saved = take_savepoint(

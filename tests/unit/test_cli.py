@@ -339,7 +339,8 @@ def test_status_says_what_has_ended(job, capsys):
     assert EXIT_OK == main(["status", str(job.root)])
     shown = capsys.readouterr().out
     assert (
-        "    joined: source a finished, source b running, operator pairs partly finished" in shown
+        "    joined: source a finished, source b unfinished, operator pairs partly finished"
+        in shown
     )
     assert "old:" not in shown
 

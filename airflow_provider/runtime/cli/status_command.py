@@ -268,11 +268,15 @@ def _describe_restarts(restarts: dict[str, Any]) -> str:
     return f"{restarts['count']} restart(s) in the driver, the last one after {last}"
 
 
+# A source of a driver that was killed does not run; what a mark says is how much of it is left.
+_MARKS: Final = {"running": "unfinished", "partly_finished": "partly finished"}
+
+
 def _mark_lines(document: dict[str, Any]) -> Iterator[str]:
     """Yield for each query how far its sources and stateful operators have come."""
     for name, query in document.get("queries", {}).items():
         parts = [
-            f"{what} {part['name']} {part['mark'].replace('_', ' ')}"
+            f"{what} {part['name']} {_MARKS.get(part['mark'], part['mark'])}"
             for what, key in (("source", "sources"), ("operator", "operators"))
             for part in query.get(key, ())
             if "mark" in part  # older versions of this package put none
