@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from airflow_provider.runtime.entry_point import is_program
 from airflow_provider.runtime.errors import ConfigError
 
 
@@ -9,7 +10,7 @@ def name_job(job: str | None, script: str | None, sql: str | None) -> str:
     """Return the entry point of a job, of which exactly one name is given; others are None.
 
     Raises:
-        ConfigError: none is, or several; or a file is not of its kind.
+        ConfigError: none is, or several; a file is not of its kind, or ``job`` names no function.
     """
     given = {"job": job, "script": script, "sql": sql}
     named = {argument: text for argument, text in given.items() if text is not None}
@@ -20,5 +21,9 @@ def name_job(job: str | None, script: str | None, sql: str | None) -> str:
     suffix = {"script": ".py", "sql": ".sql"}.get(argument)
     if suffix is not None and "{{" not in text and not text.endswith(suffix):
         msg = f"{argument}={text!r}: name a file that ends with {suffix}"
+        raise ConfigError(msg)
+    if suffix is None and is_program(text):
+        kind = "sql" if text.endswith(".sql") else "script"
+        msg = f"job={text!r} names no function; write 'FILE.py:FUNC', or {kind}={text!r}"
         raise ConfigError(msg)
     return text

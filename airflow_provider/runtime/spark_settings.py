@@ -1,4 +1,4 @@
-"""Names of Spark's settings: which ones a person has mistyped.
+"""Spark's settings: which names a person has mistyped, and values with which no JVM starts.
 
 Spark takes any name that begins with ``spark.``, and says nothing of one that nobody reads. The
 names that the supported Sparks know are in ``spark_settings.txt``; scripts/spark_settings.py writes
@@ -11,6 +11,7 @@ from __future__ import annotations
 import difflib
 import functools
 import importlib.resources
+import re
 from typing import TYPE_CHECKING, Final
 
 from airflow_provider.runtime.errors import ConfigError
@@ -97,6 +98,41 @@ def check_names(settings: Mapping[str, str], named: str) -> list[str]:
         hint = f"; did you mean {near}?" if near is not None else ""
         unsure.append(f"{named} {name}: no Spark from 3.5 to 4.3 has this setting{hint}")
     return unsure
+
+
+_HEAP: Final = "spark.driver.memory"
+_HEAP_SIZE: Final = re.compile(r"\d+[kmgt]", re.IGNORECASE)  # what -Xmx takes, with its unit
+_MASTER: Final = re.compile(
+    r"local|local\[(\d+|\*)(, *\d+)?\]|local-cluster\[.*\]|yarn|\w[\w+.-]*://.*"
+)
+
+
+def check_master_and_heap(master: str | None, settings: Mapping[str, str], named: str) -> None:
+    """Refuse a master and a heap with which Spark cannot start, in words of a setting.
+
+    What Spark and Java say of them is printed by the JVM, after which nobody is left to explain.
+
+    Args:
+        master: Spark's master URL, if one is given.
+        settings: of Spark, by name.
+        named: where the settings were given, such as ``--conf``.
+
+    Raises:
+        ConfigError: one of them is of no form that Spark knows.
+    """
+    if master is not None and _MASTER.fullmatch(master) is None:
+        msg = (
+            f"--master {master}: Spark knows no such master; write local[*], local[2], "
+            "spark://HOST:PORT, yarn or k8s://HOST:PORT"
+        )
+        raise ConfigError(msg)
+    heap = settings.get(_HEAP)
+    if heap is not None and _HEAP_SIZE.fullmatch(heap) is None:
+        msg = (
+            f"{named} {_HEAP}={heap}: that is no size; write a number and one of k, m, g and t, "
+            "such as 4g"
+        )
+        raise ConfigError(msg)
 
 
 def is_known(name: str) -> bool:

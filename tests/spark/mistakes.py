@@ -413,6 +413,24 @@ spark-stream: error: --conf sql.shuffle.partitions: Spark has no such setting, a
         options=("--conf=sql.shuffle.partitions=4",),
     ),
     Mistake(
+        "a master that is none",
+        "{jobs}:right",
+        2,
+        r"""
+spark-stream: error: --master localhost: Spark knows no such master; write local[*], local[2], spark://HOST:PORT, yarn or k8s://HOST:PORT
+""",
+        options=("--master=localhost",),
+    ),
+    Mistake(
+        "a heap in a unit that Java does not know",
+        "{jobs}:right",
+        2,
+        r"""
+spark-stream: error: --conf spark.driver.memory=4gb: that is no size; write a number and one of k, m, g and t, such as 4g
+""",
+        options=("--conf=spark.driver.memory=4gb",),
+    ),
+    Mistake(
         "a master of Spark Connect",
         "{jobs}:right",
         2,

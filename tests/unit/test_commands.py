@@ -202,6 +202,17 @@ def test_init_replaces_no_file(tmp_path, capsys, name):
     assert [name] == [each.name for each in tmp_path.iterdir()]
 
 
+def test_init_writes_into_no_file(tmp_path, capsys):
+    """
+    The name of one is refused as a mistake, and it stays as it is.
+    """
+    (tmp_path / "mine").write_text("mine")
+
+    assert EXIT_USAGE == main(["init", str(tmp_path / "mine")])
+    assert "mine: is a file; name another folder" in capsys.readouterr().err
+    assert "mine" == (tmp_path / "mine").read_text()
+
+
 # --- completion ---------------------------------------------------------------------------------
 
 

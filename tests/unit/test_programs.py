@@ -65,6 +65,8 @@ def test_a_file_of_sql_and_a_function_are_named():
         (["--script", "a.py:f"], "name a file that ends with .py"),
         (["--sql", "a.py"], "name a file that ends with .sql"),
         (["--entry", "a.py:f", "--", "-v"], "is the command line of a script"),
+        (["--entry", "a.py"], r"names no function; write a\.py:FUNCTION, or --script a\.py"),
+        (["--entry", "a.sql"], r"names no function; write --sql a\.sql"),
     ],
 )
 def test_a_program_is_of_its_kind(argv, reason):
@@ -99,6 +101,9 @@ def test_an_operator_names_one_job():
             name_job(*given)
     with pytest.raises(ConfigError, match=r"sql='a\.py': name a file that ends with \.sql"):
         name_job(None, None, "a.py")
+    for text, instead in (("a.py", "script"), ("a.sql", "sql")):
+        with pytest.raises(ConfigError, match=f"names no function; .* or {instead}='{text}'"):
+            name_job(text, None, None)
 
 
 def test_a_program_is_told_from_a_function():

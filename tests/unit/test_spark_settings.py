@@ -5,7 +5,15 @@ from __future__ import annotations
 import pytest
 
 from airflow_provider.runtime.errors import ConfigError
-from airflow_provider.runtime.spark_settings import CHECK_NAMES, check_names, is_known, nearest
+from airflow_provider.runtime.spark_settings import (
+    CHECK_NAMES,
+    check_master_and_heap,
+    check_names,
+    is_known,
+    nearest,
+)
+
+HEAP = "spark.driver.memory"
 
 
 @pytest.mark.parametrize(
@@ -65,3 +73,38 @@ def test_a_name_that_is_right_and_looks_mistyped_has_a_way_out():
     """
     assert [] == check_names({"spark.sql.shufle.partitions": "4", CHECK_NAMES: "false"}, "--conf")
     assert nearest("spark.acme.turbo") is None
+
+
+@pytest.mark.parametrize(
+    "master",
+    [
+        *(None, "local", "local[2]", "local[*]", "local[*,4]", "local[2, 4]", "yarn"),
+        *("local-cluster[2,1,1024]", "spark://a:7077,b:7077", "k8s://https://a:443", "armada://a"),
+    ],
+)
+@pytest.mark.parametrize("heap", ["4g", "512M", "1t"])
+def test_a_master_and_a_heap_that_can_be_are_taken(master, heap):
+    """
+    Also a master of somebody else's cluster manager, whose scheme nobody here knows.
+    """
+    check_master_and_heap(master, {HEAP: heap}, "--conf")
+
+
+@pytest.mark.parametrize(
+    "master", ["", "localhost", "local[two]", "local[2", "local[]", "spark:/a"]
+)
+def test_a_master_that_cannot_be_is_refused(master):
+    """
+    The line has those that can.
+    """
+    with pytest.raises(ConfigError, match=r"no such master; write local\[\*\], .* spark://HOST"):
+        check_master_and_heap(master, {}, "--conf")
+
+
+@pytest.mark.parametrize("heap", ["", "4", "4gb", "4 g", "four", "4.5g"])
+def test_a_heap_that_java_does_not_take_is_refused(heap):
+    """
+    Spark would take some of them; the JVM, which gets the text as it is, takes none.
+    """
+    with pytest.raises(ConfigError, match=f"conf {HEAP}={heap}: that is no size; write .* as 4g"):
+        check_master_and_heap(None, {HEAP: heap}, "conf")

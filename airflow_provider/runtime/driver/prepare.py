@@ -30,6 +30,7 @@ from airflow_provider.runtime.errors import (
     SparkStreamError,
 )
 from airflow_provider.runtime.failures.classify import classify, refusal_of
+from airflow_provider.runtime.host import is_submitted
 from airflow_provider.runtime.job_lines import definition_of, line_of
 from airflow_provider.runtime.jobdir.end_of_input import sources_end
 from airflow_provider.runtime.jobdir.layout import open_job_directory
@@ -53,7 +54,7 @@ from airflow_provider.runtime.queries.session import check_reaches, job_session
 from airflow_provider.runtime.savepoints.catalog import open_savepoint
 from airflow_provider.runtime.savepoints.rewind import Rewind, check_start
 from airflow_provider.runtime.sinks.protocol import OpenFence
-from airflow_provider.runtime.spark_settings import check_names
+from airflow_provider.runtime.spark_settings import check_master_and_heap, check_names
 from airflow_provider.runtime.spark_versions import explain_missing
 from airflow_provider.runtime.storage.open import check_place
 
@@ -135,6 +136,8 @@ def check_before_spark(
     spec.all_params()  # reads the secret ones
     if spec.from_savepoint is not None and directory.run(run_id).last_attempt() is None:
         open_savepoint(spec.from_savepoint)
+    if not is_submitted():
+        check_master_and_heap(spec.master, spec.conf, "--conf")
     for line in check_names(spec.conf, "--conf"):
         log.warning("%s", line)
     if is_program(spec.entry):
