@@ -537,3 +537,17 @@ def test_a_job_gets_its_settings_in_a_shared_jvm(spark):
     assert own == {key: session.conf.get(key) for key in own}
     assert not {*jvm.items()} & {(key, session.conf.get(key, None)) for key in jvm}
     assert spark.conf.get(changelogs, None) is None
+
+
+def test_checkpoints_on_a_disk_are_written_without_a_process_for_each_file(spark):
+    """
+    Hadoop's ``FileContext`` starts ``readlink`` for the names of each; a store keeps Spark's default.
+    """
+    key = "spark.sql.streaming.checkpointFileManagerClass"
+    mine = "org.example.MyManager"
+
+    on_disk = job_session(spark, {}, on_disk=True).conf.get(key) or ""
+
+    assert "FileSystemBasedCheckpointFileManager" == on_disk.rpartition(".")[2]
+    assert job_session(spark, {}).conf.get(key, None) is None
+    assert mine == job_session(spark, {key: mine}, on_disk=True).conf.get(key)

@@ -56,7 +56,7 @@ from airflow_provider.runtime.savepoints.rewind import Rewind, check_start
 from airflow_provider.runtime.sinks.protocol import OpenFence
 from airflow_provider.runtime.spark_settings import check_master_and_heap, check_names
 from airflow_provider.runtime.spark_versions import explain_missing
-from airflow_provider.runtime.storage.open import check_place
+from airflow_provider.runtime.storage.open import check_place, local_path_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -305,7 +305,13 @@ def load_job_in(
     Raises:
         ConfigError: the function is not there, failed, or declared what cannot be run.
     """
-    session = job_session(spark, spec.conf, kept, is_batch=mode == BATCH)
+    session = job_session(
+        spark,
+        spec.conf,
+        kept,
+        is_batch=mode == BATCH,
+        on_disk=local_path_of(spec.job_dir) is not None,
+    )
     function = declaration.function or _load(spec)
     _send_by_value(function, is_given=declaration.function is not None)
 

@@ -35,6 +35,7 @@ from airflow_provider.runtime.spark_defaults import (
 )
 from airflow_provider.runtime.spark_versions import (
     check_version,
+    engine_class,
     late_imports,
     process_id,
     silence,
@@ -184,6 +185,7 @@ def job_session(
     kept: Mapping[str, str] | None = None,
     *,
     is_batch: bool = False,
+    on_disk: bool = False,
 ) -> SparkSession:
     """Return a session of the job's own: jobs in one JVM do not see each other's settings.
 
@@ -195,6 +197,7 @@ def job_session(
         conf: the run's own configuration.
         kept: what an earlier attempt has begun with, of the settings that nobody has given.
         is_batch: whether the run is in BATCH.
+        on_disk: whether its checkpoints lie on a disk, and not in a store.
     """
     from pyspark.errors import AnalysisException
 
@@ -205,13 +208,27 @@ def job_session(
         session.conf.set(key, value)
         if key == PROVIDER:
             session.conf.set(CHOSEN_PROVIDER, value)
-    if not session._jsparkSession.sessionState().conf().contains(_SIMPLIFIED):
+    said = session._jsparkSession.sessionState().conf().contains
+    if not said(_SIMPLIFIED):
         session.conf.set(_SIMPLIFIED, "false")
+    for key, value in checkpoints_on_disk(spark).items() if on_disk else ():
+        if not said(key):
+            session.conf.set(key, value)
     for key, value in conf.items():
         # Not `isModifiable`: it denies what Spark does not list, such as RocksDB's settings.
         with contextlib.suppress(AnalysisException):
             session.conf.set(key, value)
     return session
+
+
+def checkpoints_on_disk(spark: SparkSession) -> dict[str, str]:
+    """Return the settings for checkpoints on a disk.
+
+    Hadoop's ``FileContext``, which is Spark's first choice, starts ``readlink`` four times whenever
+    it renames a file of a local disk, and deletes what it replaces before it renames.
+    """
+    manager = engine_class(spark._jvm, "FileSystemBasedCheckpointFileManager")
+    return {"spark.sql.streaming.checkpointFileManagerClass": manager}
 
 
 def chosen_settings(

@@ -22,13 +22,13 @@ from airflow_provider.runtime.jobdir.late_policy import COUNT
 from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.jobdir.lease import LeaseObserver
 from airflow_provider.runtime.jobdir.run_spec import RunSpec
-from airflow_provider.runtime.queries.session import start_spark
+from airflow_provider.runtime.queries.session import checkpoints_on_disk, start_spark
 from airflow_provider.runtime.queries.spark_log import SparkLog
 from airflow_provider.runtime.samples.context import SampleContext
 from airflow_provider.runtime.samples.result import SampleRun, result_of
 from airflow_provider.runtime.samples.sources import Samples
 from airflow_provider.runtime.spark_defaults import PARTITIONS
-from airflow_provider.runtime.spark_versions import check_version, engine_class
+from airflow_provider.runtime.spark_versions import check_version
 from airflow_provider.runtime.storage.open import open_storage
 
 if TYPE_CHECKING:
@@ -142,7 +142,7 @@ def run_samples(
             run_id=RUN_ID,
             until="end",
             restart="none",
-            conf={**_CONF, **_faster(spark), **conf},
+            conf={**_CONF, **checkpoints_on_disk(spark), **conf},
             **asked,
         )
         samples = Samples(temporary, inputs, rows)
@@ -166,16 +166,6 @@ def run_samples(
             for query in loaded.spark.streams.active:
                 query.stop()
         return result_of(final, loaded, directory, spark)
-
-
-def _faster(spark: SparkSession) -> dict[str, str]:
-    """Return the setting for checkpoints that nobody resumes from.
-
-    Spark's default writes files by another interface of Hadoop's, which on a disk takes longer: a
-    fifth of such a run was measured.
-    """
-    manager = engine_class(spark._jvm, "FileSystemBasedCheckpointFileManager")
-    return {"spark.sql.streaming.checkpointFileManagerClass": manager}
 
 
 class _NearClock(SystemClock):
