@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 from airflow.providers_manager import ProvidersManager
 from handmade import RUN, Job
-from services import AIRFLOW, run_airflow
+from services import AIRFLOW, airflow_environment, run_airflow
 
 from airflow_provider.runtime.errors import EXIT_OK, EXIT_USAGE
 
@@ -59,17 +59,17 @@ def test_help_is_that_of_spark_stream(sqlite_airflow: dict[str, str]) -> None:
         assert f"\n    {command} " in done.stdout or f"\n    {command}\n" in done.stdout
 
 
-def test_options_exit_codes_and_answers_pass_through(
-    sqlite_airflow: dict[str, str], tmp_path: Path
-) -> None:
+def test_options_exit_codes_and_answers_pass_through(tmp_path: Path) -> None:
     """
-    Options may come first; stdout has what the command answers, and nothing else.
+    Options may come first; stdout has what the command answers, and nothing else. A command about a
+    job needs no database.
     """
+    environment = airflow_environment(tmp_path / "home", tmp_path / "dags")
     job = Job(tmp_path / "job")
     job.finish()
 
-    done = airflow(sqlite_airflow, "status", "--json", job.root)
-    missing = airflow(sqlite_airflow, "status", tmp_path / "nothing")
+    done = airflow(environment, "status", "--json", job.root)
+    missing = airflow(environment, "status", tmp_path / "nothing")
 
     assert EXIT_OK == done.returncode, done.stderr
     assert [RUN] == [run["run_id"] for run in json.loads(done.stdout)["runs"]]

@@ -45,6 +45,7 @@ def test_the_example_dag_waits_without_a_worker_slot_and_a_clear_repeats_nothing
     assert 1 == len(list((data / "jobs").glob("*/runs/*/attempts/*.json")))
 
 
+@pytest.mark.whole  # test_operator.py adopts drivers that are alive, or are starting
 def test_a_driver_outlives_its_worker_and_the_next_try_adopts_it(
     airflow_services: Airflow,
 ) -> None:

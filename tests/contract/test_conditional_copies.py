@@ -92,7 +92,7 @@ class ConditionalCopyContract:
         """
         The store has done it and the caller is not told: the bytes are there, whatever is answered.
         """
-        for lost in range(1, 4):
+        for lost in (1, 2):
             storage.put(f"from{lost}", b"123")
             server.disturb("lost", times=lost, methods="POST PUT")
             storage.copy_if_absent(f"from{lost}", f"to{lost}", go_on=go_on)

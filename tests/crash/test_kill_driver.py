@@ -150,12 +150,12 @@ def test_a_driver_whose_jvm_is_killed_fails_and_resumes(place, drivers, capsys):
     """
     Without its JVM a driver ends by itself, worth a retry, and says why; the same command goes on.
     """
-    batches = some_files(6)
+    batches = some_files(4)
     events = [event for batch in batches for event in batch]
     write_events(place.input, *batches)
     driver = drivers.run("tumbling_window", ONE_BY_ONE)
     commits = place.checkpoint() / "commits"
-    assert await_that(lambda: len(names_in(commits)) >= 2), driver.log[-3000:]
+    assert await_that(lambda: len(names_in(commits)) >= 1), driver.log[-3000:]
     jvm = last_lease(place)["owner"]["processes"][1][0]
 
     os.kill(jvm, signal.SIGKILL)
@@ -240,7 +240,7 @@ def test_a_job_that_dies_at_failpoints_in_turn_loses_and_repeats_nothing(place, 
     One job dies at point after point, in the middle of its drain, too, and still ends with the exact
     result; what comes to the input after its end is not read.
     """
-    batches = some_files(9)
+    batches = some_files(3 if deaths is FEW else 9)
     events = [event for batch in batches for event in batch]
     write_events(place.input, *batches)
     truth = windows_of(events)

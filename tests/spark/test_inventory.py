@@ -164,7 +164,7 @@ CASES = (
 )
 
 SLOW = {"join", "deduplication, then windows"}  # the others have the same files
-WHOLE = {"rocksdb", "changelogs", "join in one store"}  # as have those that `make test` takes
+WHOLE = {"rocksdb", "changelogs", "join in one store", "transformWithState"}  # as have those that `make test` takes
 
 
 def marks_of(case: Case) -> list[pytest.MarkDecorator]:
