@@ -164,7 +164,8 @@ CASES = (
 )
 
 SLOW = {"join", "deduplication, then windows"}  # the others have the same files
-WHOLE = {"rocksdb", "changelogs", "join in one store", "transformWithState"}  # as have those that `make test` takes
+# The others have the same files as those that `make test` takes, or as state that test_state_read.py reads.
+WHOLE = {"rocksdb", "changelogs", "join in one store", "transformWithState"}
 
 
 def marks_of(case: Case) -> list[pytest.MarkDecorator]:
