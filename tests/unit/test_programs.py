@@ -8,6 +8,7 @@ import sys
 import pytest
 
 from airflow_provider.operators.programs import name_job
+from airflow_provider.runtime.cli.main import main
 from airflow_provider.runtime.cli.options import add_options, read_options
 from airflow_provider.runtime.cli.programs import add_programs, named_program, split_arguments
 from airflow_provider.runtime.entry_point import (
@@ -88,6 +89,18 @@ def test_one_job_is_named(argv, capsys):
     with pytest.raises(SystemExit):
         asked(*argv)
     assert "--script" in capsys.readouterr().err
+
+
+def test_the_arguments_of_a_script_without_their_dashes_are_named(capsys):
+    """
+    The way to give them is said; a command without a script has no such way.
+    """
+    for argv, said in (
+        (["--script", "a.py", "--input", "/the in"], "follows --: … -- --input '/the in'\n"),
+        (["--entry", "a.py:f", "--inputs"], "there is no option --inputs"),
+    ):
+        assert 2 == main(["run", "/job", *argv])
+        assert said in capsys.readouterr().err
 
 
 def test_an_operator_names_one_job():

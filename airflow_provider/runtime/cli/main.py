@@ -15,7 +15,7 @@ from airflow_provider import __version__
 from airflow_provider.runtime.cli.command_parser import CommandParser
 from airflow_provider.runtime.cli.error_screen import show_error
 from airflow_provider.runtime.cli.examples import add_examples
-from airflow_provider.runtime.cli.programs import split_arguments
+from airflow_provider.runtime.cli.programs import not_of_a_script, split_arguments
 from airflow_provider.runtime.clock import log_formatter
 from airflow_provider.runtime.errors import EXIT_OK, RunFailedError, SparkStreamError
 
@@ -79,7 +79,7 @@ def main(
     try:
         try:
             parser = _parser(name, argv[0] if argv else "", more)
-            _, unknown = parser.parse_known_args(argv, arguments)
+            unknown = not_of_a_script(*parser.parse_known_args(argv, arguments))
             getattr(arguments, "parser", parser).refuse_unknown(unknown)
         finally:  # also of a help that was asked for
             sys.stdout.flush()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import TYPE_CHECKING, Final
 
 from airflow_provider.runtime.entry_point import is_program
@@ -10,6 +11,7 @@ from airflow_provider.runtime.jobdir.run_options import with_arguments
 
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Sequence
 
 _COMMANDS: Final = ("run", "check")
 _KINDS: Final = {"script": ".py", "sql": ".sql"}
@@ -30,6 +32,19 @@ def split_arguments(argv: list[str]) -> tuple[list[str], list[str] | None]:
         return argv, None
     at = argv.index("--")
     return argv[:at], argv[at + 1 :]
+
+
+def not_of_a_script(arguments: argparse.Namespace, unknown: Sequence[str]) -> Sequence[str]:
+    """Return what a command does not know, unless it has a script: then it is mostly that one's.
+
+    Raises:
+        ConfigError: it has one; the message has the way to give it its own.
+    """
+    if unknown and getattr(arguments, "script", None):
+        given = shlex.join(unknown)
+        msg = f"{given} is no option of the command; what is the script's follows --: … -- {given}"
+        raise ConfigError(msg)
+    return unknown
 
 
 def named_program(arguments: argparse.Namespace) -> argparse.Namespace:
