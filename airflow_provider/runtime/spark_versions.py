@@ -14,6 +14,9 @@ cancelling jobs that are yet to come     :func:`jobs_refused`: before 4.0 again 
 reading, repartitioning, rewriting state :class:`Ability`
 the name of an error's condition         :func:`condition_of`
 what only later PySparks have            :func:`explain_missing`
+filters that an optimizer folds          :func:`keep_filters`: before 4.0
+words of SQL that only later Sparks have :func:`explain_syntax`
+entries of a file source's listing       :func:`file_entry`: before 4.0 they are pairs
 Arrow's schema of a frame                :func:`arrow_schema`: 4.2 asks for a time zone
 operators' metadata in checkpoints       :func:`describes_operators`: from 4.0 on
 =======================================  =====================================================
@@ -49,14 +52,20 @@ _NUMBERS: Final = re.compile(r"(\d+)\.(\d+)")
 _OLD_JAVA: Final = 8  # of Spark 3
 _JAVA: Final = 17
 
-_ENGINE: Final = "org.apache.spark.sql.execution.streaming"
+_SQL: Final = "org.apache.spark.sql"
+_ENGINE: Final = f"{_SQL}.execution.streaming"
 _ROOMS: Final = (".runtime", ".operators.stateful", ".checkpointing", "")  # the last: before 4.1
 _STATE: Final = f"{_ENGINE}.state"
-_STATE_SOURCE: Final = "org.apache.spark.sql.execution.datasources.v2.state"
+_STATE_SOURCE: Final = f"{_SQL}.execution.datasources.v2.state"
 _V2_SCAN: Final = "MicroBatchScanExec"
 # A setting that Spark keeps in its offset log since it describes operators in the checkpoint.
 _DESCRIBED: Final = "spark.sql.streaming.stateStore.encodingFormat"
 _CANCEL_S: Final = 0.2
+_EXCLUDED: Final = "spark.sql.optimizer.excludedRules"
+_FOLDING: Final = tuple(
+    f"{_SQL}.catalyst.optimizer.{rule}"
+    for rule in ("ConvertToLocalRelation", "PropagateEmptyRelation")
+)
 
 
 # --- the version --------------------------------------------------------------------------------
@@ -188,6 +197,37 @@ def path_method(entry_class: Any) -> str:
     Before Spark 4.0 an entry is a pair.
     """
     return "_1" if entry_class.getSimpleName() == "Tuple2" else "path"
+
+
+def keep_filters(session: Any) -> None:
+    """Let a batch without input have the plan of the others, on a Spark that needs it.
+
+    Before Spark 4.0 its optimizer folds a filter over no rows. Without the filter that a join has
+    for its keys they may be null, and Spark refuses the state that it has made with it: a join
+    could not be drained.
+
+    Args:
+        session: the job's, which has its configuration.
+    """
+    if _numbers_of(session.version) >= (4, 0):
+        return
+    given = filter(None, map(str.strip, session.conf.get(_EXCLUDED, "").split(",")))
+    session.conf.set(_EXCLUDED, ",".join(dict.fromkeys([*given, *_FOLDING])))
+
+
+def file_entry(text: str) -> tuple[str, int]:
+    """Return path and modification time in milliseconds of an entry of such a listing.
+
+    Args:
+        text: the entry as it is printed: ``NewFileEntry(<path>,<bytes>,<milliseconds>)``, and
+            before Spark 4.0 ``(<path>,<milliseconds>)``.
+
+    Raises:
+        ValueError: it has another form.
+    """
+    kind, _, values = text.removesuffix(")").partition("(")
+    path, *_, modified_ms = values.rsplit(",", 2 if kind else 1)
+    return path, int(modified_ms)
 
 
 def stream_of(scan: Any) -> Any | None:
@@ -377,7 +417,37 @@ def explain_missing(error: BaseException) -> str:
     return f"; this is PySpark {version}, {since} and later have it: run the job on one of these"
 
 
+_SYNTAX: Final = (
+    (r"INSERT\s+INTO\s+\S+\s+WITH\s*\(", "INSERT INTO … WITH", "4.0"),
+    (r"CREATE\s+FLOW\b", "CREATE FLOW", "4.1"),
+    (r"CREATE\s+(OR\s+REFRESH\s+)?STREAMING\s+TABLE\b", "CREATE STREAMING TABLE", "4.1"),
+    (r"\b(FROM|JOIN)\s+STREAM\b", "FROM STREAM", "4.1"),
+    (r"\bWATERMARK\s+\S+\s+DELAY\s+OF\b", "WATERMARK", "4.1"),
+)
+
+
+def explain_syntax(text: str, version: str) -> str:
+    """Return what to add to an error of a statement that a Spark does not read; "" for nothing.
+
+    Args:
+        text: the statement. Spark before 4.1 may take STREAM for the name of a table.
+        version: the Spark's.
+    """
+    missing = {
+        what: since
+        for pattern, what, since in _SYNTAX
+        if _numbers_of(version) < _numbers_of(since) and re.search(pattern, text, re.IGNORECASE)
+    }
+    if not missing:
+        return ""
+    since = max(missing.values(), key=_numbers_of)
+    words = ", ".join(missing)
+    return (
+        f"; this is Spark {version}, {since} and later have {words}: run the file on one of these"
+    )
+
+
 def dataset_class(jvm: Any) -> Any:
-    """Return the JVM's object that makes a DataFrame of a plan."""
-    classic = jvm.org.apache.spark.sql.classic.Dataset
-    return classic if hasattr(classic, "ofRows") else jvm.org.apache.spark.sql.Dataset
+    """Return the JVM's object that makes a DataFrame of a plan; Spark 4.0 has moved it."""
+    name, before = f"{_SQL}.classic.Dataset", f"{_SQL}.Dataset"
+    return class_named(jvm, name if _has_class(jvm, name) else before)

@@ -27,8 +27,12 @@ from airflow_provider.runtime.spark_versions import (
     check_can,
     check_version,
     condition_of,
+    dataset_class,
     describes_operators,
+    explain_syntax,
+    file_entry,
     jobs_refused,
+    keep_filters,
     oldest_java,
     path_method,
     process_id,
@@ -44,6 +48,8 @@ IN_RANGE = ("3.5.0", "3.5.9", "4.0.5", "4.1.4", "4.3.0", "4.10.0", "4.4.0-SNAPSH
 OUT_OF_RANGE = ("2.4.8", "3.4.4", "5.0.0", "5.0.0-preview1", "unknown")
 # What Spark 3.5 keeps with each batch, as far as it matters here.
 OLD_CONF = {"spark.sql.shuffle.partitions": "2"}
+RULES = "spark.sql.optimizer.excludedRules"
+PAIR = "(file:///in/a (1), 2,b.csv,1767225600000)"
 NEW_CONF = {**OLD_CONF, "spark.sql.streaming.stateStore.encodingFormat": "unsaferow"}
 
 
@@ -451,3 +457,92 @@ def test_the_path_of_a_listed_file_is_found_in_each_spark(entry, method):
     Spark 4.0 has a class for what was a pair of path and time.
     """
     assert method == path_method(SimpleNamespace(getSimpleName=lambda: entry))
+
+
+class Conf(dict[str, str]):
+    """A session's settings."""
+
+    set = dict.__setitem__
+
+
+@pytest.mark.parametrize(
+    ("version", "given", "excluded"),
+    [
+        ("3.5.9", {}, ["ConvertToLocalRelation", "PropagateEmptyRelation"]),
+        ("3.5.9", {RULES: " a.Mine"}, ["Mine", "ConvertToLocalRelation", "PropagateEmptyRelation"]),
+        ("4.0.5", {RULES: "a.Mine"}, ["Mine"]),
+        ("4.0.5", {}, [""]),
+    ],
+)
+def test_filters_over_no_rows_are_kept_before_spark_4(version, given, excluded):
+    """
+    What the user excludes stays excluded.
+    """
+    conf = Conf(given)
+
+    keep_filters(SimpleNamespace(version=version, conf=conf))
+
+    assert excluded == [each.rpartition(".")[2] for each in conf.get(RULES, "").split(",")]
+
+
+@pytest.mark.parametrize(
+    "entry", ["NewFileEntry(file:///in/a (1), 2,b.csv,17,1767225600000)", PAIR], ids=["4.0", "3.5"]
+)
+def test_a_listed_file_is_read_in_each_spark(entry):
+    """
+    Before Spark 4.0 an entry has no size; a path may have commas and brackets.
+    """
+    assert ("file:///in/a (1), 2,b.csv", 1767225600000) == file_entry(entry)
+
+
+@pytest.mark.parametrize("entry", ["NewFileEntry(file:///in/a.csv)", "FileEntry", "(a,b)"])
+def test_a_listed_file_of_an_unknown_form_is_no_file(entry):
+    """
+    Another Spark may write another form; then nobody knows what is listed.
+    """
+    with pytest.raises(ValueError, match="not enough|invalid literal"):
+        file_entry(entry)
+
+
+def test_a_package_of_the_jvms_is_not_taken_for_a_class():
+    """
+    Py4J has something for every name; the class that is there makes frames.
+    """
+    known: dict[str, Any] = {
+        name: Jvm(f"org.apache.spark.sql.{name}") for name in ("classic.Dataset", "Dataset")
+    }
+    for name, jvm in known.items():
+        found = SimpleNamespace(
+            Dataset="Dataset", classic=SimpleNamespace(Dataset="classic.Dataset")
+        )
+        jvm.org = SimpleNamespace(apache=SimpleNamespace(spark=SimpleNamespace(sql=found)))
+
+        assert name == dataset_class(jvm)
+
+
+@pytest.mark.parametrize(
+    ("text", "version", "said"),
+    [
+        ("CREATE FLOW f AS INSERT INTO t SELECT 1", "4.0.5", "4.1 and later have CREATE FLOW: run"),
+        (
+            "INSERT INTO csv.`/o` WITH (header 'true') SELECT 1",
+            "3.5.9",
+            "4.0 and later have INSERT",
+        ),
+        (
+            "insert into t with (a 'b') select * from stream e watermark t delay of interval 1 hour",
+            "3.5.9",
+            "4.1 and later have INSERT INTO … WITH, FROM STREAM, WATERMARK: run",
+        ),
+        ("CREATE FLOW f AS INSERT INTO t SELECT 1", "4.1.4", ""),
+        ("SELECT stream FROM streams", "3.5.9", ""),
+    ],
+)
+def test_words_of_sql_are_explained_with_the_spark_that_has_them(text, version, said):
+    """
+    Spark's parser only says where it stopped; what is missing needs a later one.
+    """
+    found = explain_syntax(text, version)
+
+    assert said in found
+    assert (f"this is Spark {version}" in found) == bool(said)

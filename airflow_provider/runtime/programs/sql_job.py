@@ -28,7 +28,7 @@ from airflow_provider.runtime.programs.mapping import (
 )
 from airflow_provider.runtime.programs.statements import Statement, fill, split_statements
 from airflow_provider.runtime.sinks.files import FORMATS
-from airflow_provider.runtime.spark_versions import dataset_class
+from airflow_provider.runtime.spark_versions import dataset_class, explain_syntax
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -81,14 +81,14 @@ class SqlJob:
         text = self._path.read_text(encoding="utf-8")
         file = _File(context, self._until)
         for statement in split_statements(text):
-            with self._at(statement):
+            with self._at(statement, context.spark.version):
                 file.take(fill(statement.text, context.params))
         if not context.queries:
             msg = f"sql {self._path}: it writes nothing; it needs INSERT INTO parquet.`…` SELECT …"
             raise ConfigError(msg)
 
     @contextlib.contextmanager
-    def _at(self, statement: Statement) -> Iterator[None]:
+    def _at(self, statement: Statement, version: str) -> Iterator[None]:
         from py4j.protocol import Py4JJavaError
         from pyspark.errors import PySparkException
 
@@ -100,7 +100,7 @@ class SqlJob:
             raise type(error)(msg) from error
         except (PySparkException, Py4JJavaError) as error:
             first = next((line for line in str(error).splitlines() if line.strip()), "")
-            msg = f"{place}: {first[:300]}"
+            msg = f"{place}: {first[:300]}{explain_syntax(statement.text, version)}"
             raise ConfigError(msg) from error
 
 

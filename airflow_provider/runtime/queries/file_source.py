@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from airflow_provider.runtime.spark_versions import file_entry
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -23,11 +25,7 @@ def private_value(instance: Any, name: str) -> Any:
 def listed_files(listed: Any) -> Iterator[tuple[str, int]]:
     """Yield path and modification time in milliseconds of each file of a listing, in one call.
 
-    An entry is ``NewFileEntry(<path>,<bytes>,<milliseconds>)``.
-
     Raises:
         ValueError: an entry has another form (another version of Spark).
     """
-    for entry in filter(None, str(listed.mkString("\n")).split("\n")):
-        path, _, modified_ms = entry.partition("(")[2].rstrip(")").rsplit(",", 2)
-        yield path, int(modified_ms)
+    return map(file_entry, filter(None, str(listed.mkString("\n")).split("\n")))

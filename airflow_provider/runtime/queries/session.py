@@ -36,6 +36,7 @@ from airflow_provider.runtime.spark_defaults import (
 from airflow_provider.runtime.spark_versions import (
     check_version,
     engine_class,
+    keep_filters,
     late_imports,
     process_id,
     silence,
@@ -218,6 +219,7 @@ def job_session(
         # Not `isModifiable`: it denies what Spark does not list, such as RocksDB's settings.
         with contextlib.suppress(AnalysisException):
             session.conf.set(key, value)
+    keep_filters(session)
     return session
 
 
