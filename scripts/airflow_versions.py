@@ -129,6 +129,9 @@ def python_of(version: str, *, oldest: bool) -> Path:
     done = folder / ".installed"
     wanted = " ".join([*PINS[version], *NEEDED, OLDEST_PROVIDER if oldest else ""])
     if done.is_file() and done.read_text() == wanted:
+        if done.stat().st_mtime < (ROOT / "pyproject.toml").stat().st_mtime:
+            install_own(python)  # whose metadata tests read
+            done.touch()
         return python
     print(f"making {folder.relative_to(ROOT)}", file=sys.stderr, flush=True)
     shutil.rmtree(folder, ignore_errors=True)
@@ -137,19 +140,31 @@ def python_of(version: str, *, oldest: bool) -> Path:
     return python
 
 
+def pip_install(python: Path) -> list[str]:
+    """Return the command that installs packages into an environment, which has no pip."""
+    own = str(OWN / "bin" / "python")
+    pip = [own, "-m", "pip", "--disable-pip-version-check", "--python", str(python)]
+    return [*pip, "install", "-q"]
+
+
+def install_own(python: Path) -> None:
+    """Install this package, as it is edited here, into an environment."""
+    command = [*pip_install(python), "--no-deps", "--editable", str(ROOT)]
+    subprocess.run(command, check=True)
+
+
 def install(python: Path, folder: Path, packages: list[str], *, oldest: bool) -> None:
     """Make an environment with these packages, this one, and Spark's files of ``.venv``."""
     own = str(OWN / "bin" / "python")
     subprocess.run([own, "-m", "venv", "--without-pip", str(folder)], check=True)
-    pip = [own, "-m", "pip", "--disable-pip-version-check", "--python", str(python)]
-    pip += ["install", "-q"]
+    pip = pip_install(python)
     lines = (ROOT / "constraints.txt").read_text().splitlines()
     constraints = folder / "constraints.txt"
     constraints.write_text("\n".join(line for line in lines if TAKEN.match(line)) + "\n")
     subprocess.run([*pip, "-c", str(constraints), *packages], check=True)
     if oldest:
         subprocess.run([*pip, "--no-deps", OLDEST_PROVIDER], check=True)
-    subprocess.run([*pip, "--no-deps", "--editable", str(ROOT)], check=True)
+    install_own(python)
     (theirs,) = folder.glob("lib/python*/site-packages")
     (ours,) = OWN.glob("lib/python*/site-packages")
     for name in ("pyspark", "py4j"):
