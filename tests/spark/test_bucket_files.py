@@ -1,4 +1,4 @@
-"""The ``files`` sink in S3 with Spark's tasks: rows, types, names and lines are Spark's own."""
+"""The ``files`` sink in a bucket with Spark's tasks: rows, types, names and lines are Spark's own."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import functions as F  # noqa: N812 - the name everybody knows
 from scripting import flights_of, line_of, run_as_job, write_flights
+from stores import told_to_workers
 from streams import write_events
 
 from airflow_provider.runtime import files
@@ -24,13 +25,15 @@ from airflow_provider.runtime.programs.mapping import SPARK_LOG
 from airflow_provider.runtime.sinks.protocol import Committable, EpochId, OpenFence, Staged
 from airflow_provider.runtime.storage.open import open_objects
 from airflow_provider.runtime.testing import QUERY_ID
-from tests.contract.conftest import BUCKET, StoreServer, serve_s3
+from tests.contract.conftest import StoreServer, azure, azurite, azurite_server, gcs, s3
 from tests.present import present
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from streams import Place
+
+__all__ = ["azure", "azurite", "azurite_server", "gcs", "s3"]  # fixtures
 
 pytestmark = pytest.mark.spark
 
@@ -58,28 +61,17 @@ TEXTS: list[tuple[str, dict[str, str]]] = [
 ]
 
 
-@pytest.fixture(scope="module")
-def s3(spark: Any) -> Iterator[StoreServer]:
-    """A store that Spark's workers find in their environment, as its driver does."""
-    environment = spark.sparkContext.environment
-    before = dict(environment)
-    for server in serve_s3():
-        environment.update(
-            {
-                "AWS_ACCESS_KEY_ID": "id",
-                "AWS_SECRET_ACCESS_KEY": "secret",
-                "AWS_DEFAULT_REGION": "us-east-1",
-                "AWS_ENDPOINT_URL": server.address,
-            }
-        )
+@pytest.fixture
+def store(spark: Any, request: Any) -> Iterator[StoreServer]:
+    """The store of the test, S3 unless it names another, for Spark's workers as well."""
+    server = request.getfixturevalue(getattr(request, "param", "s3"))
+    with told_to_workers(spark):
         yield server
-    environment.clear()
-    environment.update(before)
 
 
 @pytest.fixture
-def url(s3: StoreServer) -> str:
-    return f"s3://{BUCKET}/{uuid.uuid4().hex}/out"
+def url(store: StoreServer) -> str:
+    return f"{store.url}/{uuid.uuid4().hex}/out"
 
 
 def publish(df: Any, url: str, *arguments: Any, **options: Any) -> Staged:
@@ -183,6 +175,11 @@ def test_lines_are_those_that_spark_writes(spark, url, tmp_path, name, options):
         assert theirs.read() == ours.read()
 
 
+@pytest.mark.parametrize(
+    "store",
+    ["s3", *(pytest.param(each, marks=pytest.mark.whole) for each in ("gcs", "azure", "azurite"))],
+    indirect=True,
+)
 def test_a_stream_and_a_batch_job_write_to_a_bucket(spark, place: Place, url):
     """
     Every row comes once, by epochs and in one, and nothing lies beside the output.

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import io
-import os
 import uuid
 
 import duckdb
 import pyarrow.parquet as pq
 import pytest
+from stores import told_to_workers
 
 from airflow_provider.runtime import files
 from airflow_provider.runtime.storage.open import open_objects
@@ -17,8 +17,6 @@ from tests.contract.conftest import azurite, azurite_server, gcs, s3
 from tests.present import present
 
 __all__ = ["azurite", "azurite_server", "gcs", "s3"]  # fixtures
-
-STORES = ("AWS_", "AZURE_", "FSSPEC_", "STORAGE_EMULATOR")
 
 COLUMNS = ", columns={'id': 'BIGINT', 'name': 'VARCHAR'}"
 READING = {
@@ -91,12 +89,8 @@ class TestFilesInBuckets(SinkContract):
     @pytest.fixture(params=["s3", "gcs", "azurite"])
     def case(self, spark, request):
         server = request.getfixturevalue(request.param)
-        workers = spark.sparkContext.environment
-        told = {k: v for k, v in os.environ.items() if k.startswith(STORES)}
-        workers.update(told)
-        yield BucketCase(server)
-        for name in told:
-            workers.pop(name, None)
+        with told_to_workers(spark):
+            yield BucketCase(server)
 
 
 @pytest.mark.whole
