@@ -1,13 +1,16 @@
-"""Run the promises of ``tests/crash/test_versions.py`` on each version of Spark; print a table.
+"""Run the same promises on each version of Spark; print a table.
 
 Each version gets a folder of its own, ``.work/versions/<version>``, with its PySpark and the Py4J
-that goes with it; all else is that of ``.venv``, in front of which the folder is put. What fails
-makes the exit code 1. ``--write`` puts the table into docs/versions.md.
+that goes with it; all else is that of ``.venv``, in front of which the folder is put. Rows of the
+table are promises. ``tests/crash/test_versions.py`` has those that are commands with a JVM each;
+the others are tests of ``tests/spark``, in one JVM. What fails makes the exit code 1. ``--write``
+puts the table into docs/versions.md.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import re
 import shutil
@@ -16,32 +19,145 @@ import sys
 import time
 import xml.etree.ElementTree as ET
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
 ROOT = Path(__file__).resolve().parent.parent
 FOLDER = ROOT / ".work" / "versions"
 PAGE = ROOT / "docs" / "versions.md"
-TESTS = "tests/crash/test_versions.py"
-VERSIONS = ("3.5.9", "4.0.5", "4.1.4", "4.2.1", "4.3.0")
+COMMANDS: Final = "tests/crash/test_versions.py"
+VERSIONS: Final = ("3.5.9", "4.0.5", "4.1.4", "4.2.1", "4.3.0")
 """The newest release of each version in the range."""
-ROWS = {
-    "test_batch": "BATCH",
-    "test_drain": "streaming with windows, drain",
-    "test_join": "outer join, drain",
-    "test_kill_and_resume": "`kill -9`, resume",
-    "test_savepoint_and_restore": "savepoint, restore",
-    "test_query_and_diff_of_state": "state query, diff",
-    "test_other_partitions": "another number of state partitions",
-    "test_transform_with_state": "`transformWithStateInPandas`",
-    "test_sources_in_python": "sources written in Python",
+BESIDE: Final[Mapping[str, Sequence[str]]] = {"3.5.9": ("numpy<2", "pyarrow<26")}
+"""What a PySpark needs of other versions than ``.venv`` has; docs/versions.md says why."""
+
+
+class Row(NamedTuple):
+    """A row of the table.
+
+    Attributes:
+        label: what it promises.
+        module: the tests' file.
+        tests: their functions, or single cases of them.
+    """
+
+    label: str
+    module: str
+    tests: tuple[str, ...]
+
+
+def _commands(label: str, *tests: str) -> Row:
+    return Row(label, COMMANDS, tests)
+
+
+def _streams(label: str, module: str, *tests: str) -> Row:
+    return Row(label, f"tests/spark/{module}.py", tests)
+
+
+ROWS: Final[Mapping[str, Row]] = {
+    "batch": _commands("BATCH", "test_batch"),
+    "drain": _commands("streaming with windows, drain", "test_drain"),
+    "join": _commands("outer join, drain", "test_join"),
+    "kill": _commands("`kill -9`, resume", "test_kill_and_resume"),
+    "savepoint": _commands("savepoint, restore", "test_savepoint_and_restore"),
+    "ends": _streams(
+        "files that arrive during a retry, or after a time, are for the next run",
+        "test_fixed_ends",
+        "test_files_that_arrive_while_a_run_fails_are_for_the_next_one[one_by_one]",
+        "test_files_end_at_a_time[one_by_one]",
+    ),
+    "late-rows": _streams(
+        "late rows: counted, limited",
+        "test_late_rows",
+        "test_late_rows_are_said_everywhere",
+        "test_late_rows_are_counted_once_over_deaths_of_drivers[drain.intended]",
+        "test_nothing_is_late_in_batch",
+        "test_rows_are_counted_and_not_their_groups[sliding]",
+        "test_rows_are_counted_and_not_their_groups[sessions]",
+        "test_too_many_late_rows_fail_the_run_before_they_are_published",
+    ),
+    "late-none": _streams(
+        '`late="none"`: no row is late, whatever the order',
+        "test_any_order",
+        "test_a_stream_gives_what_a_batch_job_gives[1-2]",
+        "test_the_jobs_own_watermark_waits_and_a_wish_that_cannot_be_met_is_refused",
+    ),
+    "read-order": _streams(
+        "files are read by name",
+        "test_late_rows",
+        "test_files_are_read_by_name_also_by_a_run_that_is_resumed",
+    ),
+    "input-rows": _streams(
+        "rows are counted before a reader's filter",
+        "test_late_rows",
+        "test_rows_are_read_before_they_are_filtered",
+    ),
+    "changed-jobs": _streams(
+        "a changed job with state: refused or accepted",
+        "test_changed_state",
+        "test_what_would_mix_results_is_refused_before_anything_is_written",
+        "test_what_does_not_fit_the_state_is_refused_with_its_columns",
+        "test_what_changes_later_results_only_is_accepted",
+    ),
+    "upgrade": _streams(
+        "an upgrade, accepted or rolled back",
+        "test_upgrade",
+        "test_a_new_version_takes_over",
+        "test_a_version_that_fails_is_rolled_back_wherever_the_command_dies",
+    ),
+    "script": _streams(
+        "a script, taken as it is",
+        "test_script",
+        "test_files_to_parquet",
+        "test_several_queries",
+        "test_what_cannot_be_mapped_is_named_before_anything_runs[not mapped]",
+        "test_what_cannot_be_mapped_is_named_before_anything_runs[session]",
+    ),
+    "for-each-batch": _streams(
+        "`for_each_batch`, from a plain checkpoint", "test_script", "test_each_batch_with_a_merge"
+    ),
+    "sql": _commands("a file of SQL", "test_file_of_sql"),
+    "sql-pipelines": _commands("… with `CREATE FLOW`, `FROM STREAM`", "test_sql_of_pipelines"),
+    "sql-watermark": _commands("… with `WATERMARK`", "test_sql_with_a_watermark"),
+    "buckets": _streams(
+        "files in a bucket are Spark's own",
+        "test_bucket_files",
+        "test_parquet_is_what_spark_writes",
+        "test_folders_are_those_that_spark_makes",
+        "test_lines_are_those_that_spark_writes",
+        "test_a_stream_and_a_batch_job_write_to_a_bucket[s3]",
+    ),
+    "samples": _streams(
+        "`run_in_memory`",
+        "test_samples",
+        "test_a_job_gives_in_memory_what_plain_python_gives[outer_join-batch]",
+        "test_a_job_gives_in_memory_what_plain_python_gives[window_over_window-streaming]",
+        "test_batches_are_read_one_by_one_so_that_a_row_can_be_late",
+        "test_late_rows_can_fail_the_run_or_be_kept",
+        "test_samples_are_rows_and_tables_of_any_kind",
+        "test_a_rolling_result_is_the_last_of_each_key",
+        "test_a_job_that_fails_says_what_a_run_would_say",
+    ),
+    "preview": _streams(
+        "`preview`",
+        "test_samples",
+        "test_a_preview_takes_rows_of_the_sources_themselves",
+        "test_a_source_that_is_no_table_is_refused_with_the_way_out",
+    ),
+    "state": _commands("state query, diff", "test_query_and_diff_of_state"),
+    "state-shell": _commands("state shell", "test_state_shell"),
+    "partitions": _commands("another number of state partitions", "test_other_partitions"),
+    "timers": _commands("`transformWithStateInPandas`", "test_transform_with_state"),
+    "python-sources": _commands("sources written in Python", "test_sources_in_python"),
 }
-FAILED = "**no**"
-MARKS = ("<!-- table of make test-versions -->", "<!-- end of the table -->")
-PIP = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-input"]
-_OURS = ("SPARK_STREAM_CACHE",)
+YES: Final = "yes"
+REFUSED: Final = "refused"
+FAILED: Final = "**no**"
+MARKS: Final = ("<!-- table of make test-versions -->", "<!-- end of the table -->")
+PIP: Final = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-input"]
+_OURS: Final = ("SPARK_STREAM_CACHE",)
 
 Outcomes = dict[str, str]
 
@@ -56,26 +172,29 @@ def main(argv: Sequence[str] | None = None) -> int:
     wanted = arguments.versions or list(VERSIONS)
     try:
         for version in wanted:
-            run_on(version, arguments.pytest)
+            run_on(version, arguments.rows, arguments.pytest)
     except VersionsError as error:
         print(f"versions: {error}", file=sys.stderr)
         return 1
-    before = [each for each in VERSIONS if arguments.write and report_of(each).exists()]
-    results = {each: outcomes_in(report_of(each)) for each in sorted({*before, *wanted})}
+    before = [each for each in VERSIONS if arguments.write and found_on(each)]
+    results = {each: found_on(each) for each in sorted({*before, *wanted})}
     lines = table(results)
     print("\n".join(lines))
     if arguments.write:
         write(lines)
-    failed = any(FAILED in found.values() or not found for found in results.values())
-    return 1 if failed else 0
+    return 1 if any(FAILED in found.values() or not found for found in results.values()) else 0
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description="What holds on which version of Spark.")
     parser.add_argument("versions", nargs="*", metavar="VERSION", help=f"default: {VERSIONS}")
+    text = "the rows to run; the others are as they were run last"
+    parser.add_argument(
+        "--rows", nargs="+", choices=list(ROWS), default=list(ROWS), metavar="ROW", help=text
+    )
     text = f"put the table into {PAGE.name}; versions that were not run are as they were run last"
     parser.add_argument("--write", action="store_true", help=text)
-    text = "an option of pytest's, such as --pytest=-k=drain; may be repeated"
+    text = "an option of pytest's, such as --pytest=--maxfail=1; may be repeated"
     parser.add_argument("--pytest", action="append", default=[], metavar="OPTION", help=text)
     return parser
 
@@ -97,8 +216,9 @@ def install(version: str) -> Path:
     say(f"installing PySpark {version}")
     unfinished = FOLDER / f"{version}.unfinished"
     shutil.rmtree(unfinished, ignore_errors=True)
-    command = [*PIP, "install", "--quiet", "--target", str(unfinished), f"pyspark=={version}"]
-    done = subprocess.run(command, check=False)
+    wanted = (f"pyspark=={version}", *BESIDE.get(version, ()))
+    command = [*PIP, "install", "--quiet", "--no-warn-conflicts", "--target", str(unfinished)]
+    done = subprocess.run([*command, *wanted], check=False)
     if done.returncode != 0:
         msg = f"PySpark {version} could not be installed into {unfinished}"
         raise VersionsError(msg)
@@ -106,27 +226,31 @@ def install(version: str) -> Path:
     return folder
 
 
-def report_of(version: str) -> Path:
-    """Return the file in which pytest reports on a version."""
-    return FOLDER / f"{version}.xml"
-
-
-def run_on(version: str, options: Sequence[str]) -> None:
-    """Run the tests on one version."""
+def run_on(version: str, rows: Iterable[str], options: Sequence[str]) -> None:
+    """Run the tests of some rows on one version, and keep what they have found."""
     folder = install(version)
-    report = report_of(version)
+    report = FOLDER / f"{version}.xml"
     report.unlink(missing_ok=True)
+    chosen = {row: ROWS[row] for row in rows}
     command = [
-        *(sys.executable, "-m", "pytest", TESTS, "-q", "-p", "no:cacheprovider"),
+        *(sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"),
         # What an older PySpark imports may be deprecated in a newer Python.
         *("-W", "ignore::DeprecationWarning", "-W", "ignore::FutureWarning"),
+        # It leaves sockets open until they are garbage.
+        *("-W", "ignore::pytest.PytestUnraisableExceptionWarning"),
         *("--junitxml", str(report), "-o", "junit_family=xunit1"),
         *options,
+        *(f"{row.module}::{test}" for row in chosen.values() for test in row.tests),
     ]
     began = time.monotonic()
     say(f"Spark {version}")
     subprocess.run(command, cwd=ROOT, env=environment_of(folder), check=False)
-    say(f"Spark {version}: {time.monotonic() - began:.0f} s")
+    found = outcomes_in(report, chosen)
+    kept_in(version).write_text(json.dumps(found_on(version) | found, indent=1), encoding="utf-8")
+    counts = ", ".join(
+        f"{list(found.values()).count(each)} {each}" for each in sorted({*found.values()})
+    )
+    say(f"Spark {version}: {counts or 'nothing has run'}; {time.monotonic() - began:.0f} s")
 
 
 def environment_of(folder: Path) -> dict[str, str]:
@@ -141,31 +265,49 @@ def environment_of(folder: Path) -> dict[str, str]:
     return {**inherited, **cache, "PYTHONPATH": os.pathsep.join([str(folder), str(ROOT)])}
 
 
-def outcomes_in(report: Path) -> Outcomes:
-    """Return what each test has found, of all its cases the worst; nothing of what has not run."""
-    found: Outcomes = {}
+def kept_in(version: str) -> Path:
+    """Return the file that has what was found on a version."""
+    return FOLDER / f"{version}.json"
+
+
+def found_on(version: str) -> Outcomes:
+    """Return what was found on a version when each row was run last; empty if none was."""
+    kept = kept_in(version)
+    return dict(json.loads(kept.read_text(encoding="utf-8"))) if kept.exists() else {}
+
+
+def outcomes_in(report: Path, rows: Mapping[str, Row]) -> Outcomes:
+    """Return what each row has found, of all its cases the worst; nothing if none has run."""
     if not report.exists():
-        return found
-    for case in ET.parse(report).iter("testcase"):  # noqa: S314 - as above
-        name = str(case.get("name")).partition("[")[0]
-        noted = [each.get("value") for each in case.iter("property")]
-        has_failed = case.find("failure") is not None or case.find("error") is not None
-        if has_failed or not noted:
-            found[name] = FAILED
-        elif found.get(name) != FAILED:
-            found[name] = str(noted[-1])
-    return found
+        return {}
+    cases: dict[str, str] = {}
+    for case in ET.parse(report).iter("testcase"):  # noqa: S314 - pytest has just written it
+        module = str(case.get("classname")).rpartition(".")[2]
+        noted = [str(each.get("value")) for each in case.iter("property")]
+        has_passed = all(case.find(each) is None for each in ("failure", "error", "skipped"))
+        cases[f"{module}::{case.get('name')}"] = (noted or [YES])[-1] if has_passed else FAILED
+    return {name: _worst(row, cases) for name, row in rows.items()}
+
+
+def _worst(row: Row, cases: Mapping[str, str]) -> str:
+    """Return the worst outcome of a row's tests; one that has not run has failed."""
+    found = []
+    for test in row.tests:
+        name = f"{Path(row.module).stem}::{test}"
+        own = [outcome for case, outcome in cases.items() if name in {case, case.partition("[")[0]}]
+        found += own or [FAILED]
+    return max(found, key=(YES, REFUSED, FAILED).index)
 
 
 def table(results: Mapping[str, Outcomes]) -> list[str]:
     """Return the table as lines of Markdown; what was not run is left empty."""
     rows = [
-        f"| {label} | {' | '.join(each.get(test, '') for each in results.values())} "
-        f"| `-k {test.removeprefix('test_')}` |"
-        for test, label in ROWS.items()
+        f"| {row.label} | {' | '.join(each.get(name, '') for each in results.values())} "
+        f"| `{name}` |"
+        for name, row in ROWS.items()
     ]
     return [
-        f"| | {' | '.join(results)} | test |",
+        f"| | {' | '.join(results)} | `--rows` |",
         f"|---|{'---|' * len(results)}---|",
         *rows,
     ]

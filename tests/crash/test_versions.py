@@ -1,7 +1,7 @@
 """Promises on every version of Spark in the range, by commands with a JVM each (`make test-versions`).
 
-What a version cannot do, it has to refuse in one line that names it, and what can. ``outcome`` is
-what the table in docs/versions.md shows.
+What a version cannot do, it has to refuse in one line that names it, and what can. Then ``outcome``
+is "refused", which the table in docs/versions.md shows (scripts/versions.py).
 """
 
 from __future__ import annotations
@@ -52,26 +52,21 @@ def answer(driver: Driver, since: tuple[int, int], note: Callable[[str, object],
     """Return whether the command has done what Sparks from a version on can do; others refuse it."""
     if NUMBERS >= since:
         succeed(driver)
-        note("outcome", "yes")
         return True
     assert EXIT_USAGE == driver.wait(), driver.log[-5000:]
-    (line,) = (each for each in driver.log.splitlines() if each.startswith("spark-stream: error: "))
+    (line,) = (
+        each for each in driver.log.splitlines() if re.match("(spark-stream: )?error: ", each)
+    )
     assert re.search(rf"Spark {re.escape(VERSION)}\b", line)
     assert f"{since[0]}.{since[1]} and later" in line
     note("outcome", "refused")
     return False
 
 
-@pytest.fixture
-def done(record_property: Callable[[str, object], None]) -> Callable[[], None]:
-    """Return what a test calls when its Spark has kept the promise."""
-    return lambda: record_property("outcome", "yes")
-
-
 # --- what every version does --------------------------------------------------------------------
 
 
-def test_batch(place: Place, drivers: Drivers, done: Callable[[], None]) -> None:
+def test_batch(place: Place, drivers: Drivers) -> None:
     """
     A run in BATCH reads all there is once, and publishes it.
     """
@@ -80,11 +75,10 @@ def test_batch(place: Place, drivers: Drivers, done: Callable[[], None]) -> None
     succeed(drivers.run("tumbling_window", {}, "--mode=batch"))
 
     assert windows_of(rows_in(some_files())) == windows_in(place.output)
-    done()
 
 
 @pytest.mark.parametrize("store", ["RocksDBStateStoreProvider", "HDFSBackedStateStoreProvider"])
-def test_drain(place: Place, drivers: Drivers, done: Callable[[], None], store: str) -> None:
+def test_drain(place: Place, drivers: Drivers, store: str) -> None:
     """
     A stream with windows is drained: each window is written, the last ones too.
     """
@@ -101,10 +95,9 @@ def test_drain(place: Place, drivers: Drivers, done: Callable[[], None], store: 
     assert windows_of(rows_in(some_files())) == windows_in(place.output)
     assert query["finished"]
     assert [0] == [operator["state_rows"] for operator in query["operators"]]
-    done()
 
 
-def test_join(place: Place, drivers: Drivers, done: Callable[[], None]) -> None:
+def test_join(place: Place, drivers: Drivers) -> None:
     """
     An outer join is drained: what has found no other row is written, and nothing is kept.
     """
@@ -117,10 +110,9 @@ def test_join(place: Place, drivers: Drivers, done: Callable[[], None]) -> None:
 
     joined = [("a", START, START + 2), ("b", START + 1, -1), ("c", START + 20, START + 21)]
     assert joined == windows_in(place.output)
-    done()
 
 
-def test_kill_and_resume(place: Place, drivers: Drivers, done: Callable[[], None]) -> None:
+def test_kill_and_resume(place: Place, drivers: Drivers) -> None:
     """
     A driver that is killed in the middle loses and repeats nothing: the same command goes on.
     """
@@ -135,7 +127,6 @@ def test_kill_and_resume(place: Place, drivers: Drivers, done: Callable[[], None
 
     assert windows_of(rows_in(some_files())) == windows_in(place.output)
     assert 2 == final["attempts"]
-    done()
 
 
 def suspended(place: Place, drivers: Drivers) -> str:
@@ -166,7 +157,7 @@ def in_directory(place: Place, drivers: Drivers, name: str, *more: str) -> Path:
     return output
 
 
-def test_savepoint_and_restore(place: Place, drivers: Drivers, done: Callable[[], None]) -> None:
+def test_savepoint_and_restore(place: Place, drivers: Drivers) -> None:
     """
     A savepoint in the middle: a second job begins from it, the first is set back to it, and both
     write what one whole run would.
@@ -185,7 +176,44 @@ def test_savepoint_and_restore(place: Place, drivers: Drivers, done: Callable[[]
     assert before
     assert truth == sorted([*before, *windows_in(forked)])
     assert (truth, before, truth) == (once, after, windows_in(place.output))
-    done()
+
+
+SOURCE = """
+CREATE TEMPORARY VIEW events (time timestamp, k string, v int)
+USING csv OPTIONS (path '${input}', maxFilesPerTrigger '1');
+"""
+
+
+def run_sql(place: Place, drivers: Drivers, text: str) -> Driver:
+    """Run a file of SQL behind the source above."""
+    write_events(place.input, *some_files())
+    file = place.root / "job.sql"
+    file.write_text(SOURCE + text, encoding="utf-8")
+    return drivers.command(
+        "run",
+        str(place.job_dir),
+        f"--sql={file}",
+        "--master=local[2]",
+        "--conf=spark.sql.session.timeZone=UTC",
+        "--conf=spark.sql.shuffle.partitions=1",
+        f"--param=input={place.input}",
+        f"--param=output={place.output}",
+    )
+
+
+def test_file_of_sql(place: Place, drivers: Drivers) -> None:
+    """
+    A file of SQL in the words that every Spark has: a source, a view, and what is written.
+    """
+    text = (
+        "CREATE TEMPORARY VIEW later AS SELECT unix_timestamp(time) AS t, k, v FROM events;"
+        "INSERT INTO parquet.`${output}` SELECT t, k FROM later WHERE v > 0"
+    )
+
+    succeed(run_sql(place, drivers, text))
+
+    truth = sorted((START + t, k) for t, k, v in rows_in(some_files()) if v > 0)
+    assert truth == windows_in(place.output)
 
 
 # --- what not every version can do --------------------------------------------------------------
@@ -218,6 +246,58 @@ def test_query_and_diff_of_state(
         keys = {table["table"]: table["keys"] for table in diff.final()["tables"]}
         # The first batch has read one file, of two keys in one window; that window is closed since.
         assert {"added": 2, "removed": 2, "changed": 0} == keys["keyed_state"]
+
+
+def test_state_shell(
+    place: Place, drivers: Drivers, record_property: Callable[[str, object], None]
+) -> None:
+    """
+    A question that is piped into the shell over state is answered.
+    """
+    url = suspended(place, drivers)
+    question = "SELECT sum(count) > 0 AS is_there FROM keyed_state;"
+    drivers.prefix = ["sh", "-c", f"echo '{question}' | \"$@\"", "sh"]
+
+    shell = drivers.command("state", "shell", url, "--format=json")
+    if answer(shell, (4, 0), record_property):
+        assert '{"is_there":true}' in shell.printed
+
+
+def test_sql_of_pipelines(
+    place: Place, drivers: Drivers, record_property: Callable[[str, object], None]
+) -> None:
+    """
+    A file of SQL with flows and streams is run, or refused with its line, and writes nothing.
+    """
+    text = (
+        "CREATE FLOW out AS INSERT INTO parquet.`${output}` BY NAME SELECT k, v FROM STREAM events"
+    )
+
+    if not answer(run_sql(place, drivers, text), (4, 1), record_property):
+        assert not place.job_dir.exists()
+        return
+
+    assert sorted((k, v) for _, k, v in rows_in(some_files())) == windows_in(place.output)
+
+
+def test_sql_with_a_watermark(
+    place: Place, drivers: Drivers, record_property: Callable[[str, object], None]
+) -> None:
+    """
+    A file of SQL with a watermark is drained, or refused with its line, and writes nothing.
+    """
+    text = (
+        "INSERT INTO parquet.`${output}`"
+        " SELECT unix_timestamp(window.start) AS start, k, count(*) AS n, sum(v) AS total"
+        " FROM STREAM events WATERMARK time DELAY OF INTERVAL 5 SECONDS"
+        " GROUP BY window(time, '10 seconds'), k"
+    )
+
+    if not answer(run_sql(place, drivers, text), (4, 1), record_property):
+        assert not place.job_dir.exists()
+        return
+
+    assert windows_of(rows_in(some_files())) == windows_in(place.output)
 
 
 def test_other_partitions(

@@ -352,19 +352,27 @@ def test_a_job_that_fails_says_what_a_run_would_say(in_memory, spark):
 
 def test_a_preview_takes_rows_of_the_sources_themselves(spark, tmp_path):
     """
-    Files are read as a table up to so many rows; a job that cannot be a batch job is drained;
-    nothing is written.
+    Files are read as a table; rows that are given take the place of a source; nothing is written.
     """
     params = {**PARAMS, "input": str(write_events(tmp_path / "input", *EVENTS))}
 
     windows = preview(jobs.tumbling_window, params=params, spark=spark)
-    timers = preview(f"{jobs.__file__}:timers", params=params, spark=spark, rows=3)
     given = preview(jobs.no_state, {"events": sample(ON_TIME)}, params=params, spark=spark)
 
     assert TRUTHS["tumbling_window"]() == plain(windows["out"].collect())
-    assert 3 == sum(row["n"] for row in timers["out"].collect())
     assert [(START + 1, "a", 1)] == plain(given["out"].collect())
     assert ["input"] == [path.name for path in tmp_path.iterdir()]
+
+
+def test_a_preview_of_what_cannot_be_a_batch_job_is_drained(spark, tmp_path):
+    """
+    Timers of so many rows as are asked for are set off at the end.
+    """
+    params = {**PARAMS, "input": str(write_events(tmp_path / "input", *EVENTS))}
+
+    timers = preview(f"{jobs.__file__}:timers", params=params, spark=spark, rows=3)
+
+    assert 3 == sum(row["n"] for row in timers["out"].collect())
 
 
 @pytest.mark.parametrize(

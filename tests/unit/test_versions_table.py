@@ -1,8 +1,10 @@
-"""Table of what holds on which Spark: what a test has noted, and the worst of its cases."""
+"""Table of what holds on which Spark: what its tests have found."""
 
 from __future__ import annotations
 
 import importlib.util
+import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,14 +13,17 @@ import pytest
 from tests.present import present
 
 ROOT = Path(__file__).resolve().parents[2]
-REPORT = """<testsuites><testsuite>
-<testcase name="test_batch"><properties><property name="outcome" value="yes"/></properties></testcase>
-<testcase name="test_drain[a]"><failure message="no"/></testcase>
-<testcase name="test_drain[b]"><properties><property name="outcome" value="yes"/></properties></testcase>
-<testcase name="test_join"><error message="no"/></testcase>
-<testcase name="test_other_partitions">
-<properties><property name="outcome" value="refused"/></properties></testcase>
-<testcase name="test_sources_in_python"><skipped/></testcase>
+NOTED = '<properties><property name="outcome" value="refused"/></properties>'
+REPORT = f"""<testsuites><testsuite>
+<testcase classname="tests.crash.test_versions" name="test_batch"/>
+<testcase classname="tests.crash.test_versions" name="test_drain[a]"><failure message="no"/></testcase>
+<testcase classname="tests.crash.test_versions" name="test_drain[b]"/>
+<testcase classname="tests.crash.test_versions" name="test_join"><error message="no"/></testcase>
+<testcase classname="tests.crash.test_versions" name="test_other_partitions">{NOTED}</testcase>
+<testcase classname="tests.crash.test_versions" name="test_sources_in_python"><skipped/></testcase>
+<testcase classname="tests.spark.test_any_order"
+  name="test_a_stream_gives_what_a_batch_job_gives[1-2]"/>
+<testcase classname="tests.spark.test_script" name="test_each_batch_with_a_merge"/>
 </testsuite></testsuites>"""
 
 
@@ -34,22 +39,52 @@ def versions(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     return module
 
 
-def test_a_cell_is_the_worst_that_its_cases_have_found(versions):
+def test_a_cell_is_the_worst_that_its_cases_have_found(versions, tmp_path):
     """
-    A case that failed, or has noted nothing, makes the cell a "no", whatever the others say.
+    A case that failed, was skipped, or has not run, makes the cell a "no", whatever the others say.
     """
-    versions.report_of("3.5.9").write_text(REPORT)
+    report = tmp_path / "report.xml"
+    report.write_text(REPORT)
+    rows = ("batch", "drain", "join", "partitions", "python-sources", "late-none", "for-each-batch")
 
-    found = versions.outcomes_in(versions.report_of("3.5.9"))
+    found = versions.outcomes_in(report, {row: versions.ROWS[row] for row in rows})
 
-    assert {
-        "test_batch": "yes",
-        "test_drain": versions.FAILED,
-        "test_join": versions.FAILED,
-        "test_other_partitions": "refused",
-        "test_sources_in_python": versions.FAILED,
-    } == found
-    assert {} == versions.outcomes_in(versions.report_of("4.0.5"))
+    no = versions.FAILED
+    assert dict(zip(rows, ("yes", no, no, "refused", no, no, "yes"), strict=True)) == found
+    assert {} == versions.outcomes_in(tmp_path / "nothing.xml", versions.ROWS)
+
+
+def test_a_row_that_is_not_run_again_stays_as_it_was(versions, monkeypatch, tmp_path):
+    """
+    Some rows can be run again; what a version has found is kept with the others.
+    """
+    kept = {"batch": "yes", "partitions": versions.FAILED}
+    versions.kept_in("4.0.5").write_text(json.dumps(kept))
+    monkeypatch.setattr(versions, "install", lambda _: tmp_path)
+
+    def run(command: Sequence[str], **_: Any) -> None:
+        assert ["tests/crash/test_versions.py::test_other_partitions"] == command[-1:]
+        Path(command[command.index("--junitxml") + 1]).write_text(REPORT)
+
+    monkeypatch.setattr(versions.subprocess, "run", run)
+    versions.run_on("4.0.5", ["partitions"], [])
+
+    assert {"batch": "yes", "partitions": "refused"} == versions.found_on("4.0.5")
+    assert {} == versions.found_on("4.1.4")
+
+
+def test_each_test_of_the_table_is_there(versions):
+    """
+    A test that is renamed, or a case that there is no more, is missed here before versions are run.
+    """
+    missing = [
+        f"{row.module}::{test}"
+        for row in versions.ROWS.values()
+        for test in row.tests
+        if f"def {test.partition('[')[0]}(" not in (ROOT / row.module).read_text()
+    ]
+
+    assert [] == missing
 
 
 def test_the_table_takes_the_place_of_the_one_on_the_page(versions):
@@ -59,12 +94,12 @@ def test_the_table_takes_the_place_of_the_one_on_the_page(versions):
     begin, end = versions.MARKS
     versions.PAGE.write_text(f"before\n{begin}\nold\n{end}\nafter\n")
 
-    lines = versions.table({"3.5.9": {"test_batch": "yes"}, "4.0.5": {"test_batch": "refused"}})
+    lines = versions.table({"3.5.9": {"batch": "yes"}, "4.0.5": {"batch": "refused"}})
     versions.write(lines)
 
     text = versions.PAGE.read_text()
-    assert text.startswith(f"before\n{begin}\n| | 3.5.9 | 4.0.5 | test |\n|---|---|---|---|\n")
-    assert "| BATCH | yes | refused | `-k batch` |" in text
+    assert text.startswith(f"before\n{begin}\n| | 3.5.9 | 4.0.5 | `--rows` |\n|---|---|---|---|\n")
+    assert "| BATCH | yes | refused | `batch` |" in text
     assert text.endswith(f"|\n{end}\nafter\n")
     assert "old" not in text
 
