@@ -200,6 +200,27 @@ def udf_takes_the_session(ctx: JobContext) -> None:
     out(ctx, clicks(ctx).select(rate("v").alias("rate")))  # here
 
 
+def starts_by_itself(ctx: JobContext) -> None:
+    clicks(ctx).writeStream.format("console").start().awaitTermination()  # here
+
+
+def into_a_table(ctx: JobContext) -> None:
+    clicks(ctx).writeStream.toTable("clicks")  # here
+
+
+def stops_spark(ctx: JobContext) -> None:
+    out(ctx, clicks(ctx))
+    ctx.spark.stop()  # here
+
+
+def delay_alone(ctx: JobContext) -> None:
+    out(ctx, clicks(ctx, watermark="10 minutes"))
+
+
+def output_of_none(ctx: JobContext) -> None:
+    ctx.write("counts", clicks(ctx), to=files(ctx.params.get("outptu")))  # here
+
+
 def failfast(ctx: JobContext) -> None:
     out(ctx, clicks(ctx, options={"mode": "FAILFAST"}))
 

@@ -678,6 +678,61 @@ spark-stream: error: the job's function computes with a stream, and only declare
         needs_spark=True,
     ),
     Mistake(
+        "writeStream.start() in the job's function",
+        "starts_by_itself",
+        2,
+        r"""
+spark-stream: error: a job's function starts no query: write ctx.write(NAME, DF, to=…) in place of writeStream…start(); or run the file as it is, with --script
+  where: mistaken_jobs.py:{here}
+  exit code 2: nothing was written
+""",
+        needs_spark=True,
+    ),
+    Mistake(
+        "writeStream.toTable() in the job's function",
+        "into_a_table",
+        2,
+        r"""
+spark-stream: error: a job's function starts no query: write ctx.write(NAME, DF, to=…) in place of writeStream…start(); or run the file as it is, with --script
+  where: mistaken_jobs.py:{here}
+  exit code 2: nothing was written
+""",
+        needs_spark=True,
+    ),
+    Mistake(
+        "spark.stop() in the job's function",
+        "stops_spark",
+        2,
+        r"""
+spark-stream: error: a job's function does not stop Spark, which ends with the run; leave stop() out
+  where: mistaken_jobs.py:{here}
+  exit code 2: nothing was written
+""",
+        needs_spark=True,
+    ),
+    Mistake(
+        "a watermark without its column",
+        "delay_alone",
+        2,
+        r"""
+spark-stream: error: source 'clicks': watermark='10 minutes' is no pair; write watermark=(COLUMN, DELAY), such as watermark=('ts', '10 minutes')
+  where: mistaken_jobs.py:{here}
+  exit code 2: nothing was written
+""",
+        needs_spark=True,
+    ),
+    Mistake(
+        "an output that is None",
+        "output_of_none",
+        2,
+        r"""
+spark-stream: error: files(None): this names no folder; write files(ctx.params['output']), or a path
+  where: mistaken_jobs.py:{here}
+  exit code 2: nothing was written
+""",
+        needs_spark=True,
+    ),
+    Mistake(
         "a table in the place of a stream",
         "table_written",
         2,

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from airflow_provider.runtime.checkpoint.logs import CheckpointLogs
+from airflow_provider.runtime.driver.declares_only import declares_only
 from airflow_provider.runtime.driver.execution_mode import (
     ExecutionPlan,
     check_batch,
@@ -344,6 +345,20 @@ def load_job_in(
     )
 
 
+def endless_lines(spec: RunSpec, job: LoadedJob) -> list[str]:
+    """Return why a run goes on until it is stopped, where nobody has said that it does."""
+    names = dict.fromkeys(
+        source.name for query in job.queries for source in query.sources if not source.bounded
+    )
+    is_asked = spec.until is not None or is_program(spec.entry)  # which says so by its triggers
+    if is_asked or job.plan.until != "stopped" or not names:
+        return []
+    return [
+        f"goes on until it is stopped, since nothing says where {' and '.join(names)} ends; "
+        "ctx.read(…, bounded=True) says that the data does"
+    ]
+
+
 def _load(spec: RunSpec) -> Callable[[JobContext], None]:
     return load_program(spec) if is_program(spec.entry) else load_entry(spec.entry)
 
@@ -383,7 +398,8 @@ def _held(context: JobContext) -> Iterator[None]:
 
 def _call(function: Callable[[JobContext], None], context: JobContext) -> None:
     try:
-        function(context)
+        with declares_only():
+            function(context)
     except SparkStreamError as error:
         error.at(line_of(error))
         raise

@@ -10,6 +10,7 @@ from airflow_provider.runtime.clock import Clock, SystemClock
 from airflow_provider.runtime.driver.attempt import Attempt, OnProgress
 from airflow_provider.runtime.driver.prepare import (
     check_before_spark,
+    endless_lines,
     find_requested_run,
     load_job,
 )
@@ -71,6 +72,8 @@ def run_job(
         job = load_job(spec, directory, run_id, session)
         is_batch = job.plan.mode == BATCH
         log.info("Spark: %s", describe_settings(job.spark, spec.conf, is_batch=is_batch))
+        for line in endless_lines(spec, job):
+            log.info("run=%s %s", run_id, line)
         with job.context.holding:
             return Attempt(
                 spec,

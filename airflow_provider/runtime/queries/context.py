@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider.runtime.clock import parse_duration
 from airflow_provider.runtime.errors import ConfigError
@@ -147,7 +147,7 @@ class JobContext:
             schema=schema,
             options=dict(options or {}),
             bounded=bounded,
-            watermark=watermark,
+            watermark=_watermark(name, watermark),
             is_internal=written,
             adaptive_batches=adaptive_batches,
             target_s=self._target_batch_s,
@@ -347,6 +347,23 @@ class JobContext:
     def queries(self) -> tuple[QueryDefinition, ...]:
         """Return the queries declared so far."""
         return tuple(self._queries)
+
+
+_PARTS: Final = 2  # of a watermark
+
+
+def _watermark(source: str, given: Any) -> tuple[str, str] | None:
+    """Return the column and the delay; a text alone would be taken for many columns."""
+    if given is None:
+        return None
+    parts = () if isinstance(given, str) else tuple(given)
+    if len(parts) == _PARTS and all(isinstance(part, str) for part in parts):
+        return parts
+    msg = (
+        f"source {source!r}: watermark={given!r} is no pair; write watermark=(COLUMN, DELAY), such "
+        "as watermark=('ts', '10 minutes')"
+    )
+    raise ConfigError(msg)
 
 
 def _idle_timeout(

@@ -64,7 +64,13 @@ def files(
         format: ``parquet``, ``json``, ``csv`` or ``orc``; in an object store not ``orc``.
         partition_by: columns that become subfolders ``column=value``.
         options: further options of Spark's writer, such as ``compression`` or ``header``.
+
+    Raises:
+        ConfigError: the path is no text, or empty, as that of a parameter that is not there.
     """
+    if not path:
+        msg = f"files({path!r}): this names no folder; write files(ctx.params['output']), or a path"
+        raise ConfigError(msg)
     partition_columns = (partition_by,) if isinstance(partition_by, str) else tuple(partition_by)
     if is_in_bucket(path):
         return BucketFilesSink(path, format, partition_columns, dict(options or {}))
