@@ -61,6 +61,10 @@ _LOCAL: Final = {
     "spark.driver.host": "127.0.0.1",
     "spark.ui.enabled": "false",
 }
+# Of a batch that a stop has interrupted, Spark looks through the whole text of Python's error by a
+# regular expression that recurses for each letter (StreamExecution's PROXY_ERROR). With Java's own
+# 1 MiB the thread ends there, and a thousand lines of its stack are on the terminal.
+_STACK: Final = "-Xss32m"
 _EVERYWHERE: Final = {"spark.log.level": "WARN", "spark.ui.showConsoleProgress": "false"}
 
 
@@ -115,7 +119,7 @@ def jvm_defaults(
     extra = given.get("spark.driver.extraJavaOptions", "")
     set_in = (environ or {}).get
     variables = " ".join(set_in(name, "") for name in _JAVA_VARIABLES)
-    options = [] if java_options is None else [*_TIERS, *java_options]
+    options = [] if java_options is None else [*_TIERS, _STACK, *java_options]
     ours = _compatible(options, f"{theirs} {extra} {variables}")
     return {**chosen, **({JAVA_OPTIONS: " ".join([*ours, theirs]).strip()} if ours else {})}
 
@@ -142,6 +146,7 @@ def _compatible(ours: Sequence[str], theirs: str) -> list[str]:
     taken = [
         (r"-XX:\S*(Tier|Compil)|-Xint|-Xcomp", r"-XX:Tier4.*"),
         (r"-XX:SharedArchiveFile|-Xshare", r"-XX:SharedArchiveFile.*|-Xshare.*|-Xlog:cds.*"),
+        (r"-Xss|-XX:ThreadStackSize", r"-Xss.*"),
         (r"-Dlog4j2?\.configurationFile", r"-Dlog4j2?\.configurationFile.*"),
     ]
     left_out = [mine for found, mine in taken if re.search(found, theirs)]

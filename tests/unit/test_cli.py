@@ -77,6 +77,31 @@ def printed(capsys) -> dict[str, Any]:
     return json.loads(capsys.readouterr().out)
 
 
+def test_an_interrupted_command_ends_with_one_line(monkeypatch, capsys):
+    """
+    Before Spark runs there is nothing to cancel, and no stack of Python's is shown.
+    """
+
+    def interrupted(_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("airflow_provider.runtime.cli.check_command._check", interrupted)
+
+    assert EXIT_RETRY == main(["check", "/job", "--entry", "a.py:f"])
+
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line == "spark-stream: error: interrupted; the same command begins or goes on"
+
+
+def test_the_errors_that_py4j_passes_on_are_not_printed(capsys):
+    """
+    Each is the cause of an error that has a screen, and its stacks are in the file of details.
+    """
+    main(["init"])
+
+    assert not logging.getLogger("py4j.clientserver").isEnabledFor(logging.ERROR)
+
+
 # --- usage --------------------------------------------------------------------------------------
 
 

@@ -118,12 +118,24 @@ def test_options_of_java_are_added_to_those_that_are_given():
     assert chosen["spark.driver.defaultJavaOptions"].endswith("-Dours=1 -Dtheirs=1")
 
 
+@pytest.mark.parametrize(("theirs", "is_ours"), [("", True), ("-Xss2m", False), ("-Xmn1g", True)])
+def test_threads_have_room_for_sparks_look_at_a_long_error(theirs, is_ours):
+    """
+    Unless somebody has said how large a stack is.
+    """
+    given = {"spark.driver.extraJavaOptions": theirs}
+
+    chosen = jvm_defaults("local[2]", given, machine=SMALL, java_options=[])
+
+    assert is_ours == ("-Xss32m" in chosen["spark.driver.defaultJavaOptions"].split())
+
+
 def test_an_option_of_java_that_contradicts_what_is_given_is_left_out():
     """
     Compilers, an archive and a configuration of the log are the user's, wherever they are given.
     """
     given = {
-        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -Xshare:off",
+        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -Xshare:off -Xss2m",
     }
     ours = ["-XX:SharedArchiveFile=/a", "-Dlog4j2.configurationFile=ours"]
 

@@ -17,7 +17,13 @@ from airflow_provider.runtime.cli.error_screen import show_error
 from airflow_provider.runtime.cli.examples import add_examples
 from airflow_provider.runtime.cli.programs import not_of_a_script, split_arguments
 from airflow_provider.runtime.clock import log_formatter
-from airflow_provider.runtime.errors import EXIT_OK, RunFailedError, SparkStreamError
+from airflow_provider.runtime.errors import (
+    EXIT_OK,
+    EXIT_RETRY,
+    RunFailedError,
+    SparkStreamError,
+)
+from airflow_provider.runtime.explanation import HEADING
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -88,27 +94,36 @@ def main(
         sys.stdout.flush()
     except SparkStreamError as error:
         return show_error(error, as_json=getattr(arguments, "json", False))
-    except Exception as error:
-        from airflow_provider.runtime.failures.classify import classify
-        from airflow_provider.runtime.failures.os_errors import of_the_system
-
+    except KeyboardInterrupt:  # a driver whose Spark runs handles it, see stop_signals.py
+        print(f"{HEADING}interrupted; the same command begins or goes on", file=sys.stderr)
+        return EXIT_RETRY
+    except Exception as error:  # noqa: BLE001 - whatever it is, it gets a screen
         if isinstance(error, BrokenPipeError) and _nobody_reads():
             return EXIT_OK  # results are printed when all is done
-        if isinstance(error, OSError):
-            log.debug("the operating system", exc_info=True)
-            failed = RunFailedError(of_the_system(error))
-        else:
-            failed = RunFailedError(classify(error))
-            failed.__cause__ = error
-        return show_error(failed, as_json=getattr(arguments, "json", False))
+        return show_error(_explained(error), as_json=getattr(arguments, "json", False))
     return code
+
+
+def _explained(error: Exception) -> RunFailedError:
+    """Return the failure that an error is which nobody has raised on purpose."""
+    from airflow_provider.runtime.failures.classify import classify
+    from airflow_provider.runtime.failures.os_errors import of_the_system
+
+    if isinstance(error, OSError):
+        log.debug("the operating system", exc_info=error)
+        return RunFailedError(of_the_system(error))
+    failed = RunFailedError(classify(error))
+    failed.__cause__ = error
+    return failed
 
 
 def _log_to_stderr() -> None:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(log_formatter())
     logging.basicConfig(level=logging.INFO, handlers=[handler])
-    logging.getLogger("py4j").setLevel(logging.WARNING)
+    # It would print each error that it passes on, with the stacks of both languages: hundreds of
+    # lines above the screen that explains the same error, and names the file with the stacks.
+    logging.getLogger("py4j").setLevel(logging.CRITICAL)
 
 
 def _nobody_reads() -> bool:
