@@ -107,6 +107,31 @@ def test_what_was_lost_is_said_in_a_line_of_its_own(document, lines):
     assert lines == describe_dropped_rows(document)
 
 
+@pytest.mark.parametrize(
+    ("changed", "is_said"),
+    [
+        ({}, True),
+        ({"outcome": "SUSPENDED"}, False),
+        ({"rows_read": 0}, False),
+        ({"rows_read": None}, False),
+        ({"late_rows": 180}, False),
+        ({"queries": {"out": {"sinks": [{"rows": 0}]}, "bad": {"sinks": [{"rows": 1}]}}}, False),
+        ({"queries": {"out": {"sinks": [{"rows": None}]}}}, False),
+    ],
+)
+def test_a_run_that_has_written_nothing_of_what_it_read_says_so(changed, is_said):
+    """
+    So it ends where another separator makes all times NULL. Not one that may go on, that has
+    written a row anywhere, that does not know, or whose rows were late, which is said already.
+    """
+    queries = {"out": {"sinks": [{"rows": 0}]}}
+    document = {"outcome": "FINISHED", "rows_read": 180, "late_rows": 0, "queries": queries}
+
+    lines = describe_dropped_rows({**document, **changed})
+
+    assert is_said == any("180 rows were read and none was written" in line for line in lines)
+
+
 def test_a_sum_is_known_when_all_of_it_is():
     """
     One that is not known is not taken for none.

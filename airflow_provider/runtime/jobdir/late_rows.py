@@ -88,6 +88,9 @@ def sum_of(counts: Iterable[int | None]) -> int | None:
 def describe_dropped_rows(document: Mapping[str, Any]) -> list[str]:
     """Return in words, in a line each, what a run has dropped as late, and what was lost to it.
 
+    Of a run that has finished also that it has written nothing of what it has read: by another
+    separator, or columns in another order, all times are NULL, and no window has such a row.
+
     Args:
         document: a final checkpoint or a progress record, as plain values.
     """
@@ -95,7 +98,20 @@ def describe_dropped_rows(document: Mapping[str, Any]) -> list[str]:
     found = [late] if late is not None else []
     if lost:
         found.append(f"{lost:,} messages had expired before they were read (failOnDataLoss=false)")
+    if not found and _has_written_nothing(document):
+        found.append(
+            f"{document['rows_read']:,} rows were read and none was written: see that the schema, "
+            "the times and the filters fit the data"
+        )
     return found
+
+
+def _has_written_nothing(document: Mapping[str, Any]) -> bool:
+    """Tell whether a final checkpoint is that of a run that ended with rows read, and none out."""
+    if document.get("outcome") != "FINISHED" or not document.get("rows_read"):
+        return False
+    sinks = [sink for query in document["queries"].values() for sink in query.get("sinks", ())]
+    return bool(sinks) and all(sink["rows"] == 0 for sink in sinks)
 
 
 def describe_late_rows(document: Mapping[str, Any]) -> str | None:

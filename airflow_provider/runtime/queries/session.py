@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from airflow_provider.runtime.class_archive import archive_options
-from airflow_provider.runtime.errors import ConfigError, SparkStreamError
+from airflow_provider.runtime.errors import ConfigError, OutageError, SparkStreamError
 from airflow_provider.runtime.host import check_classic, check_java, is_submitted
 from airflow_provider.runtime.queries.spark_log import TEMPORARY, SparkLog
 from airflow_provider.runtime.runtime_zip import is_packed, runtime_zip
@@ -86,9 +86,7 @@ def start_spark(app_name: str, master: str | None, conf: Mapping[str, str]) -> S
     except Exception as error:
         if log_file is not None:
             log_file.unlink(missing_ok=True)
-        reason = next((line for line in str(error).splitlines() if "Exception" in line), str(error))
-        msg = f"Spark could not be started with master {chosen!r}: {reason}"
-        raise (ConfigError if "Master URL" in msg else SparkStreamError)(msg) from error
+        raise not_started(chosen, str(error)) from error
     if spark.sparkContext.getConf().get("spark.log.level") is None:
         spark.sparkContext.setLogLevel("WARN")
     spark_log = SparkLog.of(spark)
@@ -97,6 +95,22 @@ def start_spark(app_name: str, master: str | None, conf: Mapping[str, str]) -> S
     _warn_of_mixture(spark)
     ship_runtime(spark)
     return spark
+
+
+def not_started(master: str | None, said: str) -> SparkStreamError:
+    """Return what is said of a Spark that did not start.
+
+    Args:
+        master: its master URL.
+        said: Spark's own words. Of a standalone master that does not answer for a minute it has
+            none: it takes itself down, and stumbles over what it has taken down already.
+    """
+    if (master or "").startswith("spark://") and "NullPointerException" in said:
+        msg = f"no Spark master answers at {master}; start it, or correct --master"
+        return OutageError(msg)
+    reason = next((line for line in said.splitlines() if "Exception" in line), said)
+    msg = f"Spark could not be started with master {master!r}: {reason}"
+    return ConfigError(msg) if "Master URL" in msg else SparkStreamError(msg)
 
 
 def _import_ahead() -> None:
