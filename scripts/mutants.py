@@ -68,6 +68,8 @@ PROTOCOL: Final = (
     "control/submit.py",
     "typed_json.py",
     "jobdir/watches.py",
+    "jobdir/upgrade_record.py",
+    "control/upgrade_steps.py",
 )
 LINES: Final[Mapping[str, Sequence[str]]] = {
     "jobdir/lease.py": ("current", "is_lost", "_check", "_is_known", "_take_next", "release"),
@@ -100,9 +102,12 @@ LINES: Final[Mapping[str, Sequence[str]]] = {
     "storage/local.py": ("put", "put_if_absent", "_refused", "_written", "make_folder", "_is_at"),
     "storage/file_tree.py": ("flush", "_folders_above"),
     "jobdir/watches.py": ("claim", "is_newest"),
+    "jobdir/upgrade_record.py": ("newest_upgrade", "last_step", "put_upgrade", "check_may_begin"),
+    "control/upgrade_steps.py": ("decide", "accept", "_go_on", "_stop", "_begin_or_take_over"),
 }
 """Functions, or the methods of classes, of which every statement is a guard."""
 SLOWER: Final[Mapping[str, Sequence[str]]] = {
+    "control/upgrade_steps.py": ("tests/crash/test_upgrade_steps.py",),
     "sinks/": ("tests/crash/test_protocol.py",),
     "storage/local.py": ("tests/contract/test_storage.py",),
 }

@@ -172,4 +172,6 @@ def test_of_two_commands_at_once_one_upgrades(tmp_path, processes):
     assert set(codes) <= {EXIT_OK, EXIT_LEASE}
     assert 1 == steps.count("accepted")
     for number, code in enumerate(codes, start=1):
-        assert (code == EXIT_LEASE) == len(errors(root, number))
+        said = errors(root, number)
+        assert (code == EXIT_LEASE) == len(said)
+        assert all("is at work on an upgrade of this job (lease 1, on " in line for line in said)

@@ -96,7 +96,14 @@ def test_a_step_is_put_once_and_only_behind_the_one_that_was_seen(tmp_path):
     says how far it is, and what the first has put stays. The same once more, as after an answer that
     was lost, is no error.
     """
-    directory = JobDirectory(LocalStorage(str(tmp_path)))
+
+    class Strict(LocalStorage):
+        """A store that cannot tell its own write from another's, when the answer was lost."""
+
+        def put_if_absent(self, path: str, data: bytes) -> bool:
+            return not self.exists(path) and super().put_if_absent(path, data)
+
+    directory = JobDirectory(Strict(str(tmp_path)))
     begun = put_upgrade(directory, BEGUN)
     mine, other = begun.taken_over("d2"), begun.after(UpgradeStep.TRIAL, savepoint="/s/1")
     assert mine == put_upgrade(directory, mine) == put_upgrade(directory, mine)
@@ -141,17 +148,24 @@ def test_a_version_that_was_rejected_is_not_begun_again(tmp_path):
     assert rolled_back == read_upgrade(directory, number)
 
 
-def test_a_step_that_a_listing_does_not_show_counts(tmp_path):
+def test_a_listing_alone_decides_nothing(tmp_path):
     """
-    A network filesystem may show a minute later what is there: steps are also looked for by name.
+    A network filesystem may show a minute later what is there, and what is gone: steps are also looked
+    for by name, and where one is listed and not there nothing is known.
     """
 
-    class Late(LocalStorage):
+    class Remembered(LocalStorage):
+        names: tuple[str, ...] = ()
+
         def list(self, path: str) -> list[str]:
-            return []
+            return [*self.names]
 
-    begun = put_upgrade(JobDirectory(LocalStorage(str(tmp_path))), BEGUN)
-    assert begun == upgrade_in_force(JobDirectory(Late(str(tmp_path))))
+    storage = Remembered(str(tmp_path))
+    begun = put_upgrade(JobDirectory(storage), BEGUN)
+    assert begun == upgrade_in_force(JobDirectory(storage))
+    storage.names = ("1.json", "2.json")
+    with pytest.raises(OSError, match=r"upgrades/2\.json is listed and not there"):
+        upgrade_in_force(JobDirectory(storage))
 
 
 # --- the options with which the old version goes on ---------------------------------------------

@@ -13,15 +13,19 @@ from airflow_provider.runtime.cli.upgrading import Trial, Upgrade
 from airflow_provider.runtime.clock import SystemClock
 from airflow_provider.runtime.control.health import Limits
 from airflow_provider.runtime.control.probation import Terms
-from airflow_provider.runtime.errors import ConfigError
+from airflow_provider.runtime.errors import ConfigError, StopRefusedError
 from airflow_provider.runtime.jobdir.layout import JobDirectory
+from airflow_provider.runtime.jobdir.preconditions import check_preconditions
+from airflow_provider.runtime.jobdir.run_records import JobRecord
 from airflow_provider.runtime.jobdir.run_spec import RunSpec
 from airflow_provider.runtime.jobdir.upgrade_record import (
     UpgradeRecord,
     UpgradeStep,
+    check_may_begin,
     put_upgrade,
 )
 from airflow_provider.runtime.storage.local import LocalStorage
+from tests.crash.small_upgrade import SmallUpgrade, World
 from tests.unit.jobs import NOW, HandMadeJob, a_progress, a_run
 
 
@@ -107,3 +111,45 @@ def test_a_storage_that_is_away_for_a_look_says_nothing_about_a_version(tmp_path
     storage.is_away = False
     look(a_progress())
     assert upgrade.has_accepted()
+
+
+class Unstoppable(SmallUpgrade):
+    """An upgrade whose old version refuses to stop."""
+
+    def stop_old(self) -> str:
+        msg = "no savepoint can be taken there"
+        raise StopRefusedError(msg)
+
+
+def test_an_old_version_that_does_not_stop_may_be_started_again(tmp_path: Path) -> None:
+    """
+    The error is that of the stop; the upgrade is over, so a driver of the old version is not refused,
+    and the new version never begins.
+    """
+    world = World(LocalStorage(str(tmp_path))).begin()
+    with pytest.raises(StopRefusedError, match="no savepoint can be taken there"):
+        Unstoppable(world, is_good=True, clock=SystemClock()).run()
+    assert ["stopping", "rolled back"] == world.steps()
+    check_preconditions(world.old, "r2")
+    with pytest.raises(
+        ConfigError, match="it was not begun: no savepoint .* another new directory"
+    ):
+        check_may_begin(world.old, world.new)
+
+
+def test_what_cannot_be_begun_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+    """
+    Another upgrade that has not ended, and a directory in which there is a job: no lease is taken.
+    """
+    world = World(LocalStorage(str(tmp_path / "standing"))).begin()
+    put_upgrade(
+        world.old,
+        UpgradeRecord(by="d1", id="u", to="/other", entry="j:f", old_run_id="r1", began=NOW),
+    )
+    in_use = World(LocalStorage(str(tmp_path / "in-use"))).begin()
+    in_use.new.put_job(JobRecord(name="job", created=NOW))
+    before = sorted(tmp_path.rglob("*"))
+    for refused, said in [(world, "its upgrade to /other has not"), (in_use, "is a job already")]:
+        with pytest.raises(ConfigError, match=said):
+            SmallUpgrade(refused, is_good=True, clock=SystemClock()).run()
+    assert before == sorted(tmp_path.rglob("*"))

@@ -19,6 +19,7 @@ from airflow_provider.runtime.jobdir.lease import (
     HEARTBEAT_S,
     TIMEOUT_S,
     Lease,
+    LeaseObserver,
     acquire_lease,
 )
 from airflow_provider.runtime.jobdir.runs import last_run
@@ -210,9 +211,10 @@ class UpgradeSteps(abc.ABC):
     # --- who may --------------------------------------------------------------------------------
 
     def _acquire(self) -> Lease:
+        storage = self._directory.storage.at(FOLDER)
         try:
             return acquire_lease(
-                self._directory.storage.at(FOLDER),
+                storage,
                 run_id=self._id,
                 driver_id=self._driver_id,
                 owner=identify_this(),
@@ -221,9 +223,11 @@ class UpgradeSteps(abc.ABC):
                 heartbeat_s=self._heartbeat_s,
             )
         except LeaseHeldError as error:
+            held = LeaseObserver(storage, self._clock).current()
+            who = f" (lease {held.token}, on {held.owner.host})" if held is not None else ""
             msg = (
-                f"{self._directory.url}: another process is at work on an upgrade of this job; "
-                f"wait until it has ended ({error})"
+                f"{self._directory.url}: another process is at work on an upgrade of this job"
+                f"{who}; wait for its decision, which 'spark-stream status' shows"
             )
             raise LeaseHeldError(msg) from error
 
