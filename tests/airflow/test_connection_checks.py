@@ -32,6 +32,8 @@ def put_pyspark(folder: Path, version: str) -> Path:
     """Make the place of a Spark, as far as it is looked at."""
     (folder / "python" / "pyspark").mkdir(parents=True)
     (folder / "python" / "pyspark" / "version.py").write_text(f"__version__: str = '{version}'\n")
+    (folder / "bin").mkdir()
+    (folder / "bin" / "spark-submit").touch(0o755)
     return folder
 
 
