@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import signal
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -183,12 +184,18 @@ def act(root: str, armed: str, *, is_good: bool) -> int:
 
 
 def serve() -> None:
-    """Start processes, and tell how they end or that they have stopped."""
+    """Start processes, and tell how they end or that they have stopped; at the end kill the others.
+
+    A test that fails lets nobody go on whom it has stopped.
+    """
+    alive: set[int] = set()
     for line in sys.stdin:
         asked: dict[str, Any] = json.loads(line)
         if "pid" in asked:
             pid, status = os.waitpid(asked["pid"], os.WUNTRACED)
             stopped = os.WIFSTOPPED(status)
+            if not stopped:
+                alive.discard(pid)
             print(None if stopped else os.waitstatus_to_exitcode(status), flush=True)
             continue
         pid = os.fork()
@@ -196,7 +203,10 @@ def serve() -> None:
             with Path(asked.pop("log")).open("w") as log:
                 os.dup2(log.fileno(), 2)
             os._exit(act(**asked))
+        alive.add(pid)
         print(pid, flush=True)
+    for pid in alive:  # not reaped, so the number is still theirs
+        os.kill(pid, signal.SIGKILL)
 
 
 if __name__ == "__main__":
