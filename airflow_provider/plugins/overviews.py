@@ -119,8 +119,8 @@ def _queries(observed: Observed) -> list[QueryView]:
     counted = view.final or view.progress
     at_least = "at least " if counted is not None and counted.late_minimum else ""
     found = [_query(name, progress.get(name, {}), final.get(name, {}), at_least) for name in names]
-    is_gone = view.final is None and not (observed.condition and observed.condition.is_at_work)
-    return [_left_behind(each) for each in found] if is_gone else found
+    is_at_work = observed.condition is not None and observed.condition.is_at_work
+    return found if is_at_work else [_left_behind(each, is_ended=bool(final)) for each in found]
 
 
 def _query(
@@ -129,13 +129,13 @@ def _query(
     now = final or progress
     return QueryView(
         name=name,
-        phase="finished" if final.get("finished") else progress.get("phase"),
+        phase=_phase(final) if final else progress.get("phase"),
         batch=final.get("batch_id") if final else progress.get("batch"),
         watermark=now.get("watermark"),
         backlog={} if final else dict(progress.get("backlog") or {}),
         state_rows=progress.get("state_rows"),
         rows_read=progress.get("rows_read"),
-        idle=list(progress.get("idle") or []),
+        idle=[] if final else list(progress.get("idle") or []),
         pacing=None if final else _pacing(progress.get("pacing")),
         sources=[_part(each) for each in now.get("sources") or ()],
         operators=[_operator(each, at_least) for each in now.get("operators") or ()],
@@ -143,14 +143,24 @@ def _query(
     )
 
 
-def _left_behind(query: QueryView) -> QueryView:
-    """Return a query without what was true while its driver was there."""
+def _phase(final: Mapping[str, Any]) -> str:
+    return "finished" if final.get("finished") else "suspended"
+
+
+def _left_behind(query: QueryView, *, is_ended: bool) -> QueryView:
+    """Return a query without what was true while its driver was there.
+
+    Args:
+        query: the query, of a run that is not at work.
+        is_ended: whether the run has ended, so that nothing is as its driver had reported it.
+    """
 
     def still(parts: list[PartView]) -> list[PartView]:
         return [p.model_copy(update={"mark": None}) if p.mark == "running" else p for p in parts]
 
-    gone: dict[str, Any] = {"phase": None, "backlog": {}, "idle": [], "pacing": None}
-    gone |= {"sources": still(query.sources), "operators": still(query.operators)}
+    gone: dict[str, Any] = {"sources": still(query.sources), "operators": still(query.operators)}
+    if not is_ended:
+        gone |= {"phase": None, "backlog": {}, "idle": [], "pacing": None}
     return query.model_copy(update=gone)
 
 

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from sqlalchemy.orm import Session
 
 IMG = "<img src=x onerror=alert(1)>"
+LONG = "daily_delays_of_all_airports_" + "x" * 120
 FAILURE = {
     "failure_class": "NON_RECOVERABLE",
     "reason": "[CAST_INVALID_INPUT] The value 'abc' cannot be cast to BIGINT",
@@ -204,7 +205,7 @@ def page_jobs(place: Path) -> Iterator[dict[str, PageJob]]:
     made = {
         "running": PageJob(place / "running", name="daily_delays").history().state(),
         "failed": PageJob(place / "failed", name=IMG).fail(),
-        "finished": PageJob(place / "finished", name="daily"),
+        "finished": PageJob(place / "finished", name=LONG),
     }
     made["finished"].run.storage.delete("run.json")
     made["finished"].finish()

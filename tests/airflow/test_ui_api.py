@@ -706,13 +706,15 @@ def test_what_a_run_keeps_at_its_end_is_what_its_final_checkpoint_says(page: Pag
     final = json.loads(job.run.storage.read("final.json"))
     job.run.storage.put("final.json", json.dumps({**final, "queries": {"daily": query}}).encode())
 
-    head = page.get("finished", "overview")["job"]
+    overview = page.get("finished", "overview")
+    head, (shown,) = overview["job"], overview["queries"]
 
     assert (0, end, None) == (
         head["state_rows"],
         head["watermark"],
         head["watermark_lag_s"],
     )
+    assert ("suspended", 3, {}) == (shown["phase"], shown["batch"], shown["backlog"])
 
 
 def test_a_task_that_has_failed_while_its_driver_runs_is_unhealthy(page: Page) -> None:

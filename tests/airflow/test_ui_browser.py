@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from handmade_page import IMG, page_jobs
+from handmade_page import IMG, LONG, page_jobs
 from page_browser import HAS_READ, NEEDS_BROWSER, VIEWS, open_browser
 from services import wait_for
 
@@ -75,10 +75,12 @@ def of(task: str, tab: str, **more: Any) -> dict[str, Any]:
 
 def test_every_view_is_shown_without_a_complaint(any_browser: Browser) -> None:
     """
-    Also of a job with a name that is markup, on a narrow page and in the dark: nothing is wider
-    than the page, and nothing is cut off.
+    Also of a job with a name that is markup or very long, on a narrow page and in the dark: nothing
+    is wider than the page, no column is pushed off it, and nothing is cut off.
     """
-    texts = {"list": any_browser.open().inner_text()}
+    shown = any_browser.open()
+    texts = {"list": shown.inner_text()}
+    assert 0 == shown.locator(".ss-scroll").evaluate("e => e.scrollWidth - e.clientWidth")
     for task in ("running", "failed", "finished"):
         shown = any_browser.open(**of(task, "overview"))
         assert len(VIEWS) == shown.get_by_role("tab").count()
@@ -93,6 +95,9 @@ def test_every_view_is_shown_without_a_complaint(any_browser: Browser) -> None:
 
     assert [] == any_browser.complaints
     assert IMG in texts["list"]
+    assert LONG in texts["list"]
+    assert "since 20" in texts["failed overview"]
+    assert "then clear the task" in texts["failed overview"]
     assert "Rows per second" in texts["running overview"]
     assert "CAST_INVALID_INPUT: row 4711" in texts["failed log"]
     assert "What to do" in texts["failed failures"]
@@ -110,6 +115,7 @@ def test_every_plot_is_drawn_and_says_its_last_value(browser: Browser) -> None:
         for plot in plots:
             canvas = plot.locator("canvas")
             assert canvas.evaluate(IS_DRAWN), plot.get_attribute("aria-label")
+            assert "\N{EN DASH}" not in plot.locator(".u-legend").inner_text()
         said = [str(plot.get_attribute("aria-label")).partition(", last: ") for plot in plots]
         assert all(re.search(r"\d", last) for _, _, last in said)
         return {title for title, _, _ in said}

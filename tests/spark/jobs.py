@@ -304,6 +304,22 @@ def when_clicked(ctx: JobContext) -> DataFrame:
     )
 
 
+def full_join_bounded_once(ctx: JobContext) -> None:
+    """Join rows of which nothing says until when those of one side can find a partner."""
+    _join_fully(ctx, "b >= a")
+
+
+def full_join_with_a_condition(ctx: JobContext) -> None:
+    """Join rows with bounds on both sides, and a condition on one."""
+    _join_fully(ctx, "b BETWEEN a AND a + INTERVAL 3 SECONDS AND v > 0")
+
+
+def _join_fully(ctx: JobContext, near: str) -> None:
+    one = events(ctx, "one", param="shown").withColumnsRenamed({"time": "a", "k": "id"})
+    two = events(ctx, "two", param="clicked").withColumnsRenamed({"time": "b"}).drop("v")
+    write(ctx, one.join(two, F.expr(f"id = k AND {near}"), "fullOuter").select("id", "k"))
+
+
 def join_then_aggregation(ctx: JobContext) -> None:
     counted = (
         joined(ctx)

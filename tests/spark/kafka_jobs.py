@@ -16,6 +16,8 @@ def copy(ctx: JobContext) -> None:
     if "columns" in given:
         asked["schema"] = given.pop("columns")
     given.pop("input", None)
+    if given.pop("ends", None) == "interval" and ctx.interval is not None:
+        asked["ends"] = ctx.interval[1]
     options = json.loads(given.pop("options"))
     messages = ctx.read("messages", format=source_format, options=options, **asked)
     ctx.write("out", messages, to=files(target))

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from pyspark import cloudpickle
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - the name everybody knows
 from pyspark.sql.streaming.state import GroupState, GroupStateTimeout
@@ -15,7 +16,10 @@ from airflow_provider.runtime import JobContext, files, spark_sink
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from jobs import events, seconds
+import jobs
+from jobs import events, in_buckets, per_bucket, seconds
+
+cloudpickle.register_pickle_by_value(jobs)  # workers have it not
 
 END_MS = 4_102_444_800_000  # the year 2100: after all rows, before the end of time
 
@@ -87,9 +91,15 @@ def every_operator(ctx: JobContext) -> None:
         else _in_groups(one),
         "chained": _minutes(one),
     }
+    if ctx.params["timers"] == "yes":  # in a batch job none fires
+        queries["timers"] = _in_buckets(one) if in_batch else per_bucket(one)
     for name, df in queries.items():
         rows = df.withColumn("time", seconds("time")) if "time" in df.columns else df
         ctx.write(name, rows, to=files(f"{ctx.params['output']}/{name}"))
+
+
+def _in_buckets(df: DataFrame) -> DataFrame:
+    return in_buckets(df).groupBy("k", F.col("bucket").alias("start")).agg(F.count("*").alias("n"))
 
 
 def _minutes(df: DataFrame) -> DataFrame:

@@ -43,13 +43,14 @@ def shuffled(folder, seed, *, files=3, rows=40):
     write_events(folder, *later, oldest)
 
 
-def run(spark, place, mode, name, **asked):
-    """Return the final checkpoint, and what each query has written."""
+def run(spark, place, mode, name, *, timers=False, **asked):
+    """Return the final checkpoint, and what each query has written; timers take some seconds."""
     output = place.root / name / "out"
     params = {
         "others": str(place.root / "others"),
         "output": str(output),
         "files_per_batch": "1",
+        "timers": "yes" if timers else "no",
     }
     job = Place(place.root / name)
     final = job.run(
@@ -61,7 +62,8 @@ def run(spark, place, mode, name, **asked):
         conf={"spark.sql.shuffle.partitions": "1"},  # each costs a task and a file of each operator
         **asked,
     )
-    return final, {q: sorted(read_with_pandas(output / q), key=repr) for q in QUERIES}
+    queries = [*QUERIES, *(["timers"] if timers else [])]
+    return final, {q: sorted(read_with_pandas(output / q), key=repr) for q in queries}
 
 
 @pytest.mark.parametrize(
@@ -75,8 +77,9 @@ def test_a_stream_gives_what_a_batch_job_gives(spark, place, seed, files):
     shuffled(place.input, seed, files=files)
     shuffled(place.root / "others", seed + 100, files=files)
 
-    final, streamed = run(spark, place, "streaming", "stream", late="none")
-    _, batched = run(spark, place, "batch", "batch")
+    timers = files > 2  # in the whole product
+    final, streamed = run(spark, place, "streaming", "stream", timers=timers, late="none")
+    _, batched = run(spark, place, "batch", "batch", timers=timers)
 
     assert batched == streamed
     assert all(streamed.values())

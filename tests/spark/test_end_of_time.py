@@ -89,6 +89,26 @@ def test_what_no_watermark_flushes_is_no_end(spark, place, job, complaint):
     assert JobDirectory(open_storage(str(place.job_dir))).run("r").final() is None
 
 
+@pytest.mark.parametrize(
+    "job",
+    [
+        "full_join_bounded_once",
+        pytest.param("full_join_with_a_condition", marks=pytest.mark.whole),
+    ],
+)
+def test_a_full_outer_join_that_cannot_end_says_so(spark, place, job):
+    """
+    Spark takes it, and keeps rows of a side for ever: the error has the way out.
+    """
+    shown = write_events(place.root / "shown", [(1, "a", 1), (2, "b", 1)])
+    clicked = write_events(place.root / "clicked", [(2, "a", 0), (3, "c", 0)])
+    params = {"shown": str(shown), "clicked": str(clicked)}
+
+    complaint = "Let the ON of the full outer join bound the event times of both sides"
+    with pytest.raises(RunFailedError, match=complaint):
+        place.run(spark, job, params=params, conf=ROCKSDB)
+
+
 def test_state_that_waits_for_nothing_is_an_end(spark, place):
     """
     What is known for ever, without a watermark, stays in state when the run is FINISHED.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import datetime as dt
 import json
 import os
 import threading
@@ -25,12 +26,13 @@ from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.sources.kafka import client
 from airflow_provider.runtime.storage.open import open_storage
 from tests.present import present
-from tests.unit.kafka_support import kafka_broker
+from tests.unit.kafka_support import broker_with_times, kafka_broker
 
 pytestmark = pytest.mark.spark
 
 ENTRY = f"{Path(__file__).with_name('kafka_jobs.py')}:copy"
 PARTITIONS = 4
+START = dt.datetime(2026, 1, 1, tzinfo=dt.timezone.utc)
 
 
 @pytest.fixture(scope="module")
@@ -110,6 +112,63 @@ def test_a_retry_of_a_bounded_run_ends_where_its_first_attempt_did(
     assert (400, [(n,) for n in range(400)]) == (first.rows_read, rows(place))
     second = run_job(spec, spark=spark)
     assert (50, [(n,) for n in range(450)]) == (second.rows_read, rows(place))
+
+
+def test_a_slice_ends_at_a_time(spark, place, broker, monkeypatch):
+    """
+    Each run ends at the end of its interval, where its first attempt has found that: messages that
+    arrive before the retry, of a time in the slice, are for the next run.
+    """
+    hours = [START + dt.timedelta(hours=n) for n in range(3)]
+    times = {("hours", p): [_ms(hours[0]) + 1000 * n for n in range(10)] for p in range(2)}
+    times["hours", 0] += [_ms(hours[1]) + n for n in range(5)]
+    for (topic, partition), all_ms in times.items():
+        for at_ms in all_ms:
+            broker.send(topic, [b"%d" % at_ms], partition, timestamp=at_ms)
+    fails = ["sink.published"]
+
+    def fail(name):
+        if name in fails:
+            fails.remove(name)
+            raise PermissionError(name)
+
+    monkeypatch.setattr(failpoints, "hit", fail)
+    with broker_with_times(broker, times) as timed:
+        spec = asked(
+            place,
+            timed.options("hours", maxOffsetsPerTrigger="8"),
+            at_end="suspend",
+            interval=(hours[0], hours[1]),
+            run_id="first",
+            params={"ends": "interval"},
+        )
+        with pytest.raises(RunFailedError):
+            run_job(spec, spark=spark)
+        late_ms = _ms(hours[0]) + 59
+        broker.send("hours", [b"%d" % late_ms], 1, timestamp=late_ms)
+        times["hours", 1].append(late_ms)
+        first = run_job(spec, spark=spark)
+
+        assert 20 == first.rows_read
+        assert sorted(times["hours", 0][:10] + times["hours", 1][:10]) == [
+            v for (v,) in _big(place)
+        ]
+        following = {"interval": (hours[1], hours[2]), "run_id": "second"}
+        second = run_job(dataclasses.replace(spec, **following), spark=spark)
+
+        assert 6 == second.rows_read
+        assert sorted(times["hours", 0] + times["hours", 1]) == [v for (v,) in _big(place)]
+    away = asked(place, broker.options("gone"), params={"ends": "interval"})
+    with pytest.raises(ConfigError, match="no topic 'gone'"):
+        run_job(dataclasses.replace(away, job_dir=f"{place.root}/other"), spark=spark)
+
+
+def _ms(moment):
+    return round(moment.timestamp() * 1000)
+
+
+def _big(place):
+    return rows(place, "value::varchar::bigint")
 
 
 def test_a_stream_reports_what_is_unread_until_it_has_caught_up(spark, place, broker):

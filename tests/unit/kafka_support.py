@@ -1,8 +1,9 @@
 """A broker of Kafka on a port of this machine, for as long as a block runs.
 
 It is the mock cluster of librdkafka, in this process: real requests over TCP, up to 5 MB of batches
-for each partition, of which the oldest expire. It knows no times of messages, no passwords and no
-transactions: their marks are put into its log here, and :func:`refusing_broker` asks for passwords.
+for each partition, of which the oldest expire. It keeps the times of messages and finds no offset
+by them, which :func:`broker_with_times` does. It knows no passwords and no transactions: their
+marks are put into its log here, and :func:`refusing_broker` asks for passwords.
 """
 
 from __future__ import annotations
@@ -17,10 +18,11 @@ from typing import TYPE_CHECKING, Any
 from confluent_kafka import Producer
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 _LIMIT_S = 30.0
-_PRODUCE, _METADATA, _HANDSHAKE, _VERSIONS, _AUTHENTICATE = 0, 3, 17, 18, 36
+_PRODUCE, _LIST_OFFSETS, _METADATA, _HANDSHAKE, _VERSIONS, _AUTHENTICATE = 0, 2, 3, 17, 18, 36
+_COORDINATOR = 10
 _WRONG_PASSWORD = 58
 
 
@@ -84,6 +86,79 @@ def kafka_broker() -> Iterator[KafkaBroker]:
     metadata = producer.list_topics(timeout=_LIMIT_S)
     address = ",".join(f"{node.host}:{node.port}" for node in metadata.brokers.values())
     yield KafkaBroker(address, producer)
+
+
+@contextlib.contextmanager
+def broker_with_times(
+    broker: KafkaBroker, times: Mapping[tuple[str, int], Sequence[int]]
+) -> Iterator[KafkaBroker]:
+    """Run what stands before a broker and looks offsets up by time, as a broker of Kafka does.
+
+    Args:
+        broker: has the messages.
+        times: of the messages of each topic and partition, in milliseconds, in their order.
+    """
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        host, port = "127.0.0.1", server.getsockname()[1]
+        threading.Thread(target=_pass_all_on, args=(server, broker, times), daemon=True).start()
+        yield dataclasses.replace(broker, address=f"{host}:{port}")
+
+
+def _pass_all_on(
+    server: socket.socket, broker: KafkaBroker, times: Mapping[tuple[str, int], Sequence[int]]
+) -> None:
+    host, _, port = broker.address.rpartition(":")
+    its_own, ours = (struct.pack(">i", each) for each in (int(port), server.getsockname()[1]))
+
+    def pass_on(client: socket.socket) -> None:
+        with (
+            client,
+            contextlib.suppress(OSError),
+            socket.create_connection((host, int(port))) as up,
+        ):
+            while True:
+                request = _read(client)
+                up.sendall(struct.pack(">i", len(request)) + request)
+                answer = _read(up)
+                key, version = struct.unpack_from(">hh", request)
+                if key in {_METADATA, _COORDINATOR}:  # which say where the broker is
+                    answer = answer.replace(host.encode() + its_own, host.encode() + ours)
+                if key == _LIST_OFFSETS:
+                    answer = _with_times(request, answer, version, times)
+                client.sendall(struct.pack(">i", len(answer)) + answer)
+
+    with contextlib.suppress(OSError):  # the block has ended
+        while True:
+            connection, _ = server.accept()
+            threading.Thread(target=pass_on, args=(connection,), daemon=True).start()
+
+
+def _with_times(
+    request: bytes, answer: bytes, version: int, times: Mapping[tuple[str, int], Sequence[int]]
+) -> bytes:
+    """Put the offsets of times that are asked for into the answer of a broker without them.
+
+    Both have a list of topics with a list of partitions each; a length is one more than it says,
+    and one byte, as there are few.
+    """
+    assert version in {6, 7}, version  # the form that is read here
+    (name,) = struct.unpack_from(">h", request, 8)
+    asked, told, found = 10 + name + 1 + 4 + 1, 4 + 1 + 4, bytearray(answer)
+    topics, asked, told = request[asked] - 1, asked + 1, told + 1
+    for _ in range(topics):
+        length = request[asked] - 1
+        topic = request[asked + 1 : asked + 1 + length].decode()
+        asked, told = asked + 1 + length, told + 1 + length
+        partitions, asked, told = request[asked] - 1, asked + 1, told + 1
+        for _ in range(partitions):
+            partition, _, wanted_ms = struct.unpack_from(">iiq", request, asked)
+            if wanted_ms >= 0:
+                there = enumerate(times.get((topic, partition), ()))
+                hit = next(((at, n) for n, at in there if at >= wanted_ms), (-1, -1))
+                struct.pack_into(">ihqq", found, told, partition, 0, *hit)
+            asked, told = asked + 16 + 1, told + 26 + 1
+        asked, told = asked + 1, told + 1
+    return bytes(found)
 
 
 @contextlib.contextmanager

@@ -80,6 +80,18 @@ def test_a_driver_whose_query_would_not_stop_has_not_certainly_ended(storage, co
     assert has_ended(storage, 1), "its processes are gone"
 
 
+def test_why_a_query_would_not_stop_is_one_line(storage, context, caplog):
+    """
+    The text of an error of the JVM has its stack, of some hundred lines.
+    """
+    error = RuntimeError("An error occurred.\n: java.lang.X: gone\n\tat org.apache.spark.A.b(A:1)")
+
+    close_quietly(opened(Query(error)), context, take_lease(storage, FakeClock()))
+
+    (message,) = [each.getMessage() for each in caplog.records if "not be stopped" in each.message]
+    assert 1 == len(message.splitlines())
+
+
 def test_a_driver_that_is_torn_down_has_not_certainly_ended(storage):
     """
     Whatever ends a driver without closing, such as an exit in its code, has stopped nothing.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 import os
 import sys
@@ -16,14 +17,14 @@ from airflow_provider.runtime.errors import ConfigError, LostInputError, OutageE
 from airflow_provider.runtime.failures.classify import classify
 from airflow_provider.runtime.queries.kafka_source import check_connector
 from airflow_provider.runtime.sources.kafka import client
-from airflow_provider.runtime.sources.kafka.check import check_options, latest_offsets
+from airflow_provider.runtime.sources.kafka.check import check_options, latest_offsets, offsets_at
 from airflow_provider.runtime.sources.kafka.columns import SCHEMA, Columns, schema_of
 from airflow_provider.runtime.sources.kafka.fetch import fetch
 from airflow_provider.runtime.sources.kafka.offsets import Partition, Range, to_json
 from airflow_provider.runtime.sources.kafka.options import parse_options
 from airflow_provider.runtime.sources.kafka.source import KafkaDataSource
 from airflow_provider.runtime.sources.kafka.stream import PlainStreamReader
-from tests.unit.kafka_support import kafka_broker, refusing_broker
+from tests.unit.kafka_support import broker_with_times, kafka_broker, refusing_broker
 
 pytestmark = pytest.mark.slow
 
@@ -367,3 +368,32 @@ def test_older_versions_of_spark_read_what_their_options_fix(broker, topic):
             PlainStreamReader(latest, Columns(("value",))).initialOffset()
     finally:
         reader.stop()
+
+
+def test_a_time_is_looked_up_in_each_partition(broker, topic):
+    """
+    The first message of that time or later is the end, also before one that is older; a partition
+    without such a message ends where it is. Options of Spark's connector alone do not matter.
+    """
+    times = {(topic, 0): [10, 20, 30], (topic, 1): [10, 30, 20, 40], (topic, 2): [5]}
+    for (_, partition), all_ms in times.items():
+        for at_ms in all_ms:
+            broker.send(topic, [b"x"], partition, timestamp=at_ms)
+
+    with broker_with_times(broker, times) as timed:
+        options = timed.options(topic, minOffsetsPerTrigger="5", startingOffsets="latest")
+        found = {
+            at_ms: to_json(
+                offsets_at(options, dt.datetime.fromtimestamp(at_ms / 1000, dt.timezone.utc))
+            )
+            for at_ms in (0, 20, 21, 50)
+        }
+
+    assert {
+        0: {topic: {"0": 0, "1": 0, "2": 0, "3": 0}},
+        20: {topic: {"0": 1, "1": 1, "2": 1, "3": 0}},
+        21: {topic: {"0": 2, "1": 1, "2": 1, "3": 0}},
+        50: {topic: {"0": 3, "1": 4, "2": 1, "3": 0}},
+    } == found
+    with pytest.raises(ConfigError, match="no topic 'nowhere'"):
+        offsets_at(broker.options("nowhere"), dt.datetime.fromtimestamp(0, dt.timezone.utc))

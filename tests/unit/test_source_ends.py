@@ -465,13 +465,15 @@ def test_many_files_are_a_document():
         ("csv", "latest"),
         ("csv", NOON),
         ("kafka", "latest"),
+        ("kafka", NOON),
+        ("spark-stream-kafka", NOON),
         ("kafka", {"t": {"0": 0, "1": 100}}),
         ("my_queue", {"t": {"0": 1}}),
     ],
 )
 def test_ends_that_can_be(source_format, ends):
     """
-    Files end at a time, what has partitions at offsets, and everything where it is.
+    Files and Kafka end at a time, what has partitions at offsets, and everything where it is.
     """
     assert ends == check_end("in", source_format, ends, bounded=True, is_internal=False)
 
@@ -484,7 +486,8 @@ def test_ends_that_can_be(source_format, ends):
         ("csv", "newest", {}, "'newest' is not 'latest', a datetime"),
         ("csv", NOON.replace(tzinfo=None), {}, "needs a time zone"),
         ("csv", {"t": {"0": 1}}, {}, "no topics and partitions"),
-        ("kafka", NOON, {}, "only files end at a time; give offsets"),
+        ("rate", NOON, {}, "only files and Kafka end at a time; give offsets"),
+        ("kafka", NOON.replace(tzinfo=None), {}, "needs a time zone"),
         ("kafka", {}, {}, "offsets from 0 on by topic"),
         ("kafka", {"t": {}}, {}, "offsets from 0 on by topic"),
         ("kafka", {"t": 5}, {}, "offsets from 0 on by topic"),

@@ -10,11 +10,18 @@ export const whole = (value) => (isNothing(value) ? NOTHING : WHOLE.format(Math.
 export const short = (value) => (isNothing(value) ? NOTHING : SHORT.format(value));
 export const rate = (value) => (isNothing(value) ? NOTHING : `${SHORT.format(value)}/s`);
 
+const LEAST_SHARE = 0.0001;
+
+function percent(share) {
+  const text = share < LEAST_SHARE ? `under ${100 * LEAST_SHARE}` : `${Number((100 * share).toPrecision(3))}`;
+  return `${text}\u00a0%`;
+}
+
 /** How many rows of a run, or of its last report, were dropped as late; null where nobody knows. */
 export function lateRows({ late_rows: late, late_minimum: isMinimum, rows_read: read }) {
   if (isNothing(late)) return null;
   if (!late) return whole(late);
-  const share = read ? `, ${Number(((100 * late) / read).toPrecision(3))}\u00a0% of the rows read` : "";
+  const share = read ? `, ${percent(late / read)} of the rows read` : "";
   return `${isMinimum ? "at least " : ""}${whole(late)} dropped${share}`;
 }
 

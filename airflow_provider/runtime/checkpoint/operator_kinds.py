@@ -40,11 +40,13 @@ class WaitingRows(NamedTuple):
         what: the rows, for people.
         options: of Spark's state reader; None for all rows, which Spark reports with a batch.
         where: the rows of it that wait, in SQL; None for all.
+        way_out: what the job may lack where no watermark flushes them; empty for nothing known.
     """
 
     what: str
     options: Mapping[str, str] | None = None
     where: str | None = None
+    way_out: str = ""
 
 
 class InBatch(NamedTuple):
@@ -89,7 +91,18 @@ _AGGREGATED: Final = {"append": (WaitingRows("groups whose rows are to come"),)}
 _LEFT: Final = WaitingRows("rows of its left side", {"joinSide": "left"})
 _RIGHT: Final = WaitingRows("rows of its right side", {"joinSide": "right"})
 # A join writes them by themselves, when no other can match them any more.
-_UNMATCHED: Final = {"LeftOuter": (_LEFT,), "RightOuter": (_RIGHT,), "FullOuter": (_LEFT, _RIGHT)}
+# Spark takes a full outer join whose ON bounds the time of one side, or has a condition on one side
+# beside the bounds, and then keeps rows of a side for ever.
+_BOUND_BOTH: Final = (
+    "Let the ON of the full outer join bound the event times of both sides, as in one.t BETWEEN "
+    "two.t - INTERVAL 1 HOUR AND two.t + INTERVAL 1 HOUR, without a condition on one side alone "
+    "(join the rows that meet it, and union the others),"
+)
+_UNMATCHED: Final = {
+    "LeftOuter": (_LEFT,),
+    "RightOuter": (_RIGHT,),
+    "FullOuter": tuple(side._replace(way_out=_BOUND_BOTH) for side in (_LEFT, _RIGHT)),
+}
 
 _TIMEOUTS: Final = {
     "EventTimeTimeout": (WaitingRows("timeouts", {}, where="value.timeoutTimestamp >= 0"),)

@@ -10,6 +10,7 @@ from airflow_provider.runtime.checkpoint.logs import CheckpointLogs
 from airflow_provider.runtime.driver.initial_state import StartingPoint
 from airflow_provider.runtime.driver.lifecycle import AtEnd
 from airflow_provider.runtime.driver.take_over import TakeOver, checkpoints_to_take_over
+from airflow_provider.runtime.failures.classify import classify
 from airflow_provider.runtime.jobdir.batch_commit import commit_log_of
 from airflow_provider.runtime.jobdir.end_of_input import sources_end
 from airflow_provider.runtime.jobdir.epochs import EpochRecords
@@ -239,7 +240,8 @@ def close_quietly(
         try:
             query.stop()
         except Exception as reason:  # noqa: BLE001 - the JVM may be gone
-            log.warning("query=%s could not be stopped: %s", query.name, reason)
             lease.doubt()
+            why = classify(reason).reason  # one line; the JVM's own text is pages of its stack
+            log.warning("query=%s could not be stopped: %s", query.name, why)
     for error in context.close():
         log.warning("run=%s an on_close callback failed", context.run_id, exc_info=error)

@@ -37,6 +37,7 @@ from airflow_provider.runtime.jobdir.end_of_input import sources_end
 from airflow_provider.runtime.jobdir.layout import open_job_directory
 from airflow_provider.runtime.jobdir.lease import wait_for_free_lease
 from airflow_provider.runtime.jobdir.lease_records import lease_path
+from airflow_provider.runtime.jobdir.neighbours import neighbour_lines
 from airflow_provider.runtime.jobdir.preconditions import check_preconditions, rewound_error
 from airflow_provider.runtime.jobdir.resolve_run import (
     as_begun,
@@ -139,7 +140,7 @@ def check_before_spark(
         open_savepoint(spec.from_savepoint)
     if not is_submitted():
         check_master_and_heap(spec.master, spec.conf, "--conf")
-    for line in check_names(spec.conf, "--conf"):
+    for line in (*neighbour_lines(directory), *check_names(spec.conf, "--conf")):
         log.warning("%s", line)
     if is_program(spec.entry):
         check_program(spec)

@@ -118,7 +118,9 @@ class JobContext:
                 it. Every later attempt of the run ends there, too.
             ends: where it ends otherwise: ``"latest"`` takes the answer of a source that can only
                 be asked, such as one in Python, for its end; a datetime takes the files that
-                were modified before it; ``{"topic": {"0": 100}}`` the rows before these offsets.
+                were modified before it, and of each partition of Kafka what lies before its
+                first message of that time or later; ``{"topic": {"0": 100}}`` the rows before
+                these offsets.
             watermark: event-time column and delay, as for ``withWatermark``.
             adaptive_batches: whether the size of its batches is fitted to the target time of
                 the run.

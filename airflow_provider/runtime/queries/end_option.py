@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from airflow_provider.runtime.checkpoint.source_end import is_by_partition
 from airflow_provider.runtime.errors import ConfigError
+from airflow_provider.runtime.jobdir.datasets import KAFKA_FORMATS
 from airflow_provider.runtime.jobdir.read_range import FILE_FORMATS
 from airflow_provider.runtime.sources.kafka.options import FORMAT
 
@@ -48,8 +49,8 @@ def check_end(
 def _refused(kind: str, ends: object) -> str | None:
     """Return why a source of this format cannot end there; None when it can."""
     if isinstance(ends, dt.datetime):
-        if kind not in FILE_FORMATS:
-            return "only files end at a time; give offsets, or ends='latest'"
+        if kind not in {*FILE_FORMATS, *KAFKA_FORMATS}:
+            return "only files and Kafka end at a time; give offsets, or ends='latest'"
         return None if ends.tzinfo is not None else f"ends={_shown(ends)} needs a time zone"
     if isinstance(ends, Mapping):
         if kind in _NO_PARTITIONS:

@@ -44,12 +44,14 @@ class Unflushed:
     Attributes:
         rows: how many; None where they cannot be counted.
         what: what they are.
+        way_out: what the job may lack for a watermark to flush them; empty for nothing known.
     """
 
     id: int
     kind: str
     rows: int | None
     what: str
+    way_out: str = ""
 
     def describe(self) -> str:
         """Return it in words."""
@@ -83,11 +85,13 @@ def next_step_of(query: RunningQuery | BatchQuery, checkpoint: Storage) -> Drain
     if all(each.rows is None for each in left):
         log.warning("query=%s is drained as far as is known: %s", query.name, described)
         return step
+    way_out = ". ".join(dict.fromkeys(e.way_out for e in left if e.way_out))
     msg = (
         f"query {query.name!r}: rows are left that no watermark flushes. The drain has passed "
         f"{passed}, the last moment that Spark counts with, and {described}. They have a later "
-        "event time or none, or are kept again whenever a timer fires. Leave such rows out and run "
-        "the job again, or run it in mode BATCH"
+        "event time or none, or are kept again whenever a timer fires. "
+        f"{way_out or 'Leave such rows out'} and run the job again, or run it in "
+        "mode BATCH"
     )
     raise CheckpointError(msg)
 
@@ -118,7 +122,7 @@ def unflushed(query: RunningQuery | BatchQuery, checkpoint: str) -> list[Unflush
                 options = {"operatorId": str(operator.id), **part.options}
                 rows = count_state(spark, checkpoint, options, where=part.where)
             if rows != 0:
-                found.append(Unflushed(operator.id, operator.kind, rows, part.what))
+                found.append(Unflushed(operator.id, operator.kind, rows, part.what, part.way_out))
     return found
 
 

@@ -122,9 +122,10 @@ def _end_of(
         msg = "before Spark 4.2 a source in Python cannot keep an end; give option endingOffsets"
         raise ValueError(msg)
     line = planned.lines[place]
-    if isinstance(source.ends, Mapping):
-        _check_partitions(source, line)
-        return SourceEnd(source.name, place, offset=json.dumps(source.ends, separators=(",", ":")))
+    ends = source.ends if isinstance(source.ends, Mapping) else source.end_in_kafka()
+    if ends is not None:
+        _check_partitions(source, ends, line)
+        return SourceEnd(source.name, place, offset=json.dumps(ends, separators=(",", ":")))
     if not tells_its_end(source.format, source.ends):
         log.info("source=%s ends when it has no more rows, in each attempt", source.name)
         return None
@@ -136,8 +137,9 @@ def _end_of(
     return SourceEnd(source.name, place, offset=line)
 
 
-def _check_partitions(source: SourceDefinition, line: str) -> None:
-    ends = source.ends if isinstance(source.ends, Mapping) else {}
+def _check_partitions(
+    source: SourceDefinition, ends: Mapping[str, Mapping[str, int]], line: str
+) -> None:
     missing = missing_partitions(line, ends) if line != NO_OFFSET else []
     where = f"source {source.name!r} ({source.format})"
     if missing is None:

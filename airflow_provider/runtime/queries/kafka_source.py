@@ -13,6 +13,7 @@ from airflow_provider.runtime.errors import ConfigError, SparkStreamError
 from airflow_provider.runtime.sources.kafka.options import CONNECTOR, FORMAT, has_start
 
 if TYPE_CHECKING:
+    import datetime as dt
     from collections.abc import Mapping
 
     from pyspark.sql import DataFrame, SparkSession
@@ -91,6 +92,34 @@ def check_read(name: str, source_format: str, options: Mapping[str, str], df: Da
         check_schema(name, options, df.schema)
     elif source_format.lower() == CONNECTOR:
         check_connector(name, options)
+
+
+def end_at(
+    name: str, source_format: str, options: Mapping[str, str], moment: dt.datetime
+) -> dict[str, dict[str, int]]:
+    """Return the offsets at which a source ends that is to end at a time, as Spark writes them.
+
+    In each partition that is its first message of that time or later: what lies behind it is not
+    read, whatever its time. One that has none ends where it is now.
+
+    Args:
+        name: the source's name in the job.
+        source_format: of the source, ours or Spark's, which cannot look times up for a stream.
+        options: of the source.
+        moment: the time.
+
+    Raises:
+        ConfigError: the client is missing, does not know an option, or the brokers refuse us.
+        OutageError: no broker answers.
+    """
+    from airflow_provider.runtime.sources.kafka.check import offsets_at
+    from airflow_provider.runtime.sources.kafka.offsets import to_json
+
+    try:
+        return to_json(offsets_at(options, moment))
+    except SparkStreamError as error:
+        msg = f"source {name!r} ({source_format}): ends={moment.isoformat()}: {error}"
+        raise type(error)(msg) from error
 
 
 def check_connector(name: str, options: Mapping[str, str]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import datetime as dt
 from typing import TYPE_CHECKING, Final
 
 from airflow_provider.runtime.failures.classify import classify, refusal_of
@@ -133,12 +134,24 @@ class SourceDefinition:
         else:
             df = reader.load(path) if path is not None else reader.load()
         kafka_source.check_read(self.name, self.format, options, df)
+        if streaming:
+            self.end_in_kafka()  # which shows that the brokers can be asked
         if self.watermark is None:
             return df
         if self.markers is None or not streaming:
             return df.withWatermark(*self.watermark)
         markers = _reader(spark, marker_name(self.name), streaming=True)
         return with_markers(df, markers, self.markers, self.watermark)
+
+    def end_in_kafka(self) -> Mapping[str, Mapping[str, int]] | None:
+        """Return the offsets at which it ends, of messages that end at a time; None of others.
+
+        Raises:
+            ConfigError, OutageError: see :func:`~.kafka_source.end_at`.
+        """
+        if not isinstance(self.ends, dt.datetime) or self.format.lower() not in KAFKA_FORMATS:
+            return None
+        return kafka_source.end_at(self.name, self.format, self.options, self.ends)
 
     def _path(self) -> str | None:
         if self.ended:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.sources.kafka.client import opened
-from airflow_provider.runtime.sources.kafka.options import parse_options
+from airflow_provider.runtime.sources.kafka.options import parse_options, what_is_read
 from airflow_provider.runtime.sources.kafka.planner import Planner, describe_missing
 
 if TYPE_CHECKING:
+    import datetime as dt
     from collections.abc import Mapping
 
     from airflow_provider.runtime.sources.kafka.offsets import Offsets
@@ -48,6 +50,25 @@ def check_topics(given: Mapping[str, str]) -> None:
         missing = connection.find().missing
     if missing:
         raise ConfigError(describe_missing(options, missing))
+
+
+def offsets_at(given: Mapping[str, str], moment: dt.datetime) -> Offsets:
+    """Return where each partition's first message of a time or later lies, or its end without one.
+
+    Args:
+        given: the options of a source, ours or Spark's; only what is read of them counts.
+        moment: with its zone. Times are those that the topic has: the producer's or the broker's.
+
+    Raises:
+        ConfigError, OutageError: see :func:`check_options`.
+    """
+    at_ms = math.ceil(moment.timestamp() * 1000)
+    options = parse_options({**what_is_read(given), "endingTimestamp": str(max(at_ms, 0))})
+    with opened(options) as connection:
+        found = connection.find()
+        if found.missing:
+            raise ConfigError(describe_missing(options, found.missing))
+        return Planner(options, connection).end() or {}
 
 
 def latest_offsets(given: Mapping[str, str]) -> Offsets:

@@ -155,6 +155,12 @@ def has_start(given: Mapping[str, str]) -> bool:
     return not {name.lower() for name in _STARTS}.isdisjoint(key.lower() for key in given)
 
 
+def what_is_read(given: Mapping[str, str]) -> dict[str, str]:
+    """Return those of a source's options that say which topics it reads, and how to reach them."""
+    known = {name.lower() for name in _SUBSCRIPTIONS}
+    return {k: v for k, v in given.items() if k.lower() in known or k.lower().startswith(PREFIX)}
+
+
 def goes_on_after_loss(given: Mapping[str, str]) -> bool:
     """Tell whether options let a query go on without messages that are gone."""
     options = {key.lower(): str(value).strip() for key, value in given.items()}
