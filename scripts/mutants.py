@@ -120,7 +120,13 @@ LEARN_TIMEOUT_S: Final = 1800.0
 DURABLE: Final = ("put", "delete", "remove", "forget", "release", "commit", "publish", "revert")
 
 _AGAIN: Final = "a restore has checked this before; this is the same check, under the lease"
+_EARLY: Final = "it ends a process that was overtaken sooner; its next step is refused anyway"
 SURVIVORS: Final[dict[str, str]] = {
+    "control/upgrade_steps.py:UpgradeSteps._go_on:check:1": _EARLY,
+    "control/upgrade_steps.py:UpgradeSteps._go_on:line:4": "a function that ends returns None",
+    "control/upgrade_steps.py:UpgradeSteps._stop:check:1": _EARLY,
+    "control/upgrade_steps.py:UpgradeSteps._check_lease:check:1": _EARLY,
+    "control/upgrade_steps.py:UpgradeSteps._check_lease:refusal:1": _EARLY,
     "savepoints/restore.py:begin_restore:check:1": _AGAIN,
     "savepoints/restore.py:begin_restore:check:2": _AGAIN,
     "savepoints/retention.py:_collect:order:1": "what a death between them leaves, readers or a "

@@ -13,8 +13,14 @@ from airflow_provider.runtime.cli.upgrading import Trial, Upgrade
 from airflow_provider.runtime.clock import SystemClock
 from airflow_provider.runtime.control.health import Limits
 from airflow_provider.runtime.control.probation import Terms
-from airflow_provider.runtime.errors import ConfigError, StopRefusedError
+from airflow_provider.runtime.errors import (
+    ConfigError,
+    SparkStreamError,
+    StopNotYetError,
+    StopRefusedError,
+)
 from airflow_provider.runtime.jobdir.layout import JobDirectory
+from airflow_provider.runtime.jobdir.lease import LeaseObserver, Liveness
 from airflow_provider.runtime.jobdir.preconditions import check_preconditions
 from airflow_provider.runtime.jobdir.run_records import JobRecord
 from airflow_provider.runtime.jobdir.run_spec import RunSpec
@@ -114,11 +120,12 @@ def test_a_storage_that_is_away_for_a_look_says_nothing_about_a_version(tmp_path
 
 
 class Unstoppable(SmallUpgrade):
-    """An upgrade whose old version refuses to stop."""
+    """An upgrade whose old version refuses to stop, or does not stop in time."""
+
+    error: SparkStreamError = StopRefusedError("no savepoint can be taken there")
 
     def stop_old(self) -> str:
-        msg = "no savepoint can be taken there"
-        raise StopRefusedError(msg)
+        raise self.error
 
 
 def test_an_old_version_that_does_not_stop_may_be_started_again(tmp_path: Path) -> None:
@@ -153,3 +160,17 @@ def test_what_cannot_be_begun_is_refused_before_anything_is_written(tmp_path: Pa
         with pytest.raises(ConfigError, match=said):
             SmallUpgrade(refused, is_good=True, clock=SystemClock()).run()
     assert before == sorted(tmp_path.rglob("*"))
+
+
+def test_an_upgrade_that_ends_early_lets_the_next_command_in_at_once(tmp_path: Path) -> None:
+    """
+    It has no decision yet, and who gives the same command waits for no lease to end by itself.
+    """
+    world = World(LocalStorage(str(tmp_path))).begin()
+    upgrade = Unstoppable(world, is_good=True, clock=SystemClock())
+    upgrade.error = StopNotYetError("it takes long")
+    with pytest.raises(StopNotYetError):
+        upgrade.run()
+    assert ["stopping"] == world.steps()
+    observer = LeaseObserver(world.old.storage.at("upgrades"), SystemClock())
+    assert Liveness.FREE is observer.look()[1]
