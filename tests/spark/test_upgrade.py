@@ -13,6 +13,7 @@ import pytest
 from driving import CLOCK, STREAM, Driver, driving
 from streams import Place, failing_at, read_with_pandas, windows_of, write_events
 
+from airflow_provider.runtime import failpoints
 from airflow_provider.runtime.checkpoint.logs import CheckpointLogs
 from airflow_provider.runtime.cli.upgrading import Trial, Upgrade
 from airflow_provider.runtime.control import upgrade_steps
@@ -36,6 +37,7 @@ from airflow_provider.runtime.jobdir.upgrade_record import (
 from airflow_provider.runtime.storage.open import open_storage
 from tests.crash.drivers import Driver as Command
 from tests.crash.drivers import Drivers, await_that
+from tests.present import present
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 
@@ -244,16 +246,19 @@ def test_what_a_dead_old_version_has_left_is_published_first(spark, place):
 # --- processes that are killed ------------------------------------------------------------------
 
 
-def command(place: Place, drivers: Drivers, job: str) -> Command:
+def command(
+    place: Place, drivers: Drivers, job: str, *, dies_at: str = "", probation: str = "60 seconds"
+) -> Command:
     """Start the same upgrade as :func:`upgrade` as a process with a JVM of its own."""
     return drivers.upgrade(
         f"{JOBS}:{job}",
         place.root / "new",
         STREAM["params"],
         "--restart=none",
-        "--probation=60 seconds",
+        f"--probation={probation}",
         "--progress-timeout=60 seconds",
         "--stop-timeout=60 seconds",
+        SPARK_STREAM_FAILPOINT=dies_at,
     )
 
 
@@ -287,4 +292,49 @@ def test_an_upgrade_that_is_killed_in_its_probation_goes_on(spark, place, old, d
 
     assert "FINISHED" == final.outcome
     assert "SUSPENDED" == old.end().outcome
+    check_rows(place)
+
+
+@pytest.mark.whole
+def test_an_upgrade_that_is_rolled_back_dies_at_each_step(spark, place, old, drivers):
+    """
+    A process with its JVM dies at each failpoint in turn, and once in the probation; the old version,
+    resumed with its options, and the same command write each row once.
+    """
+    job = "fails_at_a_hundred"
+    for point in ("upgrade.stopping", "upgrade.stopped", "upgrade.trial"):
+        assert failpoints.CRASH_EXIT == command(place, drivers, job, dies_at=point).wait()
+    killed_in_probation(place, drivers, job)
+    write_events(place.input, *FILES[3:], first=3)
+    for point in ("decided", "rejected", "reverted", "rolled_back"):
+        died = command(place, drivers, job, dies_at=f"upgrade.{point}")
+        assert failpoints.CRASH_EXIT == died.wait(), died.log
+    with pytest.raises(StopError, match="was rejected: .*; the old one has gone on"):
+        upgrade(spark, place, job, Feeding(place, first=len(FILES))).run()
+
+    before = JobDirectory(open_storage(str(place.job_dir))).run("r1").last_attempt()
+    after = JobDirectory(open_storage(str(place.job_dir))).run(f"after-{upgrade_of(place)}")
+    assert present(before).options == present(after.last_attempt()).options
+    assert "none" == present(before).options.restart
+    check_rows(place)
+
+
+@pytest.mark.whole
+def test_an_upgrade_that_is_accepted_dies_around_its_decision(spark, place, old, drivers):
+    """
+    Before it is recorded the new version is tried once more, and after that it is resumed.
+    """
+    job, short = "shorter_delay", "15 seconds"
+    undecided = command(place, drivers, job, dies_at="upgrade.decided", probation=short)
+    feed_when_stopped(place, undecided)
+    assert failpoints.CRASH_EXIT == undecided.wait(), undecided.log
+    assert UpgradeStep.TRIAL is step_of(place)
+    write_events(place.input, FILES[3], first=3)
+    died = command(place, drivers, job, dies_at="upgrade.accepted", probation=short)
+    assert failpoints.CRASH_EXIT == died.wait(), died.log
+    assert UpgradeStep.ACCEPTED is step_of(place)
+
+    final = upgrade(spark, place, job, Feeding(place, first=4)).run()
+
+    assert "FINISHED" == final.outcome
     check_rows(place)
