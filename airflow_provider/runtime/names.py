@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import re
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.typed_json import is_name
@@ -39,6 +40,13 @@ def derive_run_id(text: str) -> str:
     if safe == text and len(safe) <= _RUN_ID_CHARS:
         return safe
     return f"{safe[:_RUN_ID_CHARS]}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
+
+
+def name_of(function: Any) -> str:
+    """Return what a function is called, also behind ``functools.partial``; else its type."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    return str(getattr(function, "__name__", type(function).__name__))
 
 
 NUMBER: Final = r"(?:0|[1-9][0-9]{0,18})"

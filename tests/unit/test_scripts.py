@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import textwrap
 from pathlib import Path
 
@@ -155,6 +156,9 @@ def test_queries_have_names_that_stay():
     assert "daily" == query_name(WriterCalls(path="/data/daily/"), [])
     assert "daily-2" == query_name(WriterCalls(path="/data/daily"), ["daily"])
     assert "write" == query_name(WriterCalls(each_batch=write), [])
+    behind = functools.partial(functools.partial(write), batch_id=1)
+    assert "write" == query_name(WriterCalls(each_batch=behind), [])
+    assert "for_each_batch:write" == sink_name(each_batch=behind)
     assert "db.t" == query_name(WriterCalls(table="db.t"), [])
     assert "console" == query_name(WriterCalls(format="console"), [])
     assert "lambda" == query_name(WriterCalls(each_batch=lambda *_: None), [])

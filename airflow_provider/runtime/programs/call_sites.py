@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+    from types import FrameType
 
 _WAITS: Final = frozenset({"awaitTermination", "awaitAnyTermination", "processAllAvailable"})
 _STARTS: Final = frozenset({"start", "toTable"})
@@ -30,14 +31,21 @@ class CallSites:
 
     def here(self) -> str:
         """Return the place of the script's line that has led here, as far as there is one."""
-        frame = sys._getframe(1)
-        while frame is not None:
-            if self._is_own(frame.f_code.co_filename):
-                return _place(frame.f_code.co_filename, frame.f_lineno)
-            if frame.f_back is None:
-                break
+        frame = self._frame()
+        if frame is None:
+            return self._path.name
+        return _place(frame.f_code.co_filename, frame.f_lineno)
+
+    def instruction(self) -> tuple[str, int]:
+        """Return that place to the instruction: one line may have several calls."""
+        frame = self._frame()
+        return self.here(), frame.f_lasti if frame is not None else 0
+
+    def _frame(self) -> FrameType | None:
+        frame: FrameType | None = sys._getframe(1)
+        while frame is not None and not self._is_own(frame.f_code.co_filename):
             frame = frame.f_back
-        return self._path.name
+        return frame
 
     def of_error(self, error: BaseException) -> str:
         """Return the place of the script's last line that has led to an error."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import re
+import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -18,6 +20,7 @@ from airflow_provider.runtime.programs.mapping import (
     sink_of,
     unused,
 )
+from airflow_provider.runtime.programs.starts import Starts
 from airflow_provider.runtime.sinks.spark_sink import SparkSink
 from airflow_provider.runtime.storage.open import local_path_of, open_objects
 
@@ -40,7 +43,16 @@ LATE_START: Final = (
     "before it runs: start it before the first wait, or make it a script of its own, whose task "
     "follows this one"
 )
+_A_THREAD_EACH: Final = (
+    "a thread waits for the query that it has started, and others may still start theirs; a job's "
+    "queries are all known before it runs: start all of them, and then wait for them"
+)
 _MASTER: Final = "spark.master"
+_CATALOG: Final = re.compile(r"spark\.sql\.catalog\.\w+")
+_NO_CLASS: Final = (
+    "Spark has no such class, and would look for it at the next statement; give the run its "
+    "package if the script needs the catalog: --conf spark.jars.packages=…"
+)
 _CHECKPOINTS: Final = f"spark.sql.streaming.{CHECKPOINT}"
 
 
@@ -62,10 +74,13 @@ class Declaring:
         self.refused: list[str] = []
         self._context = context
         self.sites = sites
+        self.starts = Starts()
         self._until = until
         self._given = given
         self._ignored: set[str] = set()
-        self._looked: set[str] = set()
+        self._threads: set[threading.Thread] = set()  # beside the script's, that started a query
+        # Looks at queries by instruction and name, since the last query was declared.
+        self._looked: set[tuple[tuple[str, int], str]] = set()
 
     @property
     def session(self) -> SparkSession:
@@ -99,7 +114,8 @@ class Declaring:
                 bounded=is_bounded(self._until, None),
             )
         except ConfigError as error:
-            raise self._at_its_place(error) from error
+            error.at(self.sites.here())
+            raise
 
     def write(self, df: DataFrame, calls: WriterCalls) -> str:
         """Declare a query, and return its name.
@@ -112,9 +128,13 @@ class Declaring:
         from pyspark.sql import DataFrame as PlainFrame
 
         if self.turns is not None and self.turns.has_rested:
-            raise self._at_its_place(ConfigError(LATE_START))
+            msg = f"{self.sites.here()}: {LATE_START}"
+            raise ConfigError(msg)
         name = query_name(calls, self.queries)
         self.queries.append(name)
+        if self.turns is not None and not self.turns.has_this_thread:
+            self._threads.add(threading.current_thread())
+        self._looked.clear()  # a loop that starts a query each time round does not wait
         refused = refusals_of(calls)
         for each in refused:
             self.refuse(each)
@@ -150,6 +170,9 @@ class Declaring:
             if key == _MASTER:
                 self.ignore(f"{key}={value}", f"Spark runs already; give the run --master {value}")
                 continue
+            if _CATALOG.fullmatch(key) and not has_class(session, value):
+                self.ignore(f"{key}={value}", _NO_CLASS)
+                continue
             try:
                 session.conf.set(key, value)
             except AnalysisException:
@@ -165,25 +188,36 @@ class Declaring:
         """
         if self.turns is not None and self.turns.has_this_thread:
             why = "this session is not the job's; take SparkSession.builder.getOrCreate()"
-            raise self._at_its_place(ConfigError(why))
+            msg = f"{self.sites.here()}: {why}"
+            raise ConfigError(msg)
 
     # --- how far the run is -----------------------------------------------------------------------
 
     def wait(self, timeout_s: float | None) -> bool:
-        """Wait for the end of the run, which begins when the script waits first."""
-        return self.turns is not None and self.turns.wait(timeout_s)
+        """Wait for the end of the run, which begins when the script waits first.
 
-    def looks_on(self) -> bool:
-        """Tell whether the run is over, to a script that looks at a query.
-
-        One that looks again at the same place goes round in a loop, which is a way to wait.
+        Raises:
+            ConfigError: it is one of several threads that each start a query and wait for it.
         """
         if self.turns is None:
             return False
-        place = self.sites.here()
-        if place in self._looked:
-            return self.turns.wait(0)
-        self._looked.add(place)
+        if not self.turns.has_rested and threading.current_thread() in self._threads:
+            self.refuse(_A_THREAD_EACH)
+            self.turns.wait(0)  # the driver refuses the script, whatever becomes of the thread
+            raise ConfigError(_A_THREAD_EACH)
+        return self.turns.wait(timeout_s)
+
+    def looks_on(self, query: str) -> bool:
+        """Tell whether the run is over, to a script that looks at a query.
+
+        One that looks at it again at the same place goes round in a loop, which is a way to wait.
+        """
+        if self.turns is None:
+            return False
+        look = (self.sites.instruction(), query)
+        if look in self._looked:
+            return self.wait(0)
+        self._looked.add(look)
         return self.turns.is_over()
 
     # --- what is left out -------------------------------------------------------------------------
@@ -198,9 +232,6 @@ class Declaring:
         if line not in self._ignored:
             self._ignored.add(line)
             log.warning("%s", line)
-
-    def _at_its_place(self, error: ConfigError) -> ConfigError:
-        return type(error)(f"{self.sites.here()}: {error}")
 
     def _checkpoint_of(self, calls: WriterCalls) -> str | None:
         if calls.checkpoint is not None:
@@ -223,6 +254,18 @@ class Declaring:
         said = describe_trigger(calls.trigger, bounded=bounded)
         if said is not None:
             log.info("%s: %s", self.sites.here(), said)
+
+
+def has_class(spark: SparkSession, name: str) -> bool:
+    """Tell whether Spark finds a class by its name, as it would look for a catalog's."""
+    from py4j.protocol import Py4JJavaError
+
+    jvm: Any = spark._jvm
+    try:
+        jvm.java.lang.Thread.currentThread().getContextClassLoader().loadClass(name)
+    except Py4JJavaError:
+        return False
+    return True
 
 
 def has_spark_log(path: str) -> bool:

@@ -6,7 +6,7 @@ import dataclasses
 import re
 from typing import TYPE_CHECKING, Any, Final
 
-from airflow_provider.runtime.names import UNSAFE
+from airflow_provider.runtime.names import UNSAFE, name_of
 from airflow_provider.runtime.sinks.bucket_files.rows import FORMATS as BUCKET_FORMATS
 from airflow_provider.runtime.sinks.delta.sink import delta
 from airflow_provider.runtime.sinks.files import FORMATS, files
@@ -153,7 +153,7 @@ def query_name(calls: WriterCalls, taken: Collection[str]) -> str:
     """
     if calls.name is not None:
         return calls.name
-    function = getattr(calls.each_batch or calls.each_row, "__name__", None)
+    function = name_of(calls.each_batch or calls.each_row) if _is_function(calls) else None
     place = calls.table or (calls.path or "").rstrip("/").rpartition("/")[2]
     return unused(str(function or place or calls.format or "query"), taken)
 

@@ -7,7 +7,12 @@ import signal
 import sys
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider.runtime.programs.stand_ins import ScriptSession, ScriptWriter, settings_of
+from airflow_provider.runtime.programs.stand_ins import (
+    ScriptSession,
+    ScriptWriter,
+    StartingWriter,
+    settings_of,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -24,13 +29,12 @@ def declaring_writes(session: ScriptSession) -> Iterator[None]:
     thread has none of them. What it prints goes where the log goes.
     """
     frames: Any = type(session.range(0))  # since Spark 4 a subclass of the one that has the name
-    plain = frames.writeStream
 
     def write_stream(df: Any) -> Any:
         if isinstance(df.sparkSession, ScriptSession):
             return ScriptWriter(df, df.sparkSession.declaring)
         session.declaring.check_session()
-        return plain.fget(df)
+        return StartingWriter(df, session.declaring)
 
     with (
         _replaced(frames, "writeStream", property(write_stream)),

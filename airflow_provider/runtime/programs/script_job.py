@@ -21,7 +21,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 from airflow_provider.runtime.errors import ConfigError, SparkStreamError
-from airflow_provider.runtime.failures.classify import refusal_of
+from airflow_provider.runtime.failures.classify import classify, refusal_of
 from airflow_provider.runtime.jobdir.run_options import ARGUMENTS
 from airflow_provider.runtime.names import check_name
 from airflow_provider.runtime.programs.call_sites import CallSites, late_starts
@@ -113,10 +113,13 @@ class ScriptJob:
             with _explaining(declaring.sites):
                 act()
         except ConfigError as error:
-            declaring.refused.append(str(error))
+            if not declaring.refused:
+                raise
+            if not any(str(error) in each for each in declaring.refused):
+                declaring.refused.append(str(error))
             cause = error
         if declaring.refused:
-            raise ConfigError("; ".join(declaring.refused)) from cause
+            raise ConfigError("; ".join(dict.fromkeys(declaring.refused))) from cause
         if not declaring.queries:
             msg = f"script {self._path}: it has started no stream; it needs writeStream…start()"
             raise ConfigError(msg)
@@ -148,6 +151,6 @@ def _explaining(sites: CallSites) -> Iterator[None]:
     except SparkStreamError:
         raise
     except Exception as error:
-        why = f"{type(error).__name__}: {error}{explain_missing(error)}"
-        msg = f"{sites.of_error(error)}: the script has failed: {why}"
-        raise refusal_of(error, msg) from error
+        what = f"{classify(error).explanation.what}{explain_missing(error)}"
+        refused = refusal_of(error, f"the script has failed: {what}", place=sites.of_error(error))
+        raise refused from error

@@ -14,6 +14,7 @@ from airflow_provider.runtime.programs.mapping import WriterCalls
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
+    from pyspark.sql.streaming import StreamingQuery
     from pyspark.sql.types import StructType
 
     from airflow_provider.runtime.programs.declaring import Declaring
@@ -223,6 +224,27 @@ class ScriptWriter(DataStreamWriter):
         return self.start(None, *args, **options)
 
 
+class StartingWriter(DataStreamWriter):
+    """Spark's own writer, for the driver; the script's queries learn of what it starts.
+
+    Args:
+        df: what it writes.
+        declaring: the script's.
+    """
+
+    def __init__(self, df: DataFrame, declaring: Declaring) -> None:
+        super().__init__(df)
+        self._starts = declaring.starts
+
+    def start(self, *args: Any, **options: Any) -> StreamingQuery:
+        """Start the query."""
+        return self._starts.add(super().start(*args, **options))
+
+    def toTable(self, *args: Any, **options: Any) -> StreamingQuery:
+        """Start the query, into a table."""
+        return self._starts.add(super().toTable(*args, **options))
+
+
 class ScriptQuery:
     """What a script gets for a query that it has started: the job's, which runs when it waits.
 
@@ -238,7 +260,7 @@ class ScriptQuery:
 
     @property
     def id(self) -> str:
-        """Return Spark's id of the query while it runs; before, one that nothing has."""
+        """Return Spark's id of the query; before it has started, one that nothing has."""
         running = self._running()
         return str(running.id) if running is not None else self._first_id
 
@@ -251,12 +273,12 @@ class ScriptQuery:
     @property
     def isActive(self) -> bool:
         """Tell whether the run goes on."""
-        return not self._declaring.looks_on()
+        return not self._declaring.looks_on(self.name)
 
     @property
     def status(self) -> dict[str, Any]:
         """Return Spark's status of the query."""
-        self._declaring.looks_on()
+        self._declaring.looks_on(self.name)
         running = self._running()
         if running is not None:
             return dict(running.status)
@@ -265,16 +287,15 @@ class ScriptQuery:
     @property
     def lastProgress(self) -> Any | None:
         """Return Spark's last progress of the query; None before the first."""
-        self._declaring.looks_on()
+        self._declaring.looks_on(self.name)
         running = self._running()
         return running.lastProgress if running is not None else None
 
     @property
     def recentProgress(self) -> list[Any]:
-        """Return Spark's last progresses of the query."""
-        self._declaring.looks_on()
-        running = self._running()
-        return list(running.recentProgress) if running is not None else []
+        """Return Spark's last progresses of the query, also of its starts before this one."""
+        self._declaring.looks_on(self.name)
+        return self._declaring.starts.recent_progress(self.name)
 
     def awaitTermination(self, timeout: float | None = None) -> bool | None:
         """Wait until the run has read and published everything."""
@@ -294,14 +315,13 @@ class ScriptQuery:
         """Return None: a failure of the query is the run's, and ends the script."""
 
     def explain(self, extended: bool = False) -> None:  # noqa: FBT001, FBT002 - PySpark's own
-        """Print Spark's plan of the query while it runs."""
+        """Print Spark's plan of the query when it has started."""
         running = self._running()
         if running is not None:
             running.explain(extended)
 
-    def _running(self) -> Any | None:
-        running = self._declaring.session.streams.active
-        return next((query for query in running if query.name == self.name), None)
+    def _running(self) -> StreamingQuery | None:
+        return self._declaring.starts.last(self.name)
 
 
 class ScriptQueries:

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider.runtime.errors import ConfigError, RevertError
+from airflow_provider.runtime.names import name_of
 from airflow_provider.runtime.sinks.protocol import Committable, EpochId, Fence, IsGarbage, Staged
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ class ForEachBatchSink:
 
     def __init__(self, function: WriteBatch, name: str | None = None) -> None:
         self._function: Any = function
-        self._name = name or getattr(function, "__name__", type(function).__name__)
+        self._name = name or name_of(function)
 
     @property
     def name(self) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from airflow_provider.runtime.names import name_of
 from airflow_provider.runtime.sinks.spark_sink import SparkSink
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ class ForeachSink(SparkSink):
     def __init__(self, function: Any) -> None:
         super().__init__("foreach", {})
         self._function = function
-        self._called = getattr(function, "__name__", type(function).__name__)
+        self._called = name_of(function)
 
     @property
     def name(self) -> str:
