@@ -174,7 +174,7 @@ def contents(checkpoint: Path) -> dict[str, bytes]:
 DAMAGES: list[tuple[str, Callable[[Path], None], FailureClass, int]] = [
     ("state/0/0/{next}.delta", Path.unlink, FailureClass.DATA_MISSING, EXIT_RETRY),
     ("state/0/0/{next}.delta", cut, FailureClass.DATA_MISSING, EXIT_RETRY),
-    ("commits/{last}", scribble, FailureClass.NON_RECOVERABLE, EXIT_FATAL),
+    ("commits/{last}", scribble, FailureClass.DATA_MISSING, EXIT_RETRY),
     ("offsets/{last}", scribble, FailureClass.NON_RECOVERABLE, EXIT_FATAL),
     ("offsets/{last}", Path.unlink, FailureClass.DATA_MISSING, EXIT_RETRY),
     ("metadata", scribble, FailureClass.NON_RECOVERABLE, EXIT_FATAL),

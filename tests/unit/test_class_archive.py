@@ -54,8 +54,11 @@ def environ(tmp_path: Path) -> Environ:
     jars.mkdir(parents=True)
     for name in ("spark-core.jar", "spark-sql.jar"):
         (jars / name).write_text(name)
+    submit = tmp_path / "spark" / "bin" / "spark-submit"
     java = tmp_path / "java" / "bin" / "java"
-    java.parent.mkdir(parents=True)
+    for command in (submit, java):
+        command.parent.mkdir(parents=True)
+    submit.touch()
     java.write_text("#!/bin/sh\nexit 1\n")
     java.chmod(0o755)
     (tmp_path / "java" / "release").write_text('JAVA_VERSION="17.0.1"\n')

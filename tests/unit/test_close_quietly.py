@@ -88,7 +88,9 @@ def test_why_a_query_would_not_stop_is_one_line(storage, context, caplog):
 
     close_quietly(opened(Query(error)), context, take_lease(storage, FakeClock()))
 
-    (message,) = [each.getMessage() for each in caplog.records if "not be stopped" in each.message]
+    (message,) = [
+        each.getMessage() for each in caplog.records if "not be stopped" in each.getMessage()
+    ]
     assert 1 == len(message.splitlines())
 
 

@@ -202,6 +202,12 @@ def test_a_condition_of_sparks_has_a_class(spark_conditions, condition, failure_
             "OffsetOutOfRangeException",
         ),
         (
+            "Task 0 failed\nCaused by: org.apache.hadoop.fs.ChecksumException: Checksum error: "
+            "file:/jobs/a/state/0/0/5.delta at 0 exp: 1 got: 2",
+            DATA_MISSING,
+            "ChecksumException",
+        ),
+        (
             "Job aborted due to stage failure: ShuffleMapStage 4 has failed the maximum allowable "
             "number of times: 4. Most recent failure reason:\n"
             "org.apache.spark.shuffle.MetadataFetchFailedException: Missing an output location",

@@ -247,6 +247,11 @@ RULES: Final[tuple[Rule, ...]] = (
         ),
     ),
     Rule(
+        "a file on a disk does not fit the checksum beside it",
+        _DATA_MISSING,
+        types=("ChecksumException",),
+    ),
+    Rule(
         "input that was planned is gone: files, offsets, topics",
         _DATA_MISSING,
         types=(
