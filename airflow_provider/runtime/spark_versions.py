@@ -35,6 +35,7 @@ import logging
 import re
 import sys
 import threading
+import weakref
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider.runtime.errors import ConfigError
@@ -174,16 +175,23 @@ def _has_class(jvm: Any, name: str) -> bool:
 # --- the engine of streams ----------------------------------------------------------------------
 
 
+# By JVM. To find that a class is not there, PySpark asks the JVM fifteen times.
+_FOUND: Final[weakref.WeakKeyDictionary[Any, dict[str, str]]] = weakref.WeakKeyDictionary()
+
+
 def engine_class(jvm: Any, name: str) -> str:
     """Return the full name of a class of Spark's streaming engine.
 
     Raises:
         Py4JJavaError: this Spark has none of that name.
     """
-    *elsewhere, last = (f"{_ENGINE}{room}.{name}" for room in _ROOMS)
-    found = next((each for each in elsewhere if _has_class(jvm, each)), last)
-    jvm.java.lang.Class.forName(found)
-    return found
+    found = _FOUND.setdefault(jvm, {})
+    if name not in found:
+        *elsewhere, last = (f"{_ENGINE}{room}.{name}" for room in _ROOMS)
+        there = next((each for each in elsewhere if _has_class(jvm, each)), last)
+        jvm.java.lang.Class.forName(there)
+        found[name] = there
+    return found[name]
 
 
 def class_named(jvm: Any, name: str) -> Any:

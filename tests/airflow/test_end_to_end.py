@@ -16,6 +16,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
 FLIGHTS = "flights_daily_delays"
 
 
+@pytest.mark.whole  # test_clearing.py clears; the job: tests/spark/test_flights_jobs.py; `make demo`
 def test_the_example_dag_waits_without_a_worker_slot_and_a_clear_repeats_nothing(
     airflow_services: Airflow,
 ) -> None:

@@ -212,6 +212,7 @@ def test_queries_that_read_each_other_need_their_output(spark, place, parted):
     assert None not in [*made["coarse"].sources, *made["top"].sources]
 
 
+@pytest.mark.whole  # Flink's example, of both kinds of state below
 def test_accounts_and_rates_of_before_are_used_by_the_live_stream(spark, place):
     """
     Flink's example: three accounts from a table, the rates of their currencies from history.

@@ -114,6 +114,7 @@ def test_a_retry_of_a_bounded_run_ends_where_its_first_attempt_did(
     assert (50, [(n,) for n in range(450)]) == (second.rows_read, rows(place))
 
 
+@pytest.mark.whole  # its offsets: tests/unit/test_kafka_source.py
 def test_a_slice_ends_at_a_time(spark, place, broker, monkeypatch):
     """
     Each run ends at the end of its interval, where its first attempt has found that: messages that

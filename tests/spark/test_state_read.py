@@ -142,7 +142,7 @@ CASES = (
 
 
 # Their tables are like those of the others.
-SIMILAR = {"aggregation", "total", "deduplication", "inner join", "two operators"}
+SIMILAR = {"aggregation", "outer join", "total", "deduplication", "inner join", "two operators"}
 
 
 def case_of(name: str) -> Case:

@@ -169,6 +169,7 @@ def test_a_new_version_takes_over(spark, place, old):
         run_job(place.ask("counts", **{**asked("counts"), "run_id": "r2"}), spark=spark)
 
 
+@pytest.mark.whole  # its process is killed below, and at each step in crash/test_upgrade_steps.py
 def test_a_version_that_fails_is_rolled_back_wherever_the_command_dies(
     spark, place, old, monkeypatch
 ):
