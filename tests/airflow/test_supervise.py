@@ -218,11 +218,11 @@ def test_a_stream_is_upgraded_or_rolled_back(
     assert [None, None] == between
     assert "success" == resumed["state"], resumed["log"]
     assert "success" == upgraded["state"] == again["state"], upgraded["log"]
-    told = upgraded["tasks"]["upgrade"]["value"]
-    assert (f"{place}/3", f"{place}/1") == (told["job_dir"], told["replaces"])
-    assert told == again["tasks"]["upgrade"]["value"]
+    result = upgraded["tasks"]["upgrade"]["value"]
+    assert (f"{place}/3", f"{place}/1") == (result["job_dir"], result["replaces"])
+    assert result == again["tasks"]["upgrade"]["value"]
     handed_over = adopted["tasks"]["stream"]["value"]
-    assert (told["run_id"], driver) == (handed_over["run_id"], handed_over["driver_id"])
+    assert (result["run_id"], driver) == (handed_over["run_id"], handed_over["driver_id"])
     assert driver == driver_of(place / "3") is not None
     assert driver_of(place / "1") is None
     assert expected_days(data / "input") == written_days(place / "output")

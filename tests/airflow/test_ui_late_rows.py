@@ -52,9 +52,9 @@ def test_late_rows_are_seen_from_the_task_to_the_page(airflow_services: Airflow)
     assert "success" == states[-1], log
 
     (final,) = (json.loads(p.read_text()) for p in place.glob("job/runs/*/final.json"))
-    told = airflow.xcom("late", run_id, "windows")
+    result = airflow.xcom("late", run_id, "windows")
     assert [(2000, ROWS, False, 0)] * 2 == [
-        (d["rows_read"], d["late_rows"], d["late_minimum"], d["lost_rows"]) for d in (final, told)
+        (d["rows_read"], d["late_rows"], d["late_minimum"], d["lost_rows"]) for d in (final, result)
     ]
     assert f"run {final['run_id']}: {TOLD}" in log
     assert 2000 - ROWS == pd.read_parquet(place / "output")["n"].sum()

@@ -184,11 +184,11 @@ def test_an_accepted_upgrade_is_the_result(old: Job) -> None:
     events: Any = OutletEvents(outlet)
     before = old.documents()
 
-    told = operator_of(old, outlets=[outlet]).execute({"ti": TI, "outlet_events": events})
+    described = operator_of(old, outlets=[outlet]).execute({"ti": TI, "outlet_events": events})
 
     assert before == old.documents()
-    assert told == events[outlet].extra
-    assert told == {
+    assert described == events[outlet].extra
+    assert described == {
         "job_dir": new_of(old),
         "job": MISSING,
         "run_id": record.id,

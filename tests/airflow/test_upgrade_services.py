@@ -72,7 +72,7 @@ def test_an_upgrade_outlives_its_triggerer(airflow_services: Airflow) -> None:
     kill_triggerer(airflow)
     waiting = airflow.task("upgraded", run_id, "upgrade")["state"]
     states = airflow.follow("upgraded", run_id, "upgrade", until=ENDS, within=150)
-    told = airflow.xcom("upgraded", run_id, "upgrade")
+    result = airflow.xcom("upgraded", run_id, "upgrade")
     airflow.follow("upgraded_stream", stream, "stream", until=ENDS, within=60)
     ended: dict[str, Any] = airflow.xcom("upgraded_stream", stream, "stream")
     again = airflow.trigger("upgraded_stream")
@@ -80,13 +80,13 @@ def test_an_upgrade_outlives_its_triggerer(airflow_services: Airflow) -> None:
     put(place, "third.csv", 6)
     wait_for("the third batch", lambda: len(batches(place / "2")) > 1, within=60)
     events = airflow.call("GET", "/assets/events?source_dag_id=upgraded")["asset_events"]
-    attempts = place / "2" / "runs" / told["run_id"] / "attempts"
+    attempts = place / "2" / "runs" / result["run_id"] / "attempts"
     (attempt,) = [json.loads(path.read_text()) for path in attempts.iterdir()]
 
     assert "deferred" == waiting
     assert "success" == states[-1], airflow.logs("upgraded", run_id, "upgrade")
-    assert (f"{place}/2", f"{place}/1") == (told["job_dir"], told["replaces"])
-    assert [told] == [event["extra"] for event in events]
+    assert (f"{place}/2", f"{place}/1") == (result["job_dir"], result["replaces"])
+    assert [result] == [event["extra"] for event in events]
     assert f"{place}/2" == ended["superseded_by"]
     assert attempt["driver_id"] == driver_of(place / "2")  # one driver from the first step on
     assert driver_of(place / "1") is None

@@ -192,7 +192,7 @@ def test_a_checkpoint_that_cannot_be_read_is_left_as_it_is(spark, place, capsys)
     place.run(spark, "tumbling_window", **asked, **SUSPEND)
     write_events(place.input, *FILES[3:], first=3)
     last = max(int(path.name) for path in (place.checkpoint() / "commits").glob("[0-9]*"))
-    told: list[tuple[str, FailureClass, int]] = []
+    classified: list[tuple[str, FailureClass, int]] = []
     for name, damage, _, _ in DAMAGES:
         file = place.checkpoint() / name.format(last=last, next=last + 1)
         beside = file.with_name(f".{file.name}.crc")
@@ -205,12 +205,12 @@ def test_a_checkpoint_that_cannot_be_read_is_left_as_it_is(spark, place, capsys)
 
         failure = classify(raised.value)
         print(name, damage.__name__, failure)
-        told.append((name, failure.failure_class, RunFailedError(failure).exit_code))
+        classified.append((name, failure.failure_class, RunFailedError(failure).exit_code))
         after = contents(place.checkpoint())
         assert before.items() <= after.items(), (name, before.keys() ^ after.keys())
         for path, data in kept.items():
             path.write_bytes(data)
-    assert [(name, expected, code) for name, _, expected, code in DAMAGES] == told
+    assert [(name, expected, code) for name, _, expected, code in DAMAGES] == classified
     assert [None] * len(attempts_of(place)) == [a["restarts"] for a in attempts_of(place)]
 
     final = place.run(spark, "tumbling_window", **asked)

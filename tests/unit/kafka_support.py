@@ -143,21 +143,21 @@ def _with_times(
     """
     assert version in {6, 7}, version  # the form that is read here
     (name,) = struct.unpack_from(">h", request, 8)
-    asked, told, found = 10 + name + 1 + 4 + 1, 4 + 1 + 4, bytearray(answer)
-    topics, asked, told = request[asked] - 1, asked + 1, told + 1
+    asked, answered, found = 10 + name + 1 + 4 + 1, 4 + 1 + 4, bytearray(answer)
+    topics, asked, answered = request[asked] - 1, asked + 1, answered + 1
     for _ in range(topics):
         length = request[asked] - 1
         topic = request[asked + 1 : asked + 1 + length].decode()
-        asked, told = asked + 1 + length, told + 1 + length
-        partitions, asked, told = request[asked] - 1, asked + 1, told + 1
+        asked, answered = asked + 1 + length, answered + 1 + length
+        partitions, asked, answered = request[asked] - 1, asked + 1, answered + 1
         for _ in range(partitions):
             partition, _, wanted_ms = struct.unpack_from(">iiq", request, asked)
             if wanted_ms >= 0:
                 there = enumerate(times.get((topic, partition), ()))
                 hit = next(((at, n) for n, at in there if at >= wanted_ms), (-1, -1))
-                struct.pack_into(">ihqq", found, told, partition, 0, *hit)
-            asked, told = asked + 16 + 1, told + 26 + 1
-        asked, told = asked + 1, told + 1
+                struct.pack_into(">ihqq", found, answered, partition, 0, *hit)
+            asked, answered = asked + 16 + 1, answered + 26 + 1
+        asked, answered = asked + 1, answered + 1
     return bytes(found)
 
 
