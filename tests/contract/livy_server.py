@@ -17,10 +17,13 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
+
+import psutil
 
 RUN = '"$@" >out 2>err; echo $? >code.tmp; mv code.tmp code'
 INTERNAL = frozenset({"pid"})
@@ -69,11 +72,22 @@ class Batches:
 
     def view(self, batch: dict[str, Any]) -> dict[str, Any]:
         code = self.folder / str(batch["id"]) / "code"
+        deadline = time.monotonic() + 2
+        while not (code.exists() or self._is_at_work(batch)) and time.monotonic() < deadline:
+            time.sleep(0.01)  # its shell has yet to start it, or to write how it has ended
         state = "running"
         if code.exists():
             state = "success" if code.read_text().strip() == "0" else "dead"
         shown = {"id": batch["id"], "name": batch["name"], "state": state, "owner": None}
         return {**shown, "proxyUser": None, "appId": None, "appInfo": {}, "log": []}
+
+    @staticmethod
+    def _is_at_work(batch: dict[str, Any]) -> bool:
+        try:
+            children = psutil.Process(batch["pid"]).children()
+            return any(child.status() != psutil.STATUS_ZOMBIE for child in children)
+        except psutil.NoSuchProcess:
+            return False
 
     def remove(self, number: int) -> None:
         """End the batch's processes, and forget it."""
