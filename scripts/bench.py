@@ -89,7 +89,7 @@ def measure(side: str, folder: Path, batches: int) -> dict[str, float]:
     """Run one side in this process; return seconds and rows."""
     from places import PLAIN, count_rows, prepare
 
-    from airflow_provider.runtime.queries.session import jvm_pid, start_spark
+    from airflow_provider.runtime.spark.session import jvm_pid, start_spark
     from tests.unit.sql_support import postgres
 
     place = WORK / side

@@ -1,4 +1,4 @@
-"""Write the names of Spark's settings into ``airflow_provider/runtime/spark_settings.txt``.
+"""Write the names of Spark's settings into ``airflow_provider/runtime/spark/settings.txt``.
 
 They are the constants of the classes in Spark's own jars that look like one, so no JVM is started.
 Names of Sparks that are not given stay: the list is of all supported versions. Run it for a new
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 ROOT = Path(__file__).resolve().parents[1]
-LIST = ROOT / "airflow_provider" / "runtime" / "spark_settings.txt"
+LIST = ROOT / "airflow_provider" / "runtime" / "spark" / "settings.txt"
 HEADING = "# Names of the settings of Spark 3.5 to 4.3; scripts/spark_settings.py writes them.\n"
 # A class file has a constant as its tag, its length in two bytes, and its text.
 CONSTANT = re.compile(rb"\x01(?=(..)(spark(?:\.[A-Za-z0-9_\-]+)+))", re.DOTALL)

@@ -6,8 +6,8 @@ import functools
 import sys
 import time
 
-from airflow_provider.runtime.class_archive import archive_options, make_archive
 from airflow_provider.runtime.errors import SparkStreamError
+from airflow_provider.runtime.spark.class_archive import archive_options, make_archive
 
 # A test's JVM never lives long enough for its best compiler to pay.
 QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"

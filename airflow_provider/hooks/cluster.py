@@ -24,10 +24,10 @@ from airflow_provider.runtime.errors import (
     SparkStreamError,
     UnsupportedStorageError,
 )
-from airflow_provider.runtime.host import check_classic
 from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.jobdir.submissions import HandleRecord, SubmissionRecord
-from airflow_provider.runtime.spark_defaults import jvm_defaults, this_machine
+from airflow_provider.runtime.spark.defaults import jvm_defaults, this_machine
+from airflow_provider.runtime.spark.installation import check_classic
 from airflow_provider.runtime.storage.credentials import using
 from airflow_provider.runtime.storage.open import local_path_of, open_storage
 

@@ -22,8 +22,8 @@ from airflow_provider.runtime.errors import (
     SparkStreamError,
     UnsupportedStorageError,
 )
-from airflow_provider.runtime.host import check_java, find_java, spark_home
-from airflow_provider.runtime.spark_settings import check_names
+from airflow_provider.runtime.spark.installation import check_java, find_java, spark_home
+from airflow_provider.runtime.spark.settings import check_names
 from airflow_provider.runtime.storage.credentials import using
 from airflow_provider.runtime.storage.open import local_path_of, open_storage, spark_url
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.job_lines import definition_of, line_of
-from airflow_provider.runtime.spark_versions import explain_missing
+from airflow_provider.runtime.spark.versions import explain_missing
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -97,7 +97,7 @@ def _contents() -> tuple[list[tuple[str, bytes]], str]:
     runtime = root / "runtime"
     sources = [
         root / "__init__.py",
-        *sorted({*runtime.rglob("*.py"), *runtime.glob("*.txt")} - stays),
+        *sorted({*runtime.rglob("*.py"), *runtime.rglob("*.txt")} - stays),
     ]
     contents = [(p.relative_to(root.parent).as_posix(), p.read_bytes()) for p in sources]
     digest = hashlib.sha256(b"deflated, with a comment\0")

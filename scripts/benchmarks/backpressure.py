@@ -51,7 +51,7 @@ def main() -> int:
     parser.add_argument("--savepoints", type=int, default=5, help="of the paced job")
     parser.add_argument("--stops", type=int, default=3, help="of each kind; paced, two more")
     arguments = parser.parse_args()
-    from airflow_provider.runtime.queries.session import start_spark
+    from airflow_provider.runtime.spark.session import start_spark
 
     shutil.rmtree(WORK, ignore_errors=True)
     make_input(WORK / "input")

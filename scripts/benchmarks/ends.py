@@ -46,7 +46,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=5, help="how often each job runs")
     arguments = parser.parse_args()
-    from airflow_provider.runtime.queries.session import start_spark
+    from airflow_provider.runtime.spark.session import start_spark
 
     shutil.rmtree(WORK, ignore_errors=True)
     make_input(WORK / "input")

@@ -308,7 +308,7 @@ def check(out: Path, data: Input, side: str) -> None:
 
 def measure_warm(flink: Flink, data: Input, modes: list[str], rounds: int, found: Found) -> None:
     """Run the job on the cluster, and in one JVM, in turns."""
-    from airflow_provider.runtime.queries.session import start_spark
+    from airflow_provider.runtime.spark.session import start_spark
 
     spark = start_spark("flink", "local[*]", CONF)
     spark.sparkContext.setLogLevel("ERROR")

@@ -35,7 +35,7 @@ os.environ.setdefault("SPARK_STREAM_CACHE", str(ROOT / ".work" / "cache"))
 from airflow_provider.runtime.driver.history import HistoryWriter
 from airflow_provider.runtime.driver.run import run_job
 from airflow_provider.runtime.jobdir.run_spec import RunSpec
-from airflow_provider.runtime.queries.session import start_spark
+from airflow_provider.runtime.spark.session import start_spark
 from scripts.benchmarks.sessions import QUIET
 
 KEYS = 1_000

@@ -50,8 +50,8 @@ def main() -> int:
     parser.add_argument("--messages", type=int, default=1_000_000)
     parser.add_argument("--rounds", type=int, default=3, help="after one that warms all sides")
     arguments = parser.parse_args()
-    from airflow_provider.runtime.queries.session import start_spark
     from airflow_provider.runtime.sources.kafka.source import KafkaDataSource
+    from airflow_provider.runtime.spark.session import start_spark
     from tests.unit.kafka_support import kafka_broker
 
     shutil.rmtree(WORK, ignore_errors=True)

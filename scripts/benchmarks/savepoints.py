@@ -120,7 +120,7 @@ class Taker:
 
 def measure_running(pairs: int, phase_s: float) -> int:
     """Compare a query's throughput with and without savepoints."""
-    from airflow_provider.runtime.queries.session import start_spark
+    from airflow_provider.runtime.spark.session import start_spark
 
     spark = start_spark("bench", "local[2]", CONF)
     spark.sparkContext.setLogLevel("ERROR")

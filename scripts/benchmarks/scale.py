@@ -93,7 +93,7 @@ def main() -> int:
 
 def make_archive() -> None:
     """Make the archive of classes, if there is none, as the first run would meanwhile."""
-    command = [sys.executable, "-m", "airflow_provider.runtime.class_archive"]
+    command = [sys.executable, "-m", "airflow_provider.runtime.spark.class_archive"]
     subprocess.run(command, check=True)
 
 
@@ -135,7 +135,7 @@ def make_input(rows: int) -> Path:
 
 def measure(point: dict[str, Any]) -> dict[str, Any]:
     """Measure one point in this process; return medians, peaks and counts."""
-    from airflow_provider.runtime.queries.session import jvm_pid, start_spark
+    from airflow_provider.runtime.spark.session import jvm_pid, start_spark
 
     conf = {"spark.sql.session.timeZone": "UTC", **point.get("conf", {})}
     spark = start_spark("scale", point.get("master", "local[2]"), conf)

@@ -93,7 +93,9 @@ def make_input(folder: Path) -> None:
 def make_archive(environ: Mapping[str, str]) -> None:
     """Make the archive of classes, as the background process after a first run does."""
     subprocess.run(
-        [sys.executable, "-m", "airflow_provider.runtime.class_archive"], check=True, env=environ
+        [sys.executable, "-m", "airflow_provider.runtime.spark.class_archive"],
+        check=True,
+        env=environ,
     )
 
 

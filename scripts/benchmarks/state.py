@@ -85,7 +85,7 @@ def run_side(arguments: argparse.Namespace, keys: int) -> dict[str, Any]:
 
 def measure(arguments: argparse.Namespace) -> int:
     """Measure one size, and print what was found as JSON."""
-    from airflow_provider.runtime.queries.session import jvm_pid, start_spark
+    from airflow_provider.runtime.spark.session import jvm_pid, start_spark
 
     (keys,) = arguments.keys
     place = WORK / f"{arguments.store}-{keys}"

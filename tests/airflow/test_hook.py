@@ -25,7 +25,6 @@ from airflow_provider.hooks.application import application_path, token_conf
 from airflow_provider.hooks.spark_streaming import SparkStreamingHook
 from airflow_provider.hooks.submit_options import NOT_TAKEN, SubmitOptions
 from airflow_provider.operators.secret_params import SecretParams
-from airflow_provider.runtime.class_archive import archive_options
 from airflow_provider.runtime.errors import (
     ConfigError,
     CorruptDocumentError,
@@ -34,7 +33,8 @@ from airflow_provider.runtime.errors import (
 )
 from airflow_provider.runtime.jobdir.run_spec import RunSpec
 from airflow_provider.runtime.runtime_zip import runtime_zip
-from airflow_provider.runtime.spark_defaults import (
+from airflow_provider.runtime.spark.class_archive import archive_options
+from airflow_provider.runtime.spark.defaults import (
     jvm_defaults,
     local_heap,
     log_options,
@@ -590,7 +590,7 @@ def test_the_zip_holds_the_whole_runtime_and_nothing_of_airflow(tmp_path: Path) 
     Every module of the runtime travels, and its data; operators, triggers, hooks and the testing kit stay.
     """
     root = Path(airflow_provider.__file__).parent
-    files = [*(root / "runtime").rglob("*.py"), root / "runtime" / "spark_settings.txt"]
+    files = [*(root / "runtime").rglob("*.py"), root / "runtime" / "spark" / "settings.txt"]
     modules = {str(path.relative_to(root.parent)) for path in files}
     testing = ("testing.py", "control/launchers/testing.py")
     runtime = modules - {f"airflow_provider/runtime/{name}" for name in testing}

@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.soak, pytest.mark.timeout(300)]
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = """
 import sys
-from airflow_provider.runtime.queries.session import using_spark
+from airflow_provider.runtime.spark.session import using_spark
 
 def found(_):
     from airflow_provider.runtime.sinks.postgres import copy

@@ -29,8 +29,8 @@ from airflow_provider.runtime.errors import (
     RunFailedError,
 )
 from airflow_provider.runtime.jobdir.layout import JobDirectory
-from airflow_provider.runtime.queries.session import job_session
-from airflow_provider.runtime.spark_defaults import PARTITIONS, PROVIDER, STATE
+from airflow_provider.runtime.spark.defaults import PARTITIONS, PROVIDER, STATE
+from airflow_provider.runtime.spark.session import job_session
 from airflow_provider.runtime.storage.open import open_storage
 
 pytestmark = pytest.mark.spark

@@ -8,12 +8,12 @@ import pyspark
 import pytest
 from py4j.java_gateway import GatewayParameters, JavaGateway, launch_gateway
 
-import airflow_provider.runtime
-from airflow_provider.runtime.spark_defaults import LOG_PROPERTY
+import airflow_provider.runtime.spark
+from airflow_provider.runtime.spark.defaults import LOG_PROPERTY
 
 pytestmark = pytest.mark.spark
 
-CONFIGURATION = Path(airflow_provider.runtime.__file__).with_name("log4j2.properties")
+CONFIGURATION = Path(airflow_provider.runtime.spark.__file__).with_name("log4j2.properties")
 JARS = Path(pyspark.__file__).parent / "jars"
 KNOWN = (
     "The read limit MaxFiles: 1 for FileStreamSource[file:/in] is ignored when Trigger.Once is used.",

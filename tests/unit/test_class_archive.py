@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING
 import pytest
 
 from airflow_provider.runtime import class_archive
-from airflow_provider.runtime.class_archive import (
+from airflow_provider.runtime.errors import SparkStreamError
+from airflow_provider.runtime.spark.class_archive import (
     archive_options,
     archive_path,
     cache_folder,
     make_archive,
     make_in_background,
 )
-from airflow_provider.runtime.errors import SparkStreamError
 from tests.present import present
 
 if TYPE_CHECKING:

@@ -51,7 +51,7 @@ ALLOWED: Final = {
     "runtime/savepoints/claims.py:has_ended": "nobody watches a folder with savepoints: a claim from "
     "another machine is believed for a day, which no two clocks differ by",
     "runtime/savepoints/retention.py:_is_old": "max_age is an age for people, which they ask for",
-    "runtime/class_archive.py:_has_failed": "when a file of this machine is made again, in about a day",
+    "runtime/spark/class_archive.py:_has_failed": "when a file of this machine is made again, in about a day",
     "runtime/control/pool.py:_fingerprint": "times of installed files, compared with themselves: another "
     "version of the code",
     "plugins/job_heads.py:_batches": "the last commit that a page shows",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from airflow_provider.runtime.errors import EXIT_USAGE, ConfigError
-from airflow_provider.runtime.host import check_java, find_java, java_major
+from airflow_provider.runtime.spark.installation import check_java, find_java, java_major
 
 SAYS = {
     8: 'openjdk version "1.8.0_392"\nOpenJDK Runtime Environment (build 1.8.0_392-b08)',

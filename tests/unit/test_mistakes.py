@@ -32,7 +32,7 @@ def test_a_mistake_is_explained_on_one_screen_before_spark(mistake, tmp_path, ca
     s3fs.S3FileSystem.clear_instance_cache()  # other tests have reached a store
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     monkeypatch.setattr(pyspark, "started", types.SimpleNamespace(stop=stop), raising=False)
-    monkeypatch.setattr("airflow_provider.runtime.queries.session.start_spark", None)
+    monkeypatch.setattr("airflow_provider.runtime.spark.session.start_spark", None)
     for name, value in {**KEYS, **mistake.variables(tmp_path)}.items():
         monkeypatch.setenv(name, value)
 

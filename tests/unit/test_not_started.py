@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from airflow_provider.runtime.errors import ConfigError, OutageError, SparkStreamError
-from airflow_provider.runtime.queries.session import not_started
+from airflow_provider.runtime.spark.session import not_started
 
 STUMBLED = (
     "An error occurred while calling None.org.apache.spark.api.java.JavaSparkContext.\n"

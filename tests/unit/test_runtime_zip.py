@@ -13,10 +13,10 @@ import pytest
 
 from airflow_provider.runtime.driver.run import run_job
 from airflow_provider.runtime.errors import ConfigError
-from airflow_provider.runtime.host import check_classic
 from airflow_provider.runtime.jobdir.run_spec import RunSpec
-from airflow_provider.runtime.queries.session import ship_runtime
 from airflow_provider.runtime.runtime_zip import is_packed, runtime_zip
+from airflow_provider.runtime.spark.installation import check_classic
+from airflow_provider.runtime.spark.session import ship_runtime
 
 
 def shipped_to(master: str) -> list[Path]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_provider.runtime.spark_defaults import (
+from airflow_provider.runtime.spark.defaults import (
     PARTITIONS,
     PROVIDER,
     Machine,

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-import airflow_provider.runtime
-from airflow_provider.runtime.queries.spark_log import SparkLog, WarningFilter
+import airflow_provider.runtime.spark
+from airflow_provider.runtime.spark.log import SparkLog, WarningFilter
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -54,7 +54,7 @@ def test_the_filter_reads_what_the_configuration_writes():
     """
     The pattern of log4j2.properties, filled in, is a line that is shown.
     """
-    root = Path(airflow_provider.runtime.__file__).parent
+    root = Path(airflow_provider.runtime.spark.__file__).parent
     (pattern,) = re.findall(r"layout\.pattern = (.*)", (root / "log4j2.properties").read_text())
     line = pattern.replace("%d{yyyy-MM-dd HH:mm:ss.SSS}{UTC}", TIME).replace("%n%ex", "")
     line = line.replace("%p", "WARN").replace("%c{1}", "StateStore").replace("%m", "full")
@@ -67,7 +67,7 @@ def test_the_appender_has_one_filter_of_what_nobody_can_change():
     """
     Log4j takes one for each appender, and prints an error at each start of a JVM that has two.
     """
-    root = Path(airflow_provider.runtime.__file__).parent
+    root = Path(airflow_provider.runtime.spark.__file__).parent
     text = (root / "log4j2.properties").read_text()
     (regex,) = re.findall(r"^appender\.file\.filter\.\w+\.regex = (.*)", text, re.MULTILINE)
     pattern = re.compile(regex.replace("\\\\", "\\"))

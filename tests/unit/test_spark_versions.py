@@ -19,8 +19,8 @@ from airflow_provider.runtime.checkpoint.topology import OperatorShape, Topology
 from airflow_provider.runtime.driver.prepare import _call
 from airflow_provider.runtime.entry_point import load_entry
 from airflow_provider.runtime.errors import ConfigError, MissingStateError
-from airflow_provider.runtime.host import check_java
-from airflow_provider.runtime.spark_versions import (
+from airflow_provider.runtime.spark.installation import check_java
+from airflow_provider.runtime.spark.versions import (
     Ability,
     arrow_schema,
     as_stored_option,

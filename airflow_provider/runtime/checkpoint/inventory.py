@@ -38,7 +38,7 @@ from airflow_provider.runtime.checkpoint.operators import (
 )
 from airflow_provider.runtime.checkpoint.state_files import sort_files
 from airflow_provider.runtime.errors import UnknownFormatError
-from airflow_provider.runtime.spark_versions import describes_operators
+from airflow_provider.runtime.spark.versions import describes_operators
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -19,7 +19,7 @@ from airflow_provider.runtime.errors import (
 )
 from airflow_provider.runtime.explanation import HEADING
 from airflow_provider.runtime.failure import FailureClass
-from airflow_provider.runtime.host import is_submitted
+from airflow_provider.runtime.spark.installation import is_submitted
 
 if TYPE_CHECKING:
     from airflow_provider.runtime.errors import SparkStreamError

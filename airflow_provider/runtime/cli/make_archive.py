@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 from airflow_provider.runtime.driver.warm_up import warm_up
-from airflow_provider.runtime.queries.session import using_spark
+from airflow_provider.runtime.spark.session import using_spark
 
 NAME = "spark-stream warm-up"
 

@@ -29,8 +29,9 @@ from airflow_provider.runtime.control.pool import (
     standby_socket,
 )
 from airflow_provider.runtime.errors import EXIT_OK, ConfigError
-from airflow_provider.runtime.host import check_classic, check_java, file_lock
+from airflow_provider.runtime.host import file_lock
 from airflow_provider.runtime.jobdir.run_options import parse_pairs
+from airflow_provider.runtime.spark.installation import check_classic, check_java
 
 if TYPE_CHECKING:
     import argparse

@@ -5,13 +5,13 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider.runtime.class_archive import make_in_background
 from airflow_provider.runtime.cli.options import add_options, read_options
 from airflow_provider.runtime.cli.programs import add_programs, named_program
 from airflow_provider.runtime.clock import SystemClock
 from airflow_provider.runtime.errors import EXIT_OK
-from airflow_provider.runtime.host import is_submitted
 from airflow_provider.runtime.jobdir.run_spec import RunSpec
+from airflow_provider.runtime.spark.class_archive import make_in_background
+from airflow_provider.runtime.spark.installation import is_submitted
 
 if TYPE_CHECKING:
     import argparse

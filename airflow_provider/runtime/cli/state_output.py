@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Final
 
 from airflow_provider.runtime.cli.output import text_table
 from airflow_provider.runtime.jobdir.run_options import parse_pairs
-from airflow_provider.runtime.queries.session import job_session, start_spark, using_spark
-from airflow_provider.runtime.spark_versions import silence
+from airflow_provider.runtime.spark.session import job_session, start_spark, using_spark
+from airflow_provider.runtime.spark.versions import silence
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

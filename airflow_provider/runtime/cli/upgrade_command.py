@@ -47,7 +47,7 @@ def upgrade(
     from airflow_provider.runtime.cli.run_summary import summary_lines
     from airflow_provider.runtime.cli.stop_signals import stop_on_signals
     from airflow_provider.runtime.cli.upgrading import Trial, Upgrade
-    from airflow_provider.runtime.queries.session import using_spark
+    from airflow_provider.runtime.spark.session import using_spark
 
     clock, stop = SystemClock(), threading.Event()
     began = clock.monotonic()

@@ -42,10 +42,10 @@ from airflow_provider.runtime.jobdir.run_options import read_secrets
 from airflow_provider.runtime.jobdir.run_records import RewoundRecord
 from airflow_provider.runtime.jobdir.runs import last_run
 from airflow_provider.runtime.jobdir.upgrade_record import rejection_of
-from airflow_provider.runtime.queries.session import jvm_pid
 from airflow_provider.runtime.savepoints.catalog import open_savepoint
 from airflow_provider.runtime.savepoints.checkpoint_source import job_source
 from airflow_provider.runtime.savepoints.take import take_savepoint
+from airflow_provider.runtime.spark.session import jvm_pid
 
 if TYPE_CHECKING:
     import threading

@@ -16,7 +16,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final
 
-from airflow_provider.runtime.class_archive import make_in_background
 from airflow_provider.runtime.clock import SystemClock, to_iso
 from airflow_provider.runtime.control.pool import (
     Handover,
@@ -31,6 +30,7 @@ from airflow_provider.runtime.jobdir.layout import JobDirectory, RunDirectory
 from airflow_provider.runtime.jobdir.submissions import ExitRecord
 from airflow_provider.runtime.retry import RetryBudget
 from airflow_provider.runtime.runtime_zip import APPLICATION
+from airflow_provider.runtime.spark.class_archive import make_in_background
 from airflow_provider.runtime.storage.open import open_storage
 
 if TYPE_CHECKING:

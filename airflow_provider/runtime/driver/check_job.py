@@ -14,9 +14,9 @@ from airflow_provider.runtime.driver.prepare import (
     load_job,
 )
 from airflow_provider.runtime.driver.records import run_record
-from airflow_provider.runtime.host import check_classic, check_java, is_submitted
 from airflow_provider.runtime.jobdir.resolve_run import check_same_spec
-from airflow_provider.runtime.queries.session import using_spark
+from airflow_provider.runtime.spark.installation import check_classic, check_java, is_submitted
+from airflow_provider.runtime.spark.session import using_spark
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

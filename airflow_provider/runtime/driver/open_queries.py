@@ -22,7 +22,6 @@ from airflow_provider.runtime.queries.fixed_ends import FixedEnds
 from airflow_provider.runtime.queries.late_input import LatePolicy
 from airflow_provider.runtime.queries.query import upstream_of
 from airflow_provider.runtime.queries.rate_limiter import rate_limiter_for
-from airflow_provider.runtime.queries.session import effective_settings
 from airflow_provider.runtime.queries.spark_repartition import spark_repartition
 from airflow_provider.runtime.queries.streaming import RunningQuery
 from airflow_provider.runtime.queries.watermarks import event_times_of
@@ -30,7 +29,8 @@ from airflow_provider.runtime.savepoints.rewind import begin_rewindable, forget_
 from airflow_provider.runtime.sinks.committer import EpochCommitter
 from airflow_provider.runtime.sinks.recovery import check_none_left
 from airflow_provider.runtime.sinks.spark_sink import SparkSinkEpochs
-from airflow_provider.runtime.spark_defaults import PARTITIONS, PROVIDER, partition_advice
+from airflow_provider.runtime.spark.defaults import PARTITIONS, PROVIDER, partition_advice
+from airflow_provider.runtime.spark.session import effective_settings
 from airflow_provider.runtime.storage.open import spark_url
 
 if TYPE_CHECKING:

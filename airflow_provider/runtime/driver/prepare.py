@@ -31,7 +31,6 @@ from airflow_provider.runtime.errors import (
     SparkStreamError,
 )
 from airflow_provider.runtime.failures.classify import classify, refusal_of
-from airflow_provider.runtime.host import is_submitted
 from airflow_provider.runtime.job_lines import definition_of, line_of
 from airflow_provider.runtime.jobdir.end_of_input import sources_end
 from airflow_provider.runtime.jobdir.layout import open_job_directory
@@ -52,12 +51,13 @@ from airflow_provider.runtime.queries.finished_sources import Declare, bind, che
 from airflow_provider.runtime.queries.fixed_ends import check_sink_of_ends
 from airflow_provider.runtime.queries.query import ending_alone
 from airflow_provider.runtime.queries.read_order import check_lists_once
-from airflow_provider.runtime.queries.session import check_reaches, job_session
 from airflow_provider.runtime.savepoints.catalog import open_savepoint
 from airflow_provider.runtime.savepoints.rewind import Rewind, check_start
 from airflow_provider.runtime.sinks.protocol import OpenFence
-from airflow_provider.runtime.spark_settings import check_master_and_heap, check_names
-from airflow_provider.runtime.spark_versions import explain_missing
+from airflow_provider.runtime.spark.installation import is_submitted
+from airflow_provider.runtime.spark.session import check_reaches, job_session
+from airflow_provider.runtime.spark.settings import check_master_and_heap, check_names
+from airflow_provider.runtime.spark.versions import explain_missing
 from airflow_provider.runtime.storage.open import check_place, local_path_of
 
 if TYPE_CHECKING:

@@ -23,8 +23,8 @@ from airflow_provider.runtime.jobdir.fingerprint_record import keep_fingerprint
 from airflow_provider.runtime.jobdir.resolve_run import attempt_options
 from airflow_provider.runtime.jobdir.run_records import BATCH, AttemptRecord, BatchCommit, RunRecord
 from airflow_provider.runtime.jobdir.topology_record import keep_topology
-from airflow_provider.runtime.queries.session import effective_settings
 from airflow_provider.runtime.queries.streaming import RunningQuery
+from airflow_provider.runtime.spark.session import effective_settings
 
 if TYPE_CHECKING:
     import datetime as dt

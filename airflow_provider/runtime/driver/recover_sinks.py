@@ -15,9 +15,9 @@ from airflow_provider.runtime.jobdir.lease import Lease, acquire_lease
 from airflow_provider.runtime.jobdir.run_records import BATCH
 from airflow_provider.runtime.jobdir.run_spec import RunSpec
 from airflow_provider.runtime.jobdir.runs import last_run
-from airflow_provider.runtime.queries.session import jvm_pid, using_spark
 from airflow_provider.runtime.savepoints.restore_log import guard_restores
 from airflow_provider.runtime.sinks.committer import EpochCommitter
+from airflow_provider.runtime.spark.session import jvm_pid, using_spark
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -19,7 +19,6 @@ from airflow_provider.runtime.jobdir.run_records import JobRecord, RewoundRecord
 from airflow_provider.runtime.jobdir.run_spec import RunSpec
 from airflow_provider.runtime.jobdir.runs import last_run
 from airflow_provider.runtime.names import derive_run_id
-from airflow_provider.runtime.queries.session import jvm_pid, using_spark
 from airflow_provider.runtime.queries.spark_repartition import spark_repartition
 from airflow_provider.runtime.savepoints.catalog import open_savepoint
 from airflow_provider.runtime.savepoints.hold import held_savepoint
@@ -45,6 +44,7 @@ from airflow_provider.runtime.savepoints.rewind import (
     runs_since,
 )
 from airflow_provider.runtime.sinks.written_rows import Output, Written, output_of
+from airflow_provider.runtime.spark.session import jvm_pid, using_spark
 from airflow_provider.runtime.storage.open import open_storage
 
 if TYPE_CHECKING:

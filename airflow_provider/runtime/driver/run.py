@@ -15,7 +15,7 @@ from airflow_provider.runtime.driver.prepare import (
     load_job,
 )
 from airflow_provider.runtime.jobdir.run_records import BATCH
-from airflow_provider.runtime.queries.session import describe_settings, using_spark
+from airflow_provider.runtime.spark.session import describe_settings, using_spark
 
 if TYPE_CHECKING:
     from collections.abc import Callable

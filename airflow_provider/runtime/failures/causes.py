@@ -15,7 +15,7 @@ from airflow_provider.runtime.failures.stack_traces import (
     message_in,
     sql_states_in,
 )
-from airflow_provider.runtime.spark_versions import condition_of, sql_state_of
+from airflow_provider.runtime.spark.versions import condition_of, sql_state_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping

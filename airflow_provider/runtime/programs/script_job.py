@@ -26,7 +26,7 @@ from airflow_provider.runtime.jobdir.run_options import ARGUMENTS
 from airflow_provider.runtime.names import check_name
 from airflow_provider.runtime.programs.call_sites import CallSites, late_starts
 from airflow_provider.runtime.programs.mapping import unused
-from airflow_provider.runtime.spark_versions import explain_missing
+from airflow_provider.runtime.spark.versions import explain_missing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator

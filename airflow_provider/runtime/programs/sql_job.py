@@ -28,7 +28,7 @@ from airflow_provider.runtime.programs.mapping import (
 )
 from airflow_provider.runtime.programs.statements import Statement, fill, split_statements
 from airflow_provider.runtime.sinks.files import FORMATS
-from airflow_provider.runtime.spark_versions import dataset_class, explain_syntax
+from airflow_provider.runtime.spark.versions import dataset_class, explain_syntax
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

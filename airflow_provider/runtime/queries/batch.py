@@ -11,7 +11,7 @@ from airflow_provider.runtime.queries.batch_tasks import BatchTasks
 from airflow_provider.runtime.queries.expired_input import may_lose, warn_of_losses
 from airflow_provider.runtime.queries.plan import ADAPTIVE, leaves, rows_of, source_scans
 from airflow_provider.runtime.sinks.spark_sink import SparkSinkEpochs
-from airflow_provider.runtime.spark_versions import jobs_refused
+from airflow_provider.runtime.spark.versions import jobs_refused
 
 if TYPE_CHECKING:
     import threading

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider.runtime.spark_versions import file_entry
+from airflow_provider.runtime.spark.versions import file_entry
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

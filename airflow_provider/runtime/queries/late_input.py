@@ -15,7 +15,7 @@ from airflow_provider.runtime.errors import CheckpointError, LateRowsError
 from airflow_provider.runtime.jobdir.late_policy import NONE
 from airflow_provider.runtime.jobdir.late_rows import LateCount
 from airflow_provider.runtime.queries.plan import executed, operator_id
-from airflow_provider.runtime.spark_versions import class_named, engine_class
+from airflow_provider.runtime.spark.versions import class_named, engine_class
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

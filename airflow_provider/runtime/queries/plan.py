@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Final
 from airflow_provider.runtime.checkpoint.operator_kinds import Setting, kind_of_node
 from airflow_provider.runtime.jobdir.watermark_markers import is_marker
 from airflow_provider.runtime.queries.source import SOURCE_OPTION
-from airflow_provider.runtime.spark_defaults import CHOSEN_PROVIDER, PROVIDER
-from airflow_provider.runtime.spark_versions import (
+from airflow_provider.runtime.spark.defaults import CHOSEN_PROVIDER, PROVIDER
+from airflow_provider.runtime.spark.versions import (
     reads_stream,
     stream_of,
 )

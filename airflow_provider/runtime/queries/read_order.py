@@ -27,7 +27,7 @@ from airflow_provider.runtime.queries.file_source import (
 )
 from airflow_provider.runtime.queries.order_option import MODIFIED, NAME
 from airflow_provider.runtime.queries.plan import items
-from airflow_provider.runtime.spark_versions import path_method
+from airflow_provider.runtime.spark.versions import path_method
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from airflow_provider.runtime.errors import CheckpointError
 from airflow_provider.runtime.queries.state_metrics import prepare_state
-from airflow_provider.runtime.spark_versions import Ability, check_can
+from airflow_provider.runtime.spark.versions import Ability, check_can
 
 if TYPE_CHECKING:
     from collections.abc import Callable

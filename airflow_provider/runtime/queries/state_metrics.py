@@ -8,7 +8,7 @@ import logging
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider.runtime.checkpoint.operator_kinds import StateLayout, kind_named
-from airflow_provider.runtime.spark_versions import Ability, as_stored_option, can
+from airflow_provider.runtime.spark.versions import Ability, as_stored_option, can
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence

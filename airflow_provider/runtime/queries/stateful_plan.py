@@ -25,7 +25,7 @@ from airflow_provider.runtime.queries.plan import (
     named_leaves,
     operator_id,
 )
-from airflow_provider.runtime.spark_versions import class_named, engine_class
+from airflow_provider.runtime.spark.versions import class_named, engine_class
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

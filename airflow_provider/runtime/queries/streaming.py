@@ -28,7 +28,7 @@ from airflow_provider.runtime.queries.read_order import (
 from airflow_provider.runtime.queries.start_mode import StartMode
 from airflow_provider.runtime.queries.unread_files import UnreadFiles
 from airflow_provider.runtime.sinks.spark_sink import SparkSinkEpochs
-from airflow_provider.runtime.spark_versions import jobs_refused
+from airflow_provider.runtime.spark.versions import jobs_refused
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -47,9 +47,9 @@ from airflow_provider.runtime.jobdir.run_records import STREAMING
 from airflow_provider.runtime.jobdir.run_spec import RunSpec
 from airflow_provider.runtime.jobdir.topology_record import kept_topology
 from airflow_provider.runtime.jobdir.watermark_markers import is_marker
-from airflow_provider.runtime.queries.session import using_spark
 from airflow_provider.runtime.savepoints.checkpoint_source import job_source
 from airflow_provider.runtime.savepoints.take import take_savepoint
+from airflow_provider.runtime.spark.session import using_spark
 
 if TYPE_CHECKING:
     import threading

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from airflow_provider.runtime.checkpoint.operators import readdress
 from airflow_provider.runtime.errors import ConfigError, RefusedCheckpointError
 from airflow_provider.runtime.queries.state_metrics import prepare_state
-from airflow_provider.runtime.spark_versions import Ability, check_can
+from airflow_provider.runtime.spark.versions import Ability, check_can
 from airflow_provider.runtime.state.contents import SOURCE_COLUMNS, SOURCE_KEYS
 from airflow_provider.runtime.state.layouts import lay_out
 from airflow_provider.runtime.storage.open import has_escapes, local_path_of, spark_url

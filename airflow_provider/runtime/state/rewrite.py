@@ -34,7 +34,6 @@ from airflow_provider.runtime.jobdir.fingerprint_record import kept_fingerprint,
 from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.jobdir.topology_record import kept_topology, put_topology
 from airflow_provider.runtime.names import check_name
-from airflow_provider.runtime.queries.session import using_spark
 from airflow_provider.runtime.queries.spark_repartition import spark_repartition
 from airflow_provider.runtime.savepoints.catalog import Savepoint, open_savepoint
 from airflow_provider.runtime.savepoints.checkpoint_source import Source, SourceQuery
@@ -55,6 +54,7 @@ from airflow_provider.runtime.savepoints.restore import (
 )
 from airflow_provider.runtime.savepoints.take import take_savepoint
 from airflow_provider.runtime.sinks.protocol import OpenFence
+from airflow_provider.runtime.spark.session import using_spark
 from airflow_provider.runtime.state.rewrite_plan import (
     Changes,
     QueryPlan,

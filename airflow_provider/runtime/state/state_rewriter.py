@@ -17,7 +17,7 @@ from airflow_provider.runtime.errors import CheckpointError, SparkStreamError
 from airflow_provider.runtime.queries.plan import read_store
 from airflow_provider.runtime.queries.spark_repartition import first_line, state_settings
 from airflow_provider.runtime.queries.state_metrics import prepare_state
-from airflow_provider.runtime.spark_versions import Ability, as_stored_option, check_can
+from airflow_provider.runtime.spark.versions import Ability, as_stored_option, check_can
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -25,8 +25,9 @@ from airflow_provider.runtime.control.launchers.protocol import (
     reason_in,
 )
 from airflow_provider.runtime.errors import LauncherAwayError
-from airflow_provider.runtime.host import check_java, identify
+from airflow_provider.runtime.host import identify
 from airflow_provider.runtime.jobdir.submissions import HandleRecord, ProcessRecord
+from airflow_provider.runtime.spark.installation import check_java
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

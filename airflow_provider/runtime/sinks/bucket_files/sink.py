@@ -26,7 +26,7 @@ from airflow_provider.runtime.sinks.protocol import (
 )
 from airflow_provider.runtime.sinks.staging import folder_name, is_inside, staged_epochs
 from airflow_provider.runtime.sinks.table_format import check_append_only, own_errors
-from airflow_provider.runtime.spark_versions import arrow_schema
+from airflow_provider.runtime.spark.versions import arrow_schema
 from airflow_provider.runtime.storage.open import open_objects
 from airflow_provider.runtime.storage.parallel import for_each
 

@@ -66,7 +66,7 @@ from airflow_provider.runtime.sinks.table_format import (
     check_append_only,
     own_errors,
 )
-from airflow_provider.runtime.spark_versions import arrow_schema
+from airflow_provider.runtime.spark.versions import arrow_schema
 from airflow_provider.runtime.storage.file_tree import remove_tree
 from airflow_provider.runtime.storage.open import spark_url
 

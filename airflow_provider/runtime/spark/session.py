@@ -14,12 +14,10 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from airflow_provider.runtime.class_archive import archive_options
 from airflow_provider.runtime.errors import ConfigError, OutageError, SparkStreamError
-from airflow_provider.runtime.host import check_classic, check_java, is_submitted
-from airflow_provider.runtime.queries.spark_log import TEMPORARY, SparkLog
 from airflow_provider.runtime.runtime_zip import is_packed, runtime_zip
-from airflow_provider.runtime.spark_defaults import (
+from airflow_provider.runtime.spark.class_archive import archive_options
+from airflow_provider.runtime.spark.defaults import (
     CHOSEN_PROVIDER,
     JAVA_OPTIONS,
     PARTITIONS,
@@ -33,7 +31,9 @@ from airflow_provider.runtime.spark_defaults import (
     session_defaults,
     this_machine,
 )
-from airflow_provider.runtime.spark_versions import (
+from airflow_provider.runtime.spark.installation import check_classic, check_java, is_submitted
+from airflow_provider.runtime.spark.log import TEMPORARY, SparkLog
+from airflow_provider.runtime.spark.versions import (
     check_version,
     engine_class,
     keep_filters,

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakKeyDictionary
 
-from airflow_provider.runtime.spark_defaults import LOG_PROPERTY
+from airflow_provider.runtime.spark.defaults import LOG_PROPERTY
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

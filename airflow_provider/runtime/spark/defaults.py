@@ -14,7 +14,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from airflow_provider.runtime.host import spark_home
+from airflow_provider.runtime.spark.installation import spark_home
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

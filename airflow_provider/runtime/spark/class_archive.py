@@ -27,7 +27,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from airflow_provider.runtime.errors import ConfigError, SparkStreamError
-from airflow_provider.runtime.host import file_lock, find_java, spark_home
+from airflow_provider.runtime.host import file_lock
+from airflow_provider.runtime.spark.installation import find_java, spark_home
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

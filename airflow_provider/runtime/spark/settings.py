@@ -1,7 +1,7 @@
 """Spark's settings: which names a person has mistyped, and values with which no JVM starts.
 
 Spark takes any name that begins with ``spark.``, and says nothing of one that nobody reads. The
-names that the supported Sparks know are in ``spark_settings.txt``; scripts/spark_settings.py writes
+names that the supported Sparks know are in ``settings.txt``; scripts/spark_settings.py writes
 it from their jars. What begins as in :data:`FREE` is for others, or has a part that the user
 chooses, and is not looked at.
 """
@@ -150,7 +150,7 @@ def nearest(name: str) -> str | None:
 
 @functools.cache
 def _known() -> frozenset[str]:
-    text = importlib.resources.files(__package__).joinpath("spark_settings.txt").read_text("utf-8")
+    text = importlib.resources.files(__package__).joinpath("settings.txt").read_text("utf-8")
     return frozenset(line for line in text.splitlines() if not line.startswith("#"))
 
 

@@ -1,0 +1,1 @@
+"""Spark itself: where it is installed, what its versions differ in, its settings, its session."""

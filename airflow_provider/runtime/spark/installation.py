@@ -1,0 +1,131 @@
+"""Spark as it is installed on this machine, and the Java that it starts."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from airflow_provider.runtime.errors import ConfigError
+from airflow_provider.runtime.spark.versions import check_version, oldest_java, version_at
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_REMEDY: Final = (
+    "install a Java runtime 17 (Debian, Ubuntu: openjdk-17-jre-headless), on which every Spark "
+    "runs, or set JAVA_HOME to one"
+)
+
+
+def find_java(environ: Mapping[str, str] = os.environ) -> str:
+    """Return the ``java`` that Spark will start: ``$JAVA_HOME/bin/java``, else the one on ``PATH``.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    home = environ.get("JAVA_HOME")
+    if home:
+        java = Path(home) / "bin" / "java"
+        if not os.access(java, os.X_OK):
+            msg = f"JAVA_HOME is {home}, which has no bin/java; {_REMEDY}"
+            raise ConfigError(msg)
+        return str(java)
+    found = shutil.which("java", path=environ.get("PATH", ""))
+    if found is None:
+        msg = f"Spark needs Java and there is none on PATH; {_REMEDY}"
+        raise ConfigError(msg)
+    return found
+
+
+def spark_home(environ: Mapping[str, str] = os.environ) -> Path:
+    """Return the folder of the Spark that ``spark-submit`` of this environment starts.
+
+    It may not exist; PySpark is not imported.
+    """
+    if home := environ.get("SPARK_HOME"):
+        return Path(home)
+    found = importlib.util.find_spec("pyspark")
+    return Path(found.origin).parent if found is not None and found.origin else Path("/nonexistent")
+
+
+def is_submitted(environ: Mapping[str, str] = os.environ) -> bool:
+    """Tell whether ``spark-submit`` has started this process and its JVM."""
+    return "PYSPARK_GATEWAY_PORT" in environ
+
+
+def check_java(environ: Mapping[str, str] = os.environ) -> None:
+    """Refuse a machine whose Spark is of another version than the runtime knows, or Java too old.
+
+    Raises:
+        ConfigError: so it is, there is no Java, or SPARK_HOME has no Spark; the message names what
+            was found and what to do.
+    """
+    home = spark_home(environ)
+    version = version_at(home)
+    if version is not None:
+        check_version(version, home)
+    elif environ.get("SPARK_HOME") and not (home / "bin" / "spark-submit").exists():
+        msg = f"SPARK_HOME is {home}, which has no bin/spark-submit; correct it, or unset it"
+        raise ConfigError(msg)
+    java, minimum = find_java(environ), oldest_java(version)
+    run = subprocess.run(
+        [java, "-version"], capture_output=True, text=True, check=False, timeout=60
+    )
+    text = run.stderr + run.stdout
+    major = java_major(text)
+    if run.returncode != 0 or major is None:
+        msg = f"{java} -version did not answer with a version ({text.strip()[:200]!r}); {_REMEDY}"
+        raise ConfigError(msg)
+    if major < minimum:
+        spark = "Spark" if version is None else f"Spark {version}"
+        msg = f"{java} is Java {major}, {spark} needs {minimum} or newer; {_REMEDY}"
+        raise ConfigError(msg)
+
+
+def java_major(text: str) -> int | None:
+    """Return the major version in what ``java -version`` prints, None when there is none."""
+    match = re.search(r'version "(?:1\.)?(\d+)', text)
+    return int(match[1]) if match else None
+
+
+_CONNECT: Final = "sc://"
+
+
+def check_classic(
+    master: str | None,
+    conf: Mapping[str, str],
+    environ: Mapping[str, str] = os.environ,
+    *,
+    named: str = "--master",
+) -> None:
+    """Refuse Spark Connect, whose client sees neither plans nor logs of the queries it starts.
+
+    Args:
+        master: Spark's master URL, if one is given.
+        conf: Spark's configuration, as far as it is given.
+        environ: the driver's environment.
+        named: what the master is called where it was given.
+
+    Raises:
+        ConfigError: the message says what asks for it.
+    """
+    asks = {
+        f"{named} {master}": (master or "").startswith(_CONNECT),
+        f"spark.remote={conf.get('spark.remote')}": "spark.remote" in conf,
+        "spark.api.mode=connect": conf.get("spark.api.mode") == "connect",
+        f"the variable SPARK_REMOTE={environ.get('SPARK_REMOTE')}": bool(
+            environ.get("SPARK_REMOTE")
+        ),
+    }
+    found = next((what for what, is_asked in asks.items() if is_asked), None)
+    if found is not None:
+        msg = (
+            f"{found} requests Spark Connect, and a driver needs a JVM of its own; use local[*], "
+            "spark://, yarn or k8s:// as the master, and nothing of Spark Connect beside it"
+        )
+        raise ConfigError(msg)
