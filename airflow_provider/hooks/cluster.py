@@ -18,7 +18,6 @@ from airflow_provider.runtime.control.launchers.emr_serverless import EmrServerl
 from airflow_provider.runtime.control.launchers.protocol import Application, LaunchState, Look
 from airflow_provider.runtime.control.observer import RunState
 from airflow_provider.runtime.control.submit import revoke_others, submit_through, unsubmitted
-from airflow_provider.runtime.entry_point import file_of, shipped_entry
 from airflow_provider.runtime.errors import (
     ConfigError,
     SparkStreamError,
@@ -26,6 +25,7 @@ from airflow_provider.runtime.errors import (
 )
 from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.jobdir.submissions import HandleRecord, SubmissionRecord
+from airflow_provider.runtime.programs.entry_point import file_of, shipped_entry
 from airflow_provider.runtime.spark.defaults import jvm_defaults, this_machine
 from airflow_provider.runtime.spark.installation import check_classic
 from airflow_provider.runtime.storage.credentials import using

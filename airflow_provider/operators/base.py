@@ -25,11 +25,11 @@ from airflow_provider.runtime.control.observer import (
 )
 from airflow_provider.runtime.control.reconciler import ON_EXISTING, Action, Decision, reconcile
 from airflow_provider.runtime.control.submit import revoke_unstarted
-from airflow_provider.runtime.entry_point import check_entry
 from airflow_provider.runtime.errors import CheckpointError, ConfigError, LauncherAwayError
 from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.jobdir.requests import is_leaving
 from airflow_provider.runtime.names import check_name, derive_run_id
+from airflow_provider.runtime.programs.entry_point import check_entry
 from airflow_provider.runtime.retry import WORKER_TIMEOUT_S, RetryBudget
 from airflow_provider.runtime.storage.open import local_path_of, open_storage
 from airflow_provider.triggers.job_poll import is_waiting

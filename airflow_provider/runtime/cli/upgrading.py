@@ -23,7 +23,6 @@ from airflow_provider.runtime.driver.prepare import load_job
 from airflow_provider.runtime.driver.recover_sinks import clean_up
 from airflow_provider.runtime.driver.restore_job import rewind_job
 from airflow_provider.runtime.driver.run import run_job
-from airflow_provider.runtime.entry_point import check_entry_file
 from airflow_provider.runtime.errors import (
     ConfigError,
     RunCancelledError,
@@ -42,6 +41,7 @@ from airflow_provider.runtime.jobdir.run_options import read_secrets
 from airflow_provider.runtime.jobdir.run_records import RewoundRecord
 from airflow_provider.runtime.jobdir.runs import last_run
 from airflow_provider.runtime.jobdir.upgrade_record import rejection_of
+from airflow_provider.runtime.programs.entry_point import check_entry_file
 from airflow_provider.runtime.savepoints.catalog import open_savepoint
 from airflow_provider.runtime.savepoints.checkpoint_source import job_source
 from airflow_provider.runtime.savepoints.take import take_savepoint

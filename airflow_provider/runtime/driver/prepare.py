@@ -19,13 +19,6 @@ from airflow_provider.runtime.driver.execution_mode import (
     resolve_plan,
     wanted_mode,
 )
-from airflow_provider.runtime.entry_point import (
-    check_entry_file,
-    is_entry_file,
-    is_program,
-    load_before_spark,
-    load_entry,
-)
 from airflow_provider.runtime.errors import (
     ConfigError,
     SparkStreamError,
@@ -45,6 +38,13 @@ from airflow_provider.runtime.jobdir.resolve_run import (
 )
 from airflow_provider.runtime.jobdir.run_records import BATCH, STREAMING
 from airflow_provider.runtime.jobdir.verify_final import verify_final
+from airflow_provider.runtime.programs.entry_point import (
+    check_entry_file,
+    is_entry_file,
+    is_program,
+    load_before_spark,
+    load_entry,
+)
 from airflow_provider.runtime.programs.program import check_program, load_program
 from airflow_provider.runtime.queries.context import JobContext
 from airflow_provider.runtime.queries.finished_sources import Declare, bind, check_sources

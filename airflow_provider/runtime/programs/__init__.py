@@ -1,1 +1,1 @@
-"""Programs that know nothing of the runtime, as jobs: plain PySpark scripts, and files of SQL."""
+"""What a job is written as: a function of a file or module, a plain script, a file of SQL."""

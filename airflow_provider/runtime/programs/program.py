@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from airflow_provider.runtime.entry_point import program_file
 from airflow_provider.runtime.errors import ConfigError
+from airflow_provider.runtime.programs.entry_point import program_file
 from airflow_provider.runtime.programs.script_job import ScriptJob, check_script
 from airflow_provider.runtime.programs.sql_job import SqlJob, check_sql
 
