@@ -60,7 +60,7 @@ from airflow_provider.runtime.jobdir.run_records import (
 from airflow_provider.runtime.jobdir.verify_final import verify_final
 from airflow_provider.runtime.queries.finished_sources import bind
 from airflow_provider.runtime.queries.flush import next_step_of
-from airflow_provider.runtime.queries.query import ending_alone, upstream_of
+from airflow_provider.runtime.queries.query import ending_alone
 from airflow_provider.runtime.savepoints.catalog import open_savepoint
 from airflow_provider.runtime.savepoints.restore_log import guard_restores
 from airflow_provider.runtime.savepoints.rewind import replayable_runs
@@ -124,7 +124,7 @@ class Attempt:
         self._life = lifecycle.Lifecycle.of(
             tuple(query.name for query in job.queries),
             job.plan.at_end,
-            upstream=upstream_of(job.queries),
+            upstream=job.upstream,
             continuous=job.plan.until == "stopped",
             bounded=() if spec.bootstrap else ending_alone(job.queries),
         )

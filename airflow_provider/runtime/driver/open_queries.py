@@ -20,7 +20,6 @@ from airflow_provider.runtime.queries.batch import BatchQuery
 from airflow_provider.runtime.queries.finished_sources import bind
 from airflow_provider.runtime.queries.fixed_ends import FixedEnds
 from airflow_provider.runtime.queries.late_input import LatePolicy
-from airflow_provider.runtime.queries.query import upstream_of
 from airflow_provider.runtime.queries.rate_limiter import rate_limiter_for
 from airflow_provider.runtime.queries.spark_repartition import spark_repartition
 from airflow_provider.runtime.queries.streaming import RunningQuery
@@ -63,7 +62,7 @@ def starting_point(
             job.queries,
             found,
             allow_non_restored=spec.allow_non_restored_state,
-            upstream=upstream_of(job.queries),
+            upstream=job.upstream,
             clock=clock,
         )
     return StartingPoint(
@@ -74,7 +73,7 @@ def starting_point(
         allow_mixed_results=spec.allow_mixed_results,
         partitions=spec.state_partitions,
         make_repartition=lambda: spark_repartition(job.spark),
-        upstream=upstream_of(job.queries),
+        upstream=job.upstream,
     )
 
 

@@ -49,7 +49,7 @@ from airflow_provider.runtime.programs.program import check_program, load_progra
 from airflow_provider.runtime.queries.context import JobContext
 from airflow_provider.runtime.queries.finished_sources import Declare, bind, check_sources
 from airflow_provider.runtime.queries.fixed_ends import check_sink_of_ends
-from airflow_provider.runtime.queries.query import ending_alone
+from airflow_provider.runtime.queries.query import ending_alone, upstream_of
 from airflow_provider.runtime.queries.read_order import check_lists_once
 from airflow_provider.runtime.savepoints.catalog import open_savepoint
 from airflow_provider.runtime.savepoints.rewind import Rewind, check_start
@@ -171,6 +171,11 @@ class LoadedJob:
     plan: ExecutionPlan
     queries: tuple[QueryDefinition, ...]
     declare: Declare
+
+    @functools.cached_property
+    def upstream(self) -> Mapping[str, tuple[str, ...]]:
+        """For each query that reads what others of the job write: these."""
+        return upstream_of(self.queries)
 
 
 def check_begin(
