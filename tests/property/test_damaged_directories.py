@@ -51,10 +51,10 @@ from airflow_provider.runtime.jobdir.resolve_run import resolve_run_id
 from airflow_provider.runtime.jobdir.run_records import FINISHED, FinalCheckpoint
 from airflow_provider.runtime.jobdir.run_spec import RunSpec
 from airflow_provider.runtime.jobdir.topology_record import kept_topology
-from airflow_provider.runtime.queries import session
 from airflow_provider.runtime.savepoints.restore_log import check_no_open_restore
 from airflow_provider.runtime.savepoints.rewind import Rewind, check_start, replayable_runs
 from airflow_provider.runtime.sinks.protocol import OpenFence
+from airflow_provider.runtime.spark import session
 from airflow_provider.runtime.storage.local import LocalStorage
 from tests.pairwise import mark_whole
 from tests.property.damaged_jobs import REFUSED, Damage, make, tree

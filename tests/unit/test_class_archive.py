@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from airflow_provider.runtime import class_archive
 from airflow_provider.runtime.errors import SparkStreamError
+from airflow_provider.runtime.spark import class_archive
 from airflow_provider.runtime.spark.class_archive import (
     archive_options,
     archive_path,
@@ -320,7 +320,7 @@ def test_two_processes_do_not_make_it_at_once(environ, maker, tmp_path):
         os.mkfifo(fifo)
     maker(WAITS)
     script = (
-        "from airflow_provider.runtime import class_archive\n"
+        "from airflow_provider.runtime.spark import class_archive\n"
         "class_archive.MAKER = 'stand_in_maker'\n"
         "class_archive.make_archive()\n"
     )

@@ -1,1 +1,1 @@
-"""What a job is written as: a function of a file or module, a plain script, a file of SQL."""
+"""Forms of a job: a function of a file or module, a plain script, a file of SQL."""
