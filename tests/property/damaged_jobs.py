@@ -240,6 +240,7 @@ VALUES: tuple[Any, ...] = (
     {"": {}},
     ["a", 1],
 )
+_READABLE = 1 << 20  # an earlier damage may have made a terabyte of it
 _OF_DOCUMENTS = 0.7  # the others are Spark's, and data
 TEXTS: tuple[bytes, ...] = (
     b"",
@@ -309,7 +310,7 @@ class Damage:
             file = self._random.choice(
                 self._documents if self._random.random() < _OF_DOCUMENTS else self._files
             )
-            if file.is_file() and not file.is_symlink():
+            if file.is_file() and not file.is_symlink() and file.stat().st_size < _READABLE:
                 done.append(f"{what.__name__} {file.relative_to(self._root)}")
                 with contextlib.suppress(OSError):
                     what(self, file)
