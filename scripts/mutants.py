@@ -4,10 +4,12 @@ A guard is what keeps a promise under failure: a flush, a look at the fence, a r
 put-if-absent, the order of two durable steps. Each is found in the syntax tree of the modules that
 hold the protocol; of the functions in :data:`LINES`, the heart of it, every statement is one. A
 guard is taken out in a copy of the tree, and the fast tests that run its lines are run until one
-fails, some of them first, then those of :data:`SLOWER`, then the type checker. A mutant that all of
-them let live is either listed in :data:`SURVIVORS`, with the reason, or an error.
+fails: the module's own and those that have killed others of its mutants, some of the rest, all of
+it, then those of :data:`SLOWER`, then the type checker. A mutant that all of them let live is
+either listed in :data:`SURVIVORS`, with the reason, or an error.
 
     python scripts/mutants.py                      # all; an hour or two on one core
+    python scripts/mutants.py --learned FILE       # the first run's .coverage, of the same tree
     python scripts/mutants.py --only lease.py      # those of files whose path contains this
     python scripts/mutants.py --kinds check,put    # those kinds
     python scripts/mutants.py --list               # what would be done
@@ -316,6 +318,7 @@ class Laboratory:
     def __init__(self, folder: Path, timeout_s: float) -> None:
         self._folder = folder
         self._timeout_s = timeout_s
+        self._killers: dict[str, set[str]] = {}
         for name in (".ci", ".github", "airflow_provider", "dags", "docs", "scripts", "tests"):
             ignored = shutil.ignore_patterns("__pycache__")
             shutil.copytree(ROOT / name, folder / name, ignore=ignored)
@@ -328,24 +331,40 @@ class Laboratory:
             "PYTHONDONTWRITEBYTECODE": "1",
         }
 
-    def learn(self, jobs: int) -> None:
-        """Run the fast tests once, and keep which test runs which line.
+    def learn(self, jobs: int, learned: Path | None) -> None:
+        """Run the fast tests once, and keep which test runs which line; in *learned*, if given.
 
         Raises:
             SystemExit: they do not pass.
         """
-        arguments = ["-m", FAST, *IGNORED, "-n", str(jobs)]
-        cover = [f"--cov={RUNTIME}", "--cov-context=test", "--cov-report="]
-        if self._pytest(*arguments, *cover, timeout_s=LEARN_TIMEOUT_S, shown=True) != 0:
-            sys.exit("the tests do not pass as it is")
         from coverage import CoverageData
 
-        self._data = CoverageData(str(self._folder / ".coverage"))
+        if learned is not None and learned.is_file():
+            self._data = CoverageData(str(learned))
+            self._data.read()
+            return
+        arguments = ["-m", FAST, *IGNORED, "-n", str(jobs)]
+        settings = self._folder / "coverage-mutants.toml"
+        settings.write_text("[run]\nrelative_files = true\n")
+        cover = [f"--cov={RUNTIME}", "--cov-context=test", "--cov-report="]
+        cover.append(f"--cov-config={settings}")
+        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *arguments]
+        done = subprocess.run(
+            [*command, *cover],
+            cwd=self._folder,
+            env=self._environment,
+            check=False,
+            timeout=LEARN_TIMEOUT_S,
+        )
+        if done.returncode != 0:
+            sys.exit("the tests do not pass as it is")
+        found = self._folder / ".coverage"
+        self._data = CoverageData(str(found if learned is None else shutil.copy(found, learned)))
         self._data.read()
 
     def tests_of(self, mutant: Mutant) -> list[str]:
         """Return the tests that run its lines."""
-        contexts = self._data.contexts_by_lineno(str(self._folder / mutant.path))
+        contexts = self._data.contexts_by_lineno(mutant.path)
         lines = range(mutant.lines[0], mutant.lines[1] + 1)
         return sorted({c.partition("|")[0] for line in lines for c in contexts.get(line, ()) if c})
 
@@ -358,18 +377,47 @@ class Laboratory:
         slower = [t for start, tests in SLOWER.items() if module.startswith(start) for t in tests]
         try:
             fast = self.tests_of(mutant)
-            first = fast[:: max(1, len(fast) // TESTS_OF_ONE)][:TESTS_OF_ONE]
-            rest = [test for test in fast if test not in set(first)]
-            groups = {"fast tests": first, "the other fast tests": rest, "slower tests": slower}
+            near = [test for test in fast if self._is_near(test, mutant)]
+            far = [test for test in fast if test not in set(near)]
+            first = far[:: max(1, len(far) // TESTS_OF_ONE)][:TESTS_OF_ONE]
+            rest = [test for test in far if test not in set(first)]
+            groups = {
+                "its own tests": near,
+                "fast tests": first,
+                "the other fast tests": rest,
+                "slower tests": slower,
+            }
             for name, tests in groups.items():
-                if not tests:
-                    continue
-                code = self._pytest("-x", *tests, timeout_s=self._timeout_s)
-                if code != 0:
-                    return name if code is not None else f"{name} that never end"
+                if tests and not self._pass(tests, mutant.path):
+                    return name
             return None if self._has_types(mutant) else "types"
         finally:
             file.write_text(text)
+
+    def _is_near(self, test: str, mutant: Mutant) -> bool:
+        """Tell whether a test is the module's own, or has killed another mutant of it."""
+        own = Path(test.partition("::")[0]).stem == f"test_{Path(mutant.path).stem}"
+        return own or test in self._killers.get(mutant.path, ())
+
+    def _pass(self, tests: Sequence[str], path: str) -> bool:
+        """Run tests until one fails, and keep which; those that never end have failed."""
+        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-x", *tests]
+        try:
+            done = subprocess.run(
+                command,
+                cwd=self._folder,
+                env=self._environment,
+                capture_output=True,
+                text=True,
+                check=False,
+                timeout=self._timeout_s,
+            )
+        except subprocess.TimeoutExpired:
+            return False
+        said = done.stdout.splitlines()
+        failed = (test for test in tests if any(line.startswith(f"FAILED {test}") for line in said))
+        self._killers.setdefault(path, set()).update(failed)
+        return done.returncode == 0
 
     def _has_types(self, mutant: Mutant) -> bool:
         command = [sys.executable, "-m", "mypy", "--follow-imports=silent", mutant.path]
@@ -377,22 +425,6 @@ class Laboratory:
             command, cwd=self._folder, env=self._environment, capture_output=True, check=False
         )
         return done.returncode == 0
-
-    def _pytest(self, *arguments: str, timeout_s: float, shown: bool = False) -> int | None:
-        """Return the exit code; None when it has not ended in time."""
-        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *arguments]
-        try:
-            return subprocess.run(
-                command,
-                cwd=self._folder,
-                env=self._environment,
-                stdout=None if shown else subprocess.DEVNULL,
-                stderr=None if shown else subprocess.DEVNULL,
-                check=False,
-                timeout=timeout_s,
-            ).returncode
-        except subprocess.TimeoutExpired:
-            return None
 
 
 def main() -> int:
@@ -402,6 +434,7 @@ def main() -> int:
     parser.add_argument("--kinds", default="", metavar="KIND,…", help="of these kinds only")
     parser.add_argument("--list", action="store_true", help="name them, and do nothing")
     parser.add_argument("--jobs", type=int, default=2, help="processes of the first run")
+    parser.add_argument("--learned", type=Path, help="which test runs which line: read, else made")
     parser.add_argument("--timeout", type=float, default=TIMEOUT_S, help="seconds for one mutant")
     arguments = parser.parse_args()
     kinds = [kind for kind in arguments.kinds.split(",") if kind]
@@ -412,7 +445,7 @@ def main() -> int:
         return 0
     with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
         laboratory = Laboratory(Path(folder), arguments.timeout)
-        laboratory.learn(arguments.jobs)
+        laboratory.learn(arguments.jobs, arguments.learned)
         return _report(mutants, [_try(laboratory, mutant) for mutant in mutants])
 
 

@@ -90,6 +90,12 @@ def lane_of(item: pytest.Item) -> tuple[int, str]:
     return rank, f"{SHARING if module.startswith(SHARING) else module} {rank}"
 
 
+def _order(item: pytest.Item) -> tuple[int, str]:
+    """Tell the place of a test among others: those of one Airflow follow each other."""
+    rank, lane = lane_of(item)
+    return rank, lane if lane in SERVICES else ""
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Put the long lanes first, and tell the process that deals out the tests which lane each has.
@@ -101,7 +107,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if item.get_closest_marker("alone") and "tests/perf/" not in item.nodeid:
             msg = f"{item.nodeid}: `make test` looks for tests to run alone in tests/perf only"
             raise pytest.UsageError(msg)
-    items.sort(key=lambda item: lane_of(item)[0])
+    items.sort(key=_order)
     worker = getattr(config, "workerinput", {})
     if table := worker.get("lanes"):
         written = Path(f"{table}.{worker['workerid']}")

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import os
 import shutil
 import sys
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -95,6 +96,11 @@ def postgres_url() -> Iterator[str]:
         yield url
 
 
+# Ended with the last test that uses it, not with the process: parsing DAGs over and over again
+# costs a quarter of a core.
+_services = contextlib.ExitStack()
+
+
 @pytest.fixture(scope="session")
 def airflow_services(
     tmp_path_factory: pytest.TempPathFactory, postgres_url: str
@@ -113,9 +119,17 @@ def airflow_services(
         TEST_DATA=str(data),
         TEST_SQL=postgres_url.replace("+psycopg2", "").replace("/airflow?", "/orders?"),
     )
-    try:
+    with _services:
+        _services.callback(end_drivers, data)
+        _services.callback(airflow.stop)
         airflow.start()
         yield airflow
-    finally:
-        airflow.stop()
-        end_drivers(data)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: Any, nextitem: Any) -> Any:
+    """End Airflow's services behind the last test that uses them."""
+    result = yield
+    if "airflow_services" not in getattr(nextitem, "fixturenames", ()):
+        _services.close()
+    return result

@@ -25,6 +25,7 @@ from airflow_provider.runtime.jobdir.run_spec import RunSpec
 from airflow_provider.runtime.savepoints.catalog import Savepoint
 from airflow_provider.runtime.savepoints.checkpoint_source import job_source
 from airflow_provider.runtime.savepoints.take import take_savepoint
+from airflow_provider.runtime.spark.session import checkpoints_on_disk
 from airflow_provider.runtime.storage.open import open_storage
 
 JOBS = Path(__file__).with_name("jobs.py")
@@ -131,6 +132,14 @@ class Place:
 
     def noted(self) -> list[str]:
         return self.trace.read_text(encoding="utf-8").split() if self.trace.exists() else []
+
+
+def new_session(spark: Any) -> Any:
+    """Start a session of Spark's own, whose checkpoints on a disk are written as those of drivers."""
+    session = spark.newSession()
+    for key, value in checkpoints_on_disk(session).items():
+        session.conf.set(key, value)
+    return session
 
 
 def savepoint_of(place: Place, name: str = "s1", **how: Any) -> Savepoint:

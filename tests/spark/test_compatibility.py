@@ -7,7 +7,7 @@ import shutil
 
 import pytest
 from pyspark.sql import functions as F  # noqa: N812 - the name everybody knows
-from streams import read_with_pandas, windows_of, write_events
+from streams import new_session, read_with_pandas, windows_of, write_events
 
 from airflow_provider.runtime.checkpoint.logs import CheckpointLogs
 from airflow_provider.runtime.clock import SystemClock
@@ -228,7 +228,7 @@ def test_the_sources_and_operators_of_a_query_that_is_not_started(spark, tmp_pat
     They are those of which Spark writes lines and state when it is: a stream has a line for each
     place where it is read.
     """
-    session = spark.newSession()
+    session = new_session(spark)
     rows = session.readStream.format("rate-micro-batch").option("rowsPerBatch", 1).load()
     rows.createOrReplaceTempView("rows")
     joined = rows.alias("a").join(rows.alias("b"), F.expr("a.value = b.value"))

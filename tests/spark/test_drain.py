@@ -7,6 +7,7 @@ from streams import (
     CONF,
     END_OF_TIME,
     JOBS,
+    new_session,
     read_everywhere,
     read_with_pandas,
     state_of,
@@ -109,7 +110,7 @@ def test_plain_spark_leaves_the_tail_in_state(spark, place, job):
     The same query under plain ``availableNow`` ends well, and its state still holds the last rows:
     that of the operators that the query was known to have before it was started.
     """
-    session = spark.newSession()
+    session = new_session(spark)
     for key, value in CONF.items():
         session.conf.set(key, value)
     session.conf.set("spark.sql.streaming.stateStore.providerClass", STORES["rocksdb"])

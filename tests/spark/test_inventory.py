@@ -18,7 +18,7 @@ from pyspark import cloudpickle
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name everybody knows
-from streams import START, Event, plain, windows_of, write_events
+from streams import START, Event, new_session, plain, windows_of, write_events
 
 from airflow_provider.runtime.checkpoint.checksums import has_hadoop_checksum, has_spark_checksum
 from airflow_provider.runtime.checkpoint.inventory import Inventory, take_inventory
@@ -301,7 +301,7 @@ def quick_maintenance(fresh_maintenance: SparkSession) -> Iterator[SparkSession]
 @pytest.fixture
 def bench(quick_maintenance: SparkSession, tmp_path: Path) -> Callable[[Case], Bench]:
     def make(case: Case) -> Bench:
-        session = quick_maintenance.newSession()
+        session = new_session(quick_maintenance)
         for key, value in {**SNAPSHOTS, **case.conf}.items():
             session.conf.set(key, value)
         return Bench(session, tmp_path, case)

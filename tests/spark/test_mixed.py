@@ -9,7 +9,17 @@ from typing import Any
 
 import pytest
 from driving import CLOCK, driving
-from streams import CONF, START, Event, Place, Rows, read_with_pandas, windows_of, write_events
+from streams import (
+    CONF,
+    START,
+    Event,
+    Place,
+    Rows,
+    new_session,
+    read_with_pandas,
+    windows_of,
+    write_events,
+)
 
 from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.jobdir.end_of_input import sources_end
@@ -110,7 +120,7 @@ def test_plain_spark_waits_for_the_side_that_has_ended(spark, place):
     The same query without markers gives no row without a partner, however far the other side is.
     """
     write_events(place.input, *LIVE)
-    session = spark.newSession()
+    session = new_session(spark)
     for key, value in CONF.items():
         session.conf.set(key, value)
     params = {"input": str(place.input), "output": str(place.output), **asked(place)["params"]}

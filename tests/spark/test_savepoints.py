@@ -15,6 +15,7 @@ from streams import (
     ROCKSDB,
     STATE,
     SUSPEND,
+    new_session,
     read_with_pandas,
     run_in,
     savepoint_of,
@@ -181,7 +182,7 @@ ROWS_PER_BATCH = 1_000
 @pytest.fixture
 def running(spark, tmp_path):
     """Yield the checkpoint of a query that counts 1,000 rows a batch, as fast as it can."""
-    session = spark.newSession()
+    session = new_session(spark)
     for key, value in {**CONF, **FORMATS["changelogs"], **HASTY}.items():
         if key.startswith("spark.sql"):
             session.conf.set(key, value)
@@ -249,7 +250,7 @@ def test_a_restored_copy_runs_beside_the_original(spark, running, tmp_path):
         if batch >= savepoint.record.queries["query"].batch + 2:
             seen.set()
 
-    session = spark.newSession()
+    session = new_session(spark)
     for key, value in {**FORMATS["changelogs"], "spark.sql.shuffle.partitions": "2"}.items():
         session.conf.set(key, value)
     query = start(session, tmp_path / "fork/queries/query/checkpoint-1", sink)

@@ -21,7 +21,7 @@ from pyspark import cloudpickle
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name everybody knows
 from state_truths import In, Rows
-from streams import START, Place, read_with_duckdb, windows_of, write_events
+from streams import START, Place, new_session, read_with_duckdb, windows_of, write_events
 
 from airflow_provider.runtime.checkpoint.operator_kinds import KINDS
 from airflow_provider.runtime.cli.main import main
@@ -182,7 +182,7 @@ def source(tmp_path_factory) -> Iterator[Path]:
 
 def run_case(spark: SparkSession, case: Case, conf: dict[str, str], source: Path, to: Path) -> None:
     """Run the query over all input; what it has reported of its state is what is read of it."""
-    session = spark.newSession()
+    session = new_session(spark)
     for key, value in {**conf, **case.conf}.items():
         session.conf.set(key, value)
     writer = case.query(state_jobs.stream(session, source)).writeStream.format("noop")
@@ -472,7 +472,7 @@ def run_with_maps(spark: SparkSession, place: Path, rows: Sequence[In]) -> None:
     (place / "input").mkdir(parents=True)
     lines = (json.dumps({"time": "2026-01-01T00:00:00Z", **each}) + "\n" for each in rows)
     (place / "input" / "0.json").write_text("".join(lines))
-    session = spark.newSession()
+    session = new_session(spark)
     for key, value in ROCKSDB.items():
         session.conf.set(key, value)
     schema = "time timestamp, k string, m map<string, int>"
