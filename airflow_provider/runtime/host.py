@@ -106,10 +106,8 @@ def _is_unused(pid: int) -> bool:
     """Tell whether no process, of any user, has that number now."""
     try:
         os.kill(pid, 0)  # sends nothing
-    except ProcessLookupError:
-        return True
-    except (OSError, OverflowError):  # no right to signal it: there is one
-        return False
+    except (OSError, OverflowError) as error:  # without the right to signal it there is one
+        return isinstance(error, ProcessLookupError)
     return False
 
 

@@ -300,6 +300,25 @@ def test_a_lease_beats_by_itself(storage, take):
     assert counting.beats == last.beat
 
 
+def test_a_heartbeat_that_is_on_its_way_does_not_come_behind_the_release(storage):
+    """
+    Else the next driver would wait for one that has ended, until the lease times out.
+    """
+    slow = SlowStorage(storage)
+    lease = take_lease(slow, FakeClock(), heartbeat_s=0.001)
+    assert slow.is_putting.wait(30)
+    releasing = threading.Thread(target=lease.release)
+    releasing.start()
+    releasing.join(0.2)
+    slow.goes_on.set()
+    releasing.join(30)
+    beats = [thread for thread in threading.enumerate() if thread.name == "heartbeat"]
+    for thread in beats:
+        thread.join(30)
+
+    assert present(HeartbeatRecord.read(storage, "heartbeats/1.json")).released
+
+
 def test_a_heartbeat_outlives_a_storage_that_fails_for_a_while():
     """
     A beat that cannot be written is tried again, since the storage may come back.
@@ -322,6 +341,24 @@ class ImpatientClock(FakeClock):
     def sleep(self, seconds: float) -> None:
         msg = f"another driver was faster, and it would take {seconds} seconds to know more"
         raise LeaseHeldError(msg)
+
+
+class SlowStorage:
+    """A storage that takes its time for what a thread of heartbeats puts."""
+
+    def __init__(self, inner: LocalStorage) -> None:
+        self.inner = inner
+        self.is_putting = threading.Event()
+        self.goes_on = threading.Event()
+
+    def put(self, path: str, data: bytes) -> None:
+        if threading.current_thread().name == "heartbeat":
+            self.is_putting.set()
+            assert self.goes_on.wait(30)
+        self.inner.put(path, data)
+
+    def __getattr__(self, name: str):
+        return getattr(self.inner, name)
 
 
 class CountingStorage:

@@ -305,8 +305,6 @@ class EpochRecords:
 
     def token_of(self, epoch: int, found: EpochListing) -> int | None:
         """Return the driver whose staging of *epoch* was published; None when none is."""
-        if not found.is_published(epoch):
-            return None
         for first, last in found.folded:
             if first <= epoch <= last:
                 return self.folded((first, last)).token_of(epoch)
