@@ -35,7 +35,7 @@ def spark_session() -> Iterator[Any]:
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.session.timeZone": "UTC",
-        "spark.sql.shuffle.partitions": "2",
+        "spark.sql.shuffle.partitions": "1",
     }.items():
         builder = builder.config(key, value)
     session = builder.getOrCreate()

@@ -34,9 +34,10 @@ END_OF_TIME = "9999-12-31T23:59:59.999Z"
 Event = tuple[int, str, int]  # seconds after START, key, value
 Rows = list[tuple[Any, ...]]
 
+# One partition, but where a test is about several: each costs a task and files of every operator.
 CONF: Mapping[str, str] = {
     "spark.sql.session.timeZone": "UTC",
-    "spark.sql.shuffle.partitions": "2",
+    "spark.sql.shuffle.partitions": "1",
 }
 STATE = "spark.sql.streaming.stateStore"
 PROVIDERS = "org.apache.spark.sql.execution.streaming.state"

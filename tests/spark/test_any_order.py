@@ -59,7 +59,6 @@ def run(spark, place, mode, name, *, timers=False, **asked):
         entry=f"{JOBS}:every_operator",
         mode=mode,
         params={**params, "input": str(place.input)},
-        conf={"spark.sql.shuffle.partitions": "1"},  # each costs a task and a file of each operator
         **asked,
     )
     queries = [*QUERIES, *(["timers"] if timers else [])]

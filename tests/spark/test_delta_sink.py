@@ -48,6 +48,27 @@ class TestDelta(SinkContract):
     def case(self, tmp_path):
         return TableCase(tmp_path, ())
 
+    @pytest.mark.whole
+    def test_a_commit_that_dies_anywhere_is_completed(self, bench):
+        """
+        Without Spark: tests/unit/test_delta_sink.py.
+        """
+        super().test_a_commit_that_dies_anywhere_is_completed(bench)
+
+    @pytest.mark.whole
+    def test_a_revert_that_dies_anywhere_is_completed(self, bench):
+        """
+        Without Spark: tests/unit/test_delta_sink.py.
+        """
+        super().test_a_revert_that_dies_anywhere_is_completed(bench)
+
+    @pytest.mark.whole
+    def test_a_driver_stopped_in_a_commit_changes_nothing_later(self, bench):
+        """
+        Without Spark: tests/unit/test_delta_sink.py.
+        """
+        super().test_a_driver_stopped_in_a_commit_changes_nothing_later(bench)
+
 
 @pytest.mark.whole
 class TestPartitionedDelta(SinkContract):

@@ -327,7 +327,7 @@ def test_a_checkpoint_goes_on_with_the_settings_that_it_has(spark, place, caplog
     assert "keeps its state in 16 partitions" in caplog.text
     record = JobDirectory(open_storage(str(place.job_dir))).run("two").record()
     assert record is not None
-    assert {PROVIDER: STATE[PROVIDER], PARTITIONS: "2"}.items() <= record.settings.items()
+    assert {PROVIDER: STATE[PROVIDER], PARTITIONS: "1"}.items() <= record.settings.items()
 
 
 def test_a_suspended_run_is_over_but_its_job_is_not(spark, place):

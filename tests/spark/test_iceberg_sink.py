@@ -68,6 +68,27 @@ class TestIceberg(SinkContract):
     def case(self, tmp_path):
         return CatalogCase(tmp_path)
 
+    @pytest.mark.whole
+    def test_a_commit_that_dies_anywhere_is_completed(self, bench):
+        """
+        Without Spark: tests/unit/test_iceberg_sink.py.
+        """
+        super().test_a_commit_that_dies_anywhere_is_completed(bench)
+
+    @pytest.mark.whole
+    def test_a_revert_that_dies_anywhere_is_completed(self, bench):
+        """
+        Without Spark: tests/unit/test_iceberg_sink.py.
+        """
+        super().test_a_revert_that_dies_anywhere_is_completed(bench)
+
+    @pytest.mark.whole
+    def test_a_driver_stopped_in_a_commit_changes_nothing_later(self, bench):
+        """
+        Without Spark: tests/unit/test_iceberg_sink.py.
+        """
+        super().test_a_driver_stopped_in_a_commit_changes_nothing_later(bench)
+
 
 @pytest.mark.whole
 class TestPartitionedIceberg(SinkContract):

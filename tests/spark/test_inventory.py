@@ -38,6 +38,7 @@ CHANGELOGS = {
 }
 # Snapshots as often, and as little kept, as can be.
 SNAPSHOTS = {
+    "spark.sql.shuffle.partitions": "2",
     f"{STREAMING}.stateStore.minDeltasForSnapshot": "2",
     f"{STREAMING}.stateStore.maintenanceInterval": "100ms",
     f"{STREAMING}.minBatchesToRetain": "2",

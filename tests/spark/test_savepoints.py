@@ -32,6 +32,7 @@ from airflow_provider.runtime.savepoints.verify import verify_savepoint
 pytestmark = pytest.mark.spark
 
 HASTY = {
+    "spark.sql.shuffle.partitions": "2",
     f"{STATE}.minDeltasForSnapshot": "3",
     f"{STATE}.maintenanceInterval": "1s",
     "spark.sql.streaming.minBatchesToRetain": "2",

@@ -193,10 +193,8 @@ def put_upgrade(directory: JobDirectory, record: UpgradeRecord) -> UpgradeRecord
     Crash safety: one document, put if absent.
     Idempotent: by number and driver.
     """
-    path = _path(record.number)
-    if record.put_if_absent(directory.storage, path):
-        return record
-    if _read(directory, record.number) != record:  # else it was put, and the answer lost
+    is_put = record.put_if_absent(directory.storage, _path(record.number))
+    if not is_put and _read(directory, record.number) != record:  # nor was only the answer lost
         raise overtaken(directory, record)
     return record
 
