@@ -133,6 +133,8 @@ SURVIVORS: Final[dict[str, str]] = {
     "savepoints/restore.py:begin_restore:check:2": _AGAIN,
     "savepoints/retention.py:_collect:order:1": "what a death between them leaves, readers or a "
     "claim, is an incomplete savepoint to the next retention, which collects it",
+    "sinks/committer.py:EpochCommitter.recover:line:9": "what removes leftovers at the end of a "
+    "recovery does the same; here a sink has one staging of an epoch while it publishes",
     "storage/file_tree.py:_local_files:refusal:1": "of a checkpoint that is gone, the inventory "
     "says that its files are",
     "storage/local_copy.py:link_file:refusal:1": "the copy in its place refuses the same",

@@ -253,6 +253,23 @@ def test_a_record_that_names_other_files_is_refused(sink, catalog):
     assert ["a"] == names(catalog)
 
 
+def test_a_revert_removes_nothing_while_a_record_names_other_files(sink, catalog):
+    """
+    It is refused as a whole, before the epochs whose records are as they were go. Of no epochs there
+    is nothing to do.
+    """
+    kept, changed = sink.staged(0, "a"), sink.staged(1, "b")
+    sink.commit(kept, OpenFence())
+    other = Committable(changed.epoch, {**changed.data, "files": ["../../theirs.parquet"]})
+    before = load(catalog).metadata
+
+    with pytest.raises(CorruptDocumentError, match="the record of epoch 1 of query 'q'"):
+        sink.revert([other, kept], OpenFence())
+    sink.revert([], OpenFence())
+
+    assert before == load(catalog).metadata
+
+
 def test_a_folder_of_another_place_is_neither_added_nor_removed(sink, catalog, tmp_path):
     """
     A folder that is called as the epoch's and lies outside of the table is not the table's.
