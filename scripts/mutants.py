@@ -123,6 +123,7 @@ DURABLE: Final = ("put", "delete", "remove", "forget", "release", "commit", "pub
 
 _AGAIN: Final = "a restore has checked this before; this is the same check, under the lease"
 _EARLY: Final = "it ends a process that was overtaken sooner; its next step is refused anyway"
+_SAVES: Final = "it saves a look at the storage, which would find the same"
 SURVIVORS: Final[dict[str, str]] = {
     "control/upgrade_steps.py:UpgradeSteps._go_on:check:1": _EARLY,
     "control/upgrade_steps.py:UpgradeSteps._go_on:line:4": "a function that ends returns None",
@@ -135,6 +136,10 @@ SURVIVORS: Final[dict[str, str]] = {
     "claim, is an incomplete savepoint to the next retention, which collects it",
     "sinks/committer.py:EpochCommitter.recover:line:9": "what removes leftovers at the end of a "
     "recovery does the same; here a sink has one staging of an epoch while it publishes",
+    "sinks/committer.py:EpochCommitter._record_of:line:1": _SAVES,
+    "sinks/committer.py:EpochCommitter._record_of:line:3": _SAVES,
+    "sinks/committer.py:EpochCommitter.commit_through:line:8": _SAVES,
+    "sinks/postgres/sink.py:SqlSink.recover.work:line:8": _EARLY,
     "storage/file_tree.py:_local_files:refusal:1": "of a checkpoint that is gone, the inventory "
     "says that its files are",
     "storage/local_copy.py:link_file:refusal:1": "the copy in its place refuses the same",

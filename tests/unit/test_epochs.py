@@ -706,8 +706,8 @@ def test_a_batch_that_its_driver_runs_again_is_staged_beside_its_first_run(job, 
     committer = job.recovered()
     job.spark.plan(0)
     committer.pre_commit(FakeFrame("first"), 0, counted(5))
-    committer.give_up_open()
     committer.begin_again()
+    assert (None, 0) == (committer.last_record(), committer.rows_read())
     committer.pre_commit(FakeFrame("second"), 0, counted(5))
     assert {"0-1": ["first"], "0-2": ["second"]} == sink.staged
 

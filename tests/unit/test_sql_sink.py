@@ -9,6 +9,7 @@ import pickle
 import signal
 import sys
 import threading
+import time
 import traceback
 import uuid
 from typing import Any
@@ -420,6 +421,26 @@ def test_a_stopped_driver_of_somebody_else_is_ended_by_the_server(url):
     assert [A] == table.rows()
 
 
+def test_the_fence_is_not_waited_for_as_long_as_the_table(table):
+    """
+    Who holds the fence for longer than a second is dealt with; behind it another writer may keep an
+    epoch out of the table for a minute.
+    """
+    table.publish(A)
+    books, server = table.sink._books, table.sink._server
+    with server.connect("holder", idle_timeout_s=60) as holder, holder.transaction():
+        books.raise_fence(holder, QUERY_ID, 1)
+        (waits,) = holder.execute("SHOW lock_timeout").fetchone() or ("",)
+        with server.connect("waiter", idle_timeout_s=60) as waiter:
+            waiter.execute("SET lock_timeout = '20s'")
+            begun = time.monotonic()
+            with pytest.raises(psycopg.errors.LockNotAvailable), waiter.transaction():
+                books.raise_fence(waiter, QUERY_ID, 1)
+
+    assert "1min" == waits
+    assert time.monotonic() - begun < 15
+
+
 def _is_stopped(pid):
     with open(f"/proc/{pid}/stat") as stat:
         return stat.read().rpartition(")")[2].split()[0] == "T"
@@ -486,6 +507,27 @@ def test_a_lease_lost_during_a_revert_reverts_nothing(table, question):
         table.sink.revert([committable], fence)
 
     assert [A] == table.rows()
+
+
+def test_a_revert_of_nothing_does_nothing_and_another_keeps_writers_out(table):
+    """
+    Between the look for an epoch's rows and their end nobody else writes to the table.
+    """
+    committable = table.publish(A)
+    seen: list[str] = []
+
+    def write_beside(question):
+        if question == 2:  # right before COMMIT
+            with pytest.raises(psycopg.errors.LockNotAvailable):
+                table.ask("SET lock_timeout = '200ms'; INSERT INTO t (id, name) VALUES (2, 'b')")
+            seen.append("waits")
+
+    table.sink.revert([], Fence())
+    assert [A] == table.rows()
+    table.sink.revert([committable], Fence(at=write_beside))
+
+    assert ["waits"] == seen
+    assert [] == table.rows()
 
 
 HOSTILE = {
