@@ -111,6 +111,7 @@ LINES: Final[Mapping[str, Sequence[str]]] = {
 SLOWER: Final[Mapping[str, Sequence[str]]] = {
     "control/upgrade_steps.py": ("tests/crash/test_upgrade_steps.py",),
     "sinks/": ("tests/crash/test_protocol.py",),
+    "sinks/staging.py": ("tests/spark/test_staging.py",),
     "storage/local.py": ("tests/contract/test_storage.py",),
 }
 """Tests for what the fast ones let live, by the beginning of the module's path."""

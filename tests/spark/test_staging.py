@@ -70,3 +70,14 @@ def test_a_task_of_an_earlier_staging_is_not_heard(spark, tmp_path):
         for row in spark.read.parquet(f"{folder}/{path}").collect()
     ]
     assert [10, 11, 12] == sorted(staged)
+
+
+def test_what_an_earlier_run_of_the_batch_has_left_is_removed(spark, tmp_path):
+    """
+    It would be in the way until the epoch is published, and longer than that if it never is.
+    """
+    folder = tmp_path / "staged"
+    stagings = [stage_files(spark.range(rows), str(folder), "json") for rows in (5, 3)]
+
+    assert [5, 3] == [staged.rows for staged in stagings]
+    assert 1 == len(list(folder.iterdir()))

@@ -470,6 +470,16 @@ def test_a_staging_that_was_reverted_before_anything_was_published_is_removed(fo
     assert not (folder / waiting.data["files"][0][0]).exists()
 
 
+def test_a_revert_of_nothing_makes_no_version(folder):
+    """Neither of no epoch at all, nor of one that had no rows."""
+    commit(folder, staged(folder, 0, "a"))
+    before = DeltaTable(str(folder)).version()
+    for nothing in ([], [staged(folder, 1)]):
+        delta(str(folder)).revert(nothing, OpenFence())
+
+    assert before == DeltaTable(str(folder)).version()
+
+
 def test_a_query_id_that_was_reverted_publishes_nothing_any_more(folder):
     """Also not an epoch that nobody knew of when its predecessors were reverted."""
     first, unknown = staged(folder, 0, "a"), staged(folder, 1, "b")

@@ -243,6 +243,17 @@ def test_recovery_removes_what_is_garbage(sink, output):
     assert ["1-1", "1-2", "half"] == sorted(p.name for p in staging_of(output).iterdir())
 
 
+def test_recovery_removes_the_empty_folder_of_a_driver_that_died_while_it_removed(sink, output):
+    """
+    Else it would lie beside the output for ever, in the way of whoever lists it.
+    """
+    staging_of(output).mkdir(parents=True)
+    sink.recover(QUERY_ID, lambda *_: True, OpenFence())
+
+    assert not staging_of(output).exists()
+    assert not staging_of(output).parent.exists()
+
+
 # --- reverting --------------------------------------------------------------------------------
 
 

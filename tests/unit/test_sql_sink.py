@@ -509,6 +509,18 @@ def test_a_lease_lost_during_a_revert_reverts_nothing(table, question):
     assert [A] == table.rows()
 
 
+def test_a_revert_in_a_database_without_books_makes_them(table):
+    """
+    Somebody has dropped them: nothing was published, and a commit that comes late publishes nothing.
+    """
+    waiting = table.stage([A])
+    table.ask("DROP SCHEMA spark_stream CASCADE")
+    table.sink.revert([waiting], Fence())
+    table.sink.commit(waiting, Fence())
+
+    assert [] == table.ask("SELECT tablename FROM pg_tables WHERE tablename = 't'")
+
+
 def test_a_revert_of_nothing_does_nothing_and_another_keeps_writers_out(table):
     """
     Between the look for an epoch's rows and their end nobody else writes to the table.

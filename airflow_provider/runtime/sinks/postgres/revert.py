@@ -73,8 +73,6 @@ def revert(
     Crash safety: all in one transaction, or nothing.
     Idempotent: by query id, table and epoch.
     """
-    if not committables:
-        return
     with connection.transaction():
         books.raise_fence(connection, committables[0].epoch.query_id, fence.token)
         table, epochs = plan_revert(connection, books, destination, committables)
