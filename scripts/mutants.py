@@ -140,6 +140,11 @@ SURVIVORS: Final[dict[str, str]] = {
     "sinks/committer.py:EpochCommitter._record_of:line:1": _SAVES,
     "sinks/committer.py:EpochCommitter._record_of:line:3": _SAVES,
     "sinks/committer.py:EpochCommitter.commit_through:line:8": _SAVES,
+    "sinks/committer.py:EpochCommitter._remember:line:1": _SAVES,
+    "sinks/committer.py:EpochCommitter._remember:line:5": "it bounds what is kept in memory",
+    "sinks/committer.py:EpochCommitter._remember:line:6": "it bounds what is kept in memory",
+    "sinks/delta/sink.py:DeltaSink._published:line:3": _SAVES,
+    "sinks/delta/sink.py:DeltaSink._published:line:10": _SAVES,
     "sinks/postgres/sink.py:SqlSink.recover.work:line:8": _EARLY,
     "storage/file_tree.py:_local_files:refusal:1": "of a checkpoint that is gone, the inventory "
     "says that its files are",

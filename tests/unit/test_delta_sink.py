@@ -480,6 +480,15 @@ def test_a_revert_of_nothing_makes_no_version(folder):
     assert before == DeltaTable(str(folder)).version()
 
 
+def test_a_revert_that_is_repeated_removes_what_the_first_has_left(folder):
+    """It may have died between its version and the removal of what was staged and not published."""
+    delta(str(folder)).revert([staged(folder, 0, "a")], OpenFence())
+    left = staged(folder, 0, "a")
+    delta(str(folder)).revert([left], OpenFence())
+
+    assert not (folder / left.data["files"][0][0]).exists()
+
+
 def test_a_query_id_that_was_reverted_publishes_nothing_any_more(folder):
     """Also not an epoch that nobody knew of when its predecessors were reverted."""
     first, unknown = staged(folder, 0, "a"), staged(folder, 1, "b")

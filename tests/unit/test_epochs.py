@@ -674,6 +674,21 @@ def test_a_late_pre_commit_of_an_overtaken_driver_is_published(job, sink, monkey
     assert (3, 3) == (new.rows_read(), new.run_rows("fake"))
 
 
+def test_rows_that_a_source_had_lost_add_up_over_a_run(job):
+    """
+    They stand in each record, so that a driver that comes later goes on counting.
+    """
+    committer = job.recovered()
+    assert 0 == committer.lost_rows()
+    for epoch, lost in enumerate((2, 3)):
+        job.spark.plan(epoch)
+        committer.pre_commit(FakeFrame("a"), epoch, counted(1), count_lost=lambda lost=lost: lost)
+        job.spark.commit(epoch)
+        committer.commit_ready()
+
+    assert 5 == committer.lost_rows() == job.recovered().lost_rows()
+
+
 @pytest.mark.parametrize("again", [True, False], ids=["with another batch", "as the last one"])
 def test_a_commit_that_was_reported_as_failed_takes_effect_later(job, sink, again):
     """

@@ -231,6 +231,16 @@ def test_abort_leaves_published_epochs_alone(sink, output):
     assert ["2-1"] == [p.name for p in staging_of(output).iterdir()]
 
 
+def test_a_published_file_is_never_replaced(sink, output):
+    """
+    Readers may have it open, and what is staged under its name later is not what was published.
+    """
+    sink.commit(stage_by_hand(output, ["a"], epoch=0), OpenFence())
+    sink.commit(stage_by_hand(output, ["b"], epoch=0), OpenFence())
+
+    assert ["a"] == sink.visible()
+
+
 def test_recovery_removes_what_is_garbage(sink, output):
     """
     A start removes what it is told is garbage, and nothing that the sink does not make.
