@@ -96,6 +96,7 @@ class AwayStorage(logging.Handler):
             self._away.rename(self._root)
 
 
+@pytest.mark.slow
 def test_an_exit_code_waits_for_the_storage(job, tmp_path):
     """
     A driver that fails because the job directory is away has its exit code recorded when it is back.

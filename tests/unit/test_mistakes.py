@@ -18,7 +18,16 @@ KEYS = {"AWS_ACCESS_KEY_ID": "somebody", "AWS_SECRET_ACCESS_KEY": "secret"}
 BEFORE = [mistake for mistake in MISTAKES if not mistake.needs_spark]
 
 
-@pytest.mark.parametrize("mistake", BEFORE, ids=lambda mistake: mistake.what)
+@pytest.mark.parametrize(
+    "mistake",
+    [
+        pytest.param(
+            each, marks=[pytest.mark.slow] if "AWS_ENDPOINT_URL" in dict(each.environment) else []
+        )
+        for each in BEFORE
+    ],
+    ids=lambda mistake: mistake.what,
+)
 def test_a_mistake_is_explained_on_one_screen_before_spark(mistake, tmp_path, capsys, monkeypatch):
     """
     Each has its exact text and exit code, no JVM is started, and nothing is written for the job.
