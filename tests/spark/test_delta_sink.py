@@ -7,6 +7,7 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
+from contracts import DyingElsewhere
 from deltalake import DeltaTable
 
 from airflow_provider.runtime.errors import ConfigError
@@ -41,33 +42,12 @@ class TableCase:
         return [tuple(row.values()) for row in read.to_pylist()]
 
 
-class TestDelta(SinkContract):
+class TestDelta(DyingElsewhere):
     """The ``delta`` sink."""
 
     @pytest.fixture
     def case(self, tmp_path):
         return TableCase(tmp_path, ())
-
-    @pytest.mark.whole
-    def test_a_commit_that_dies_anywhere_is_completed(self, bench):
-        """
-        Without Spark: tests/unit/test_delta_sink.py.
-        """
-        super().test_a_commit_that_dies_anywhere_is_completed(bench)
-
-    @pytest.mark.whole
-    def test_a_revert_that_dies_anywhere_is_completed(self, bench):
-        """
-        Without Spark: tests/unit/test_delta_sink.py.
-        """
-        super().test_a_revert_that_dies_anywhere_is_completed(bench)
-
-    @pytest.mark.whole
-    def test_a_driver_stopped_in_a_commit_changes_nothing_later(self, bench):
-        """
-        Without Spark: tests/unit/test_delta_sink.py.
-        """
-        super().test_a_driver_stopped_in_a_commit_changes_nothing_later(bench)
 
 
 @pytest.mark.whole

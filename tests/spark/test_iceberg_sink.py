@@ -8,6 +8,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
+from contracts import DyingElsewhere
 from pyiceberg.catalog import load_catalog
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
@@ -61,33 +62,12 @@ class CatalogCase:
         return [(row["id"], row["name"]) for row in self.table().scan().to_arrow().to_pylist()]
 
 
-class TestIceberg(SinkContract):
+class TestIceberg(DyingElsewhere):
     """The ``iceberg`` sink."""
 
     @pytest.fixture
     def case(self, tmp_path):
         return CatalogCase(tmp_path)
-
-    @pytest.mark.whole
-    def test_a_commit_that_dies_anywhere_is_completed(self, bench):
-        """
-        Without Spark: tests/unit/test_iceberg_sink.py.
-        """
-        super().test_a_commit_that_dies_anywhere_is_completed(bench)
-
-    @pytest.mark.whole
-    def test_a_revert_that_dies_anywhere_is_completed(self, bench):
-        """
-        Without Spark: tests/unit/test_iceberg_sink.py.
-        """
-        super().test_a_revert_that_dies_anywhere_is_completed(bench)
-
-    @pytest.mark.whole
-    def test_a_driver_stopped_in_a_commit_changes_nothing_later(self, bench):
-        """
-        Without Spark: tests/unit/test_iceberg_sink.py.
-        """
-        super().test_a_driver_stopped_in_a_commit_changes_nothing_later(bench)
 
 
 @pytest.mark.whole

@@ -255,7 +255,7 @@ def test_recovery_removes_what_is_garbage(sink, output):
 
 def test_recovery_removes_the_empty_folder_of_a_driver_that_died_while_it_removed(sink, output):
     """
-    Else it would lie beside the output for ever, in the way of whoever lists it.
+    Else it would lie beside the output for ever, and every listing would show it.
     """
     staging_of(output).mkdir(parents=True)
     sink.recover(QUERY_ID, lambda *_: True, OpenFence())

@@ -304,6 +304,7 @@ def test_a_heartbeat_that_is_on_its_way_does_not_come_behind_the_release(storage
     """
     Else the next driver would wait for one that has ended, until the lease times out.
     """
+    before = set(threading.enumerate())
     slow = SlowStorage(storage)
     lease = take_lease(slow, FakeClock(), heartbeat_s=0.001)
     assert slow.is_putting.wait(30)
@@ -312,8 +313,7 @@ def test_a_heartbeat_that_is_on_its_way_does_not_come_behind_the_release(storage
     releasing.join(0.2)
     slow.goes_on.set()
     releasing.join(30)
-    beats = [thread for thread in threading.enumerate() if thread.name == "heartbeat"]
-    for thread in beats:
+    for thread in set(threading.enumerate()) - before:
         thread.join(30)
 
     assert present(HeartbeatRecord.read(storage, "heartbeats/1.json")).released
