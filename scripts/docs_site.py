@@ -43,7 +43,7 @@ REFERENCE = {
     "airflow_provider/operators": "reference/operators.md",
     "airflow_provider/runtime/cli": "reference/commands.md",
     "airflow_provider/runtime/control/metrics.py": "reference/metrics.md",
-    "airflow_provider/runtime/errors.py": "reference/errors.md",
+    "airflow_provider/runtime/errors/__init__.py": "reference/errors.md",
     "airflow_provider/runtime/queries/context.py": "reference/job.md",
 }
 OLDEST_PYTHON = (3, 11)  # of Zensical; its marker in pyproject.toml says the same

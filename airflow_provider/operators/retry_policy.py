@@ -13,7 +13,7 @@ from airflow_provider.airflow_versions import (
     check_retry_policies,
 )
 from airflow_provider.runtime.clock import parse_duration
-from airflow_provider.runtime.failure import Failure, FailureClass
+from airflow_provider.runtime.errors.failure import Failure, FailureClass
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -10,7 +10,7 @@ from airflow_provider.plugins.responses import FailuresView, FailureView, Occurr
 from airflow_provider.plugins.run_views import newest_run_ids
 from airflow_provider.runtime.control.launchers.protocol import Look
 from airflow_provider.runtime.errors import CheckpointError
-from airflow_provider.runtime.failure import Failure, FailureClass
+from airflow_provider.runtime.errors.failure import Failure, FailureClass
 from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.storage.open import open_storage
 

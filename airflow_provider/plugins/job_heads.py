@@ -14,7 +14,7 @@ from airflow_provider.runtime.control.stream_facts import (
     restart_count,
 )
 from airflow_provider.runtime.errors import CheckpointError, SparkStreamError
-from airflow_provider.runtime.failure import Failure
+from airflow_provider.runtime.errors.failure import Failure
 from airflow_provider.runtime.jobdir.lease import Liveness
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ from airflow_provider.plugins.responses import (
 from airflow_provider.runtime.control.observer import RunWatcher, launch_line
 from airflow_provider.runtime.control.run_condition import IN_AIRFLOW, damaged, run_condition
 from airflow_provider.runtime.errors import CheckpointError
-from airflow_provider.runtime.failure import Failure
+from airflow_provider.runtime.errors.failure import Failure
 from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.jobdir.runs import newest_run, recent_runs
 from airflow_provider.runtime.storage.open import open_storage

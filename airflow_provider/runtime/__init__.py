@@ -6,7 +6,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from airflow_provider.runtime.failure import FailureClass as FailureClass
+    from airflow_provider.runtime.errors.failure import FailureClass as FailureClass
     from airflow_provider.runtime.failures.overrides import fails_as as fails_as
     from airflow_provider.runtime.queries.context import JobContext as JobContext
     from airflow_provider.runtime.samples.preview import preview as preview
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 # Loaded when first used: a DAG file that names a sink must not pay for the whole runtime.
 _HOMES = {
-    "FailureClass": "failure",
+    "FailureClass": "errors.failure",
     "JobContext": "queries.context",
     "delta": "sinks.delta.sink",
     "fails_as": "failures.overrides",

@@ -20,7 +20,7 @@ from airflow_provider.plugins.readers import THREADS, Readers, StorageSilentErro
 from airflow_provider.plugins.spark_streams import SparkStreamsPlugin
 from airflow_provider.plugins.static_files import content_version, static_files
 from airflow_provider.runtime.clock import SystemClock
-from airflow_provider.runtime.failure import FailureClass
+from airflow_provider.runtime.errors.failure import FailureClass
 from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.jobdir.upgrade_record import UpgradeRecord, UpgradeStep, put_upgrade
 

@@ -10,7 +10,7 @@ import dataclasses
 import re
 from pathlib import Path
 
-from airflow_provider.runtime.explanation import HEADING
+from airflow_provider.runtime.errors.explanation import HEADING
 
 JOBS = Path(__file__).with_name("mistaken_jobs.py")
 _DETAILS = re.compile(r"(?<=  details: )\S+")

@@ -6,7 +6,7 @@ import pytest
 from streams import START, read_with_pandas, state_of, windows_of, write_events
 
 from airflow_provider.runtime.errors import RunFailedError
-from airflow_provider.runtime.failure import FailureClass
+from airflow_provider.runtime.errors.failure import FailureClass
 from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.storage.open import open_storage
 

@@ -21,7 +21,7 @@ from airflow_provider.runtime.errors import (
     RunCancelledError,
     RunFailedError,
 )
-from airflow_provider.runtime.failure import FailureClass
+from airflow_provider.runtime.errors.failure import FailureClass
 from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.sources.kafka import client
 from airflow_provider.runtime.storage.open import open_storage

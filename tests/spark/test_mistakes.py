@@ -9,7 +9,7 @@ from mistakes import MISTAKES
 from streams import Place
 
 from airflow_provider.runtime.cli.main import main
-from airflow_provider.runtime.explanation import WIDEST
+from airflow_provider.runtime.errors.explanation import WIDEST
 from airflow_provider.runtime.spark.settings import is_known
 
 pytestmark = pytest.mark.spark

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from airflow_provider.runtime.errors import EXIT_USAGE, ConfigError
-from airflow_provider.runtime.job_lines import line_of
+from airflow_provider.runtime.errors.job_lines import line_of
 from airflow_provider.runtime.programs.entry_point import (
     check_entry_file,
     load_before_spark,

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from airflow_provider.runtime.errors import ConfigError
-from airflow_provider.runtime.explanation import WIDEST, Explanation, line_in
-from airflow_provider.runtime.failure import Failure, FailureClass
+from airflow_provider.runtime.errors.explanation import WIDEST, Explanation, line_in
+from airflow_provider.runtime.errors.failure import Failure, FailureClass
+from airflow_provider.runtime.errors.job_lines import line_in_text
 from airflow_provider.runtime.failures.classify import classify
-from airflow_provider.runtime.job_lines import line_in_text
 
 FULL = Explanation(
     what="there is no column `usr`",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from airflow_provider.runtime.errors import ConfigError
-from airflow_provider.runtime.failure import FailureClass
+from airflow_provider.runtime.errors.failure import FailureClass
 from airflow_provider.runtime.failures.classify import classify
 from airflow_provider.runtime.failures.overrides import FailureOverrides, fails_as
 

@@ -23,7 +23,7 @@ from airflow_provider.runtime.errors import (
     RunFailedError,
     SinkError,
 )
-from airflow_provider.runtime.failure import Failure, FailureClass
+from airflow_provider.runtime.errors.failure import Failure, FailureClass
 from airflow_provider.runtime.failures.classify import classify
 from airflow_provider.runtime.failures.rules import (
     RULES,

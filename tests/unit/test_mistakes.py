@@ -10,7 +10,7 @@ import pytest
 import s3fs
 
 from airflow_provider.runtime.cli.main import main
-from airflow_provider.runtime.explanation import HEADING, WIDEST, line_in
+from airflow_provider.runtime.errors.explanation import HEADING, WIDEST, line_in
 from tests.spark.mistakes import MISTAKES, Mistake, table
 
 PAGE = Path(__file__).parents[2] / "docs" / "errors.md"

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from airflow_provider.runtime.failure import FailureClass
+from airflow_provider.runtime.errors.failure import FailureClass
 from airflow_provider.runtime.failures.classify import classify
 from airflow_provider.runtime.failures.overrides import FailureOverrides, fails_as
 from tests.unit.recorded_failures import RECORDED, JavaThrowable, recorded

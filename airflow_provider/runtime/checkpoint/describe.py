@@ -8,7 +8,7 @@ from airflow_provider.runtime.checkpoint.drain_step import is_of_drain
 from airflow_provider.runtime.checkpoint.logs import CheckpointLogs
 from airflow_provider.runtime.clock import millis_to_iso
 from airflow_provider.runtime.errors import UnknownJobError
-from airflow_provider.runtime.names import numbers_in
+from airflow_provider.runtime.storage.numbered_files import numbers_in
 
 if TYPE_CHECKING:
     from airflow_provider.runtime.storage.base import Storage

@@ -26,7 +26,7 @@ from airflow_provider.runtime.errors import (
     CorruptDocumentError,
     UnknownFormatError,
 )
-from airflow_provider.runtime.names import numbers_in
+from airflow_provider.runtime.storage.numbered_files import numbers_in
 from airflow_provider.runtime.typed_json import Mismatch, decode, read_json
 
 if TYPE_CHECKING:

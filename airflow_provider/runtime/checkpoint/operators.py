@@ -26,9 +26,9 @@ from airflow_provider.runtime.checkpoint.operator_kinds import JOIN, UNKNOWN
 from airflow_provider.runtime.checkpoint.state_files import DEFAULT_STORE
 from airflow_provider.runtime.checkpoint.topology import Topology
 from airflow_provider.runtime.errors import CorruptDocumentError, UnknownFormatError
-from airflow_provider.runtime.names import numbers_in
 from airflow_provider.runtime.storage.copy_files import copy_files
 from airflow_provider.runtime.storage.file_tree import files_under
+from airflow_provider.runtime.storage.numbered_files import numbers_in
 from airflow_provider.runtime.typed_json import read_json
 
 if TYPE_CHECKING:

@@ -17,13 +17,13 @@ from airflow_provider.runtime.errors import (
     OutageError,
     RunFailedError,
 )
-from airflow_provider.runtime.explanation import HEADING
-from airflow_provider.runtime.failure import FailureClass
+from airflow_provider.runtime.errors.explanation import HEADING
+from airflow_provider.runtime.errors.failure import FailureClass
 from airflow_provider.runtime.spark.installation import is_submitted
 
 if TYPE_CHECKING:
     from airflow_provider.runtime.errors import SparkStreamError
-    from airflow_provider.runtime.explanation import Explanation
+    from airflow_provider.runtime.errors.explanation import Explanation
 
 
 _CORRECT: Final = "correct the job there"

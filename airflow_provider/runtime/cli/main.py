@@ -23,7 +23,7 @@ from airflow_provider.runtime.errors import (
     RunFailedError,
     SparkStreamError,
 )
-from airflow_provider.runtime.explanation import HEADING
+from airflow_provider.runtime.errors.explanation import HEADING
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -19,8 +19,8 @@ from airflow_provider.runtime.errors import (
     EXIT_LEASE,
     EXIT_USAGE,
 )
-from airflow_provider.runtime.explanation import line_in
-from airflow_provider.runtime.failure import Failure, FailureClass
+from airflow_provider.runtime.errors.explanation import line_in
+from airflow_provider.runtime.errors.failure import Failure, FailureClass
 from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.jobdir.lease import LeaseObserver, Liveness
 from airflow_provider.runtime.jobdir.preconditions import rewound_error

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from airflow_provider.runtime.control.launchers.protocol import reason_in
 from airflow_provider.runtime.control.observer import Assessment, RunState, View
-from airflow_provider.runtime.failure import Failure, FailureClass
+from airflow_provider.runtime.errors.failure import Failure, FailureClass
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -10,7 +10,7 @@ import datetime as dt
 from typing import TYPE_CHECKING, Final
 
 from airflow_provider.runtime.clock import from_iso, to_iso
-from airflow_provider.runtime.failure import Failure
+from airflow_provider.runtime.errors.failure import Failure
 from airflow_provider.runtime.jobdir.run_records import REPORT_S
 
 if TYPE_CHECKING:

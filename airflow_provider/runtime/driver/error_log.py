@@ -15,7 +15,7 @@ from airflow_provider.runtime.errors import RunFailedError, SparkStreamError
 from airflow_provider.runtime.failures.classify import classify
 
 if TYPE_CHECKING:
-    from airflow_provider.runtime.failure import Failure
+    from airflow_provider.runtime.errors.failure import Failure
     from airflow_provider.runtime.failures.overrides import FailureOverrides
     from airflow_provider.runtime.queries.batch import BatchQuery
     from airflow_provider.runtime.queries.streaming import RunningQuery

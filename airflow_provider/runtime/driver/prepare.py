@@ -23,8 +23,8 @@ from airflow_provider.runtime.errors import (
     ConfigError,
     SparkStreamError,
 )
+from airflow_provider.runtime.errors.job_lines import definition_of, line_of
 from airflow_provider.runtime.failures.classify import classify, refusal_of
-from airflow_provider.runtime.job_lines import definition_of, line_of
 from airflow_provider.runtime.jobdir.end_of_input import sources_end
 from airflow_provider.runtime.jobdir.layout import open_job_directory
 from airflow_provider.runtime.jobdir.lease import wait_for_free_lease
@@ -131,20 +131,20 @@ def check_before_spark(
         RevertError: the run to be replayed cannot be rewound.
         UnknownJobError: there is no savepoint where the job is to begin from one.
     """
-    check_preconditions(directory, run_id, driver_id=spec.driver_id, replays=spec.replays)
+    if is_program(spec.entry):
+        check_program(spec)
     if spec.replays is not None:
         check_start(directory, spec.replays)
-    observer = check_before_cleanup(spec, directory, clock)
-    spec.all_params()  # reads the secret ones
     if spec.from_savepoint is not None and directory.run(run_id).last_attempt() is None:
         open_savepoint(spec.from_savepoint)
+    check_preconditions(directory, run_id, driver_id=spec.driver_id, replays=spec.replays)
+    spec.all_params()  # reads the secret ones
     if not is_submitted():
         check_master_and_heap(spec.master, spec.conf, "--conf")
     for line in (*neighbour_lines(directory), *check_names(spec.conf, "--conf")):
         log.warning("%s", line)
-    if is_program(spec.entry):
-        check_program(spec)
-    else:
+    observer = check_before_cleanup(spec, directory, clock)  # waits, so behind what is quick
+    if not is_program(spec.entry):
         load_before_spark(spec.entry)
     return observer
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from airflow_provider.runtime.clock import Clock
     from airflow_provider.runtime.driver.prepare import LoadedJob
-    from airflow_provider.runtime.failure import Failure
+    from airflow_provider.runtime.errors.failure import Failure
     from airflow_provider.runtime.jobdir.layout import JobDirectory, RunDirectory
     from airflow_provider.runtime.jobdir.lease_records import LeaseRecord
     from airflow_provider.runtime.jobdir.run_spec import RunSpec
@@ -73,7 +73,7 @@ def run_record(
         until=job.plan.until,
         at_end=job.plan.at_end.value,
         trigger_s=spec.trigger_s,
-        interval=(to_iso(spec.interval[0]), to_iso(spec.interval[1])) if spec.interval else None,
+        interval=spec.stored_interval,
         starting={name: log.position().last_commit for name, log in logs.items()},
         started=to_iso(clock.now()),
         from_savepoint=spec.from_savepoint,

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from airflow_provider.runtime.clock import Clock
     from airflow_provider.runtime.driver.lifecycle.machine import Lifecycle
     from airflow_provider.runtime.driver.prepare import LoadedJob
-    from airflow_provider.runtime.failure import Failure
+    from airflow_provider.runtime.errors.failure import Failure
     from airflow_provider.runtime.jobdir.layout import RunDirectory
     from airflow_provider.runtime.jobdir.run_records import AttemptRecord
     from airflow_provider.runtime.jobdir.run_spec import RunSpec

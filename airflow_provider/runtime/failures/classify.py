@@ -12,7 +12,8 @@ from airflow_provider.runtime.errors import (
     RunFailedError,
     SparkStreamError,
 )
-from airflow_provider.runtime.failure import Failure, FailureClass, first_line
+from airflow_provider.runtime.errors.failure import Failure, FailureClass, first_line
+from airflow_provider.runtime.errors.job_lines import line_in_text, line_of
 from airflow_provider.runtime.failures.causes import causes_of, text_of
 from airflow_provider.runtime.failures.overrides import FailureOverrides
 from airflow_provider.runtime.failures.rules import (
@@ -24,7 +25,6 @@ from airflow_provider.runtime.failures.rules import (
 )
 from airflow_provider.runtime.failures.stack_traces import input_in, place_in
 from airflow_provider.runtime.failures.wording import Wording, wording_of
-from airflow_provider.runtime.job_lines import line_in_text, line_of
 
 if TYPE_CHECKING:
     from airflow_provider.runtime.failures.causes import Cause

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 from airflow_provider.runtime.failures.classify import classify
 
 if TYPE_CHECKING:
-    from airflow_provider.runtime.failure import Failure
+    from airflow_provider.runtime.errors.failure import Failure
 
 _RIGHTS: Final = "use an account that may, or another place"
 _ROOM: Final = "make room, and give the same command again"

@@ -7,7 +7,7 @@ import re
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from airflow_provider.runtime.errors import ConfigError
-from airflow_provider.runtime.failure import FailureClass
+from airflow_provider.runtime.errors.failure import FailureClass
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping

@@ -11,7 +11,7 @@ import errno
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Final
 
-from airflow_provider.runtime.failure import FailureClass
+from airflow_provider.runtime.errors.failure import FailureClass
 
 if TYPE_CHECKING:
     from airflow_provider.runtime.failures.causes import Cause

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, TypeVar
 
 from airflow_provider.runtime.errors import CheckpointError, SinkError
 from airflow_provider.runtime.jobdir.record_shapes import SinkPartValues
-from airflow_provider.runtime.names import NUMBER
 from airflow_provider.runtime.storage.documents import Document
+from airflow_provider.runtime.storage.numbered_files import NUMBER
 from airflow_provider.runtime.typed_json import Name, NameOrNone, NonNegative
 
 if TYPE_CHECKING:

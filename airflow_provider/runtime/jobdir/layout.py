@@ -70,7 +70,7 @@ from airflow_provider.runtime.jobdir.submissions import (
     ProcessRecord,
     SubmissionRecord,
 )
-from airflow_provider.runtime.names import numbers_in
+from airflow_provider.runtime.storage.numbered_files import numbers_in
 from airflow_provider.runtime.storage.open import open_storage
 
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from airflow_provider.runtime.host import ProcessIdentity
 from airflow_provider.runtime.jobdir.run_records import FinalCheckpoint
-from airflow_provider.runtime.names import numbers_in
 from airflow_provider.runtime.storage.documents import Document
+from airflow_provider.runtime.storage.numbered_files import numbers_in
 from airflow_provider.runtime.typed_json import Name, NonNegative, PathPart, Positive, Seconds
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ import dataclasses
 import uuid
 from typing import TYPE_CHECKING
 
-from airflow_provider.runtime.clock import from_iso, to_iso
+from airflow_provider.runtime.clock import from_iso
 from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.jobdir.run_options import parse_interval
 from airflow_provider.runtime.jobdir.run_records import (
@@ -97,7 +97,7 @@ def check_same_as_ended(spec: RunSpec, stored: RunRecord | None) -> None:
         mode=stored.mode if spec.mode == "automatic" else spec.mode.upper(),
         until=until or "end or stopped",
         at_end=stored.at_end if until is None else at_end,
-        interval=(to_iso(spec.interval[0]), to_iso(spec.interval[1])) if spec.interval else None,
+        interval=spec.stored_interval,
         from_savepoint=spec.from_savepoint,
         late=spec.late,
     )

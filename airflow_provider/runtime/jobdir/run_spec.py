@@ -15,6 +15,7 @@ import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar
 
+from airflow_provider.runtime.clock import to_iso
 from airflow_provider.runtime.errors import ConfigError, CorruptDocumentError, UnknownJobError
 from airflow_provider.runtime.failures.failover_region import FAILOVERS, Failover
 from airflow_provider.runtime.failures.overrides import FailureOverrides
@@ -387,6 +388,11 @@ class RunSpec(DriverSpec):
             ConfigError: a variable is not there.
         """
         return {**self.params, **read_secrets(self.secret_params, os.environ)}
+
+    @property
+    def stored_interval(self) -> tuple[str, str] | None:
+        """The interval as records have it."""
+        return (to_iso(self.interval[0]), to_iso(self.interval[1])) if self.interval else None
 
     def pacing_s(self, until: str) -> float:
         """Return how long the batches of a run should take, 0 for no target."""

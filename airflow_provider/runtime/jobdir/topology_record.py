@@ -14,8 +14,8 @@ from airflow_provider.runtime.checkpoint.operators import describe_operator
 from airflow_provider.runtime.checkpoint.topology import OperatorShape, Topology
 from airflow_provider.runtime.errors import CheckpointError
 from airflow_provider.runtime.jobdir.record_shapes import OperatorValues
-from airflow_provider.runtime.names import numbers_in
 from airflow_provider.runtime.storage.documents import Document
+from airflow_provider.runtime.storage.numbered_files import numbers_in
 from airflow_provider.runtime.typed_json import Name
 
 if TYPE_CHECKING:

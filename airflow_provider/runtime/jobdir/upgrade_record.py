@@ -50,8 +50,9 @@ from typing import TYPE_CHECKING, Final
 
 from airflow_provider.runtime.errors import ConfigError, IllegalTransitionError, LeaseLostError
 from airflow_provider.runtime.jobdir.layout import JobDirectory
-from airflow_provider.runtime.names import derive_run_id, numbers_in
+from airflow_provider.runtime.names import derive_run_id
 from airflow_provider.runtime.storage.documents import Document
+from airflow_provider.runtime.storage.numbered_files import numbers_in
 from airflow_provider.runtime.storage.open import open_storage
 from airflow_provider.runtime.typed_json import Address, IsoTime, Name, Positive
 

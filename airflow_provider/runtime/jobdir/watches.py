@@ -10,8 +10,8 @@ import dataclasses
 import uuid
 from typing import TYPE_CHECKING, Final
 
-from airflow_provider.runtime.names import numbers_in
 from airflow_provider.runtime.storage.documents import Document
+from airflow_provider.runtime.storage.numbered_files import numbers_in
 from airflow_provider.runtime.typed_json import NonNegative
 
 if TYPE_CHECKING:

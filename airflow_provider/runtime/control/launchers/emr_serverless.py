@@ -28,8 +28,8 @@ from airflow_provider.runtime.errors import (
     LauncherAwayError,
     SubmissionRefusedError,
 )
+from airflow_provider.runtime.errors.failure import first_line
 from airflow_provider.runtime.extras import require_extra
-from airflow_provider.runtime.failure import first_line
 from airflow_provider.runtime.jobdir.submissions import HandleRecord
 
 if TYPE_CHECKING:

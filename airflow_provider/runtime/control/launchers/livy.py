@@ -28,7 +28,7 @@ from airflow_provider.runtime.errors import (
     LauncherAwayError,
     SubmissionRefusedError,
 )
-from airflow_provider.runtime.failure import first_line
+from airflow_provider.runtime.errors.failure import first_line
 from airflow_provider.runtime.jobdir.submissions import HandleRecord
 
 if TYPE_CHECKING:

@@ -34,8 +34,8 @@ import enum
 import re
 from typing import TYPE_CHECKING, ClassVar, Final, Protocol, runtime_checkable
 
-from airflow_provider.runtime.explanation import line_in
-from airflow_provider.runtime.failure import first_line
+from airflow_provider.runtime.errors.explanation import line_in
+from airflow_provider.runtime.errors.failure import first_line
 from airflow_provider.runtime.jobdir.submissions import HandleRecord, LookRecord
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ import dataclasses
 import enum
 from typing import TYPE_CHECKING, Any, Final
 
-from airflow_provider.runtime.explanation import Explanation, headed, without_package
+from airflow_provider.runtime.errors.explanation import Explanation, headed, without_package
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -9,7 +9,7 @@ import pytest
 from airflow_provider.runtime.checkpoint.describe import describe_checkpoint
 from airflow_provider.runtime.jobdir.epochs import EpochRecords
 from airflow_provider.runtime.jobdir.topology_record import kept_topology
-from airflow_provider.runtime.names import number_in, numbers_in
+from airflow_provider.runtime.storage.numbered_files import number_in, numbers_in
 from tests.unit.jobs import HandMadeJob, an_attempt
 from tests.unit.support import QUERY_ID
 

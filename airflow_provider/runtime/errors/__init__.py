@@ -42,12 +42,12 @@ import contextlib
 import dataclasses
 from typing import TYPE_CHECKING, Final
 
-from airflow_provider.runtime.explanation import Explanation
+from airflow_provider.runtime.errors.explanation import Explanation
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from airflow_provider.runtime.failure import Failure
+    from airflow_provider.runtime.errors.failure import Failure
 
 
 EXIT_OK = 0

@@ -1,0 +1,46 @@
+"""What a driver refuses before Spark starts: first what takes no time, and then it waits."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from airflow_provider.runtime.driver.prepare import check_before_spark
+from airflow_provider.runtime.errors import ConfigError, LeaseHeldError
+from airflow_provider.runtime.host import ProcessIdentity
+from airflow_provider.runtime.jobdir.layout import open_job_directory
+from airflow_provider.runtime.jobdir.run_spec import RunSpec
+from tests.unit.support import take_lease
+
+ELSEWHERE = ProcessIdentity(host="elsewhere", space="other-boot/pid:[1]", processes=((7, 7),))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "told"),
+    [
+        ({"entry": "none.py"}, "none.py"),
+        ({"secret_params": {"key": "NOT_SET"}}, "NOT_SET"),
+        ({"from_savepoint": "none"}, "no savepoint there"),
+        ({"conf": {"spark.driver.memory": "much"}}, "spark.driver.memory"),
+    ],
+)
+def test_a_mistake_is_refused_without_a_wait_for_the_lease(tmp_path, clock, wrong, told):
+    """
+    Of a driver elsewhere only its heartbeat tells whether it lives, which takes a while to watch.
+    """
+    entry = tmp_path / "entry.py"
+    entry.write_text("def f(ctx): ...\n")
+    right: dict[str, Any] = {"job_dir": str(tmp_path / "job"), "entry": f"{entry}:f"}
+    directory = open_job_directory(right["job_dir"])
+    lease = take_lease(directory.storage, clock, owner=ELSEWHERE)
+    clock.during_sleep = lease.beat
+
+    with pytest.raises(ConfigError, match=told):
+        check_before_spark(RunSpec(**{**right, **wrong}), directory, "r1", clock)
+    assert 0.0 == clock.time
+
+    with pytest.raises(LeaseHeldError):
+        check_before_spark(RunSpec(**right), directory, "r1", clock)
+    assert clock.time > 0.0
+    lease.release()
