@@ -1,4 +1,4 @@
-"""What a driver refuses before Spark starts: first what takes no time, and then it waits."""
+"""Refusals before Spark starts: first those that take no time, then those behind a wait."""
 
 from __future__ import annotations
 
