@@ -18,7 +18,7 @@ import pytest
 from airflow_provider.runtime.clock import SystemClock
 from airflow_provider.runtime.jobdir.lease import LeaseObserver, Liveness
 from airflow_provider.runtime.storage.open import open_storage
-from tests.contract.conftest import StoreServer
+from tests.contract.conftest import StoreServer, forget_clients
 from tests.unit.small_driver import TIMEOUT_S
 
 ROOT = Path(__file__).parents[2]
@@ -97,8 +97,10 @@ def server(request) -> StoreServer:
 @pytest.fixture
 def job(server, monkeypatch) -> Iterator[str]:
     monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")  # an outage need not be waited for five times
+    forget_clients()
     yield f"{server.url}/{uuid.uuid4().hex}"
     server.be_calm()
+    forget_clients()
 
 
 @pytest.fixture

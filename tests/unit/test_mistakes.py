@@ -38,7 +38,8 @@ def test_a_mistake_is_explained_on_one_screen_before_spark(mistake, tmp_path, ca
         pyspark.SparkContext._active_spark_context = None
 
     monkeypatch.setattr(pyspark.SparkContext, "_active_spark_context", None)
-    s3fs.S3FileSystem.clear_instance_cache()  # other tests have reached a store
+    # Other tests of this process reach a store, before and after.
+    monkeypatch.setattr(s3fs.S3FileSystem, "_cache", {})
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     monkeypatch.setattr(pyspark, "started", types.SimpleNamespace(stop=stop), raising=False)
     monkeypatch.setattr("airflow_provider.runtime.spark.session.start_spark", None)
