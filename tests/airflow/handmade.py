@@ -23,6 +23,7 @@ from airflow_provider.runtime.jobdir.run_records import (
 )
 from airflow_provider.runtime.jobdir.submissions import ExitRecord, ProcessRecord, SubmissionRecord
 from airflow_provider.runtime.storage.open import open_storage
+from tests.present import present
 from tests.unit.jobs import a_run
 
 if TYPE_CHECKING:
@@ -93,7 +94,7 @@ class Job:
             "sinks": [],
         }
         final = FinalCheckpoint(
-            job="daily",
+            job=present(directory.name()),  # as it is, where the job had one before
             run_id=self.run_id,
             outcome=outcome,
             mode="STREAMING",
