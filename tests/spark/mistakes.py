@@ -971,6 +971,20 @@ spark-stream: error: the value 'a' is no "INT"
         needs_spark=True,
     ),
     Mistake(
+        "a value that a setting cannot have",
+        "right",
+        2,
+        r"""
+spark-stream: error: the setting spark.sql.shuffle.partitions cannot be 'two'
+  why: SparkIllegalArgumentException: [INVALID_CONF_VALUE.TYPE_MISMATCH] The value 'two' in the config "spark.sql.shuffle.partitions" is invalid. It should be a/an 'int' value. SQLSTATE: 22022
+  what to do: correct it in --conf, or in Spark's own configuration
+  exit code 2: nothing was written
+  details: {details}
+""",
+        options=("--conf=spark.sql.shuffle.partitions=two",),
+        needs_spark=True,
+    ),
+    Mistake(
         "a PostgreSQL that does not answer",
         "to_sql",
         3,

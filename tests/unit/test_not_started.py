@@ -14,6 +14,10 @@ STUMBLED = (
     '"org.apache.spark.SparkContext._dagScheduler()" is null\n\tat org.apache.spark.SparkContext'
 )
 UNKNOWN = "An error occurred\n: org.apache.spark.SparkException: Could not parse Master URL: 'x'\n"
+NO_NUMBER = (
+    ": org.apache.spark.SparkIllegalArgumentException: [INVALID_CONF_VALUE.TYPE_MISMATCH] The value "
+    "'abc' in the config \"spark.driver.port\" is invalid. It should be a/an 'int' value.\n"
+)
 
 
 @pytest.mark.parametrize(
@@ -22,12 +26,14 @@ UNKNOWN = "An error occurred\n: org.apache.spark.SparkException: Could not parse
         ("spark://a:7077", STUMBLED, OutageError, "no Spark master answers at spark://a:7077; "),
         ("local[*]", STUMBLED, SparkStreamError, "NullPointerException"),
         ("x", UNKNOWN, ConfigError, "Could not parse Master URL"),
+        ("local[*]", NO_NUMBER, ConfigError, "The value 'abc' in the config"),
         (None, "no such thing", SparkStreamError, "master None: no such thing"),
     ],
 )
 def test_each_reason_has_its_words_and_its_kind(master, said, kind, words):
     """
-    A master that is away is an outage, which a retry may find over; one that is none is a mistake.
+    A master that is away is an outage, which a retry may find over; one that is none is a mistake,
+    and so is a setting's value.
     """
     error = not_started(master, said)
 

@@ -312,13 +312,13 @@ def load_job_in(
     Raises:
         ConfigError: the function is not there, failed, or declared what cannot be run.
     """
-    session = job_session(
-        spark,
-        spec.conf,
-        kept,
-        is_batch=mode == BATCH,
-        on_disk=local_path_of(spec.job_dir) is not None,
-    )
+    from pyspark.errors import IllegalArgumentException
+
+    is_on_disk = local_path_of(spec.job_dir) is not None
+    try:
+        session = job_session(spark, spec.conf, kept, is_batch=mode == BATCH, on_disk=is_on_disk)
+    except IllegalArgumentException as error:  # the value of a setting
+        raise refusal_of(error) from error
     function = declaration.function or _load(spec)
     _send_by_value(function, is_given=declaration.function is not None)
 

@@ -82,6 +82,13 @@ _NO_WATERMARK: Final = _said(
     "give ctx.read a watermark=(column, delay), and group by F.window(column, …) or by that column",
 )
 _CONDITIONS: Final[tuple[tuple[str, _Word], ...]] = (
+    (
+        "INVALID_CONF_VALUE.*",
+        _said(
+            "the setting {confName} cannot be '{confValue}'",
+            "correct it in --conf, or in Spark's own configuration",
+        ),
+    ),
     ("UNRESOLVED_COLUMN.WITH_SUGGESTION", _column),
     (
         "UNRESOLVED_COLUMN.*",

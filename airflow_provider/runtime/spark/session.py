@@ -63,7 +63,7 @@ def start_spark(app_name: str, master: str | None, conf: Mapping[str, str]) -> S
         conf: further configuration.
 
     Raises:
-        ConfigError: the master URL is none that Spark knows.
+        ConfigError: the master URL is none that Spark knows, or a setting has no such value.
         SparkStreamError: Spark did not start.
     """
     from pyspark.sql import SparkSession
@@ -110,7 +110,8 @@ def not_started(master: str | None, said: str) -> SparkStreamError:
         return OutageError(msg)
     reason = next((line for line in said.splitlines() if "Exception" in line), said)
     msg = f"Spark could not be started with master {master!r}: {reason}"
-    return ConfigError(msg) if "Master URL" in msg else SparkStreamError(msg)
+    is_mistake = any(words in msg for words in ("Master URL", "INVALID_CONF_VALUE"))
+    return ConfigError(msg) if is_mistake else SparkStreamError(msg)
 
 
 def _import_ahead() -> None:
