@@ -16,7 +16,10 @@ packaging = pytest.importorskip("packaging.requirements")
 ROOT = Path(__file__).resolve().parents[2]
 MAKEFILE = (ROOT / "Makefile").read_text()
 PYPROJECT = (ROOT / "pyproject.toml").read_text()
-WORKFLOW = yaml.safe_load((ROOT / ".github/workflows/ci.yml").read_text())
+WORKFLOW, NIGHTLY = (
+    yaml.safe_load((ROOT / ".github/workflows" / name).read_text())
+    for name in ("ci.yml", "nightly.yml")
+)
 CHECK = WORKFLOW["jobs"]["check"]
 
 
@@ -132,15 +135,28 @@ def test_the_workflow_tries_every_spark_that_is_promised():
     ]
 
 
-def test_the_workflow_may_only_read():
+def test_every_test_runs_somewhere():
     """
-    The workflow's token can do nothing but read the code, and stays in no checkout.
+    What the check of a commit leaves out, for it takes too long, runs every night.
     """
-    (checkout,) = (step for step in CHECK["steps"] if "checkout" in step.get("uses", ""))
+    (job,) = NIGHTLY["jobs"].values()
 
-    assert {"contents": "read"} == WORKFLOW["permissions"]
-    assert "permissions" not in CHECK
-    assert checkout["with"]["persist-credentials"] is False
+    assert ["test-all", "soak"] == job["strategy"]["matrix"]["target"]
+    assert "make ${{ matrix.target }}" == job["steps"][-1]["run"]
+    for target in ("test-all", "soak"):
+        assert recipe(target)
+
+
+def test_the_workflows_may_only_read():
+    """
+    A workflow's token can do nothing but read the code, and stays in no checkout.
+    """
+    for workflow in (WORKFLOW, NIGHTLY):
+        assert {"contents": "read"} == workflow["permissions"]
+        for job in workflow["jobs"].values():
+            (checkout,) = (step for step in job["steps"] if "checkout" in step.get("uses", ""))
+            assert "permissions" not in job
+            assert checkout["with"]["persist-credentials"] is False
 
 
 def test_the_coverage_of_the_protocol_is_of_modules_that_exist():
