@@ -543,7 +543,7 @@ spark-stream: error: the types of "(v + array(v))" do not fit
         2,
         r"""
 spark-stream: error: source 'clicks' (cvs at {root}/input) cannot be read: Spark has no format 'cvs'
-  where: mistaken_jobs.py:{here}, source 'clicks'
+  where: mistaken_jobs.py:{here}
   why: SparkClassNotFoundException: [DATA_SOURCE_NOT_FOUND] Failed to find the data source: cvs. Make sure the provider name is correct and the package is properly registered and compatible with your Spark version. SQLSTATE: 42K02
   what to do: did you mean 'csv'? Spark's own are csv, json, orc, parquet, text and rate; others need their package, as in --conf spark.jars.packages=…
   exit code 2: nothing was written
@@ -557,7 +557,7 @@ spark-stream: error: source 'clicks' (cvs at {root}/input) cannot be read: Spark
         2,
         r"""
 spark-stream: error: source 'clicks' (csv at {root}/input) cannot be read: a stream of files needs a schema
-  where: mistaken_jobs.py:{here}, source 'clicks'
+  where: mistaken_jobs.py:{here}
   why: IllegalArgumentException: Schema must be specified when creating a streaming source DataFrame. If some files already exist in the directory, then depending on the file format you may be able to create a static DataFrame on that directory with 'spark.read.load(directory)' and infer schema from it.
   what to do: give ctx.read a schema, such as schema="ts timestamp, user string"
   exit code 2: nothing was written
@@ -571,7 +571,7 @@ spark-stream: error: source 'clicks' (csv at {root}/input) cannot be read: a str
         2,
         r"""
 spark-stream: error: source 'clicks' (csv at {root}/input) cannot be read: the schema has a type "STRIN" that Spark does not have
-  where: mistaken_jobs.py:{here}, source 'clicks'
+  where: mistaken_jobs.py:{here}
   why: ParseException: [UNSUPPORTED_DATATYPE] Unsupported data type "STRIN". SQLSTATE: 0A000 (line 1, pos 19)
   what to do: use one of string, int, bigint, double, boolean, date, timestamp, …
   exit code 2: nothing was written
@@ -585,7 +585,7 @@ spark-stream: error: source 'clicks' (csv at {root}/input) cannot be read: the s
         2,
         r"""
 spark-stream: error: source 'clicks' (csv at {root}/inputs) cannot be read: the input path does not exist: {root}/inputs
-  where: mistaken_jobs.py:{here}, source 'clicks'
+  where: mistaken_jobs.py:{here}
   why: AnalysisException: [PATH_NOT_FOUND] Path does not exist: {root}/inputs. SQLSTATE: 42K03
   what to do: correct the path, or make the folder: it may be empty
   exit code 2: nothing was written
@@ -599,7 +599,7 @@ spark-stream: error: source 'clicks' (csv at {root}/inputs) cannot be read: the 
         2,
         r"""
 spark-stream: error: source 'clicks' (csv at {root}/input) cannot be read: there is no column `time`
-  where: mistaken_jobs.py:{here}, source 'clicks'
+  where: mistaken_jobs.py:{here}
   why: ExtendedAnalysisException: [UNRESOLVED_COLUMN.WITH_SUGGESTION] A column, variable, or function parameter with name `time` cannot be resolved. Did you mean one of the following? [`ts`, `v`, `user`]. SQLSTATE: 42703;
   what to do: did you mean `ts`? Others are `v`, `user`
   exit code 2: nothing was written
@@ -613,7 +613,7 @@ spark-stream: error: source 'clicks' (csv at {root}/input) cannot be read: there
         2,
         r"""
 spark-stream: error: source 'clicks' (csv at {root}/input) cannot be read: a watermark needs a timestamp, and `user` is "STRING"
-  where: mistaken_jobs.py:{here}, source 'clicks'
+  where: mistaken_jobs.py:{here}
   why: ExtendedAnalysisException: [EVENT_TIME_IS_NOT_ON_TIMESTAMP_TYPE] The event time `user` has the invalid type "STRING", but expected "TIMESTAMP". SQLSTATE: 42K09;
   what to do: name a timestamp column, or make the column one: declare it timestamp in schema=
   exit code 2: nothing was written
@@ -627,7 +627,7 @@ spark-stream: error: source 'clicks' (csv at {root}/input) cannot be read: a wat
         2,
         r"""
 spark-stream: error: source 'clicks' (csv at {root}/input) cannot be read: 'ten minutes' is no interval
-  where: mistaken_jobs.py:{here}, source 'clicks'
+  where: mistaken_jobs.py:{here}
   why: AnalysisException: [CANNOT_PARSE_INTERVAL] Unable to parse 'ten minutes'. Please ensure that the value provided is in a valid format for defining an interval. You can reference the documentation for the correct format. If the issue persists, please double check that the input value is not null or empty and try again. SQLSTATE: 22006
   what to do: write a number and a unit, as in '10 minutes'
   exit code 2: nothing was written
@@ -1002,7 +1002,7 @@ spark-stream: error: sql:127.0.0.1/shop/counts: connection failed: connection to
         "kafka_away",
         3,
         r"""
-spark-stream: error: source 'clicks' (spark-stream-kafka): Kafka at 127.0.0.1:1 does not answer within 15 s: 127.0.0.1:1/bootstrap: Connect to ipv4#127.0.0.1:1 failed: Connection refused (after 0ms in state CONNECT); see option kafka.bootstrap.servers, and whether it runs
+spark-stream: error: source 'clicks' (spark-stream-kafka): Kafka at 127.0.0.1:1 does not answer within 15 s: 127.0.0.1:1/bootstrap: Connect to ipv4#127.0.0.1:1 failed: Connection refused; see option kafka.bootstrap.servers, and whether it runs
   where: mistaken_jobs.py:{here}
   what to do: check that it runs and that its address is right; the same command tries again
   exit code 3: nothing was written; the same command tries again

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 from airflow_provider.runtime.errors import ConfigError
@@ -47,6 +49,16 @@ def test_a_screen_says_what_where_why_and_what_to_do():
         "  exit code 2: nothing was written",
         "  details: /tmp/x.log",
     ] == FULL.screen(2, "nothing was written", "/tmp/x.log")  # noqa: S108 - a name
+
+
+def test_a_source_is_named_once():
+    """
+    What begins with the source does not say it again as the place.
+    """
+    about = Explanation(what="source 'a' (csv) cannot be read", place="jobs.py:2", source="a")
+
+    assert "jobs.py:2: source 'a' (csv) cannot be read" == about.line
+    assert "jobs.py:2, source 'ab': source 'a'" in dataclasses.replace(about, source="ab").line
 
 
 def test_a_screen_is_a_dozen_short_lines_whatever_it_has_to_say():

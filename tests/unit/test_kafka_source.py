@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+import logging
 import os
 import sys
 import time
@@ -256,9 +257,10 @@ def test_a_batch_has_its_ends_when_it_is_planned(broker, topic):
     assert [{"value": value} for value in numbers(0, 6)] == found
 
 
-def test_brokers_that_are_away_are_an_outage_in_a_bounded_time(monkeypatch):
+def test_brokers_that_are_away_are_an_outage_in_a_bounded_time(monkeypatch, caplog):
     """
-    One line with the address and why; a retry may help.
+    One line with the address and why; a retry may help. The log has it once or twice, and not each
+    of the hundred attempts to connect.
     """
     options = {"kafka.bootstrap.servers": "127.0.0.1:1", "subscribe": "t"}
     monkeypatch.setattr(client, "ANSWER_S", 3.0)
@@ -266,9 +268,32 @@ def test_brokers_that_are_away_are_an_outage_in_a_bounded_time(monkeypatch):
 
     with pytest.raises(OutageError, match="127.0.0.1:1.*refused") as away:
         check_options(options)
+    assert 1 <= sum("Connection refused" in line for line in caplog.messages) <= 2
 
     assert time.monotonic() - begun < client.ANSWER_S + 5
     assert "RECOVERABLE" == classify(away.value).failure_class
+
+
+def test_the_client_repeats_a_line_after_a_minute(clock):
+    """
+    However long each attempt took; other lines are not held back.
+    """
+    passes = client.OncePerMinute(clock).filter
+    lines = [
+        logging.makeLogRecord(
+            {
+                "msg": f"{who}: refused (after {ms}ms in state CONNECT, 1 "
+                "identical error(s) suppressed)"
+            }
+        )
+        for who, ms in (("a", 0), ("a", 3), ("b", 0))
+    ]
+
+    assert [True, False, True] == [passes(line) for line in lines]
+    clock.time += 59
+    assert [False] * 3 == [passes(line) for line in lines]
+    clock.time += 1
+    assert [True, False, True] == [passes(line) for line in lines]
 
 
 @pytest.mark.parametrize(

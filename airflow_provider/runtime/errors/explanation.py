@@ -61,12 +61,13 @@ class Explanation:
 
     @property
     def where(self) -> str:
-        """Return all that is known of the place; empty for nothing."""
+        """Return all that is known of the place and not said before; empty for nothing."""
+        source = f"source {self.source!r}" if self.source is not None else ""
         parts = [
             self.place,
             f"query {self.query!r}" if self.query is not None else "",
             f"batch {self.batch}" if self.batch is not None else "",
-            f"source {self.source!r}" if self.source is not None else "",
+            "" if self.what.startswith(f"{source} ") else source,
             f"input {self.input_file}" if self.input_file else "",
             f"on {self.host}" if self.host else "",
         ]

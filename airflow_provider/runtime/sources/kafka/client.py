@@ -24,13 +24,13 @@ if TYPE_CHECKING:
     from airflow_provider.runtime.sources.kafka.offsets import Offsets
     from airflow_provider.runtime.sources.kafka.options import KafkaOptions
 
-log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 ANSWER_S: Final = 15.0
 """How long brokers may take to answer the questions of one plan."""
 
 _ERRORS: Final = 100  # the newest; a client that cannot connect reports twenty a second
+_SAID_S: Final = 60.0  # and logs each of them: the same line comes once in this time
 # A query without new messages plans many times a second; new partitions are rare.
 _FOUND_S: Final = 5.0
 _ASK_S: Final = 2.0  # then it is looked whether the error is one that no waiting heals
@@ -53,6 +53,9 @@ _UNKNOWN: Final = (
     "_UNKNOWN_TOPIC",
     "_UNKNOWN_PARTITION",
 )
+_TIMES: Final = re.compile(
+    r" \(after [^()]*(?:\(s\)[^()]*)?\)"
+)  # how long an attempt took, how often
 _EXPIRED: Final = ("OFFSET_OUT_OF_RANGE", "_AUTO_OFFSET_RESET")
 # A consumer needs a group's name and never joins it; its offsets and its end are ours to say.
 _READING: Final = {
@@ -67,6 +70,31 @@ _DEFAULTS: Final = {
     "isolation.level": "read_committed",
     "log.connection.close": "false",
 }
+
+
+class OncePerMinute(logging.Filter):
+    """Passes a line of the client over that it has logged in the last minute.
+
+    Args:
+        clock: time.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        super().__init__()
+        self._clock = clock
+        self._said: dict[str, float] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Tell whether the line is new."""
+        text, now = _TIMES.sub("", record.getMessage()), self._clock.monotonic()
+        self._said = {each: at for each, at in self._said.items() if now - at < _SAID_S}
+        is_new = text not in self._said
+        self._said.setdefault(text, now)
+        return is_new
+
+
+_CLIENT_LOG: Final = logging.getLogger(f"{__name__}.librdkafka")
+_CLIENT_LOG.addFilter(OncePerMinute(SystemClock()))
 
 
 class Found(NamedTuple):
@@ -134,7 +162,9 @@ class Connection:
         self._found_at = 0.0
         settings = client_settings(options, more or {})
         try:
-            self.consumer = Consumer({**settings, "error_cb": self._errors.append}, logger=log)
+            self.consumer = Consumer(
+                {**settings, "error_cb": self._errors.append}, logger=_CLIENT_LOG
+            )
         except (KafkaException, ValueError, TypeError) as error:
             msg = f"Kafka's client refuses its options kafka.*: {self._text(_reason(error))}"
             raise ConfigError(msg) from None
@@ -288,7 +318,7 @@ class Connection:
         for name, value in self._options.client.items():
             if _SECRET.search(name) and value:
                 text = text.replace(value, "***")
-        return text
+        return _TIMES.sub("", text)
 
 
 def _partitions_of(topics: Mapping[str, Any]) -> frozenset[Partition]:
