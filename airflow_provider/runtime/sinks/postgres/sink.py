@@ -150,10 +150,10 @@ class SqlSink:
         """Refuse what the table, the database or the output mode does not allow."""
         import psycopg
 
+        self.check_shape(df, output_mode)
         try:
-            columns = self._check_shape(df, output_mode)
             with self._server.connect("spark-stream check") as connection:
-                check_database(connection, self._books, self._to, columns)
+                check_database(connection, self._books, self._to, columns_for(df.schema))
         except ConfigError as error:
             msg = f"{self.name}: {error}"
             raise ConfigError(msg) from None
@@ -164,15 +164,12 @@ class SqlSink:
     def check_shape(self, df: DataFrame, output_mode: str) -> None:
         """Refuse what no table could take."""
         try:
-            self._check_shape(df, output_mode)
+            _check_modes(self._to, output_mode)
+            _check_names(self._to, df.columns)
+            columns_for(df.schema)
         except ConfigError as error:
             msg = f"{self.name}: {error}"
             raise ConfigError(msg) from None
-
-    def _check_shape(self, df: DataFrame, output_mode: str) -> list[TargetColumn]:
-        _check_modes(self._to, output_mode)
-        _check_names(self._to, df.columns)
-        return columns_for(df.schema)
 
     # --- first phase ----------------------------------------------------------------------------
 
