@@ -11,7 +11,7 @@ __version__: Final = "0.1.0"
 
 _INTEGRATION: Final = "Spark Streaming"
 
-# Read by hooks/settings.py; docs/airflow.md has the table for users.
+# Read by hooks/airflow_settings.py; docs/airflow.md has the table for users.
 _OPTIONS: Final = {
     "history_server": {
         "description": "Address of Spark's history server. Of an application that has ended, the "

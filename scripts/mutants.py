@@ -96,7 +96,7 @@ LINES: Final[Mapping[str, Sequence[str]]] = {
     "sinks/recovery.py": ("plan_recovery", "check_complete", "unpublished"),
     "sinks/postgres/bookkeeping.py": ("forget", "check_kept", "staged_for", "raise_fence"),
     "sinks/postgres/publish.py": ("publish", "_look_or_make"),
-    "sinks/postgres/revert.py": ("revert", "_remove"),
+    "sinks/postgres/table_revert.py": ("revert", "_remove"),
     "sinks/postgres/sink.py": ("recover", "commit", "abort", "revert"),
     "sinks/postgres/undo.py": ("prepare", "restore"),
     "sinks/staging.py": ("stage_files",),

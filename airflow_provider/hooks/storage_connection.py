@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, Protocol, TypeVar
 
-from airflow_provider.hooks import settings
+from airflow_provider.hooks import airflow_settings
 from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.storage.credentials import (
     StoreCredentials,
@@ -58,7 +58,7 @@ def credentials_of(conn_id: str | None, job_dir: str | None) -> StoreCredentials
         ConfigError: there is no such connection, or it is none with keys for S3.
     """
     if not conn_id and job_dir is not None and is_in_s3(job_dir):
-        conn_id = settings.storage_conn_id()
+        conn_id = airflow_settings.storage_conn_id()
     return _read(conn_id) if conn_id else None  # a template may render to nothing
 
 

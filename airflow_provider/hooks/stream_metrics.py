@@ -8,7 +8,7 @@ import threading
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider.airflow_versions import conf, send_gauge
-from airflow_provider.hooks import settings
+from airflow_provider.hooks import airflow_settings
 from airflow_provider.runtime.clock import Due, SystemClock
 from airflow_provider.runtime.control.metrics import Sample, StreamReader
 from airflow_provider.runtime.control.observer import RunState
@@ -100,7 +100,7 @@ def metrics_of(job_dir: str, run_id: str, task_instance: Any) -> StreamMetrics |
 def is_on() -> bool:
     """Tell whether Airflow sends metrics, and ``[spark_streaming] metrics`` wants these."""
     try:
-        return backend() is not None and settings.metrics()
+        return backend() is not None and airflow_settings.metrics()
     except Exception as error:  # noqa: BLE001 - a task is not failed for what is not its own
         log.warning("no metrics of streams are sent: %s", error)
         return False

@@ -13,8 +13,8 @@ from airflow_provider.operators.base import (
     check_interval,
     instance_id,
 )
+from airflow_provider.operators.job_name import name_job
 from airflow_provider.operators.job_params import own_params
-from airflow_provider.operators.programs import name_job
 from airflow_provider.operators.retry_policy import SparkRunFailedError
 from airflow_provider.operators.run_arguments import run_options
 from airflow_provider.operators.secret_params import SecretParams

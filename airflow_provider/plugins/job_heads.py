@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from airflow_provider.plugins.history import backlog_of, read_batch_times
+from airflow_provider.plugins.history_reader import backlog_of, read_batch_times
 from airflow_provider.plugins.responses import JobView
 from airflow_provider.runtime.control.run_condition import IN_AIRFLOW
 from airflow_provider.runtime.control.stream_facts import (
@@ -20,7 +20,7 @@ from airflow_provider.runtime.jobdir.lease import Liveness
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from airflow_provider.plugins.history import BatchTime
+    from airflow_provider.plugins.history_reader import BatchTime
     from airflow_provider.plugins.observed_jobs import Observed, ObservedJobs
     from airflow_provider.plugins.responses import Category
     from airflow_provider.plugins.savepoint_views import SavepointShelf

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider.plugins.history import batch_times, read_histories
+from airflow_provider.plugins.history_reader import batch_times, read_histories
 from airflow_provider.plugins.job_heads import not_understood
 from airflow_provider.plugins.responses import (
     HistoryView,
@@ -12,7 +12,7 @@ from airflow_provider.plugins.responses import (
     OverviewView,
     PartView,
     QueryView,
-    UpgradeView,
+    ReplacementView,
 )
 from airflow_provider.runtime.clock import to_iso
 from airflow_provider.runtime.errors import SparkStreamError
@@ -100,11 +100,11 @@ def _histories(observed: Observed) -> list[HistoryView]:
     return read_histories(observed.directory.run(observed.run_id).storage)
 
 
-def _upgrade(directory: JobDirectory) -> UpgradeView | None:
+def _upgrade(directory: JobDirectory) -> ReplacementView | None:
     newest = newest_upgrade(directory)
     if newest is None:
         return None
-    return UpgradeView(
+    return ReplacementView(
         step=newest.step.value, to=newest.to, began=newest.began, reason=newest.reason
     )
 

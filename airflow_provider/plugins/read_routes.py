@@ -9,7 +9,7 @@ from airflow.api_fastapi.common.db.common import SessionDep  # noqa: TC002 - Fas
 from airflow.api_fastapi.core_api.security import GetUserDep  # noqa: TC002 - the same
 from fastapi import APIRouter, Depends, HTTPException, Query, status
 
-from airflow_provider.hooks.settings import refresh_s
+from airflow_provider.hooks.airflow_settings import refresh_s
 from airflow_provider.plugins.access import MAY_SEE_JOB, MAY_SEE_LOG, may_act
 from airflow_provider.plugins.document_views import read_document, read_folder
 from airflow_provider.plugins.failure_views import read_failures

@@ -182,7 +182,7 @@ class MarkView(BaseModel):
     text: str
 
 
-class UpgradeView(BaseModel):
+class ReplacementView(BaseModel):
     """An upgrade of the job by a version in another directory."""
 
     step: str
@@ -202,7 +202,7 @@ class OverviewView(BaseModel):
     now: str
     may_act: bool = False
     job: JobView
-    upgrade: UpgradeView | None = None
+    upgrade: ReplacementView | None = None
     queries: list[QueryView]
     histories: list[HistoryView]
     marks: list[MarkView]

@@ -7,9 +7,9 @@ import os
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
+from airflow_provider.hooks.airflow_settings import history_server
 from airflow_provider.hooks.log_tail import LogFollower, log_folders
-from airflow_provider.hooks.settings import history_server
-from airflow_provider.plugins.history import read_histories, statistics
+from airflow_provider.plugins.history_reader import read_histories, statistics
 from airflow_provider.plugins.observed_jobs import lease_view
 from airflow_provider.plugins.responses import (
     AttemptView,

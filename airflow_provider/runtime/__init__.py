@@ -9,8 +9,8 @@ if TYPE_CHECKING:
     from airflow_provider.runtime.errors.failure import FailureClass as FailureClass
     from airflow_provider.runtime.failures.overrides import fails_as as fails_as
     from airflow_provider.runtime.queries.context import JobContext as JobContext
+    from airflow_provider.runtime.samples.in_memory import run_in_memory as run_in_memory
     from airflow_provider.runtime.samples.preview import preview as preview
-    from airflow_provider.runtime.samples.run import run_in_memory as run_in_memory
     from airflow_provider.runtime.sinks.delta.sink import delta as delta
     from airflow_provider.runtime.sinks.files import files as files
     from airflow_provider.runtime.sinks.for_each_batch import for_each_batch as for_each_batch
@@ -28,7 +28,7 @@ _HOMES = {
     "for_each_batch": "sinks.for_each_batch",
     "iceberg": "sinks.iceberg.sink",
     "preview": "samples.preview",
-    "run_in_memory": "samples.run",
+    "run_in_memory": "samples.in_memory",
     "spark_sink": "sinks.spark_sink",
     "sql": "sinks.postgres.sink",
 }

@@ -14,7 +14,7 @@ from services import AIRFLOW
 
 import airflow_provider
 from airflow_provider import get_provider_info
-from airflow_provider.hooks import settings
+from airflow_provider.hooks import airflow_settings
 from airflow_provider.runtime.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -53,12 +53,12 @@ def test_airflow_lists_the_section_with_its_defaults(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("read", "value", "expected"),
     [
-        (settings.history_server, None, None),
-        (settings.history_server, "https://spark.example:18080/ui/", "https://spark.example:18080/ui"),
-        (settings.metrics, None, True),
-        (settings.metrics, "False", False),
-        (settings.refresh_s, None, 5.0),
-        (settings.refresh_s, "1.5", 1.5),
+        (airflow_settings.history_server, None, None),
+        (airflow_settings.history_server, "https://spark.example:18080/ui/", "https://spark.example:18080/ui"),
+        (airflow_settings.metrics, None, True),
+        (airflow_settings.metrics, "False", False),
+        (airflow_settings.refresh_s, None, 5.0),
+        (airflow_settings.refresh_s, "1.5", 1.5),
     ],
 )  # fmt: skip
 def test_an_option_is_what_the_configuration_says(
@@ -76,14 +76,14 @@ def test_an_option_is_what_the_configuration_says(
 @pytest.mark.parametrize(
     ("read", "value"),
     [
-        (settings.history_server, "history.example:18080"),
-        (settings.history_server, "javascript://alert(1)"),
-        (settings.history_server, "https://"),
-        (settings.metrics, "perhaps"),
-        (settings.refresh_s, "soon"),
-        (settings.refresh_s, "0"),
-        (settings.refresh_s, "nan"),
-        (settings.refresh_s, "inf"),
+        (airflow_settings.history_server, "history.example:18080"),
+        (airflow_settings.history_server, "javascript://alert(1)"),
+        (airflow_settings.history_server, "https://"),
+        (airflow_settings.metrics, "perhaps"),
+        (airflow_settings.refresh_s, "soon"),
+        (airflow_settings.refresh_s, "0"),
+        (airflow_settings.refresh_s, "nan"),
+        (airflow_settings.refresh_s, "inf"),
     ],
 )
 def test_a_wrong_value_is_an_error_that_names_section_and_option(
@@ -105,4 +105,6 @@ def test_the_page_of_the_options_has_each() -> None:
     page = (Path(airflow_provider.__file__).parents[1] / "docs/airflow.md").read_text()
 
     assert [] == [name for name in OPTIONS if f"| `{name}` |" not in page]
-    assert {name for name in OPTIONS if callable(getattr(settings, name, None))} == set(OPTIONS)
+    assert {name for name in OPTIONS if callable(getattr(airflow_settings, name, None))} == set(
+        OPTIONS
+    )

@@ -7,10 +7,14 @@ import sys
 
 import pytest
 
-from airflow_provider.operators.programs import name_job
+from airflow_provider.operators.job_name import name_job
 from airflow_provider.runtime.cli.main import main
-from airflow_provider.runtime.cli.options import add_options, read_options
-from airflow_provider.runtime.cli.programs import add_programs, named_program, split_arguments
+from airflow_provider.runtime.cli.program_options import (
+    add_programs,
+    named_program,
+    split_arguments,
+)
+from airflow_provider.runtime.cli.request_options import add_options, read_options
 from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.jobdir.run_spec import RunSpec
 from airflow_provider.runtime.programs.entry_point import (

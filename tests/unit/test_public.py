@@ -70,7 +70,7 @@ def test_importing_the_package_is_cheap(module):
         "airflow_provider.runtime.queries.context",
         "airflow_provider.runtime.cli.main",
         "airflow_provider.runtime.driver.run",
-        "airflow_provider.runtime.samples.run",
+        "airflow_provider.runtime.samples.in_memory",
         "airflow_provider.runtime.sinks.files",
         "airflow_provider.runtime.control.observer",
     ],

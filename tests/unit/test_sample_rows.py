@@ -18,7 +18,7 @@ from pyspark.sql.types import (
 )
 
 from airflow_provider.runtime.errors import ConfigError
-from airflow_provider.runtime.samples.rows import batches_of, values_of, with_plain_values
+from airflow_provider.runtime.samples.sample_rows import batches_of, values_of, with_plain_values
 
 NAMES = ("time", "k", "v")
 

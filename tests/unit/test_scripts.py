@@ -21,7 +21,7 @@ from airflow_provider.runtime.programs.mapping import (
     unused,
 )
 from airflow_provider.runtime.programs.program import check_program
-from airflow_provider.runtime.programs.statements import fill, split_statements
+from airflow_provider.runtime.programs.sql_statements import fill, split_statements
 from airflow_provider.runtime.queries.params import Params
 from airflow_provider.runtime.sinks.spark_sink import SparkSink
 

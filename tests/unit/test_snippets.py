@@ -16,7 +16,7 @@ import jsonschema
 import pytest
 
 from airflow_provider.runtime.cli.main import _parser
-from airflow_provider.runtime.cli.programs import split_arguments
+from airflow_provider.runtime.cli.program_options import split_arguments
 from tests.snippets import (
     LANGUAGES,
     NO_RUN,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import airflow_provider.runtime.spark
-from airflow_provider.runtime.spark.log import SparkLog, WarningFilter
+from airflow_provider.runtime.spark.spark_log import SparkLog, WarningFilter
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

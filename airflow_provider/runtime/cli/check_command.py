@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider.runtime.cli.options import add_options, read_options
-from airflow_provider.runtime.cli.programs import add_programs, named_program
+from airflow_provider.runtime.cli.program_options import add_programs, named_program
+from airflow_provider.runtime.cli.request_options import add_options, read_options
 from airflow_provider.runtime.errors import EXIT_OK
 from airflow_provider.runtime.jobdir.run_spec import RunSpec
 

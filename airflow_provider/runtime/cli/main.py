@@ -15,7 +15,7 @@ from airflow_provider import __version__
 from airflow_provider.runtime.cli.command_parser import CommandParser
 from airflow_provider.runtime.cli.error_screen import show_error
 from airflow_provider.runtime.cli.examples import add_examples
-from airflow_provider.runtime.cli.programs import not_of_a_script, split_arguments
+from airflow_provider.runtime.cli.program_options import not_of_a_script, split_arguments
 from airflow_provider.runtime.clock import log_formatter
 from airflow_provider.runtime.errors import (
     EXIT_OK,

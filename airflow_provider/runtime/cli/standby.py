@@ -33,8 +33,8 @@ from airflow_provider.runtime.control.pool import (
     standby_socket,
 )
 from airflow_provider.runtime.driver.warm_up import warm_up
-from airflow_provider.runtime.spark.log import SparkLog
 from airflow_provider.runtime.spark.session import start_spark
+from airflow_provider.runtime.spark.spark_log import SparkLog
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, Any, Final
 
-from airflow_provider.runtime.cli.options import add_options, read_options
+from airflow_provider.runtime.cli.request_options import add_options, read_options
 from airflow_provider.runtime.clock import SystemClock
 from airflow_provider.runtime.control.health import Limits
 from airflow_provider.runtime.control.upgrade_request import UpgradeSpec

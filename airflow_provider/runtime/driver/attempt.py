@@ -64,8 +64,8 @@ from airflow_provider.runtime.queries.query import ending_alone
 from airflow_provider.runtime.savepoints.catalog import open_savepoint
 from airflow_provider.runtime.savepoints.restore_log import guard_restores
 from airflow_provider.runtime.savepoints.rewind import replayable_runs
-from airflow_provider.runtime.spark.log import SparkLog
 from airflow_provider.runtime.spark.session import check_spark, jvm_pid
+from airflow_provider.runtime.spark.spark_log import SparkLog
 from airflow_provider.runtime.storage.open import local_path_of
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from pyspark.sql import functions as F  # noqa: N812 - the name everybody knows
 from airflow_provider.runtime.driver.run import run_job
 from airflow_provider.runtime.jobdir.run_spec import RunSpec
 from airflow_provider.runtime.sinks.files import files
-from airflow_provider.runtime.spark.log import SparkLog
+from airflow_provider.runtime.spark.spark_log import SparkLog
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

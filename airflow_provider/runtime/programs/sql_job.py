@@ -26,7 +26,7 @@ from airflow_provider.runtime.programs.mapping import (
     sink_of,
     unused,
 )
-from airflow_provider.runtime.programs.statements import Statement, fill, split_statements
+from airflow_provider.runtime.programs.sql_statements import Statement, fill, split_statements
 from airflow_provider.runtime.sinks.files import FORMATS
 from airflow_provider.runtime.spark.versions import dataset_class, explain_syntax
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider.runtime.errors import ConfigError
-from airflow_provider.runtime.samples.run import Job, run_samples, warm_session
+from airflow_provider.runtime.samples.in_memory import Job, run_samples, warm_session
 
 if TYPE_CHECKING:
     import datetime as dt

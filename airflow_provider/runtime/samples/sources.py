@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.errors.failure import first_line
 from airflow_provider.runtime.jobdir.datasets import KAFKA_FORMATS
-from airflow_provider.runtime.samples.rows import batches_of, values_of, with_plain_values
+from airflow_provider.runtime.samples.sample_rows import batches_of, values_of, with_plain_values
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

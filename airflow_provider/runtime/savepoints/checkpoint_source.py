@@ -148,9 +148,9 @@ class Source:
     restores: int = 0
     token: int = 0
 
-    def look(self, query: SourceQuery) -> QueryLook:
+    def look(self, query: SourceQuery) -> CheckpointLook:
         """Look at a query once."""
-        return QueryLook(query.logs.position(), query.published(), self.is_driven())
+        return CheckpointLook(query.logs.position(), query.published(), self.is_driven())
 
 
 def job_source(job_dir: str, clock: Clock) -> Source:
@@ -264,7 +264,7 @@ PUBLISHING_S: Final = 10.0
 
 
 @dataclasses.dataclass(frozen=True)
-class QueryLook:
+class CheckpointLook:
     """What one look at a query showed.
 
     Attributes:
@@ -307,7 +307,7 @@ Choice = Take | Wait | NothingYet
 
 
 def choose(
-    first: QueryLook, now: QueryLook, *, waited_s: float, aligned_timeout_s: float
+    first: CheckpointLook, now: CheckpointLook, *, waited_s: float, aligned_timeout_s: float
 ) -> Choice:
     """Decide what to do after *waited_s* seconds.
 
@@ -328,7 +328,9 @@ def choose(
     return Take(now.complete, planned=now.position.last_offsets > now.complete)
 
 
-def _retry_budget(first: QueryLook, now: QueryLook, wanted: int, aligned_timeout_s: float) -> float:
+def _retry_budget(
+    first: CheckpointLook, now: CheckpointLook, wanted: int, aligned_timeout_s: float
+) -> float:
     """Return for how long, from the first look, waiting makes sense."""
     committed = now.position.last_commit >= max(wanted, 0)
     unpublished = now.complete < first.position.last_commit

@@ -32,7 +32,7 @@ from airflow_provider.runtime.spark.defaults import (
     this_machine,
 )
 from airflow_provider.runtime.spark.installation import check_classic, check_java, is_submitted
-from airflow_provider.runtime.spark.log import TEMPORARY, SparkLog
+from airflow_provider.runtime.spark.spark_log import TEMPORARY, SparkLog
 from airflow_provider.runtime.spark.versions import (
     check_version,
     engine_class,

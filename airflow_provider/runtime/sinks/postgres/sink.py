@@ -9,7 +9,7 @@ from airflow_provider.runtime.clock import SystemClock
 from airflow_provider.runtime.errors import ConfigError, OutageError, SinkError
 from airflow_provider.runtime.jobdir.datasets import Dataset, table_dataset
 from airflow_provider.runtime.retry import Retries, RetryPolicy
-from airflow_provider.runtime.sinks.postgres import publish, revert
+from airflow_provider.runtime.sinks.postgres import publish, table_revert
 from airflow_provider.runtime.sinks.postgres.bookkeeping import Bookkeeping, staged_name
 from airflow_provider.runtime.sinks.postgres.columns import columns_for, line_of
 from airflow_provider.runtime.sinks.postgres.connection import (
@@ -304,7 +304,7 @@ class SqlSink:
         """Refuse epochs whose rows the table cannot tell, or whose undo log is gone."""
 
         def work(connection: Connection[Any]) -> None:
-            revert.plan_revert(connection, self._books, self._to, committables)
+            table_revert.plan_revert(connection, self._books, self._to, committables)
 
         if committables:
             epoch = committables[0].epoch
@@ -315,7 +315,7 @@ class SqlSink:
 
         def work(connection: Connection[Any]) -> None:
             self._books.make(connection)
-            revert.revert(connection, self._books, self._to, committables, fence)
+            table_revert.revert(connection, self._books, self._to, committables, fence)
 
         if committables:
             query_id = committables[0].epoch.query_id

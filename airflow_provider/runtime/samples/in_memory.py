@@ -21,13 +21,13 @@ from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.jobdir.lease import LeaseObserver
 from airflow_provider.runtime.jobdir.run_spec import RunSpec
 from airflow_provider.runtime.programs.entry_point import is_program
-from airflow_provider.runtime.samples.context import SampleContext
 from airflow_provider.runtime.samples.result import SampleRun, result_of
+from airflow_provider.runtime.samples.sample_context import SampleContext
 from airflow_provider.runtime.samples.sources import Samples
 from airflow_provider.runtime.spark.defaults import PARTITIONS
 from airflow_provider.runtime.spark.installation import check_classic, check_java
-from airflow_provider.runtime.spark.log import SparkLog
 from airflow_provider.runtime.spark.session import checkpoints_on_disk, start_spark
+from airflow_provider.runtime.spark.spark_log import SparkLog
 from airflow_provider.runtime.spark.versions import check_version
 from airflow_provider.runtime.storage.open import open_storage
 
