@@ -58,6 +58,8 @@ class Batches:
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
         if Path(asked["file"]).name == "spark_stream_driver.py":  # as a cluster that has only Spark
             environment.pop("PYTHONPATH")
+            programs = [str(Path(sys.executable).parent), environment["PATH"]]
+            environment["PATH"] = os.pathsep.join(programs)
             conf = [part for pair in asked["conf"].items() for part in ("--conf", "=".join(pair))]
             spark = ["spark-submit", "--master", "local[2]", *conf]
             program = [*spark, "--py-files", ",".join(asked["pyFiles"]), asked["file"]]

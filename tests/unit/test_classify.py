@@ -68,6 +68,14 @@ def caused(error: BaseException, cause: BaseException) -> BaseException:
             ),
             NON_RECOVERABLE,
         ),
+        (
+            SparkError(
+                "CANNOT_LOAD_STATE_STORE.FAILED_TO_GET_CHANGELOG_WRITER",
+                "Caused by: java.io.FileNotFoundException: /state/.2.tmp (Permission denied)",
+            ),
+            NON_RECOVERABLE,
+        ),
+        (SparkError("CANNOT_LOAD_STATE_STORE.FAILED_TO_GET_CHANGELOG_WRITER", ""), RECOVERABLE),
         (SparkError(None, "java.io.FileNotFoundException: File /in/1.csv"), DATA_MISSING),
         (SparkError(None, "OffsetOutOfRangeException: partition 3"), DATA_MISSING),
         (SparkError("CANNOT_LOAD_STATE_STORE.CANNOT_READ_DELTA_FILE", ""), DATA_MISSING),

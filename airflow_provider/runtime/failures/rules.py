@@ -184,6 +184,22 @@ RULES: Final[tuple[Rule, ...]] = (
             "CANNOT_LOAD_STATE_STORE.*_ROW_FORMAT_VALIDATION_FAILURE",
         ),
     ),
+    # Before what may pass, and before what is gone: the JVM says FileNotFoundException of a file
+    # that it may not open, too.
+    Rule(
+        "permission is denied",
+        _NON_RECOVERABLE,
+        types=(
+            "PermissionError",
+            "AccessControlException",
+            "AccessDeniedException",
+            "AuthenticationException",
+            "AuthorizationException",
+            "SecurityException",
+        ),
+        words=("Permission denied",),
+        errnos=(errno.EACCES, errno.EPERM),
+    ),
     Rule(
         "reading state was disturbed, for no reason that lasts",
         _RECOVERABLE,
@@ -199,21 +215,6 @@ RULES: Final[tuple[Rule, ...]] = (
         types=("FetchFailedException", "MetadataFetchFailedException"),
         words=("FetchFailed(",),
         heals=True,
-    ),
-    # Before what is gone: the JVM says FileNotFoundException of a file that it may not open, too.
-    Rule(
-        "permission is denied",
-        _NON_RECOVERABLE,
-        types=(
-            "PermissionError",
-            "AccessControlException",
-            "AccessDeniedException",
-            "AuthenticationException",
-            "AuthorizationException",
-            "SecurityException",
-        ),
-        words=("Permission denied",),
-        errnos=(errno.EACCES, errno.EPERM),
     ),
     Rule(
         "the path is none",
