@@ -183,7 +183,7 @@ def test_a_driver_whose_jvm_is_killed_fails_and_resumes(place, drivers, capsys):
 # --- failpoints ---------------------------------------------------------------------------------
 
 
-# A driver submits nobody (tests/unit/test_submit.py).
+# A driver submits nobody (tests/unit/test_submit.py, tests/contract/test_launch_crashes.py).
 # A stream passes no step of a revert and folds no record away (tests/crash/test_protocol.py),
 # takes, restores and changes no savepoint (test_savepoints.py), makes no state of history
 # (test_bootstrap.py), undoes no other (test_rewinding.py), plans nothing beyond its end
@@ -191,6 +191,7 @@ def test_a_driver_whose_jvm_is_killed_fails_and_resumes(place, drivers, capsys):
 # (tests/spark/test_sink_contract.py), and a batch job dies in test_kill_batch.py.
 NOT_IN_A_RUN = (
     "submission.",
+    "launch.",
     "revert.",
     "recover.folded",
     "files.reverted",
@@ -273,14 +274,16 @@ def test_a_job_that_dies_at_failpoints_in_turn_loses_and_repeats_nothing(place, 
 
 
 def listing(place: Place) -> list[tuple[str, bytes]]:
-    """Return the job directory's documents, but for those that a driver alive goes on writing."""
+    """Return the job directory's documents, but for what a driver alive goes on writing."""
     moving = ("heartbeats", "queries")
     found = [path for path in place.job_dir.rglob("*") if path.is_file()]
     kept = [p for p in found if p.relative_to(place.job_dir).parts[0] not in moving]
     return sorted(
         (str(p), p.read_bytes())
         for p in kept
-        if p.name != "progress.json" and p.parent.name != "history" and ".tmp-" not in p.name
+        if p.name != "progress.json"
+        and p.parent.name not in {"ends", "history", "logs"}
+        and ".tmp-" not in p.name
     )
 
 
