@@ -210,7 +210,28 @@ NOT_IN_A_RUN = (
     "rewrite.",
     "upgrade.",
 )
-IN_A_RUN = tuple(point for point in failpoints.ALL if not point.startswith(NOT_IN_A_RUN))
+IN_A_RUN = (
+    "lease.acquired",
+    "run.recorded",
+    "attempt.recorded",
+    "ends.recorded",
+    "sink.staged",
+    "sink.precommitted",
+    "sink.published",
+    "sink.committed",
+    "sink.forgotten",
+    "recover.planned",
+    "recover.aborted",
+    "recover.published",
+    "recover.cleaned",
+    "files.published_one",
+    "drain.intended",
+    "drain.planned",
+    "drain.ended",
+    "final.finished",
+    "final.sealed",
+    "final.put",
+)
 
 # What publishes is what recovery does first, so its points come twice: the second time the driver
 # dies while it recovers from the first.
@@ -225,6 +246,13 @@ BEFORE_THE_ATTEMPT = {"lease.acquired", "run.recorded", "final.put"}
 QUICK = tuple(point for point in dict.fromkeys(DEATHS) if not point.startswith("recover."))
 # In Spark's own batch, and around the batch that drains; at all others it dies without a JVM.
 FEW = ("sink.precommitted", "drain.intended", "final.sealed", "final.put")
+
+
+def test_a_failpoint_is_of_a_run_or_of_another_test():
+    """
+    One that is new is of a run only if a driver passes it.
+    """
+    assert [*IN_A_RUN] == [p for p in failpoints.ALL if not p.startswith(NOT_IN_A_RUN)]
 
 
 @pytest.mark.parametrize(
