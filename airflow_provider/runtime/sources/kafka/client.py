@@ -53,9 +53,8 @@ _UNKNOWN: Final = (
     "_UNKNOWN_TOPIC",
     "_UNKNOWN_PARTITION",
 )
-_TIMES: Final = re.compile(
-    r" \(after [^()]*(?:\(s\)[^()]*)?\)"
-)  # how long an attempt took, how often
+# How long an attempt to connect took, and how often it was made.
+_TIMES: Final = re.compile(r" \(after [^()]*(?:\(s\)[^()]*)?\)")
 _EXPIRED: Final = ("OFFSET_OUT_OF_RANGE", "_AUTO_OFFSET_RESET")
 # A consumer needs a group's name and never joins it; its offsets and its end are ours to say.
 _READING: Final = {
@@ -73,7 +72,7 @@ _DEFAULTS: Final = {
 
 
 class OncePerMinute(logging.Filter):
-    """Passes a line of the client over that it has logged in the last minute.
+    """Leaves out a line of the client that it has logged in the last minute.
 
     Args:
         clock: time.
@@ -162,9 +161,8 @@ class Connection:
         self._found_at = 0.0
         settings = client_settings(options, more or {})
         try:
-            self.consumer = Consumer(
-                {**settings, "error_cb": self._errors.append}, logger=_CLIENT_LOG
-            )
+            settings |= {"error_cb": self._errors.append, "logger": _CLIENT_LOG}
+            self.consumer = Consumer(settings)
         except (KafkaException, ValueError, TypeError) as error:
             msg = f"Kafka's client refuses its options kafka.*: {self._text(_reason(error))}"
             raise ConfigError(msg) from None
