@@ -95,8 +95,8 @@ def test_with_a_watermark_that_moves_each_operator_drops_rows(spark, place):
 
     final, _ = run(spark, place, "streaming", "stream")
 
-    late = {name: query["operators"][0]["late_rows"] for name, query in final.queries.items()}
-    assert [] == [name for name, rows in late.items() if not rows]
+    for name, query in final.queries.items():  # of two windows the first one drops them
+        assert sum(operator["late_rows"] for operator in query["operators"]) > 0, name
 
 
 def test_the_jobs_own_watermark_waits_and_a_wish_that_cannot_be_met_is_refused(spark, place):
