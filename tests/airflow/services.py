@@ -325,13 +325,12 @@ class Airflow:
             AIRFLOW__CORE__EXECUTOR="LocalExecutor",
             AIRFLOW__CORE__PARALLELISM="4",
             AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS="True",
-            # A file that changes is parsed at once all the same.
-            AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL="600",
             AIRFLOW__DAG_PROCESSOR__PARSING_PROCESSES="1",
             AIRFLOW__DATABASE__SQL_ALCHEMY_CONN=database,
             AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT="20",
             AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT_DETECTION_INTERVAL="2",
-            **more,
+            # A file that changes is parsed at once all the same.
+            **{"AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "600", **more},
         )
         self.components = ["api-server", "scheduler", "triggerer", "dag-processor"]
         self.processes: dict[str, subprocess.Popen[bytes]] = {}

@@ -29,7 +29,10 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.timeout(600)]
 
 HOUR_MS = 3_600_000
-HASTE = {  # seconds after which another triggerer takes over
+HASTE = {
+    # Seconds after which a DAG that was unpaused is parsed again, which starts its watchers.
+    "AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "5",
+    # And those after which another triggerer takes over.
     "AIRFLOW__TRIGGERER__JOB_HEARTBEAT_SEC": "2",
     "AIRFLOW__TRIGGERER__TRIGGERER_HEALTH_CHECK_THRESHOLD": "8",
 }
