@@ -113,10 +113,10 @@ function Plot({ plot, times, marks, theme, sync, revision }) {
   const tops = plot.isStacked ? stacked(plot.series) : plot.series.map(([, values]) => values);
   const data = [times, ...tops];
   React.useEffect(() => {
-    const element = place.current;
+    const [element, note] = [place.current, near.current]; // which the page forgets before the plot ends
     const width = () => Math.max(200, element.clientWidth);
     const options = optionsOf(current, width(), sync);
-    options.hooks.setCursor = [(u) => (near.current.textContent = textNear(u, current.current.marks))];
+    options.hooks.setCursor = [(u) => (note.textContent = textNear(u, current.current.marks))];
     const made = new uPlot(options, data, element);
     chart.current = made;
     const observer = new ResizeObserver(() => made.setSize({ width: width(), height: HEIGHT }));
