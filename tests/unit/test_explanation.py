@@ -58,6 +58,7 @@ def test_a_source_is_named_once():
     about = Explanation(what="source 'a' (csv) cannot be read", place="jobs.py:2", source="a")
 
     assert "jobs.py:2: source 'a' (csv) cannot be read" == about.line
+    assert "jobs.py:2: source 'a': gone" == dataclasses.replace(about, what="source 'a': gone").line
     assert "jobs.py:2, source 'ab': source 'a'" in dataclasses.replace(about, source="ab").line
 
 

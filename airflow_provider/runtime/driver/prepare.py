@@ -310,7 +310,8 @@ def load_job_in(
         declaration: how the function is called.
 
     Raises:
-        ConfigError: the function is not there, failed, or declared what cannot be run.
+        ConfigError: the function is not there, failed, or declared what cannot be run; or a setting
+            of Spark has no such value.
     """
     from pyspark.errors import IllegalArgumentException
 

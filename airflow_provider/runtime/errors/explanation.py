@@ -67,7 +67,7 @@ class Explanation:
             self.place,
             f"query {self.query!r}" if self.query is not None else "",
             f"batch {self.batch}" if self.batch is not None else "",
-            "" if self.what.startswith(f"{source} ") else source,
+            "" if self.what.startswith(source) else source,
             f"input {self.input_file}" if self.input_file else "",
             f"on {self.host}" if self.host else "",
         ]

@@ -87,9 +87,10 @@ class OncePerMinute(logging.Filter):
         """Tell whether the line is new."""
         text, now = _TIMES.sub("", record.getMessage()), self._clock.monotonic()
         self._said = {each: at for each, at in self._said.items() if now - at < _SAID_S}
-        is_new = text not in self._said
-        self._said.setdefault(text, now)
-        return is_new
+        if text in self._said:
+            return False
+        self._said[text] = now
+        return True
 
 
 _CLIENT_LOG: Final = logging.getLogger(f"{__name__}.librdkafka")
