@@ -27,7 +27,7 @@ def test_log4j_takes_the_configuration_and_leaves_out_what_is_known(tmp_path: Pa
     """
     It says nothing of its own on the terminal, and writes every warning but the known ones.
     """
-    log, printed = tmp_path / "spark.spark_log", tmp_path / "printed"
+    log, printed = tmp_path / "spark.log", tmp_path / "printed"
     with printed.open("wb") as stream:
         port = launch_gateway(
             classpath=":".join(str(jar) for jar in JARS.glob("log4j-*.jar")),

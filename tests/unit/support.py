@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider.runtime.checkpoint.logs import CheckpointLogs
-from airflow_provider.runtime.host import identify_this
+from airflow_provider.runtime.host import ProcessIdentity, identify_this
 from airflow_provider.runtime.jobdir.epochs import EpochRecord, EpochRecords
 from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.jobdir.lease import acquire_lease
@@ -23,12 +23,13 @@ from tests.unit.frames import FrameBase
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from airflow_provider.runtime.host import ProcessIdentity
     from airflow_provider.runtime.jobdir.lease import Lease
     from airflow_provider.runtime.sinks.protocol import Fence, Sink
     from airflow_provider.runtime.storage.base import Storage
 
 QUERY_ID = "0b9f6c1e-3a55-4d43-8f2b-2f6a51c3d9aa"
+# A process of another machine, of which only its heartbeat tells whether it lives.
+ELSEWHERE = ProcessIdentity(host="elsewhere", space="other-boot/pid:[1]", processes=((7, 7),))
 NEVER_S = 3600.0  # a heartbeat that does not beat by itself during a test
 
 

@@ -8,16 +8,13 @@ import pytest
 
 from airflow_provider.runtime.driver.prepare import check_before_spark
 from airflow_provider.runtime.errors import ConfigError, LeaseHeldError
-from airflow_provider.runtime.host import ProcessIdentity
 from airflow_provider.runtime.jobdir.layout import open_job_directory
 from airflow_provider.runtime.jobdir.run_spec import RunSpec
-from tests.unit.support import take_lease
-
-ELSEWHERE = ProcessIdentity(host="elsewhere", space="other-boot/pid:[1]", processes=((7, 7),))
+from tests.unit.support import ELSEWHERE, take_lease
 
 
 @pytest.mark.parametrize(
-    ("wrong", "told"),
+    ("wrong", "words"),
     [
         ({"entry": "none.py"}, "none.py"),
         ({"secret_params": {"key": "NOT_SET"}}, "NOT_SET"),
@@ -25,7 +22,7 @@ ELSEWHERE = ProcessIdentity(host="elsewhere", space="other-boot/pid:[1]", proces
         ({"conf": {"spark.driver.memory": "much"}}, "spark.driver.memory"),
     ],
 )
-def test_a_mistake_is_refused_without_a_wait_for_the_lease(tmp_path, clock, wrong, told):
+def test_a_mistake_is_refused_without_a_wait_for_the_lease(tmp_path, clock, request, wrong, words):
     """
     Of a driver elsewhere only its heartbeat tells whether it lives, which takes a while to watch.
     """
@@ -34,13 +31,13 @@ def test_a_mistake_is_refused_without_a_wait_for_the_lease(tmp_path, clock, wron
     right: dict[str, Any] = {"job_dir": str(tmp_path / "job"), "entry": f"{entry}:f"}
     directory = open_job_directory(right["job_dir"])
     lease = take_lease(directory.storage, clock, owner=ELSEWHERE)
+    request.addfinalizer(lease.release)
     clock.during_sleep = lease.beat
 
-    with pytest.raises(ConfigError, match=told):
+    with pytest.raises(ConfigError, match=words):
         check_before_spark(RunSpec(**{**right, **wrong}), directory, "r1", clock)
     assert 0.0 == clock.time
 
     with pytest.raises(LeaseHeldError):
         check_before_spark(RunSpec(**right), directory, "r1", clock)
     assert clock.time > 0.0
-    lease.release()

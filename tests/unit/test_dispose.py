@@ -11,7 +11,6 @@ import pytest
 
 from airflow_provider.runtime.clock import to_iso
 from airflow_provider.runtime.errors import ConfigError, SavepointBusyError, UnknownJobError
-from airflow_provider.runtime.host import ProcessIdentity
 from airflow_provider.runtime.savepoints.catalog import find_savepoints, open_savepoint
 from airflow_provider.runtime.savepoints.claims import (
     BROKEN_AFTER_S,
@@ -33,9 +32,7 @@ from airflow_provider.runtime.savepoints.retention import (
     retain,
 )
 from airflow_provider.runtime.storage.local import LocalStorage
-from tests.unit.support import FakeClock
-
-ELSEWHERE = ProcessIdentity(host="elsewhere", space="other-boot/pid:[1]", processes=((7, 7),))
+from tests.unit.support import ELSEWHERE, FakeClock
 
 
 @pytest.fixture

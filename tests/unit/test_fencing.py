@@ -8,14 +8,11 @@ from pathlib import Path
 import pytest
 
 from airflow_provider.runtime.errors import CorruptDocumentError, LeaseHeldError, LeaseLostError
-from airflow_provider.runtime.host import ProcessIdentity
 from airflow_provider.runtime.jobdir.lease import Lease, LeaseObserver, Liveness
 from airflow_provider.runtime.jobdir.lease_records import has_ended, last_token
 from airflow_provider.runtime.storage.local import LocalStorage
 from tests.present import present
-from tests.unit.support import take_lease
-
-ELSEWHERE = ProcessIdentity(host="elsewhere", space="other-boot/pid:[1]", processes=((7, 7),))
+from tests.unit.support import ELSEWHERE, take_lease
 
 
 class RememberedListings(LocalStorage):

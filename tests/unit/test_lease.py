@@ -18,7 +18,7 @@ from airflow_provider.runtime.errors import (
     LeaseHeldError,
     LeaseLostError,
 )
-from airflow_provider.runtime.host import ProcessIdentity, identify
+from airflow_provider.runtime.host import identify
 from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.jobdir.lease import (
     Lease,
@@ -34,13 +34,12 @@ from airflow_provider.runtime.jobdir.lease_records import (
 )
 from tests.present import present
 from tests.unit.jobs import a_final
-from tests.unit.support import FakeClock, take_lease
+from tests.unit.support import ELSEWHERE, FakeClock, take_lease
 
 if TYPE_CHECKING:
     from airflow_provider.runtime.storage.local import LocalStorage
 
 TIMEOUT_S = 20.0
-ELSEWHERE = ProcessIdentity(host="elsewhere", space="other-boot/pid:[1]", processes=((7, 7),))
 
 
 @pytest.fixture

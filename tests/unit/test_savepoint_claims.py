@@ -22,7 +22,6 @@ from airflow_provider.runtime.errors import (
     SavepointError,
     UnknownJobError,
 )
-from airflow_provider.runtime.host import ProcessIdentity
 from airflow_provider.runtime.savepoints.catalog import Savepoint, find_savepoints, open_savepoint
 from airflow_provider.runtime.savepoints.checkpoint_source import job_source
 from airflow_provider.runtime.savepoints.claims import ReaderRecord, claim, is_held
@@ -36,9 +35,8 @@ from airflow_provider.runtime.savepoints.retention import (
 from airflow_provider.runtime.savepoints.take import take_savepoint
 from airflow_provider.runtime.savepoints.verify import verify_savepoint
 from tests.unit.savepoint_refusals import rights
-from tests.unit.support import EpochBench, FakeClock, FakeSink
+from tests.unit.support import ELSEWHERE, EpochBench, FakeClock, FakeSink
 
-ELSEWHERE = ProcessIdentity(host="elsewhere", space="other-boot/pid:[1]", processes=((7, 7),))
 TWO_DAYS = dt.timedelta(days=2)
 
 

@@ -18,7 +18,7 @@ from airflow_provider.runtime.control.observer import RunWatcher
 from airflow_provider.runtime.driver.lifecycle.events import CancelRequested, JobPhase
 from airflow_provider.runtime.driver.stop_requests import StopRequestHandler
 from airflow_provider.runtime.errors import LeaseLostError
-from airflow_provider.runtime.host import ProcessIdentity, identify_this
+from airflow_provider.runtime.host import identify_this
 from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.jobdir.lease import LeaseObserver, Liveness, acquire_lease
 from airflow_provider.runtime.jobdir.requests import put_cancel, read_reply
@@ -26,11 +26,10 @@ from airflow_provider.runtime.retry import RetryBudget
 from tests.present import present
 from tests.unit.jobs import a_submission
 from tests.unit.small_driver import TIMEOUT_S as SHORT_S
-from tests.unit.support import FakeClock, take_lease
+from tests.unit.support import ELSEWHERE, FakeClock, take_lease
 
 ROOT = Path(__file__).parents[2]
 TIMEOUT_S = 20.0
-ELSEWHERE = ProcessIdentity(host="elsewhere", space="other-boot/pid:[1]", processes=((7, 7),))
 AWAY = OSError(5, "not now")
 
 
