@@ -10,7 +10,12 @@ from airflow_provider.runtime.failures.failover_region import FAILOVERS, Failove
 from airflow_provider.runtime.failures.overrides import FailureOverrides
 from airflow_provider.runtime.failures.restart_strategy import parse_restart
 from airflow_provider.runtime.jobdir.late_policy import check_late
-from airflow_provider.runtime.jobdir.run_options import check_run_options, parse_target_batch_time
+from airflow_provider.runtime.jobdir.run_options import (
+    MISSING_INPUT,
+    RETRY,
+    check_run_options,
+    parse_target_batch_time,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -28,6 +33,7 @@ def run_options(
     fails_as: Mapping[str, str] | None,
     late: str,
     late_limit: str | int | None,
+    missing_input: str = RETRY,
     **flags: bool,
 ) -> dict[str, Any]:
     """Return the fields of a run's request; its arguments are :class:`SparkStreamingOperator`'s.
@@ -42,6 +48,7 @@ def run_options(
     check_run_options(mode, until, at_end)
     check_late(late, late_limit, until=until, at_end=at_end)
     check_choice("failover", failover, FAILOVERS)
+    check_choice("missing_input", missing_input, MISSING_INPUT)
     return {
         "mode": mode,
         "until": until,
@@ -53,5 +60,6 @@ def run_options(
         "fails_as": FailureOverrides.parse(fails_as or {}).to_dict(),
         "late": late,
         "late_limit": late_limit,
+        "missing_input": missing_input,
         **flags,
     }

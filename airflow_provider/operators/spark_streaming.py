@@ -35,6 +35,7 @@ from airflow_provider.runtime.jobdir.late_policy import COUNT
 from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.jobdir.resolve_run import as_begun, check_same_as_ended
 from airflow_provider.runtime.jobdir.run_options import (
+    RETRY,
     check_begins_from,
     check_secret_params,
     parse_interval,
@@ -137,6 +138,9 @@ class SparkStreamingOperator(DriverOperator):
             ``none``, where the watermark waits for the end of the data. See docs/late-rows.md.
         late_limit: how many late rows ``fail`` accepts, or a share such as ``"0.1%"``; none by
             default.
+        missing_input: what follows from input that is not there yet. ``retry``: the try fails with
+            DATA_MISSING, and the next one looks again; ``fail``: the task fails, and Airflow does
+            not retry it. See docs/failures.md.
         max_runtime: supervise a run without an end for so long, and hand it over: the task
             succeeds, and the driver goes on, for the next DAG run to adopt. The run is the same for
             every DAG run, and a successor of it after a stop. The time is counted from the first
@@ -209,6 +213,7 @@ class SparkStreamingOperator(DriverOperator):
         fails_as: Mapping[str, str] | None = None,
         late: str = COUNT,
         late_limit: str | int | None = None,
+        missing_input: str = RETRY,
         max_runtime: str | float | None = None,
         progress_timeout: str | float | None = None,
         max_lag: Mapping[str, int] | None = None,
@@ -244,6 +249,7 @@ class SparkStreamingOperator(DriverOperator):
             fails_as=fails_as,
             late=late,
             late_limit=late_limit,
+            missing_input=missing_input,
         )
         check_choice("on_clear", on_clear, ON_CLEAR)
         check_interval(None if interval == _RUN_INTERVAL else interval)

@@ -16,7 +16,7 @@ from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.failures.failover_region import Failover
 from airflow_provider.runtime.jobdir.late_policy import COUNT
 from airflow_provider.runtime.jobdir.layout import JobDirectory, known_job, open_job_directory
-from airflow_provider.runtime.jobdir.run_options import check_secret_params
+from airflow_provider.runtime.jobdir.run_options import RETRY, check_secret_params
 from airflow_provider.runtime.jobdir.upgrade_record import (
     UpgradeStep,
     Version,
@@ -117,6 +117,7 @@ class SparkUpgradeOperator(DriverOperator):
         fails_as: Mapping[str, str] | None = None,
         late: str = COUNT,
         late_limit: str | int | None = None,
+        missing_input: str = RETRY,
         **kwargs: Any,
     ) -> None:
         super().__init__(
@@ -148,6 +149,7 @@ class SparkUpgradeOperator(DriverOperator):
             fails_as=fails_as,
             late=late,
             late_limit=late_limit,
+            missing_input=missing_input,
         )
 
     def _choose_version(self, version: Mapping[str, str] | None) -> None:

@@ -582,13 +582,13 @@ spark-stream: error: source 'clicks' (csv at {root}/input) cannot be read: the s
     Mistake(
         "an input that is not there",
         "missing_input",
-        2,
+        3,
         r"""
 spark-stream: error: source 'clicks' (csv at {root}/inputs) cannot be read: the input path does not exist: {root}/inputs
   where: mistaken_jobs.py:{here}
   why: AnalysisException: [PATH_NOT_FOUND] Path does not exist: {root}/inputs. SQLSTATE: 42K03
-  what to do: correct the path, or make the folder: it may be empty
-  exit code 2: nothing was written
+  what to do: deliver it, correct the path, or make the folder: it may be empty
+  exit code 3: DATA_MISSING, nothing was written; the same command tries again
   details: {details}
 """,
         needs_spark=True,
@@ -992,7 +992,7 @@ spark-stream: error: the setting spark.sql.shuffle.partitions cannot be 'two'
 spark-stream: error: sql:127.0.0.1/shop/counts: connection failed: connection to server at "127.0.0.1", port 1 failed: Connection refused\n Is the server running on that host and accepting TCP/IP connections?
   where: mistaken_jobs.py:{here}
   what to do: check that it runs and that its address is right; the same command tries again
-  exit code 3: nothing was written; the same command tries again
+  exit code 3: RECOVERABLE, nothing was written; the same command tries again
 """,
         options=("--param=dsn=postgresql://127.0.0.1:1/shop",),
         needs_spark=True,
@@ -1005,7 +1005,7 @@ spark-stream: error: sql:127.0.0.1/shop/counts: connection failed: connection to
 spark-stream: error: source 'clicks' (spark-stream-kafka): Kafka at 127.0.0.1:1 does not answer within 15 s: 127.0.0.1:1/bootstrap: Connect to ipv4#127.0.0.1:1 failed: Connection refused; see option kafka.bootstrap.servers, and whether it runs
   where: mistaken_jobs.py:{here}
   what to do: check that it runs and that its address is right; the same command tries again
-  exit code 3: nothing was written; the same command tries again
+  exit code 3: RECOVERABLE, nothing was written; the same command tries again
   details: {details}
 """,
         needs_spark=True,

@@ -16,7 +16,9 @@ from streams import JOBS, Place, write_events
 
 import airflow_provider
 from airflow_provider.runtime.driver.run import run_job
-from airflow_provider.runtime.errors import ConfigError
+from airflow_provider.runtime.errors import EXIT_RETRY, AbsentInputError, ConfigError
+from airflow_provider.runtime.errors.failure import FailureClass
+from airflow_provider.runtime.failures.classify import classify
 from airflow_provider.runtime.jobdir.run_spec import RunSpec
 
 pytestmark = pytest.mark.spark
@@ -89,12 +91,40 @@ def test_an_input_that_cannot_be_read_is_named(spark, place):
     """
     A path that does not exist is an error of the source of that name, not an empty input.
     """
-    with pytest.raises(ConfigError) as refused:
+    with pytest.raises(AbsentInputError) as absent:
         place.run(spark, "tumbling_window")
 
     words = ["source 'events'", str(place.input), "cannot be read"]
-    assert words == [word for word in words if word in str(refused.value)]
+    assert words == [word for word in words if word in str(absent.value)]
+    assert EXIT_RETRY == absent.value.exit_code
+    assert FailureClass.DATA_MISSING is classify(absent.value).failure_class
     assert [] == paths_under(place.root)
+
+
+def test_a_run_that_does_not_wait_for_its_input_is_refused(spark, place):
+    """
+    With missing_input="fail" the same is exit code 2, so that nobody tries again.
+    """
+    with pytest.raises(ConfigError) as refused:
+        place.run(spark, "tumbling_window", missing_input="fail")
+
+    assert EXIT_USAGE == refused.value.exit_code
+    assert str(place.input) in str(refused.value)
+    assert [] == paths_under(place.root)
+
+
+@pytest.mark.parametrize("mode", ["streaming", "automatic"])
+def test_a_bounded_pattern_that_matches_nothing_is_no_empty_input(spark, place, mode):
+    """
+    Of 'hour=*' Spark makes a stream without rows; the run waits for a file instead.
+    """
+    place.input.mkdir()
+    params = {"input": f"{place.input}/hour=07*"}
+
+    with pytest.raises(AbsentInputError, match=r"hour=07\*"):
+        place.run(spark, "tumbling_window", params=params, mode=mode)
+
+    assert not place.job_dir.exists()
 
 
 @pytest.mark.parametrize(

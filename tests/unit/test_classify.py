@@ -10,6 +10,7 @@ import pytest
 from airflow_provider.runtime.errors import (
     EXIT_FATAL,
     EXIT_RETRY,
+    AbsentInputError,
     CheckpointError,
     ConfigError,
     JobDrainedError,
@@ -219,7 +220,7 @@ def test_a_failed_run_says_its_failure():
         (OSError(errno.ENOSPC, "No space left on device"), OutageError),
         (OSError("Generic S3 error: error sending request for url"), OutageError),
         (PermissionError(errno.EACCES, "Permission denied"), ConfigError),
-        (FileNotFoundError(errno.ENOENT, "no such file"), ConfigError),
+        (FileNotFoundError(errno.ENOENT, "no such file"), AbsentInputError),
         (TypeError("no such option"), ConfigError),
         (Exception("something else"), ConfigError),
     ],
@@ -232,6 +233,5 @@ def test_an_outage_at_the_start_is_no_mistake_of_the_caller(error, expected):
 
     assert expected is type(refused)
     assert "the thing, and the way out" == refused.parts.what
-    assert (RECOVERABLE if expected is OutageError else NON_RECOVERABLE) == classify(
-        refused
-    ).failure_class
+    classes = {OutageError: RECOVERABLE, AbsentInputError: DATA_MISSING}
+    assert classes.get(expected, NON_RECOVERABLE) == classify(refused).failure_class

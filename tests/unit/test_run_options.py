@@ -43,6 +43,7 @@ FULL = RunSpec(
     fails_as={"jobs.BadRow": "NON_RECOVERABLE"},
     late="fail",
     late_limit="0.1%",
+    missing_input="fail",
     master="local[2]",
     conf={"spark.a": "b"},
 )
@@ -85,6 +86,7 @@ def test_the_command_line_gives_every_option():
         *("--replay", "r0", "--restart", "none", "--failover", "full"),
         *("--fails-as", "jobs.BadRow=NON_RECOVERABLE", "--master", "local[2]"),
         *("--conf", "spark.a=b", "--late", "fail", "--late-limit", "0.1%"),
+        *("--missing-input", "fail"),
     ]
 
     assert FULL == parsed(RunSpec, *PLAIN, *given)

@@ -187,6 +187,7 @@ ASKED = RunSpec(
     fails_as={"jobs.BadRow": "NON_RECOVERABLE"},
     late="fail",
     late_limit="1%",
+    missing_input="fail",
     replayable_runs=2,
 )
 # How a run begins, whose driver it is, and what has secrets of Spark's or belongs to a cluster.

@@ -13,6 +13,7 @@ from airflow_provider.runtime.errors import (
     EXIT_FATAL,
     EXIT_LEASE,
     EXIT_USAGE,
+    AbsentInputError,
     ConfigError,
     OutageError,
     RunFailedError,
@@ -87,8 +88,11 @@ def meaning_of(error: SparkStreamError, code: int) -> str:
         return f"{kind}, {again}; what was committed stays"
     if code == EXIT_USAGE or isinstance(error, ConfigError):
         return "nothing was written"
-    if isinstance(error, OutageError):
-        return "nothing was written; the same command tries again"
+    if isinstance(error, AbsentInputError | OutageError):
+        from airflow_provider.runtime.failures.classify import classify
+
+        kind = classify(error).failure_class.value
+        return f"{kind}, nothing was written; the same command tries again"
     if code == EXIT_LEASE:
         return "another driver has this job; it goes on"
     if code == EXIT_FATAL:

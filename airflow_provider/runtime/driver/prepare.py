@@ -20,6 +20,7 @@ from airflow_provider.runtime.driver.execution_mode import (
     wanted_mode,
 )
 from airflow_provider.runtime.errors import (
+    AbsentInputError,
     ConfigError,
     SparkStreamError,
 )
@@ -36,6 +37,7 @@ from airflow_provider.runtime.jobdir.resolve_run import (
     check_same_as_ended,
     resolve_run_id,
 )
+from airflow_provider.runtime.jobdir.run_options import RETRY
 from airflow_provider.runtime.jobdir.run_records import BATCH, STREAMING
 from airflow_provider.runtime.jobdir.verify_final import verify_final
 from airflow_provider.runtime.programs.entry_point import (
@@ -257,8 +259,11 @@ def load_job(
         load_job_in, spec=spec, run_id=run_id, spark=spark, kept=kept, declaration=declaration
     )
     job = load(wanted or STREAMING)
-    with _held(job.context):
+    with _held(job.context), _judging_input(spec):
         job.context.params.check_read()
+        if stored is None:  # what a run has read may be moved away
+            for source in (source for query in job.queries for source in query.sources):
+                source.check_matches(job.spark)
         if wanted == STREAMING:
             return _with_markers(job, directory)
     objections = find_objections(job.queries, job.plan, _find_resumed(spec, directory))
@@ -335,7 +340,7 @@ def load_job_in(
             bindings=bindings,
             job_dir=spec.job_dir,
         )
-        with _held(context):
+        with _held(context), _judging_input(spec):
             _call(function, context)
         return context
 
@@ -401,6 +406,23 @@ def _held(context: JobContext) -> Iterator[None]:
         stack.push(context.holding)
         yield
         stack.pop_all()
+
+
+@contextlib.contextmanager
+def _judging_input(spec: RunSpec) -> Iterator[None]:
+    """Refuse input that is not there, for a run that does not wait for its delivery.
+
+    Raises:
+        ConfigError: an input is not there, and the run has ``missing_input="fail"``.
+    """
+    try:
+        yield
+    except AbsentInputError as error:
+        if spec.missing_input == RETRY:
+            raise
+        refused = ConfigError(error.parts.what)
+        refused.explanation = error.explanation
+        raise refused from error
 
 
 def _call(function: Callable[[JobContext], None], context: JobContext) -> None:

@@ -13,6 +13,7 @@
     │ ├ SavepointBusyError           somebody else is taking or removing that savepoint
     │ └ StopRefusedError             a stop that this job cannot have; it goes on running
     ├ OutageError                    what the job needs does not answer; nothing written 3
+    ├ AbsentInputError               a source's input is not there yet; nothing written  3
     ├ LauncherAwayError              a cluster does not answer: ask it the same again    3
     ├ LeaseHeldError                 another live driver owns the job; nothing written   5
     ├ LeaseLostError                 another driver took over; this one stops            5
@@ -121,6 +122,10 @@ class SavepointBusyError(ConfigError):
 
 class OutageError(SparkStreamError):
     """What a job needs does not answer yet; nothing was written, the same command may succeed."""
+
+
+class AbsentInputError(SparkStreamError):
+    """The input of a source is not there yet; nothing was written, a retry finds it later."""
 
 
 class SubmissionRefusedError(ConfigError):

@@ -7,6 +7,7 @@ import socket
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from airflow_provider.runtime.errors import (
+    AbsentInputError,
     ConfigError,
     OutageError,
     RunFailedError,
@@ -17,6 +18,7 @@ from airflow_provider.runtime.errors.job_lines import line_in_text, line_of
 from airflow_provider.runtime.failures.causes import causes_of, text_of
 from airflow_provider.runtime.failures.overrides import FailureOverrides
 from airflow_provider.runtime.failures.rules import (
+    ABSENT,
     JVM_GONE,
     WRAPPERS,
     WRAPPING_CONDITIONS,
@@ -103,17 +105,21 @@ def refusal_of(
         place: the line of the job that it is about, if its traceback has none.
 
     Returns:
-        :class:`OutageError` for what may heal by itself, such as a server that does not answer, so
-        that retries apply; else :class:`ConfigError`, which no retry heals.
+        :class:`OutageError` for what may heal by itself, such as a server that does not answer, and
+        :class:`AbsentInputError` for input that may be delivered, so that retries apply; else
+        :class:`ConfigError`, which no retry heals.
     """
     found = classify(error)
     passes = {FailureClass.RECOVERABLE, FailureClass.ENVIRONMENT}
-    is_known = bool(found.rule)  # what no rule knows is a caller's mistake until shown otherwise
-    is_outage = is_known and found.failure_class in passes
+    kind: type[SparkStreamError] = ConfigError  # also for what no rule knows
+    if found.rule == ABSENT:
+        kind = AbsentInputError
+    elif found.rule and found.failure_class in passes:
+        kind = OutageError
     parts = found.explanation
     what = message or parts.what
-    remedy = parts.remedy or (ANSWERS if is_outage else "")
-    refused = (OutageError if is_outage else ConfigError)(what)
+    remedy = parts.remedy or (ANSWERS if kind is OutageError else "")
+    refused = kind(what)
     refused.explanation = dataclasses.replace(
         parts, what=what, source=source, place=parts.place or place, remedy=remedy
     )

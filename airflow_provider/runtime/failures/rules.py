@@ -78,6 +78,7 @@ _ENVIRONMENT: Final = FailureClass.ENVIRONMENT
 _RECOVERABLE: Final = FailureClass.RECOVERABLE
 
 UNANSWERED: Final = "the network, or what is behind it, does not answer"
+ABSENT: Final = "input is gone, or is not there yet: files, offsets, topics"
 JVM_GONE: Final = Rule(
     "the driver's JVM has ended",
     _ENVIRONMENT,
@@ -253,9 +254,10 @@ RULES: Final[tuple[Rule, ...]] = (
         types=("ChecksumException",),
     ),
     Rule(
-        "input that was planned is gone: files, offsets, topics",
+        ABSENT,
         _DATA_MISSING,
         types=(
+            "AbsentInputError",
             "MissingInputError",
             "UnreachedEndError",
             "LostInputError",

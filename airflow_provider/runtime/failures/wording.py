@@ -77,6 +77,7 @@ def _source(given: Mapping[str, str]) -> Wording:
     )
 
 
+ABSENT_INPUT: Final = "deliver it, correct the path, or make the folder: it may be empty"
 _NO_WATERMARK: Final = _said(
     "Spark cannot run this aggregation in append: without a watermark no group is ever complete",
     "give ctx.read a watermark=(column, delay), and group by F.window(column, …) or by that column",
@@ -114,7 +115,7 @@ _CONDITIONS: Final[tuple[tuple[str, _Word], ...]] = (
         "PATH_NOT_FOUND",
         _said(
             "the input path does not exist: {path}",
-            "correct the path, or make the folder: it may be empty",
+            ABSENT_INPUT,
         ),
     ),
     (

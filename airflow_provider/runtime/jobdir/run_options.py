@@ -17,6 +17,8 @@ MODES: Final = ("automatic", "streaming", "batch")
 OUTPUTS: Final = ("discard", "keep")
 UNTIL: Final = ("end", "available", "stopped")
 AT_END: Final = ("drain", "suspend")
+RETRY: Final = "retry"
+MISSING_INPUT: Final = (RETRY, "fail")
 
 
 @dataclasses.dataclass(frozen=True)

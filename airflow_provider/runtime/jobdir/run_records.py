@@ -16,6 +16,7 @@ from airflow_provider.runtime.jobdir.record_shapes import (
     RestartsValues,
     ShownPhase,
 )
+from airflow_provider.runtime.jobdir.run_options import RETRY
 from airflow_provider.runtime.storage.documents import Document
 from airflow_provider.runtime.typed_json import (
     Address,
@@ -98,6 +99,7 @@ class AttemptOptions:
     target_batch_s: Seconds | None = None
     late: str | None = None
     late_limit: str | None = None
+    missing_input: str = RETRY
     replayable_runs: NonNegative = 0
 
 

@@ -30,7 +30,9 @@ from airflow_provider.runtime.jobdir.late_policy import (
 )
 from airflow_provider.runtime.jobdir.run_options import (
     AT_END,
+    MISSING_INPUT,
     MODES,
+    RETRY,
     UNTIL,
     check_begins_from,
     check_params,
@@ -188,6 +190,8 @@ class RunSpec(DriverSpec):
             them, ``fail`` fails above *late_limit*, and in ``none`` there are none, since the
             watermark waits for the end of the data.
         late_limit: how many each query may drop, as text: rows, or a share such as ``0.1%``.
+        missing_input: ``retry`` lets an attempt whose input is not there yet end with DATA_MISSING,
+            so that a retry finds it; ``fail`` refuses it, so that no retry follows.
         bootstrap: ``discard`` or ``keep``, for a run that only makes state: no query or source ends
             in it, and with ``discard`` nothing is written. None for any other run.
     """
@@ -326,6 +330,13 @@ class RunSpec(DriverSpec):
         default=None,
         argument="late_limit",
         metavar="ROWS|SHARE",
+    )
+    missing_input: str = option(
+        "--missing-input",
+        "input that is not there yet: exit code 3, so that a retry finds it; or fail, exit code 2",
+        default=RETRY,
+        argument="missing_input",
+        choices=MISSING_INPUT,
     )
     bootstrap: str | None = None
 

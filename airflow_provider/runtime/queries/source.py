@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import datetime as dt
+import re
 from typing import TYPE_CHECKING, Final
 
+from airflow_provider.runtime.errors import AbsentInputError
+from airflow_provider.runtime.errors.explanation import Explanation
 from airflow_provider.runtime.failures.classify import classify, refusal_of
+from airflow_provider.runtime.failures.wording import ABSENT_INPUT
 from airflow_provider.runtime.jobdir.datasets import KAFKA_FORMATS
 from airflow_provider.runtime.jobdir.read_range import FILE_FORMATS, ReadPlace
 from airflow_provider.runtime.jobdir.watermark_markers import MARKER_COLUMN, marker_name
@@ -29,6 +33,7 @@ SOURCE_OPTION: Final = "spark-stream.source"
 TABLE: Final = "table"  # its path is a name in the session's catalog
 UNKNOWN_FORMAT: Final = "unknown"  # of a stream that the job opened without ``ctx.read``
 
+_PATTERN: Final = re.compile(r"[*?\[{]")  # as Hadoop reads paths
 _NOTHING: Final = ".spark-stream-nothing"  # what is read of a source that has ended
 
 # Of the first batch, before anything is known: a job of 1 ms a row takes a few times the target.
@@ -102,8 +107,9 @@ class SourceDefinition:
         """Return the source as a streaming DataFrame, or as a static one.
 
         Raises:
-        ConfigError: Spark cannot read it: no such path, format, schema or column.
-        OutageError: a broker of Kafka, or the store where it lies, does not answer.
+            AbsentInputError: its path is not there yet.
+            ConfigError: Spark cannot read it: no such format, schema or column.
+            OutageError: a broker of Kafka, or the store where it lies, does not answer.
         """
         from py4j.protocol import Py4JJavaError
         from pyspark.errors import AnalysisException, IllegalArgumentException
@@ -142,6 +148,24 @@ class SourceDefinition:
             return df.withWatermark(*self.watermark)
         markers = _reader(spark, marker_name(self.name), streaming=True)
         return with_markers(df, markers, self.markers, self.watermark)
+
+    def check_matches(self, spark: SparkSession) -> None:
+        """Refuse a bounded pattern of files that matches nothing, of which Spark makes no rows.
+
+        Raises:
+            AbsentInputError: nothing is there yet.
+        """
+        is_pattern = self.path is not None and _PATTERN.search(self.path) is not None
+        if not (self.bounded and is_pattern and self.format in FILE_FORMATS) or self.is_internal:
+            return
+        jvm = spark._jvm
+        path = jvm.org.apache.hadoop.fs.Path(self.path)  # type: ignore[union-attr]
+        files = path.getFileSystem(spark._jsparkSession.sessionState().newHadoopConf())
+        if not files.globStatus(path):
+            what = f"source {self.name!r} ({self.format} at {self.path}): no file matches"
+            error = AbsentInputError(what)
+            error.explanation = Explanation(what=what, source=self.name, remedy=ABSENT_INPUT)
+            raise error
 
     def end_in_kafka(self) -> Mapping[str, Mapping[str, int]] | None:
         """Return the offsets at which it ends, of messages that end at a time; None of others.
