@@ -668,7 +668,7 @@ spark-stream: error: query 'counts': Spark cannot run it as a stream: a stream c
         "counted",
         2,
         r"""
-spark-stream: error: the job's function computes with a stream, and only declares it
+spark-stream: error: the job's function only declares its queries, and computes with a stream
   where: mistaken_jobs.py:{here}
   why: AnalysisException: Queries with streaming sources must be executed with writeStream.start(), or from a streaming table or flow definition within a Spark Declarative Pipeline.;
   what to do: leave count(), show(), collect() and the like out, and write the DataFrame with ctx.write

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import types
+from typing import Any
+
 import pytest
 
 from airflow_provider.runtime.errors import ConfigError
-from airflow_provider.runtime.queries.kafka_source import is_missing, missing_connector, options_of
+from airflow_provider.runtime.errors.ways_out import Caller, addressing
+from airflow_provider.runtime.queries.kafka_source import is_missing, missing_source, options_of
 from airflow_provider.runtime.sources.kafka.offsets import EARLIEST, LATEST, Partition
 from airflow_provider.runtime.sources.kafka.options import goes_on_after_loss, parse_options
+from airflow_provider.runtime.spark.versions import fitting_packages
 
 SERVERS = {"kafka.bootstrap.servers": "h:1"}
 SECRET = "hunter2"  # noqa: S105 - of nobody
@@ -165,16 +170,27 @@ def test_a_source_that_ends_begins_with_the_first_offset():
 
 def test_a_missing_connector_has_two_ways_out():
     """
-    The jar of this version of Spark, or the source that needs none.
+    The jar for this Spark and its Scala, as the caller gives it, or the source that needs none.
     """
-    text = str(missing_connector("clicks", "4.3.0"))
+    properties = types.SimpleNamespace(versionNumberString=lambda: "2.12.18")
+    scala = types.SimpleNamespace(util=types.SimpleNamespace(Properties=properties))
+    spark: Any = types.SimpleNamespace(version="3.5.9", _jvm=types.SimpleNamespace(scala=scala))
+    package = "org.apache.spark:spark-sql-kafka-0-10_2.12:3.5.9"
+    asked = f"{package.replace('2.12:3.5.9', '2.13:4.0.0')}, com.example:other_2.13:1.0"
 
+    text = str(missing_source(spark, "clicks"))
+    with addressing(caller=Caller.OPERATOR):
+        in_a_dag = str(missing_source(spark, "clicks"))
+
+    assert f"{package},com.example:other_2.13:1.0" == fitting_packages(spark, asked)
     assert is_missing("Kafka", ValueError("Failed to find data source: kafka."))
     assert not is_missing("csv", ValueError("Failed to find data source: csv."))
     assert not is_missing("kafka", ValueError("no such option"))
-    words = ["'clicks'", "packages=org.apache.spark:spark-sql-kafka-0-10_2.13:4.3.0"]
-    words += ["--packages", "'spark-stream-kafka'", "extra 'kafka'"]
+    words = ["'clicks'", f"--conf spark.jars.packages={package}"]
+    words += ["'spark-stream-kafka'", "extra 'kafka'"]
     assert words == [word for word in words if word in text]
+    assert f"packages='{package}' of the operator" in in_a_dag
+    assert "--conf" not in in_a_dag
 
 
 def test_offsets_of_options_are_those_of_a_checkpoint():

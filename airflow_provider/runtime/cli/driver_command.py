@@ -10,6 +10,7 @@ from airflow_provider.runtime.control.bootstrap_request import BootstrapSpec
 from airflow_provider.runtime.control.submit import check_not_revoked
 from airflow_provider.runtime.control.upgrade_request import UpgradeSpec
 from airflow_provider.runtime.errors import SparkStreamError
+from airflow_provider.runtime.errors.ways_out import Caller, addressing
 from airflow_provider.runtime.failures.overrides import FailureOverrides
 from airflow_provider.runtime.jobdir.layout import open_job_directory
 from airflow_provider.runtime.jobdir.run_spec import RunSpec
@@ -39,6 +40,11 @@ def add_commands(commands: Any, add: Callable[..., argparse.ArgumentParser]) -> 
 
 
 def _driver(arguments: argparse.Namespace) -> int:
+    with addressing(caller=Caller.OPERATOR):
+        return _drive(arguments)
+
+
+def _drive(arguments: argparse.Namespace) -> int:
     run = open_job_directory(arguments.job_dir).run(arguments.run_id)
     check_not_revoked(run, arguments.driver_id)
     which = (run.storage, arguments.driver_id, arguments.digest)

@@ -31,6 +31,7 @@ from airflow_provider.runtime.errors import (
     StopError,
     UnknownJobError,
 )
+from airflow_provider.runtime.errors.ways_out import addressing
 from airflow_provider.runtime.host import identify_this
 from airflow_provider.runtime.jobdir.layout import known_job, open_job_directory
 from airflow_provider.runtime.jobdir.lease import TAKEABLE, LeaseObserver, acquire_lease
@@ -41,7 +42,7 @@ from airflow_provider.runtime.jobdir.run_options import read_secrets
 from airflow_provider.runtime.jobdir.run_records import RewoundRecord
 from airflow_provider.runtime.jobdir.runs import last_run
 from airflow_provider.runtime.jobdir.upgrade_record import rejection_of
-from airflow_provider.runtime.programs.entry_point import check_entry_file
+from airflow_provider.runtime.programs.entry_point import check_entry_file, form_of
 from airflow_provider.runtime.savepoints.catalog import open_savepoint
 from airflow_provider.runtime.savepoints.checkpoint_source import job_source
 from airflow_provider.runtime.savepoints.take import take_savepoint
@@ -155,7 +156,8 @@ class Upgrade(UpgradeSteps):
         """Check the new version against the state of the old one, which runs meanwhile."""
         if self._resumes_old:
             self._check_old()
-        job = load_job(self._spec, self._directory, self._id, self._spark)
+        with addressing(form=form_of(self._spec.entry)):
+            job = load_job(self._spec, self._directory, self._id, self._spark)
         fixed = next((query for query in job.queries if query.native is not None), None)
         if fixed is not None and fixed.native is not None:
             msg = (

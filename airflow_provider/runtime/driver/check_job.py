@@ -14,7 +14,9 @@ from airflow_provider.runtime.driver.prepare import (
     load_job,
 )
 from airflow_provider.runtime.driver.records import run_record
+from airflow_provider.runtime.errors.ways_out import addressing
 from airflow_provider.runtime.jobdir.resolve_run import check_same_spec
+from airflow_provider.runtime.programs.entry_point import form_of
 from airflow_provider.runtime.spark.installation import check_classic, check_java, is_submitted
 from airflow_provider.runtime.spark.session import using_spark
 
@@ -78,7 +80,13 @@ def check_job(
         LeaseHeldError: another driver is running the job.
         RevertError: the run to be replayed cannot be rewound.
     """
-    clock = clock or SystemClock()
+    with addressing(form=form_of(spec.entry)):
+        return _check_job(spec, with_spark=with_spark, spark=spark, clock=clock or SystemClock())
+
+
+def _check_job(
+    spec: RunSpec, *, with_spark: bool, spark: SparkSession | None, clock: Clock
+) -> CheckedJob:
     run = find_requested_run(spec, clock)
     spec, directory, run_id = run.spec, run.directory, run.run_id
     if run.final is not None:

@@ -14,7 +14,9 @@ from airflow_provider.runtime.driver.prepare import (
     find_requested_run,
     load_job,
 )
+from airflow_provider.runtime.errors.ways_out import addressing
 from airflow_provider.runtime.jobdir.run_records import BATCH
+from airflow_provider.runtime.programs.entry_point import form_of
 from airflow_provider.runtime.spark.session import describe_settings, using_spark
 
 if TYPE_CHECKING:
@@ -59,7 +61,26 @@ def run_job(
 
     Crash safety: the same request resumes from any point; see the crash table in ARCHITECTURE.md.
     """
-    clock = clock or SystemClock()
+    with addressing(form=form_of(spec.entry)):
+        return _run_job(
+            spec,
+            spark=spark,
+            stop=stop or threading.Event(),
+            on_progress=on_progress,
+            on_spark_started=on_spark_started,
+            clock=clock or SystemClock(),
+        )
+
+
+def _run_job(
+    spec: RunSpec,
+    *,
+    spark: SparkSession | None,
+    stop: threading.Event,
+    on_progress: OnProgress | None,
+    on_spark_started: Callable[[], None] | None,
+    clock: Clock,
+) -> FinalCheckpoint:
     run = find_requested_run(spec, clock)
     if run.final is not None:
         return run.final
@@ -82,6 +103,6 @@ def run_job(
                 job,
                 observer=observer,
                 clock=clock,
-                stop=stop or threading.Event(),
+                stop=stop,
                 on_progress=on_progress,
             ).run()

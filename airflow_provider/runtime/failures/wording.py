@@ -12,6 +12,8 @@ from collections.abc import Callable, Mapping
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
+from airflow_provider.runtime.errors import ways_out
+
 if TYPE_CHECKING:
     from airflow_provider.runtime.failures.causes import Cause
 
@@ -36,9 +38,11 @@ def wording_of(cause: Cause) -> Wording | None:
         for pattern, word in _CONDITIONS:
             if fnmatchcase(condition, pattern):
                 return _filled(word, cause.parameters)
-    for words, wording in _WORDS:
+    for words, word in _WORDS:
         if words in cause.words:
-            return wording
+            return word({})
+    if cause.simple_name == "ModuleNotFoundError":
+        return _missing_module(in_worker=cause.in_worker)
     return _PYTHON.get(cause.simple_name)
 
 
@@ -55,7 +59,19 @@ def _filled(word: _Word, parameters: Mapping[str, str]) -> Wording | None:
 
 
 def _said(what: str, remedy: str) -> _Word:
-    return lambda given: Wording(what.format_map(given), remedy.format_map(given))
+    """Fill in what Spark says, and the ways out for the reader, in capitals."""
+
+    def word(given: Mapping[str, str]) -> Wording:
+        known = {**ways_out.words(), **given}
+        return Wording(what.format_map(known), remedy.format_map(known))
+
+    return word
+
+
+def _missing_module(*, in_worker: bool) -> Wording:
+    where = "Spark's workers run" if in_worker else "the driver runs"
+    ship = ways_out.set_conf(ways_out.PY_FILES, "…")
+    return Wording("", f"install it where {where}, or ship the file: {ship}")
 
 
 def _column(given: Mapping[str, str]) -> Wording:
@@ -73,21 +89,25 @@ def _source(given: Mapping[str, str]) -> Wording:
     return Wording(
         f"Spark has no format {name!r}",
         f"{hint}Spark's own are csv, json, orc, parquet, text and rate; others need their package, "
-        "as in --conf spark.jars.packages=…",
+        f"as in {ways_out.set_conf(ways_out.PACKAGES, '…')}",
     )
 
 
 ABSENT_INPUT: Final = "deliver it, correct the path, or make the folder: it may be empty"
 _NO_WATERMARK: Final = _said(
     "Spark cannot run this aggregation in append: without a watermark no group is ever complete",
-    "give ctx.read a watermark=(column, delay), and group by F.window(column, …) or by that column",
+    "{GIVE_WATERMARK}, and group by {WINDOW} or by that column",
+)
+_DRIVER_ONLY: Final = _said(
+    "a function that runs in Spark's workers uses {DRIVER_ONLY}",
+    "read what it needs before, into a plain variable, and use that in the function",
 )
 _CONDITIONS: Final[tuple[tuple[str, _Word], ...]] = (
     (
         "INVALID_CONF_VALUE.*",
         _said(
             "the setting {confName} cannot be '{confValue}'",
-            "correct it in --conf, or in Spark's own configuration",
+            "correct it in {CONF}, or in Spark's own configuration",
         ),
     ),
     ("UNRESOLVED_COLUMN.WITH_SUGGESTION", _column),
@@ -99,14 +119,14 @@ _CONDITIONS: Final[tuple[tuple[str, _Word], ...]] = (
         "TABLE_OR_VIEW_NOT_FOUND",
         _said(
             "there is no table or view {relationName}",
-            "correct the name, or make the view with df.createOrReplaceTempView(…) before",
+            "correct the name, or {MAKE_VIEW}",
         ),
     ),
     (
         "UNRESOLVED_ROUTINE",
         _said(
             "there is no SQL function {routineName}",
-            "correct the name, or register yours with ctx.spark.udf.register(…)",
+            "correct the name, {REGISTER}",
         ),
     ),
     ("PARSE_SYNTAX_ERROR", _said("the SQL is wrong at {error}{hint}", "correct the SQL there")),
@@ -120,13 +140,13 @@ _CONDITIONS: Final[tuple[tuple[str, _Word], ...]] = (
     ),
     (
         "UNABLE_TO_INFER_SCHEMA",
-        _said("no file says which columns there are", "give ctx.read a schema=…"),
+        _said("no file says which columns there are", "{GIVE_SCHEMA}"),
     ),
     (
         "_LEGACY_ERROR_TEMP_2048",
         _said(
             "a stream of files needs a schema",
-            'give ctx.read a schema, such as schema="ts timestamp, user string"',
+            "{GIVE_SCHEMA}",
         ),
     ),
     (
@@ -140,7 +160,7 @@ _CONDITIONS: Final[tuple[tuple[str, _Word], ...]] = (
         "EVENT_TIME_IS_NOT_ON_TIMESTAMP_TYPE",
         _said(
             "a watermark needs a timestamp, and {eventName} is {eventType}",
-            "name a timestamp column, or make the column one: declare it timestamp in schema=",
+            "name a timestamp column, or make the column one: declare it timestamp in {THE_SCHEMA}",
         ),
     ),
     (
@@ -156,8 +176,7 @@ _CONDITIONS: Final[tuple[tuple[str, _Word], ...]] = (
         "STREAMING_OUTPUT_MODE.UNSUPPORTED_OPERATION",
         _said(
             "Spark cannot run {operation} in output mode {outputMode}",
-            "aggregate in append with a watermark=(column, delay) and F.window(…), or choose "
-            "another output_mode, as far as the sink takes it",
+            "aggregate in append with {WITH_WATERMARK} and {WINDOW}{OTHER_OUTPUT}",
         ),
     ),
     (
@@ -186,8 +205,7 @@ _CONDITIONS: Final[tuple[tuple[str, _Word], ...]] = (
         "MALFORMED_RECORD_IN_PARSING*",
         _said(
             "a row cannot be read by the schema: {badRecord}",
-            "correct the row or the schema, or read with options={{'mode': 'PERMISSIVE'}}, which "
-            "gives NULL",
+            "correct the row or the schema, or {PERMISSIVE}, which gives NULL",
         ),
     ),
     (
@@ -201,7 +219,7 @@ _CONDITIONS: Final[tuple[tuple[str, _Word], ...]] = (
         "FAILED_READ_FILE.PARQUET_COLUMN_DATA_TYPE_MISMATCH",
         _said(
             "column {column} is {actualType} in the file, and {expectedType} in the schema: {path}",
-            "correct schema=, or cast the column after reading",
+            "correct {THE_SCHEMA}, or cast the column after reading",
         ),
     ),
     (
@@ -212,38 +230,24 @@ _CONDITIONS: Final[tuple[tuple[str, _Word], ...]] = (
     ),
     (
         "CONTEXT_ONLY_VALID_ON_DRIVER",
-        _said(
-            "a function that runs in Spark's workers uses the Spark session, or ctx",
-            "read what it needs before, into a plain variable, and use that in the function",
-        ),
+        _DRIVER_ONLY,
     ),
 )
-_WRITE_STREAM: Final = Wording(
-    "the job's function computes with a stream, and only declares it",
-    "leave count(), show(), collect() and the like out, and write the DataFrame with ctx.write",
-)
-_WORDS: Final[tuple[tuple[str, Wording], ...]] = (
-    ("must be executed with writeStream.start()", _WRITE_STREAM),
+_WORDS: Final[tuple[tuple[str, _Word], ...]] = (
     (
-        "It appears that you are attempting to reference SparkContext",
-        Wording(
-            "a function that runs in Spark's workers uses the Spark session, or ctx",
-            "read what it needs before, into a plain variable, and use that in the function",
-        ),
+        "must be executed with writeStream.start()",
+        _said("{DECLARES}, and computes with a stream", "{WRITE_IT}"),
     ),
+    ("It appears that you are attempting to reference SparkContext", _DRIVER_ONLY),
     (
         "Sorting is not supported on streaming DataFrames",
-        Wording(
+        _said(
             "a stream cannot be sorted, since its last row never comes",
             "leave orderBy out, and sort what you read from the output",
         ),
     ),
 )
-_INSTALL: Final = (
-    "install it where Spark's workers run, or ship the file: --conf spark.submit.pyFiles=…"
-)
 _PYTHON: Final[dict[str, Wording]] = {
-    "ModuleNotFoundError": Wording("", _INSTALL),
     "SyntaxError": Wording("", "correct the file at that line"),
     "IndentationError": Wording("", "correct the file at that line"),
 }

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider.runtime.errors import ConfigError
+from airflow_provider.runtime.errors.ways_out import PACKAGES, set_conf
 from airflow_provider.runtime.failures.classify import refusal_of
 from airflow_provider.runtime.programs.mapping import (
     CHECKPOINT,
@@ -22,6 +23,7 @@ from airflow_provider.runtime.programs.mapping import (
 )
 from airflow_provider.runtime.programs.starts import Starts
 from airflow_provider.runtime.sinks.spark_sink import SparkSink
+from airflow_provider.runtime.spark.versions import fitting_packages
 from airflow_provider.runtime.storage.open import local_path_of, open_objects
 
 if TYPE_CHECKING:
@@ -51,7 +53,7 @@ _MASTER: Final = "spark.master"
 _CATALOG: Final = re.compile(r"spark\.sql\.catalog\.\w+")
 _NO_CLASS: Final = (
     "Spark has no such class, and would look for it at the next statement; give the run its "
-    "package if the script needs the catalog: --conf spark.jars.packages=…"
+    "package if the script needs the catalog"
 )
 _CHECKPOINTS: Final = f"spark.sql.streaming.{CHECKPOINT}"
 
@@ -171,14 +173,15 @@ class Declaring:
                 self.ignore(f"{key}={value}", f"Spark runs already; give the run --master {value}")
                 continue
             if _CATALOG.fullmatch(key) and not has_class(session, value):
-                self.ignore(f"{key}={value}", _NO_CLASS)
+                package = set_conf(PACKAGES, "…")
+                self.ignore(f"{key}={value}", f"{_NO_CLASS}: {package}")
                 continue
             try:
                 session.conf.set(key, value)
             except AnalysisException:
-                self.ignore(
-                    f"{key}={value}", f"Spark runs already; give the run --conf {key}={value}"
-                )
+                fitting = fitting_packages(session, value) if key == PACKAGES else value
+                way = set_conf(key, fitting)
+                self.ignore(f"{key}={value}", f"Spark runs already; run the script with {way}")
 
     def check_session(self) -> None:
         """Refuse a stream that the script writes in a session of its own, past the runtime.

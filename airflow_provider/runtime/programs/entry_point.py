@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.errors.job_lines import definition_of, line_of
+from airflow_provider.runtime.errors.ways_out import Form
 from airflow_provider.runtime.spark.versions import explain_missing
 
 if TYPE_CHECKING:
@@ -53,6 +54,12 @@ PROGRAMS: Final = (".py", ".sql")
 def is_program(entry: str) -> bool:
     """Tell whether an entry is a script or a file of SQL, and not a function."""
     return entry.endswith(PROGRAMS)
+
+
+def form_of(entry: str) -> Form:
+    """Return what a job is written as."""
+    forms = {".py": Form.SCRIPT, ".sql": Form.SQL}
+    return forms[PurePosixPath(entry).suffix] if is_program(entry) else Form.FUNCTION
 
 
 def check_entry(entry: str) -> None:

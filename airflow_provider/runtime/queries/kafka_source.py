@@ -10,7 +10,9 @@ import importlib.util
 from typing import TYPE_CHECKING, Final
 
 from airflow_provider.runtime.errors import ConfigError, SparkStreamError
+from airflow_provider.runtime.errors.ways_out import PACKAGES, set_conf
 from airflow_provider.runtime.sources.kafka.options import CONNECTOR, FORMAT, has_start
+from airflow_provider.runtime.spark.versions import own_package
 
 if TYPE_CHECKING:
     import datetime as dt
@@ -24,7 +26,7 @@ _ASKED: Final = {
     option.lower(): option
     for option in ("kafka.bootstrap.servers", "subscribe", "subscribePattern", "assign")
 }
-_PACKAGE: Final = "org.apache.spark:spark-sql-kafka-0-10_2.13"
+_ARTIFACT: Final = "spark-sql-kafka-0-10"
 
 
 def is_ours(source_format: str) -> bool:
@@ -62,7 +64,7 @@ def prepare(spark: SparkSession, name: str, options: Mapping[str, str], *, strea
     if importlib.util.find_spec("pyspark.sql.datasource") is None:
         msg = (
             f"source {name!r}: {FORMAT} needs Spark 4.0 or newer, not {spark.version}; read "
-            f"with format={CONNECTOR!r}, which needs a jar: {_package(spark.version)}"
+            f"with format={CONNECTOR!r}, which needs a jar: {own_package(spark, _ARTIFACT)}"
         )
         raise ConfigError(msg)
     try:
@@ -164,20 +166,26 @@ def check_schema(name: str, options: Mapping[str, str], schema: StructType) -> N
         raise ConfigError(msg) from error
 
 
-def missing_connector(name: str, version: str) -> ConfigError:
-    """Return the refusal of a job that reads with Spark's connector where there is none.
+def missing_connector(spark: SparkSession, what: str, instead: str = "") -> ConfigError:
+    """Return the refusal of a job that needs Spark's connector where there is none.
 
     Args:
-        name: the source's name in the job.
-        version: Spark's.
+        spark: any session of the application.
+        what: what needs it.
+        instead: another way out, behind "or".
     """
-    msg = (
-        f"source {name!r} (kafka): this Spark has no connector for Kafka. Submit with it: "
-        f"packages={_package(version)} of the operator, --packages of spark-submit; or read "
-        f"with format={FORMAT!r}, which has the same options and needs the extra 'kafka' "
+    package = set_conf(PACKAGES, own_package(spark, _ARTIFACT))
+    msg = f"{what}: this Spark has no connector for Kafka; run with {package}"
+    return ConfigError(f"{msg}, or {instead}" if instead else msg)
+
+
+def missing_source(spark: SparkSession, name: str) -> ConfigError:
+    """Return the refusal of a source that reads with Spark's connector where there is none."""
+    instead = (
+        f"read with format={FORMAT!r}, which has the same options and needs the extra 'kafka' "
         "instead of a jar"
     )
-    return ConfigError(msg)
+    return missing_connector(spark, f"source {name!r} ({CONNECTOR})", instead)
 
 
 def is_missing(source_format: str, error: Exception) -> bool:
@@ -186,10 +194,6 @@ def is_missing(source_format: str, error: Exception) -> bool:
     return source_format.lower() == CONNECTOR and (
         "Failed to find data source" in text or "DATA_SOURCE_NOT_FOUND" in text
     )
-
-
-def _package(version: str) -> str:
-    return f"{_PACKAGE}:{version}"
 
 
 def _is_registered(spark: SparkSession) -> bool:

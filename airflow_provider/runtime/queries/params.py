@@ -7,6 +7,7 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider.runtime.errors import ConfigError
+from airflow_provider.runtime.errors.ways_out import set_param
 
 if TYPE_CHECKING:
     from collections.abc import ItemsView, Iterator, KeysView, Mapping, ValuesView
@@ -27,7 +28,7 @@ class Params(dict[str, Any]):
 
     def __missing__(self, name: str) -> Any:
         given = ", ".join(sorted(super().keys())) or "none"
-        msg = f"the job needs a parameter {name!r} (given: {given}); pass --param {name}=VALUE"
+        msg = f"the job needs a parameter {name!r} (given: {given}); {set_param(name)}"
         raise ConfigError(msg)
 
     def __getitem__(self, name: str) -> Any:

@@ -118,7 +118,7 @@ class SourceDefinition:
             return self._load(spark, streaming=streaming)
         except (AnalysisException, IllegalArgumentException, Py4JJavaError) as error:
             if kafka_source.is_missing(self.format, error):
-                raise kafka_source.missing_connector(self.name, spark.version) from error
+                raise kafka_source.missing_source(spark, self.name) from error
             raise _unreadable(error, "source", self.name, self.format, self.path) from error
 
     def _load(self, spark: SparkSession, *, streaming: bool) -> DataFrame:

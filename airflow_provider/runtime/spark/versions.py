@@ -179,6 +179,9 @@ def _has_class(jvm: Any, name: str) -> bool:
 _FOUND: Final[weakref.WeakKeyDictionary[Any, dict[str, str]]] = weakref.WeakKeyDictionary()
 
 
+_SPARK_GROUP: Final = "org.apache.spark"
+
+
 def engine_class(jvm: Any, name: str) -> str:
     """Return the full name of a class of Spark's streaming engine.
 
@@ -205,6 +208,23 @@ def path_method(entry_class: Any) -> str:
     Before Spark 4.0 an entry is a pair.
     """
     return "_1" if entry_class.getSimpleName() == "Tuple2" else "path"
+
+
+def own_package(spark: Any, artifact: str) -> str:
+    """Return the coordinates of a package of Spark's own that fits this Spark and its Scala."""
+    scala = str(spark._jvm.scala.util.Properties.versionNumberString())
+    return f"{_SPARK_GROUP}:{artifact}_{'.'.join(scala.split('.')[:2])}:{spark.version}"
+
+
+def fitting_packages(spark: Any, coordinates: str) -> str:
+    """Return coordinates of packages, those of Spark's own in the version that fits this one."""
+    found = []
+    for each in map(str.strip, coordinates.split(",")):
+        group, _, rest = each.partition(":")
+        artifact = rest.partition(":")[0].rpartition("_")[0]
+        is_own = group == _SPARK_GROUP and bool(artifact)
+        found.append(own_package(spark, artifact) if is_own else each)
+    return ",".join(found)
 
 
 def keep_filters(session: Any) -> None:

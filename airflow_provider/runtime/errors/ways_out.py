@@ -1,0 +1,153 @@
+"""Ways out, worded for the reader of an error: the caller of the run, and the form of the job.
+
+The command line takes ``--param NAME=VALUE``, an operator ``params={'NAME': …}``; a function calls
+``ctx.read``, a script ``spark.readStream``, a file of SQL has ``CREATE TEMPORARY VIEW``. Every
+message that names one of these takes the words from here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import enum
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+
+PACKAGES: Final = "spark.jars.packages"
+PY_FILES: Final = "spark.submit.pyFiles"
+# Settings of Spark that have an argument of their own in an operator.
+_ARGUMENTS: Final = {PACKAGES: "packages", PY_FILES: "py_files"}
+
+
+class Caller(enum.Enum):
+    """What has started the driver, and so what its options are called."""
+
+    COMMAND_LINE = "command line"
+    OPERATOR = "operator"
+
+
+class Form(enum.Enum):
+    """What a job is written as, and so what its author can change in it."""
+
+    FUNCTION = "function"
+    SCRIPT = "script"
+    SQL = "SQL"
+
+
+@dataclasses.dataclass(frozen=True)
+class Reader:
+    """The person who reads an error, as far as its words depend on that."""
+
+    caller: Caller = Caller.COMMAND_LINE
+    form: Form = Form.FUNCTION
+
+
+class _Process:
+    """The reader of this process's errors.
+
+    A process drives one job at a time, and all of its threads word errors for the same reader: a
+    context variable would be lost in those that a script starts.
+    """
+
+    reader = Reader()
+
+
+@contextlib.contextmanager
+def addressing(*, caller: Caller | None = None, form: Form | None = None) -> Iterator[None]:
+    """Word the errors of this process for a caller, a form, or both; what is None stays."""
+    before = _Process.reader
+    _Process.reader = Reader(caller or before.caller, form or before.form)
+    try:
+        yield
+    finally:
+        _Process.reader = before
+
+
+def set_param(name: str) -> str:
+    """Return how the caller gives the job a parameter."""
+    return _of_caller(f"pass --param {name}=VALUE", f"give the operator params={{{name!r}: …}}")
+
+
+def set_conf(name: str, value: str) -> str:
+    """Return how the caller gives the run a setting of Spark."""
+    argument = _ARGUMENTS.get(name)
+    given = f"{argument}={value!r}" if argument else f"conf={{{name!r}: {value!r}}}"
+    return _of_caller(f"--conf {name}={value}", f"{given} of the operator")
+
+
+def set_mode(mode: str) -> str:
+    """Return how the caller chooses the mode of a run."""
+    return _of_caller(f"--mode {mode}", f'mode="{mode}" of the operator')
+
+
+def words() -> Mapping[str, str]:
+    """Return all ways out that have no values of their own, by name, for templates of messages."""
+    form = _Process.reader.form
+    return {
+        "CONF": _of_caller("--conf", "the operator's conf"),
+        **{name: by_form[form] for name, by_form in _BY_FORM.items()},
+    }
+
+
+def _of_caller(command_line: str, operator: str) -> str:
+    return operator if _Process.reader.caller is Caller.OPERATOR else command_line
+
+
+def _by_form(function: str, script: str, sql: str) -> Mapping[Form, str]:
+    return {Form.FUNCTION: function, Form.SCRIPT: script, Form.SQL: sql}
+
+
+_BY_FORM: Final[Mapping[str, Mapping[Form, str]]] = {
+    "GIVE_SCHEMA": _by_form(
+        'give ctx.read a schema, such as schema="ts timestamp, user string"',
+        'call .schema("ts timestamp, user string") before .load()',
+        "name the view's columns: CREATE TEMPORARY VIEW v (ts TIMESTAMP, user STRING) USING …",
+    ),
+    "THE_SCHEMA": _by_form("schema=", ".schema(…)", "the view's columns"),
+    "WITH_WATERMARK": _by_form(
+        "a watermark=(column, delay)",
+        ".withWatermark(column, delay)",
+        "FROM v WATERMARK column DELAY OF INTERVAL '10' MINUTES",
+    ),
+    "GIVE_WATERMARK": _by_form(
+        "give ctx.read a watermark=(column, delay)",
+        "call .withWatermark(column, delay) on the stream",
+        "write FROM v WATERMARK column DELAY OF INTERVAL '10' MINUTES",
+    ),
+    "WINDOW": _by_form("F.window(column, …)", "F.window(column, …)", "window(column, '…')"),
+    "OTHER_OUTPUT": _by_form(
+        ", or choose another output_mode, as far as the sink takes it",
+        ", or choose another outputMode(…), as far as the sink takes it",
+        "",
+    ),
+    "WRITE_IT": _by_form(
+        "leave count(), show(), collect() and the like out, and write the DataFrame with ctx.write",
+        "leave count(), show(), collect() and the like out, and write the DataFrame with "
+        "writeStream…start(…); in foreachBatch each batch has them",
+        "write the query with INSERT INTO",
+    ),
+    "MAKE_VIEW": _by_form(
+        "make the view with df.createOrReplaceTempView(…) before",
+        "make the view with df.createOrReplaceTempView(…) before",
+        "make the view with CREATE TEMPORARY VIEW before",
+    ),
+    "REGISTER": _by_form(
+        "or register yours with ctx.spark.udf.register(…)",
+        "or register yours with spark.udf.register(…)",
+        "a file of SQL has Spark's own functions alone",
+    ),
+    "PERMISSIVE": _by_form(
+        "read with options={'mode': 'PERMISSIVE'}",
+        'read with .option("mode", "PERMISSIVE")',
+        "read with OPTIONS (mode 'PERMISSIVE')",
+    ),
+    "DECLARES": _by_form(
+        "the job's function only declares its queries",
+        "a script only declares its streams",
+        "a file of SQL only declares its queries",
+    ),
+    "DRIVER_ONLY": _by_form("the Spark session, or ctx", "the Spark session", "the Spark session"),
+}

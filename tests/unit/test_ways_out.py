@@ -1,0 +1,123 @@
+"""Ways out: each in the words of the caller, and for the form that the job has."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from airflow_provider.runtime.errors import ConfigError
+from airflow_provider.runtime.errors.ways_out import (
+    PACKAGES,
+    Caller,
+    Form,
+    addressing,
+    set_conf,
+    set_mode,
+    set_param,
+    words,
+)
+from airflow_provider.runtime.failures.classify import classify
+from airflow_provider.runtime.programs.entry_point import form_of
+from airflow_provider.runtime.queries.params import Params
+
+NO_FUNCTION_WORDS = ("ctx.", "watermark=", "schema=")
+WORKER = """Traceback (most recent call last):
+  File "/app/lib/pyspark/worker.py", line 1, in main
+    process()
+ModuleNotFoundError: No module named 'prices'
+"""
+
+
+def test_a_caller_gets_its_own_options():
+    """
+    The command line is told of flags, an operator of its arguments.
+    """
+    asked = [set_param("folder"), set_mode("batch"), set_conf("spark.x", "1")]
+    asked.append(set_conf(PACKAGES, "g:a:1"))
+    with addressing(caller=Caller.OPERATOR):
+        in_a_dag = [set_param("folder"), set_mode("batch"), set_conf("spark.x", "1")]
+        in_a_dag.append(set_conf(PACKAGES, "g:a:1"))
+
+    assert [
+        "pass --param folder=VALUE",
+        "--mode batch",
+        "--conf spark.x=1",
+        "--conf spark.jars.packages=g:a:1",
+    ] == asked
+    assert [
+        "give the operator params={'folder': …}",
+        'mode="batch" of the operator',
+        "conf={'spark.x': '1'} of the operator",
+        "packages='g:a:1' of the operator",
+    ] == in_a_dag
+
+
+def test_a_missing_parameter_names_the_callers_way_out():
+    """
+    In a DAG a parameter is given to the operator, on the command line as an option.
+    """
+    with pytest.raises(ConfigError, match="pass --param folder=VALUE"):
+        Params({})["folder"]
+    in_a_dag = pytest.raises(ConfigError, match=r"give the operator params=\{'folder': …\}")
+    with addressing(caller=Caller.OPERATOR), in_a_dag:
+        Params({})["folder"]
+
+
+@pytest.mark.parametrize("form", [Form.SCRIPT, Form.SQL])
+def test_a_program_is_not_told_of_ctx(form):
+    """
+    No way out of a script or a file of SQL is one that only a job's function has.
+    """
+    with addressing(form=form):
+        found = words()
+
+    assert found.keys() == words().keys()
+    assert [] == [w for w in found.values() if any(no in w for no in NO_FUNCTION_WORDS)]
+
+
+def test_a_computation_with_a_stream_is_explained_for_a_script():
+    """
+    A script writes with writeStream, a function with ctx.write.
+    """
+    error = RuntimeError("Queries … must be executed with writeStream.start();")
+    with addressing(form=Form.SCRIPT):
+        in_a_script = classify(error)
+
+    assert "writeStream…start(…)" in in_a_script.remedy
+    assert "a script only declares its streams" in in_a_script.reason
+    assert "ctx.write" in classify(error).remedy
+
+
+def test_a_module_is_installed_where_it_is_missing():
+    """
+    A module that the driver misses is not looked for on Spark's workers.
+    """
+    on_the_driver = classify(ModuleNotFoundError("No module named 'findspark'", name="findspark"))
+    in_a_worker = classify(RuntimeError(WORKER))
+
+    assert on_the_driver.remedy.startswith("install it where the driver runs, or ship the file")
+    assert in_a_worker.remedy.startswith("install it where Spark's workers run, or ship the file")
+
+
+def test_a_reader_is_that_of_all_threads_until_the_job_is_done():
+    """
+    A script's thread words its errors for the same reader; afterwards there is none of it.
+    """
+    found: list[str] = []
+    with addressing(caller=Caller.OPERATOR), addressing(form=Form.SQL):
+        thread = threading.Thread(target=lambda: found.append(set_mode("batch")))
+        thread.start()
+        thread.join()
+
+    assert ['mode="batch" of the operator'] == found
+    assert "--mode batch" == set_mode("batch")
+
+
+def test_a_form_is_that_of_the_entry():
+    """
+    A file is a program, a function of one is not.
+    """
+    entries = ["jobs.py:daily", "pkg.mod:daily", "etl.py", "s3://b/etl.sql"]
+
+    assert [Form.FUNCTION, Form.FUNCTION, Form.SCRIPT, Form.SQL] == [form_of(e) for e in entries]
