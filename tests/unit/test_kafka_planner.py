@@ -8,9 +8,10 @@ import pytest
 
 from airflow_provider.runtime.errors import ConfigError, LostInputError
 from airflow_provider.runtime.sources.kafka.client import Found
-from airflow_provider.runtime.sources.kafka.offsets import EARLIEST, LATEST, Partition
+from airflow_provider.runtime.sources.kafka.offsets import EARLIEST, LATEST, Partition, Range
 from airflow_provider.runtime.sources.kafka.options import parse_options
 from airflow_provider.runtime.sources.kafka.planner import Planner
+from tests.unit.support import FakeClock
 
 T0, T1 = Partition("t", 0), Partition("t", 1)
 
@@ -26,12 +27,16 @@ class Broker:
     def __init__(self, latest, missing=()):
         self.latest = dict(latest)
         self.missing = tuple(missing)
+        self.forgets: set[Partition] = set()
+        self.asked = 0
 
     def find(self):
-        return Found(frozenset(self.latest), self.missing)
+        self.asked += 1
+        return Found(frozenset(self.latest) - self.forgets, self.missing)
 
     def offsets(self, wanted):
-        return {p: self._offset(p, at) for p, at in wanted.items()}
+        there = {p: at for p, at in wanted.items() if p in self.latest and p not in self.forgets}
+        return {p: self._offset(p, at) for p, at in there.items()}
 
     def _offset(self, partition, at):
         if at in {EARLIEST, LATEST}:
@@ -43,7 +48,16 @@ class Broker:
 def planner(latest=None, missing=(), **options):
     plain = {"kafka.bootstrap.servers": "h:1", "subscribe": "t"}
     broker = Broker(latest or {T0: 50, T1: 9}, missing)
-    return Planner(parse_options({**plain, **options}), broker)
+    return Planner(parse_options({**plain, **options}), broker, clock=FakeClock())
+
+
+def forgetful(times=(), **options):
+    """Return a broker, and a plan: at each pause the broker forgets what is next in *times*."""
+    broker, left, clock = Broker({T0: 50, T1: 9}), iter(times), FakeClock()
+    given = {"kafka.bootstrap.servers": "h:1", "subscribe": "t", **options}
+    given = {name: text for name, text in given.items() if text}
+    clock.during_sleep = lambda: broker.forgets.symmetric_difference_update(next(left, ()))
+    return broker, Planner(parse_options(given), broker, clock=clock)
 
 
 @pytest.mark.parametrize(
@@ -119,13 +133,88 @@ def test_a_query_goes_on_to_what_is_there_and_never_back():
 @pytest.mark.parametrize("start", [{T0: 60}, {T0: 1, Partition("gone", 0): 3}])
 def test_a_topic_that_is_gone_or_made_again_ends_a_query(start):
     """
-    Or is logged, where the job lets it go on: then it is read from its beginning, or left out.
+    Or is logged, where the job lets it go on: then it is read from its beginning, or keeps its
+    offset, and nothing of it is read.
     """
     there = {T0: 50}
 
     with pytest.raises(LostInputError, match="failOnDataLoss=false"):
         planner(there).onward(start, there, None)
-    assert there == planner(there, failOnDataLoss="false").onward(start, there, None)
+    assert {**start, **there} == planner(there, failOnDataLoss="false").onward(start, there, None)
+
+
+@pytest.mark.parametrize("loss", ["true", "false"])
+def test_a_partition_that_one_answer_lacks_is_asked_for_again(loss):
+    """
+    A second answer that has it is the one that counts, whether or not a loss is an error.
+    """
+    broker, plan = forgetful([{T1}], failOnDataLoss=loss)
+    broker.forgets = {T1}
+
+    assert {T0: 50, T1: 9} == plan.onward({T0: 20, T1: 3}, plan.latest(), None)
+    assert 2 == broker.asked
+
+
+def test_a_partition_that_comes_back_goes_on_where_it_was(caplog):
+    """
+    While two answers lack it nothing of it is read, and it is asked for twice and logged only once.
+    """
+    broker, plan = forgetful(failOnDataLoss="false")
+    at, read = {T0: 50, T1: 5}, []
+    for forgets in (set(), {T1}, {T1}, {T1}, set()):
+        broker.forgets = forgets
+        to = plan.onward(at, plan.latest(), None)
+        read += [(part.partition, part.start, part.end) for part in plan.ranges(at, to)]
+        at = to
+        broker.latest[T1] += 1
+
+    assert [(T1, 5, 9), (T1, 9, 13)] == read
+    assert {T0: 50, T1: 13} == at
+    assert 5 + 1 == broker.asked
+    assert ["t-1: missing from", "t-1: there again"] == [
+        " ".join(record.getMessage().split()[:3]).rstrip(";") for record in caplog.records
+    ]
+
+
+def test_a_partition_that_goes_after_its_batch_was_planned_is_counted():
+    """
+    What the batch should have read of it is lost: an error, or so many rows.
+    """
+    for loss in ("true", "false"):
+        broker, plan = forgetful(failOnDataLoss=loss)
+        broker.forgets = {T1}
+        if loss == "true":
+            with pytest.raises(LostInputError, match="t-1: missing from"):
+                plan.ranges({T0: 48, T1: 2}, {T0: 50, T1: 9})
+        else:
+            found = plan.ranges({T0: 48, T1: 2}, {T0: 50, T1: 9})
+            assert [Range(T0, 48, 50), Range(T1, 9, 9, lost=7)] == found
+
+
+def test_a_new_query_asks_twice_as_well():
+    """
+    It begins when the second answer has every partition, and is refused when that lacks one, too.
+    """
+    assigned = {"subscribe": "", "assign": '{"t": [0, 1]}', "startingOffsets": "earliest"}
+    broker, plan = forgetful([{T1}], **assigned)
+    broker.forgets = {T1}
+    assert {T0: 0, T1: 0} == plan.first()
+
+    broker, plan = forgetful(**assigned)
+    broker.forgets = {T1}
+    with pytest.raises(ConfigError, match="option assign: t-1: no such partition at h:1"):
+        plan.first()
+
+
+def test_offsets_that_no_answer_has_refuse_a_new_query():
+    """
+    The partition was listed, and is gone when its offset is asked for: it is named.
+    """
+    broker, plan = forgetful([set(), set()], startingOffsets="earliest")
+    broker.find = lambda: Found(frozenset({T0, T1}), ())
+    broker.forgets = {T1}
+    with pytest.raises(LostInputError, match="t-1: missing from"):
+        plan.first()
 
 
 def test_an_end_beyond_what_is_there_is_an_error():

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.sources.kafka.client import opened
 from airflow_provider.runtime.sources.kafka.options import parse_options, what_is_read
-from airflow_provider.runtime.sources.kafka.planner import Planner, describe_missing
+from airflow_provider.runtime.sources.kafka.planner import Planner
 
 if TYPE_CHECKING:
     import datetime as dt
@@ -31,10 +31,7 @@ def check_options(given: Mapping[str, str], *, is_batch: bool = False) -> None:
     """
     options = parse_options(given, is_batch=is_batch)
     with opened(options) as connection:
-        found = connection.find()
-        if found.missing:
-            raise ConfigError(describe_missing(options, found.missing))
-        if not found.partitions:
+        if not Planner(options, connection).known():
             msg = f"option subscribePattern: no topic at {options.servers} matches"
             raise ConfigError(msg)
 
@@ -47,9 +44,7 @@ def check_topics(given: Mapping[str, str]) -> None:
     """
     options = parse_options(given)
     with opened(options) as connection:
-        missing = connection.find().missing
-    if missing:
-        raise ConfigError(describe_missing(options, missing))
+        Planner(options, connection).known()
 
 
 def offsets_at(given: Mapping[str, str], moment: dt.datetime) -> Offsets:
@@ -65,9 +60,6 @@ def offsets_at(given: Mapping[str, str], moment: dt.datetime) -> Offsets:
     at_ms = math.ceil(moment.timestamp() * 1000)
     options = parse_options({**what_is_read(given), "endingTimestamp": str(max(at_ms, 0))})
     with opened(options) as connection:
-        found = connection.find()
-        if found.missing:
-            raise ConfigError(describe_missing(options, found.missing))
         return Planner(options, connection).end() or {}
 
 

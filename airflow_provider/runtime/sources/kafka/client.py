@@ -31,8 +31,9 @@ ANSWER_S: Final = 15.0
 
 _ERRORS: Final = 100  # the newest; a client that cannot connect reports twenty a second
 _SAID_S: Final = 60.0  # and logs each of them: the same line comes once in this time
-# A query without new messages plans many times a second; new partitions are rare.
-_FOUND_S: Final = 5.0
+FOUND_S: Final = 2.0
+"""How long an answer about partitions is kept: a query without new messages plans many times a
+second. A question repeated after that time gets a fresh answer."""
 _ASK_S: Final = 2.0  # then it is looked whether the error is one that no waiting heals
 _LIBRARIES: Final = ("confluent_kafka", "pyarrow")
 _SECRET: Final = re.compile(r"password|secret|\.pem$|token|sasl\.oauthbearer\.config")
@@ -176,11 +177,11 @@ class Connection:
         """Return the partitions that the source reads, as they were some seconds ago at most.
 
         Raises:
-            ConfigError: brokers refuse us, or a partition of ``assign`` is not there.
+            ConfigError: brokers refuse us.
             OutageError: no broker answers.
         """
         now = self._clock.monotonic()
-        if self._found is None or now - self._found_at >= _FOUND_S:
+        if self._found is None or now - self._found_at >= FOUND_S:
             self._found, self._found_at = self._find(), now
         return self._found
 
@@ -196,16 +197,10 @@ class Connection:
             found |= {key: topic for key, topic in self._topics(name).items() if key == name}
         missing = tuple(name for name in names if name not in found)
         partitions = _partitions_of(found)
-        if not options.assigned:
-            return Found(partitions, missing)
-        absent = [p for p in options.assigned if p not in partitions and p.topic not in missing]
-        if absent:
-            msg = f"option assign: {listed(absent)}: no such partition at {options.servers}"
-            raise ConfigError(msg)
-        return Found(partitions.intersection(options.assigned), missing)
+        return Found(partitions.intersection(options.assigned or partitions), missing)
 
     def offsets(self, wanted: Mapping[Partition, int]) -> Offsets:
-        """Return an offset for each partition: the first, the next, or that of a time.
+        """Return an offset for each partition that is there: the first, the next, that of a time.
 
         Args:
             wanted: ``EARLIEST``, ``LATEST`` or milliseconds since 1970; -1 is returned where no
@@ -213,7 +208,6 @@ class Connection:
 
         Raises:
             ConfigError: brokers refuse us.
-            LostInputError: a partition is not there any more.
             OutageError: no answer.
         """
         from confluent_kafka import TopicPartition
@@ -273,14 +267,19 @@ class Connection:
         return found
 
     def _looked_up(self, ask: list[Any], wait_s: float) -> list[Any]:
-        """Ask for offsets; all of them have to be known."""
+        """Ask for offsets; return those of the partitions that the brokers know."""
         from confluent_kafka import KafkaException
 
-        answer: list[Any] = self.consumer.offsets_for_times(ask, wait_s)
+        try:
+            answer: list[Any] = self.consumer.offsets_for_times(ask, wait_s)
+        except KafkaException as error:
+            if error.args[0].name() in _UNKNOWN:  # all of them
+                return []
+            raise
         for each in answer:
-            if each.error is not None:
+            if each.error is not None and each.error.name() not in _UNKNOWN:
                 raise KafkaException(each.error)
-        return answer
+        return [each for each in answer if each.error is None]
 
     def _answer(self, where: str, ask: Callable[[float], T]) -> T:
         """Return what brokers answer; ask again until the time is over, or they refuse us."""
@@ -295,7 +294,7 @@ class Connection:
                 return ask(max(min(_ASK_S, left_s), 0.1))
             except KafkaException as error:
                 problem = error.args[0]
-            if problem.name() in (*_REFUSED, *_UNKNOWN):
+            if problem.name() in _REFUSED:
                 raise self.failure(problem, where) from None
             self._listen()
             if (refusal := self.refusal()) is not None:

@@ -54,7 +54,11 @@ class LimitedStreamReader(PlainStreamReader, SupportsTriggerAvailableNow):
         if not start:
             return to_json(planner.first())
         begin = from_json(start)
-        there = self._available if self._available is not None else planner.latest()
+        there = self._available
+        if there is None:
+            there = planner.latest()
+        else:  # also of a partition that was missing at first, nothing that comes later
+            there = self._available = planner.complete(begin, there)
         self._reach = planner.onward(begin, there, self._ending())
         most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
         return to_json(self._reach if most is None else limited(begin, self._reach, most))
@@ -70,7 +74,7 @@ class LimitedStreamReader(PlainStreamReader, SupportsTriggerAvailableNow):
             LostInputError: the options name an end that Kafka has not reached.
         """
         planner, end = self._planner(), self._ending()  # an end by time may be the latest offset
-        self._available = planner.latest()
+        self._available = planner.complete(end or {}, planner.latest())
         if end is not None:
             planner.check_end(end, self._available)
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
+from airflow_provider.runtime.clock import SystemClock
 from airflow_provider.runtime.errors import ConfigError, LostInputError
+from airflow_provider.runtime.sources.kafka.client import FOUND_S
 from airflow_provider.runtime.sources.kafka.offsets import (
     EARLIEST,
     LATEST,
@@ -19,11 +21,16 @@ from airflow_provider.runtime.sources.kafka.offsets import (
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    from airflow_provider.runtime.clock import Clock
     from airflow_provider.runtime.sources.kafka.client import Found
     from airflow_provider.runtime.sources.kafka.offsets import Offsets, Partition, Range
     from airflow_provider.runtime.sources.kafka.options import Bound, KafkaOptions
 
 log = logging.getLogger(__name__)
+
+_NOT_THERE: Final = (
+    "missing from two answers of the brokers; the topic was deleted, or the right to see it revoked"
+)
 
 
 class Broker(Protocol):
@@ -33,20 +40,29 @@ class Broker(Protocol):
         """Return the partitions of the subscription."""
 
     def offsets(self, wanted: Mapping[Partition, int]) -> Offsets:
-        """Return an offset for each: ``EARLIEST``, ``LATEST`` or that of a time."""
+        """Return an offset for each that is there: ``EARLIEST``, ``LATEST`` or that of a time."""
 
 
 class Planner:
     """Plans the batches of one source.
 
+    One answer in which a partition is missing proves nothing: a broker that has just started
+    answers from old metadata, and a right may be taken away and given back. So the brokers are
+    asked twice before a partition counts as gone, and its offset stays in the query's offsets.
+
     Args:
         options: of the source.
         broker: Kafka.
+        clock: for the pause between the two questions; None for the machine's.
     """
 
-    def __init__(self, options: KafkaOptions, broker: Broker) -> None:
+    def __init__(
+        self, options: KafkaOptions, broker: Broker, *, clock: Clock | None = None
+    ) -> None:
         self._options = options
         self._broker = broker
+        self._clock = clock or SystemClock()
+        self._gone: set[Partition] = set()
 
     def first(self) -> Offsets:
         """Return where a new query starts, by its options.
@@ -54,7 +70,7 @@ class Planner:
         Raises:
             ConfigError: the options do not fit to the partitions, or no topic is there.
         """
-        partitions = self._known()
+        partitions = self.known()
         start = self._options.start
         if start.offsets is not None:
             _check_all_named("startingOffsets", start.offsets, partitions)
@@ -71,7 +87,7 @@ class Planner:
         end = self._options.end
         if not end.is_given:
             return None
-        partitions = self._known()
+        partitions = self.known()
         if end.named is not None:
             unnamed = partitions.difference(end.named)
             if unnamed:
@@ -82,6 +98,27 @@ class Planner:
     def latest(self) -> Offsets:
         """Return the offset of the next message of each partition that is there now."""
         return self._broker.offsets(dict.fromkeys(self._broker.find().partitions, LATEST))
+
+    def complete(self, start: Mapping[Partition, int], there: Mapping[Partition, int]) -> Offsets:
+        """Return *there*, with the partitions of *start* that a second question finds.
+
+        Raises:
+            LostInputError: some are not found again, and that is to be an error.
+        """
+        missing = set(start).difference(there)
+        if back := self._gone.difference(missing):
+            log.warning("%s: there again; the query goes on where it was", listed(back))
+        self._gone &= missing
+        new = missing.difference(self._gone)
+        if not new:
+            return dict(there)
+        self._clock.sleep(FOUND_S)
+        found = self._broker.find().partitions.intersection(new)
+        there = {**there, **self._broker.offsets(dict.fromkeys(found, LATEST))}
+        if gone := new.difference(there):
+            self._lost(f"{listed(gone)}: {_NOT_THERE}")
+            self._gone |= gone
+        return there
 
     def onward(
         self, start: Mapping[Partition, int], there: Mapping[Partition, int], end: Offsets | None
@@ -96,14 +133,12 @@ class Planner:
         Raises:
             LostInputError: a partition is gone or was made again, and that is to be an error.
         """
-        gone = set(start).difference(there)
-        if gone:
-            self._lost(f"{listed(gone)}: not there any more; the topic was deleted")
+        there = self.complete(start, there)
         again = {p: to for p, to in there.items() if to < start.get(p, 0)}
         for partition, to in sorted(again.items()):
             self._lost(Loss(partition, start[partition], to, None).describe())
         allowed = not_after({p: to for p, to in there.items() if p not in again}, end)
-        kept = {p: offset for p, offset in start.items() if p in there and p not in again}
+        kept = {p: offset for p, offset in start.items() if p not in again}
         found = {p: max(allowed.get(p, 0), kept.get(p, 0)) for p in {*allowed, *kept}}
         return {**found, **again}
 
@@ -116,7 +151,10 @@ class Planner:
         read = {p: to for p, to in end.items() if to != start.get(p, 0)}
         if not read:
             return []
-        earliest = self._broker.offsets(dict.fromkeys(read, EARLIEST))
+        earliest = self._asked_twice(dict.fromkeys(read, EARLIEST))
+        if gone := set(read).difference(earliest):
+            self._lost(f"{listed(gone)}: {_NOT_THERE}")
+            earliest |= {p: read[p] for p in gone}  # all of its range is lost, and counted
         ranges, losses = find_ranges(start, read, earliest)
         for loss in losses:
             self._lost(loss.describe())
@@ -137,7 +175,7 @@ class Planner:
             raise LostInputError(msg)
 
     def _check_reached(self, start: Offsets) -> None:
-        there = self._broker.offsets(dict.fromkeys(start, LATEST))
+        there = self._all_of(dict.fromkeys(start, LATEST))
         for partition, offset in sorted(start.items()):
             if offset > there[partition]:
                 msg = (
@@ -146,11 +184,46 @@ class Planner:
                 )
                 raise ConfigError(msg)
 
-    def _known(self) -> frozenset[Partition]:
+    def known(self) -> frozenset[Partition]:
+        """Return the partitions of the subscription.
+
+        Raises:
+            ConfigError: the options name a topic or a partition that two answers do not have.
+        """
+        if self._absent(self._broker.find()) is not None:
+            self._clock.sleep(FOUND_S)
         found = self._broker.find()
-        if found.missing:
-            raise ConfigError(describe_missing(self._options, found.missing))
+        if (absent := self._absent(found)) is not None:
+            raise ConfigError(absent)
         return found.partitions
+
+    def _absent(self, found: Found) -> str | None:
+        """Return in one line what the options name and the brokers do not have, or None."""
+        options = self._options
+        if found.missing:
+            names = ", ".join(repr(topic) for topic in found.missing)
+            return (
+                f"no topic {names} at {options.servers}, or no right to see it; create it, or "
+                "correct the option subscribe or assign"
+            )
+        absent = found.partitions.symmetric_difference(options.assigned)
+        if options.assigned and absent:
+            return f"option assign: {listed(absent)}: no such partition at {options.servers}"
+        return None
+
+    def _asked_twice(self, wanted: Mapping[Partition, int]) -> Offsets:
+        found = self._broker.offsets(wanted)
+        if missing := {p: at for p, at in wanted.items() if p not in found}:
+            self._clock.sleep(FOUND_S)
+            found |= self._broker.offsets(missing)
+        return found
+
+    def _all_of(self, wanted: Mapping[Partition, int]) -> Offsets:
+        found = self._asked_twice(wanted)
+        if missing := set(wanted).difference(found):
+            msg = f"{listed(missing)}: {_NOT_THERE}"
+            raise LostInputError(msg)
+        return found
 
     def _resolved(
         self, bound: Bound, partitions: Iterable[Partition], *, is_strict: bool
@@ -159,11 +232,11 @@ class Planner:
         if bound.offsets is not None:
             given = {p: bound.offsets[p] for p in partitions}
             words = {p: at for p, at in given.items() if at in {EARLIEST, LATEST}}
-            return given | self._broker.offsets(words)
+            return given | self._all_of(words)
         if bound.timestamps_ms is None and bound.timestamp_ms is None:
-            return self._broker.offsets(dict.fromkeys(partitions, bound.everywhere))
+            return self._all_of(dict.fromkeys(partitions, bound.everywhere))
         times = bound.timestamps_ms or dict.fromkeys(partitions, bound.timestamp_ms or 0)
-        found = self._broker.offsets({p: times[p] for p in partitions})
+        found = self._all_of({p: times[p] for p in partitions})
         after = [p for p, offset in found.items() if offset < 0]
         if after and is_strict:
             msg = (
@@ -171,22 +244,13 @@ class Planner:
                 "startingOffsetsByTimestampStrategy=latest starts with the next one"
             )
             raise ConfigError(msg)
-        return found | self._broker.offsets(dict.fromkeys(after, LATEST))
+        return found | self._all_of(dict.fromkeys(after, LATEST))
 
     def _lost(self, what: str) -> None:
         if self._options.fails_on_loss:
             msg = f"{what}; failOnDataLoss=false goes on with what is left"
             raise LostInputError(msg)
         log.warning("%s; the query goes on without (failOnDataLoss=false)", what)
-
-
-def describe_missing(options: KafkaOptions, topics: Iterable[str]) -> str:
-    """Say in one line which topics are not there, and what to do."""
-    names = ", ".join(repr(topic) for topic in topics)
-    return (
-        f"no topic {names} at {options.servers}, or no right to see it; create it, or correct "
-        "the option subscribe or assign"
-    )
 
 
 def _check_all_named(

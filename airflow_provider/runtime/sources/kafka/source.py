@@ -79,7 +79,8 @@ class BatchReader(DataSourceReader):
         """
         with opened(self._options) as connection:
             planner = Planner(self._options, connection)
-            start, end, there = planner.first(), planner.end(), planner.latest()
+            start, end = planner.first(), planner.end()
+            there = planner.complete({**start, **(end or {})}, planner.latest())
             if end is not None:
                 planner.check_end(end, there)
             to = there if end is None else end

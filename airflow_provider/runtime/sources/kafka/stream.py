@@ -38,6 +38,7 @@ class PlainStreamReader(DataSourceStreamReader):
         self._options = options
         self._columns = columns
         self._connection: Connection | None = None
+        self._plans: Planner | None = None
         self._read: Offsets | None = None  # up to here, as far as this object knows
 
     def initialOffset(self) -> dict[str, Any]:
@@ -81,11 +82,12 @@ class PlainStreamReader(DataSourceStreamReader):
 
     def stop(self) -> None:
         """Close the connection."""
-        connection, self._connection = self._connection, None
+        connection, self._connection, self._plans = self._connection, None, None
         if connection is not None:
             connection.close()
 
     def _planner(self) -> Planner:
-        if self._connection is None:
+        if self._connection is None or self._plans is None:
             self._connection = Connection(self._options)
-        return Planner(self._options, self._connection)
+            self._plans = Planner(self._options, self._connection)
+        return self._plans
