@@ -13,6 +13,7 @@ from airflow_provider.runtime.control.probation import MOST_BATCHES, Probation, 
 from airflow_provider.runtime.errors import (
     EXIT_USAGE,
     ConfigError,
+    CorruptDocumentError,
     IllegalTransitionError,
     LeaseLostError,
 )
@@ -25,6 +26,7 @@ from airflow_provider.runtime.jobdir.run_spec import RunSpec
 from airflow_provider.runtime.jobdir.upgrade_record import (
     UpgradeRecord,
     UpgradeStep,
+    Version,
     check_may_begin,
     last_step,
     newest_upgrade,
@@ -32,6 +34,7 @@ from airflow_provider.runtime.jobdir.upgrade_record import (
     read_upgrade,
     upgrade_id,
     upgrade_in_force,
+    version_in_force,
 )
 from airflow_provider.runtime.storage.local import LocalStorage
 from tests.present import present
@@ -266,6 +269,28 @@ def test_status_says_what_has_become_of_an_upgrade(tmp_path, capsys):
     assert "  upgrade: the version in /new was rejected: late" == said[3]
     assert "upgrades/4.json: not JSON" in shown
     assert "run r1" in shown
+
+
+@pytest.mark.parametrize("ring", [("a",), ("a", "b"), ("a", "b", "c")])
+def test_upgrades_that_lead_back_are_an_error(tmp_path, ring):
+    """
+    Accepted upgrades that name each other end the search with one error, which names a document.
+    """
+    places = [tmp_path / name for name in ring]
+    for place, to in zip(places, [*places[1:], places[0]], strict=True):
+        place.mkdir()
+        accepted = dataclasses.replace(BEGUN, to=str(to), step=UpgradeStep.ACCEPTED)
+        put_upgrade(JobDirectory(LocalStorage(place)), accepted)
+
+    with pytest.raises(CorruptDocumentError, match="leads back") as raised:
+        version_in_force(Version(str(places[0]), "jobs.py:daily", "r1"))
+
+    assert f"{places[-1]}/upgrades/1.json" in str(raised.value)
+    assert str(places[-1]) == (
+        version_in_force(
+            Version(str(places[0]), "jobs.py:daily", "r1"), before=str(places[0])
+        ).job_dir
+    )
 
 
 # --- the probation ------------------------------------------------------------------------------

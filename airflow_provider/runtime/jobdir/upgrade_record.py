@@ -48,7 +48,12 @@ import enum
 import errno
 from typing import TYPE_CHECKING, Final
 
-from airflow_provider.runtime.errors import ConfigError, IllegalTransitionError, LeaseLostError
+from airflow_provider.runtime.errors import (
+    ConfigError,
+    CorruptDocumentError,
+    IllegalTransitionError,
+    LeaseLostError,
+)
 from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.names import derive_run_id
 from airflow_provider.runtime.storage.documents import Document
@@ -277,13 +282,24 @@ def version_in_force(first: Version, *, before: str | None = None) -> Version:
         first: the version that the job began with.
         before: the directory of a version, for the version whose place that one takes, or has
             taken; None for the newest one.
+
+    Raises:
+        CorruptDocumentError: accepted upgrades lead back to a directory that they have led from.
     """
     last = JobDirectory(open_storage(before)).url if before is not None else None
-    version = first
+    version, visited = first, set[str]()
     while True:
-        upgrade = upgrade_in_force(JobDirectory(open_storage(version.job_dir)))
+        directory = JobDirectory(open_storage(version.job_dir))
+        upgrade = upgrade_in_force(directory)
         if upgrade is None or upgrade.step is not UpgradeStep.ACCEPTED or upgrade.to == last:
             return version
+        visited.add(directory.url)
+        if JobDirectory(open_storage(upgrade.to)).url in visited:
+            msg = (
+                f"{directory.url}/{_path(upgrade.number)}: the upgrade leads back to {upgrade.to}, "
+                "so no version is in force; put back the documents in upgrades/ that were changed"
+            )
+            raise CorruptDocumentError(msg)
         version = Version(upgrade.to, upgrade.entry, upgrade.id, upgrade.savepoint or "")
 
 
