@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import os
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
@@ -26,11 +26,9 @@ from airflow_provider.runtime.errors.failure import Failure
 from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.jobdir.runs import newest_run, recent_runs
 from airflow_provider.runtime.storage.open import open_storage
-from airflow_provider.runtime.typed_json import is_name
+from airflow_provider.runtime.typed_json import is_name, read_json
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from airflow_provider.plugins.observed_jobs import ObservedJobs
     from airflow_provider.runtime.clock import Clock
     from airflow_provider.runtime.jobdir.layout import RunDirectory
@@ -113,6 +111,8 @@ class RunViews:
         if submission.log is None:
             return LogView(lines=[], problem=_no_log(run, submission))
         folders = log_folders(job_dir, run_id, self._log_folder)
+        if Path(submission.log).parent not in folders:  # a document may name any path
+            return LogView(lines=[], problem=f"{submission.log} is no log of this run")
         try:
             size = os.stat(submission.log, follow_symlinks=False).st_size
         except OSError:
@@ -232,7 +232,7 @@ def _attempt(
 def _raw_attempt(run: RunDirectory, number: int) -> dict[str, Any]:
     """Return an attempt's document as it is, with members that only later versions know."""
     try:
-        raw = json.loads(run.storage.read(f"attempts/{number}.json"))
+        raw = read_json(run.storage.read(f"attempts/{number}.json"))
     except (FileNotFoundError, ValueError):
         return {}
     return raw if isinstance(raw, dict) else {}

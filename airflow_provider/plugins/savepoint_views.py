@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 from airflow_provider.plugins.responses import SavedQueryView, SavepointsView, SavepointView
 from airflow_provider.runtime.clock import from_iso
 from airflow_provider.runtime.savepoints.catalog import Savepoint, last_of_each_origin, look_at
+from airflow_provider.runtime.storage.credentials import credentials_in_use
 from airflow_provider.runtime.storage.file_tree import folders_in
 from airflow_provider.runtime.typed_json import is_name
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from airflow_provider.runtime.jobdir.layout import JobDirectory
     from airflow_provider.runtime.savepoints.record import QuerySavepoint
     from airflow_provider.runtime.storage.base import Storage
+    from airflow_provider.runtime.storage.credentials import StoreCredentials
 
 _MOST_KEPT: Final = 5000  # a view is a kilobyte
 
@@ -30,7 +32,10 @@ class SavepointShelf:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._kept: collections.OrderedDict[str, SavepointView] = collections.OrderedDict()
+        # With other credentials the same address may be another store's.
+        self._kept: collections.OrderedDict[tuple[str, StoreCredentials | None], SavepointView] = (
+            collections.OrderedDict()
+        )
         self._lock = threading.Lock()
 
     def views(self, directory: JobDirectory) -> SavepointsView:
@@ -54,8 +59,9 @@ class SavepointShelf:
 
     def _view(self, place: Storage, name: str) -> SavepointView | None:
         where = place.at(name)
+        key = (where.url, credentials_in_use())
         with self._lock:
-            kept = self._kept.get(where.url)
+            kept = self._kept.get(key)
         if kept is not None:
             return kept
         found = look_at(where)
@@ -66,7 +72,7 @@ class SavepointShelf:
             return SavepointView(name=name, problem=problem)
         view = _describe(name, found)
         with self._lock:
-            self._kept[where.url] = view
+            self._kept[key] = view
             while len(self._kept) > _MOST_KEPT:
                 self._kept.popitem(last=False)
         return view
@@ -74,7 +80,8 @@ class SavepointShelf:
     def forget(self, url: str) -> None:
         """Forget a savepoint that was disposed of: another one may get its name."""
         with self._lock:
-            self._kept.pop(url, None)
+            for key in [key for key in self._kept if key[0] == url]:
+                del self._kept[key]
 
     def _aged(self, view: SavepointView) -> SavepointView:
         if view.taken is None:

@@ -17,12 +17,14 @@ from handmade_page import IMG, PageJob, put_tasks
 
 from airflow_provider.plugins.failure_views import HELPS
 from airflow_provider.plugins.readers import THREADS, Readers, StorageSilentError, place_of
+from airflow_provider.plugins.savepoint_views import SavepointShelf
 from airflow_provider.plugins.spark_streams import SparkStreamsPlugin
 from airflow_provider.plugins.static_files import content_version, static_files
 from airflow_provider.runtime.clock import SystemClock
 from airflow_provider.runtime.errors.failure import FailureClass
 from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.jobdir.upgrade_record import UpgradeRecord, UpgradeStep, put_upgrade
+from airflow_provider.runtime.storage.credentials import StoreCredentials, using
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -510,6 +512,22 @@ def test_the_end_of_a_drivers_log_is_shown(page: Page) -> None:
     assert "no log of this run" in spied["problem"]
 
 
+def test_a_log_elsewhere_is_not_said_to_exist(page: Page) -> None:
+    """
+    A document may name any path: whether there is a file is told of the run's own folder alone.
+    """
+    job = page.jobs["failed"]
+    there, missing = job.root.parent / "there.log", job.root.parent / "missing.log"
+    there.write_text("a secret\n")
+    said = []
+    for driver, path in (("spy-1", there), ("spy-2", missing)):
+        job.submit(driver, log=path)
+        view = page.get("failed", "log", spark_run_id="r1", driver_id=driver)
+        said.append(view["problem"].removeprefix(str(path)))
+
+    assert [" is no log of this run"] * 2 == said
+
+
 def test_failures_are_shown_by_their_cause_with_what_helps(page: Page) -> None:
     """
     The same cause of several attempts is one failure, whatever numbers are in its text.
@@ -557,6 +575,27 @@ def test_savepoints_are_listed_newest_first(page: Page) -> None:
     )
     assert {"op0": 4} == found[0]["queries"][0]["state"]
     assert found[2]["problem"]
+
+
+def test_a_savepoint_is_kept_for_those_who_open_it_with_the_same_credentials(page: Page) -> None:
+    """
+    With other ones the same address may be another store's, so it is read once more.
+    """
+    job = page.jobs["running"]
+    directory, shelf = JobDirectory(job.storage), SavepointShelf(SystemClock())
+    mine, theirs = (StoreCredentials(named=n, key=n, secret=n) for n in ("mine", "theirs"))
+
+    def problems(credentials: StoreCredentials) -> list[str | None]:
+        with using(credentials):
+            return [each.problem for each in shelf.views(directory).savepoints]
+
+    assert [None] == problems(mine)
+    (record,) = job.root.glob("savepoints/*/savepoint.json")
+    record.write_text("{")
+    assert [None] == problems(mine)
+    assert [True] == [found is not None for found in problems(theirs)]
+    shelf.forget(f"{directory.url}/savepoints/{record.parent.name}")
+    assert [True] == [found is not None for found in problems(mine)]
 
 
 def test_the_state_is_shown_by_operator_and_table(page: Page) -> None:
