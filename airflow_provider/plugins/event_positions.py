@@ -14,6 +14,7 @@ from airflow.listeners import hookimpl
 from airflow.models.asset import AssetEvent
 
 from airflow_provider.runtime.control.event_position import MEMBER, Position
+from airflow_provider.runtime.typed_json import read_json
 
 if TYPE_CHECKING:
     from airflow.listeners.types import AssetEvent as EmittedEvent
@@ -53,5 +54,5 @@ def _store(extra: dict[str, Any], key: str, position: Position) -> None:
     scope = AssetScope(asset_id=event.asset_id)
     with session.begin_nested():  # so that an error of it does not undo the event
         stored = backend.get(scope, key, session=session)
-        if position.is_newer(Position.from_dict(json.loads(stored)) if stored else None):
+        if position.is_newer(Position.from_dict(read_json(stored)) if stored else None):
             backend.set(scope, key, json.dumps(position.to_dict()), session=session)

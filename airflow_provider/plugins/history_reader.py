@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import math
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -12,7 +11,7 @@ from pydantic import ValidationError
 from airflow_provider.plugins.responses import BatchView, HistoryView, HourView, StatisticView
 from airflow_provider.runtime.control.stream_facts import largest_backlog
 from airflow_provider.runtime.jobdir.batch_history import FULL, TOTAL, without_older
-from airflow_provider.runtime.typed_json import is_name
+from airflow_provider.runtime.typed_json import is_name, read_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -76,7 +75,7 @@ def _read(run: Storage, query: str, last: int = FULL) -> dict[str, Any]:
     """Return the document of one query; one that cannot be understood is empty."""
     try:
         document = run.read(f"history/{query}.json")
-        raw = json.loads(without_older(document, last) if last < FULL else document)
+        raw = read_json(without_older(document, last) if last < FULL else document)
     except (FileNotFoundError, ValueError):
         return {}
     return raw if isinstance(raw, dict) else {}

@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 DEEPEST: Final = 100
 """Lists and objects inside one another, in what has no type of its own, such as a source's offset:
 deeper, and whatever walks through it ends in a RecursionError."""
+MOST_BYTES: Final = 64 << 20
+"""The largest JSON text that is parsed, unless its reader says otherwise."""
+_TOO_DEEP: Final = "lists and objects too deep inside one another"
 _SHOWN_CHARS: Final = 40
 _INT_BITS: Final = 63
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+=-]{0,199}")
@@ -153,17 +156,26 @@ Address = Annotated[
 """Where something lies: a path, or a URL."""
 
 
-def read_json(text: str | bytes) -> Any:
+def read_json(text: str | bytes, *, at_most_bytes: int = MOST_BYTES) -> Any:
     """Return values of JSON.
 
+    Args:
+        text: what was read.
+        at_most_bytes: the largest text that is parsed, since its values take many times its size.
+
     Raises:
-        ValueError: it is not JSON, or so deep that nobody could walk through it.
+        ValueError: it is not JSON, is larger, or is nested deeper than ``2 * DEEPEST``.
     """
+    if len(text) > at_most_bytes:
+        msg = f"{len(text)} bytes, more than {at_most_bytes}"
+        raise ValueError(msg)
     try:
-        return json.loads(text)
+        raw = json.loads(text)
     except RecursionError as error:
-        msg = "lists and objects too deep inside one another"
-        raise ValueError(msg) from error
+        raise ValueError(_TOO_DEEP) from error
+    if _is_deeper(raw, 2 * DEEPEST):
+        raise ValueError(_TOO_DEEP)
+    return raw
 
 
 def decode(kind: Any, raw: Any) -> Any:
@@ -285,17 +297,24 @@ def _moment(raw: Any) -> dt.datetime:
 
 
 def _anything(raw: Any) -> Any:
+    if _is_deeper(raw, DEEPEST):
+        raise _no(raw, f"values no deeper than {DEEPEST}")
+    return raw
+
+
+def _is_deeper(raw: Any, levels: int) -> bool:
     level = [raw]
-    for _ in range(DEEPEST):
+    for _ in range(levels):
         level = [
             child
             for node in level
             if isinstance(node, dict | list)
             for child in (node.values() if isinstance(node, dict) else node)
+            if isinstance(child, dict | list)
         ]
         if not level:
-            return raw
-    raise _no(raw, f"values no deeper than {DEEPEST}")
+            return False
+    return True
 
 
 def _enum(kind: type[enum.Enum], raw: Any) -> enum.Enum:

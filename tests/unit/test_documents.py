@@ -49,6 +49,7 @@ from airflow_provider.runtime.typed_json import (
     NonNegative,
     RelativePath,
     decode,
+    read_json,
 )
 
 ALL = [
@@ -232,11 +233,34 @@ def test_what_walks_through_a_document_ends():
     JSON so deep that a parser, or whoever walks through it, would fall over is refused.
     """
     storage = MemoryStorage(fsspec.filesystem("memory"), f"/{uuid.uuid4().hex}")
-    for depth in (DEEPEST + 1, 100_000):
-        storage.put("a.json", b'{"version": 1, "anything": ' + b"[" * depth + b"]" * depth + b"}")
+    for member in (b"anything", b"unknown"):
+        for depth in (2 * DEEPEST, 60_000):
+            deep = b"[" * depth + b"]" * depth
+            storage.put("a.json", b'{"version": 1, "%s": %s}' % (member, deep))
 
-        with pytest.raises(CorruptDocumentError):
+            with pytest.raises(CorruptDocumentError, match=r"a\.json: not JSON: .*too deep"):
+                Everything.read(storage, "a.json")
+
+
+@pytest.mark.parametrize("least", [b"0", b""])
+def test_any_value_is_as_deep_as_it_may_be(storage, least):
+    """
+    A value without a type of its own is read up to its depth, and one level more is refused.
+    """
+    for depth, is_read in ((DEEPEST, True), (DEEPEST + 1, False)):
+        deep = b"[" * depth + least + b"]" * depth
+        storage.put("a.json", b'{"version": 1, "anything": ' + deep + b"}")
+        with contextlib.nullcontext() if is_read else pytest.raises(CorruptDocumentError):
             Everything.read(storage, "a.json")
+
+
+def test_json_is_not_parsed_when_it_is_larger_than_any():
+    """
+    Its values take many times its size, so the bound comes before the parser.
+    """
+    assert [1, 2] == read_json("[1,2]", at_most_bytes=5)
+    with pytest.raises(ValueError, match="6 bytes, more than 5"):
+        read_json("[1,2] ", at_most_bytes=5)
 
 
 @pytest.mark.parametrize("text", [b"1e999", b"NaN", b"9" * 5000, b'"\\ud800"', b'"\\u0000"', b"-0"])

@@ -808,6 +808,24 @@ def test_a_ledger_survives_its_property():
     assert [True, False, False] == [ledger.is_standing(e) for e in (9, 8, 12)]
 
 
+@pytest.mark.parametrize(
+    "text",
+    ["{", "[]", '{"epoch": "9"}', '{"epoch": 9, "reverted": [[0, 9999999999]]}', "[" * 60_000],
+    ids=["cut", "a list", "text", "endless", "deep"],
+)
+def test_a_ledger_that_was_changed_is_one_error(sink, catalog, text):
+    """
+    What the property cannot mean is an error that names it, and no traceback and no full memory.
+    """
+    sink.commit(sink.staged(0, "a"), OpenFence())
+    table = catalog_of(catalog).load_table(TABLE)
+    with table.transaction() as change:
+        change.set_properties({KEY: text})
+
+    with pytest.raises(CorruptDocumentError, match=r"table property spark-stream\."):
+        Ledger.of(catalog_of(catalog).load_table(TABLE).metadata, QUERY_ID)
+
+
 # --- aborting and recovering --------------------------------------------------------------------
 
 

@@ -9,7 +9,6 @@ and ends when the pool has gone while it is idle.
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import select
 import signal
@@ -35,6 +34,7 @@ from airflow_provider.runtime.control.pool import (
 from airflow_provider.runtime.driver.warm_up import warm_up
 from airflow_provider.runtime.spark.session import start_spark
 from airflow_provider.runtime.spark.spark_log import SparkLog
+from airflow_provider.runtime.typed_json import read_json
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -49,7 +49,7 @@ _ROUNDS = 6  # of the warm-up, about ten seconds; each makes the first run a lit
 
 def main(argv: Sequence[str]) -> int:
     """Warm up, serve one run, and return its exit code; 0 without one."""
-    folder, parent, raw = Path(argv[0]), int(argv[1]), json.loads(argv[2])
+    folder, parent, raw = Path(argv[0]), int(argv[1]), read_json(argv[2])
     mine = StandbySpec.of(raw["master"], raw["conf"], os.environ)
     spark = start_spark("spark-stream standby", raw["master"], raw["conf"])
     warm_up(spark, rounds=_ROUNDS)

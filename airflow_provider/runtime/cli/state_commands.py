@@ -16,6 +16,7 @@ from airflow_provider.runtime.state.open_state import open_state
 from airflow_provider.runtime.state.reader import StateReader, spark_errors
 from airflow_provider.runtime.state.sql import query_state, sql_errors
 from airflow_provider.runtime.storage.open import open_storage, spark_url
+from airflow_provider.runtime.typed_json import read_json
 
 if TYPE_CHECKING:
     import argparse
@@ -202,7 +203,7 @@ def _described_diff(diff: TableDiff, shown: int) -> dict[str, Any]:
     changes: list[Any] = []
     if diff.frame is not None and shown > 0:
         with spark_errors(f"{diff.query}.{diff.table}"):
-            changes = [json.loads(line) for line in json_lines(diff.frame.limit(shown))]
+            changes = [read_json(line) for line in json_lines(diff.frame.limit(shown))]
     return {
         "query": diff.query,
         "table": diff.table,

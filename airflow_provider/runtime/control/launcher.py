@@ -8,7 +8,6 @@ launcher was killed goes on, and its watchers then judge by the lease, and by wh
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import subprocess
 import sys
@@ -32,6 +31,7 @@ from airflow_provider.runtime.retry import RetryBudget
 from airflow_provider.runtime.runtime_zip import APPLICATION
 from airflow_provider.runtime.spark.class_archive import make_in_background
 from airflow_provider.runtime.storage.open import open_storage
+from airflow_provider.runtime.typed_json import read_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -46,7 +46,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="spark-stream-launcher")
     for option in ("--job-dir", "--run-id", "--driver-id", "--log"):
         parser.add_argument(option, required=True)
-    parser.add_argument("--standby", type=json.loads)
+    parser.add_argument("--standby", type=read_json)
     parser.add_argument("command", nargs=argparse.REMAINDER)
     arguments = parser.parse_args(argv)
     run = JobDirectory(open_storage(arguments.job_dir)).run(arguments.run_id)

@@ -6,13 +6,13 @@ password of a URL, and no option of a reader, gets into it.
 
 from __future__ import annotations
 
-import json
 import re
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from airflow_provider.runtime.jobdir.read_range import FILE_FORMATS
 from airflow_provider.runtime.sources.kafka.options import CONNECTOR, FORMAT
 from airflow_provider.runtime.storage.open import local_path_of, scheme_of
+from airflow_provider.runtime.typed_json import read_json
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -99,7 +99,7 @@ def _topic_names(options: Mapping[str, str]) -> list[str]:
     """Return the topics that are named; a pattern is its own name."""
     if "assign" in options:
         try:
-            return sorted(json.loads(options["assign"]))
+            return sorted(read_json(options["assign"]))
         except ValueError:
             return []
     given = [options[key] for key in ("subscribe", "topic", "subscribepattern") if key in options]

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider.runtime.clock import from_iso, parse_duration
 from airflow_provider.runtime.errors import ConfigError
+from airflow_provider.runtime.typed_json import read_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -105,7 +106,7 @@ def parse_params(values: Sequence[str], option: str = "--param") -> dict[str, An
             params[key] = text
             continue
         try:
-            params[key[:-1]] = json.loads(text)
+            params[key[:-1]] = read_json(text)
         except ValueError as error:
             msg = f"{option} {key}={text}: what follows := must be JSON: {error}"
             raise ConfigError(msg) from error
@@ -120,7 +121,7 @@ def check_params(params: Mapping[str, Any]) -> None:
     """
     for name, value in params.items():
         try:
-            same = json.loads(json.dumps({name: value}, allow_nan=False)) == {name: value}
+            same = read_json(json.dumps({name: value}, allow_nan=False)) == {name: value}
         except (TypeError, ValueError, RecursionError):
             same = False
         if not same:

@@ -208,4 +208,4 @@ def last_progress_of(query: StreamingQuery) -> dict[str, Any] | None:
 
 
 def _read(progress: Any) -> dict[str, Any]:
-    return dict(json.loads(progress.json()))
+    return dict(json.loads(progress.json()))  # noqa: TID251 - Spark's own

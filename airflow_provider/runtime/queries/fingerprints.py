@@ -48,7 +48,7 @@ def fingerprint_of(
     if planned is None:
         return None
     try:
-        plan = json.loads(df._jdf.queryExecution().analyzed().toJSON())
+        plan = json.loads(df._jdf.queryExecution().analyzed().toJSON())  # noqa: TID251 - Spark's own
         found = canonical_plan(plan, sources=sources, delays=watermark_delays(df), names=df.columns)
         operators = tuple(
             dataclasses.replace(

@@ -153,7 +153,7 @@ def measure_loads(execution: Any, paced: tuple[PacedSource, ...]) -> dict[str, L
 def _limit_of(limit: Any) -> Limit | None:
     kind = limit.getClass().getSimpleName()
     if kind == _PYTHON_LIMIT:
-        document = json.loads(limit.json())
+        document = json.loads(limit.json())  # noqa: TID251 - Spark's own
         is_known = document.get("_type") == _PYTHON_TYPE and _PYTHON_FIELD in document
         return Limit(int(document[_PYTHON_FIELD]), "rows") if is_known else None
     known = _LIMITS.get(kind)

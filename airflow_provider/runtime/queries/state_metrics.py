@@ -100,7 +100,7 @@ def _readings(stores: Sequence[Row]) -> Iterator[dict[str, str]]:
     if layout is StateLayout.SIDES:
         yield from ({"joinSide": side} for side in ("left", "right"))
     elif layout is StateLayout.VARIABLES:
-        for variable in json.loads(stores[0]["operatorProperties"])["stateVariables"]:
+        for variable in json.loads(stores[0]["operatorProperties"])["stateVariables"]:  # noqa: TID251 - Spark's own
             if variable["stateVariableType"] != "TimerState":
                 is_list = variable["stateVariableType"] == "ListState"
                 # A list counts once, however long it is.

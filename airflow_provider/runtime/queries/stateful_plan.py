@@ -247,11 +247,11 @@ def _state_of(
 
 
 def _types(expressions: Any) -> tuple[str, ...]:
-    return tuple(type_text(json.loads(each.dataType().json())) for each in items(expressions))
+    return tuple(type_text(json.loads(each.dataType().json())) for each in items(expressions))  # noqa: TID251 - Spark's own
 
 
 def _columns(schema: Any) -> tuple[StateColumn, ...]:
-    fields = json.loads(schema.json())["fields"]
+    fields = json.loads(schema.json())["fields"]  # noqa: TID251 - Spark's own
     return tuple(StateColumn(each["name"], type_text(each["type"])) for each in fields)
 
 

@@ -9,7 +9,14 @@ import re
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol, TypeVar, runtime_checkable
 
 from airflow_provider.runtime.errors import CorruptDocumentError, UnsupportedVersionError
-from airflow_provider.runtime.typed_json import Mismatch, decode, encode, read_json, shown
+from airflow_provider.runtime.typed_json import (
+    MOST_BYTES,
+    Mismatch,
+    decode,
+    encode,
+    read_json,
+    shown,
+)
 
 if TYPE_CHECKING:
     from airflow_provider.runtime.storage.base import Storage
@@ -42,7 +49,7 @@ class Document:
 
     VERSION: ClassVar[int] = 1
     PLACES: ClassVar[tuple[str, ...]] = ()
-    MOST_BYTES: ClassVar[int] = 64 * MIB
+    MOST_BYTES: ClassVar[int] = MOST_BYTES
 
     def problem(self) -> str | None:
         """Return what is wrong between its members; None when nothing is."""
@@ -104,7 +111,7 @@ class Document:
         except FileNotFoundError:
             return None
         try:
-            raw = read_json(data)
+            raw = read_json(data, at_most_bytes=cls.MOST_BYTES)
         except ValueError as error:
             msg = f"{where}: not JSON: {error}"
             raise CorruptDocumentError(msg) from error

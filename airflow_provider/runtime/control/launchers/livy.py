@@ -30,6 +30,7 @@ from airflow_provider.runtime.errors import (
 )
 from airflow_provider.runtime.errors.failure import first_line
 from airflow_provider.runtime.jobdir.submissions import HandleRecord
+from airflow_provider.runtime.typed_json import read_json
 
 if TYPE_CHECKING:
     import ssl
@@ -259,7 +260,7 @@ class LivyLauncher:
             msg = f"{self._named}: {method} {path} answered {status}: {first_line(text)}"
             raise SubmissionRefusedError(msg)
         try:
-            answer = json.loads(text or "{}")
+            answer = read_json(text or "{}")
         except ValueError:
             answer = None
         if not isinstance(answer, dict):

@@ -7,6 +7,8 @@ import json
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from urllib.parse import unquote
 
+from airflow_provider.runtime.typed_json import read_json
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -80,7 +82,7 @@ def read_data_file(filesystem: Any, path: str, size: int, schema: Mapping[str, A
 
 def has_rows(file: DataFile) -> bool:
     """Tell whether there is a row in it."""
-    return int(json.loads(file.stats)["numRecords"]) > 0
+    return int(read_json(file.stats)["numRecords"]) > 0
 
 
 def _stats_of(footer: Any, types: Mapping[str, Any]) -> dict[str, Any]:

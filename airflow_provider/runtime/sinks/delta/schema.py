@@ -91,7 +91,7 @@ class TableFacts:
 
         metadata = table.metadata()
         return cls(
-            json.loads(table.schema().to_json()),
+            json.loads(table.schema().to_json()),  # noqa: TID251 - deltalake's own
             tuple(metadata.partition_columns),
             dict(metadata.configuration),
             frozenset(table.protocol().writer_features or ()),

@@ -16,8 +16,11 @@ import dataclasses
 import json
 from typing import TYPE_CHECKING, Final
 
+from airflow_provider.runtime.errors import CorruptDocumentError
+from airflow_provider.runtime.typed_json import Batch, Mismatch, NonNegative, decode, read_json
+
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
     from pyiceberg.table.metadata import TableMetadata
     from pyiceberg.table.snapshots import Summary
@@ -30,6 +33,15 @@ _QUERY_ID: Final = _PREFIX + "query-id"
 _EPOCH: Final = _PREFIX + "epoch"
 _TOKEN: Final = _PREFIX + "token"
 _TAKEN_BACK: Final = _PREFIX + "reverted"
+_MOST_EPOCHS: Final = 1_000_000  # more were never reverted; without it two numbers fill the memory
+_Range = tuple[NonNegative, NonNegative]
+
+
+@dataclasses.dataclass(frozen=True)
+class _Property:
+    epoch: Batch
+    reverted: tuple[_Range, ...] = ()
+    refused: tuple[_Range, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,13 +67,13 @@ class Ledger:
         if text is None:
             epochs = [epoch for epoch, _ in _published(metadata, query_id)]
             return cls(query_id, max(epochs, default=-1))
-        read = json.loads(text)
-        return cls(
-            query_id,
-            read["epoch"],
-            _from_ranges(read.get("reverted", ())),
-            _from_ranges(read.get("refused", ())),
-        )
+        try:
+            read: _Property = decode(_Property, read_json(text))
+            reverted, refused = _from_ranges(read.reverted), _from_ranges(read.refused)
+        except (Mismatch, ValueError) as error:
+            msg = f"table property {_PREFIX}{query_id}: {error}; put back what the table had there"
+            raise CorruptDocumentError(msg) from None
+        return cls(query_id, read.epoch, reverted, refused)
 
     def to_properties(self) -> dict[str, str]:
         """Return the table property that keeps the ledger."""
@@ -124,7 +136,10 @@ def _published(metadata: TableMetadata, query_id: str) -> Iterator[tuple[int, in
             yield int(epoch), int(summary.additional_properties[_TOKEN])
 
 
-def _from_ranges(ranges: Iterable[tuple[int, int]]) -> frozenset[int]:
+def _from_ranges(ranges: Sequence[_Range]) -> frozenset[int]:
+    if sum(max(0, last - first) for first, last in ranges) > _MOST_EPOCHS:
+        msg = f"ranges of more than {_MOST_EPOCHS} epochs"
+        raise ValueError(msg)
     return frozenset(epoch for first, last in ranges for epoch in range(first, last + 1))
 
 

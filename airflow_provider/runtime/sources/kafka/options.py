@@ -6,13 +6,13 @@ No message has the value of an option that begins with ``kafka.``: it may be a s
 from __future__ import annotations
 
 import dataclasses
-import json
 import re
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.sources.kafka.offsets import EARLIEST, LATEST, Partition, from_json
 from airflow_provider.runtime.sources.kafka.properties import PREFIX, client_properties
+from airflow_provider.runtime.typed_json import read_json
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -254,7 +254,7 @@ def _offsets(name: str, text: str, *, least: int) -> Offsets:
 
 def _json(name: str, text: str) -> Any:
     try:
-        return json.loads(text)
+        return read_json(text)
     except ValueError:
         msg = f"option {name}: {text[:80]!r} is no JSON"
         raise ConfigError(msg) from None
