@@ -26,6 +26,7 @@ from airflow_provider.runtime.control.observer import (
 from airflow_provider.runtime.control.reconciler import ON_EXISTING, Action, Decision, reconcile
 from airflow_provider.runtime.control.submit import revoke_unstarted
 from airflow_provider.runtime.errors import CheckpointError, ConfigError, LauncherAwayError
+from airflow_provider.runtime.jobdir.clear_text import check_not_in_clear_text
 from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.jobdir.requests import is_leaving
 from airflow_provider.runtime.names import check_name, derive_run_id
@@ -206,8 +207,10 @@ class DriverOperator(SubmittingOperator):
         raise NotImplementedError
 
     def _submit(self, hook: SparkStreamingHook, run_id: str, context: Context) -> SubmissionRecord:
-        secrets = SecretParams(self.secret_params).environment
-        return hook.submit(self._request(run_id, context), run_id, secrets=secrets)
+        secrets = SecretParams(self.secret_params)
+        request = self._request(run_id, context)
+        check_not_in_clear_text(request, secrets.values)
+        return hook.submit(request, run_id, secrets=secrets.environment)
 
     def _awaited(self) -> Mapping[str, str] | None:
         """Return the request of something else than a run; see :mod:`.hooks.watchers`."""

@@ -29,6 +29,11 @@ class SecretParams:
             mask_secret(value)
 
     @property
+    def values(self) -> dict[str, str]:
+        """Return the value of each parameter."""
+        return dict(self._values)
+
+    @property
     def variables(self) -> dict[str, str]:
         """Return the environment variable of each parameter."""
         return {name: _VARIABLE.format(n) for n, name in enumerate(self._values, start=1)}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import importlib
-import io
 import logging
 import os
 import select
@@ -24,6 +23,7 @@ from airflow_provider.runtime.errors import (
     SparkStreamError,
 )
 from airflow_provider.runtime.errors.explanation import HEADING
+from airflow_provider.runtime.redaction import redacted_output
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -75,12 +75,22 @@ def main(
     Returns:
         The exit code.
     """
-    argv = sys.argv[1:] if argv is None else argv
+    with redacted_output():
+        return _command(sys.argv[1:] if argv is None else argv, spark=spark, name=name, more=more)
+
+
+def _command(
+    argv: Sequence[str],
+    *,
+    spark: SparkSession | None,
+    name: str,
+    more: Sequence[tuple[str, str]],
+) -> int:
     argv, script_args = split_arguments(list(argv))
     arguments = argparse.Namespace()
     _log_to_stderr()
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):  # names in job directories may be of any bytes
+        if hasattr(stream, "reconfigure"):  # names in job directories may be of any bytes
             stream.reconfigure(errors="backslashreplace")
     try:
         try:

@@ -204,12 +204,17 @@ def _python_path(environ: Any) -> list[str]:
 
 
 def _tell_spark(handover: Handover, spark: SparkSession) -> None:
-    """Let Spark resolve relative paths as for the client, and give Python workers its variables."""
+    """Let Spark resolve relative paths as for the client, and give Python workers its variables.
+
+    Only workers of this machine get them: they would inherit them from a driver that was started
+    for the run, and Spark sends them with each task.
+    """
     context, jvm = spark.sparkContext, spark._jvm
     hadoop = jvm.org.apache.hadoop.fs  # type: ignore[union-attr]
     local = hadoop.FileSystem.get(jvm.java.net.URI("file:///"), context._jsc.hadoopConfiguration())  # type: ignore[union-attr]
     local.setWorkingDirectory(hadoop.Path(handover.folder))
-    context.environment.update(handover.environment)
+    if str(context.master).startswith("local"):
+        context.environment.update(handover.environment)
 
 
 def _listen(

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from airflow_provider.runtime.checkpoint.logs import CheckpointLogs
+from airflow_provider.runtime.driver.clear_text import check_kept_secret, check_names_and_places
 from airflow_provider.runtime.driver.declares_only import declares_only
 from airflow_provider.runtime.driver.execution_mode import (
     ExecutionPlan,
@@ -57,6 +58,7 @@ from airflow_provider.runtime.savepoints.catalog import open_savepoint
 from airflow_provider.runtime.savepoints.rewind import Rewind, check_start
 from airflow_provider.runtime.sinks.protocol import OpenFence
 from airflow_provider.runtime.spark.installation import is_submitted
+from airflow_provider.runtime.spark.secrecy import keep_secrets
 from airflow_provider.runtime.spark.session import check_reaches, job_session
 from airflow_provider.runtime.spark.settings import check_master_and_heap, check_names
 from airflow_provider.runtime.spark.versions import explain_missing
@@ -140,7 +142,7 @@ def check_before_spark(
     if spec.from_savepoint is not None and directory.run(run_id).last_attempt() is None:
         open_savepoint(spec.from_savepoint)
     check_preconditions(directory, run_id, driver_id=spec.driver_id, replays=spec.replays)
-    spec.all_params()  # reads the secret ones
+    check_kept_secret(spec)
     if not is_submitted():
         check_master_and_heap(spec.master, spec.conf, "--conf")
     for line in (*neighbour_lines(directory), *check_names(spec.conf, "--conf")):
@@ -321,6 +323,9 @@ def load_job_in(
     from pyspark.errors import IllegalArgumentException
 
     is_on_disk = local_path_of(spec.job_dir) is not None
+    params = spec.all_params()
+    if spec.secret_params:
+        keep_secrets(spark, spec.secret_params.values())
     try:
         session = job_session(spark, spec.conf, kept, is_batch=mode == BATCH, on_disk=is_on_disk)
     except IllegalArgumentException as error:  # the value of a setting
@@ -331,7 +336,7 @@ def load_job_in(
     def declare(bindings: Mapping[str, SourceBinding]) -> JobContext:
         context = declaration.make_context(
             session,
-            params=spec.all_params(),
+            params=params,
             run_id=run_id,
             mode=mode,
             interval=spec.interval,
@@ -346,6 +351,7 @@ def load_job_in(
 
     context = declare({})
     with _held(context):
+        check_names_and_places(context.queries)
         plan = _planned(spec, context.queries, mode, definition_of(function))
     return LoadedJob(
         name=getattr(function, "__name__", "job"),

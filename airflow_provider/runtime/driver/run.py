@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import threading
 from typing import TYPE_CHECKING
 
@@ -17,6 +18,7 @@ from airflow_provider.runtime.driver.prepare import (
 from airflow_provider.runtime.errors.ways_out import addressing
 from airflow_provider.runtime.jobdir.run_records import BATCH
 from airflow_provider.runtime.programs.entry_point import form_of
+from airflow_provider.runtime.spark.secrecy import settings_without_ui
 from airflow_provider.runtime.spark.session import describe_settings, using_spark
 
 if TYPE_CHECKING:
@@ -87,7 +89,8 @@ def _run_job(
     spec, directory, run_id = run.spec, run.directory, run.run_id
     observer = check_before_spark(spec, directory, run_id, clock)
     app_name = f"spark-stream {spec.job_dir} {run_id}"
-    with using_spark(spark, app_name, spec.master, spec.conf) as session:
+    conf = settings_without_ui(spec.conf, os.environ) if spec.secret_params else spec.conf
+    with using_spark(spark, app_name, spec.master, conf) as session:
         if on_spark_started is not None:
             on_spark_started()
         job = load_job(spec, directory, run_id, session)

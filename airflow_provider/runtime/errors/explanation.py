@@ -20,6 +20,8 @@ import re
 import textwrap
 from typing import TYPE_CHECKING, Final
 
+from airflow_provider.runtime.redaction import redact
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -145,6 +147,7 @@ def _join(what: str, where: str, why: str, remedy: str) -> str:
 
 def _folded(label: str, text: str, most: int) -> list[str]:
     """Return a text as lines of the screen, and cut what is longer than people read."""
+    text = redact(text)  # before a secret is folded
     indent = "" if label == HEADING else "  "
     return textwrap.wrap(
         label.strip() + " " + " ".join(text.split()),

@@ -7,6 +7,7 @@ import enum
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider.runtime.errors.explanation import Explanation, headed, without_package
+from airflow_provider.runtime.redaction import redact
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -70,6 +71,11 @@ class Failure:
     remedy: str = ""
     details: str = ""
 
+    def __post_init__(self) -> None:
+        """Free of secrets what comes from an error's text."""
+        for name in ("reason", "root_cause", "remedy"):
+            object.__setattr__(self, name, redact(getattr(self, name)))
+
     @property
     def is_fatal(self) -> bool:
         """Tell whether the same command would fail again."""
@@ -116,4 +122,5 @@ class Failure:
 
 def first_line(text: str) -> str:
     """Return the first line that says something, at a length that a person reads."""
-    return next((line.strip() for line in text.splitlines() if line.strip()), "")[:_REASON_CHARS]
+    lines = redact(text).splitlines()  # before the text is cut within a secret
+    return next((line.strip() for line in lines if line.strip()), "")[:_REASON_CHARS]

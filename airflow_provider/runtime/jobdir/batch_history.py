@@ -12,6 +12,7 @@ import datetime as dt
 import json
 from typing import TYPE_CHECKING, Any, Final
 
+from airflow_provider.runtime import redaction
 from airflow_provider.runtime.clock import from_iso, to_iso
 from airflow_provider.runtime.storage.documents import Document
 from airflow_provider.runtime.typed_json import IsoTime, Name, NonNegative, Positive
@@ -260,4 +261,4 @@ def _line(entry: BatchEntry | HourEntry) -> str:
 
 
 def _compact(values: dict[str, Any]) -> str:
-    return json.dumps(values, separators=(",", ":"))
+    return json.dumps(redaction.known().redact_tree(values), separators=(",", ":"))

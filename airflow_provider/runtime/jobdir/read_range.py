@@ -11,6 +11,7 @@ import hashlib
 import json
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypedDict
 
+from airflow_provider.runtime.redaction import redact
 from airflow_provider.runtime.sources.kafka.options import CONNECTOR, FORMAT
 from airflow_provider.runtime.storage.open import local_path_of
 from airflow_provider.runtime.typed_json import shaped
@@ -88,8 +89,11 @@ class ReadPlace:
 
 
 def _telling(options: Mapping[str, str], kind: str) -> dict[str, str]:
-    """Return the options that tell what is read; of files only the pattern of their names."""
-    lower = {key.lower(): str(value) for key, value in options.items()}
+    """Return the options that tell what is read; of files only the pattern of their names.
+
+    They have no secret: its digest would change with it, and could be guessed from.
+    """
+    lower = {key.lower(): redact(str(value)) for key, value in options.items()}
     if kind in FILE_FORMATS:
         return {key: value for key, value in lower.items() if key == _FILTER}
     return {

@@ -7,6 +7,7 @@ import datetime as dt
 import json
 from typing import TYPE_CHECKING, Any, Final
 
+from airflow_provider.runtime import redaction
 from airflow_provider.runtime.clock import from_iso, parse_duration
 from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.typed_json import read_json
@@ -144,7 +145,7 @@ def check_secret_params(params: Mapping[str, Any], secret_params: Mapping[str, s
 
 
 def read_secrets(variables: Mapping[str, str], environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the values of secret parameters.
+    """Return the values of secret parameters; no text that leaves this process has them.
 
     Args:
         variables: the environment variable of each.
@@ -160,7 +161,9 @@ def read_secrets(variables: Mapping[str, str], environ: Mapping[str, str]) -> di
                 f"{variable}, which is not set; set it for this command"
             )
             raise ConfigError(msg)
-    return {name: environ[variable] for name, variable in variables.items()}
+    values = {name: environ[variable] for name, variable in variables.items()}
+    redaction.remember(values)
+    return values
 
 
 def parse_interval(values: Sequence[str] | None) -> tuple[dt.datetime, dt.datetime] | None:

@@ -90,7 +90,7 @@ class DriverSpec(Document):
     )
     secret_params: Mapping[str, str] = option(
         "--secret-param",
-        "for the job, from this environment variable; its value is neither stored nor shown",
+        "for the job, from this environment variable; no document, log or message has its value",
         default=dict,
         argument="secret_params",
         parse=lambda values: parse_pairs(values, "--secret-param"),

@@ -167,6 +167,8 @@ def _literal(node: Node, _: Text) -> str:
     value = values["value"]
     if value is None:
         return "null"
+    if values["dataType"] == "binary":
+        return "<binary>"  # Spark writes the array's address in its memory
     if values["dataType"] in _MOMENTS or _MOMENT.fullmatch(str(value)):
         return "<time>"
     return repr(str(value)) if values["dataType"] == "string" else str(value)

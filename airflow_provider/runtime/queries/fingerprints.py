@@ -8,6 +8,7 @@ import logging
 import re
 from typing import TYPE_CHECKING, Any, Final
 
+from airflow_provider.runtime import redaction
 from airflow_provider.runtime.checkpoint.fingerprint import Fingerprint
 from airflow_provider.runtime.queries.canonical_plan import canonical_plan
 from airflow_provider.runtime.queries.plan import watermark_delays
@@ -48,7 +49,8 @@ def fingerprint_of(
     if planned is None:
         return None
     try:
-        plan = json.loads(df._jdf.queryExecution().analyzed().toJSON())  # noqa: TID251 - Spark's own
+        spark_json = df._jdf.queryExecution().analyzed().toJSON()
+        plan = redaction.known().redact_plan(json.loads(spark_json))  # noqa: TID251 - Spark's own
         found = canonical_plan(plan, sources=sources, delays=watermark_delays(df), names=df.columns)
         operators = tuple(
             dataclasses.replace(

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakKeyDictionary
 
 from airflow_provider.runtime.spark.defaults import LOG_PROPERTY
+from airflow_provider.runtime.spark.secrecy import redact_log
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -109,6 +110,7 @@ class SparkLog:
             copied = path.stat().st_size
             self._jvm.java.lang.System.setProperty(LOG_PROPERTY, str(path))
             log4j.LogManager.getContext(False).reconfigure()  # noqa: FBT003 - Java has no names
+            redact_log(self._jvm)
             log4j.core.config.Configurator.setRootLevel(level)
             with self.path.open("rb") as old, path.open("ab") as new:  # logged meanwhile
                 old.seek(copied)

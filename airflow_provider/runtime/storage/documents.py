@@ -8,6 +8,7 @@ import json
 import re
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol, TypeVar, runtime_checkable
 
+from airflow_provider.runtime import redaction
 from airflow_provider.runtime.errors import CorruptDocumentError, UnsupportedVersionError
 from airflow_provider.runtime.typed_json import (
     MOST_BYTES,
@@ -56,8 +57,9 @@ class Document:
         return None
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the document as plain JSON values, version first."""
-        return {"version": self.VERSION, **encode(self)}
+        """Return the document as plain JSON values, version first, without secrets."""
+        values: dict[str, Any] = redaction.known().redact_tree(encode(self))
+        return {"version": self.VERSION, **values}
 
     def to_bytes(self) -> bytes:
         """Return the document as it is stored."""

@@ -1,0 +1,285 @@
+"""Redaction: text without the values of secret parameters, whatever encoding it has them in.
+
+A process remembers the values where it reads them (:func:`remember`). Every text that leaves it
+passes :func:`redact`: what it prints and logs, its documents, its errors, Spark's log. A plan of
+Spark's passes :meth:`Secrets.redact_plan` before a fingerprint is made of it.
+
+How much a value differs from other text decides where it is looked for:
+
+- a strong value has 8 characters or more, and 16 if they are only letters or only digits. It is
+  found anywhere, as it is and escaped for JSON, Python, SQL, HTML and addresses, in hexadecimal
+  digits and in base64;
+- a weak value has 4 or more. It is found where no letter, digit or underscore stands beside it;
+- any other value is found where it is all that stands between quotes.
+
+Only strong values are looked for in documents, whose names and words a weak one could be part of;
+the errors in them have passed :func:`redact` before.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import dataclasses
+import functools
+import html
+import json
+import re
+import sys
+import threading
+import urllib.parse
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+_WEAK_CHARS: Final = 4
+_STRONG_CHARS: Final = 8
+_STRONG_PLAIN_CHARS: Final = 16
+_LINE_CHARS: Final = 16  # of a value of several lines, such as a private key
+_IN_BASE64: Final = "[A-Za-z0-9+/_-]"
+
+
+@dataclasses.dataclass(frozen=True)
+class Secrets:
+    """The values of secret parameters.
+
+    Args:
+        values: by the parameter's name; an empty one is no secret.
+    """
+
+    values: Mapping[str, tuple[str, ...]]
+
+    @classmethod
+    def of(cls, values: Mapping[str, str]) -> Secrets:
+        """Return the secrets of one request."""
+        return cls({}).with_values(values)
+
+    def __bool__(self) -> bool:
+        return any(self.values.values())
+
+    def with_values(self, values: Mapping[str, str]) -> Secrets:
+        """Return these secrets and further ones; a name may have had several values."""
+        merged = dict(self.values)
+        for name, value in values.items():
+            stripped = value.strip()  # a file's last line break is seldom a part of the value
+            every = (*merged.get(name, ()), value, stripped)
+            merged[name] = tuple(dict.fromkeys(each for each in every if each))
+        return Secrets(merged)
+
+    def redact(self, text: str) -> str:
+        """Return *text* with the name of the parameter in place of each value."""
+        return self._replaced(self._everywhere, text)
+
+    def redact_strong(self, text: str) -> str:
+        """Return *text* without the strong values."""
+        return self._replaced(self._strong, text)
+
+    def redact_tree(self, value: Any) -> Any:
+        """Return plain JSON values without the strong values of secrets."""
+        return _mapped(value, self.redact_strong) if self._strong[1] else value
+
+    def redact_plan(self, plan: Any) -> Any:
+        """Return a plan as Spark's ``TreeNode.toJSON`` writes it, without secrets.
+
+        A literal that is a value, whatever its type, becomes the name of the parameter.
+        """
+        if isinstance(plan, list):
+            return [self.redact_plan(each) for each in plan]
+        if not isinstance(plan, dict):
+            return self.redact_strong(plan) if isinstance(plan, str) else plan
+        redacted = {key: self.redact_plan(each) for key, each in plan.items()}
+        if str(plan.get("class", "")).endswith(".Literal") and isinstance(plan.get("value"), str):
+            redacted["value"] = self._redact_literal(plan["value"], plan.get("dataType"))
+        return redacted
+
+    def find(self, text: str) -> str | None:
+        """Return the parameter whose strong value is in *text*; None for none."""
+        found = self._strong[0].search(text) if self._strong[1] else None
+        return None if found is None else self._strong[1][(found.lastindex or 1) - 1]
+
+    @functools.cached_property
+    def java_pattern(self) -> str:
+        """What :meth:`redact` looks for, as a regular expression of Java; empty for nothing."""
+        return "|".join(f"(?:{text})" for _, text in self._patterns(_java_quoted))
+
+    def _redact_literal(self, text: str, data_type: Any) -> str:
+        """Return the text of a literal; a short number stays: it may be any number."""
+        for name, values in self.values.items():
+            numbers = {str(int(value)) for value in values if value.isdecimal()}
+            is_number = text in numbers and len(text) >= _WEAK_CHARS
+            if is_number or (data_type == "string" and text in values):
+                return marker(name)
+        return self.redact(text)
+
+    @functools.cached_property
+    def _everywhere(self) -> tuple[re.Pattern[str], list[str]]:
+        return _compiled(self._patterns(re.escape))
+
+    @functools.cached_property
+    def _strong(self) -> tuple[re.Pattern[str], list[str]]:
+        return _compiled(self._patterns(re.escape, only_strong=True))
+
+    def _patterns(
+        self, quoted: Callable[[str], str], *, only_strong: bool = False
+    ) -> list[tuple[str, str]]:
+        """Return for each value the parameter, and what finds it; the longest value first."""
+        pairs = [(name, value) for name, values in self.values.items() for value in values]
+        pairs.sort(key=lambda pair: -len(pair[1]))
+        if only_strong:
+            pairs = [(name, value) for name, value in pairs if is_strong(value)]
+        return [(name, _pattern_of(value, quoted)) for name, value in pairs]
+
+    def _replaced(self, compiled: tuple[re.Pattern[str], list[str]], text: str) -> str:
+        pattern, names = compiled
+        if not names:
+            return text
+        return pattern.sub(lambda found: marker(names[(found.lastindex or 1) - 1]), text)
+
+
+def marker(name: str) -> str:
+    """Return what stands in place of a secret parameter's value."""
+    return f"<parameter {name}>"
+
+
+def is_strong(value: str) -> bool:
+    """Whether other text hardly contains this value by chance."""
+    is_plain = value.isalpha() or value.isdecimal()
+    return len(value) >= (_STRONG_PLAIN_CHARS if is_plain else _STRONG_CHARS)
+
+
+def _compiled(patterns: list[tuple[str, str]]) -> tuple[re.Pattern[str], list[str]]:
+    text = "|".join(f"({each})" for _, each in patterns)
+    return re.compile(text), [name for name, _ in patterns]
+
+
+def _pattern_of(value: str, quoted: Callable[[str], str]) -> str:
+    if is_strong(value):
+        spellings = "|".join(quoted(each) for each in _spellings(value))
+        encoded = "|".join(quoted(each) for each in _in_base64(value))
+        return f"(?i:{spellings})|{_IN_BASE64}?(?:{encoded}){_IN_BASE64}?=*"
+    spellings = "|".join(quoted(each) for each in _escaped(value))
+    if len(value) >= _WEAK_CHARS:
+        return f"(?<![A-Za-z0-9_])(?:{spellings})(?![A-Za-z0-9_])"
+    return f"(?<=['\"`])(?:{spellings})(?=['\"`])"
+
+
+def _escaped(value: str) -> list[str]:
+    """Return a value as text has it, the longest first: it may stand in a string of anything."""
+    found = [
+        value,
+        json.dumps(value)[1:-1],
+        json.dumps(value, ensure_ascii=False)[1:-1],
+        repr(value)[1:-1],
+        value.replace("'", "''"),
+        value.replace("\\", "\\\\").replace("'", "\\'"),
+        html.escape(value),
+        html.escape(value, quote=False),
+        value.replace("`", "``"),
+    ]
+    found += [json.dumps(each)[1:-1] for each in found]
+    for safe in ("", "/", "/:@"):
+        found.append(urllib.parse.quote(value, safe=safe))
+    found.append(urllib.parse.quote_plus(value))
+    return sorted(set(found), key=len, reverse=True)
+
+
+def _spellings(value: str) -> list[str]:
+    """Return a strong value in all spellings but base64."""
+    lines = [line for line in value.splitlines() if len(line) >= _LINE_CHARS and line != value]
+    found = [each for text in (value, *lines) for each in _escaped(text)]
+    digits = value.encode(errors="surrogateescape").hex()
+    spaced = " ".join(digits[n : n + 2] for n in range(0, len(digits), 2))
+    return [*dict.fromkeys(found), digits, spaced]
+
+
+def _in_base64(value: str) -> Iterator[str]:
+    """Yield what base64 always has of a value, wherever in the encoded bytes it stands."""
+    data = value.encode(errors="surrogateescape")
+    found = []
+    for before in range(3):
+        text = base64.b64encode(bytes(before) + data).decode()
+        first = -(-before * 8 // 6)
+        whole = text[first : (before + len(data)) * 8 // 6]
+        found += [whole, whole.translate(str.maketrans("+/", "-_"))]
+    yield from dict.fromkeys(found)
+
+
+def _java_quoted(text: str) -> str:
+    return "".join(each if each.isalnum() else f"\\x{{{ord(each):x}}}" for each in text)
+
+
+def _mapped(value: Any, change: Callable[[str], str]) -> Any:
+    if isinstance(value, str):
+        return change(value)
+    if isinstance(value, dict):
+        return {_mapped(key, change): _mapped(each, change) for key, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_mapped(each, change) for each in value]
+    return value
+
+
+# --- what this process knows ----------------------------------------------------------------------
+
+_lock = threading.Lock()
+_known = Secrets({})
+
+
+def remember(values: Mapping[str, str]) -> None:
+    """Let no text that leaves this process have these values, from now on."""
+    global _known  # noqa: PLW0603 - one process has one standard error, and one set of secrets
+    with _lock:
+        _known = _known.with_values(values)
+
+
+def known() -> Secrets:
+    """Return the secrets that this process has read."""
+    return _known
+
+
+def redact(text: str) -> str:
+    """Return *text* without the values of the secret parameters that this process has read."""
+    return _known.redact(text)
+
+
+class RedactedStream:
+    """A stream of text whose writes pass :func:`redact`; all else is the stream's own.
+
+    Args:
+        stream: such as ``sys.stderr``.
+        name: its name in :mod:`sys`, by which a function that is sent to another process finds it.
+    """
+
+    def __init__(self, stream: Any, name: str) -> None:
+        self._stream = stream
+        self._name = name
+
+    def write(self, text: str) -> int:
+        """Write *text* without secrets; return how long it was."""
+        self._stream.write(redact(text))
+        return len(text)
+
+    def writelines(self, lines: Any) -> None:
+        """Write lines without secrets."""
+        for line in lines:
+            self.write(line)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, str]]:
+        return getattr, (sys, self._name)
+
+
+@contextlib.contextmanager
+def redacted_output() -> Iterator[None]:
+    """Let nothing that Python code prints or logs while the block runs have a secret."""
+    before = sys.stdout, sys.stderr
+    sys.stdout, sys.stderr = (
+        RedactedStream(stream, name)
+        for stream, name in zip(before, ("stdout", "stderr"), strict=True)
+    )
+    try:
+        yield
+    finally:
+        sys.stdout, sys.stderr = before
