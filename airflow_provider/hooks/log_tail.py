@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import errno
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -17,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 from airflow_provider.runtime.clock import Due, SystemClock
 from airflow_provider.runtime.errors import SparkStreamError
 from airflow_provider.runtime.storage.documents import Document
-from airflow_provider.runtime.storage.local import open_plain_file
+from airflow_provider.runtime.storage.local_folder import LocalFolder, NotAFileError, open_file
 from airflow_provider.runtime.storage.open import local_path_of
 from airflow_provider.runtime.typed_json import NonNegative
 
@@ -44,7 +45,7 @@ class FollowedRecord(Document):
     offset: NonNegative
 
 
-def log_folders(job_dir: str, run_id: str, log_folder: Path) -> list[Path]:
+def log_folders(job_dir: str, run_id: str, log_folder: Path) -> list[LocalFolder]:
     """Return where the logs of a run's drivers may lie, the one for new ones first.
 
     Args:
@@ -52,9 +53,10 @@ def log_folders(job_dir: str, run_id: str, log_folder: Path) -> list[Path]:
         run_id: the run.
         log_folder: Airflow's own, for a job directory that is not a folder.
     """
-    elsewhere = log_folder.resolve() / "spark_streaming" / run_id
     local = local_path_of(job_dir)
-    return [elsewhere] if local is None else [Path(local).resolve() / "runs" / run_id / "logs"]
+    if local is None:
+        return [LocalFolder(str(log_folder.resolve()), f"spark_streaming/{run_id}")]
+    return [LocalFolder(str(Path(local).resolve()), f"runs/{run_id}/logs")]
 
 
 class LogFollower:
@@ -62,8 +64,8 @@ class LogFollower:
 
     Args:
         path: the file; None, or one on another machine, has nothing to say.
-        folders: it is read only when it lies in one of these, and no link below them leads to it;
-            without any nothing is.
+        folders: the file is read only if it lies in one of these; symbolic links below their
+            roots are not followed.
         kept: the storage where the offset is stored; None to store it nowhere.
         driver_id: whose log it is.
         offset: where to begin, in bytes, unless more was followed before.
@@ -73,15 +75,15 @@ class LogFollower:
     def __init__(
         self,
         path: str | None,
-        folders: Sequence[Path] = (),
+        folders: Sequence[LocalFolder] = (),
         *,
         kept: Storage | None = None,
         driver_id: str | None = None,
         offset: int = 0,
         clock: Clock | None = None,
     ) -> None:
-        self._path = Path(path) if path is not None else None
-        self._folders = folders
+        above, _, self._file = (path or "").rpartition("/")
+        self._folder = next((each for each in folders if each.path == above), None)
         self._kept = kept
         self._name = f"submissions/{driver_id}.followed.json"
         self._due = Due(clock or SystemClock(), _KEEP_S)
@@ -95,14 +97,10 @@ class LogFollower:
         A line still being written waits, unless it is too long for one read. A second call means
         that the lines of the first one have been logged.
         """
-        if self._path is None:
-            return []
         if self.offset != self._put and self._due():
             self.keep()
         try:
-            if os.stat(self._path).st_size <= self.offset:  # mostly, and a quarter of the price
-                return []
-            data = self._read(self._path)
+            data = self._read()
         except OSError:
             return []
         end = data.rfind(b"\n") + 1
@@ -120,16 +118,35 @@ class LogFollower:
             self._put = self.offset
 
     def _read_kept(self) -> int:
-        if self._kept is None or self._path is None:
+        if self._kept is None or self._folder is None:
             return 0
         with contextlib.suppress(OSError, SparkStreamError):
             record = FollowedRecord.read(self._kept, self._name)
             return record.offset if record is not None else 0
         return 0
 
-    def _read(self, path: Path) -> bytes:
-        if path.resolve().parent not in self._folders:
+    def size_bytes(self) -> int:
+        """Return the file's size.
+
+        Raises:
+            NotAFileError: it is no file in one of the folders; whether it is there is not asked.
+            OSError: there is no such file, or it may not be read.
+        """
+        if self._folder is None:
+            raise NotAFileError(errno.EINVAL, "is no log of the run", self._file)
+        descriptor = open_file(self._folder, self._file)
+        try:
+            return os.fstat(descriptor).st_size
+        finally:
+            os.close(descriptor)
+
+    def _read(self) -> bytes:
+        if self._folder is None:
             return b""
-        with open_plain_file(path) as file:
-            file.seek(self.offset)
-            return file.read(_CHUNK_BYTES)
+        descriptor = open_file(self._folder, self._file)
+        try:
+            if os.fstat(descriptor).st_size <= self.offset:  # mostly
+                return b""
+            return os.pread(descriptor, _CHUNK_BYTES, self.offset)
+        finally:
+            os.close(descriptor)

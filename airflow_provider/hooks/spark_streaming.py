@@ -190,7 +190,7 @@ class SparkStreamingHook(CheckedHook):
         self.check(job_dir, spec.entry, has_secrets=bool(secrets))
         storage = open_storage(job_dir)
         driver_id = uuid.uuid4().hex
-        log = log_folders(job_dir, run_id, _airflow_logs())[0] / f"{driver_id}.log"
+        log = Path(log_folders(job_dir, run_id, _airflow_logs())[0].path) / f"{driver_id}.log"
         run = JobDirectory(storage).run(run_id)
         record = SubmissionRecord(
             driver_id=driver_id,

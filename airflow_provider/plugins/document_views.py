@@ -9,7 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from airflow_provider.plugins.responses import DocumentView, FolderView
-from airflow_provider.runtime.storage.file_tree import folders_in, link_on_way
+from airflow_provider.runtime.errors import CorruptDocumentError
+from airflow_provider.runtime.storage.file_tree import folders_in
 from airflow_provider.runtime.storage.open import open_storage
 from airflow_provider.runtime.typed_json import is_name
 
@@ -48,7 +49,7 @@ def read_folder(job_dir: str, folder: str) -> FolderView:
     """
     storage = open_storage(job_dir)
     names = _names(storage, folder)
-    inside = set(folders_in(f"{storage.url}/{folder}".rstrip("/")))
+    inside = set(folders_in(storage.at(folder)))
     return FolderView(
         folder=folder,
         folders=[name for name in names if name in inside],
@@ -67,11 +68,9 @@ def read_document(job_dir: str, path: str) -> DocumentView:
     folder, _, name = path.rpartition("/")
     if not name.endswith(_SUFFIX) or name not in _names(storage, folder):
         raise LookupError(path)
-    if link_on_way(storage.url, [path]) is not None:
-        raise LookupError(path)
     try:
         text = storage.read(path).decode(errors="replace")
-    except IsADirectoryError as error:
+    except (CorruptDocumentError, FileNotFoundError) as error:  # a link, a folder or a pipe
         raise LookupError(path) from error
     return DocumentView(path=path, text=text[:_MOST_CHARS], is_cut=len(text) > _MOST_CHARS)
 
@@ -85,7 +84,10 @@ def _names(storage: Storage, folder: str) -> list[str]:
         raise LookupError(folder)
     for part in parts:
         at = f"{at}/{part}" if at else part
-        if part not in names or link_on_way(storage.url, [at]) is not None:
+        if part not in names:
             raise LookupError(folder)
-        names = [name for name in storage.list(at) if is_name(name)]
+        try:
+            names = [name for name in storage.list(at) if is_name(name)]
+        except CorruptDocumentError as error:  # a symbolic link
+            raise LookupError(folder) from error
     return names

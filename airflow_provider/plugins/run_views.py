@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
@@ -29,6 +27,8 @@ from airflow_provider.runtime.storage.open import open_storage
 from airflow_provider.runtime.typed_json import is_name, read_json
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from airflow_provider.plugins.observed_jobs import ObservedJobs
     from airflow_provider.runtime.clock import Clock
     from airflow_provider.runtime.jobdir.layout import RunDirectory
@@ -110,17 +110,14 @@ class RunViews:
             raise LookupError(driver_id)
         if submission.log is None:
             return LogView(lines=[], problem=_no_log(run, submission))
-        folders = log_folders(job_dir, run_id, self._log_folder)
-        if Path(submission.log).parent not in folders:  # a document may name any path
-            return LogView(lines=[], problem=f"{submission.log} is no log of this run")
+        log = LogFollower(submission.log, log_folders(job_dir, run_id, self._log_folder))
         try:
-            size = os.stat(submission.log, follow_symlinks=False).st_size
-        except OSError:
+            log.offset = begin = max(0, log.size_bytes() - _TAIL_BYTES)
+        except FileNotFoundError:
             return LogView(lines=[], problem=f"{submission.log} is not on this machine")
-        begin = max(0, size - _TAIL_BYTES)
-        lines = LogFollower(submission.log, folders, offset=begin).new_lines()
-        if not lines and size:
+        except OSError:  # a document may name any path
             return LogView(lines=[], problem=f"{submission.log} is no log of this run")
+        lines = log.new_lines()
         return LogView(lines=lines[1:] if begin else lines, is_cut=begin > 0)
 
     def _run(self, directory: JobDirectory, run_id: str) -> RunView:

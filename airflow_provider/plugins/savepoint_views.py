@@ -92,7 +92,7 @@ class SavepointShelf:
 
 def savepoint_names(place: Storage) -> list[str]:
     """Return the names of the folders of a job's savepoints, sorted."""
-    return [name for name in folders_in(place.url) if is_name(name)]
+    return [name for name in folders_in(place) if is_name(name)]
 
 
 def _describe(name: str, savepoint: Savepoint) -> SavepointView:

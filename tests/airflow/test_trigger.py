@@ -22,6 +22,7 @@ from airflow_provider.runtime.jobdir.layout import RunDirectory
 from airflow_provider.runtime.jobdir.lease import acquire_lease
 from airflow_provider.runtime.jobdir.run_records import RewoundRecord
 from airflow_provider.runtime.storage.local import LocalStorage
+from airflow_provider.runtime.storage.local_folder import LocalFolder
 from airflow_provider.triggers import job_poll, polling
 from airflow_provider.triggers.spark_streaming import SparkStreamingTrigger
 
@@ -173,15 +174,15 @@ def test_it_leaves_the_event_loop_free(job: Job, monkeypatch: pytest.MonkeyPatch
     ticks: list[int] = []
     enough = threading.Event()
     ticks_while_waiting: list[int] = []
-    read = LocalStorage.read
+    read = LocalStorage.read_small
 
-    def read_slowly(storage: LocalStorage, path: str) -> bytes:
+    def read_slowly(storage: LocalStorage, path: str, **limit: int) -> bytes:
         if path == "final.json":
             enough.wait(5)
             ticks_while_waiting.append(len(ticks))
-        return read(storage, path)
+        return read(storage, path, **limit)
 
-    monkeypatch.setattr(LocalStorage, "read", read_slowly)
+    monkeypatch.setattr(LocalStorage, "read_small", read_slowly)
 
     async def tick() -> None:
         while True:
@@ -535,7 +536,7 @@ def test_a_log_is_followed_by_whole_lines(tmp_path: Path) -> None:
     """
     path = tmp_path / "driver.log"
     path.write_text("one\ntwo\nthr")
-    follower = LogFollower(str(path), [tmp_path])
+    follower = LogFollower(str(path), [LocalFolder(str(tmp_path))])
 
     first = follower.new_lines()
     with path.open("a") as file:
@@ -552,8 +553,10 @@ def test_a_log_of_another_machine_has_nothing_to_say(tmp_path: Path) -> None:
     """
     A missing log file is not an error: the driver may run elsewhere.
     """
-    assert [] == LogFollower(None, [tmp_path]).new_lines()
-    assert [] == LogFollower(str(tmp_path / "missing.log"), [tmp_path]).new_lines()
+    assert [] == LogFollower(None, [LocalFolder(str(tmp_path))]).new_lines()
+    assert (
+        [] == LogFollower(str(tmp_path / "missing.log"), [LocalFolder(str(tmp_path))]).new_lines()
+    )
 
 
 def test_an_endless_line_does_not_stop_the_following(tmp_path: Path) -> None:
@@ -562,7 +565,7 @@ def test_an_endless_line_does_not_stop_the_following(tmp_path: Path) -> None:
     """
     path = tmp_path / "driver.log"
     path.write_text("x" * (3 << 20) + "\nend\n")
-    follower = LogFollower(str(path), [tmp_path])
+    follower = LogFollower(str(path), [LocalFolder(str(tmp_path))])
 
     lines = [line for lines in iter(follower.new_lines, []) for line in lines]
 

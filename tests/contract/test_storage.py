@@ -359,7 +359,7 @@ class TestLocalStorage(SharedStorageContract):
         Only a filesystem that never links is refused as such; one that is full may have space again.
         """
 
-        def refuse(*_):
+        def refuse(*_, **__):
             raise OSError(number, os.strerror(number))
 
         monkeypatch.setattr(os, "link", refuse)

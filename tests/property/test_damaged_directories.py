@@ -327,7 +327,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(clock.SystemClock, "monotonic", lambda _: now.time)
     monkeypatch.setattr(FakeClock, "sleep", sleep)
     monkeypatch.setattr(FakeClock, "monotonic", lambda _: now.time)
-    for name in ("read", "list", "check_file"):
+    for name in ("read", "list", "read_small"):
         monkeypatch.setattr(LocalStorage, name, _refusing(getattr(LocalStorage, name)))
     monkeypatch.setattr(main, "_parser", functools.cache(main._parser))
     monkeypatch.setattr(logging, "basicConfig", lambda **_: None)

@@ -445,10 +445,10 @@ def test_what_the_system_refuses_is_one_line(job, capsys, monkeypatch, number, c
     """
     job.begin()
 
-    def refuse(storage, path):
+    def refuse(storage, path, **_):
         raise OSError(number, os.strerror(number), f"{storage.url}/{path}")
 
-    monkeypatch.setattr(LocalStorage, "read", refuse)
+    monkeypatch.setattr(LocalStorage, "read_small", refuse)
 
     assert code == main(["status", str(job.root)])
     (line,) = capsys.readouterr().err.splitlines()

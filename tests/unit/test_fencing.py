@@ -27,9 +27,9 @@ class RememberedListings(LocalStorage):
         self.asked.append(f"list {path}")
         return self._listings.setdefault(path, super().list(path))
 
-    def read(self, path: str) -> bytes:
+    def read_small(self, path: str, *, at_most_bytes: int) -> bytes:
         self.asked.append(f"read {path}")
-        return super().read(path)
+        return super().read_small(path, at_most_bytes=at_most_bytes)
 
 
 @pytest.fixture

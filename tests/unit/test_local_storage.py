@@ -51,18 +51,23 @@ class Calls:
             raise self.failing[kind]
         self._real["fsync"](descriptor)
 
-    def link(self, source, target) -> None:
-        self._real["link"](source, target)
-        self.seen.append(("name", self._name(target)))
+    def link(self, source, target, **folders: int) -> None:
+        self._real["link"](source, target, **folders)
+        self.seen.append(("name", self._name(_path_in(target, **folders))))
 
-    def replace(self, source, target) -> None:
-        self._real["replace"](source, target)
-        self.seen.append(("name", self._name(target)))
+    def replace(self, source, target, **folders: int) -> None:
+        self._real["replace"](source, target, **folders)
+        self.seen.append(("name", self._name(_path_in(target, **folders))))
 
     def _name(self, path) -> str:
         name = str(Path(path).relative_to(self._root))
         folder, _, last = name.rpartition("/")
         return f"{folder}/.tmp" if last.startswith(".tmp-") else name
+
+
+def _path_in(name, *, dst_dir_fd: int | None = None, **_: int) -> Path:
+    """Return the path of a name in an open folder."""
+    return Path(os.readlink(f"/proc/self/fd/{dst_dir_fd}"), name) if dst_dir_fd else Path(name)
 
 
 @pytest.fixture
@@ -270,7 +275,7 @@ def test_a_link_that_was_not_made_is_an_error(tmp_path, monkeypatch):
     Where nobody has the name, an error stays an error.
     """
 
-    def refuse(*_) -> None:
+    def refuse(*_, **__) -> None:
         raise AN_ERROR
 
     monkeypatch.setattr(os, "link", refuse)
@@ -301,7 +306,7 @@ def test_a_rename_that_did_not_happen_is_an_error(tmp_path, monkeypatch):
     storage = LocalStorage(str(tmp_path))
     storage.put("progress.json", b"old")
 
-    def refuse(*_) -> None:
+    def refuse(*_, **__) -> None:
         raise AN_ERROR
 
     monkeypatch.setattr(os, "replace", refuse)
@@ -314,8 +319,8 @@ def give_then_fail(monkeypatch, name: str, error: OSError) -> None:
     """Let the first call of ``os.<name>`` be done, and its answer be *error*."""
     real, left = getattr(os, name), [error]
 
-    def call(*arguments) -> None:
-        real(*arguments)
+    def call(*arguments, **folders: int) -> None:
+        real(*arguments, **folders)
         if left:
             raise left.pop()
 

@@ -9,7 +9,8 @@ import pytest
 
 from airflow_provider.hooks.log_tail import FollowedRecord, LogFollower, log_folders
 from airflow_provider.runtime.jobdir.layout import JobDirectory
-from airflow_provider.runtime.storage.local import LocalStorage, open_plain_file
+from airflow_provider.runtime.storage.local import LocalStorage
+from airflow_provider.runtime.storage.local_folder import LocalFolder, NotAFileError, open_file
 
 
 class Logged:
@@ -19,7 +20,8 @@ class Logged:
         self.root = root
         self.clock = clock
         self.run = JobDirectory(LocalStorage(str(root / "job"))).run("r1").storage
-        (self.folder,) = log_folders(str(root / "job"), "r1", root / "airflow")
+        (self.read_from,) = log_folders(str(root / "job"), "r1", root / "airflow")
+        self.folder = Path(self.read_from.path)
         self.folder.mkdir(parents=True)
         self.log = self.folder / "d1.log"
 
@@ -29,7 +31,7 @@ class Logged:
 
     def follower(self, path: Path | None = None, **how) -> LogFollower:
         how = {"kept": self.run, "driver_id": "d1", "clock": self.clock, **how}
-        return LogFollower(str(path or self.log), [self.folder], **how)
+        return LogFollower(str(path or self.log), [self.read_from], **how)
 
 
 @pytest.fixture
@@ -134,8 +136,8 @@ def test_a_pipe_is_no_log(logged):
     os.mkfifo(logged.log)
 
     assert [] == logged.follower().new_lines()
-    with pytest.raises(OSError, match="no plain file"):
-        open_plain_file(logged.log)
+    with pytest.raises(NotAFileError, match="a pipe"):
+        open_file(logged.read_from, "d1.log")
 
 
 def test_logs_lie_with_the_run_or_with_airflow(tmp_path):
@@ -145,9 +147,9 @@ def test_logs_lie_with_the_run_or_with_airflow(tmp_path):
     (tmp_path / "real").mkdir()
     (tmp_path / "job").symlink_to(tmp_path / "real")
 
-    assert [tmp_path / "real" / "runs" / "r1" / "logs"] == log_folders(
+    assert [LocalFolder(str(tmp_path / "real"), "runs/r1/logs")] == log_folders(
         str(tmp_path / "job"), "r1", tmp_path / "logs"
     )
-    assert [tmp_path / "logs" / "spark_streaming" / "r1"] == log_folders(
+    assert [LocalFolder(str(tmp_path / "logs"), "spark_streaming/r1")] == log_folders(
         "s3://bucket/job", "r1", tmp_path / "logs"
     )

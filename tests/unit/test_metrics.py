@@ -193,6 +193,10 @@ class Reads:
         self.paths.append(path)
         return bytes(self._storage.read(path))
 
+    def read_small(self, path: str, *, at_most_bytes: int) -> bytes:
+        self.paths.append(path)
+        return bytes(self._storage.read_small(path, at_most_bytes=at_most_bytes))
+
     def list(self, path: str) -> list[str]:
         self.paths.append(f"{path}/")
         return list(self._storage.list(path))

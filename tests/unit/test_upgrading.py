@@ -82,10 +82,10 @@ class AwayStorage(LocalStorage):
     def at(self, path: str) -> LocalStorage:
         return self if self.is_away else super().at(path)
 
-    def read(self, path: str) -> bytes:
+    def read_small(self, path: str, *, at_most_bytes: int) -> bytes:
         if self.is_away:
             raise OSError(errno.EIO, "does not answer")
-        return super().read(path)
+        return super().read_small(path, at_most_bytes=at_most_bytes)
 
     def list(self, path: str) -> list[str]:
         if self.is_away:

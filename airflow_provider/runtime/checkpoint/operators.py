@@ -294,10 +294,10 @@ def drop_operators(checkpoint: Storage, dropped: Collection[int]) -> None:
 
 def _move(checkpoint: Storage, old: int, number: int) -> None:
     source, target = f"state/{old}", f"state/{number}"
-    found = files_under(f"{checkpoint.url}/{source}")
+    found = files_under(checkpoint.at(source))
     metadata = {path for path, _ in found if path.startswith("_metadata/")}
     rest = [(path, size) for path, size in found if path not in metadata]
-    copy_files(f"{checkpoint.url}/{source}", f"{checkpoint.url}/{target}", rest)
+    copy_files(checkpoint.at(source), checkpoint.at(target), rest)
     for path in metadata:
         if not path.endswith(".crc"):
             where = f"{source}/{path}"

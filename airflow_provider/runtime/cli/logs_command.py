@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import shutil
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
 from airflow_provider.runtime.clock import SystemClock
@@ -14,12 +13,12 @@ from airflow_provider.runtime.errors import EXIT_OK, UnknownJobError
 from airflow_provider.runtime.jobdir.layout import known_job
 from airflow_provider.runtime.jobdir.runs import newest_run
 from airflow_provider.runtime.names import check_name
-from airflow_provider.runtime.storage.local import open_plain_file
-from airflow_provider.runtime.storage.open import local_path_of
+from airflow_provider.runtime.storage.local_folder import NotAFileError, open_file
+from airflow_provider.runtime.storage.open import local_folder_of
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     from airflow_provider.runtime.clock import Clock
     from airflow_provider.runtime.jobdir.layout import JobDirectory, RunDirectory
@@ -49,8 +48,7 @@ def add_commands(commands: Any, add: Callable[..., argparse.ArgumentParser]) -> 
 def _logs(arguments: argparse.Namespace) -> int:
     directory = known_job(arguments.job_dir)
     run = _run_of(directory, arguments.run_id)
-    log = _newest_log(directory, run, is_spark=arguments.is_of_spark)
-    with _opened(log) as file:
+    with _newest_log(directory, run, is_spark=arguments.is_of_spark) as file:
         shutil.copyfileobj(file, sys.stdout.buffer)
         sys.stdout.buffer.flush()
         if arguments.follow:
@@ -69,42 +67,35 @@ def _run_of(directory: JobDirectory, run_id: str | None) -> RunDirectory:
     return directory.run(newest.run_id)
 
 
-def _newest_log(directory: JobDirectory, run: RunDirectory, *, is_spark: bool) -> Path:
-    """Return the log of the run's last driver; nothing outside the run's folder is read.
+def _newest_log(directory: JobDirectory, run: RunDirectory, *, is_spark: bool) -> BinaryIO:
+    """Open the log of the run's last driver; nothing outside the run's folder is read.
 
     Raises:
         UnknownJobError: there is none here.
     """
-    local = local_path_of(run.storage.url)
-    if local is None:
+    folder = local_folder_of(run.storage)
+    if folder is None:
         logs = [each.log for each in run.submissions() if each.log is not None]
         where = f"; the last one is {logs[-1]} on the machine that submitted it" if logs else ""
         msg = f"{directory.url}: drivers of a job in a store log on their own machine{where}"
         raise UnknownJobError(msg)
     drivers = [attempt.driver_id for attempt in run.attempts()]
     drivers += [each.driver_id for each in run.submissions() if each.driver_id not in drivers]
-    found = _of_drivers(Path(local) / "logs", drivers, suffix=_SPARK if is_spark else ".log")
-    if not found:
-        other = "" if is_spark else "; --spark prints what Spark has logged"
-        msg = (
-            f"{directory.url}: no driver of run {run.run_id!r} has left such a log here; one that "
-            f"was started on a command line logs there{other}"
-        )
-        raise UnknownJobError(msg)
-    return found[-1]
-
-
-def _of_drivers(folder: Path, drivers: Sequence[str], *, suffix: str) -> list[Path]:
-    paths = (folder / f"{driver}{suffix}" for driver in drivers)
-    return [path for path in paths if path.is_file() and not path.is_symlink()]
-
-
-def _opened(log: Path) -> BinaryIO:
-    try:
-        return open_plain_file(log)
-    except OSError as error:
-        msg = f"{log}: {error.strerror}"
-        raise UnknownJobError(msg) from error
+    for driver in reversed(drivers):
+        log = f"logs/{driver}{_SPARK if is_spark else '.log'}"
+        try:
+            return open(open_file(folder, log), "rb")
+        except (FileNotFoundError, NotADirectoryError, NotAFileError):
+            continue
+        except OSError as error:
+            msg = f"{folder.path}/{log}: {error.strerror}"
+            raise UnknownJobError(msg) from error
+    other = "" if is_spark else "; --spark prints what Spark has logged"
+    msg = (
+        f"{directory.url}: no driver of run {run.run_id!r} has left such a log here; one that "
+        f"was started on a command line logs there{other}"
+    )
+    raise UnknownJobError(msg)
 
 
 def _follow(file: BinaryIO, watcher: RunWatcher, clock: Clock | None = None) -> None:

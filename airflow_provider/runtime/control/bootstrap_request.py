@@ -254,7 +254,7 @@ def check_has_rows(scratch: JobDirectory, queries: Iterable[str], *, output: str
 
 def remove_scratch(scratch: JobDirectory) -> None:
     """Remove what a bootstrap leaves that has made its savepoint, or cannot. Idempotent."""
-    remove_tree(scratch.url)
+    remove_tree(scratch.storage)
     remove_if_empty(scratch.url.rpartition("/")[0])
 
 

@@ -222,7 +222,7 @@ class StreamReader:
     def _newest_savepoint(self) -> str | None:
         if self._savepoints_due():
             place = self._directory.storage.at("savepoints")
-            names = [name for name in folders_in(place.url) if is_name(name)]
+            names = [name for name in folders_in(place) if is_name(name)]
             self._taken = {name: at for name, at in self._taken.items() if name in names}
             for name in set(last_of_each_origin(names)).difference(self._taken):
                 found = look_at(place.at(name))

@@ -18,7 +18,7 @@ from airflow_provider.runtime.errors import (
 )
 from airflow_provider.runtime.savepoints.claims import SavepointClaimRecord, claim_names, last_claim
 from airflow_provider.runtime.savepoints.record import MANIFEST, SavepointRecord
-from airflow_provider.runtime.storage.file_tree import folders_in, link_on_way
+from airflow_provider.runtime.storage.file_tree import folders_in
 from airflow_provider.runtime.storage.open import local_path_of, open_storage
 
 if TYPE_CHECKING:
@@ -132,7 +132,7 @@ def find_savepoints(root: Storage) -> tuple[list[Savepoint], list[IncompleteSave
     """
     found: list[Savepoint] = []
     leftovers: list[IncompleteSavepoint] = []
-    for name in folders_in(root.url):
+    for name in folders_in(root):
         each = look_at(root.at(name))
         if isinstance(each, Savepoint):
             found.append(each)
@@ -193,16 +193,10 @@ def folder_of(place: Storage, name: str, holder: str | None) -> Storage:
         name: the query.
         holder: the older savepoint that holds them, None for this one.
 
-    Raises:
-        CheckpointError: a symbolic link leads there, perhaps out of the savepoint.
     """
-    root, path = place.url, f"queries/{name}"
-    if holder is not None:
-        root, path = place.url.rpartition("/")[0], f"{holder}/{path}"
-    if (link := link_on_way(root, [path])) is not None:
-        msg = f"{root}/{link}: is a symbolic link, and a savepoint has none; use another one"
-        raise CheckpointError(msg)
-    return open_storage(f"{root}/{path}")
+    if holder is None:
+        return place.at(f"queries/{name}")
+    return open_storage(place.url.rpartition("/")[0]).at(f"{holder}/queries/{name}")
 
 
 def read_saved(place: Storage, name: str, file: SavedFile) -> bytes:

@@ -50,7 +50,7 @@ from airflow_provider.runtime.jobdir.end_of_input import (
 from airflow_provider.runtime.jobdir.epochs import EpochRecords, RevertRecord, query_ids
 from airflow_provider.runtime.jobdir.fingerprint_record import put_fingerprint
 from airflow_provider.runtime.jobdir.topology_record import put_topology
-from airflow_provider.runtime.savepoints.catalog import saved_offsets
+from airflow_provider.runtime.savepoints.catalog import folder_of, saved_offsets
 from airflow_provider.runtime.savepoints.record import without_checksums
 from airflow_provider.runtime.savepoints.repartition import (
     Repartition,
@@ -64,11 +64,11 @@ from airflow_provider.runtime.storage.file_tree import remove_tree
 from airflow_provider.runtime.storage.open import open_storage, spark_url
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from airflow_provider.runtime.jobdir.layout import JobDirectory
     from airflow_provider.runtime.savepoints.catalog import Savepoint
-    from airflow_provider.runtime.savepoints.record import QuerySavepoint, SavedFile
+    from airflow_provider.runtime.savepoints.record import QuerySavepoint
     from airflow_provider.runtime.sinks.protocol import Fence
     from airflow_provider.runtime.storage.base import Storage
 
@@ -410,7 +410,7 @@ def _restore_query(
         return
     if query_id is None or savepoint is None:
         return
-    remove_tree(checkpoint.url)  # what an earlier call of this driver has left unfinished
+    remove_tree(checkpoint)  # what an earlier call of this driver has left unfinished
     _copy(checkpoint, savepoint, theirs, is_skipped=is_skipped)
     failpoints.hit("restore.copied")
     batch = savepoint.record.queries[theirs].batch
@@ -467,11 +467,13 @@ def _copy(checkpoint: Storage, savepoint: Savepoint, theirs: str, *, is_skipped:
     if is_skipped:
         rewritten += [f"offsets/{query.batch}", f"offsets/{query.batch + 1}"]
     left_out = without_checksums(rewritten)
-    for source, files in _by_folder(savepoint, theirs, query.files).items():
+    place = open_storage(savepoint.url)
+    for holder in {file.holder for file in query.files}:
+        files = [file for file in query.files if file.holder == holder]
         wanted = [(file.path, file.size) for file in files if file.path not in left_out]
-        copy_files(source, checkpoint.url, wanted)
+        copy_files(folder_of(place, theirs, holder), checkpoint, wanted)
     for path in query.addressed:
-        saved = open_storage(f"{savepoint.url}/queries/{theirs}").read(path)
+        saved = folder_of(place, theirs, None).read(path)
         root = spark_url(checkpoint.url)
         checkpoint.put(path, readdress(saved, root=root, where=f"{savepoint.url}/{path}"))
 
@@ -480,15 +482,3 @@ def _skip(logs: CheckpointLogs, savepoint: Savepoint, theirs: str, batch: int) -
     """Let the last batch end where the one in flight would have ended."""
     last, in_flight = (saved_offsets(savepoint, theirs, b) for b in (batch, batch + 1))
     logs.put_offsets(batch, dataclasses.replace(last, sources=in_flight.sources))
-
-
-def _by_folder(
-    savepoint: Savepoint, name: str, files: Iterable[SavedFile]
-) -> dict[str, list[SavedFile]]:
-    """Return the files by the folder in which their bytes lie."""
-    root, _, _ = savepoint.url.rpartition("/")
-    found: dict[str, list[SavedFile]] = {}
-    for file in files:
-        holder = savepoint.url if file.holder is None else f"{root}/{file.holder}"
-        found.setdefault(f"{holder}/queries/{name}", []).append(file)
-    return found

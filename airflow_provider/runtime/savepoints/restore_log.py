@@ -125,7 +125,7 @@ class Restores:
             return
         for path in left_places(self._storage, newest):
             log.info("%s/%s: removed, the query was restored", self._storage.url, path)
-            remove_tree(self._storage.at(path).url)
+            remove_tree(self._storage.at(path))
 
 
 def guard_restores(directory: JobDirectory, lease: Lease, clock: Clock) -> None:

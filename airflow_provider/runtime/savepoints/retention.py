@@ -259,7 +259,7 @@ def _check_only_ours(savepoint: Savepoint) -> None:
     """
     place, record = open_storage(savepoint.url), savepoint.record
     ours = {path for path, file in record.files() if file.holder is None}
-    found = (f"queries/{path}" for path, _ in files_under(f"{place.url}/queries"))
+    found = (f"queries/{path}" for path, _ in files_under(place.at("queries")))
     strange = next((path for path in found if path not in ours), None)
     if strange is not None:
         msg = (
@@ -352,9 +352,9 @@ def _shared_in(incomplete: IncompleteSavepoint, clock: Clock) -> set[str] | None
 
 def _remove_unshared(place: Storage, shared: Collection[str]) -> bool:
     if not shared:
-        remove_tree(f"{place.url}/queries")
+        remove_tree(place.at("queries"))
         return True
-    found = [f"queries/{path}" for path, _ in files_under(f"{place.url}/queries")]
+    found = [f"queries/{path}" for path, _ in files_under(place.at("queries"))]
     doomed = [path for path in found if path not in shared]
     for path in doomed:
         place.delete(path)
@@ -403,7 +403,7 @@ def shared_files_beside(target: Storage, clock: Clock) -> SharedFiles:
     root = open_storage(target.url.rpartition("/")[0])
     if local_path_of(target.url) is not None:
         with suppress(PermissionError):  # a user who may not list them can still take one
-            names = [name for name in folders_in(root.url) if is_name(name)]
+            names = [name for name in folders_in(root) if is_name(name)]
             return SharedFiles({}, [name for name in names if root.exists(f"{name}/{MANIFEST}")])
         return SharedFiles({})
     found, others = find_savepoints(root)

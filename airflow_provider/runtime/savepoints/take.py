@@ -175,7 +175,7 @@ def _claim_empty(target: Storage, clock: Clock) -> SavepointClaimRecord:
         raise _taken(target)
     failpoints.hit("savepoint.claimed")
     if "queries" in names:
-        remove_tree(f"{target.url}/queries")
+        remove_tree(target.at("queries"))
     return mine
 
 
@@ -224,7 +224,7 @@ def _give_up(target: Storage, mine: SavepointClaimRecord) -> None:
             log.warning("%s: left, because another process has claimed it meanwhile", target.url)
             return
         target.delete(MANIFEST)  # put, and the answer lost
-        remove_tree(f"{target.url}/queries")
+        remove_tree(target.at("queries"))
         release(target)
         remove_if_empty(target.url)
     except OSError as error:
@@ -344,7 +344,7 @@ class _Taker:
     def _inventory(self, query: SourceQuery, choice: Take, query_id: str) -> _Listed:
         """List what is needed, and all there is."""
         try:
-            found = facts_under(query.checkpoint.url)
+            found = facts_under(query.checkpoint)
         except FileNotFoundError as error:  # all of it
             raise MissingStateError(query.checkpoint.url, choice.batch, ("metadata",)) from error
         sizes = {path: facts.size for path, facts in found.items()}
@@ -366,22 +366,21 @@ class _Taker:
         return self._copy_listed(query, self._inventory(query, choice, query_id))
 
     def _copy_listed(self, query: SourceQuery, listed: _Listed) -> QuerySavepoint:
-        remove_tree(self._folder_of(query))  # what a lost race has left
+        folder = self._folder_of(query)
+        remove_tree(folder)  # what a lost race has left
         query_id, choice, inventory, found = listed
         shared = self._held.where(query_id, inventory.files, found)
         rewritten = self._rewritten(query, inventory)
         left_out = without_checksums(inventory.addressed)
         kept = [file for file in shared if file.path not in left_out]
         own = [(file.path, file.size) for file in kept if file.holder is None]
-        folder = self._folder_of(query)
         try:
-            copy_files(query.checkpoint.url, folder, own)
+            copy_files(query.checkpoint, folder, own)
         except (FileNotFoundError, WrongSizeError) as error:
             lost = (str(error.filename or error),)
             raise MissingStateError(query.checkpoint.url, choice.batch, lost) from error
-        place = open_storage(folder)
         for path, data in rewritten.items():
-            place.put(path, data)
+            folder.put(path, data)
         failpoints.hit("savepoint.copied_one")
         files = sorted([*kept, *(SavedFile(path, len(data)) for path, data in rewritten.items())])
         made = _describe(query, query_id, choice, inventory, files)
@@ -392,7 +391,7 @@ class _Taker:
 
     def _rewritten(self, query: SourceQuery, inventory: Inventory) -> dict[str, bytes]:
         """Return the files that name the checkpoint's address, with the copy's."""
-        root = spark_url(self._folder_of(query))
+        root = spark_url(self._folder_of(query).url)
         return {
             path: readdress(
                 query.checkpoint.read(path), root=root, where=f"{query.checkpoint.url}/{path}"
@@ -400,8 +399,8 @@ class _Taker:
             for path in inventory.addressed
         }
 
-    def _folder_of(self, query: SourceQuery) -> str:
-        return f"{self._target.url}/queries/{query.name}"
+    def _folder_of(self, query: SourceQuery) -> Storage:
+        return self._target.at(f"queries/{query.name}")
 
 
 def _describe(

@@ -77,7 +77,7 @@ class _Folders:
     def without_right_size(self, files: Sequence[SavedFile]) -> Iterator[str]:
         """Yield a line for each file of another size, or missing; each folder is listed once."""
         holders = {file.holder for file in files}
-        listed = {holder: dict(files_under(self._at[holder].url)) for holder in holders}
+        listed = {holder: dict(files_under(self._at[holder])) for holder in holders}
         for file in files:
             size = listed[file.holder].get(file.path)
             if size is None:

@@ -189,7 +189,7 @@ def _live_query(query: SourceQuery, batch: int | None) -> QueryState | None:
 
 def _query_after(query: SourceQuery, batch: int) -> QueryState:
     where = query.checkpoint.url
-    listing = dict(files_under(where))
+    listing = dict(files_under(query.checkpoint))
     inventory = take_inventory(listing, query.checkpoint.read, batch=batch, where=where)
     entry = query.logs.offsets(batch)
     topology = query.topology(len(entry.sources))
@@ -204,7 +204,7 @@ def _query_after(query: SourceQuery, batch: int) -> QueryState:
 def _cleaned_up(query: SourceQuery, batch: int, committed: list[int]) -> ConfigError:
     """Return the error for a batch of which files are gone; it names those that can be read."""
     where, kept = query.checkpoint.url, []
-    listing = dict(files_under(where))
+    listing = dict(files_under(query.checkpoint))
     for other in committed:
         try:
             take_inventory(listing, query.checkpoint.read, batch=other, where=where)

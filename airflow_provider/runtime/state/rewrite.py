@@ -215,7 +215,7 @@ def _scratch(url: str, clock: Clock) -> Iterator[str]:
     finally:
         with contextlib.suppress(OSError):  # it is garbage that retention collects
             if is_held(place, mine):
-                remove_tree(f"{place.url}/{_WORK}")
+                remove_tree(place.at(_WORK))
                 release(place)
                 remove_if_empty(place.url)
 

@@ -13,29 +13,26 @@ How a file gets there depends on where the folders are::
 from __future__ import annotations
 
 import dataclasses
-import errno
-import os
 import tempfile
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from airflow_provider.runtime.errors import ConfigError
-from airflow_provider.runtime.storage.file_tree import link_on_way
 from airflow_provider.runtime.storage.local_copy import (
     ArrivalFolder,
     WrongSizeError,
     check_size,
     copy_file,
-    link_file,
+    link_files,
 )
-from airflow_provider.runtime.storage.open import local_path_of, open_remote
+from airflow_provider.runtime.storage.local_folder import LocalFolder, open_file, path_of_file
+from airflow_provider.runtime.storage.open import local_folder_of, open_remote
 from airflow_provider.runtime.storage.parallel import for_each
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from airflow_provider.runtime.storage.base import RemoteStorage
+    from airflow_provider.runtime.storage.base import RemoteStorage, Storage
     from airflow_provider.runtime.storage.parallel import GoOn
 
 _File = tuple[str, int]  # its name and bytes
@@ -61,14 +58,17 @@ class Copied:
     copied_bytes: int
 
 
-def copy_files(source_url: str, target_url: str, names: Iterable[tuple[str, int]]) -> Copied:
+def copy_files(
+    source_place: str | Storage, target_place: str | Storage, names: Iterable[tuple[str, int]]
+) -> Copied:
     """Bring files that never change from one folder to another, by links where that is possible.
 
     A file that is in the target and has the right size is kept.
 
     Args:
-        source_url: the folder they are in.
-        target_url: the folder they go to; it need not exist, and one caller at a time fills it.
+        source_place: the folder they are in. Of an address all parts are the user's; of a storage
+            no part below its root may be a symbolic link.
+        target_place: the folder they go to; it need not exist, and one caller at a time fills it.
         names: paths relative to both, with ``/``, and the bytes that each file has.
 
     Raises:
@@ -88,21 +88,21 @@ def copy_files(source_url: str, target_url: str, names: Iterable[tuple[str, int]
     """
     sizes = dict(names)
     _refuse_outside(sizes)
-    source, target = _place(source_url), _place(target_url)
-    if isinstance(source, Path):
-        _refuse_links(source, sizes)
+    source, target = _place(source_place), _place(target_place)
     if not sizes:
         return Copied(files=0, kept_files=0, linked_bytes=0, copied_bytes=0)
-    if isinstance(target, Path):
+    if isinstance(target, LocalFolder):
         return _to_folder(source, target, sizes)
     return _to_store(source, target, sizes)
 
 
-def _to_folder(source: Path | RemoteStorage, target: Path, sizes: Mapping[str, int]) -> Copied:
+def _to_folder(
+    source: LocalFolder | RemoteStorage, target: LocalFolder, sizes: Mapping[str, int]
+) -> Copied:
     arrivals = ArrivalFolder(target, sizes)
     missing = _missing(sizes, arrivals.prepare())
-    if isinstance(source, Path):
-        linked = _link_each(source, arrivals, missing)
+    if isinstance(source, LocalFolder):
+        linked = link_files(source, arrivals, missing)
         bring = partial(_copy, source, arrivals)
     else:
         linked, bring = {}, partial(_fetch, source, arrivals)
@@ -118,10 +118,10 @@ def _to_folder(source: Path | RemoteStorage, target: Path, sizes: Mapping[str, i
 
 
 def _to_store(
-    source: Path | RemoteStorage, target: RemoteStorage, sizes: Mapping[str, int]
+    source: LocalFolder | RemoteStorage, target: RemoteStorage, sizes: Mapping[str, int]
 ) -> Copied:
     missing = _missing(sizes, dict(target.files()))
-    if isinstance(source, Path):
+    if isinstance(source, LocalFolder):
         bring, at_once = partial(_send, source, target), _STREAMS_AT_ONCE
     elif target.is_beside(source):
         _refuse_large(source, missing, target.largest_copy_bytes)
@@ -142,39 +142,26 @@ def _to_store(
 # --- One file -------------------------------------------------------------------------------------
 
 
-def _link_each(
-    source: Path, arrivals: ArrivalFolder, missing: Mapping[str, int]
-) -> Mapping[str, int]:
-    """Return those of the files that could be linked, and their bytes."""
-    return {
-        name: size
-        for name, size in missing.items()
-        if link_file(f"{source}/{name}", arrivals.path(name), size)
-    }
-
-
-def _copy(source: Path, arrivals: ArrivalFolder, file: _File, go_on: GoOn) -> None:
+def _copy(source: LocalFolder, arrivals: ArrivalFolder, file: _File, go_on: GoOn) -> None:
     name, size = file
     with arrivals.arriving(name, size) as path:
-        copy_file(f"{source}/{name}", path, size, go_on)
+        copy_file(source, name, path, size, go_on)
 
 
 def _fetch(source: RemoteStorage, arrivals: ArrivalFolder, file: _File, go_on: GoOn) -> None:
     name, size = file
     with arrivals.arriving(name, size) as path:
         source.fetch(name, path, go_on=go_on)
-        check_size(path, size, f"{source.url}/{name}")
+        with open(path, "rb") as fetched:
+            check_size(fetched.fileno(), size, f"{source.url}/{name}")
 
 
-def _send(source: Path, target: RemoteStorage, file: _File, go_on: GoOn) -> None:
+def _send(source: LocalFolder, target: RemoteStorage, file: _File, go_on: GoOn) -> None:
     name, size = file
-    path = f"{source}/{name}"
-    check_size(path, size, path)
-    try:
-        target.send(name, path, size_bytes=size, go_on=go_on)
-    except ConfigError:
-        os.stat(path)  # if it is gone by now, it is not the bucket that the client did not find
-        raise
+    where = f"{source.path}/{name}"
+    with open(open_file(source, name), "rb") as file_to_send:
+        check_size(file_to_send.fileno(), size, where)
+        target.send(name, path_of_file(file_to_send.fileno(), where), size_bytes=size, go_on=go_on)
 
 
 def _copy_beside(source: RemoteStorage, target: RemoteStorage, file: _File, go_on: GoOn) -> None:
@@ -190,7 +177,7 @@ def _pass_on(source: RemoteStorage, target: RemoteStorage, file: _File, go_on: G
     name, size = file
     with tempfile.NamedTemporaryFile(prefix="copy-") as resting:
         source.fetch(name, resting.name, go_on=go_on)
-        check_size(resting.name, size, f"{source.url}/{name}")
+        check_size(resting.fileno(), size, f"{source.url}/{name}")
         target.send(name, resting.name, size_bytes=size, go_on=go_on)
 
 
@@ -208,16 +195,16 @@ def _check_arrived(target: RemoteStorage, sizes: Mapping[str, int]) -> None:
         raise WrongSizeError.of(where, found=there.get(name), expected=sizes[name])
 
 
-def _place(url: str) -> Path | RemoteStorage:
-    local = local_path_of(url)
-    place = Path(local) if local is not None else open_remote(url)
-    if place is None:
+def _place(place: str | Storage) -> LocalFolder | RemoteStorage:
+    url = place if isinstance(place, str) else place.url
+    found = local_folder_of(place) or open_remote(url)
+    if found is None:
         msg = (
             f"{url}: files are copied between local folders, S3, Google Cloud Storage and Azure; "
             "use one of these"
         )
         raise ConfigError(msg)
-    return place
+    return found
 
 
 def _refuse_large(
@@ -233,13 +220,6 @@ def _refuse_large(
                 "files: state in RocksDB, or more spark.sql.shuffle.partitions"
             )
             raise ConfigError(msg)
-
-
-def _refuse_links(source: Path, names: Iterable[str]) -> None:
-    """Refuse folders that are symbolic links: they may lead out of the source."""
-    folders = {name.rpartition("/")[0] for name in names}
-    if (link := link_on_way(str(source), folders)) is not None:
-        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), f"{source}/{link}")
 
 
 def _refuse_outside(names: Iterable[str]) -> None:

@@ -31,8 +31,8 @@ MIB: Final = 1 << 20
 class _Weighing(Protocol):
     """A storage in which anything may lie under a document's name."""
 
-    def check_file(self, path: str, *, at_most_bytes: int) -> None:
-        """Refuse what is no file, or a bigger one."""
+    def read_small(self, path: str, *, at_most_bytes: int) -> bytes:
+        """Return the whole file; refuse what is no file, or a bigger one."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -108,8 +108,9 @@ class Document:
         where = f"{storage.url}/{path}"
         try:
             if isinstance(storage, _Weighing):
-                storage.check_file(path, at_most_bytes=cls.MOST_BYTES)
-            data = storage.read(path)
+                data = storage.read_small(path, at_most_bytes=cls.MOST_BYTES)
+            else:
+                data = storage.read(path)
         except FileNotFoundError:
             return None
         try:

@@ -7,27 +7,42 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from airflow_provider.runtime.storage.local import sync_folder
-from airflow_provider.runtime.storage.open import local_path_of, open_remote
+from airflow_provider.runtime.storage.local import no_links, sync_folder
+from airflow_provider.runtime.storage.local_folder import (
+    LocalFolder,
+    NotAFileError,
+    open_file,
+    remove_tree_in,
+)
+from airflow_provider.runtime.storage.open import local_folder_of, local_path_of, open_remote
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
+
+    from airflow_provider.runtime.storage.base import Storage
 
 
-def files_under(url: str) -> list[tuple[str, int]]:
-    """Return the files under *url*: paths relative to it with ``/``, and bytes; sorted.
+def files_under(place: str | Storage) -> list[tuple[str, int]]:
+    """Return the files under *place*: paths relative to it with ``/``, and bytes; sorted.
 
     An empty object that represents a folder is no file; a symbolic link is none, wherever it leads.
+
+    Args:
+        place: an address, of which all parts are the user's; or a storage, below whose root no
+            symbolic link is followed.
+
+    Raises:
+        CorruptDocumentError: a symbolic link is on the way to it.
     """
-    remote = open_remote(url)
+    remote = open_remote(_url(place))
     if remote is not None:
         return remote.files()
-    local = local_path_of(url)
-    if local is not None:
+    folder = local_folder_of(place)
+    if folder is not None:
         with suppress(FileNotFoundError):
-            return sorted((path, facts.st_size) for path, facts in _local_files(local))
+            return [(path, facts.st_size) for path, facts in _local_files(folder)]
         return []
-    filesystem, root = _uncached(url)
+    filesystem, root = _uncached(_url(place))
     found = filesystem.find(root, detail=True)
     start = len(root.rstrip("/")) + 1
     return sorted((path[start:], int(facts["size"])) for path, facts in found.items())
@@ -46,61 +61,67 @@ class FileFacts(NamedTuple):
     tag: str | None
 
 
-def facts_under(url: str) -> dict[str, FileFacts]:
-    """Return what is known of each file under *url*, by its path relative to it."""
-    remote = open_remote(url)
+def facts_under(place: str | Storage) -> dict[str, FileFacts]:
+    """Return what is known of each file under *place*, by its path; see :func:`files_under`."""
+    remote = open_remote(_url(place))
     if remote is not None:
         return {path: FileFacts(*facts) for path, facts in remote.tags().items()}
-    local = local_path_of(url)
-    if local is None:
-        return {path: FileFacts(size, None) for path, size in files_under(url)}
+    folder = local_folder_of(place)
+    if folder is None:
+        return {path: FileFacts(size, None) for path, size in files_under(place)}
     return {
         path: FileFacts(facts.st_size, f"{facts.st_ino}-{facts.st_mtime_ns}")
-        for path, facts in _local_files(local)
+        for path, facts in _local_files(folder)
     }
 
 
-def _local_files(root: str) -> Iterator[tuple[str, os.stat_result]]:
-    """Yield the files under a folder, which others may be writing to; FileNotFoundError without it.
+@no_links()
+def _local_files(root: LocalFolder) -> list[tuple[str, os.stat_result]]:
+    """Return the files under a folder, which others may be writing to, sorted.
+
+    Raises:
+        CorruptDocumentError: a symbolic link is on the way to the folder.
+        FileNotFoundError: there is no such folder.
 
     Not ``os.walk`` nor fsspec's ``find``, which take several times as long: a savepoint's time is
     that of such listings.
     """
     folders = [""]
+    files: list[tuple[str, os.stat_result]] = []
     while folders:
         inside = folders.pop()
         try:
-            with os.scandir(f"{root}/{inside}" if inside else root) as entries:
-                found = list(entries)
-        except FileNotFoundError:
+            folder = root.at(inside)
+            with folder.opened(to_list=True) as at, os.scandir(at) as entries:
+                for entry in entries:
+                    name = inside + entry.name
+                    with suppress(FileNotFoundError):  # it was removed meanwhile
+                        if entry.is_dir(follow_symlinks=False):
+                            folders.append(f"{name}/")
+                        elif entry.is_file(follow_symlinks=False):
+                            files.append((name, entry.stat(follow_symlinks=False)))
+        except (FileNotFoundError, NotADirectoryError, NotAFileError):
             if not inside:
-                raise
-            continue  # it was removed meanwhile
-        for entry in found:
-            name = inside + entry.name
-            with suppress(FileNotFoundError):  # it was removed meanwhile
-                if entry.is_dir(follow_symlinks=False):
-                    folders.append(f"{name}/")
-                elif entry.is_file(follow_symlinks=False):
-                    yield name, entry.stat()
+                raise  # else it was removed or replaced meanwhile
+    return sorted(files)
 
 
-def folders_in(url: str) -> list[str]:
-    """Return the names of the folders directly under *url*, sorted; empty when it is absent.
+def folders_in(place: str | Storage) -> list[str]:
+    """Return the names of the folders directly under *place*, sorted; empty when it is absent.
 
-    A symbolic link is no folder, wherever it leads.
+    A symbolic link is no folder, wherever it leads; see :func:`files_under`.
     """
-    remote = open_remote(url)
+    remote = open_remote(_url(place))
     if remote is not None:
         return list(remote.folders())
-    local = local_path_of(url)
-    if local is not None:
+    folder = local_folder_of(place)
+    if folder is not None:
         try:
-            with os.scandir(local) as entries:
+            with no_links(), folder.opened(to_list=True) as at, os.scandir(at) as entries:
                 return sorted(e.name for e in entries if e.is_dir(follow_symlinks=False))
         except (FileNotFoundError, NotADirectoryError):
             return []
-    filesystem, root = _uncached(url)
+    filesystem, root = _uncached(_url(place))
     try:
         found = filesystem.ls(root, detail=True)
     except (FileNotFoundError, NotADirectoryError):
@@ -112,32 +133,20 @@ def folders_in(url: str) -> list[str]:
     )
 
 
-def link_on_way(url: str, paths: Iterable[str]) -> str | None:
-    """Return a part of one of the paths under *url* that is a symbolic link; None when none is.
+def remove_tree(place: str | Storage) -> None:
+    """Remove the folder and all in it; nothing happens when it is absent.
 
-    Args:
-        url: a folder, which may itself be one, or be reached by one.
-        paths: relative to it, with ``/``.
+    No symbolic link is followed; see :func:`files_under`.
     """
-    local = local_path_of(url)
-    if local is None:
-        return None
-    parts = set()
-    for path in paths:
-        part = path
-        while part and part not in parts:
-            parts.add(part)
-            part = part.rpartition("/")[0]
-    return next((part for part in sorted(parts) if os.path.islink(f"{local}/{part}")), None)
-
-
-def remove_tree(url: str) -> None:
-    """Remove the folder and all in it; nothing happens when it is absent."""
-    remote = open_remote(url)
+    remote = open_remote(_url(place))
     if remote is not None:
         remote.delete("")
         return
-    filesystem, root = _uncached(url)
+    folder = local_folder_of(place)
+    if folder is not None:
+        remove_tree_in(folder)
+        return
+    filesystem, root = _uncached(_url(place))
     try:
         filesystem.rm(root, recursive=True)
     except FileNotFoundError:
@@ -165,8 +174,8 @@ def flush(url: str, names: Sequence[str]) -> None:
     if local is None:
         return
     paths = [Path(local, name) for name in names]
-    for path in paths:
-        descriptor = os.open(path, os.O_RDONLY)
+    for name in names:
+        descriptor = open_file(LocalFolder(local), name)
         try:
             os.fsync(descriptor)
         finally:
@@ -182,6 +191,10 @@ def _folders_above(path: Path, root: Path) -> Iterator[Path]:
         yield folder
         if folder == root.parent:
             return
+
+
+def _url(place: str | Storage) -> str:
+    return place if isinstance(place, str) else place.url
 
 
 def _uncached(url: str) -> tuple[Any, str]:

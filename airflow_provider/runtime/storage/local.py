@@ -4,92 +4,106 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import itertools
 import os
-import shutil
-import stat
 import uuid
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING, NamedTuple
 
 from airflow_provider.runtime.errors import CorruptDocumentError, UnsupportedStorageError
+from airflow_provider.runtime.storage.local_folder import (
+    LocalFolder,
+    NotAFileError,
+    flush_names,
+    open_file,
+    remove_tree_in,
+)
 from airflow_provider.runtime.storage.mounts import NO_LINKS, TEMPORARY, check_folder
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-# What fsync(2) says of a folder where there is no such thing, as on some network filesystems.
-_NO_FOLDER_FLUSH = frozenset({errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP})
 
-# What open(2) says of a link that leads to itself, and of a socket.
-_NO_FILE = frozenset({errno.ELOOP, errno.ENXIO})
 _MOST_BYTES = 1 << 32  # of what is read as a whole, into memory; such as a file of state
-_READ = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC  # opening a pipe waits for who writes into it
+
+
+class _Written(NamedTuple):
+    """A hidden file with the bytes of a document, in the open folder of the document."""
+
+    folder: int
+    temporary: str
+    name: str
+    facts: os.stat_result
 
 
 class LocalStorage:
-    """A folder of this machine.
+    """A folder of this machine, below which no symbolic link is followed.
 
     Args:
-        root: the folder; it need not exist, writing makes it.
+        root: the folder; it need not exist, writing makes it. Links in its own path are followed.
+        inside: the part of the folder's path below the root.
     """
 
     shared = True
 
-    def __init__(self, root: str) -> None:
-        self._root = Path(root)
+    def __init__(self, root: str, inside: str = "") -> None:
+        self.folder = LocalFolder(str(Path(root))).at(inside)
 
     @property
     def url(self) -> str:
         """Return the folder's path."""
-        return str(self._root)
+        return self.folder.path
 
     def at(self, path: str) -> LocalStorage:
         """Return the folder *path* under this one."""
-        return LocalStorage(str(self._root / path))
+        return LocalStorage(self.folder.root, f"{self.folder.inside}/{path}")
 
     def read(self, path: str) -> bytes:
-        """Return the whole file; of a pipe, a socket or a device nothing is waited for.
+        """Return the whole file; a pipe, a socket or a device is not waited for.
 
         Raises:
-            CorruptDocumentError: it is no file.
+            CorruptDocumentError: it is no file, or a symbolic link is on the way.
         """
-        target = self._root / path
-        with _one_file(target):
-            descriptor = os.open(target, _READ)
+        return self.read_small(path, at_most_bytes=_MOST_BYTES)
+
+    def read_small(self, path: str, *, at_most_bytes: int) -> bytes:
+        """Return the whole file, unless it is bigger.
+
+        Raises:
+            CorruptDocumentError: it is bigger, is no file, or a symbolic link is on the way.
+        """
+        try:
+            with no_links():
+                descriptor = open_file(self.folder, path)
+        except NotADirectoryError as error:  # a file where a folder should be
+            where = self.folder.at(path).path
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), where) from error
+        with open(descriptor, "rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            target = self.folder.at(path).path
+            if size > at_most_bytes:
+                msg = f"{target}: has {size} bytes, and at most {at_most_bytes} are read"
+                raise CorruptDocumentError(msg)
             try:
-                _check_regular(os.fstat(descriptor), target, _MOST_BYTES)
-                with open(descriptor, "rb", closefd=False) as file:
-                    return file.read()
+                return file.read(size)
             except MemoryError as error:
-                raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM), str(target)) from error
-            finally:
-                os.close(descriptor)
-
-    def check_file(self, path: str, *, at_most_bytes: int) -> None:
-        """Refuse what is no file, or a bigger one, before it is read.
-
-        Raises:
-            CorruptDocumentError: it is.
-        """
-        target = self._root / path
-        with _one_file(target):
-            found = target.stat()
-        _check_regular(found, target, at_most_bytes)
+                raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM), target) from error
 
     def put(self, path: str, data: bytes) -> None:
         """Write beside the target, flush to the disk, then rename over it.
 
         Raises:
             UnsupportedStorageError: the filesystem does not give names as a disk does.
+            CorruptDocumentError: a symbolic link is on the way.
         """
-        target = self._root / path
-        with self._written(target, data) as (temporary, written):
+        with self._written(path, data) as file:
+            at = file.folder
             try:
-                os.replace(temporary, target)
+                os.replace(file.temporary, file.name, src_dir_fd=at, dst_dir_fd=at)
             except OSError:
-                if not _is_at(target, written):
+                if not _is_at(file):
                     raise
-        sync_folder(target.parent)
+            flush_names(at)
 
     def put_if_absent(self, path: str, data: bytes) -> bool:
         """Write beside the target, flush to the disk, then ``link`` it: the name is taken once.
@@ -97,17 +111,18 @@ class LocalStorage:
         Raises:
             UnsupportedStorageError: the filesystem has no hard links, or does not give names as a
                 disk does.
+            CorruptDocumentError: a symbolic link is on the way.
             OSError: it did not say whether the name was given, or cannot keep it.
         """
-        target = self._root / path
-        with self._written(target, data) as (temporary, written):
+        with self._written(path, data) as file:
+            at = file.folder
             try:
-                os.link(temporary, target)
+                os.link(file.temporary, file.name, src_dir_fd=at, dst_dir_fd=at)
             except OSError as error:
                 # Any error may be that of a repeated request, whose first answer got lost.
-                if not _is_at(target, written):
+                if not _is_at(file):
                     return self._refused(error)
-        sync_folder(target.parent)
+            flush_names(at)
         return True
 
     def _refused(self, error: OSError) -> bool:
@@ -117,19 +132,26 @@ class LocalStorage:
         if error.errno not in NO_LINKS:
             raise error
         msg = (
-            f"{self._root}: this filesystem has no hard links ({error.strerror}), so it "
+            f"{self.url}: this filesystem has no hard links ({error.strerror}), so it "
             "cannot decide between two drivers; put the job directory on another one"
         )
         raise UnsupportedStorageError(msg) from error
 
     def exists(self, path: str) -> bool:
         """Tell whether there is a file or folder."""
-        return (self._root / path).exists()
+        above, name = self.folder.split(path)
+        try:
+            with no_links(), above.opened() as descriptor:
+                os.stat(name, dir_fd=descriptor, follow_symlinks=False)
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        return True
 
     def list(self, path: str) -> list[str]:
         """Return the names in the folder, without those still being written."""
         try:
-            names = os.listdir(self._root / path)
+            with no_links(), self.folder.at(path).opened(to_list=True) as descriptor:
+                names = os.listdir(descriptor)
         except (FileNotFoundError, NotADirectoryError):
             return []
         return sorted(name for name in names if not name.startswith(TEMPORARY))
@@ -140,33 +162,36 @@ class LocalStorage:
         Raises:
             OSError: something of it cannot be removed, and is still there.
         """
-        target = self._root / path
-        if not target.is_dir() or target.is_symlink():
-            target.unlink(missing_ok=True)
-            return
-        while target.exists():
-            with contextlib.suppress(FileNotFoundError):  # somebody else removes it, too
-                shutil.rmtree(target)
+        with no_links():
+            remove_tree_in(self.folder, path)
 
     def delete_all(self, paths: Sequence[str]) -> None:
         """Remove the files, one by one."""
-        for path in paths:
-            (self._root / path).unlink(missing_ok=True)
+        places = (self.folder.split(path) for path in paths)
+        for above, names in itertools.groupby(places, key=lambda place: place[0]):
+            with contextlib.suppress(FileNotFoundError), no_links(), above.opened() as folder:
+                for _, name in names:
+                    with contextlib.suppress(FileNotFoundError):
+                        os.unlink(name, dir_fd=folder)
 
     @contextlib.contextmanager
-    def _written(self, target: Path, data: bytes) -> Iterator[tuple[Path, os.stat_result]]:
-        check_folder(target.parent)
-        make_folder(target.parent)
-        temporary = target.parent / f"{TEMPORARY}{uuid.uuid4().hex}"
-        try:
-            with temporary.open("xb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
-                written = os.fstat(file.fileno())
-            yield temporary, written
-        finally:
-            temporary.unlink(missing_ok=True)
+    def _written(self, path: str, data: bytes) -> Iterator[_Written]:
+        above, name = self.folder.split(path)
+        check_folder(Path(above.path))
+        make_folder(Path(above.root))
+        with no_links(), above.opened(make=True) as folder:
+            temporary = f"{TEMPORARY}{uuid.uuid4().hex}"
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
+            try:
+                with open(os.open(temporary, flags, 0o666, dir_fd=folder), "wb") as file:
+                    file.write(data)
+                    file.flush()
+                    os.fsync(file.fileno())
+                    facts = os.fstat(file.fileno())
+                yield _Written(folder, temporary, name, facts)
+            finally:
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(temporary, dir_fd=folder)
 
 
 def make_folder(folder: Path) -> None:
@@ -179,48 +204,6 @@ def make_folder(folder: Path) -> None:
     sync_folder(folder.parent)
 
 
-def open_plain_file(path: Path) -> BinaryIO:
-    """Open a file that others may have put there, and nothing that only has a file's name.
-
-    Raises:
-        OSError: it is a link, a folder, a pipe or a device, or cannot be read.
-    """
-    descriptor = os.open(path, _READ | os.O_NOFOLLOW)
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        os.close(descriptor)
-        raise OSError(errno.EINVAL, "no plain file", str(path))
-    return os.fdopen(descriptor, "rb")
-
-
-@contextlib.contextmanager
-def _one_file(target: Path) -> Iterator[None]:
-    """Say what prevents a file from being read.
-
-    Raises:
-        FileNotFoundError: there is none, also where a folder above it is a file.
-        CorruptDocumentError: links that lead to themselves, a socket.
-    """
-    try:
-        yield
-    except NotADirectoryError as error:
-        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(target)) from error
-    except OSError as error:
-        if error.errno not in _NO_FILE:
-            raise
-        msg = f"{target}: is no file: {error.strerror}"
-        raise CorruptDocumentError(msg) from error
-
-
-def _check_regular(found: os.stat_result, target: Path, at_most_bytes: int) -> None:
-    if not stat.S_ISREG(found.st_mode):
-        kind = "a folder" if stat.S_ISDIR(found.st_mode) else "a pipe, a socket or a device"
-        msg = f"{target}: is {kind} where a file should be"
-        raise CorruptDocumentError(msg)
-    if found.st_size > at_most_bytes:
-        msg = f"{target}: has {found.st_size} bytes, and at most {at_most_bytes} are read"
-        raise CorruptDocumentError(msg)
-
-
 def sync_folder(folder: Path) -> None:
     """Flush the names in *folder* to the disk, so that they survive a loss of power.
 
@@ -229,17 +212,28 @@ def sync_folder(folder: Path) -> None:
     """
     descriptor = os.open(folder, os.O_RDONLY)
     try:
-        os.fsync(descriptor)
-    except OSError as error:
-        if error.errno not in _NO_FOLDER_FLUSH:
-            raise
+        flush_names(descriptor)
     finally:
         os.close(descriptor)
 
 
-def _is_at(target: Path, written: os.stat_result) -> bool:
-    """Tell whether the file that was *written* has that name, whatever was answered."""
+@contextlib.contextmanager
+def no_links() -> Iterator[None]:
+    """Report what is no file, or a link, as damage of the job directory.
+
+    Raises:
+        CorruptDocumentError: the message names it.
+    """
     try:
-        return os.path.samestat(os.lstat(target), written)
+        yield
+    except NotAFileError as error:
+        msg = f"{error.filename}: {error.strerror}"
+        raise CorruptDocumentError(msg) from error
+
+
+def _is_at(file: _Written) -> bool:
+    """Tell whether the file that was written has its name, whatever was answered."""
+    try:
+        return os.path.samestat(os.lstat(file.name, dir_fd=file.folder), file.facts)
     except OSError:
         return False

@@ -4,18 +4,26 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import itertools
 import os
 import stat
 import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from airflow_provider.runtime.storage.local import sync_folder
+from airflow_provider.runtime.storage.local import make_folder
+from airflow_provider.runtime.storage.local_folder import (
+    LocalFolder,
+    flush_names,
+    open_file,
+    open_file_at,
+    path_of,
+)
 from airflow_provider.runtime.storage.mounts import TEMPORARY
 from airflow_provider.runtime.storage.parallel import for_each
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping
 
     from airflow_provider.runtime.storage.parallel import GoOn
 
@@ -60,31 +68,25 @@ class ArrivalFolder:
         names: the paths that will come, relative to it.
     """
 
-    def __init__(self, root: Path, names: Iterable[str]) -> None:
-        self._root = str(root)
-        inside = {name.rpartition("/")[0] for name in names}
+    def __init__(self, root: LocalFolder, names: Iterable[str]) -> None:
+        self.folder = root
+        inside = {root.at(name.rpartition("/")[0]).inside for name in names}
         self._inside = sorted(inside | {up for folder in inside for up in _above(folder)})
-        self._made: list[Path] = []
-
-    def path(self, name: str) -> str:
-        """Return where a name lies."""
-        return f"{self._root}/{name}"
 
     def prepare(self) -> dict[str, int]:
         """Make the folders, remove what is unfinished, and return the files there and their bytes.
 
         Crash safety: some of the folders. Idempotent.
         """
-        root = Path(self._root)
-        self._made = [folder for folder in (root, *root.parents) if not folder.exists()]
-        root.mkdir(parents=True, exist_ok=True)
+        top = LocalFolder(self.folder.root)
+        make_folder(Path(top.root))
         there: dict[str, int] = {}
-        for folder in self._inside:
-            path = self.path(folder) if folder else self._root
-            try:
-                os.mkdir(path)
-            except FileExistsError:
-                there.update(_tidied(path, f"{folder}/" if folder else ""))
+        for inside in self._inside:
+            if inside and _is_new(top, inside):
+                continue
+            if f"{inside}/".startswith(f"{self.folder.inside}/") or not self.folder.inside:
+                prefix = inside[len(self.folder.inside) :].lstrip("/")
+                there.update(_tidied(top.at(inside), f"{prefix}/" if prefix else ""))
         return there
 
     @contextlib.contextmanager
@@ -97,78 +99,98 @@ class ArrivalFolder:
         Crash safety: the whole file, flushed, or none, and a hidden unfinished one beside it.
         Idempotent: by name.
         """
-        target = self.path(name)
-        folder = target.rpartition("/")[0]
-        temporary = f"{folder}/{TEMPORARY}{uuid.uuid4().hex}{_UNFINISHED}"
-        try:
-            yield temporary
-            check_size(temporary, size_bytes, target)
-            _flush(temporary)
-            os.replace(temporary, target)
-        finally:
-            Path(temporary).unlink(missing_ok=True)
+        folder, last = self.folder.split(name)
+        temporary = f"{TEMPORARY}{uuid.uuid4().hex}{_UNFINISHED}"
+        with folder.opened() as at:
+            try:
+                yield path_of(at, folder, temporary)
+                target = f"{folder.path}/{last}"
+                descriptor = open_file_at(at, temporary, where=target)
+                with open(descriptor, "rb", buffering=0):
+                    check_size(descriptor, size_bytes, target)
+                    os.fsync(descriptor)
+                os.replace(temporary, last, src_dir_fd=at, dst_dir_fd=at)
+            finally:
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(temporary, dir_fd=at)
 
     def flush(self) -> None:
         """Make the names in the folders survive a loss of power, one flush for each folder."""
-        above = [folder.parent for folder in self._made or [Path(self._root)]]
-        folders = [Path(self._root, folder) for folder in self._inside]
-        for_each(
-            [*folders, *above], lambda folder, _: sync_folder(folder), at_once=_FLUSHES_AT_ONCE
-        )
+        top = LocalFolder(self.folder.root)
+        for_each(self._inside, lambda inside, _: _flush(top.at(inside)), at_once=_FLUSHES_AT_ONCE)
 
 
-def check_size(file: str | int, size_bytes: int, where: str) -> os.stat_result:
-    """Return what the filesystem says of a file that has the right size.
+def check_size(descriptor: int, size_bytes: int, where: str) -> os.stat_result:
+    """Return the facts of a file that has the right size.
 
     Args:
-        file: its path, or its descriptor.
+        descriptor: of the open file.
         size_bytes: the bytes that it should have.
         where: what an error names.
 
     Raises:
-        FileNotFoundError: it is gone.
         WrongSizeError: it has another size.
-        OSError: it is no file: a symbolic link, wherever it leads, a folder, a pipe.
     """
-    facts = os.fstat(file) if isinstance(file, int) else os.lstat(file)
-    if not stat.S_ISREG(facts.st_mode):
-        raise OSError(errno.EINVAL, "not a regular file", where)
+    facts = os.fstat(descriptor)
     if facts.st_size != size_bytes:
         raise WrongSizeError.of(where, found=facts.st_size, expected=size_bytes)
     return facts
 
 
-def link_file(source: str, target: str, size_bytes: int) -> bool:
-    """Give a file that never changes a second name.
+def link_files(
+    source: LocalFolder, arrivals: ArrivalFolder, sizes: Mapping[str, int]
+) -> dict[str, int]:
+    """Give files that never change a second name, where that can be.
+
+    Args:
+        source: the folder that the names are relative to.
+        arrivals: where the second names go.
+        sizes: the bytes of each file.
 
     Returns:
-        False where that cannot be, because of the filesystem or of what is there already.
+        The files that were linked, and their bytes.
 
     Raises:
-        FileNotFoundError: the source is gone.
-        WrongSizeError: the source has another size; there is no second name.
+        FileNotFoundError: a source is gone.
+        WrongSizeError: a source has another size; there is no second name.
+        NotAFileError: a symbolic link is on the way to a source, or to its target.
 
-    Crash safety: the name is there or not.
+    Crash safety: each name is there or not.
     """
+    linked: dict[str, int] = {}
+    by_folder = itertools.groupby(sorted(sizes), key=lambda name: name.rpartition("/")[0])
+    for inside, names in by_folder:  # a walk to each folder, not to each file
+        folder = source.at(inside)
+        with folder.opened() as mine, arrivals.folder.at(inside).opened() as theirs:
+            for name in names:
+                last, where = name.rpartition("/")[2], f"{source.path}/{name}"
+                if _link(last, mine, theirs, where, sizes[name]):
+                    linked[name] = sizes[name]
+    return linked
+
+
+def _link(name: str, mine: int, theirs: int, where: str, size_bytes: int) -> bool:
+    """Link one file between two open folders; return False where that cannot be."""
     try:
-        os.link(source, target)
+        os.link(name, name, src_dir_fd=mine, dst_dir_fd=theirs, follow_symlinks=False)
     except FileExistsError:
         return False
     except OSError as error:
         if error.errno in _NO_LINK:
             return False
+        error.filename, error.filename2 = where, None
         raise
-    facts = os.lstat(target)
-    is_file = stat.S_ISREG(facts.st_mode)  # the caller says what is wrong with a symbolic link
+    facts = os.lstat(name, dir_fd=theirs)
+    is_file = stat.S_ISREG(facts.st_mode)  # the copy says what is wrong with a symbolic link
     if is_file and facts.st_size == size_bytes:
         return True
-    os.unlink(target)
+    os.unlink(name, dir_fd=theirs)
     if is_file:
-        raise WrongSizeError.of(source, found=facts.st_size, expected=size_bytes)
+        raise WrongSizeError.of(where, found=facts.st_size, expected=size_bytes)
     return False
 
 
-def copy_file(source: str, target: str, size_bytes: int, go_on: GoOn) -> None:
+def copy_file(source: LocalFolder, name: str, target: str, size_bytes: int, go_on: GoOn) -> None:
     """Copy a file's bytes and permissions, by the kernel where it can, which may share the blocks.
 
     Raises:
@@ -179,10 +201,8 @@ def copy_file(source: str, target: str, size_bytes: int, go_on: GoOn) -> None:
 
     Crash safety: a part of the target may be there; it is the caller's to hide.
     """
-    # No way out of the folder that was named; and a pipe is no reason to wait.
-    opened = os.open(source, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-    with open(opened, "rb", buffering=0) as reading:
-        facts = check_size(reading.fileno(), size_bytes, source)
+    with open(open_file(source, name), "rb", buffering=0) as reading:
+        facts = check_size(reading.fileno(), size_bytes, f"{source.path}/{name}")
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
         with open(os.open(target, flags, facts.st_mode & 0o777), "wb") as writing:
             _copy_by_kernel(reading.fileno(), writing.fileno(), size_bytes, go_on)
@@ -208,9 +228,20 @@ def _copy_by_kernel(reading: int, writing: int, size_bytes: int, go_on: GoOn) ->
             raise
 
 
-def _flush(path: str) -> None:
-    with open(path, "rb") as file:
-        os.fsync(file.fileno())
+def _flush(folder: LocalFolder) -> None:
+    with folder.opened(to_list=True) as descriptor:
+        flush_names(descriptor)
+
+
+def _is_new(top: LocalFolder, inside: str) -> bool:
+    """Make a folder unless it is there; return whether it was made."""
+    above, name = top.split(inside)
+    with above.opened() as descriptor:
+        try:
+            os.mkdir(name, dir_fd=descriptor)
+        except FileExistsError:
+            return False
+        return True
 
 
 def _above(folder: str) -> Iterator[str]:
@@ -220,11 +251,11 @@ def _above(folder: str) -> Iterator[str]:
         yield folder
 
 
-def _tidied(path: str, prefix: str) -> Iterator[tuple[str, int]]:
+def _tidied(folder: LocalFolder, prefix: str) -> Iterator[tuple[str, int]]:
     """Remove what a dead bringer has left unfinished; return the files that are there."""
-    with os.scandir(path) as entries:
+    with folder.opened(to_list=True) as at, os.scandir(at) as entries:
         for entry in entries:
             if entry.name.startswith(TEMPORARY) and entry.name.endswith(_UNFINISHED):
-                os.unlink(entry.path)
+                os.unlink(entry.name, dir_fd=at)
             elif entry.is_file(follow_symlinks=False):
                 yield f"{prefix}{entry.name}", entry.stat(follow_symlinks=False).st_size

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from airflow_provider.runtime.errors import ConfigError, UnsupportedStorageError
 from airflow_provider.runtime.storage.credentials import credentials_in_use
 from airflow_provider.runtime.storage.local import LocalStorage
+from airflow_provider.runtime.storage.local_folder import LocalFolder
 from airflow_provider.runtime.storage.memory import MemoryStorage
 from airflow_provider.runtime.storage.mounts import check_folder
 
@@ -245,6 +246,18 @@ def local_path_of(url: str) -> str | None:
     if scheme_of(url) not in _FILES:
         return None
     return _path_of(url)
+
+
+def local_folder_of(place: str | Storage) -> LocalFolder | None:
+    """Return the folder behind an address or a storage; None when it is not on this machine.
+
+    Of an address all parts are the user's, and links in them are followed; of a storage only its
+    root.
+    """
+    if isinstance(place, LocalStorage):
+        return place.folder
+    local = local_path_of(place if isinstance(place, str) else place.url)
+    return LocalFolder(local) if local is not None else None
 
 
 def has_escapes(url: str) -> bool:
