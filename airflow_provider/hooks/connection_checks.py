@@ -22,6 +22,7 @@ from airflow_provider.runtime.errors import (
     SparkStreamError,
     UnsupportedStorageError,
 )
+from airflow_provider.runtime.shown_address import shown_address
 from airflow_provider.runtime.spark.installation import check_java, find_java, spark_home
 from airflow_provider.runtime.spark.settings import check_names
 from airflow_provider.runtime.storage.credentials import using
@@ -185,7 +186,8 @@ def _master(master: str, environ: Mapping[str, str]) -> str:
         return _standalone(master)
     if master.startswith("k8s://"):
         return _kubernetes(master)
-    msg = f"{master!r} is no master of Spark's; the connection's host is one of {_MASTERS}"
+    shown = shown_address(master)
+    msg = f"{shown!r} is no master of Spark's; the connection's host is one of {_MASTERS}"
     raise ConfigError(msg)
 
 
@@ -213,12 +215,12 @@ def _standalone(master: str) -> str:
         try:
             socket.create_connection((host, port), timeout=ANSWER_S).close()
         except OSError as error:
-            refused.append(f"{address}: {error}")
+            refused.append(f"{shown_address(address)}: {error}")
         else:
-            return f"spark://{address} answers"
+            return f"spark://{shown_address(address)} answers"
     msg = (
-        f"{master} does not answer ({'; '.join(refused)}); start the master, or correct the "
-        "connection's host and port"
+        f"{shown_address(master)} does not answer ({'; '.join(refused)}); start the master, or "
+        "correct the connection's host and port"
     )
     raise ConfigError(msg)
 
@@ -230,7 +232,7 @@ def _host_and_port(address: str) -> tuple[str, int]:
     except ValueError:
         host = port = None
     if not host or not port:
-        msg = f"{address}: names no host and port; write one of {_MASTERS}"
+        msg = f"{shown_address(address)}: names no host and port; write one of {_MASTERS}"
         raise ConfigError(msg)
     return host, port
 
@@ -243,7 +245,7 @@ def _kubernetes(master: str) -> str:
     if "://" not in address:
         address = f"https://{address}"  # as Spark takes it
     if urlsplit(address).scheme not in {"http", "https"} or not urlsplit(address).hostname:
-        msg = f"{master}: names no address of an API server; write one of {_MASTERS}"
+        msg = f"{shown_address(master)}: names no address of an API server; write one of {_MASTERS}"
         raise ConfigError(msg)
     try:
         urllib.request.urlopen(address, timeout=ANSWER_S).close()  # noqa: S310 - checked above
@@ -252,9 +254,10 @@ def _kubernetes(master: str) -> str:
     except OSError as error:
         # The cluster's own certificate authority: it is an answer, and Spark has the certificate.
         if not isinstance(getattr(error, "reason", None), ssl.SSLCertVerificationError):
-            msg = f"{master} does not answer ({error}); correct the connection's host and port"
+            shown = shown_address(master)
+            msg = f"{shown} does not answer ({error}); correct the connection's host and port"
             raise ConfigError(msg) from error
-    return f"{master} answers"
+    return f"{shown_address(master)} answers"
 
 
 def check_job_root(url: str) -> str:

@@ -12,6 +12,7 @@ from airflow_provider.airflow_versions import conf as airflow_conf
 from airflow_provider.hooks.run_datasets import datasets_of_run
 from airflow_provider.operators.sliced import SlicedOperator
 from airflow_provider.runtime.jobdir.layout import JobDirectory
+from airflow_provider.runtime.shown_address import shown_address
 from airflow_provider.runtime.storage.credentials import credentials_in_use, using
 from airflow_provider.runtime.storage.open import is_in_s3, open_storage
 
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
 
 # A command line is read by every user of a machine.
 _SECRET_KEY: Final = re.compile(r"^spark\.openlineage\.transport\.(.+\.)?(auth|headers)\.")
-_SECRET_VALUE: Final = re.compile(r"://[^/]*@")
 
 
 class LineageOperator(SlicedOperator):
@@ -176,4 +176,5 @@ def _chosen(argument: bool | None, option: str) -> bool:  # noqa: FBT001 - as it
 
 
 def _is_secret(key: str, value: str) -> bool:
-    return bool(_SECRET_KEY.search(key) or _SECRET_VALUE.search(value))
+    is_with_credentials = "://" in value and shown_address(value) != value
+    return is_with_credentials or bool(_SECRET_KEY.search(key))

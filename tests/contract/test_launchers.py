@@ -266,7 +266,20 @@ def test_a_missing_region_is_named(monkeypatch):
         EmrServerlessLauncher(EmrOptions(application_id="a"))
 
 
-@pytest.mark.parametrize("url", ["livy:8998", "ftp://livy", "http://", "http://me:pw@livy:1"])
+@pytest.mark.parametrize(
+    "url",
+    [
+        "livy:8998",
+        "ftp://livy",
+        "http://",
+        "http://me:pw@livy:1",
+        "http://me:p#w-pw@livy:8998",
+        "http://me:p/w-pw@livy:8998",
+        "http://me:p?w-pw@livy:8998",
+        "http://me:w-pw@livy:port",
+        "http://me:w-pw@",
+    ],
+)
 def test_an_address_of_livy_is_one_of_http(url):
     """
     Anything else is refused, and a password in an address is not shown.

@@ -131,6 +131,27 @@ def test_an_address_that_hdfs_cannot_have(url, said):
     assert str(raised.value).startswith(url)
 
 
+@pytest.mark.parametrize(
+    "url",
+    [
+        "s3:/key:hidden@bucket/job",
+        "s3://key:hidden@bucket/job",
+        "s3://key:hid/hidden@bucket/job",
+        "ftp://me:hidden@server/job",
+        "hdfs://me:hidden@namenode/job",
+        "webhdfs://me:hid/hidden@namenode:9870/job",
+    ],
+)
+def test_no_refusal_shows_the_credentials_of_an_address(url):
+    """
+    Whatever else is wrong with an address, what lets somebody in is left out of the message.
+    """
+    with pytest.raises(ConfigError) as raised:
+        open_storage(url)
+
+    assert "hid" not in str(raised.value)
+
+
 def test_a_user_in_an_address_of_hdfs_is_refused():
     """
     An address is logged and stored; the user and his password are not part of it, nor repeated.

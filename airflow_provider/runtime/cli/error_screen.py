@@ -18,9 +18,8 @@ from airflow_provider.runtime.errors import (
     OutageError,
     RunFailedError,
 )
-from airflow_provider.runtime.errors.explanation import HEADING
+from airflow_provider.runtime.errors.explanation import HEADING, safe_text
 from airflow_provider.runtime.errors.failure import FailureClass
-from airflow_provider.runtime.redaction import redact
 from airflow_provider.runtime.spark.installation import is_submitted
 
 if TYPE_CHECKING:
@@ -114,7 +113,7 @@ def _keep(error: SparkStreamError) -> str | None:
     """
     if error.__cause__ is None or (error.explanation is None and not is_unexpected(error)):
         return None
-    text = redact("".join(traceback.format_exception(error)))
+    text = safe_text("".join(traceback.format_exception(error)))
     if is_submitted():
         print(text, file=sys.stderr)
         return None

@@ -12,8 +12,8 @@ import traceback
 from typing import TYPE_CHECKING
 
 from airflow_provider.runtime.errors import RunFailedError, SparkStreamError
+from airflow_provider.runtime.errors.explanation import safe_text
 from airflow_provider.runtime.failures.classify import classify
-from airflow_provider.runtime.redaction import redact
 
 if TYPE_CHECKING:
     from airflow_provider.runtime.errors.failure import Failure
@@ -57,7 +57,7 @@ class ErrorLog:
 
     def keep(self, error: BaseException) -> str | None:
         """Put all of *error* into the file, and return its address; None if it cannot be put."""
-        text = redact("".join(traceback.format_exception(error)))
+        text = safe_text("".join(traceback.format_exception(error)))
         try:
             self._run.put(self._path, text.encode(errors="backslashreplace"))
         except (OSError, SparkStreamError):  # the storage may be what has failed

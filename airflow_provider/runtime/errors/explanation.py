@@ -21,6 +21,7 @@ import textwrap
 from typing import TYPE_CHECKING, Final
 
 from airflow_provider.runtime.redaction import redact
+from airflow_provider.runtime.shown_address import without_credentials
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -115,6 +116,11 @@ def headed(condition: str, reason: str, beneath: str, *, has_words: bool) -> str
     return f"{condition}: {reason}" if is_name and not is_said else reason
 
 
+def safe_text(text: str) -> str:
+    """Return what an error says without secret parameters, and credentials of addresses."""
+    return without_credentials(redact(text))
+
+
 def without_package(text: str) -> str:
     """Return what an error says, with the type's own name alone."""
     return _PACKAGE.sub("", text)
@@ -147,7 +153,7 @@ def _join(what: str, where: str, why: str, remedy: str) -> str:
 
 def _folded(label: str, text: str, most: int) -> list[str]:
     """Return a text as lines of the screen, and cut what is longer than people read."""
-    text = redact(text)  # before a secret is folded
+    text = safe_text(text)  # before a secret is folded
     indent = "" if label == HEADING else "  "
     return textwrap.wrap(
         label.strip() + " " + " ".join(text.split()),

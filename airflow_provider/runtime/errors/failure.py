@@ -6,8 +6,12 @@ import dataclasses
 import enum
 from typing import TYPE_CHECKING, Any, Final
 
-from airflow_provider.runtime.errors.explanation import Explanation, headed, without_package
-from airflow_provider.runtime.redaction import redact
+from airflow_provider.runtime.errors.explanation import (
+    Explanation,
+    headed,
+    safe_text,
+    without_package,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -74,7 +78,7 @@ class Failure:
     def __post_init__(self) -> None:
         """Free of secrets what comes from an error's text."""
         for name in ("reason", "root_cause", "remedy"):
-            object.__setattr__(self, name, redact(getattr(self, name)))
+            object.__setattr__(self, name, safe_text(getattr(self, name)))
 
     @property
     def is_fatal(self) -> bool:
@@ -122,5 +126,5 @@ class Failure:
 
 def first_line(text: str) -> str:
     """Return the first line that says something, at a length that a person reads."""
-    lines = redact(text).splitlines()  # before the text is cut within a secret
+    lines = safe_text(text).splitlines()  # before the text is cut within a secret
     return next((line.strip() for line in lines if line.strip()), "")[:_REASON_CHARS]

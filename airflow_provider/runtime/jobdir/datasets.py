@@ -10,6 +10,7 @@ import re
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from airflow_provider.runtime.jobdir.read_range import FILE_FORMATS
+from airflow_provider.runtime.shown_address import shown_address
 from airflow_provider.runtime.sources.kafka.options import CONNECTOR, FORMAT
 from airflow_provider.runtime.storage.open import local_path_of, scheme_of
 from airflow_provider.runtime.typed_json import read_json
@@ -43,7 +44,8 @@ def folder_dataset(url: str) -> Dataset:
     if local is not None:
         return Dataset("file", local)
     scheme = _STORES.get(scheme_of(url), scheme_of(url))
-    authority, _, path = url.partition("://")[2].partition("/")
+    address = url if scheme.startswith("abfs") else shown_address(url)
+    authority, _, path = address.partition("://")[2].partition("/")
     user, _, host = authority.rpartition("@")
     # In Azure's addresses the part before the @ is the container.
     place = f"{user.partition(':')[0]}@{host}" if scheme.startswith("abfs") and user else host

@@ -12,6 +12,7 @@ import json
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypedDict
 
 from airflow_provider.runtime.redaction import redact
+from airflow_provider.runtime.shown_address import shown_address
 from airflow_provider.runtime.sources.kafka.options import CONNECTOR, FORMAT
 from airflow_provider.runtime.storage.open import local_path_of
 from airflow_provider.runtime.typed_json import shaped
@@ -59,7 +60,9 @@ class ReadPlace:
         """Return what a source of a job reads, from how the job declares it."""
         kind = source_format.lower()
         kind = CONNECTOR if kind == FORMAT else kind  # both read the same topics
-        where = (local_path_of(path) or path).rstrip("/") if path is not None else None
+        where = None
+        if path is not None:
+            where = (local_path_of(path) or shown_address(path)).rstrip("/")
         return cls(name, kind, where, _digest(_telling(options, kind)))
 
     @classmethod

@@ -16,6 +16,7 @@ from airflow_provider.runtime.jobdir.read_range import FILE_FORMATS, ReadPlace
 from airflow_provider.runtime.jobdir.watermark_markers import MARKER_COLUMN, marker_name
 from airflow_provider.runtime.queries import kafka_source
 from airflow_provider.runtime.queries.order_option import ANY_AGE, MODIFIED, NAME
+from airflow_provider.runtime.shown_address import shown_address
 from airflow_provider.runtime.storage.open import spark_url
 
 if TYPE_CHECKING:
@@ -241,7 +242,7 @@ def load_table(
 def _unreadable(
     error: Exception, what: str, name: str, file_format: str, path: str | None
 ) -> SparkStreamError:
-    where = f" at {path}" if path is not None else ""
+    where = f" at {shown_address(path)}" if path is not None else ""
     why = classify(error).explanation.what
     message = f"{what} {name!r} ({file_format}{where}) cannot be read: {why}"
     return refusal_of(error, message, source=name)

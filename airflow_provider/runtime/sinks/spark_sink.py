@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from airflow_provider.runtime.errors import ConfigError, RevertError
 from airflow_provider.runtime.jobdir.datasets import Dataset, datasets_of
+from airflow_provider.runtime.shown_address import shown_address
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -75,7 +76,7 @@ class SparkSink:
     def name(self) -> str:
         """Return the sink's name: its format and, for files, its path."""
         path = self._options.get("path") or self._options.get("topic")
-        return f"spark:{self._format}" + (f":{path}" if path else "")
+        return f"spark:{self._format}" + (f":{shown_address(path)}" if path else "")
 
     @property
     def datasets(self) -> tuple[Dataset, ...]:

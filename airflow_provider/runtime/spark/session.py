@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from airflow_provider.runtime.errors import ConfigError, OutageError, SparkStreamError
 from airflow_provider.runtime.runtime_zip import is_packed, runtime_zip
+from airflow_provider.runtime.shown_address import shown_address
 from airflow_provider.runtime.spark.class_archive import archive_options
 from airflow_provider.runtime.spark.defaults import (
     CHOSEN_PROVIDER,
@@ -105,11 +106,12 @@ def not_started(master: str | None, said: str) -> SparkStreamError:
         said: Spark's own words. Of a standalone master that does not answer for a minute it has
             none: it takes itself down, and stumbles over what it has taken down already.
     """
+    shown = None if master is None else shown_address(master)
     if (master or "").startswith("spark://") and "NullPointerException" in said:
-        msg = f"no Spark master answers at {master}; start it, or correct --master"
+        msg = f"no Spark master answers at {shown}; start it, or correct --master"
         return OutageError(msg)
     reason = next((line for line in said.splitlines() if "Exception" in line), said)
-    msg = f"Spark could not be started with master {master!r}: {reason}"
+    msg = f"Spark could not be started with master {shown!r}: {reason}"
     is_mistake = any(words in msg for words in ("Master URL", "INVALID_CONF_VALUE"))
     return ConfigError(msg) if is_mistake else SparkStreamError(msg)
 
@@ -283,7 +285,8 @@ def describe_settings(
     java = f"{said.get(JAVA_OPTIONS)} {said.get('spark.driver.extraJavaOptions')}"
     archive = "" if "SharedArchiveFile" in java else ", no class archive yet"
     state = "" if is_batch else f"; state in {partitions} partitions ({why}) of {store}"
-    return f"{context.version} on {context.master}, heap {heap} MiB{archive}{state}"
+    master = shown_address(str(context.master))
+    return f"{context.version} on {master}, heap {heap} MiB{archive}{state}"
 
 
 def _warn_of_mixture(spark: SparkSession) -> None:

@@ -15,6 +15,7 @@ import re
 from typing import TYPE_CHECKING, Final
 
 from airflow_provider.runtime.errors import ConfigError
+from airflow_provider.runtime.shown_address import shown_address
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -122,8 +123,8 @@ def check_master_and_heap(master: str | None, settings: Mapping[str, str], named
     """
     if master is not None and _MASTER.fullmatch(master) is None:
         msg = (
-            f"--master {master}: Spark knows no such master; write local[*], local[2], "
-            "spark://HOST:PORT, yarn or k8s://HOST:PORT"
+            f"--master {shown_address(master)}: Spark knows no such master; write local[*], "
+            "local[2], spark://HOST:PORT, yarn or k8s://HOST:PORT"
         )
         raise ConfigError(msg)
     heap = settings.get(_HEAP)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, BinaryIO, Final, TypeVar, Union
 from airflow_provider.runtime.clock import Clock, SystemClock
 from airflow_provider.runtime.errors import ConfigError, UnsupportedStorageError
 from airflow_provider.runtime.retry import Retries, RetryPolicy
+from airflow_provider.runtime.shown_address import shown_address
 from airflow_provider.runtime.storage.mounts import TEMPORARY
 from airflow_provider.runtime.storage.parallel import for_each
 from airflow_provider.runtime.storage.webhdfs import NameNode, Status, name_node
@@ -335,15 +336,15 @@ def open_hdfs(url: str) -> HdfsStorage:
     authority, _, path = url.partition("://")[2].partition("/")
     if "@" in authority:
         msg = (
-            f"webhdfs://…@{authority.rpartition('@')[2]}/{path}: HDFS' user is no part of "
+            f"{shown_address(url)}: HDFS' user is no part of "
             "an address; set HADOOP_USER_NAME, or use Kerberos, as docs/storage.md says"
         )
         raise ConfigError(msg)
     host, colon, port = authority.rpartition(":")
     if not (host and colon and port.isdigit()):
         msg = (
-            f"{url}: names no port; write webhdfs://namenode:9870/path with the port of the "
-            "namenode's HTTP server"
+            f"{shown_address(url)}: names no port; write webhdfs://namenode:9870/path with the "
+            "port of the namenode's HTTP server"
         )
         raise ConfigError(msg)
     return HdfsStorage(name_node(host, int(port)), "").at(path)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from airflow_provider.runtime.errors import ConfigError, UnsupportedStorageError
+from airflow_provider.runtime.shown_address import shown_address
 from airflow_provider.runtime.storage.credentials import credentials_in_use
 from airflow_provider.runtime.storage.local import LocalStorage
 from airflow_provider.runtime.storage.local_folder import LocalFolder
@@ -83,9 +84,10 @@ def _objects(url: str) -> ObjectStorage:
     scheme, rest = scheme_of(url), url.partition("://")[2]
     authority = rest.partition("/")[0]
     account = authority.rpartition("@")[0]
-    if account and (_STORES[scheme] is _S3 or _STORES[scheme] is _GCS or ":" in account):
+    of_bucket = _STORES[scheme] is _S3 or _STORES[scheme] is _GCS
+    if (account and of_bucket) or ":" in (account or authority):
         msg = (
-            f"{scheme}://…@{url.rpartition('@')[2]}: credentials do not belong in an address, "
+            f"{shown_address(url)}: credentials do not belong in an address, "
             "which is logged and stored; give them to the environment, as docs/storage.md says"
         )
         raise ConfigError(msg)
@@ -183,20 +185,21 @@ def open_storage(url: str) -> Storage:
         ConfigError: the scheme's package is missing, or the address is incomplete, holds
             credentials, or has one slash after its scheme.
     """
-    scheme = scheme_of(url)
+    scheme, shown = scheme_of(url), shown_address(url)
     if _ONE_SLASH.match(url) and scheme not in _FILES:
         msg = (
-            f"{url}: one slash after the scheme {scheme!r}; write {scheme}://…, or ./{url} for a "
-            "folder of that name"
+            f"{shown}: one slash after the scheme {scheme!r}; write {scheme}://…, or ./{shown} for "
+            "a folder of that name"
         )
         raise ConfigError(msg)
     opener = _OPENERS.get(scheme)
     if opener is None and scheme in _INSTEAD:
-        msg = f"{url}: no job can lie at an address with the scheme {scheme!r}: {_INSTEAD[scheme]}"
+        why = _INSTEAD[scheme]
+        msg = f"{shown}: no job can lie at an address with the scheme {scheme!r}: {why}"
         raise UnsupportedStorageError(msg)
     if opener is None:
         msg = (
-            f"{url}: the scheme {scheme!r} has no tested atomic put-if-absent here, which the "
+            f"{shown}: the scheme {scheme!r} has no tested atomic put-if-absent here, which the "
             f"lease and the final checkpoint need; use one of: {', '.join(supported_schemes())}"
         )
         raise UnsupportedStorageError(msg)

@@ -30,6 +30,7 @@ from airflow_provider.runtime.errors import (
 )
 from airflow_provider.runtime.errors.failure import first_line
 from airflow_provider.runtime.jobdir.submissions import HandleRecord
+from airflow_provider.runtime.shown_address import shown_address
 from airflow_provider.runtime.typed_json import read_json
 
 if TYPE_CHECKING:
@@ -120,7 +121,7 @@ class LivyLauncher:
         except ValueError:
             place, self._host, self._port = urlsplit(""), "", None
         if place.scheme not in {"http", "https"} or not self._host or place.username:
-            msg = f"livy: {place.hostname or url!r}: give an address such as http://HOST:8998"
+            msg = f"livy: {shown_address(url)!r}: give an address such as http://HOST:8998"
             raise ConfigError(msg)
         self._is_https, self._path = place.scheme == "https", place.path.rstrip("/")
         self._named = f"livy {place.scheme}://{place.netloc}{self._path}"

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.extras import require_extra
+from airflow_provider.runtime.redaction import Secrets
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -106,11 +107,8 @@ class Server:
 
     def masked(self, text: str) -> str:
         """Return *text* without any secret of the address."""
-        for name in _SECRET_PARAMETERS:
-            secret = self.parameters.get(name)
-            if secret:
-                text = text.replace(secret, "***")
-        return text
+        secret = {name: self.parameters.get(name, "") for name in _SECRET_PARAMETERS}
+        return Secrets.of(secret).redact(text)
 
     def resolved(self, connection: Connection[Any]) -> Server:
         """Return this server with what the environment and password files added.

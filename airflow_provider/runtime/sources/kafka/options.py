@@ -10,6 +10,7 @@ import re
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider.runtime.errors import ConfigError
+from airflow_provider.runtime.shown_address import shown_address
 from airflow_provider.runtime.sources.kafka.offsets import EARLIEST, LATEST, Partition, from_json
 from airflow_provider.runtime.sources.kafka.properties import PREFIX, client_properties
 from airflow_provider.runtime.typed_json import read_json
@@ -82,7 +83,7 @@ class KafkaOptions:
     """What a source reads, and how.
 
     Attributes:
-        servers: the addresses to begin with, as the option has them.
+        servers: the addresses to begin with, as messages show them.
         client: the client's properties, with secrets; never shown.
         topics: those of ``subscribe``.
         pattern: ``subscribePattern``, which matches whole names.
@@ -133,7 +134,7 @@ def parse_options(given: Mapping[str, str], *, is_batch: bool = False) -> KafkaO
         raise ConfigError(msg)
     _check_subscription(options)
     return KafkaOptions(
-        servers=servers,
+        servers=shown_address(servers),
         client=client_properties(options),
         topics=_topics(options.get("subscribe", "")),
         pattern=_pattern(options.get("subscribepattern")),
