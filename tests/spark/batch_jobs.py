@@ -141,6 +141,15 @@ def not_its_own(ctx: JobContext) -> None:
     write(ctx, ctx.spark.range(3))
 
 
+def filtered_join(ctx: JobContext) -> None:
+    def read(name: str) -> DataFrame:
+        path = ctx.params["input"]
+        return ctx.read(name, format="json", path=path, schema="k int, v string", bounded=True)
+
+    left, right = read("left"), read("right").where("v = 'a'")
+    ctx.write("out", left.join(right, "k").select("k"), to=files(ctx.params["output"]))
+
+
 def sorted_rows(ctx: JobContext) -> None:
     """Ask for an order, which no stream has."""
     df: DataFrame = rows_of(events(ctx))

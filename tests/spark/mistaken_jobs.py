@@ -99,6 +99,31 @@ def sorted_stream(ctx: JobContext) -> None:
     out(ctx, clicks(ctx).orderBy("ts"))
 
 
+def two_limits(ctx: JobContext) -> None:
+    limits = {"maxFilesPerTrigger": 1, "maxBytesPerTrigger": "1m"}
+    out(ctx, clicks(ctx, options=limits, bounded=False))
+
+
+def pandas_mean_of_a_stream(ctx: JobContext) -> None:
+    import pandas as pd
+
+    from airflow_provider.runtime import spark_sink
+
+    @F.pandas_udf("double")  # type: ignore[attr-defined, untyped-decorator]  # PySpark has none of it
+    def mean(values: pd.Series) -> float:
+        return float(values.mean())
+
+    means = clicks(ctx, bounded=False).groupBy("user").agg(mean("v").alias("mean"))
+    ctx.write("means", means, to=spark_sink("noop"), output_mode="update")  # here
+
+
+def to_kafka_without_jar(ctx: JobContext) -> None:
+    from airflow_provider.runtime import spark_sink
+
+    sink = spark_sink("kafka", {"topic": "t"})
+    ctx.write("counts", clicks(ctx).selectExpr("user AS value"), to=sink)  # here
+
+
 def counted(ctx: JobContext) -> None:
     df = clicks(ctx)
     if df.count() > 0:  # here

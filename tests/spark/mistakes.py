@@ -643,10 +643,11 @@ spark-stream: error: source 'clicks' (csv at {root}/input) cannot be read: 'ten 
 spark-stream: error: query 'counts': Spark cannot run it as a stream: Spark cannot run streaming aggregations without watermark in output mode append
   where: mistaken_jobs.py:{here}
   why: AnalysisException: [STREAMING_OUTPUT_MODE.UNSUPPORTED_OPERATION] Invalid streaming output mode: append. This output mode is not supported for streaming aggregations without watermark on streaming DataFrames/DataSets. SQLSTATE: 42KDE
-  what to do: aggregate in append with a watermark=(column, delay) and F.window(…), or choose another output_mode, as far as the sink takes it
+  what to do: BATCH can run it: --mode batch; or aggregate in append with a watermark=(column, delay) and F.window(…), or choose another output_mode, as far as the sink takes it
   exit code 2: nothing was written
   details: {details}
 """,
+        options=("--mode=streaming",),
         needs_spark=True,
     ),
     Mistake(
@@ -657,9 +658,47 @@ spark-stream: error: query 'counts': Spark cannot run it as a stream: Spark cann
 spark-stream: error: query 'counts': Spark cannot run it as a stream: a stream cannot be sorted, since its last row never comes
   where: mistaken_jobs.py:{here}
   why: AnalysisException: Sorting is not supported on streaming DataFrames/Datasets, unless it is on aggregated DataFrame/Dataset in Complete output mode;
-  what to do: leave orderBy out, and sort what you read from the output
+  what to do: BATCH can run it: --mode batch; or leave orderBy out, and sort what you read from the output
   exit code 2: nothing was written
   details: {details}
+""",
+        options=("--mode=streaming",),
+        needs_spark=True,
+    ),
+    Mistake(
+        "two limits of a source",
+        "two_limits",
+        2,
+        r"""
+spark-stream: error: query 'counts': Spark cannot run it as a stream: Options 'maxFilesPerTrigger' and 'maxBytesPerTrigger' can't be both set at the same time
+  where: mistaken_jobs.py:{here}, source 'clicks'
+  what to do: correct the job there
+  exit code 2: nothing was written
+  details: {details}
+""",
+        needs_spark=True,
+    ),
+    Mistake(
+        "an aggregation in pandas of a stream",
+        "pandas_mean_of_a_stream",
+        2,
+        r"""
+spark-stream: error: query 'means': Spark cannot run it as a stream: Streaming aggregation doesn't support group aggregate pandas UDF
+  where: mistaken_jobs.py:{here}
+  what to do: correct the job there
+  exit code 2: nothing was written
+  details: {details}
+""",
+        needs_spark=True,
+    ),
+    Mistake(
+        "a Kafka sink without its connector",
+        "to_kafka_without_jar",
+        2,
+        r"""
+spark-stream: error: query 'counts': the sink spark:kafka:t: this Spark has no connector for Kafka; run with --conf spark.jars.packages=org.apache.spark:spark-sql-kafka-0-10_2.13:4.3.0
+  where: mistaken_jobs.py:{here}
+  exit code 2: nothing was written
 """,
         needs_spark=True,
     ),

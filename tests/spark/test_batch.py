@@ -159,17 +159,33 @@ def test_what_a_drain_flushes_a_batch_job_gives_or_leaves_to_streams(spark, plac
 
 def test_a_limit_takes_as_many_rows_and_a_sort_only_a_batch_job_has(spark, place):
     """
-    How many rows a limit takes is the same; a job that no stream can be runs when BATCH is asked.
+    How many rows a limit takes is the same; a job that no stream can be is one of BATCH, and
+    STREAMING is refused with the way to it.
     """
     prepare(place, "limited")
     assert "STREAMING" == run(spark, place, "limited", mode="automatic").mode
     assert 3 == len(read_with_pandas(place.output))
 
-    with pytest.raises(ConfigError, match="Spark cannot run it as a stream"):
-        run(spark, elsewhere(place), "sorted_rows", mode="automatic")
-    final = run(spark, elsewhere(place), "sorted_rows", mode="batch")
+    with pytest.raises(ConfigError, match="Spark cannot run it as a stream.*--mode batch"):
+        run(spark, elsewhere(place), "sorted_rows", mode="streaming")
+    assert not elsewhere(place).job_dir.exists()
+    final = run(spark, elsewhere(place), "sorted_rows", mode="automatic")
     first = sorted((START + t, k, v) for t, k, v in ALL)[:2]
     assert ("BATCH", first) == (final.mode, read_with_pandas(elsewhere(place).output))
+
+
+def test_every_row_of_json_counts_also_below_a_shuffle(spark, place):
+    """
+    What a filter leaves out on the side of a join that is broadcast or shuffled is counted as read.
+    """
+    place.input.mkdir(exist_ok=True)
+    rows = [f'{{"k": {n}, "v": "{"ab"[n % 2]}"}}' for n in range(20)]
+    (place.input / "rows.json").write_text("\n".join(rows))
+
+    final = run(spark, place, "filtered_join", mode="batch")
+
+    assert 10 == len(read_with_pandas(place.output))
+    assert 40 == final.rows_read
 
 
 def elsewhere(place):

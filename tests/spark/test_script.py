@@ -410,6 +410,27 @@ def test_a_file_of_sql(spark, tmp_path):
     assert ("FINISHED", ["hourly", "late"]) == (final.outcome, list(final.queries))
 
 
+def test_a_file_of_sql_that_no_stream_can_be_is_one_batch_job(spark, tmp_path):
+    """
+    AUTOMATIC runs it in BATCH; STREAMING by name is refused with its line and the way to BATCH.
+    """
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "a.csv").write_text("a,1\na,2\nb,3\n")
+    text = f"""CREATE TEMPORARY VIEW t (k STRING, v INT) USING csv OPTIONS (path '{tmp_path}/in');
+INSERT INTO csv.`{tmp_path}/out`
+SELECT k, v, row_number() OVER (PARTITION BY k ORDER BY v) AS n FROM t"""
+    (tmp_path / "ranks.sql").write_text(text)
+
+    with pytest.raises(ConfigError, match="ranks.sql:2.*cannot run it as a stream.*--mode batch"):
+        run_as_job(spark, tmp_path / "refused", tmp_path / "ranks.sql", mode="streaming")
+    final = run_as_job(spark, tmp_path / "job", tmp_path / "ranks.sql")
+
+    assert ("FINISHED", "BATCH", 3) == (final.outcome, final.mode, final.rows_read)
+    rows = spark.read.csv(str(tmp_path / "out"), schema="k string, v int, n int").collect()
+    assert [("a", 1, 1), ("a", 2, 2), ("b", 3, 1)] == sorted(map(tuple, rows))
+    assert not (tmp_path / "refused").exists()
+
+
 @pytest.mark.parametrize(
     ("statement", "reason"),
     [

@@ -199,7 +199,7 @@ def test_sinks_are_not_even_looked_at_when_output_is_discarded(monkeypatch):
     """
     They may need what the history's parameters do not have.
     """
-    monkeypatch.setattr("airflow_provider.runtime.queries.context.check_supported", lambda *_: None)
+    monkeypatch.setattr("airflow_provider.runtime.queries.context.check_query", lambda *_: None)
     monkeypatch.setattr(
         "airflow_provider.runtime.queries.context.sources_of", lambda *_: (source(),)
     )

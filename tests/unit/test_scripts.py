@@ -202,7 +202,7 @@ def spec_of(path: Path, **asked):
     [
         ("s.py", SCRIPT, {}, r"^s\.py:12 \(waits in line 7\): a query is started behind one"),
         ("s.py", "def f(:\n", {}, r"s\.py:1: this Python cannot read it"),
-        ("s.py", "print()\n", {"mode": "batch"}, "a program declares streams"),
+        ("s.py", "print()\n", {"mode": "batch"}, "a script declares streams"),
         ("s.sql", "-- nothing;\n", {}, "there is no statement in it"),
     ],
 )

@@ -41,7 +41,7 @@ def _check(arguments: argparse.Namespace) -> int:
         return EXIT_OK
     print(f"{spec.job_dir}: run {found.run_id} {found.what}")
     if found.mode is not None:
-        print(f"  mode {found.mode}")
+        print(f"  mode {found.mode}" + (f": {found.reason}" if found.reason else ""))
     for query in found.queries:
         print(f"  {query.name}: {', '.join(query.sources)} -> {', '.join(query.sinks)}")
     left = "" if arguments.with_spark else "; --spark looks at its queries and sinks, too"

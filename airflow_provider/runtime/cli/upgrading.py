@@ -18,8 +18,8 @@ from airflow_provider.runtime.control.probation import Probation, Terms
 from airflow_provider.runtime.control.stop import request_stop, savepoint_address
 from airflow_provider.runtime.control.supervise import look_at_query
 from airflow_provider.runtime.control.upgrade_steps import UpgradeSteps
+from airflow_provider.runtime.driver.mode_choice import load_job
 from airflow_provider.runtime.driver.open_queries import starting_point
-from airflow_provider.runtime.driver.prepare import load_job
 from airflow_provider.runtime.driver.recover_sinks import clean_up
 from airflow_provider.runtime.driver.restore_job import rewind_job
 from airflow_provider.runtime.driver.run import run_job

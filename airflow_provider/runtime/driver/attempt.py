@@ -260,6 +260,10 @@ class Attempt:
     # --- observe --------------------------------------------------------------------------------
 
     def _observe(self) -> None:
+        if self._stop.is_set():  # first: a signal to the process group has ended Spark, too
+            self._stop.clear()
+            self._events.append(lifecycle.CancelRequested())
+            return
         for query in self._queries.values():
             if query.has_ended():
                 self._events.append(self._exit_reason(query))
@@ -326,10 +330,7 @@ class Attempt:
         return {name: self._next_step(self._queries[name]) for name in names}
 
     def _poll_stop_requests(self) -> None:
-        if self._stop.is_set():
-            self._stop.clear()
-            self._events.append(lifecycle.CancelRequested())
-        elif self._requests_due():
+        if self._requests_due():
             self._events.extend(self._stop_requests.poll(self._life.phase))
 
     def _report_progress(self) -> None:

@@ -6,12 +6,12 @@ import dataclasses
 from typing import TYPE_CHECKING
 
 from airflow_provider.runtime.clock import Clock, SystemClock, utc_text
+from airflow_provider.runtime.driver.mode_choice import load_job
 from airflow_provider.runtime.driver.open_queries import starting_point
 from airflow_provider.runtime.driver.prepare import (
     check_before_spark,
     check_begin,
     find_requested_run,
-    load_job,
 )
 from airflow_provider.runtime.driver.records import run_record
 from airflow_provider.runtime.errors.ways_out import addressing
@@ -49,12 +49,14 @@ class CheckedJob:
         run_id: the run that it would begin or go on with.
         what: in a few words, what would become of that run.
         mode: BATCH or STREAMING; None when Spark was not asked.
+        reason: why it is the mode that AUTOMATIC would not prefer; empty for no reason.
         queries: what the job's function has declared; empty when Spark was not asked.
     """
 
     run_id: str
     what: str
     mode: str | None = None
+    reason: str = ""
     queries: tuple[CheckedQuery, ...] = ()
 
 
@@ -107,7 +109,7 @@ def _check_job(
             check_same_spec(run_record(spec, directory, run_id, job, clock), run.stored)
             start = starting_point(spec, directory, job, clock)
             check_begin(spec, directory, job, start, clock)
-            return CheckedJob(run_id, _next_attempt(run), job.plan.mode, _declared(job))
+            return CheckedJob(run_id, _next_attempt(run), job.plan.mode, job.reason, _declared(job))
 
 
 def _next_attempt(run: RequestedRun) -> str:

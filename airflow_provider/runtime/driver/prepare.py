@@ -10,15 +10,11 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from airflow_provider.runtime.checkpoint.logs import CheckpointLogs
 from airflow_provider.runtime.driver.clear_text import check_kept_secret, check_names_and_places
 from airflow_provider.runtime.driver.declares_only import declares_only
 from airflow_provider.runtime.driver.execution_mode import (
     ExecutionPlan,
-    check_batch,
-    find_objections,
     resolve_plan,
-    wanted_mode,
 )
 from airflow_provider.runtime.errors import (
     AbsentInputError,
@@ -27,7 +23,6 @@ from airflow_provider.runtime.errors import (
 )
 from airflow_provider.runtime.errors.job_lines import definition_of, line_of
 from airflow_provider.runtime.failures.classify import classify, refusal_of
-from airflow_provider.runtime.jobdir.end_of_input import sources_end
 from airflow_provider.runtime.jobdir.layout import open_job_directory
 from airflow_provider.runtime.jobdir.lease import wait_for_free_lease
 from airflow_provider.runtime.jobdir.lease_records import lease_path
@@ -39,7 +34,7 @@ from airflow_provider.runtime.jobdir.resolve_run import (
     resolve_run_id,
 )
 from airflow_provider.runtime.jobdir.run_options import RETRY
-from airflow_provider.runtime.jobdir.run_records import BATCH, STREAMING
+from airflow_provider.runtime.jobdir.run_records import BATCH
 from airflow_provider.runtime.jobdir.verify_final import verify_final
 from airflow_provider.runtime.programs.entry_point import (
     check_entry_file,
@@ -50,10 +45,7 @@ from airflow_provider.runtime.programs.entry_point import (
 )
 from airflow_provider.runtime.programs.program import check_program, load_program
 from airflow_provider.runtime.queries.context import JobContext
-from airflow_provider.runtime.queries.finished_sources import Declare, bind, check_sources
-from airflow_provider.runtime.queries.fixed_ends import check_sink_of_ends
-from airflow_provider.runtime.queries.query import ending_alone, upstream_of
-from airflow_provider.runtime.queries.read_order import check_lists_once
+from airflow_provider.runtime.queries.query import upstream_of
 from airflow_provider.runtime.savepoints.catalog import open_savepoint
 from airflow_provider.runtime.savepoints.rewind import Rewind, check_start
 from airflow_provider.runtime.sinks.protocol import OpenFence
@@ -75,6 +67,7 @@ if TYPE_CHECKING:
     from airflow_provider.runtime.jobdir.lease import Lease, LeaseObserver
     from airflow_provider.runtime.jobdir.run_records import FinalCheckpoint, RunRecord
     from airflow_provider.runtime.jobdir.run_spec import RunSpec
+    from airflow_provider.runtime.queries.finished_sources import Declare
     from airflow_provider.runtime.queries.query import QueryDefinition
     from airflow_provider.runtime.queries.source import SourceBinding
 
@@ -166,6 +159,7 @@ class LoadedJob:
 
     Attributes:
         queries: in the order in which the job wrote them, as they are to be run.
+        reason: why AUTOMATIC has chosen the mode that it would not prefer; empty for no reason.
         declare: calls the function again, with sources bound.
     """
 
@@ -175,6 +169,7 @@ class LoadedJob:
     plan: ExecutionPlan
     queries: tuple[QueryDefinition, ...]
     declare: Declare
+    reason: str = ""
 
     @functools.cached_property
     def upstream(self) -> Mapping[str, tuple[str, ...]]:
@@ -235,66 +230,7 @@ class Declaration:
     make_context: Callable[..., JobContext] = JobContext
 
 
-_AS_IN_A_RUN: Final = Declaration()
-
-
-def load_job(
-    spec: RunSpec,
-    directory: JobDirectory,
-    run_id: str,
-    spark: SparkSession,
-    declaration: Declaration = _AS_IN_A_RUN,
-) -> LoadedJob:
-    """Call the job's function, which only declares, and settle the mode; nothing is written.
-
-    An AUTOMATIC run that can be had in BATCH calls the function a second time.
-
-    Raises:
-        ConfigError: the function is not there, failed, or declared what cannot be run.
-    """
-    stored = directory.run(run_id).record()
-    wanted = wanted_mode(spec.mode, stored.mode if stored is not None else None)
-    if is_program(spec.entry):  # what it declares are streams
-        wanted = STREAMING
-    kept = stored.settings if stored is not None else None
-    load = functools.partial(
-        load_job_in, spec=spec, run_id=run_id, spark=spark, kept=kept, declaration=declaration
-    )
-    job = load(wanted or STREAMING)
-    with _held(job.context), _judging_input(spec):
-        job.context.params.check_read()
-        if stored is None:  # what a run has read may be moved away
-            for source in (source for query in job.queries for source in query.sources):
-                source.check_matches(job.spark)
-        if wanted == STREAMING:
-            return _with_markers(job, directory)
-    objections = find_objections(job.queries, job.plan, _find_resumed(spec, directory))
-    if wanted == BATCH:
-        check_batch(objections)
-        _check_same_queries(job, stored)
-        return job
-    reasons = [objection.why for objection in objections]
-    if not reasons:
-        try:
-            return load(BATCH)
-        except ConfigError as error:
-            reasons = [str(error)]
-    log.info("run=%s mode=STREAMING, not BATCH: %s", run_id, "; ".join(reasons))
-    return _with_markers(job, directory)
-
-
-def _with_markers(job: LoadedJob, directory: JobDirectory) -> LoadedJob:
-    """Declare those queries again whose sources end or are idle while others go on."""
-    if job.plan.until == "stopped":
-        check_lists_once(job.queries, alone=ending_alone(job.queries))
-    for query in job.queries:
-        check_sources(query)
-        check_sink_of_ends(query)
-    queries = tuple(
-        bind(query, directory, sources_end(directory, query.name), job.declare)
-        for query in job.queries
-    )
-    return dataclasses.replace(job, queries=queries)
+AS_IN_A_RUN: Final = Declaration()
 
 
 def load_job_in(
@@ -304,7 +240,7 @@ def load_job_in(
     spark: SparkSession,
     kept: Mapping[str, str] | None = None,
     *,
-    declaration: Declaration = _AS_IN_A_RUN,
+    declaration: Declaration = AS_IN_A_RUN,
 ) -> LoadedJob:
     """Call the job's function once, for a mode that is settled; nothing is written.
 
@@ -345,12 +281,12 @@ def load_job_in(
             bindings=bindings,
             job_dir=spec.job_dir,
         )
-        with _held(context), _judging_input(spec):
+        with held(context), judging_input(spec):
             _call(function, context)
         return context
 
     context = declare({})
-    with _held(context):
+    with held(context):
         check_names_and_places(context.queries)
         plan = _planned(spec, context.queries, mode, definition_of(function))
     return LoadedJob(
@@ -406,7 +342,7 @@ def _planned(
 
 
 @contextlib.contextmanager
-def _held(context: JobContext) -> Iterator[None]:
+def held(context: JobContext) -> Iterator[None]:
     """Let go of what a declaration holds open if it fails."""
     with contextlib.ExitStack() as stack:
         stack.push(context.holding)
@@ -415,7 +351,7 @@ def _held(context: JobContext) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _judging_input(spec: RunSpec) -> Iterator[None]:
+def judging_input(spec: RunSpec) -> Iterator[None]:
     """Refuse input that is not there, for a run that does not wait for its delivery.
 
     Raises:
@@ -442,30 +378,6 @@ def _call(function: Callable[[JobContext], None], context: JobContext) -> None:
         more = explain_missing(error)
         msg = f"{classify(error).explanation.what}{more}" if more else None
         raise refusal_of(error, msg, place=definition_of(function)) from error
-
-
-def _check_same_queries(job: LoadedJob, stored: RunRecord | None) -> None:
-    """Refuse to go on with a BATCH run whose queries, which commit together, have changed."""
-    before = stored.query_ids if stored is not None else None
-    now = {query.name for query in job.queries}
-    if before is not None and set(before) != now:
-        msg = (
-            f"run {job.context.run_id!r} was begun in BATCH with the queries "
-            f"{', '.join(sorted(before))}, and the job now has {', '.join(sorted(now))}; they are "
-            "committed together, so put them back, or use another run id"
-        )
-        raise ConfigError(msg)
-
-
-def _find_resumed(spec: RunSpec, directory: JobDirectory) -> str | None:
-    """Return what the run would go on from; None when it starts over."""
-    if spec.from_savepoint is not None:
-        return f"the savepoint {spec.from_savepoint}"
-    for name in directory.query_names():
-        logs = CheckpointLogs(directory.checkpoint(name))
-        if logs.exists():
-            return f"the checkpoint {logs.url}"
-    return None
 
 
 def _send_by_value(function: Callable[..., None], *, is_given: bool) -> None:

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 
 from airflow_provider.runtime.clock import Clock, SystemClock
 from airflow_provider.runtime.driver.attempt import Attempt, OnProgress
+from airflow_provider.runtime.driver.mode_choice import load_job
 from airflow_provider.runtime.driver.prepare import (
     check_before_spark,
     endless_lines,
     find_requested_run,
-    load_job,
 )
 from airflow_provider.runtime.errors.ways_out import addressing
 from airflow_provider.runtime.jobdir.run_records import BATCH

@@ -6,6 +6,7 @@
     ├ ConfigError(ValueError)        the caller's mistake; nothing was written           2
     │ ├ UnsupportedStorageError      no atomic put-if-absent there
     │ ├ UnsupportedVersionError      written by a newer version of this package
+    │ ├ NotAStreamError              Spark cannot run a query as a stream; BATCH may
     │ ├ UnknownJobError              no job, run or checkpoint at that place
     │ ├ JobDrainedError              the job has ended for good and cannot resume
     │ ├ RefusedCheckpointError       the requested thing is damaged; a CheckpointError, too
@@ -110,6 +111,10 @@ class UnsupportedVersionError(ConfigError):
 
 class UnknownJobError(ConfigError):
     """There is no job, run or checkpoint at the given place."""
+
+
+class NotAStreamError(ConfigError):
+    """Spark cannot run a query as a stream; it may be able to run it as a batch job."""
 
 
 class JobDrainedError(ConfigError):

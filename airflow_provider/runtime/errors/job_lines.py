@@ -6,7 +6,9 @@ comes back, and in what Spark says of the call that has made a column.
 
 from __future__ import annotations
 
+import os
 import re
+import sys
 import traceback
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Final
@@ -37,12 +39,12 @@ def line_of(error: BaseException) -> str:
     while link is not None and id(link) not in seen:
         seen.add(id(link))
         if isinstance(link, SyntaxError) and link.filename and is_of_job(link.filename):
-            return _place(link.filename, link.lineno or 1)
+            return place_of(link.filename, link.lineno or 1)
         frames = traceback.walk_tb(link.__traceback__)
         lines = [(frame.f_code.co_filename, number) for frame, number in frames]
         own = [line for line in lines if is_of_job(line[0])]
         if own:
-            return _place(*own[-1])
+            return place_of(*own[-1])
         link = link.__cause__ or link.__context__
     return ""
 
@@ -52,7 +54,7 @@ def line_in_text(text: str) -> str:
     frames = [frame for frame in _FRAME.findall(text) if is_of_job(frame[0])]
     sites = [site for site in _CALL_SITE.findall(text) if is_of_job(site[0])]
     found = frames[-1] if frames else sites[0] if sites else None
-    return _place(*found) if found is not None else ""
+    return place_of(*found) if found is not None else ""
 
 
 def definition_of(function: Callable[..., object]) -> str:
@@ -60,7 +62,7 @@ def definition_of(function: Callable[..., object]) -> str:
     code = getattr(function, "__code__", None)
     if code is None or not is_of_job(code.co_filename):
         return ""
-    return _place(code.co_filename, code.co_firstlineno)
+    return place_of(code.co_filename, code.co_firstlineno)
 
 
 def is_of_job(filename: str) -> bool:
@@ -68,5 +70,10 @@ def is_of_job(filename: str) -> bool:
     return _OF_OTHERS.search(Path(filename).as_posix()) is None
 
 
-def _place(filename: str, line: int | str) -> str:
-    return f"{PurePath(filename).name}:{line}"
+def place_of(filename: str, line: int | str) -> str:
+    """Return a line of a file, whose path begins at the folder that Python imports it from."""
+    path = PurePath(filename)
+    roots = {PurePath(os.path.abspath(root)) for root in sys.path}
+    below = [path.relative_to(root) for root in roots if root in path.parents]
+    short = min(below, key=lambda each: len(each.parts), default=PurePath(path.name))
+    return f"{short}:{line}"

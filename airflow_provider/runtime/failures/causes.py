@@ -24,6 +24,8 @@ _DEEPEST: Final = 30  # a chain of JVM causes; each step asks the JVM
 _UNKNOWN: Final = "UnknownException"  # PySpark's
 # All that Py4J says of an answer that is cut off; of a whole one it tells more after that.
 _UNANSWERED: Final = re.compile(r"An error occurred while calling \S+(?<!\.)")
+# Spark's state of a query that has ended before it made its sources and its plan.
+_STARTING: Final = "Current State: INITIALIZING"
 _CUT_OFF: Final = frozenset({"Py4JNetworkError"})
 _JVM_NAME: Final = re.compile(r"(?:[a-z][\w$]*\.)+[A-Z][\w$.]*")
 
@@ -41,6 +43,7 @@ class Cause:
         errno: the operating system's number for it.
         type: its type, if that is known in this process.
         in_worker: whether it was raised in Python that Spark has called.
+        at_start: whether the query has not begun its first batch.
         from_py4j: whether it was raised on the way to the JVM.
         parameters: of Spark's message, by the names that its condition has for them.
     """
@@ -53,6 +56,7 @@ class Cause:
     errno: int | None = None
     type: type[BaseException] | None = None
     in_worker: bool = False
+    at_start: bool = False
     from_py4j: bool = False
     parameters: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
@@ -79,7 +83,10 @@ def causes_of(error: BaseException) -> list[Cause]:
         found += list(_java_causes(link))
     for link in chain:
         found += _causes_in(text_of(link))
-    return _without_repeats(found)
+    kept = _without_repeats(found)
+    if any(_STARTING in text_of(link) for link in chain):
+        kept = [dataclasses.replace(cause, at_start=True) for cause in kept]
+    return kept
 
 
 def text_of(error: BaseException) -> str:

@@ -95,6 +95,7 @@ def refusal_of(
     *,
     source: str | None = None,
     place: str = "",
+    mistake: type[ConfigError] = ConfigError,
 ) -> SparkStreamError:
     """Return what a start that *error* has stopped is refused with, before anything was written.
 
@@ -103,15 +104,16 @@ def refusal_of(
         message: what is wrong; None for what the error says.
         source: the source that it is about.
         place: the line of the job that it is about, if its traceback has none.
+        mistake: the class of what no retry heals.
 
     Returns:
         :class:`OutageError` for what may heal by itself, such as a server that does not answer, and
         :class:`AbsentInputError` for input that may be delivered, so that retries apply; else
-        :class:`ConfigError`, which no retry heals.
+        *mistake*, which no retry heals.
     """
     found = classify(error)
     passes = {FailureClass.RECOVERABLE, FailureClass.ENVIRONMENT}
-    kind: type[SparkStreamError] = ConfigError  # also for what no rule knows
+    kind: type[SparkStreamError] = mistake  # also for what no rule knows
     if found.rule == ABSENT:
         kind = AbsentInputError
     elif found.rule and found.failure_class in passes:

@@ -26,6 +26,7 @@ class Rule:
         failure_class: what that means.
         types: names of exception types, of Python or the JVM; those derived from them match, too.
         worker_types: types that count only when Python raised them that Spark has called.
+        start_types: types that count only before a query's first batch.
         conditions: Spark's error conditions; ``*`` stands for anything.
         sql_states: first characters of a SQLSTATE.
         words: what a message contains.
@@ -38,6 +39,7 @@ class Rule:
     failure_class: FailureClass
     types: tuple[str, ...] = ()
     worker_types: tuple[str, ...] = ()
+    start_types: tuple[str, ...] = ()
     conditions: tuple[str, ...] = ()
     sql_states: tuple[str, ...] = ()
     words: tuple[str, ...] = ()
@@ -55,6 +57,7 @@ class Rule:
         return (
             not cause.bases.isdisjoint(self.types)
             or (cause.in_worker and not cause.bases.isdisjoint(self.worker_types))
+            or (cause.at_start and not cause.bases.isdisjoint(self.start_types))
             or (cause.from_py4j and not cause.bases.isdisjoint(self.py4j_types))
             or any(self.is_about(condition) for condition in cause.conditions)
             or any(state.startswith(self.sql_states) for state in cause.sql_states)
@@ -355,6 +358,14 @@ RULES: Final[tuple[Rule, ...]] = (
         sql_states=("07", "0A", "21", "2B", "3F", "42", "46", "51", "54", "F0", "HV"),
     ),
     Rule(
+        "Spark refuses a query before its first batch: an option, or what it asks for",
+        _NON_RECOVERABLE,
+        start_types=(
+            "IllegalArgumentException",
+            "UnsupportedOperationException",
+        ),
+    ),
+    Rule(
         "the program is wrong",
         _NON_RECOVERABLE,
         types=(
@@ -434,6 +445,8 @@ def _signs_of(rule: Rule) -> str:
     signs = [", ".join(f"`{name}`" for name in (*rule.types, *rule.conditions))]
     if rule.worker_types:
         signs.append(f"in a user's function: {_quoted(rule.worker_types)}")
+    if rule.start_types:
+        signs.append(f"before the first batch of a query: {_quoted(rule.start_types)}")
     if rule.py4j_types:
         signs.append(f"on the way to the JVM: {_quoted(rule.py4j_types)}")
     if rule.sql_states:

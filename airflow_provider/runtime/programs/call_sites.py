@@ -8,6 +8,8 @@ import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from airflow_provider.runtime.errors.job_lines import place_of
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from types import FrameType
@@ -34,7 +36,7 @@ class CallSites:
         frame = self._frame()
         if frame is None:
             return self._path.name
-        return _place(frame.f_code.co_filename, frame.f_lineno)
+        return place_of(frame.f_code.co_filename, frame.f_lineno)
 
     def instruction(self) -> tuple[str, int]:
         """Return that place to the instruction: one line may have several calls."""
@@ -52,7 +54,7 @@ class CallSites:
         frames = traceback.extract_tb(error.__traceback__)
         own = [each for each in frames if self._is_own(each.filename)]
         if own:
-            return _place(own[-1].filename, own[-1].lineno or 0)
+            return place_of(own[-1].filename, own[-1].lineno or 0)
         if isinstance(error, SyntaxError) and error.lineno:
             return f"{self._path.name}:{error.lineno}"
         return self._path.name
@@ -62,10 +64,6 @@ class CallSites:
             return True
         beside = Path(file).is_absolute() and self._path.parent in Path(file).parents
         return beside and "site-packages" not in file and "airflow_provider" not in file
-
-
-def _place(file: str, line: int) -> str:
-    return f"{Path(file).name}:{line}"
 
 
 def late_starts(text: str) -> list[tuple[int, int]]:

@@ -137,11 +137,10 @@ class Declaring:
         if self.turns is not None and not self.turns.has_this_thread:
             self._threads.add(threading.current_thread())
         self._looked.clear()  # a loop that starts a query each time round does not wait
-        refused = refusals_of(calls)
-        for each in refused:
+        for each in refusals_of(calls):
             self.refuse(each)
-        if refused:
-            return name
+        if refusals_of(calls.of_sink()):
+            return name  # nothing more can be said of it
         bounded = is_bounded(self._until, calls.trigger)
         plain = PlainFrame(df._jdf, self._context.spark)
         try:

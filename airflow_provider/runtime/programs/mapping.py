@@ -74,6 +74,10 @@ class WriterCalls:
         else:
             self.options[key] = value
 
+    def of_sink(self) -> WriterCalls:
+        """Return what says where the rows go, without the trigger and the layout of a table."""
+        return dataclasses.replace(self, trigger=None, cluster_by=())
+
 
 def is_bounded(until: str | None, trigger: tuple[str, Any] | None) -> bool:
     """Tell whether what a query reads has an end: as the run wants it, else as its trigger says."""

@@ -22,10 +22,13 @@ def check_program(spec: DriverSpec) -> None:
         ConfigError: the message names the file and, of a script, the line.
     """
     path = program_file(spec.entry)
+    if path.suffix == _SQL:
+        check_sql(path)
+        return
     if getattr(spec, "mode", "") == "batch":
-        msg = f"entry {spec.entry!r}: a program declares streams; run it with mode 'streaming'"
+        msg = f"entry {spec.entry!r}: a script declares streams; run it with mode 'streaming'"
         raise ConfigError(msg)
-    check_sql(path) if path.suffix == _SQL else check_script(path)
+    check_script(path)
 
 
 def load_program(spec: DriverSpec) -> ScriptJob | SqlJob:

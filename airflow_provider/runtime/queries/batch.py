@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import uuid
 from typing import TYPE_CHECKING, Any, Final
@@ -9,14 +10,16 @@ from typing import TYPE_CHECKING, Any, Final
 from airflow_provider.runtime.queries.batch_reports import own_report
 from airflow_provider.runtime.queries.batch_tasks import BatchTasks
 from airflow_provider.runtime.queries.expired_input import may_lose, warn_of_losses
+from airflow_provider.runtime.queries.input_rows import say_what_is_not_counted
 from airflow_provider.runtime.queries.plan import ADAPTIVE, leaves, rows_of, source_scans
 from airflow_provider.runtime.sinks.spark_sink import SparkSinkEpochs
 from airflow_provider.runtime.spark.versions import jobs_refused
 
 if TYPE_CHECKING:
     import threading
+    from collections.abc import Iterator
 
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
 
     from airflow_provider.runtime.checkpoint.logs import CommitLog
     from airflow_provider.runtime.clock import Clock
@@ -181,12 +184,38 @@ class BatchQuery:
         )
 
     def _count(self, execution: BatchExecution) -> int | None:
+        session = self.definition.df.sparkSession._jsparkSession
+        say_what_is_not_counted(self.name, execution.planned.executedPlan(), session)
         self._rows = execution.count_input_rows()
         return self._rows
 
 
 # What reads in a batch job without telling the source's name, or its rows.
 _UNCOUNTED: Final = frozenset({"BatchScanExec", "InMemoryTableScanExec", "RowDataSourceScanExec"})
+
+
+@contextlib.contextmanager
+def _settings_for_tasks(spark: SparkSession) -> Iterator[None]:
+    """Let the tasks that this thread submits have the settings of a session.
+
+    Spark sends them with the stages of an action. Stages that it runs outside of one would go by
+    Spark's own defaults, such as readers that leave out rows before they are counted.
+    """
+    context = spark.sparkContext
+    found = spark._jsparkSession.sessionState().conf().getAllConfs().iterator()
+    settings = {}
+    while found.hasNext():
+        setting = found.next()
+        settings[str(setting._1())] = str(setting._2())
+    ours = {name: value for name, value in settings.items() if name.startswith("spark")}
+    before = {name: context.getLocalProperty(name) for name in ours}
+    try:
+        for name, value in ours.items():
+            context.setLocalProperty(name, value)
+        yield
+    finally:
+        for name, earlier in before.items():
+            context.setLocalProperty(name, earlier)  # type: ignore[arg-type]  # None removes it
 
 
 class BatchExecution:
@@ -210,9 +239,10 @@ class BatchExecution:
 
         session = self._df.sparkSession._jsparkSession.cloneSession()
         is_streaming = False
-        frame = session.internalCreateDataFrame(
-            self._execution.toRdd(), self._df._jdf.schema(), is_streaming
-        )
+        # Adaptive execution runs the stages below a shuffle or a broadcast here.
+        with _settings_for_tasks(self._df.sparkSession):
+            rows = self._execution.toRdd()
+        frame = session.internalCreateDataFrame(rows, self._df._jdf.schema(), is_streaming)
         return DataFrame(frame, SparkSession(self._df.sparkSession.sparkContext, session))
 
     @property

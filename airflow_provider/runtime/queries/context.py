@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider.runtime.clock import parse_duration
 from airflow_provider.runtime.errors import ConfigError
-from airflow_provider.runtime.failures.classify import classify, refusal_of
 from airflow_provider.runtime.jobdir.run_records import BATCH
 from airflow_provider.runtime.names import check_name
 from airflow_provider.runtime.queries.end_option import EndOption, check_end
 from airflow_provider.runtime.queries.order_option import MODIFIED, check_read_order
 from airflow_provider.runtime.queries.output_places import OutputPlaces, place_of
 from airflow_provider.runtime.queries.params import Params
-from airflow_provider.runtime.queries.plan import check_supported, is_streaming, operations
+from airflow_provider.runtime.queries.plan import is_streaming, operations
 from airflow_provider.runtime.queries.query import QueryDefinition, sources_of
+from airflow_provider.runtime.queries.refusals import check_query
 from airflow_provider.runtime.queries.source import SourceBinding, SourceDefinition, load_table
 from airflow_provider.runtime.queries.source_options import check_options
 from airflow_provider.runtime.sinks.files import FilesSink
@@ -227,6 +227,7 @@ class JobContext:
                 goes on from it, with its state. It is copied, and stays as it is.
 
         Raises:
+            NotAStreamError: Spark cannot run the query as a stream.
             ConfigError: the name is used twice, a sink is unknown, refuses, or writes where another
                 sink writes or a source reads, or *df* does not come from ``ctx.read``.
         """
@@ -251,30 +252,24 @@ class JobContext:
             sinks = tuple(DiscardSink(sink.name, getattr(sink, "location", None)) for sink in sinks)
         for sink in sinks:
             sink.check(df, output_mode)
-        refused = check_supported(df, output_mode)
-        if refused is not None:
-            kind = "batch job" if self._is_batch else "stream"
-            why = classify(refused).reason
-            msg = f"query {name!r}: Spark cannot run it as a {kind}: {why}"
-            raise refusal_of(refused, msg) from refused
         sources = sources_of(df, self._sources)
         if not sources:
             msg = f"query {name!r} reads none of the job's sources; begin with ctx.read"
             raise ConfigError(msg)
-        self._outputs.add(name, given, sources)
-        self._queries.append(
-            QueryDefinition(
-                name=name,
-                df=df,
-                sinks=tuple(sink for sink in sinks if not isinstance(sink, SparkSink)),
-                native=next((sink for sink in sinks if isinstance(sink, SparkSink)), None),
-                output_mode=output_mode,
-                operators=tuple(operators or ()),
-                sources=sources,
-                operations=operations(df),
-                takes_over=takes_over,
-            )
+        query = QueryDefinition(
+            name=name,
+            df=df,
+            sinks=tuple(sink for sink in sinks if not isinstance(sink, SparkSink)),
+            native=next((sink for sink in sinks if isinstance(sink, SparkSink)), None),
+            output_mode=output_mode,
+            operators=tuple(operators or ()),
+            sources=sources,
+            operations=operations(df),
+            takes_over=takes_over,
         )
+        check_query(query)
+        self._outputs.add(name, given, sources)
+        self._queries.append(query)
 
     def let_end(self, df: DataFrame, *, bounded: bool) -> None:
         """Say of the sources that *df* reads whether they end, for what is written from here on.

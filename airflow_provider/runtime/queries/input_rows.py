@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from typing import Any, Final
 
@@ -43,18 +44,34 @@ def count_input_rows(stream_execution: Any) -> int | None:
         return None
 
 
-def filters_before_count(stream_execution: Any, session: Any) -> dict[str, str]:
+def say_what_is_not_counted(query: str, plan: Any, session: Any) -> None:
+    """Log the filters by which the readers of files leave rows out uncounted, if there are some.
+
+    Args:
+        query: the name of the query.
+        plan: an executed plan of the JVM's, of a stream's batch or of a batch job.
+        session: the JVM's session of the query.
+    """
+    from py4j.protocol import Py4JError
+
+    with contextlib.suppress(Py4JError):  # another version of Spark
+        for source, filters in filters_before_count(plan, session).items():
+            text = "query=%s source=%s: rows_read is without what %s leave out in its files"
+            log.info(text, query, source, filters)
+
+
+def filters_before_count(plan: Any, session: Any) -> dict[str, str]:
     """Return the filters by which the readers of files leave rows out uncounted, by source.
 
     Parquet and ORC pass over parts of a file by their statistics. What that leaves out nobody
     knows; ``numOutputRows`` of a scan counts the rest.
 
     Args:
-        stream_execution: the JVM's ``StreamExecution``, in the middle of a batch.
+        plan: an executed plan of the JVM's, of a stream's batch or of a batch job.
         session: the JVM's session of the query.
     """
     found: dict[str, str] = {}
-    for leaf in source_scans(stream_execution.lastExecution().executedPlan()):
+    for leaf in source_scans(plan):
         if leaf.getClass().getSimpleName() != _FILE_SCAN:
             continue
         setting = _PUSHES.get(str(leaf.relation().fileFormat().getClass().getSimpleName()))

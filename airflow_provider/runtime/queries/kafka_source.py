@@ -72,7 +72,7 @@ def prepare(spark: SparkSession, name: str, options: Mapping[str, str], *, strea
     except SparkStreamError as error:
         msg = f"source {name!r} ({FORMAT}): {error}"
         raise type(error)(msg) from error
-    if not _is_registered(spark):
+    if not is_registered(spark, FORMAT):
         from airflow_provider.runtime.sources.kafka.source import KafkaDataSource
 
         spark.dataSource.register(KafkaDataSource)
@@ -196,6 +196,12 @@ def is_missing(source_format: str, error: Exception) -> bool:
     )
 
 
-def _is_registered(spark: SparkSession) -> bool:
-    manager = spark._jsparkSession.sessionState().dataSourceManager()
-    return bool(manager.dataSourceExists(FORMAT))
+def is_registered(spark: SparkSession, name: str) -> bool:
+    """Tell whether a session knows a source that is written in Python."""
+    from py4j.protocol import Py4JError
+
+    try:
+        manager = spark._jsparkSession.sessionState().dataSourceManager()
+        return bool(manager.dataSourceExists(name))
+    except Py4JError:
+        return False

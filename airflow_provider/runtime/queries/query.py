@@ -155,6 +155,16 @@ class QueryDefinition:
             provider=provider_name(provider) if provider is not None else None,
         )
 
+    def planning_error(self) -> Exception | None:
+        """Return why Spark cannot plan the query as a stream; None when it can."""
+        from pyspark.errors import PySparkException
+
+        try:
+            _ = self._planned
+        except PySparkException as error:
+            return error
+        return None
+
     @functools.cached_property
     def _planned(self) -> tuple[PlannedOperator, ...] | None:
         names = tuple(source.name for source in self.sources)

@@ -25,7 +25,7 @@ from airflow_provider.runtime.queries.plan import (
     named_leaves,
     operator_id,
 )
-from airflow_provider.runtime.spark.versions import class_named, engine_class
+from airflow_provider.runtime.spark.versions import class_named, condition_of, engine_class
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -37,6 +37,7 @@ log = logging.getLogger(__name__)
 _STATE_WRITER: Final = "StateStoreWriter"
 _REUSED: Final = "ReusedExchangeExec"
 _STREAM: Final = "StreamingRelationExec"
+_BUG: Final = "INTERNAL_ERROR"
 
 
 class PlannedOperator(NamedTuple):
@@ -67,6 +68,9 @@ def stateful_operators(
     Returns:
         None where that cannot be done (another version of Spark); Spark itself compares them with
         the checkpoint's when the query starts.
+
+    Raises:
+        PySparkException: Spark cannot plan the query.
     """
     planned = plan_operators(df, output_mode, names)
     return None if planned is None else shapes_of(planned)
@@ -83,20 +87,42 @@ def plan_operators(
     """Return as :func:`stateful_operators`, with their columns, in the order of the plan.
 
     An operator comes after those below it.
+
+    Raises:
+        PySparkException: Spark cannot plan the query.
     """
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 
     try:
-        plan = _plan_batch(df, output_mode).executedPlan()
+        execution = _plan_batch(df, output_mode)
+    except (Py4JError, PySparkException) as error:
+        _say_unknown(error)
+        return None
+    try:
+        plan = execution.executedPlan()
+    except PySparkException as error:
+        if not (condition_of(error) or "").startswith(_BUG):  # of Spark, in looking
+            raise
+        _say_unknown(error)
+        return None
+    except Py4JError as error:
+        _say_unknown(error)
+        return None
+    try:
         writer = _state_writer(df)
         columns = [first_column(leaf) for leaf, _ in named_leaves(df)]
         walk = _PhysicalWalk(writer, dict(zip(columns, names, strict=True)))
         walk.sources_under(plan)
         return tuple(walk.found)
     except (Py4JError, PySparkException) as error:
-        log.warning("stateful operators are not known before the query starts: %s", error)
+        _say_unknown(error)
         return None
+
+
+def _say_unknown(error: Exception) -> None:
+    """Say that this Spark does not tell of its operators, which is no fault of the query."""
+    log.warning("stateful operators are not known before the query starts: %s", error)
 
 
 def operator_settings(df: DataFrame, output_mode: str) -> dict[int, str]:

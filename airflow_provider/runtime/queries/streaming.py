@@ -16,7 +16,7 @@ from airflow_provider.runtime.queries.batch_reports import (
 )
 from airflow_provider.runtime.queries.expired_input import may_lose, warn_of_losses
 from airflow_provider.runtime.queries.fixed_ends import PastEndError
-from airflow_provider.runtime.queries.input_rows import count_input_rows, filters_before_count
+from airflow_provider.runtime.queries.input_rows import count_input_rows, say_what_is_not_counted
 from airflow_provider.runtime.queries.late_input import count_late_rows
 from airflow_provider.runtime.queries.plan import missing_files
 from airflow_provider.runtime.queries.read_limits import asked_once
@@ -404,15 +404,11 @@ class RunningQuery:
 
     def _look_at_first(self, execution: Any) -> None:
         """Say what the first batch of a start tells of how its sources are read."""
-        from py4j.protocol import Py4JError
-
         if not self._late.waits:
             warn_of_one_time(self.definition, execution)
         session = self.definition.df.sparkSession._jsparkSession
-        with contextlib.suppress(Py4JError):  # another version of Spark
-            for source, filters in filters_before_count(execution, session).items():
-                text = "query=%s source=%s: rows_read is without what %s leave out in its files"
-                log.info(text, self.name, source, filters)
+        plan = execution.lastExecution().executedPlan()
+        say_what_is_not_counted(self.name, plan, session)
 
     def _refuse_after_halt(self, batch: int) -> None:
         if self._halt is not None and batch > self._halt.batch:

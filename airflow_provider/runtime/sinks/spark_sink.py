@@ -31,6 +31,7 @@ GUARANTEES: Final[Mapping[str, str]] = {
     "memory": "for looking on; gone with the driver",
     "noop": "writes nothing",
 }
+_BUILT_IN: Final = frozenset({"foreach", "memory"})
 _UNKNOWN: Final = "what its connector promises; a batch that runs again is given to it again"
 
 
@@ -71,6 +72,11 @@ class SparkSink:
     def writes_files(self) -> bool:
         """Tell whether it writes files into a folder, rather than to a table or a server."""
         return GUARANTEES.get(self._format) is _FILES
+
+    @property
+    def provider(self) -> str | None:
+        """Return the format whose connector Spark looks for; None for what is always there."""
+        return self._format if self._format and self._format not in _BUILT_IN else None
 
     @property
     def name(self) -> str:

@@ -1,0 +1,156 @@
+"""Refusals of Spark before a query's first batch: found before the start, or never tried again."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import sys
+import threading
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from py4j.protocol import Py4JError
+from pyspark.errors import AnalysisException, IllegalArgumentException
+
+from airflow_provider.runtime.cli.stop_signals import stop_on_signals
+from airflow_provider.runtime.errors import ConfigError, NotAStreamError
+from airflow_provider.runtime.errors.failure import FailureClass
+from airflow_provider.runtime.errors.job_lines import place_of
+from airflow_provider.runtime.failures.classify import classify, refusal_of
+from airflow_provider.runtime.queries import refusals, stateful_plan
+from airflow_provider.runtime.sinks.spark_sink import spark_sink
+from airflow_provider.runtime.sinks.spark_writers import ForeachSink, TableSink
+from tests.unit.recorded_failures import JavaThrowable
+
+STATE = "\n=== Streaming Query ===\nCurrent Committed Offsets: {{}}\n\nCurrent State: {}\n"
+SAID = "Options 'a' and 'b' can't be both set at the same time"
+
+
+def ended(state: str, kind: str) -> Exception:
+    """Return the error of a query as PySpark has it, with the JVM's cause."""
+    link = {"classes": [f"java.lang.{kind}", "java.lang.RuntimeException"], "message": SAID}
+    error = RuntimeError(f"[STREAM_FAILED] Query terminated: {SAID}{STATE.format(state)}")
+    error._origin = JavaThrowable([link])  # type: ignore[attr-defined]  # as PySpark's
+    return error
+
+
+@pytest.mark.parametrize("kind", ["IllegalArgumentException", "UnsupportedOperationException"])
+def test_what_spark_refuses_before_the_first_batch_is_not_tried_again(kind):
+    """
+    An option that Spark refuses when it makes the query will be refused by the next start, too; the
+    same error in the middle of a batch may pass.
+    """
+    failure = classify(ended("INITIALIZING", kind))
+
+    assert (FailureClass.NON_RECOVERABLE, False) == (failure.failure_class, failure.restartable)
+    assert SAID == failure.reason
+    assert FailureClass.RECOVERABLE is classify(ended("ACTIVE", kind)).failure_class
+
+
+def test_an_outage_at_the_start_of_a_query_stays_one():
+    """
+    A server that does not answer when the query is made is no mistake of the job.
+    """
+    link = {"classes": ["java.net.ConnectException"], "message": "Connection refused"}
+    error = RuntimeError(f"[STREAM_FAILED] x{STATE.format('INITIALIZING')}")
+    error._origin = JavaThrowable([link])  # type: ignore[attr-defined]  # as PySpark's
+
+    assert FailureClass.RECOVERABLE is classify(error).failure_class
+
+
+class Plan:
+    """A plan of Spark's that cannot be made."""
+
+    def __init__(self, error: Exception) -> None:
+        self._error = error
+
+    def executedPlan(self) -> Any:  # noqa: N802 - Spark's own name
+        raise self._error
+
+
+def test_a_plan_that_spark_refuses_is_told_from_one_that_we_cannot_look_at(monkeypatch, caplog):
+    """
+    Spark's own refusal is the job's mistake; what a version of Spark does not let us see is not.
+    """
+    no_frame: Any = None
+    refused = AnalysisException("Streaming aggregation doesn't support group aggregate pandas UDF")
+    monkeypatch.setattr(stateful_plan, "_plan_batch", lambda *_: Plan(refused))
+    with pytest.raises(AnalysisException, match="pandas UDF"):
+        stateful_plan.plan_operators(no_frame, "append", [])
+
+    bug = AnalysisException("[INTERNAL_ERROR] of Spark")
+    monkeypatch.setattr(bug, "getCondition", lambda: "INTERNAL_ERROR")
+    for error in (bug, Py4JError("no such constructor")):
+        monkeypatch.setattr(stateful_plan, "_plan_batch", lambda *_, e=error: Plan(e))
+        assert None is stateful_plan.plan_operators(no_frame, "append", [])
+    assert 2 == caplog.text.count("stateful operators are not known")
+
+
+def test_all_that_spark_refuses_of_a_query_is_said_at_once(monkeypatch):
+    """
+    A sink without its connector and a plan that is no stream's are one error, which is not tried
+    as a batch job: its sink would be missing there as well.
+    """
+    query: Any = SimpleNamespace(name="q")
+    for number in (2, 1):
+        found = [ConfigError("no connector"), NotAStreamError("no stream")][-number:]
+        expected = "; ".join(map(str, found))
+        monkeypatch.setattr(refusals, "_of_sink", lambda _, f=found: iter(f[:-1]))
+        monkeypatch.setattr(refusals, "_of_plan", lambda _, f=found: iter(f[-1:]))
+        with pytest.raises(ConfigError) as raised:
+            refusals.check_query(query)
+        assert expected == str(raised.value)
+        assert (number == 1) == isinstance(raised.value, NotAStreamError)
+
+
+def test_a_refused_query_is_the_class_that_its_caller_asks_for():
+    """
+    A mistake is of that class, and an outage stays an outage.
+    """
+    error = IllegalArgumentException("both set")
+
+    refused = refusal_of(error, "query 'q': both set", mistake=NotAStreamError)
+
+    assert isinstance(refused, NotAStreamError)
+    assert not isinstance(refusal_of(TimeoutError("t"), mistake=NotAStreamError), ConfigError)
+
+
+def test_a_connector_is_looked_for_where_spark_looks_for_one():
+    """
+    What Spark has built in, a function or a table of a catalog has no connector.
+    """
+    sinks = [spark_sink("kafka"), spark_sink("memory"), ForeachSink(print)]
+    sinks.append(TableSink("t", None, {}, ()))
+
+    assert ["kafka", None, None, None] == [sink.provider for sink in sinks]
+
+
+def test_a_file_is_named_from_where_python_imports_it(monkeypatch):
+    """
+    Two modules of one name are told apart; a file that Python does not import has its name alone.
+    """
+    monkeypatch.setattr(sys, "path", ["/jobs", "/jobs/shared", "relative"])
+
+    assert "etl/load/__init__.py:4" == place_of("/jobs/etl/load/__init__.py", 4)
+    assert "sums.py:5" == place_of("/jobs/shared/sums.py", 5)
+    assert "main.py:6" == place_of("/jobs/main.py", 6)
+    assert "job.py:7" == place_of("/elsewhere/job.py", 7)
+
+
+def test_a_signal_that_comes_twice_is_told_once(monkeypatch, caplog):
+    """
+    A service sends SIGTERM to a process and to its group: the run is stopped once.
+    """
+    handlers: dict[int, Any] = {}
+    monkeypatch.setattr(signal, "signal", handlers.__setitem__)
+    stop = threading.Event()
+    stop_on_signals(stop)
+
+    with caplog.at_level(logging.INFO):
+        handlers[signal.SIGTERM](signal.SIGTERM, None)
+        stop.clear()  # the attempt has taken it
+        handlers[signal.SIGTERM](signal.SIGTERM, None)
+
+    assert 1 == caplog.text.count("SIGTERM: stopping")
+    assert not stop.is_set()
