@@ -6,27 +6,27 @@ read; the request has the names of the variables.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from airflow_provider.airflow_versions import mask_secret
+from airflow_provider.runtime import redaction
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-
-_VARIABLE: Final = "SPARK_STREAM_SECRET_{}"
 
 
 class SecretParams:
     """The secret parameters of one task.
 
     Args:
-        values: by name; each is masked in the task's log from here on.
+        values: by name; from here on no text of this process has one, nor the task's log.
     """
 
     def __init__(self, values: Mapping[str, Any]) -> None:
         self._values = {name: str(value) for name, value in sorted(values.items())}
         for value in self._values.values():
             mask_secret(value)
+        redaction.remember(self._values)
 
     @property
     def values(self) -> dict[str, str]:
@@ -36,7 +36,7 @@ class SecretParams:
     @property
     def variables(self) -> dict[str, str]:
         """Return the environment variable of each parameter."""
-        return {name: _VARIABLE.format(n) for n, name in enumerate(self._values, start=1)}
+        return {name: f"{redaction.VARIABLES}{n}" for n, name in enumerate(self._values, start=1)}
 
     @property
     def environment(self) -> dict[str, str]:

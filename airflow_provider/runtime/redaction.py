@@ -37,6 +37,8 @@ _WEAK_CHARS: Final = 4
 _STRONG_CHARS: Final = 8
 _STRONG_PLAIN_CHARS: Final = 16
 _LINE_CHARS: Final = 16  # of a value of several lines, such as a private key
+VARIABLES: Final = "SPARK_STREAM_SECRET_"
+"""Begins the names of the environment variables in which a submitted driver gets its secrets."""
 _IN_BASE64: Final = "[A-Za-z0-9+/_-]"
 
 
@@ -230,6 +232,11 @@ def remember(values: Mapping[str, str]) -> None:
     global _known  # noqa: PLW0603 - one process has one standard error, and one set of secrets
     with _lock:
         _known = _known.with_values(values)
+
+
+def remember_own(environ: Mapping[str, str]) -> None:
+    """Remember the secrets that a process passes on to a driver in its environment."""
+    remember({name: text for name, text in environ.items() if name.startswith(VARIABLES)})
 
 
 def known() -> Secrets:

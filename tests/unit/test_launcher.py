@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from airflow_provider.runtime import redaction
 from airflow_provider.runtime.control.launcher import main
 from airflow_provider.runtime.control.submit import revoke_unstarted
 from airflow_provider.runtime.errors import EXIT_LEASE
 from airflow_provider.runtime.jobdir.submissions import ProcessRecord
+from airflow_provider.runtime.redaction import Secrets
 from airflow_provider.runtime.retry import RetryBudget
 from tests.present import present
 from tests.unit.jobs import HandMadeJob, a_submission
@@ -50,6 +52,18 @@ def test_output_goes_to_the_log_and_its_end_into_the_record(job, tmp_path):
 
     assert [*(f"line {i}" for i in range(1, 31)), "last"] == lines
     assert lines[-20:] == job.directory.run("r1").exit_of("d1").last_lines
+
+
+def test_the_end_of_a_log_is_stored_without_the_driver_s_secrets(job, tmp_path, monkeypatch):
+    """
+    What a JVM or a worker prints by itself has passed nothing that redacts it.
+    """
+    monkeypatch.setattr(redaction, "_known", Secrets({}))
+    monkeypatch.setenv("SPARK_STREAM_SECRET_1", "pepper-4711-hunter2")
+    launch(job, tmp_path, "sh", "-c", 'echo "the salt is $SPARK_STREAM_SECRET_1"')
+
+    (line,) = job.directory.run("r1").exit_of("d1").last_lines
+    assert "the salt is <parameter SPARK_STREAM_SECRET_1>" == line
 
 
 def test_a_long_log_is_read_from_its_end(job, tmp_path):

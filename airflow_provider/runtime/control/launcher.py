@@ -27,6 +27,7 @@ from airflow_provider.runtime.control.submit import enter, entered_with
 from airflow_provider.runtime.errors import EXIT_LEASE, EXIT_OK
 from airflow_provider.runtime.jobdir.layout import JobDirectory, RunDirectory
 from airflow_provider.runtime.jobdir.submissions import ExitRecord
+from airflow_provider.runtime.redaction import redact, remember_own
 from airflow_provider.runtime.retry import RetryBudget
 from airflow_provider.runtime.runtime_zip import APPLICATION
 from airflow_provider.runtime.spark.class_archive import make_in_background
@@ -49,6 +50,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--standby", type=read_json)
     parser.add_argument("command", nargs=argparse.REMAINDER)
     arguments = parser.parse_args(argv)
+    remember_own(os.environ)
     run = JobDirectory(open_storage(arguments.job_dir)).run(arguments.run_id)
     command = arguments.command[1:] if arguments.command[:1] == ["--"] else arguments.command
     return _look_after(
@@ -93,7 +95,7 @@ def _look_after(
 def _last_lines(log: Path) -> list[str]:
     with log.open("rb") as file:
         file.seek(max(0, log.stat().st_size - _LAST_BYTES))
-        lines = file.read().decode(errors="replace").splitlines()
+        lines = redact(file.read().decode(errors="replace")).splitlines()
     return [line[:500] for line in lines[-_LAST_LINES:]]
 
 

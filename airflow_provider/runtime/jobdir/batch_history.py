@@ -244,6 +244,7 @@ def _fold(hours: dict[str, HourEntry], batch: BatchEntry) -> int:
 
 
 def _cut(value: Any) -> Any:
+    value = redaction.known().redact_tree(value)  # before a secret is cut
     if isinstance(value, str):
         return value[:_MOST_CHARS]
     if isinstance(value, dict):

@@ -27,6 +27,7 @@ from airflow_provider.runtime.programs.mapping import (
     unused,
 )
 from airflow_provider.runtime.programs.sql_statements import Statement, fill, split_statements
+from airflow_provider.runtime.redaction import redact
 from airflow_provider.runtime.sinks.files import FORMATS
 from airflow_provider.runtime.spark.versions import dataset_class, explain_syntax
 
@@ -100,7 +101,7 @@ class SqlJob:
             raise type(error)(msg) from error
         except (PySparkException, Py4JJavaError) as error:
             first = next((line for line in str(error).splitlines() if line.strip()), "")
-            msg = f"{place}: {first[:300]}{explain_syntax(statement.text, version)}"
+            msg = f"{place}: {redact(first)[:300]}{explain_syntax(statement.text, version)}"
             raise ConfigError(msg) from error
 
 
