@@ -27,6 +27,7 @@ from airflow_provider.runtime.errors import (
     CorruptDocumentError,
     LeaseLostError,
     SinkError,
+    UnsupportedStorageError,
 )
 from airflow_provider.runtime.sinks.bucket_files import upload as upload_module
 from airflow_provider.runtime.sinks.bucket_files.lines import LineFormat
@@ -369,6 +370,25 @@ def test_what_cannot_be_written_is_refused_before_it_is(
     sink = files(f"{above}/out", "json", options={"Compression": "gzip", "lineSep": "\r\n"})
     sink.check(frame, "append")
     storage = open_objects(above)
+    assert storage is not None
+    assert [] == storage.files()
+
+
+def test_a_store_that_ignores_the_condition_of_a_copy_is_refused(s3: StoreServer):
+    """
+    Before anything is written: else a second copy could replace a published file.
+    """
+    frame: Any = Frame(LONG)
+    above = f"s3://{BUCKET}/{uuid.uuid4().hex}"
+    s3.disturb("careless", times=99, methods="POST", query="uploadId")
+    try:
+        with pytest.raises(UnsupportedStorageError, match="the condition of a copy") as raised:
+            files(f"{above}/out").check(frame, "append")
+    finally:
+        s3.be_calm()
+    storage = open_objects(above)
+
+    assert 1 == len(str(raised.value).splitlines())
     assert storage is not None
     assert [] == storage.files()
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 from azure.storage.blob import BlobServiceClient
 
-from airflow_provider.runtime.errors import LeaseLostError
+from airflow_provider.runtime.errors import LeaseLostError, UnsupportedStorageError
 from airflow_provider.runtime.storage.objects import ObjectStorage
 from airflow_provider.runtime.storage.open import open_objects
 from tests.contract.conftest import BUCKET, azure_connection
@@ -30,7 +30,13 @@ def go_on() -> None:
 
 
 class ConditionalCopyContract:
-    """What a store's copy to an absent name promises; a subclass gives the ``server``."""
+    """What a store's copy to an absent name promises; a subclass gives the ``server``.
+
+    Attributes:
+        copies: what is in the query of the request that makes a copy visible.
+    """
+
+    copies = ""
 
     @pytest.fixture
     def storage(self, server: StoreServer) -> Iterator[ObjectStorage]:
@@ -133,9 +139,27 @@ class ConditionalCopyContract:
         assert storage.copy_if_absent("from", "to 2", go_on=beside)
         assert b"1" == storage.read("to 2")
 
+    def test_a_store_that_ignores_the_condition_of_a_copy_is_refused(
+        self, storage: ObjectStorage, server: StoreServer
+    ):
+        """
+        A trial copy finds it out, also where a write's condition is heeded; nothing is left of it.
+        """
+        assert storage.put_if_absent("document", b"1")
+        storage.prove_copies("trials")
+        server.disturb("careless", times=99, methods="POST PUT", query=self.copies)
+
+        with pytest.raises(UnsupportedStorageError, match="the condition of a copy") as raised:
+            storage.prove_copies("trials")
+
+        assert storage.url in str(raised.value)
+        assert ["document"] == storage.list("")
+
 
 class TestS3(ConditionalCopyContract):
     """Amazon S3, where the object appears with the end of an upload."""
+
+    copies = "uploadId"
 
     @pytest.fixture
     def server(self, s3: StoreServer) -> StoreServer:
@@ -245,3 +269,12 @@ class TestAzurite(ConditionalCopyContract):
     @pytest.fixture
     def server(self, azurite: StoreServer) -> StoreServer:
         return azurite
+
+    def test_a_store_that_ignores_the_condition_of_a_copy_is_refused(
+        self, storage: ObjectStorage, server: StoreServer
+    ):
+        """
+        It heeds the condition, and its trial leaves nothing; nobody can take it from a request.
+        """
+        storage.prove_copies("trials")
+        assert [] == storage.list("")

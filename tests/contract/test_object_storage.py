@@ -216,6 +216,17 @@ class ObjectStoreContract(SharedStorageContract):
 
         assert EXIT_USAGE == raised.value.exit_code
 
+    def test_a_write_in_parts_is_proven_as_well(self, storage, server: StoreServer):
+        """
+        A large object is sent otherwise, and its condition may be ignored where others are heeded.
+        """
+        storage._bucket.parts_from_bytes = 5
+        for data in (b"1", b"12", b"large 1", b"large 2"):
+            server.requests()
+            assert storage.put_if_absent(f"document of {len(data)} {data!r}", data)
+            sent = [r for r in server.requests() if r["method"] in {"POST", "PUT"}]
+            assert (2 if data in {b"1", b"large 1"} else 1) == len(sent)
+
     def test_folder_marks_are_no_objects(self, storage: ObjectStorage):
         """
         Empty objects that consoles and Hadoop write for folders are folders, and go with them.

@@ -63,19 +63,22 @@ class Bucket:
         credentials: what an error calls those that it is opened with.
 
     Attributes:
-        heeds_conditions: whether the store was seen to refuse a write for its condition.
+        proven: the kinds of writes that the store was seen to refuse for their condition.
+        parts_from_bytes: the size from which :meth:`create` sends an object in parts, whose last
+            request has the condition.
         largest_copy_bytes: the largest object that the store copies by one request; None when it
             copies all that it holds.
     """
 
     largest_copy_bytes: int | None = None
+    parts_from_bytes: int
 
     def __init__(
         self, name: str, connect: Callable[[], Any], credentials: str = "the credentials"
     ) -> None:
         self.name = name
         self.credentials = credentials
-        self.heeds_conditions = False
+        self.proven: set[str] = set()
         self._connect = connect
         self._filesystem = connect()
         self._pid = os.getpid()
@@ -96,7 +99,7 @@ class Bucket:
         self.filesystem.pipe_file(self._path(key), data)
 
     def create(self, key: str, data: bytes) -> None:
-        """Write the object where none is, by the store's own condition; one request.
+        """Write the object where none is, by the store's own condition; one request if small.
 
         Raises:
             FileExistsError: there is one, from any writer.
@@ -211,6 +214,7 @@ class S3Bucket(Bucket):
     """A bucket of Amazon S3 or of a store that speaks its protocol."""
 
     largest_copy_bytes = 5 * 2**30
+    parts_from_bytes = 100 * _MIB  # twice what s3fs sends as a part
 
     def read(self, key: str) -> bytes:
         """Return the object's bytes, of one version; one request."""
@@ -280,6 +284,8 @@ class S3Bucket(Bucket):
 class GcsBucket(Bucket):
     """A bucket of Google Cloud Storage."""
 
+    parts_from_bytes = 50 * _MIB  # what gcsfs sends as a part
+
     def entries(self, prefix: str, *, deep: bool) -> Iterator[Entry]:
         """List with ``objects.list``, 1000 names a page."""
         options = {
@@ -329,6 +335,8 @@ class GcsBucket(Bucket):
 
 class AzureBucket(Bucket):
     """A container of Azure Blob Storage, with or without a hierarchical namespace."""
+
+    parts_from_bytes = 64 * _MIB  # what the SDK sends at once
 
     @property
     def store(self) -> str:

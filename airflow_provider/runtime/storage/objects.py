@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import uuid
 from typing import TYPE_CHECKING
 
 from airflow_provider.runtime.clock import Clock, SystemClock
@@ -230,6 +231,29 @@ class ObjectStorage:
             else:
                 return True
 
+    def prove_copies(self, folder: str) -> None:
+        """See that the store refuses :meth:`copy_if_absent` where an object is, by trying it.
+
+        Args:
+            folder: a path of this place where nobody reads.
+
+        Raises:
+            UnsupportedStorageError: the store replaces the object.
+            OSError: as :meth:`copy_if_absent`.
+
+        Crash safety: two objects of a few bytes in *folder*, with names of their own.
+        Idempotent: it removes what it has made.
+        """
+        source = f"{folder}/trial-{uuid.uuid4().hex}"
+        target = f"{source}.copy"
+        self.put(source, b"trial of a copy")
+        try:
+            self.copy_if_absent(source, target, go_on=lambda: None)  # an answer may be lost
+            if self.copy_if_absent(source, target, go_on=lambda: None):
+                raise without_conditions(self._where(target), "a copy")
+        finally:
+            self.delete_all([source, target])
+
     def withdraw(self, path: str) -> None:
         """Remove the object, and end copies to it that are on their way.
 
@@ -292,18 +316,20 @@ class ObjectStorage:
     def _prove(self, path: str, data: bytes) -> None:
         """Ask once more for what was just done, to see that the store refuses it.
 
-        Some stores that speak S3's protocol ignore the condition and let every writer win. The
-        request is repeated once per bucket, with the same bytes.
+        Some stores that speak S3's protocol ignore the condition and let every writer win, perhaps
+        only of an object that is sent in parts. The request is repeated once per bucket and kind,
+        with the same bytes.
 
         Raises:
             UnsupportedStorageError: the store did it again.
         """
-        if self._bucket.heeds_conditions:
+        kind = "in parts" if len(data) >= self._bucket.parts_from_bytes else "at once"
+        if kind in self._bucket.proven:
             return
         try:
             self._create(path, data)
         except (FileExistsError, ConflictError):
-            self._bucket.heeds_conditions = True
+            self._bucket.proven.add(kind)
         else:
             raise without_conditions(self._where(path))
 

@@ -119,10 +119,10 @@ def _explain_failure(
     return OSError(errno.EIO, f"could not {doing} ({detail})", where)
 
 
-def without_conditions(where: str) -> UnsupportedStorageError:
+def without_conditions(where: str, what: str = "a write") -> UnsupportedStorageError:
     """Return the error for a store on which two drivers could both win."""
     return UnsupportedStorageError(
-        f"{where}: this store does not heed the condition of a write (If-None-Match), so it cannot "
+        f"{where}: this store does not heed the condition of {what} (If-None-Match), so it cannot "
         "decide between two drivers; use another store"
     )
 

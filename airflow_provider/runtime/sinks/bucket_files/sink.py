@@ -100,7 +100,11 @@ class BucketFilesSink:
             raise ConfigError(msg) from None
 
     def _check_rights(self) -> None:
-        """See that the bucket may be listed and written to, by a copy of what is not there."""
+        """See that the bucket may be listed and written to, and heeds the condition of a copy.
+
+        The rights to the output are those to copy what is not there; a trial copy is made beside
+        it, where nobody reads.
+        """
         parent, folder = self._places()
         absent = uuid.uuid4().hex
         parent.size_of(f"{folder}/{absent}")
@@ -109,6 +113,7 @@ class BucketFilesSink:
             parent.copy_if_absent(
                 f"{_staged_path(folder)}/{absent}", f"{folder}/{absent}", go_on=lambda: None
             )
+        parent.prove_copies(_staged_path(folder))
 
     # --- staging ----------------------------------------------------------------------------------
 
