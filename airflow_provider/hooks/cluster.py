@@ -45,6 +45,7 @@ _OF_SPARK_SUBMIT: Final = (
 )
 _PY_FILES: Final = "spark.submit.pyFiles"
 _LAST_LINES: Final = 40
+_MOST_PARTS: Final = 200  # of a log; Livy keeps a few hundred lines, which are a few parts
 
 
 class ClusterHook(SparkStreamingHook):
@@ -207,13 +208,15 @@ class ClusterHook(SparkStreamingHook):
     def last_lines(self, job_dir: str, run_id: str, driver_id: str) -> list[str]:
         """Return the end of the driver's log, as the cluster has it; empty where it has none."""
         handle = JobDirectory(open_storage(job_dir)).run(run_id).handle_of(driver_id)
+        if handle is None:
+            return []
         lines: list[str] = []
         offset = 0
         try:
-            while handle is not None:
+            for _ in range(_MOST_PARTS):
                 part = self.launcher.log(handle, offset)
                 lines = [*lines, *part.lines][-_LAST_LINES:]
-                if part.offset == offset:
+                if part.offset <= offset:
                     break
                 offset = part.offset
         except SparkStreamError as error:

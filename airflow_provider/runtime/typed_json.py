@@ -79,6 +79,11 @@ def at_least(least: int) -> Check:
     return Check(f"{least} or more", lambda value: value >= least, {"minimum": least})
 
 
+def at_most(most: int) -> Check:
+    """Return the check of lists and texts that are not longer."""
+    return Check(f"at most {most} of them", lambda value: len(value) <= most, {"maxItems": most})
+
+
 def among(*words: str) -> Check:
     """Return the check of text that is one of these words."""
     return Check(_one_of(words), lambda value: value in words, {"enum": list(words)})

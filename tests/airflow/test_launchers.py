@@ -26,12 +26,14 @@ from airflow_provider.plugins.run_views import RunViews
 from airflow_provider.runtime.cli.main import main
 from airflow_provider.runtime.clock import SystemClock
 from airflow_provider.runtime.control import observer, submit
-from airflow_provider.runtime.control.launchers.protocol import LaunchState
+from airflow_provider.runtime.control.launchers.protocol import LaunchState, LogPart
 from airflow_provider.runtime.errors import EXIT_OK, EXIT_USAGE, ConfigError
 from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.jobdir.run_records import JobRecord
+from airflow_provider.runtime.jobdir.submissions import HandleRecord
 from airflow_provider.runtime.retry import RetryPolicy
 from airflow_provider.runtime.runtime_zip import write_package
+from airflow_provider.runtime.storage.local import LocalStorage
 from airflow_provider.triggers import polling
 from tests.contract.clusters import AT, BUCKET, PROGRAM, EmrCluster, LivyCluster, serve_emr
 from tests.contract.conftest import forget_clients
@@ -630,3 +632,27 @@ def test_a_cluster_that_has_only_spark_runs_a_job(
     written = [json.loads(line) for text in texts for line in text.splitlines()]
     assert ["one", "three", "two"] == sorted(row["value"] for row in written)
     assert "no such table" in str(raised.value)
+
+
+def test_a_log_that_never_ends_is_read_to_a_limit(tmp_path: Path) -> None:
+    """
+    A service that always has one more line is not asked for ever; one that has no more, once more.
+    """
+    asked: list[int] = []
+
+    def log(_handle: HandleRecord, offset: int) -> LogPart:
+        asked.append(offset)
+        return LogPart((f"line {offset}",), min(offset + 1, last))
+
+    run = JobDirectory(LocalStorage(str(tmp_path))).run("r1")
+    run.put_handle(HandleRecord(driver_id="d1", launcher="livy", id="7", place={}))
+    hook = ClusterHook(LauncherChoice("livy", "cluster", {}))
+    hook.__dict__["launcher"] = SimpleNamespace(log=log)
+    last = 10**9
+    lines = hook.last_lines(str(tmp_path), "r1", "d1")
+    last = 2
+    few = hook.last_lines(str(tmp_path), "r1", "d1")
+
+    assert 200 + 3 == len(asked)
+    assert (40, "line 199") == (len(lines), lines[-1])
+    assert ["line 0", "line 1", "line 2"] == few

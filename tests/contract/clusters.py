@@ -135,7 +135,7 @@ class LivyCluster:
         if self.process.poll() is None:
             launcher = self.open()
             for batch in launcher._batches():
-                launcher._ask("DELETE", f"/batches/{batch['id']}")
+                launcher._ask("DELETE", f"/batches/{batch.id}", dict[str, Any])
             self.go_away()
 
 

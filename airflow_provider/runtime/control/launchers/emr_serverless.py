@@ -8,18 +8,30 @@ and who watches it submits another driver.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import datetime as dt
-import gzip
 import re
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+import zlib
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple, TypeVar
 from urllib.parse import urlsplit
 
+from airflow_provider.runtime.control.launchers.emr_answers import (
+    ApplicationAnswer,
+    JobRunAnswer,
+    JobRunsAnswer,
+    JobRunState,
+    ListedRun,
+    StartedAnswer,
+)
+from airflow_provider.runtime.control.launchers.gzip_tail import Tail, gzip_tail
 from airflow_provider.runtime.control.launchers.protocol import (
     ANSWER_S,
     LaunchState,
     LogPart,
     Look,
+    WrongAnswerError,
+    answer_as,
     exit_code_in,
     is_away,
 )
@@ -37,6 +49,8 @@ if TYPE_CHECKING:
 
     from airflow_provider.runtime.control.launchers.protocol import Application
 
+T = TypeVar("T")
+
 _STATES: Final = {
     "SUBMITTED": LaunchState.QUEUED,
     "PENDING": LaunchState.QUEUED,
@@ -53,7 +67,14 @@ _PASSES: Final = frozenset(
     ["ThrottlingException", "TooManyRequestsException", "ServiceQuotaExceededException"]
 )
 """Refusals that another try may not meet."""
-_NOT_THERE: Final = "ResourceNotFoundException"
+_NOT_THERE: Final = frozenset(["ResourceNotFoundException"])
+_NO_NEW_LOG: Final = frozenset(["304", "NoSuchKey", "NotModified"])
+_UNREADABLE: Final = (
+    *(ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError),
+    zlib.error,
+)
+"""What boto3's parsers raise for values of another type, and gzip for other bytes."""
+_MOST_PAGES: Final = 1000
 _ROLE: Final = re.compile(r"arn:[\w-]+:iam::\d{12}:role/\S+")
 _CLOCKS_DIFFER: Final = dt.timedelta(days=1)  # by less than this, those that matter here
 
@@ -98,6 +119,14 @@ class EmrOptions:
                 raise ConfigError(msg)
 
 
+class _Stdout(NamedTuple):
+    """The end of a driver's output, and the object that it was read from."""
+
+    key: tuple[str, str]
+    tag: str | None
+    tail: Tail
+
+
 class EmrServerlessLauncher:
     """Starts job runs in an application of EMR Serverless.
 
@@ -113,6 +142,7 @@ class EmrServerlessLauncher:
     """
 
     kind: ClassVar[str] = "emr-serverless"
+    _stdout: _Stdout | None = None  # of the driver that was asked for last
 
     def __init__(
         self,
@@ -130,15 +160,15 @@ class EmrServerlessLauncher:
     def check(self) -> None:
         """Look whether the application is there and may run."""
         self._options.check()
-        found = self._ask("get_application", applicationId=self._options.application_id)
-        application = found["application"]
-        if application["type"].upper() != "SPARK":
-            msg = f"{self._named} is one of {application['type']}; name one of Spark"
+        asked = {"applicationId": self._options.application_id}
+        application = self._ask("get_application", ApplicationAnswer, asked).application
+        if application.type.upper() != "SPARK":
+            msg = f"{self._named} is one of {application.type}; name one of Spark"
             raise ConfigError(msg)
-        starts = application.get("autoStartConfiguration", {}).get("enabled", True)
-        is_stopped = application["state"] == "STOPPED" and not starts
-        if application["state"] in _ENDED_APPLICATIONS or is_stopped:
-            msg = f"{self._named} is {application['state']}; start it, or name another one"
+        starts = application.autoStartConfiguration.enabled
+        is_stopped = application.state == "STOPPED" and not starts
+        if application.state in _ENDED_APPLICATIONS or is_stopped:
+            msg = f"{self._named} is {application.state}; start it, or name another one"
             raise SubmissionRefusedError(msg)
 
     def submit(self, application: Application, token: str) -> HandleRecord:
@@ -150,9 +180,8 @@ class EmrServerlessLauncher:
         found = self._find(application, token)
         if found is None:
             files = [self._options.runtime, *application.py_files]
-            found = self._ask("start_job_run", **self._request(application, token, files))[
-                "jobRunId"
-            ]
+            asked = self._request(application, token, files)
+            found = self._ask("start_job_run", StartedAnswer, asked).jobRunId
         place = {"application_id": self._options.application_id}
         return HandleRecord(driver_id=token, launcher=self.kind, id=found, place=place)
 
@@ -164,40 +193,56 @@ class EmrServerlessLauncher:
             return Look(LaunchState.UNKNOWN, None, str(error))
         if run is None:
             return Look(LaunchState.GONE, None, f"{self._named} has no such run")
-        state = _STATES.get(run["state"], LaunchState.UNKNOWN)
-        details = run.get("stateDetails") or ""
+        state = _STATES.get(run.state, LaunchState.UNKNOWN)
+        details = run.stateDetails or ""
         code = exit_code_in(details) if state is LaunchState.ENDED else None
-        if run["state"] == "SUCCESS":
+        if run.state == "SUCCESS":
             code = 0
-        return Look(state, code, first_line(f"{run['state']} {details}".strip()))
+        return Look(state, code, first_line(f"{run.state} {details}"))
 
     def end(self, handle: HandleRecord) -> None:
         """Cancel the job run, unless it has ended."""
         run = self._run(handle)
-        if run is None or _STATES.get(run["state"]) is LaunchState.ENDED:
+        if run is None or _STATES.get(run.state) is LaunchState.ENDED:
             return
-        if run.get("name") != _name(handle.driver_id):
-            msg = f"{self._named}: run {handle.id} is called {run.get('name')!r}, so it is not ours"
+        if run.name != _name(handle.driver_id):
+            msg = f"{self._named}: run {handle.id} is called {run.name!r}, so it is not ours"
             raise SubmissionRefusedError(msg)
-        self._ask("cancel_job_run", applicationId=_application_of(handle), jobRunId=handle.id)
+        asked = {"applicationId": _application_of(handle), "jobRunId": handle.id}
+        self._ask("cancel_job_run", dict[str, Any], asked)
 
     def log(self, handle: HandleRecord, offset: int = 0) -> LogPart:
         """Return what is in S3 of the driver's output, which the service brings there.
 
         Spark's Python runner writes all of Python's into the standard output; what is in the other
-        file is Spark's own log. *offset* is in bytes of the text.
+        file is Spark's own log. *offset* is in bytes of the text, of which only the end is kept.
+        An object that has not changed since the last look is not read again.
         """
         if not self._options.log_uri:
             return LogPart((), offset)
         place = urlsplit(self._options.log_uri)
         folder = f"{place.path.strip('/')}/applications/{_application_of(handle)}/jobs/{handle.id}"
-        key = f"{folder.lstrip('/')}/SPARK_DRIVER/stdout.gz"
-        answer = self._call(
-            self._s3, "get_object", {"Bucket": place.netloc, "Key": key}, missing="NoSuchKey"
-        )
-        text = b"" if answer is None else gzip.decompress(answer["Body"].read())[offset:]
-        end = text.rfind(b"\n") + 1
-        return LogPart(tuple(text[:end].decode(errors="replace").splitlines()), offset + end)
+        tail = self._tail(place.netloc, f"{folder.lstrip('/')}/SPARK_DRIVER/stdout.gz")
+        if tail is None:
+            return LogPart((), offset)
+        lines, end = tail.lines_from(offset)
+        if not tail.is_whole and lines:
+            cut = f"... the log goes on: only its first {end:,} bytes were read"
+            lines = (*lines, cut)
+        return LogPart(lines, end)
+
+    def _tail(self, bucket: str, key: str) -> Tail | None:
+        asked, known = {"Bucket": bucket, "Key": key}, self._stdout
+        is_known = known is not None and known.key == (bucket, key)
+        if known is not None and is_known and known.tag:
+            asked["IfNoneMatch"] = known.tag
+        with self._explained("get_object"):
+            answer = self._call(self._s3, "get_object", asked, missing=_NO_NEW_LOG)
+            if answer is None:
+                return known.tail if known is not None and is_known else None
+            tail = gzip_tail(answer["Body"])
+        self._stdout = _Stdout((bucket, key), answer.get("ETag"), tail)
+        return tail
 
     def _request(self, application: Application, token: str, files: list[str]) -> dict[str, Any]:
         options = self._options
@@ -228,51 +273,74 @@ class EmrServerlessLauncher:
 
     def _find(self, application: Application, token: str) -> str | None:
         """Return the job run that has this token; None when there is none."""
-        for run in self._runs(application.intended):
-            if run.get("name") == _name(token):
-                return str(run["id"])
-        return None
+        listed = self._runs(application.intended)
+        return next((run.id for run in listed if run.name == _name(token)), None)
 
-    def _runs(self, intended: dt.datetime | None) -> Iterator[dict[str, Any]]:
+    def _runs(self, intended: dt.datetime | None) -> Iterator[ListedRun]:
         asked: dict[str, Any] = {"applicationId": self._options.application_id}
         if intended is not None:
             asked["createdAtAfter"] = intended - _CLOCKS_DIFFER
-        while True:
-            page = self._call(self._client, "list_job_runs", asked, missing=_NOT_THERE)
+        for _ in range(_MOST_PAGES):
+            answer = self._call(self._client, "list_job_runs", asked, missing=_NOT_THERE)
             # That the application is not there is said by what follows.
-            yield from (page or {}).get("jobRuns", [])
-            following = (page or {}).get("nextToken")
-            if not following:
+            page = self._answer(JobRunsAnswer, answer or {}, "list_job_runs")
+            yield from page.jobRuns
+            if not page.nextToken:
                 return
-            asked["nextToken"] = following
+            asked["nextToken"] = page.nextToken
+        msg = f"{self._named}: list_job_runs: no end after {_MOST_PAGES} answers"
+        raise WrongAnswerError(msg)
 
-    def _run(self, handle: HandleRecord) -> dict[str, Any] | None:
+    def _run(self, handle: HandleRecord) -> JobRunState | None:
         asked = {"applicationId": _application_of(handle), "jobRunId": handle.id}
         found = self._call(self._client, "get_job_run", asked, missing=_NOT_THERE)
-        return found["jobRun"] if found is not None else None
+        return self._answer(JobRunAnswer, found, "get_job_run").jobRun if found else None
 
-    def _ask(self, operation: str, **asked: Any) -> dict[str, Any]:
-        answer = self._call(self._client, operation, asked)
-        return answer if answer is not None else {}
+    def _ask(self, operation: str, kind: type[T], asked: Mapping[str, Any]) -> T:
+        return self._answer(kind, self._call(self._client, operation, asked), operation)
+
+    def _answer(self, kind: type[T], answer: Any, operation: str) -> T:
+        return answer_as(kind, answer, where=f"{self._named}: {operation}")
 
     def _call(
-        self, client: Any, operation: str, asked: Mapping[str, Any], *, missing: str | None = None
+        self,
+        client: Any,
+        operation: str,
+        asked: Mapping[str, Any],
+        *,
+        missing: frozenset[str] = frozenset(),
     ) -> dict[str, Any] | None:
-        """Return the answer; None when it is the error *missing*.
+        """Return the answer; None when it is one of the errors *missing*.
+
+        Raises:
+            ConfigError, LauncherAwayError: see :meth:`_explained`.
+        """
+        from botocore.exceptions import ClientError
+
+        with self._explained(operation):
+            try:
+                return dict(getattr(client, operation)(**asked))
+            except ClientError as error:
+                if error.response.get("Error", {}).get("Code") in missing:
+                    return None
+                raise
+
+    @contextlib.contextmanager
+    def _explained(self, operation: str) -> Iterator[None]:
+        """Turn boto3's errors into ours.
 
         Raises:
             ConfigError: the service refuses it, or this process has no credentials.
             LauncherAwayError: no answer, an error of the service, or too many requests.
+            WrongAnswerError: boto3 cannot read the answer, or it is not gzip.
         """
         from botocore import exceptions
 
         try:
-            return dict(getattr(client, operation)(**asked))
+            yield
         except exceptions.ClientError as error:
             code = str(error.response.get("Error", {}).get("Code", ""))
             status = int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
-            if code == missing:
-                return None
             message = error.response.get("Error", {}).get("Message") or error
             msg = f"{self._named}: {operation}: {code}: {message}"
             if is_away(status) or code in _PASSES:
@@ -286,12 +354,16 @@ class EmrServerlessLauncher:
             msg = f"{self._named}: {operation}: {first_line(str(error))}"
             raise ConfigError(msg) from None
         except (exceptions.BotoCoreError, OSError) as error:
-            msg = f"{self._named}: does not answer: {error}"
+            msg = f"{self._named}: does not answer: {first_line(str(error))}"
             raise LauncherAwayError(msg) from None
+        except _UNREADABLE as error:
+            why = f"{type(error).__name__}: {first_line(str(error))}"
+            msg = f"{self._named}: {operation}: not an answer that can be read: {why}"
+            raise WrongAnswerError(msg) from None
 
 
 def _way_out(code: str) -> str:
-    if code == _NOT_THERE:
+    if code in _NOT_THERE:
         return "correct application_id, and the region of the connection"
     if any(word in code for word in ("Access", "Client", "Signature", "Token")):
         return "correct the connection's keys, or their rights (docs/launchers.md lists them)"

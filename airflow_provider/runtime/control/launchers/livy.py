@@ -8,17 +8,29 @@ begin again when a server without recovery is started again: a batch of another 
 from __future__ import annotations
 
 import base64
+import contextlib
 import dataclasses
 import http.client
 import json
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    ClassVar,
+    Final,
+    TypedDict,
+    TypeVar,
+)
 from urllib.parse import urlsplit
 
+from airflow_provider.runtime.clock import SystemClock
 from airflow_provider.runtime.control.launchers.protocol import (
     ANSWER_S,
     LaunchState,
     LogPart,
     Look,
+    WrongAnswerError,
+    answer_as,
     exit_code_in,
     is_away,
     reason_in,
@@ -31,15 +43,22 @@ from airflow_provider.runtime.errors import (
 from airflow_provider.runtime.errors.failure import first_line
 from airflow_provider.runtime.jobdir.submissions import HandleRecord
 from airflow_provider.runtime.shown_address import shown_address
-from airflow_provider.runtime.typed_json import read_json
+from airflow_provider.runtime.typed_json import NonNegative, at_most, read_json
 
 if TYPE_CHECKING:
     import ssl
     from collections.abc import Iterator
 
+    from airflow_provider.runtime.clock import Clock
     from airflow_provider.runtime.control.launchers.protocol import Application
 
+T = TypeVar("T")
+
 _PAGE: Final = 100
+_MOST_PAGES: Final = 1000
+_MOST_LISTED: Final = 10_000  # lines or batches of one answer, whatever was asked for
+_MOST_BYTES: Final = 16 << 20  # of one answer
+_STEP_BYTES: Final = 1 << 16
 _TAIL: Final = 100
 _STATES: Final = {
     "not_started": LaunchState.QUEUED,
@@ -90,6 +109,34 @@ class LivyOptions:
                 raise ConfigError(msg)
 
 
+class _MissingError(SubmissionRefusedError):
+    """The server does not have what was asked for."""
+
+
+@dataclasses.dataclass(frozen=True)
+class _AppInfo:
+    diagnostics: str | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class _Batch:
+    id: NonNegative
+    state: str
+    name: str | None = None
+    appInfo: _AppInfo | None = None  # noqa: N815 - Livy's name
+
+
+@dataclasses.dataclass(frozen=True)
+class _Page:
+    total: NonNegative
+    sessions: Annotated[tuple[_Batch, ...], at_most(_MOST_LISTED)]
+
+
+_Log = TypedDict(
+    "_Log", {"from": NonNegative, "log": Annotated[list[str], at_most(_MOST_LISTED)]}, total=False
+)
+
+
 class LivyLauncher:
     """Starts batches on a Livy server.
 
@@ -99,6 +146,7 @@ class LivyLauncher:
         user: for Basic authentication; None for none. Kerberos is not spoken.
         password: of the user.
         context: how certificates are verified; None for the machine's way.
+        clock: how long an answer takes; None for the machine's.
 
     Raises:
         ConfigError: *url* is no address of HTTP.
@@ -114,7 +162,9 @@ class LivyLauncher:
         user: str | None = None,
         password: str | None = None,
         context: ssl.SSLContext | None = None,
+        clock: Clock | None = None,
     ) -> None:
+        self._clock = clock or SystemClock()
         try:
             place = urlsplit(url)
             self._host, self._port = place.hostname or "", place.port
@@ -134,7 +184,11 @@ class LivyLauncher:
     def check(self) -> None:
         """Look whether the server answers, and lets us in."""
         self._options.check()
-        self._ask("GET", "/batches?from=0&size=1")
+        try:
+            self._ask("GET", "/batches?from=0&size=1", _Page)
+        except WrongAnswerError as error:
+            msg = f"{error}; is it a Livy server?"
+            raise SubmissionRefusedError(msg) from None
 
     def submit(self, application: Application, token: str) -> HandleRecord:
         """Make a batch, or return the one that has this token.
@@ -145,13 +199,13 @@ class LivyLauncher:
         found = self._find(token)
         if found is None:
             try:
-                made = self._ask("POST", "/batches", self._request(application, token))
+                made = self._ask("POST", "/batches", _Batch, self._request(application, token))
             except SubmissionRefusedError:
                 found = self._find(token)  # such as one that another process has just made
                 if found is None:
                     raise
             else:
-                found = made["id"]
+                found = made.id
         return HandleRecord(
             driver_id=token, launcher=self.kind, id=str(found), place={"server": self._named}
         )
@@ -162,24 +216,23 @@ class LivyLauncher:
             batch = self._batch(handle)
             if batch is None:
                 return Look(LaunchState.GONE, None, f"{self._named} has no such batch")
-            state = _STATES.get(batch.get("state", ""), LaunchState.UNKNOWN)
+            state = _STATES.get(batch.state, LaunchState.UNKNOWN)
             if state is not LaunchState.ENDED:
-                diagnostics = (batch.get("appInfo") or {}).get("diagnostics") or ""
-                return Look(state, None, first_line(f"{batch.get('state')} {diagnostics}".strip()))
+                diagnostics = (batch.appInfo and batch.appInfo.diagnostics) or ""
+                return Look(state, None, first_line(f"{batch.state} {diagnostics}"))
             lines = self._lines(handle, -1, _TAIL)[1]
         except (ConfigError, LauncherAwayError) as error:
             return Look(LaunchState.UNKNOWN, None, str(error))
-        code = 0 if batch["state"] == "success" else exit_code_in("\n".join(lines))
-        return Look(
-            state, code, first_line(f"{batch['state']} {reason_in(_saying(lines))}".strip())
-        )
+        code = 0 if batch.state == "success" else exit_code_in("\n".join(lines))
+        return Look(state, code, first_line(f"{batch.state} {reason_in(_saying(lines))}"))
 
     def end(self, handle: HandleRecord) -> None:
         """Remove the batch, which ends its application, unless it has ended."""
         batch = self._batch(handle)
-        if batch is None or _STATES.get(batch.get("state", "")) is LaunchState.ENDED:
+        if batch is None or _STATES.get(batch.state) is LaunchState.ENDED:
             return
-        self._ask("DELETE", f"/batches/{_number(handle)}", missing=True)
+        with contextlib.suppress(_MissingError):
+            self._ask("DELETE", f"/batches/{_number(handle)}", dict[str, Any])
 
     def log(self, handle: HandleRecord, offset: int = 0) -> LogPart:
         """Return the next lines of the server's log of the batch, of which it keeps the last ones.
@@ -204,53 +257,63 @@ class LivyLauncher:
         return {**request, **{name: value for name, value in named.items() if value}}
 
     def _find(self, token: str) -> int | None:
-        return next((b["id"] for b in self._batches() if b.get("name") == _name(token)), None)
+        return next((batch.id for batch in self._batches() if batch.name == _name(token)), None)
 
-    def _batches(self) -> Iterator[dict[str, Any]]:
-        begin = 0
-        while True:
-            page = self._ask("GET", f"/batches?from={begin}&size={_PAGE}")
-            found = page.get("sessions") or []
-            yield from found
-            begin += len(found)
-            if not found or begin >= int(page.get("total", 0)):
+    def _batches(self) -> Iterator[_Batch]:
+        """Yield the batches that there were when the first answer came.
+
+        A batch that was made with a token before is one of them; a later one refuses the POST.
+        """
+        begin = total = 0
+        for number in range(_MOST_PAGES):
+            page = self._ask("GET", f"/batches?from={begin}&size={_PAGE}", _Page)
+            yield from page.sessions
+            begin += len(page.sessions)
+            total = total if number else page.total
+            if not page.sessions or begin >= total:
                 return
+        msg = f"{self._named}: GET /batches: {total} batches, and {begin} in {_MOST_PAGES} answers"
+        raise WrongAnswerError(msg)
 
-    def _batch(self, handle: HandleRecord) -> dict[str, Any] | None:
+    def _batch(self, handle: HandleRecord) -> _Batch | None:
         """Return the batch of the handle; None when it is not there, or another has its number."""
         if handle.place.get("server") != self._named:
             msg = f"{self._named}: batch {handle.id} is one of {handle.place.get('server')}"
             raise SubmissionRefusedError(msg)
-        found = self._ask("GET", f"/batches/{_number(handle)}", missing=True)
-        return found if found.get("name") == _name(handle.driver_id) else None
+        try:
+            found = self._ask("GET", f"/batches/{_number(handle)}", _Batch)
+        except _MissingError:
+            return None
+        return found if found.name == _name(handle.driver_id) else None
 
     def _lines(self, handle: HandleRecord, begin: int, size: int) -> tuple[int, tuple[str, ...]]:
         path = f"/batches/{_number(handle)}/log?from={begin}&size={size}"
-        found = self._ask("GET", path, missing=True)
-        return int(found.get("from", begin)), tuple(map(str, found.get("log") or ()))
+        try:
+            found = self._ask("GET", path, _Log)
+        except _MissingError:
+            return begin, ()
+        return found.get("from", begin), tuple(found.get("log", ()))
 
-    def _ask(
-        self, method: str, path: str, body: Any = None, *, missing: bool = False
-    ) -> dict[str, Any]:
+    def _ask(self, method: str, path: str, kind: type[T], body: Any = None) -> T:
         """Send one request, which follows no redirection.
 
         Args:
             method: of HTTP.
             path: below the server's.
+            kind: what the answer has to be.
             body: a value of JSON; None for none.
-            missing: whether the answer "not found" is one, and empty.
 
         Raises:
+            _MissingError: the server does not have it.
             SubmissionRefusedError: the server refuses it.
-            LauncherAwayError: no answer, not one of Livy's, or an error of the server.
+            LauncherAwayError: no answer, or an error of the server.
+            WrongAnswerError: not an answer of Livy's.
         """
         try:
             status, text = self._send(method, path, body)
         except (OSError, http.client.HTTPException) as error:
             msg = f"{self._named}: does not answer: {str(error) or type(error).__name__}"
             raise LauncherAwayError(msg) from None
-        if status == _MISSING and missing:
-            return {}
         if is_away(status):
             msg = f"{self._named}: {method} answered {status}: {first_line(text)}"
             raise LauncherAwayError(msg)
@@ -259,15 +322,14 @@ class LivyLauncher:
             raise SubmissionRefusedError(msg)
         if not http.client.OK <= status < http.client.MULTIPLE_CHOICES:
             msg = f"{self._named}: {method} {path} answered {status}: {first_line(text)}"
-            raise SubmissionRefusedError(msg)
+            raise _MissingError(msg) if status == _MISSING else SubmissionRefusedError(msg)
+        where = f"{self._named}: {method} {path}"
         try:
-            answer = read_json(text or "{}")
-        except ValueError:
-            answer = None
-        if not isinstance(answer, dict):
-            msg = f"{self._named}: answers with no JSON object; is it a Livy server?"
-            raise SubmissionRefusedError(msg)
-        return answer
+            answer = read_json(text, at_most_bytes=_MOST_BYTES)
+        except ValueError as error:
+            msg = f"{where}: the answer is not JSON: {error}"
+            raise WrongAnswerError(msg) from None
+        return answer_as(kind, answer, where=where)
 
     def _send(self, method: str, path: str, body: Any) -> tuple[int, str]:
         connection: http.client.HTTPConnection
@@ -281,9 +343,19 @@ class LivyLauncher:
             content = None if body is None else json.dumps(body)
             connection.request(method, self._path + path, content, self._headers)
             answer = connection.getresponse()
-            return answer.status, answer.read().decode(errors="replace")
+            return answer.status, self._body(answer).decode(errors="replace")
         finally:
             connection.close()
+
+    def _body(self, answer: http.client.HTTPResponse) -> bytes:
+        """Return what comes in time, and not much more than an answer may be long."""
+        due, found = self._clock.monotonic() + ANSWER_S, bytearray()
+        while (step := answer.read1(_STEP_BYTES)) and len(found) <= _MOST_BYTES:
+            found += step
+            if self._clock.monotonic() > due:
+                msg = f"{len(found)} bytes of an answer within {ANSWER_S:.0f} s, and no end"
+                raise TimeoutError(msg)
+        return bytes(found)
 
 
 def _name(token: str) -> str:

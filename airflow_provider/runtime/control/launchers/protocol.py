@@ -32,15 +32,19 @@ from __future__ import annotations
 import dataclasses
 import enum
 import re
-from typing import TYPE_CHECKING, ClassVar, Final, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol, TypeVar, runtime_checkable
 
+from airflow_provider.runtime.errors import LauncherAwayError
 from airflow_provider.runtime.errors.explanation import line_in
 from airflow_provider.runtime.errors.failure import first_line
 from airflow_provider.runtime.jobdir.submissions import HandleRecord, LookRecord
+from airflow_provider.runtime.typed_json import Mismatch, decode
 
 if TYPE_CHECKING:
     import datetime as dt
     from collections.abc import Mapping
+
+T = TypeVar("T")
 
 _EXIT_CODE: Final = re.compile(
     r"(?:exit ?code|exited with(?: status| code)?)\s*[:=]?\s*(-?\d{1,3})\b", re.IGNORECASE
@@ -196,10 +200,38 @@ class Launcher(Protocol):
     def log(self, handle: HandleRecord, offset: int = 0) -> LogPart:
         """Return what the driver has written from *offset* on; nothing, if there is nothing yet.
 
+        Of more than a part only the end may come; the offset is behind it.
+
         Raises:
             ConfigError: the cluster refuses it.
             LauncherAwayError: no answer.
         """
+
+
+class WrongAnswerError(LauncherAwayError):
+    """A service answered with something else than its documentation says.
+
+    Whether it did what it was asked to is not known, as after no answer at all.
+    """
+
+
+def answer_as(kind: type[T], raw: Any, *, where: str) -> T:
+    """Return an answer of a service as the type of which it has to be.
+
+    Args:
+        kind: a type that :mod:`~airflow_provider.runtime.typed_json` reads.
+        raw: values of JSON.
+        where: the service and what it was asked, without a secret.
+
+    Raises:
+        WrongAnswerError: it is something else; one line names the member.
+    """
+    try:
+        found: T = decode(kind, raw)
+    except Mismatch as problem:
+        msg = f"{where}: not an answer that is known: {problem}"
+        raise WrongAnswerError(msg) from None
+    return found
 
 
 def exit_code_in(text: str) -> int | None:
