@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider.runtime.jobdir.end_of_input import DrainIntent, put_drain_intent
-from airflow_provider.runtime.jobdir.epochs import EpochRecord, EpochRecords
+from airflow_provider.runtime.jobdir.epoch_documents import EpochRecord
+from airflow_provider.runtime.jobdir.epochs import EpochRecords
 from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.jobdir.run_records import (
     FINISHED,

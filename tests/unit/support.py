@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_provider.runtime.checkpoint.logs import CheckpointLogs
 from airflow_provider.runtime.host import ProcessIdentity, identify_this
-from airflow_provider.runtime.jobdir.epochs import EpochRecord, EpochRecords
+from airflow_provider.runtime.jobdir.epoch_documents import EpochRecord
+from airflow_provider.runtime.jobdir.epochs import EpochRecords
 from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.jobdir.lease import acquire_lease
 from airflow_provider.runtime.jobdir.run_records import JobRecord

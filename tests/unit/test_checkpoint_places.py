@@ -25,14 +25,14 @@ from airflow_provider.runtime.errors import (
 from airflow_provider.runtime.jobdir.checkpoint_places import left_places
 from airflow_provider.runtime.jobdir.layout import JobDirectory, RunDirectory
 from airflow_provider.runtime.jobdir.preconditions import check_preconditions
-from airflow_provider.runtime.savepoints import restore, take
+from airflow_provider.runtime.savepoints import checkpoint_copy, restore
 from airflow_provider.runtime.savepoints.catalog import open_savepoint
 from airflow_provider.runtime.savepoints.checkpoint_source import job_source
+from airflow_provider.runtime.savepoints.relocate import relocate
 from airflow_provider.runtime.savepoints.restore import begin_restore, finish_restore
 from airflow_provider.runtime.savepoints.restore_log import (
     Restores,
     check_no_open_restore,
-    guard_restores,
 )
 from airflow_provider.runtime.savepoints.rewind import Rewind
 from airflow_provider.runtime.savepoints.take import take_savepoint
@@ -224,7 +224,7 @@ def test_no_restore_begins_behind_the_back_of_the_next_driver(job):
 
     def taken_over() -> None:
         lease = take_lease(job.storage, job.clock, run_id="r9", timeout_s=0.1)
-        guard_restores(directory_of(job), lease, job.clock)
+        relocate(directory_of(job), lease, job.clock)
         successors.append(lease)
 
     first = take_lease(job.storage, job.clock, run_id="r8", timeout_s=0.1)
@@ -233,7 +233,7 @@ def test_no_restore_begins_behind_the_back_of_the_next_driver(job):
         begin(job, savepoint, paused)
 
     assert Restores(directory_of(job)).last() is None
-    assert "checkpoint" == job.spark.root.name
+    assert "checkpoint-1" == job.spark.root.name
     start(job)
     for lease in (*successors, first):
         lease.release()
@@ -253,7 +253,7 @@ def test_no_run_is_undone_behind_the_back_of_the_next_driver(job, monkeypatch):
     assert directory.run("r8").rewound() is None
 
     lease = take_lease(job.storage, job.clock, run_id="r8", timeout_s=0.1)
-    guard_restores(directory, lease, job.clock)
+    relocate(directory, lease, job.clock)
     with pytest.raises(ConfigError, match="run 'r8' no longer counts"):
         check_preconditions(directory, "r8")
     for each in (lease, first):
@@ -266,7 +266,7 @@ def test_no_number_is_taken_from_a_driver_that_has_ended(job):
     """
     take_lease(job.storage, job.clock, run_id="r8").release()
     lease = take_lease(job.storage, job.clock, run_id="r9")
-    guard_restores(directory_of(job), lease, job.clock)
+    relocate(directory_of(job), lease, job.clock)
     lease.release()
     assert [] == job.storage.list("restores")
 
@@ -280,14 +280,14 @@ def test_numbers_that_were_only_taken_are_not_read(job):
     leases = []
     for _ in range(4):
         leases.append(take_lease(job.storage, job.clock, run_id="r9", timeout_s=0.1))
-        guard_restores(directory_of(job), leases[-1], job.clock)
+        relocate(directory_of(job), leases[-1], job.clock)
     assert ["1.json", "2.json", "3.json", "4.json"] == job.storage.list("restores")
     for name in ("2.json", "3.json"):
         job.storage.put(f"restores/{name}", b"not read")
 
     assert first == Restores(directory_of(job)).last()
     assert [first] == list(Restores(directory_of(job)).newest_first())
-    assert "checkpoint-1" == job.spark.root.name
+    assert "checkpoint-4" == job.spark.root.name
     for lease in leases:
         lease.release()
 
@@ -427,8 +427,8 @@ def test_a_job_that_is_set_back_while_it_is_saved(job, monkeypatch):
             restore_job(job.storage.url, savepoint.url, clock=job.clock)
         copy_files(source, target, files)
 
-    monkeypatch.setattr(take, "copy_files", copy)
-    with pytest.raises(SavepointError, match="was set back meanwhile"):
+    monkeypatch.setattr(checkpoint_copy, "copy_files", copy)
+    with pytest.raises(SavepointError, match="checkpoints were replaced meanwhile"):
         save(job, "s2")
     assert not job.storage.exists("savepoints/s2")
 
@@ -448,7 +448,7 @@ def test_a_checkpoint_that_is_replaced_while_it_is_saved(job, monkeypatch):
         job.spark.plan(1, watermark_ms=5)
         copy_files(source, target, names[2:])
 
-    monkeypatch.setattr(take, "copy_files", copy)
+    monkeypatch.setattr(checkpoint_copy, "copy_files", copy)
     saved = open_savepoint(save(job).url)
     copied = SparkCheckpoint(job.spark.root.parents[2] / "savepoints/s1/queries/q")
     assert other == saved.record.queries["q"].query_id == copied.logs.query_id()

@@ -24,7 +24,7 @@ from airflow_provider.runtime.errors import (
     UnsupportedVersionError,
 )
 from airflow_provider.runtime.jobdir.end_of_input import DrainIntent
-from airflow_provider.runtime.jobdir.epochs import EpochRecord
+from airflow_provider.runtime.jobdir.epoch_documents import EpochRecord
 from airflow_provider.runtime.jobdir.lease_records import HeartbeatRecord, LeaseRecord
 from airflow_provider.runtime.jobdir.run_records import (
     AttemptRecord,

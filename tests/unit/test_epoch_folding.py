@@ -7,13 +7,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from airflow_provider.runtime.errors import SinkError
+from airflow_provider.runtime.jobdir.epoch_documents import EpochRecord, HistoryRecord, PackRecord
 from airflow_provider.runtime.jobdir.epoch_folding import KEEP_EPOCHS, PACK_EPOCHS, fold
-from airflow_provider.runtime.jobdir.epochs import (
-    EpochRecord,
-    EpochRecords,
-    HistoryRecord,
-    PackRecord,
-)
+from airflow_provider.runtime.jobdir.epochs import EpochRecords
 from airflow_provider.runtime.sinks.committer import EpochCommitter
 from airflow_provider.runtime.storage.local import LocalStorage
 from tests.unit.counting import CountingStorage

@@ -14,7 +14,8 @@ from airflow_provider.runtime.errors import (
     SinkError,
 )
 from airflow_provider.runtime.jobdir import epoch_folding
-from airflow_provider.runtime.jobdir.epochs import EpochRecord, EpochRecords
+from airflow_provider.runtime.jobdir.epoch_documents import EpochRecord
+from airflow_provider.runtime.jobdir.epochs import EpochRecords
 from airflow_provider.runtime.jobdir.late_rows import LateCount
 from airflow_provider.runtime.sinks.recovery import check_none_left
 from tests.present import present

@@ -7,12 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from airflow_provider.runtime.errors import CorruptDocumentError, SinkError
-from airflow_provider.runtime.jobdir.epochs import (
-    EpochRecord,
-    EpochRecords,
-    HistoryRecord,
-    PackRecord,
-)
+from airflow_provider.runtime.jobdir.epoch_documents import EpochRecord, HistoryRecord, PackRecord
+from airflow_provider.runtime.jobdir.epochs import EpochRecords
 from airflow_provider.runtime.storage.local import LocalStorage
 from tests.unit.support import QUERY_ID
 

@@ -9,7 +9,8 @@ import pytest
 
 from airflow_provider.runtime.driver.final_checkpoint import check_agrees
 from airflow_provider.runtime.errors import EXIT_FATAL, CheckpointError
-from airflow_provider.runtime.jobdir.epochs import EpochRecords, HistoryRecord
+from airflow_provider.runtime.jobdir.epoch_documents import HistoryRecord
+from airflow_provider.runtime.jobdir.epochs import EpochRecords
 from airflow_provider.runtime.jobdir.run_records import FINISHED, SUSPENDED
 from airflow_provider.runtime.jobdir.verify_final import verify_final
 from airflow_provider.runtime.savepoints.checkpoint_source import job_source

@@ -14,7 +14,7 @@ from airflow_provider.runtime.errors import (
 )
 from airflow_provider.runtime.errors.failure import FailureClass
 from airflow_provider.runtime.failures.classify import classify
-from airflow_provider.runtime.jobdir.epochs import EpochRecord
+from airflow_provider.runtime.jobdir.epoch_documents import EpochRecord
 from airflow_provider.runtime.jobdir.late_policy import LateLimit, check_late, parse_late_limit
 from airflow_provider.runtime.jobdir.resolve_run import check_same_spec
 from airflow_provider.runtime.jobdir.run_records import RunRecord

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from airflow_provider.runtime.errors import CheckpointError
-from airflow_provider.runtime.jobdir.epochs import EpochListing, EpochRecord, HistoryRecord
+from airflow_provider.runtime.jobdir.epoch_documents import EpochRecord, HistoryRecord
+from airflow_provider.runtime.jobdir.epochs import EpochListing
 from airflow_provider.runtime.sinks.recovery import Recovery, check_complete, plan_recovery
 
 

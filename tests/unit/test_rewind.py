@@ -24,7 +24,8 @@ from airflow_provider.runtime.errors import (
 from airflow_provider.runtime.host import ProcessIdentity
 from airflow_provider.runtime.jobdir import epoch_folding
 from airflow_provider.runtime.jobdir.end_of_input import DrainIntent, draining_run, put_drain_intent
-from airflow_provider.runtime.jobdir.epochs import EpochRecords, HistoryRecord
+from airflow_provider.runtime.jobdir.epoch_documents import HistoryRecord
+from airflow_provider.runtime.jobdir.epochs import EpochRecords
 from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.jobdir.preconditions import check_preconditions
 from airflow_provider.runtime.savepoints import rewind as rewind_module

@@ -190,7 +190,7 @@ def test_spark_removes_files_meanwhile(job, tmp_path, monkeypatch):
     """
     When files are gone that were there a moment ago, a newer batch is taken.
     """
-    from airflow_provider.runtime.savepoints import take as take_module
+    from airflow_provider.runtime.savepoints import checkpoint_copy
 
     calls: list[str] = []
 
@@ -202,7 +202,7 @@ def test_spark_removes_files_meanwhile(job, tmp_path, monkeypatch):
                 (job.spark.root / path).unlink()
         return copy_files(source, target, names)
 
-    monkeypatch.setattr(take_module, "copy_files", slow_copy)
+    monkeypatch.setattr(checkpoint_copy, "copy_files", slow_copy)
 
     savepoint = take(job)
 
@@ -217,7 +217,7 @@ def test_a_file_that_nobody_needs_any_more_goes_meanwhile(job, tmp_path, monkeyp
     """
     When the batch can be had without what is gone, that batch is taken, from a newer listing.
     """
-    from airflow_provider.runtime.savepoints import take as take_module
+    from airflow_provider.runtime.savepoints import checkpoint_copy
 
     calls: list[str] = []
 
@@ -226,7 +226,7 @@ def test_a_file_that_nobody_needs_any_more_goes_meanwhile(job, tmp_path, monkeyp
         (job.spark.root / "sources/0/0").unlink(missing_ok=True)
         return copy_files(source, target, names)
 
-    monkeypatch.setattr(take_module, "copy_files", slow_copy)
+    monkeypatch.setattr(checkpoint_copy, "copy_files", slow_copy)
 
     savepoint = take(job)
 

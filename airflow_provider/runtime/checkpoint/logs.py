@@ -17,6 +17,7 @@ and of a commit (``CommitLog``), with the ids of state in checkpoint format 2 an
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 from typing import TYPE_CHECKING, Any, Protocol, TypedDict
 
@@ -177,6 +178,11 @@ class CommitEntry:
         return cls(version, ids, int(read.get("nextBatchWatermarkMs", 0)))
 
 
+def sha256(data: bytes) -> str:
+    """Return the SHA-256 of a file's content, in hexadecimal digits."""
+    return hashlib.sha256(data).hexdigest()
+
+
 def with_state_ids(commit: bytes, ids: StateIds) -> bytes:
     """Return a commit log entry with the ids of other states; all else stays."""
     version, _, text = commit.decode().rstrip("\n").partition("\n")
@@ -238,6 +244,24 @@ class CheckpointLogs:
         watermark = self.offsets(last_offsets).watermark_ms if last_offsets >= 0 else None
         return LogPosition(last_offsets, last_commit, watermark)
 
+    def last_committed(self) -> int:
+        """Return the last committed batch, also where a listing is older than a read; -1 for none.
+
+        Raises:
+            CheckpointError: the logs contradict each other.
+        """
+        last = self.position().last_commit
+        while self._has_commit(last + 1):
+            last += 1
+        return last
+
+    def _has_commit(self, batch: int) -> bool:
+        try:
+            self._storage.read(f"commits/{batch}")
+        except FileNotFoundError:
+            return False
+        return True
+
     def _last_batches(self) -> tuple[int, int]:
         offsets, commits = self.batches("offsets"), self.batches("commits")
         return max(offsets, default=-1), max(commits, default=-1)
@@ -250,6 +274,27 @@ class CheckpointLogs:
         """
         data, where = self._read(f"offsets/{batch}", "offset log")
         return OffsetEntry.parse(data, where=where)
+
+    def offsets_bytes(self, batch: int) -> bytes:
+        """Return a planned batch's entry, as Spark has written it.
+
+        Raises:
+            CheckpointError: there is none.
+        """
+        return self._read(f"offsets/{batch}", "offset log")[0]
+
+    def commit_digest(self, batch: int) -> str:
+        """Return the SHA-256 of a committed batch's entry.
+
+        Raises:
+            CheckpointError: there is none.
+        """
+        return sha256(self._read(f"commits/{batch}", "commit log")[0])
+
+    @property
+    def checkpoint(self) -> Storage:
+        """Return the checkpoint's root."""
+        return self._storage
 
     def remove_torn(self) -> None:
         """Remove what was cut short while the first batch was planned.
@@ -273,8 +318,12 @@ class CheckpointLogs:
 
     def replace_offsets(self, batch: int, entry: OffsetEntry) -> None:
         """Let a planned batch, which nobody has committed, be another one. Idempotent."""
+        self.put_back_offsets(batch, entry.to_bytes())
+
+    def put_back_offsets(self, batch: int, data: bytes) -> None:
+        """Let an entry have these bytes, whatever has replaced them. Idempotent."""
         self._storage.delete(f"offsets/.{batch}.crc")  # the same: it is of the old one
-        self._storage.put(f"offsets/{batch}", entry.to_bytes())
+        self._storage.put(f"offsets/{batch}", data)
 
     def commit(self, batch: int) -> CommitEntry:
         """Return the entry of a committed batch.
@@ -322,3 +371,10 @@ class CommitLog(Protocol):
 
     def offsets(self, batch: int) -> OffsetEntry:
         """Return the offsets of the sources at the end of a planned batch."""
+
+    def commit_digest(self, batch: int) -> str | None:
+        """Return the SHA-256 of Spark's entry of a committed batch; None where it keeps none."""
+
+    @property
+    def checkpoint(self) -> Storage | None:
+        """Return Spark's checkpoint; None where it keeps none."""

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from airflow_provider.runtime.checkpoint.logs import OffsetEntry
     from airflow_provider.runtime.control.observer import View
-    from airflow_provider.runtime.jobdir.epochs import EpochRecord
+    from airflow_provider.runtime.jobdir.epoch_documents import EpochRecord
     from airflow_provider.runtime.jobdir.layout import JobDirectory
 
 RUNNING: Final = "RUNNING"

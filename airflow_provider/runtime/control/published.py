@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from airflow_provider.runtime.checkpoint.logs import OffsetEntry
-    from airflow_provider.runtime.jobdir.epochs import EpochRecord
+    from airflow_provider.runtime.jobdir.epoch_documents import EpochRecord
     from airflow_provider.runtime.jobdir.layout import JobDirectory
 
 

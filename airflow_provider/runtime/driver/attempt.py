@@ -62,7 +62,7 @@ from airflow_provider.runtime.queries.finished_sources import bind
 from airflow_provider.runtime.queries.flush import next_step_of
 from airflow_provider.runtime.queries.query import ending_alone
 from airflow_provider.runtime.savepoints.catalog import open_savepoint
-from airflow_provider.runtime.savepoints.restore_log import guard_restores
+from airflow_provider.runtime.savepoints.relocate import relocate
 from airflow_provider.runtime.savepoints.rewind import replayable_runs
 from airflow_provider.runtime.spark.session import check_spark, jvm_pid
 from airflow_provider.runtime.spark.spark_log import SparkLog
@@ -177,7 +177,8 @@ class Attempt:
             return self._run_with_lease()
 
     def _run_with_lease(self) -> FinalCheckpoint:
-        guard_restores(self._directory, self._lease, self._clock)
+        names = [query.name for query in self._job.queries]
+        relocate(self._directory, self._lease, self._clock, names)
         # Looked at again: another driver may have come and gone while Spark started.
         done = self._run.final()
         if done is not None:
@@ -445,6 +446,8 @@ class Attempt:
         self._events.append(lifecycle.EpochsCommitted())
 
     def _put_final(self, instruction: lifecycle.PutFinal) -> None:
+        for query in self._queries.values():
+            query.epochs.hold_logs()
         final = final_of(
             self._job,
             self._directory,

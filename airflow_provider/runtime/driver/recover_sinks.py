@@ -15,7 +15,7 @@ from airflow_provider.runtime.jobdir.lease import Lease, acquire_lease
 from airflow_provider.runtime.jobdir.run_records import BATCH
 from airflow_provider.runtime.jobdir.run_spec import RunSpec
 from airflow_provider.runtime.jobdir.runs import last_run
-from airflow_provider.runtime.savepoints.restore_log import guard_restores
+from airflow_provider.runtime.savepoints.relocate import relocate
 from airflow_provider.runtime.sinks.committer import EpochCommitter
 from airflow_provider.runtime.spark.session import jvm_pid, using_spark
 
@@ -83,7 +83,7 @@ def clean_up(
             observer=observer,
         )
         with lease, job.context.holding:
-            guard_restores(directory, lease, clock)
+            relocate(directory, lease, clock)
             return _recover(directory, job, last, lease, clock)
 
 

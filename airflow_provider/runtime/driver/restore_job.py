@@ -23,6 +23,7 @@ from airflow_provider.runtime.queries.spark_repartition import spark_repartition
 from airflow_provider.runtime.savepoints.catalog import open_savepoint
 from airflow_provider.runtime.savepoints.hold import held_savepoint
 from airflow_provider.runtime.savepoints.record import MANIFEST
+from airflow_provider.runtime.savepoints.relocate import relocate
 from airflow_provider.runtime.savepoints.repartition import check_repartitionable
 from airflow_provider.runtime.savepoints.restore import (
     CLAIM_MODES,
@@ -30,11 +31,7 @@ from airflow_provider.runtime.savepoints.restore import (
     check_restorable,
     finish_restore,
 )
-from airflow_provider.runtime.savepoints.restore_log import (
-    Restores,
-    check_not_parted,
-    guard_restores,
-)
+from airflow_provider.runtime.savepoints.restore_log import Restores, check_not_parted
 from airflow_provider.runtime.savepoints.retention import collect_leftover, dispose
 from airflow_provider.runtime.savepoints.rewind import (
     Rewind,
@@ -309,7 +306,7 @@ def _leased(
             observer=observer,
         )
     with lease:
-        guard_restores(directory, lease, clock)
+        relocate(directory, lease, clock)
         yield lease
 
 

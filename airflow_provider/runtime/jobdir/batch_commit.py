@@ -45,6 +45,13 @@ class BatchLog:
         self._run = run
         self._query_id = query_id
 
+    @property
+    def checkpoint(self) -> None:
+        """Return None: Spark keeps no checkpoint of a batch job."""
+
+    def commit_digest(self, batch: int) -> None:
+        """Return None, for the same reason."""
+
     def query_id(self) -> str:
         """Return the id under which the query's epoch is recorded."""
         return self._query_id

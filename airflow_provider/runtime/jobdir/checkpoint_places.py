@@ -1,11 +1,12 @@
-"""Checkpoint places: a restore gives each query that it sets a checkpoint folder of its own.
+"""Checkpoint places: the folder in which the checkpoint of each query lies.
 
-Spark asks nobody before it writes into a checkpoint: its JVM, its maintenance threads and executors
-on other machines may write when their driver was taken for dead long ago. After a restore the same
-names mean another history, so nothing is ever restored over what was there: ``checkpoint/`` is the
-place of a query that began with its job, and ``checkpoint-<n>/`` is what restore number *n* made.
-The newest ``restores/<n>.json`` says for each query which one counts; whatever is written late to
-another one counts nowhere.
+Spark checks no lease before it writes into a checkpoint. Its JVM, its maintenance threads and
+executors on other machines may write long after their driver was presumed dead, and a late write
+replaces a file of the same name. So two drivers that may be alive together never share a folder:
+``checkpoint/`` is the place of a query that began with its job, and record number *n* gives a query
+the place ``checkpoint-<n>/``, when it restores the query, or relocates it because a driver that may
+still write used the place before. The newest ``restores/<n>.json`` says for each query which place
+counts. A late write to another place is never read.
 """
 
 from __future__ import annotations
@@ -48,6 +49,8 @@ class RestoreRecord(Document):
         before: the number of the restore before this one, 0 for none; None in the records of older
             versions.
         undoes: the runs that no longer count.
+        relocates: the queries that this record gives a place of its own, with the same state and
+            id. ``places`` names the place once the query's files are there.
         token: the lease of the driver that restores; another one that goes on takes a new number.
         done: None until every query is restored.
     """
@@ -68,12 +71,13 @@ class RestoreRecord(Document):
     places: dict[Name, NonNegative] = dataclasses.field(default_factory=dict)
     before: NonNegative | None = None
     undoes: list[Name] = dataclasses.field(default_factory=list)
+    relocates: list[Name] = dataclasses.field(default_factory=list)
     token: NonNegative = 0
     done: str | None = None
 
     @property
     def is_guard(self) -> bool:
-        """Tell whether it restores nothing: its number is taken, or a run undone without rows."""
+        """Whether it restores nothing: it takes a number, undoes an empty run, or relocates."""
         return not self.queries
 
 
@@ -125,6 +129,12 @@ def place(query: str, number: int) -> str:
     return f"queries/{query}/checkpoint{f'-{number}' if number else ''}"
 
 
+def token_of_place(job: Storage, number: int) -> int:
+    """Return the lease under which a place was made; 0 for the first one of a query."""
+    made = RestoreRecord.read(job, record_path(number)) if number else None
+    return made.token if made is not None else 0
+
+
 def next_number(job: Storage) -> int:
     """Return the number of the next restore: of no record, and of no folder that anybody made."""
     there = (_number(name) for query in job.list("queries") for name in _names(job, query))
@@ -132,9 +142,9 @@ def next_number(job: Storage) -> int:
 
 
 def left_places(job: Storage, record: RestoreRecord) -> list[str]:
-    """Return the folders of checkpoints that were left when a restore was done.
+    """Return the folders of checkpoints that queries have left.
 
-    Later restores make later places, so what is older than this record and not named by it never
+    Later records make later places, so what is older than this record and not named by it never
     counts again, whatever else has been restored meanwhile.
     """
     left = []
@@ -148,9 +158,9 @@ def left_places(job: Storage, record: RestoreRecord) -> list[str]:
 
 
 def _is_ours(job: Storage, query: str, number: int) -> bool:
-    """Tell whether a restore has made the place, and not a person a copy of that name."""
+    """Whether a record has made the place, and not a person a copy of that name."""
     made = RestoreRecord.read(job, record_path(number)) if number else None
-    return number == 0 or (made is not None and query in made.queries)
+    return number == 0 or (made is not None and query in {*made.queries, *made.relocates})
 
 
 def _names(job: Storage, query: str) -> list[str]:

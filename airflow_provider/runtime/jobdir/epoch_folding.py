@@ -11,12 +11,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from airflow_provider.runtime import failpoints
-from airflow_provider.runtime.jobdir.epochs import (
-    EpochListing,
-    EpochRecord,
-    HistoryRecord,
-    PackRecord,
-)
+from airflow_provider.runtime.jobdir.epoch_documents import EpochRecord, HistoryRecord, PackRecord
+from airflow_provider.runtime.jobdir.epochs import EpochListing
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -59,7 +55,7 @@ def fold(
     read = [known.get(epoch) or records.published(epoch, found) for epoch in old]
     new = [record for record in read if record is not None]
     unpacked = _no_longer_kept(records, found, keep_runs) if unpacks else []
-    kept = [record for record in new if record.run_id in keep_runs]
+    kept = [record.without_logs() for record in new if record.run_id in keep_runs]
     rest = [record for record in new if record.run_id not in keep_runs]
     said = EpochListing(folded=found.folded)
     for span in unpacked:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from airflow_provider.runtime.jobdir.epochs import EpochRecord
+    from airflow_provider.runtime.jobdir.epoch_documents import EpochRecord
 
 CountInput = Callable[[], "int | None"]
 LateRows = Mapping[str, int]

@@ -402,6 +402,7 @@ def acquire_lease(
         heartbeat_s=heartbeat_s,
         timeout_s=timeout_s,
         acquired=to_iso(clock.now()),
+        unended=_newest_unended(storage, held),
     )
     if not record.put_if_absent(storage, lease_path(record.token)):
         raise held_error(storage, read_lease(storage, record.token) or record)
@@ -409,6 +410,13 @@ def acquire_lease(
     lease = Lease(storage, record, clock)
     lease.start_heartbeat()
     return lease
+
+
+def _newest_unended(storage: Storage, held: LeaseRecord | None) -> int:
+    """Return the newest token up to *held* whose driver has not certainly ended; 0 for none."""
+    if held is None:
+        return 0
+    return held.unended if has_ended(storage, held.token) else held.token
 
 
 def put_sealed(storage: Storage, lease: LeaseRecord) -> None:

@@ -22,6 +22,8 @@ class LeaseRecord(Document):
     Attributes:
         first: the token of the first lease that its driver has held; it has taken all since then.
         final: of a sealed lease: the final checkpoint of the run, which it decides.
+        unended: the newest earlier token whose driver had not certainly ended when this lease was
+            acquired; 0 when all had. That driver may still write to the checkpoints it used.
     """
 
     PLACES = ("leases/{token}.json",)
@@ -36,6 +38,7 @@ class LeaseRecord(Document):
     acquired: str
     first: NonNegative = 0
     final: FinalCheckpoint | None = None
+    unended: NonNegative = 0
 
     def problem(self) -> str | None:
         """Return that it is sealed with the end of another run."""

@@ -20,7 +20,7 @@ from airflow_provider.runtime.spark.versions import class_named, engine_class
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from airflow_provider.runtime.jobdir.epochs import EpochRecord
+    from airflow_provider.runtime.jobdir.epoch_documents import EpochRecord
     from airflow_provider.runtime.jobdir.late_policy import LateLimit
     from airflow_provider.runtime.queries.query import QueryDefinition
 

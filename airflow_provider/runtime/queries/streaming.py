@@ -8,6 +8,7 @@ import logging
 import threading
 from typing import TYPE_CHECKING, Any, Final
 
+from airflow_provider.runtime.checkpoint.logged_batch import BatchLogs
 from airflow_provider.runtime.errors import MissingInputError, SparkStreamError
 from airflow_provider.runtime.queries.batch_reports import (
     BatchReports,
@@ -135,6 +136,7 @@ class RunningQuery:
         self._rows: int | None = None  # of the last batch
         self._files: UnreadFiles | None = None
         self._unread: int | None = None
+        self._batch_logs = BatchLogs(logs.checkpoint)
 
     def start(self, how: StartMode) -> None:
         """Start the query; returns when Spark has begun to run it, or when all is read."""
@@ -375,13 +377,14 @@ class RunningQuery:
         began, since = self._clock.now(), self._clock.monotonic()
         self._rows = None
         try:
+            logged = self._batch_logs.read(batch)
             self._refuse_after_halt(batch)
             if self._ends is not None:
                 self._ends.check(batch, self._execution())
             self._check_input(batch)
             lost = self._count_lost(batch)
             counts = (self._count_input, lambda: self._count_late(batch), lambda: lost)
-            epochs.pre_commit(df, batch, *counts, check=self._late.check)
+            epochs.pre_commit(df, batch, *counts, logged=logged, check=self._late.check)
             execution = self._execution()
             if execution is not None and self._event_times is not None:
                 self._event_times.batch_ran(execution)

@@ -21,6 +21,7 @@ from airflow_provider.runtime.jobdir.fingerprint_record import kept_fingerprint
 from airflow_provider.runtime.jobdir.layout import JobDirectory, known_job
 from airflow_provider.runtime.jobdir.lease import TAKEABLE, LeaseObserver
 from airflow_provider.runtime.jobdir.runs import newest_run
+from airflow_provider.runtime.jobdir.spark_logs import replaced_offsets
 from airflow_provider.runtime.jobdir.topology_record import kept_topology
 from airflow_provider.runtime.names import check_name
 from airflow_provider.runtime.savepoints.restore_log import Restores
@@ -47,6 +48,8 @@ class SourceQuery:
         directory: the job's directory; None for a checkpoint of other origin.
         administrative: see :class:`~.records.QuerySavepoint`.
         history: the same.
+        is_as_run: whether Spark's logs are still those that its batches ran with; a bootstrap has
+            changed them.
     """
 
     name: str
@@ -54,6 +57,7 @@ class SourceQuery:
     directory: JobDirectory | None
     administrative: int = 0
     history: tuple[dict[str, Any], ...] = ()
+    is_as_run: bool = True
 
     @property
     def logs(self) -> CheckpointLogs:
@@ -66,16 +70,35 @@ class SourceQuery:
         Raises:
             CheckpointError: what the query wrote was reverted and the checkpoint not restored.
         """
+        records = self._records()
+        if records is None:
+            return None
+        records.check_standing()
+        if not records.has_own():
+            return None  # Spark's own sink, or nothing was written since the restore
+        return records.find().newest
+
+    def replaced_logs(self, batch: int) -> dict[str, bytes]:
+        """Return the files of Spark's logs that a late write has replaced, as they were.
+
+        Args:
+            batch: the last one that counts.
+
+        Raises:
+            CheckpointError: one was replaced of which the content is not kept.
+        """
+        records = self._records() if self.is_as_run else None
+        replaced = replaced_offsets(records, self.checkpoint, batch) if records is not None else {}
+        return {f"offsets/{each}": data for each, data in replaced.items()}
+
+    def _records(self) -> EpochRecords | None:
+        """Return the records of its epochs; None when nobody records them."""
         if self.directory is None:
             return None
         query_id, committables = self.logs.query_id(), self.directory.committables(self.name)
         if query_id is None or query_id not in query_ids(committables):
             return None
-        records = EpochRecords(committables, query_id)
-        records.check_standing()
-        if not records.has_own():
-            return None  # Spark's own sink, or nothing was written since the restore
-        return records.find().newest
+        return EpochRecords(committables, query_id)
 
     def ended_by(self, batch: int) -> EndedSources | None:
         """Return which of its sources had ended by a batch, while others went on."""
@@ -209,7 +232,7 @@ class _Counting:
                 "give this command again when that has ended"
             )
             raise SavepointError(msg)
-        self._places = last.places if last is not None else {}
+        self._places = places(directory.storage)
         self.restores = last.number if last is not None else 0
 
     def place(self, query: str) -> str:
@@ -224,8 +247,8 @@ class _Counting:
         """
         if places(self._directory.storage) != self._places:
             msg = (
-                f"{self._directory.url}: the job was set back meanwhile, so what was read of it "
-                "does not count any more; give this command again"
+                f"{self._directory.url}: the job's checkpoints were replaced meanwhile (a restore, "
+                "or a new driver), so what was read of them does not count; give this command again"
             )
             raise SavepointError(msg)
 

@@ -47,7 +47,8 @@ from airflow_provider.runtime.jobdir.end_of_input import (
     put_drain_intent,
     put_ended_sources,
 )
-from airflow_provider.runtime.jobdir.epochs import EpochRecords, RevertRecord, query_ids
+from airflow_provider.runtime.jobdir.epoch_documents import RevertRecord
+from airflow_provider.runtime.jobdir.epochs import EpochRecords, query_ids
 from airflow_provider.runtime.jobdir.fingerprint_record import put_fingerprint
 from airflow_provider.runtime.jobdir.topology_record import put_topology
 from airflow_provider.runtime.savepoints.catalog import folder_of, saved_offsets

@@ -7,7 +7,6 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider.runtime.checkpoint.logs import CheckpointLogs
-from airflow_provider.runtime.clock import Clock, to_iso
 from airflow_provider.runtime.errors import (
     CheckpointError,
     ConfigError,
@@ -24,7 +23,6 @@ from airflow_provider.runtime.jobdir.checkpoint_places import (
     restore_records,
 )
 from airflow_provider.runtime.jobdir.epochs import EpochRecords, query_ids
-from airflow_provider.runtime.jobdir.run_records import RewoundRecord
 from airflow_provider.runtime.savepoints.record import REWIND_PREFIX
 from airflow_provider.runtime.storage.file_tree import remove_tree
 
@@ -32,7 +30,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from airflow_provider.runtime.jobdir.layout import JobDirectory
-    from airflow_provider.runtime.jobdir.lease import Lease
     from airflow_provider.runtime.savepoints.catalog import Savepoint
     from airflow_provider.runtime.sinks.protocol import Fence
 
@@ -106,7 +103,7 @@ class Restores:
         Raises:
             LeaseLostError: another driver has taken over. Nothing was stored.
         """
-        nothing = dataclasses.replace(_empty(self._directory, at), undoes=[run_id])
+        nothing = dataclasses.replace(empty_record(self._directory, at), undoes=[run_id])
         self.begin(nothing, fence)
 
     def end(self, record: RestoreRecord, at: str) -> RestoreRecord:
@@ -118,53 +115,14 @@ class Restores:
     def remove_left(self) -> None:
         """Remove the checkpoints that the queries have left. Idempotent.
 
-        Nobody reads them any more; who still writes there was taken for dead.
+        No driver reads them; one that still writes there was presumed dead.
         """
-        newest = self.last()
-        if newest is None or newest.done is None:
+        last, newest = self.last(), newest_record(self._storage)
+        if newest is None or (last is not None and last.done is None):
             return
         for path in left_places(self._storage, newest):
-            log.info("%s/%s: removed, the query was restored", self._storage.url, path)
+            log.info("%s/%s: removed, the query has left it", self._storage.url, path)
             remove_tree(self._storage.at(path))
-
-
-def guard_restores(directory: JobDirectory, lease: Lease, clock: Clock) -> None:
-    """Let no restore begin any more that a driver before this one was about to begin.
-
-    It may have looked at its lease, and be paused: what it would put then has the number that this
-    takes. And what it has begun to undo is undone before this one looks at any run. Where the
-    driver before has certainly ended there is nothing to do.
-
-    Args:
-        directory: the job directory.
-        lease: held by this driver, which has restored nothing yet.
-        clock: for the record's time.
-
-    Crash safety: one small record, or none.
-    """
-    if lease.token == 1 or lease.outlived(lease.token - 1):
-        return
-    _mark_undone(directory)
-    at = to_iso(clock.now())
-    number = next_number(directory.storage)
-    guard = dataclasses.replace(_empty(directory, at), number=number, token=lease.token)
-    if not guard.put_if_absent(directory.storage, record_path(number)):
-        _mark_undone(directory)
-
-
-def _mark_undone(directory: JobDirectory) -> None:
-    """Record of the runs that the newest restore undoes that they do not count. Idempotent.
-
-    Its restorer may be paused, and continue when a run of that name has gone on.
-    """
-    newest = newest_record(directory.storage)
-    if newest is None:
-        return
-    for run_id in newest.undoes:
-        by = f"restore {newest.number}"
-        directory.run(run_id).put_rewound(
-            RewoundRecord(run_id=run_id, savepoint=newest.savepoint, at=newest.began, by=by)
-        )
 
 
 def _last_number(directory: JobDirectory) -> int:
@@ -172,8 +130,8 @@ def _last_number(directory: JobDirectory) -> int:
     return last.number if last is not None else 0
 
 
-def _empty(directory: JobDirectory, at: str) -> RestoreRecord:
-    """Return a record that restores nothing."""
+def empty_record(directory: JobDirectory, at: str) -> RestoreRecord:
+    """Return a record that restores nothing and leaves every query where it is."""
     return RestoreRecord(
         number=1,
         savepoint=None,

@@ -14,8 +14,6 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from airflow_provider.runtime import failpoints
 from airflow_provider.runtime.checkpoint.drain_step import is_of_drain
-from airflow_provider.runtime.checkpoint.inventory import Inventory, take_inventory
-from airflow_provider.runtime.checkpoint.operators import readdress
 from airflow_provider.runtime.clock import Clock, SystemClock, millis_to_iso, to_iso
 from airflow_provider.runtime.errors import (
     CheckpointError,
@@ -26,6 +24,11 @@ from airflow_provider.runtime.errors import (
 )
 from airflow_provider.runtime.names import check_name
 from airflow_provider.runtime.savepoints.catalog import Savepoint
+from airflow_provider.runtime.savepoints.checkpoint_copy import (
+    copy_needed,
+    list_needed,
+    readdressed,
+)
 from airflow_provider.runtime.savepoints.checkpoint_source import NothingYet, Take, choose
 from airflow_provider.runtime.savepoints.claims import (
     TAKE,
@@ -46,14 +49,13 @@ from airflow_provider.runtime.savepoints.record import (
 )
 from airflow_provider.runtime.savepoints.retention import SharedFiles, shared_files_beside
 from airflow_provider.runtime.savepoints.verify import VERIFIED_BYTES, find_damage
-from airflow_provider.runtime.storage.copy_files import copy_files
-from airflow_provider.runtime.storage.file_tree import facts_under, remove_if_empty, remove_tree
-from airflow_provider.runtime.storage.local_copy import WrongSizeError
-from airflow_provider.runtime.storage.open import open_storage, spark_url
+from airflow_provider.runtime.storage.file_tree import remove_if_empty, remove_tree
+from airflow_provider.runtime.storage.open import open_storage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from airflow_provider.runtime.checkpoint.inventory import Inventory
     from airflow_provider.runtime.savepoints.checkpoint_source import Source, SourceQuery
     from airflow_provider.runtime.storage.base import Storage
     from airflow_provider.runtime.storage.file_tree import FileFacts
@@ -343,18 +345,7 @@ class _Taker:
 
     def _inventory(self, query: SourceQuery, choice: Take, query_id: str) -> _Listed:
         """List what is needed, and all there is."""
-        try:
-            found = facts_under(query.checkpoint)
-        except FileNotFoundError as error:  # all of it
-            raise MissingStateError(query.checkpoint.url, choice.batch, ("metadata",)) from error
-        sizes = {path: facts.size for path, facts in found.items()}
-        inventory = take_inventory(
-            sizes,
-            query.checkpoint.read,
-            batch=choice.batch,
-            planned=choice.planned,
-            where=query.checkpoint.url,
-        )
+        inventory, found = list_needed(query.checkpoint, choice.batch, planned=choice.planned)
         return _Listed(query_id, choice, inventory, found)
 
     def _copy(self, query: SourceQuery, choice: Take, query_id: str) -> QuerySavepoint:
@@ -370,17 +361,14 @@ class _Taker:
         remove_tree(folder)  # what a lost race has left
         query_id, choice, inventory, found = listed
         shared = self._held.where(query_id, inventory.files, found)
-        rewritten = self._rewritten(query, inventory)
-        left_out = without_checksums(inventory.addressed)
+        rewritten = {
+            **readdressed(query.checkpoint, inventory, folder),
+            **query.replaced_logs(choice.batch),
+        }
+        left_out = without_checksums(rewritten)
         kept = [file for file in shared if file.path not in left_out]
         own = [(file.path, file.size) for file in kept if file.holder is None]
-        try:
-            copy_files(query.checkpoint, folder, own)
-        except (FileNotFoundError, WrongSizeError) as error:
-            lost = (str(error.filename or error),)
-            raise MissingStateError(query.checkpoint.url, choice.batch, lost) from error
-        for path, data in rewritten.items():
-            folder.put(path, data)
+        copy_needed(query.checkpoint, folder, own, rewritten, batch=choice.batch)
         failpoints.hit("savepoint.copied_one")
         files = sorted([*kept, *(SavedFile(path, len(data)) for path, data in rewritten.items())])
         made = _describe(query, query_id, choice, inventory, files)
@@ -388,16 +376,6 @@ class _Taker:
         if damage:
             raise CheckpointError(damage[0])
         return made
-
-    def _rewritten(self, query: SourceQuery, inventory: Inventory) -> dict[str, bytes]:
-        """Return the files that name the checkpoint's address, with the copy's."""
-        root = spark_url(self._folder_of(query).url)
-        return {
-            path: readdress(
-                query.checkpoint.read(path), root=root, where=f"{query.checkpoint.url}/{path}"
-            )
-            for path in inventory.addressed
-        }
 
     def _folder_of(self, query: SourceQuery) -> Storage:
         return self._target.at(f"queries/{query.name}")

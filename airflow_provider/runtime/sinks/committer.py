@@ -16,15 +16,12 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 
 from airflow_provider.runtime import failpoints
 from airflow_provider.runtime.clock import Clock, to_iso
-from airflow_provider.runtime.errors import CheckpointError, LeaseLostError, SinkError
+from airflow_provider.runtime.errors import LeaseLostError, SinkError
+from airflow_provider.runtime.jobdir.epoch_documents import EpochRecord
 from airflow_provider.runtime.jobdir.epoch_folding import KEEP_EPOCHS, fold
-from airflow_provider.runtime.jobdir.epochs import (
-    EpochListing,
-    EpochRecord,
-    EpochRecords,
-    query_ids,
-)
+from airflow_provider.runtime.jobdir.epochs import EpochListing, EpochRecords
 from airflow_provider.runtime.jobdir.late_rows import LateCount, add_rows, totals_after
+from airflow_provider.runtime.jobdir.spark_logs import put_back_offsets
 from airflow_provider.runtime.sinks.fencing import QueryFence
 from airflow_provider.runtime.sinks.protocol import (
     Committable,
@@ -37,6 +34,7 @@ from airflow_provider.runtime.sinks.protocol import (
 from airflow_provider.runtime.sinks.recovery import (
     Recovery,
     check_complete,
+    check_same_query,
     plan_recovery,
     unrecorded,
 )
@@ -46,6 +44,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame
 
+    from airflow_provider.runtime.checkpoint.logged_batch import LoggedBatch
     from airflow_provider.runtime.checkpoint.logs import CommitLog
     from airflow_provider.runtime.jobdir.late_rows import CountInput, CountLate, LateRows
     from airflow_provider.runtime.jobdir.lease import Lease
@@ -122,7 +121,7 @@ class EpochCommitter:
         Crash safety: calling it again completes it.
         """
         query_id = self._logs.query_id()
-        self._check_same_query(query_id)
+        check_same_query(self._storage, query_id, self._logs.url)
         if query_id is None:
             return
         records = EpochRecords(self._storage, query_id)
@@ -139,10 +138,23 @@ class EpochCommitter:
         for epoch, token in plan.waiting:
             self._add(records.precommitted(epoch, token))
         self._last = self._record_of(records, last_commit)
+        if self._logs.checkpoint is not None:
+            put_back_offsets(records, self._logs.checkpoint, last_commit, found)
         self.commit_through(last_commit if through is None else min(through, last_commit))
         failpoints.hit("recover.published")
         self.remove_leftovers()
         failpoints.hit("recover.cleaned")
+
+    def hold_logs(self) -> None:
+        """Put back what a late write has replaced of Spark's offset log. Idempotent.
+
+        Raises:
+            CheckpointError: another file of its logs was replaced.
+        """
+        query_id, checkpoint = self._logs.query_id(), self._logs.checkpoint
+        if query_id is not None and checkpoint is not None:
+            records = EpochRecords(self._storage, query_id)
+            put_back_offsets(records, checkpoint, self._logs.position().last_commit)
 
     def remove_leftovers(self) -> None:
         """Shut older drivers out, remove what they staged for nothing, and fold old records.
@@ -161,7 +173,6 @@ class EpochCommitter:
         self._fold(records)
 
     def _fold(self, records: EpochRecords, *, unpacks: bool = True) -> None:
-        """Fold old records away, and let sinks forget those epochs, too."""
         folded = fold(records, keep_runs=self._keep_runs, known=self._published, unpacks=unpacks)
         for sink in self._sinks:
             if isinstance(sink, Remembering):
@@ -196,21 +207,6 @@ class EpochCommitter:
 
         return is_garbage
 
-    def _check_same_query(self, query_id: str | None) -> None:
-        for other in query_ids(self._storage):
-            records = EpochRecords(self._storage, other)
-            taken = records.revert()
-            settled = taken is not None and taken.done is not None
-            if other == query_id or settled or not records.find().published:
-                continue
-            msg = (
-                f"{records.url}: epochs of query id {other} are published, but the checkpoint "
-                f"{self._logs.url} is of {query_id or 'no query yet'}; it was removed or replaced "
-                "by hand, and running on would publish the same rows again: restore it, or start "
-                "a new job directory and output"
-            )
-            raise CheckpointError(msg)
-
     # --- first phase ----------------------------------------------------------------------------
 
     def pre_commit(
@@ -221,6 +217,7 @@ class EpochCommitter:
         count_late: CountLate = LateCount,
         count_lost: Callable[[], int] = int,
         *,
+        logged: LoggedBatch | None = None,
         check: Callable[[EpochRecord], None] = lambda _: None,
     ) -> None:
         """Stage *df* in every sink and record it; Spark commits the batch when this returns.
@@ -231,6 +228,7 @@ class EpochCommitter:
             count_input: called after the batch has run; returns its input rows, None if unknown.
             count_late: called after that; returns the rows that it has dropped as late.
             count_lost: the same for rows that its sources had no more.
+            logged: what Spark's logs said of the batch before it ran; None where it keeps none.
             check: refuses the epoch by raising, before it is recorded.
 
         Raises:
@@ -254,6 +252,8 @@ class EpochCommitter:
             run_id=self._run_id,
             token=self._token,
             sinks=[self._part(name, part, before) for name, part in staged.items()],
+            offsets=logged.offsets if logged is not None else None,
+            log_digests=dict(logged.digests) if logged is not None else {},
             **totals_after(ours, count_input(), count_late(), count_lost()),
         )
         check(record)
@@ -406,7 +406,8 @@ class EpochCommitter:
             sink.commit(committable, self._fence)
         failpoints.hit("sink.published")
         records = EpochRecords(self._storage, record.query_id)
-        done = dataclasses.replace(record, committed=to_iso(self._clock.now()))
+        now, commit = to_iso(self._clock.now()), self._logs.commit_digest(epoch)
+        done = dataclasses.replace(record, committed=now, commit=commit)
         records.put_published(done)
         failpoints.hit("sink.committed")
         records.delete_precommit(record.epoch, record.token)

@@ -17,11 +17,13 @@ import dataclasses
 from typing import TYPE_CHECKING
 
 from airflow_provider.runtime.errors import CheckpointError
+from airflow_provider.runtime.jobdir.epochs import EpochRecords, query_ids
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from airflow_provider.runtime.jobdir.epochs import EpochListing
+    from airflow_provider.runtime.storage.base import Storage
 
 Precommit = tuple[int, int]  # epoch and token
 
@@ -87,6 +89,31 @@ def check_complete(found: EpochListing, last_commit: int, *, where: str, log: st
     if lost:
         raise unrecorded(lost[0], where, log)
     return min([last_commit + 1, *missing]) - 1
+
+
+def check_same_query(storage: Storage, query_id: str | None, log: str) -> None:
+    """Refuse a checkpoint of another query than the one whose epochs are published.
+
+    Args:
+        storage: the query's ``committables`` folder.
+        query_id: the checkpoint's; None before Spark has given it one.
+        log: the checkpoint's address.
+
+    Raises:
+        CheckpointError: it is.
+    """
+    for other in query_ids(storage):
+        records = EpochRecords(storage, other)
+        taken = records.revert()
+        settled = taken is not None and taken.done is not None
+        if other == query_id or settled or not records.find().published:
+            continue
+        msg = (
+            f"{records.url}: epochs of query id {other} are published, but the checkpoint {log} is "
+            f"of {query_id or 'no query yet'}; it was removed or replaced by hand, and running on "
+            "would publish the same rows again: restore it, or start a new job directory and output"
+        )
+        raise CheckpointError(msg)
 
 
 def check_not_behind(published: int, last_commit: int, log: str) -> None:

@@ -14,12 +14,8 @@ from typing import TYPE_CHECKING
 from airflow_provider.runtime import failpoints
 from airflow_provider.runtime.clock import Clock, to_iso
 from airflow_provider.runtime.errors import RevertError
-from airflow_provider.runtime.jobdir.epochs import (
-    EpochRecord,
-    EpochRecords,
-    RevertRecord,
-    query_ids,
-)
+from airflow_provider.runtime.jobdir.epoch_documents import EpochRecord, RevertRecord
+from airflow_provider.runtime.jobdir.epochs import EpochRecords, query_ids
 from airflow_provider.runtime.sinks.committer import committable_of
 from airflow_provider.runtime.sinks.spark_sink import SparkSink
 

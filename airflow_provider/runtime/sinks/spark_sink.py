@@ -138,6 +138,9 @@ class SparkSinkEpochs:
     def recover(self, through: int | None = None) -> None:
         """Do nothing: Spark runs an open batch again by itself."""
 
+    def hold_logs(self) -> None:
+        """Do nothing: no record keeps what Spark's logs said of a batch."""
+
     def remove_leftovers(self) -> None:
         """Do nothing: nothing is staged."""
 

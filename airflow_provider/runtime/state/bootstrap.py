@@ -192,6 +192,7 @@ def _take(scratch: JobDirectory, spec: BootstrapSpec, seam: Seam, clock: Clock) 
         dataclasses.replace(
             query,
             history=tuple(place.to_dict() for place in seam.history[query.name]),
+            is_as_run=False,
         )
         for query in source.queries
     )

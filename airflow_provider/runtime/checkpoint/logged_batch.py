@@ -1,0 +1,155 @@
+"""What Spark's own logs say of a batch that ran, so that a late write over them is noticed.
+
+Spark writes ``offsets/<N>`` and ``sources/<i>/<n>`` of a batch before it runs the batch, and
+``commits/<N>`` after it. None of them is put if absent on a disk or in an object store, so a write
+that a dead process has left with the storage (a request repeated by its client, or on its way) can
+replace them afterwards. Rows would be read twice, or never. The record of the epoch keeps what the
+batch ran with.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import logging
+import re
+from typing import TYPE_CHECKING, Final
+
+from airflow_provider.runtime.checkpoint.logs import CheckpointLogs, OffsetEntry, sha256
+from airflow_provider.runtime.errors import CheckpointError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from airflow_provider.runtime.storage.base import Storage
+
+log = logging.getLogger(__name__)
+
+_FILE_OFFSET: Final = re.compile(r'\{"logOffset":(\d{1,18})\}')
+
+
+@dataclasses.dataclass(frozen=True)
+class LoggedBatch:
+    """The logs of one batch.
+
+    Attributes:
+        offsets: the text of ``offsets/<N>``; bytes that are no text are escaped.
+        digests: the SHA-256 of ``offsets/<N>`` and of each file of ``sources/`` that belongs to the
+            batch, by path.
+    """
+
+    offsets: str
+    digests: Mapping[str, str]
+
+
+class BatchLogs:
+    """Reads what a query's logs say of its batches, one after the other.
+
+    A restart reads all of ``sources/``, so a file there that was replaced under the last two
+    batches is put back while this driver still has its content.
+
+    Args:
+        checkpoint: the query's.
+    """
+
+    def __init__(self, checkpoint: Storage) -> None:
+        self._checkpoint = checkpoint
+        self._logs = CheckpointLogs(checkpoint)
+        self._before: tuple[int, tuple[str, ...]] = (-1, ())
+        self._kept: dict[int, dict[str, bytes]] = {}  # by batch, the content of its source files
+
+    def read(self, batch: int) -> LoggedBatch:
+        """Return the logs of a batch that is planned, and about to run.
+
+        Raises:
+            CheckpointError: it is not planned.
+        """
+        self._put_back()
+        path = f"offsets/{batch}"
+        data = self._logs.offsets_bytes(batch)
+        lines = OffsetEntry.parse(data, where=f"{self._logs.url}/{path}").sources
+        files = dict(self._source_files(lines, self._lines_before(batch)))
+        self._before = batch, lines
+        self._kept = {each: kept for each, kept in self._kept.items() if each == batch - 1}
+        self._kept[batch] = files
+        digests = {each: sha256(content) for each, content in ({path: data} | files).items()}
+        return LoggedBatch(data.decode(errors="surrogateescape"), digests)
+
+    def _put_back(self) -> None:
+        for path, was in itertools.chain(*(files.items() for files in self._kept.values())):
+            now = _read(self._checkpoint, path)
+            if now in {None, was}:  # Spark itself removes what it has compacted
+                continue
+            log.warning("%s/%s: was replaced; put back as it was", self._checkpoint.url, path)
+            folder, _, name = path.rpartition("/")
+            self._checkpoint.delete(f"{folder}/.{name}.crc")  # it is of what has replaced the file
+            self._checkpoint.put(path, was)
+
+    def _lines_before(self, batch: int) -> tuple[str, ...]:
+        if self._before[0] == batch - 1 or not batch:
+            return self._before[1]
+        try:
+            return self._logs.offsets(batch - 1).sources
+        except CheckpointError:  # Spark does not need it either, to run what is planned
+            return ()
+
+    def _source_files(
+        self, lines: tuple[str, ...], before: tuple[str, ...]
+    ) -> Iterator[tuple[str, bytes]]:
+        """Yield the files of a batch: those of positions behind the last batch's.
+
+        The offset log does not name the folder of a line, so each folder is looked into.
+        """
+        was = {int(found[1]) for line in before if (found := _FILE_OFFSET.fullmatch(line))}
+        now = {int(found[1]) for line in lines if (found := _FILE_OFFSET.fullmatch(line))}
+        numbers = range(min(was, default=-1) + 1, max(now, default=-1) + 1)
+        if not now or now == was:
+            return
+        for folder in self._checkpoint.list("sources"):
+            for number in numbers:
+                for name in (f"sources/{folder}/{number}", f"sources/{folder}/{number}.compact"):
+                    if (data := _read(self._checkpoint, name)) is not None:
+                        yield name, data
+                        break
+
+
+def changed_offsets(checkpoint: Storage, batch: int, logged: LoggedBatch) -> bytes | None:
+    """Return what ``offsets/<batch>`` was when the batch ran, where it is something else now.
+
+    Raises:
+        CheckpointError: another file of the batch's logs is not what it was, so it cannot be said
+            what was read; the message names it.
+    """
+    path = f"offsets/{batch}"
+    kept = logged.offsets.encode(errors="surrogateescape")
+    for each, was in logged.digests.items():
+        if each != path or sha256(kept) != was:
+            check_unchanged(checkpoint, each, was)
+    now = _read(checkpoint, path)
+    return kept if now not in {None, kept} else None
+
+
+def check_unchanged(checkpoint: Storage, path: str, was: str) -> None:
+    """Refuse a file of Spark's logs that is not the one that a batch ran with.
+
+    One that is gone is Spark's own cleaning, or found by what needs it.
+
+    Raises:
+        CheckpointError: it was replaced.
+    """
+    data = _read(checkpoint, path)
+    if data is None or sha256(data) == was:
+        return
+    msg = (
+        f"{checkpoint.url}/{path}: was replaced after its batch had run, by a late write of an "
+        "earlier driver or by hand, so going on could read rows twice or lose them; restore a "
+        "savepoint ('spark-stream savepoint restore'), or start a new job directory and output"
+    )
+    raise CheckpointError(msg)
+
+
+def _read(checkpoint: Storage, path: str) -> bytes | None:
+    try:
+        return checkpoint.read(path)
+    except FileNotFoundError:
+        return None
