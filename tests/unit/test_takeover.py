@@ -426,9 +426,9 @@ def test_a_paused_driver_of_another_machine_is_overtaken_after_its_timeout(stora
     """
     first = machines.start("ahead", 1.0)
     machines.await_token(1)
+    first.send_signal(signal.SIGSTOP)  # first: it would miss its own lease
     path = Path(storage.url) / "leases" / "1.json"
     path.write_text(path.read_text().replace('"space": "', '"space": "another machine '))
-    first.send_signal(signal.SIGSTOP)
     began = time.monotonic()
     lease = acquire_lease(
         storage,
