@@ -1,4 +1,4 @@
-"""What Spark's own logs say of a batch that ran, so that a late write over them is noticed.
+"""Content of Spark's logs for a batch that ran, so that a late write over them is noticed.
 
 Spark writes ``offsets/<N>`` and ``sources/<i>/<n>`` of a batch before it runs the batch, and
 ``commits/<N>`` after it. None of them is put if absent on a disk or in an object store, so a write
@@ -55,7 +55,7 @@ class BatchLogs:
     def __init__(self, checkpoint: Storage) -> None:
         self._checkpoint = checkpoint
         self._logs = CheckpointLogs(checkpoint)
-        self._before: tuple[int, tuple[str, ...]] = (-1, ())
+        self._lines: dict[int, tuple[str, ...] | None] = {}  # of the offset log, by batch
         self._kept: dict[int, dict[str, bytes]] = {}  # by batch, the content of its source files
 
     def read(self, batch: int) -> LoggedBatch:
@@ -67,12 +67,10 @@ class BatchLogs:
         self._put_back()
         path = f"offsets/{batch}"
         data = self._logs.offsets_bytes(batch)
-        lines = OffsetEntry.parse(data, where=f"{self._logs.url}/{path}").sources
-        files = dict(self._source_files(lines, self._lines_before(batch)))
-        self._before = batch, lines
-        self._kept = {each: kept for each, kept in self._kept.items() if each == batch - 1}
-        self._kept[batch] = files
-        digests = {each: sha256(content) for each, content in ({path: data} | files).items()}
+        entry = OffsetEntry.parse(data, where=f"{self._logs.url}/{path}")
+        self._lines = {batch - 1: self._lines_of(batch - 1), batch: entry.sources}
+        self._kept = {batch - 1: self._files_of(batch - 1), batch: self._files_of(batch)}
+        digests = {each: sha256(text) for each, text in ({path: data} | self._kept[batch]).items()}
         return LoggedBatch(data.decode(errors="surrogateescape"), digests)
 
     def _put_back(self) -> None:
@@ -85,13 +83,22 @@ class BatchLogs:
             self._checkpoint.delete(f"{folder}/.{name}.crc")  # it is of what has replaced the file
             self._checkpoint.put(path, was)
 
-    def _lines_before(self, batch: int) -> tuple[str, ...]:
-        if self._before[0] == batch - 1 or not batch:
-            return self._before[1]
+    def _files_of(self, batch: int) -> dict[str, bytes]:
+        if batch in self._kept:
+            return self._kept[batch]
+        lines, before = self._lines_of(batch), self._lines_of(batch - 1)
+        return dict(self._source_files(lines, before)) if lines and before is not None else {}
+
+    def _lines_of(self, batch: int) -> tuple[str, ...] | None:
+        """Return a batch's lines of the offset log; None for one that a copy does without."""
+        if batch in self._lines or batch < 0:
+            return self._lines.get(batch, ())
         try:
-            return self._logs.offsets(batch - 1).sources
-        except CheckpointError:  # Spark does not need it either, to run what is planned
-            return ()
+            return self._logs.offsets(batch).sources
+        except CheckpointError as error:
+            if isinstance(error.__cause__, FileNotFoundError):
+                return None
+            raise
 
     def _source_files(
         self, lines: tuple[str, ...], before: tuple[str, ...]

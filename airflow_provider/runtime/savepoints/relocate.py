@@ -155,7 +155,7 @@ def _copy_now(old: Storage, new: Storage) -> None:
     if not logs.exists():
         return
     last, position = logs.last_committed(), logs.position()
-    if last < 0:  # the first batch runs again, and makes its state anew
+    if last < 0:  # the first batch runs again, and makes its state
         begun = [(path, size) for path, size in files_under(old) if _is_log(path)]
         copy_needed(old, new, begun, {}, batch=0)
         return
