@@ -9,6 +9,7 @@ import json
 import threading
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
+from unittest.mock import Mock
 
 import pytest
 from airflow.sdk import DAG, Asset, Param
@@ -19,6 +20,7 @@ from services import wait_for
 from airflow_provider.airflow_versions import AirflowException, AirflowFailException
 from airflow_provider.operators.retry_policy import SparkRunFailedError
 from airflow_provider.operators.spark_streaming import SparkStreamingOperator
+from airflow_provider.runtime import redaction
 from airflow_provider.runtime.clock import SystemClock
 from airflow_provider.runtime.errors import ConfigError
 from airflow_provider.runtime.failures.failover_region import Failover
@@ -230,6 +232,23 @@ def test_a_secret_parameter_is_masked_where_airflow_shows_arguments() -> None:
     assert {"password": "***"} == shown
     with pytest.raises(ConfigError, match="'a' is given in the clear and as a secret"):
         in_dag(params={"a": "1"}, secret_params={"a": "2"})
+
+
+def test_a_secret_that_is_also_given_in_the_clear_is_not_submitted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """
+    The request is stored, and its digest stands on a command line.
+    """
+    monkeypatch.setattr(redaction, "_known", redaction.Secrets({}))
+    value = "s3cr3t-4711"
+    operator = in_dag(params={"url": f"db://me:{value}@x"}, secret_params={"password": value})
+    submitted = Mock()
+
+    with pytest.raises(ConfigError, match="params: has the value of .*'password'") as raised:
+        operator._submit(submitted, "r1", {})
+
+    assert ([], False) == (submitted.mock_calls, "4711" in str(raised.value))
 
 
 def test_a_dag_with_the_operator_is_serialised() -> None:

@@ -13,18 +13,22 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 import pytest
-from handmade_page import IMG, PageJob, put_tasks
+from handmade_page import IMG, PageJob, ago, put_tasks
 
 from airflow_provider.plugins.failure_views import HELPS
 from airflow_provider.plugins.readers import THREADS, Readers, StorageSilentError, place_of
 from airflow_provider.plugins.savepoint_views import SavepointShelf
 from airflow_provider.plugins.spark_streams import SparkStreamsPlugin
 from airflow_provider.plugins.static_files import content_version, static_files
+from airflow_provider.runtime import redaction
 from airflow_provider.runtime.clock import SystemClock
 from airflow_provider.runtime.errors.failure import FailureClass
+from airflow_provider.runtime.failures.classify import classify
 from airflow_provider.runtime.jobdir.layout import JobDirectory
 from airflow_provider.runtime.jobdir.upgrade_record import UpgradeRecord, UpgradeStep, put_upgrade
+from airflow_provider.runtime.redaction import Secrets
 from airflow_provider.runtime.storage.credentials import StoreCredentials, using
+from tests.unit.jobs import an_attempt
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -268,6 +272,31 @@ def test_an_action_needs_the_header_of_the_page(page: Page) -> None:
     answer = page.client.post(path, headers=headers, json={"token": 1})
 
     assert 403 == answer.status_code
+
+
+def test_no_view_has_a_secret_of_a_driver(page: Page, monkeypatch: pytest.MonkeyPatch) -> None:
+    """
+    What a driver and its launcher have stored of an error with a secret is shown without it, by a
+    process that does not know the value.
+    """
+    value, job = "pepper-4711-hunter2", page.jobs["failed"]
+    monkeypatch.setattr(redaction, "_known", Secrets.of({"salt": value}))
+    failure = classify(ValueError(f"cannot log in with {value!r}")).to_dict()
+    ended = {"ended": ago(500), "outcome": "FAILED", "failure": failure}
+    job.run.put_attempt(an_attempt(2, driver_id="driver", started=ago(600), **ended))
+    job.end("driver", 4, f"ValueError: cannot log in with {value!r}")
+    monkeypatch.setattr(redaction, "_known", Secrets({}))
+
+    views = [p for m, p in routes_of(page) if m == "GET" and p.startswith("/api/dags/")]
+    views = [path.removeprefix("/api/").replace("/running/", "/failed/") for path in views]
+    files = [str(file.relative_to(job.root)) for file in job.root.rglob("*.json")]
+    answers = [page.call("GET", "jobs"), *(page.call("GET", view) for view in views)]
+    answers += [
+        page.call("GET", f"{address('failed')}/document", params={"path": path}) for path in files
+    ]
+
+    assert [] == [answer.url for answer in answers if "4711-hunter2" in answer.text]
+    assert len([answer for answer in answers if "<parameter salt>" in answer.text]) > 2
 
 
 # --- what it reads ------------------------------------------------------------------------------
