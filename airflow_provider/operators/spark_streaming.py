@@ -79,7 +79,8 @@ class SparkStreamingOperator(DriverOperator):
         job: the job's function, ``FILE.py:FUNC`` or ``pkg.mod:FUNC``; or one of these two instead.
         script: a plain PySpark script, ``FILE.py``; its command line is the list ``args`` of
             *params*. See docs/plain-pyspark.md.
-        sql: a file of SQL, ``FILE.sql``; ``${name}`` in it is the parameter of that name.
+        sql: a file of SQL, ``FILE.sql``; ``:name`` in it is the parameter's value, ``'${name}'``
+            a path.
         job_dir: the job's home, a path or URL that the worker, the triggerer and Spark all reach.
         params: parameters of the job, any values of JSON; templated.
         secret_params: further ones, such as ``{"password": "{{ conn.warehouse.password }}"}``: they

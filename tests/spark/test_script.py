@@ -221,6 +221,17 @@ def test_an_output_of_sparks_own_goes_on(spark, tmp_path, caplog):
     assert any("_spark_metadata" in record.getMessage() for record in caplog.records)
 
 
+MEMORY = """
+from pyspark.sql import SparkSession
+spark = SparkSession.builder.getOrCreate()
+rows = spark.readStream.schema("v long").json("{input}")
+rows.writeStream.format("memory").queryName("m").start()
+while spark.sql("SELECT * FROM m").count() == 0:
+    rows.writeStream.trigger(continuous="1 second").format("console").start()
+    break
+while True:
+    spark.table("m").count()
+"""
 BAD = """
 from pyspark.sql import SparkSession
 spark = SparkSession.builder.getOrCreate()
@@ -259,9 +270,19 @@ with ThreadPoolExecutor(2) as pool:
             BAD.replace(".builder.getOrCreate()", "(SparkSession.active().sparkContext)"),
             ["bad.py:5: this session is not the job's"],
         ),
+        (MEMORY, ["bad.py:5: the sink 'memory'", "bad.py:7: trigger(continuous="]),
         (THREADS, ["bad.py:9: a thread waits for the query that it has started"]),
     ],
-    ids=["not mapped", "refused by a sink", "exit", "no stream", "file", "session", "threads"],
+    ids=[
+        "not mapped",
+        "refused by a sink",
+        "exit",
+        "no stream",
+        "file",
+        "session",
+        "memory",
+        "threads",
+    ],
 )
 def test_what_cannot_be_mapped_is_named_before_anything_runs(spark, tmp_path, text, reasons):
     """
@@ -280,6 +301,104 @@ def test_what_cannot_be_mapped_is_named_before_anything_runs(spark, tmp_path, te
     said = f"{refused.value} {explained.line if explained else ''}"
     assert [] == [reason for reason in reasons if reason not in said]
     assert not (tmp_path / "job").exists()
+
+
+LATE = """
+import threading
+from pyspark import SparkContext
+from pyspark.sql import SparkSession
+begun = threading.Event()
+def copy(name, spark, trigger):
+    rows = spark.readStream.schema("v long").option("maxFilesPerTrigger", 1).json("{input}")
+    writer = rows.select("v").writeStream.format("json").option("checkpointLocation", "{root}/c")
+    return writer.trigger(**trigger).start("{root}/" + name)
+def late():
+    while not first.recentProgress:
+        begun.wait(0.05)
+    {late}
+thread = threading.Thread(target=late)
+first = copy("a", SparkSession.builder.getOrCreate(), {trigger})
+thread.start()
+first.awaitTermination()
+thread.join()
+"""
+TO_AN_END, EVERY = '{"availableNow": True}', '{"processingTime": "0 seconds"}'
+RAW = (
+    "SparkSession(SparkContext.getOrCreate(), first._declaring.session._jsparkSession.newSession())"
+)
+PAST = (
+    "SparkSession.active().readStream.format('rate').load()._jdf.writeStream().format('noop')"
+    ".queryName('past').option('checkpointLocation', '{root}/past').start()"
+)
+
+
+@pytest.mark.parametrize(
+    ("late", "trigger", "reason"),
+    [
+        (
+            f'copy("b", SparkSession.active(), {TO_AN_END})',
+            TO_AN_END,
+            "late.py:9: a query is started behind one",
+        ),
+        (
+            f'copy("b", SparkSession.builder.getOrCreate(), {EVERY})',
+            EVERY,
+            "late.py:9: a query is started behind",
+        ),
+        (f'copy("b", {RAW}, {EVERY})', EVERY, "late.py:8: this session is not the job's"),
+        (PAST, EVERY, "query past has started past the runtime"),
+    ],
+    ids=["at the end", "without an end", "another session", "past PySpark"],
+)
+def test_a_thread_that_starts_a_query_late_fails_the_attempt(
+    spark, tmp_path, late, trigger, reason
+):
+    """
+    Whatever becomes of the thread, a run without one of the script's streams does not go on.
+    """
+    write_json(tmp_path / "input", [{"v": 1}], [{"v": 2}])
+    script = tmp_path / "late.py"
+    text = LATE.replace("{late}", late).replace("{trigger}", trigger)
+    script.write_text(text.replace("{input}", f"{tmp_path}/input").replace("{root}", str(tmp_path)))
+
+    with pytest.raises(RunFailedError) as failed:
+        run_as_job(spark, tmp_path / "job", script)
+
+    assert reason in str(failed.value)
+    assert (4, []) == (failed.value.exit_code, list(tmp_path.glob("b/*")))
+    assert [] == [query.name for query in spark.streams.active]
+
+
+AVAILABLE = """
+from pyspark.sql import SparkSession
+spark = SparkSession.builder.getOrCreate()
+rows = spark.readStream.schema("v long").json("{root}/input")
+query = rows.writeStream.format("json").option("checkpointLocation", "{root}/c").start("{root}/out")
+query.processAllAvailable()
+open("{root}/count", "w").write(str(spark.read.json("{root}/out").count()))
+query.stop()
+"""
+
+
+def test_what_is_available_is_processed_when_a_run_has_an_end(spark, tmp_path):
+    """
+    Then its output is there; a run without an end refuses the wait with its line, as does a second
+    one, for which nothing more would be read.
+    """
+    write_json(tmp_path / "input", [{"v": 1}, {"v": 2}])
+    script, again = tmp_path / "available.py", tmp_path / "again.py"
+    script.write_text(AVAILABLE.replace("{root}", str(tmp_path)))
+    again.write_text(script.read_text().replace("query.stop()", "query.processAllAvailable()"))
+
+    with pytest.raises(
+        ConfigError, match=r"available\.py:6: processAllAvailable\(\) of query 'out'"
+    ):
+        run_as_job(spark, tmp_path / "endless", script)
+    assert not (tmp_path / "endless").exists()
+    final = run_as_job(spark, tmp_path / "job", script, until="available")
+    assert ("SUSPENDED", "2") == (final.outcome, (tmp_path / "count").read_text())
+    with pytest.raises(RunFailedError, match=r"again\.py:8: processAllAvailable\(\) .* again"):
+        run_as_job(spark, tmp_path / "job", again, until="available", run_id="two")
 
 
 TAIL = """
@@ -441,7 +560,17 @@ SELECT k, v, row_number() OVER (PARTITION BY k ORDER BY v) AS n FROM t"""
         ("INSERT OVERWRITE csv.`/o` SELECT * FROM t", "bad.sql:3: a stream adds rows"),
         ("SELEC 1", "bad.sql:3: [PARSE_SYNTAX_ERROR]"),
         ("INSERT INTO csv.`/o` SELECT * FROM nothing", "bad.sql:3: [TABLE_OR_VIEW_NOT_FOUND]"),
-        ("SET a = ${missing}", "bad.sql:3: the job needs a parameter 'missing'"),
+        ("INSERT INTO csv.`${missing}` SELECT 1", "bad.sql:3: the job needs a parameter 'missing'"),
+        ("SELECT 1,\n'${label}' AS a", "bad.sql:4: ${label} is a path"),
+        ("SET a = :label", "bad.sql:3: :label: SET and USE take no parameter"),
+        (
+            "CREATE TEMPORARY VIEW t USING csv OPTIONS (path :label)",
+            "; :label stands for a value in a query",
+        ),
+        (
+            "INSERT INTO csv.`/o` SELECT :other AS a",
+            "the job needs a parameter 'other' (given: label)",
+        ),
     ],
 )
 def test_sql_that_cannot_be_a_job(spark, tmp_path, statement, reason):
@@ -451,7 +580,35 @@ def test_sql_that_cannot_be_a_job(spark, tmp_path, statement, reason):
     (tmp_path / "bad.sql").write_text(f"-- a comment; with\n\n{statement};\n")
 
     with pytest.raises(ConfigError) as refused:
-        run_as_job(spark, tmp_path / "job", tmp_path / "bad.sql")
+        run_as_job(spark, tmp_path / "job", tmp_path / "bad.sql", params={"label": "x"})
 
     assert reason in str(refused.value)
     assert not (tmp_path / "job").exists()
+
+
+LABELS = """
+CREATE TEMPORARY VIEW lines (v string) USING csv OPTIONS (path '${input}');
+CREATE TEMPORARY VIEW few AS WITH q AS (SELECT v, :n AS n FROM lines) SELECT * FROM q WHERE v > :low;
+CREATE FLOW out AS INSERT INTO json.`${output}` BY NAME
+SELECT v, n + 1 AS n, :label AS label, :yes AS yes FROM STREAM few;
+"""
+
+
+@pytest.mark.parametrize(
+    "label",
+    ["${env:HOME}", "x', java_method('java.lang.System', 'getProperty', 'user.dir') AS w, '"],
+)
+def test_a_parameter_of_sql_is_a_value(spark, tmp_path, label):
+    """
+    Of its own type, and never text of the statement: nothing in it is replaced or called.
+    """
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "1.csv").write_text("a\nb\n")
+    (tmp_path / "labels.sql").write_text(LABELS)
+    places = {"input": str(tmp_path / "in"), "output": str(tmp_path / "out")}
+    values = {"n": 7, "low": "a", "label": label, "yes": True}
+
+    run_as_job(spark, tmp_path / "job", tmp_path / "labels.sql", params={**places, **values})
+
+    (row,) = [json.loads(line) for f in (tmp_path / "out").glob("*.json") for line in f.open()]
+    assert {"v": "b", "n": 8, "label": label, "yes": True} == row

@@ -21,7 +21,13 @@ from airflow_provider.runtime.programs.mapping import (
     unused,
 )
 from airflow_provider.runtime.programs.program import check_program
-from airflow_provider.runtime.programs.sql_statements import fill, split_statements
+from airflow_provider.runtime.programs.sql_statements import (
+    ParameterError,
+    fill,
+    markers,
+    split_statements,
+    split_view,
+)
 from airflow_provider.runtime.queries.params import Params
 from airflow_provider.runtime.sinks.spark_sink import SparkSink
 
@@ -269,10 +275,75 @@ def test_statements_are_split_where_they_end():
     assert (9, "SELECT 2 - 1") == third
 
 
-def test_parameters_take_their_places():
+PARAMS = Params(
+    {"in": "/a b", "n_2": 7, "quote": "x', f() AS y, '", "env": "${env:HOME}", "all": [1]}
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "filled"),
+    [
+        ("USING csv OPTIONS (path '${in}', a '${n_2}')", "USING csv OPTIONS (path '/a b', a '7')"),
+        (
+            "INSERT INTO csv.`${in}/x` WITH (a '(${in}')",
+            "INSERT INTO csv.`/a b/x` WITH (a '(/a b')",
+        ),
+        ("CREATE TABLE t LOCATION '${in}'", "CREATE TABLE t LOCATION '/a b'"),
+        ("SELECT '$x ${}', `${in}`, :in", "SELECT '$x ${}', `/a b`, :in"),
+    ],
+)
+def test_parameters_take_their_places(text, filled):
     """
-    Wherever a statement names them; what is no name is left.
+    In the quotes of options and in backticks; what is no name is left.
     """
-    assert "'/a b' 7 $x ${} /a b" == fill("'${in}' ${n_2} $x ${} ${in}", {"in": "/a b", "n_2": 7})
+    assert filled == fill(text, PARAMS)
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "reason"),
+    [
+        ("SELECT 1,\n '${in}' AS a", 1, "for a value write :in, without quotes"),
+        ("SELECT * LIMIT ${n_2}", 0, "for a value write :n_2"),
+        ("INSERT INTO t WITH (a 'b') SELECT '${in}'", 0, "for a value write :in"),
+        ("SELECT '${env:HOME}'", 0, "variables of Spark are not replaced here"),
+        ("set a = ${in}", 0, "SET takes no parameter; use --conf KEY=VALUE"),
+        ("INSERT INTO csv.`${quote}` SELECT 1", 0, 'the parameter has "\'" in it'),
+        ("USING csv OPTIONS (path '${env}')", 0, "the parameter has '${' in it"),
+        ("USING csv OPTIONS (path '${all}')", 0, "is text, and the parameter is a list"),
+    ],
+)
+def test_a_parameter_that_would_be_text_of_the_statement_is_refused(text, line, reason):
+    """
+    With its line and the way out: a value is a marker, and what quotes a path is not in it.
+    """
+    with pytest.raises(ParameterError) as refused:
+        fill(text, PARAMS)
+
+    assert line == refused.value.line
+    assert reason in str(refused.value)
+
+
+def test_a_parameter_that_is_not_given_is_named():
+    """
+    With those that are.
+    """
     with pytest.raises(ConfigError, match="the job needs a parameter 'day'"):
-        fill("${day}", Params({}))
+        fill("SELECT * FROM `${day}`", Params({}))
+
+
+def test_markers_are_found():
+    """
+    In expressions; neither casts, nor what stands in quotes.
+    """
+    text = "SELECT a::int, ':t', b:c, :n + f(:in) FROM `:x` WHERE v=:n"
+    assert ["n", "in"] == markers(text)
+
+
+def test_the_query_of_a_view_is_told_from_its_name():
+    """
+    By the first AS that stands in no parentheses and no text.
+    """
+    head = "create or replace temporary view v (a COMMENT 'x AS y') COMMENT 'AS'\nAS"
+    assert (head, " SELECT 1 AS a") == split_view(f"{head} SELECT 1 AS a")
+    for other in ("CREATE TEMPORARY VIEW v USING csv", "CREATE FLOW f AS INSERT INTO t SELECT 1"):
+        assert (other, None) == split_view(other)

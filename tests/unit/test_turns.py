@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 import sys
+import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from airflow_provider.runtime.programs.turns import Turns
+from airflow_provider.runtime.programs.turns import ScriptLeftError, Turns
 
 
 class Script:
@@ -115,3 +118,77 @@ def test_an_exit_code_says_whether_a_script_has_failed(code, is_wrong):
             script.turns.declare()
     else:
         script.turns.declare()
+
+
+def test_an_end_that_a_script_swallows_is_raised_again(caplog):
+    """
+    At each of its further calls, and the log names the habit.
+    """
+
+    def swallowing(turns: Turns, notes: list[str]) -> None:
+        for call in (turns.wait, turns.is_over, turns.declaration().__enter__):
+            try:
+                call()
+            except BaseException as error:
+                notes.append(type(error).__name__)
+
+    script = Script(swallowing)
+
+    script.turns.declare()
+    script.turns.leave()
+
+    assert [ScriptLeftError.__name__] * 3 == script.notes
+    (said,) = [record for record in caplog.records if record.levelno == logging.ERROR]
+    assert "script test: it has caught the end of its run" in said.getMessage()
+
+
+def test_a_script_ends_with_its_threads():
+    """
+    As Python does, whose threads may still declare; neither daemons nor idle workers are waited for.
+    """
+    goes_on = threading.Event()
+
+    def starting(turns: Turns, notes: list[str]) -> None:
+        def declare() -> None:
+            goes_on.wait(10)
+            with turns.declaration():
+                notes.append(f"declared, {turns.has_rested}")
+
+        threading.Thread(target=declare).start()
+        threading.Thread(target=threading.Event().wait, daemon=True).start()
+        ThreadPoolExecutor(1).submit(int).result()
+        goes_on.set()
+
+    script = Script(starting)
+
+    script.turns.declare()
+
+    assert ["declared, False"] == script.notes
+
+
+def test_a_declaration_is_before_the_first_wait_or_behind_it():
+    """
+    A script's first wait begins the run when the declaration of another of its threads is complete.
+    """
+    declares, waits = threading.Event(), threading.Event()
+
+    def racing(turns: Turns, notes: list[str]) -> None:
+        def declare() -> None:
+            with turns.declaration():
+                declares.set()
+                waits.wait(0.1)  # is not set: the script cannot begin the run meanwhile
+                notes.append(f"declared, {turns.has_rested}")
+
+        thread = threading.Thread(target=declare)
+        thread.start()
+        declares.wait(10)
+        turns.rest()
+        waits.set()
+        thread.join()
+
+    script = Script(racing)
+
+    script.turns.declare()
+    script.turns.finish()
+
+    assert ["declared, False"] == script.notes

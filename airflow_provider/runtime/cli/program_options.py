@@ -21,7 +21,7 @@ def add_programs(jobs: argparse._MutuallyExclusiveGroup) -> None:
     """Add them to the ways to name a job; what follows ``--`` is the script's command line."""
     for flag, text in {
         "script": "instead of --entry: a plain PySpark script; its arguments follow --",
-        "sql": "instead of --entry: a file of SQL; ${NAME} in it is --param NAME=…",
+        "sql": "instead of --entry: a file of SQL; :NAME in it is --param NAME=…, '${NAME}' a path",
     }.items():
         jobs.add_argument(f"--{flag}", help=text, default=None, metavar=f"FILE{_KINDS[flag]}")
 

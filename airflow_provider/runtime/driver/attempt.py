@@ -288,6 +288,7 @@ class Attempt:
             check_spark(self._job.spark)
         for query in self._queries.values():
             query.move_idle_sources()
+        self._job.context.poll()
         self._report_progress()
 
     def _publish_ready(self, query: RunningQuery | BatchQuery) -> bool:

@@ -267,6 +267,8 @@ def load_job_in(
     except IllegalArgumentException as error:  # the value of a setting
         raise refusal_of(error) from error
     function = declaration.function or _load(spec)
+    # A script runs in a thread of its own, and guards what it does there itself.
+    guard = contextlib.nullcontext if is_program(spec.entry) else declares_only
     _send_by_value(function, is_given=declaration.function is not None)
 
     def declare(bindings: Mapping[str, SourceBinding]) -> JobContext:
@@ -281,7 +283,7 @@ def load_job_in(
             bindings=bindings,
             job_dir=spec.job_dir,
         )
-        with held(context), judging_input(spec):
+        with held(context), judging_input(spec), guard():
             _call(function, context)
         return context
 
@@ -369,8 +371,7 @@ def judging_input(spec: RunSpec) -> Iterator[None]:
 
 def _call(function: Callable[[JobContext], None], context: JobContext) -> None:
     try:
-        with declares_only():
-            function(context)
+        function(context)
     except SparkStreamError as error:
         error.at(line_of(error))
         raise

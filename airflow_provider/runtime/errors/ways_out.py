@@ -78,6 +78,11 @@ def set_conf(name: str, value: str) -> str:
     return _of_caller(f"--conf {name}={value}", f"{given} of the operator")
 
 
+def set_until(until: str) -> str:
+    """Return how the caller says where a run ends."""
+    return _of_caller(f"run it with --until {until}", f'give the operator until="{until}"')
+
+
 def set_mode(mode: str) -> str:
     """Return how the caller chooses the mode of a run."""
     return _of_caller(f"--mode {mode}", f'mode="{mode}" of the operator')

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import re
 import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from airflow_provider.runtime.errors import ConfigError
-from airflow_provider.runtime.errors.ways_out import PACKAGES, set_conf
+from airflow_provider.runtime.errors import ConfigError, SparkStreamError
+from airflow_provider.runtime.errors.ways_out import PACKAGES, set_conf, set_until
 from airflow_provider.runtime.failures.classify import refusal_of
 from airflow_provider.runtime.programs.mapping import (
     CHECKPOINT,
@@ -27,7 +28,7 @@ from airflow_provider.runtime.spark.versions import fitting_packages
 from airflow_provider.runtime.storage.open import local_path_of, open_objects
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Collection, Iterator, Mapping
 
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
@@ -49,6 +50,23 @@ _A_THREAD_EACH: Final = (
     "a thread waits for the query that it has started, and others may still start theirs; a job's "
     "queries are all known before it runs: start all of them, and then wait for them"
 )
+_BY_ORDER: Final = (
+    "several threads declare, and {name!r} would be the name of whichever comes second, in each "
+    "attempt another one; {way}, or declare in one thread"
+)
+_ITS_OWN: Final = "this session is not the job's; take SparkSession.builder.getOrCreate()"
+_PAST_US: Final = (
+    "query {name} has started past the runtime, without its guarantees, and is stopped; start it "
+    "with df.writeStream, where df comes from SparkSession.builder.getOrCreate()"
+)
+_NO_END: Final = (
+    "processAllAvailable() of query {name!r} waits for what is there now, and its run has no end; "
+    "{way}, or leave the call out where awaitTermination() follows"
+)
+_READ_ONCE: Final = (
+    "processAllAvailable() of query {name!r} is called again, and the run has read once what was "
+    "there; call it once, and let another run read what comes later"
+)
 _MASTER: Final = "spark.master"
 _CATALOG: Final = re.compile(r"spark\.sql\.catalog\.\w+")
 _NO_CLASS: Final = (
@@ -59,28 +77,44 @@ _CHECKPOINTS: Final = f"spark.sql.streaming.{CHECKPOINT}"
 
 
 class Declaring:
-    """The declarations of one script.
+    """The declarations of one script, and what of them was refused.
+
+    A script may catch an error, or meet it in a thread that nobody waits for. So what is refused is
+    remembered here, and ends the attempt whatever becomes of the error: before the run begins, once
+    a second while it goes on, and at its end.
 
     Args:
         context: the job's.
         sites: says where in the script something happens.
+        turns: of the script and its driver.
         until: how the run is to end, where it says so.
         given: the settings of Spark that the run gives, which win.
     """
 
     def __init__(
-        self, context: JobContext, sites: CallSites, *, until: str | None, given: Collection[str]
+        self,
+        context: JobContext,
+        sites: CallSites,
+        turns: Turns,
+        *,
+        until: str | None,
+        given: Collection[str],
     ) -> None:
-        self.turns: Turns | None = None
         self.queries: list[str] = []
-        self.refused: list[str] = []
+        self._refused: list[SparkStreamError] = []
         self._context = context
         self.sites = sites
-        self.starts = Starts()
+        self.starts = Starts(context.spark)
+        self._turns = turns
         self._until = until
         self._given = given
         self._ignored: set[str] = set()
-        self._threads: set[threading.Thread] = set()  # beside the script's, that started a query
+        self._readers: set[threading.Thread] = set()
+        self._writers: set[threading.Thread] = set()
+        # Of the queries that have an end, whether their own trigger gives it.
+        self._ends: dict[str, bool] = {}
+        self._read: set[str] = set()  # queries that were waited for until all was read
+        self._has_empty_table = False
         # Looks at queries by instruction and name, since the last query was declared.
         self._looked: set[tuple[tuple[str, int], str]] = set()
 
@@ -105,19 +139,22 @@ class Declaring:
         Raises:
             ConfigError: Spark cannot read it; the message begins with the place.
         """
-        name = name or unused(format, self._context.source_names)
-        try:
-            return self._context.read(
-                name,
-                format=format,
-                path=path,
-                schema=schema,
-                options=options,
-                bounded=is_bounded(self._until, None),
-            )
-        except ConfigError as error:
-            error.at(self.sites.here())
-            raise
+        with self._declaring(self._readers):
+            given, name = name, name or unused(format, self._context.source_names)
+            if given is None and not self._turns.has_rested:
+                self._check_order(name, unused(format, ()), self._readers, way="name it: .name(…)")
+            try:
+                return self._context.read(
+                    name,
+                    format=format,
+                    path=path,
+                    schema=schema,
+                    options=options,
+                    bounded=is_bounded(self._until, None),
+                )
+            except SparkStreamError as error:
+                error.at(self.sites.here())
+                raise
 
     def write(self, df: DataFrame, calls: WriterCalls) -> str:
         """Declare a query, and return its name.
@@ -127,42 +164,86 @@ class Declaring:
         Raises:
             ConfigError: the script has waited before; the message begins with the place.
         """
+        with self._declaring(self._writers):
+            if self._turns.has_rested:
+                raise self.refuse(LATE_START)
+            name = query_name(calls, self.queries)
+            self.queries.append(name)
+            self._looked.clear()  # a loop that starts a query each time round does not wait
+            try:
+                if calls.name is None:
+                    way = "name it: queryName(…)"
+                    self._check_order(name, query_name(calls, ()), self._writers, way=way)
+                self._write(name, df, calls)
+            except ConfigError as error:  # of which there may be more
+                self.refuse(str(error))
+            return name
+
+    def _write(self, name: str, df: DataFrame, calls: WriterCalls) -> None:
         from pyspark.sql import DataFrame as PlainFrame
 
-        if self.turns is not None and self.turns.has_rested:
-            msg = f"{self.sites.here()}: {LATE_START}"
-            raise ConfigError(msg)
-        name = query_name(calls, self.queries)
-        self.queries.append(name)
-        if self.turns is not None and not self.turns.has_this_thread:
-            self._threads.add(threading.current_thread())
-        self._looked.clear()  # a loop that starts a query each time round does not wait
+        bounded = is_bounded(self._until, calls.trigger)
+        if bounded:
+            self._ends[name] = is_bounded(None, calls.trigger)
+        plain = PlainFrame(df._jdf, self._context.spark)
         for each in refusals_of(calls):
             self.refuse(each)
         if refusals_of(calls.of_sink()):
-            return name  # nothing more can be said of it
-        bounded = is_bounded(self._until, calls.trigger)
-        plain = PlainFrame(df._jdf, self._context.spark)
-        try:
-            sink = sink_of(calls, has_spark_log=has_spark_log)
-            self._context.let_end(plain, bounded=bounded)
-            self._context.write(
-                name,
-                plain,
-                to=sink,
-                output_mode=calls.output_mode,
-                takes_over=self._checkpoint_of(calls),
-            )
-        except ConfigError as error:  # of which there may be more
-            self.refuse(str(error))
-            return name
+            self._make_table(plain, calls)
+            return  # nothing more can be said of it
+        sink = sink_of(calls, has_spark_log=has_spark_log)
+        self._context.let_end(plain, bounded=bounded)
+        self._context.write(
+            name,
+            plain,
+            to=sink,
+            output_mode=calls.output_mode,
+            takes_over=self._checkpoint_of(calls),
+        )
         self._tell(name, calls, sink, bounded=bounded)
-        return name
+
+    def _make_table(self, df: DataFrame, calls: WriterCalls) -> None:
+        """Make the table of a sink that is refused, without rows.
+
+        So a script that reads it next goes on, and names what else it writes.
+        """
+        if calls.format == "memory" and calls.name is not None:
+            empty = self._context.spark.createDataFrame([], df.schema)
+            empty.createOrReplaceTempView(calls.name)
+            self._has_empty_table = True
+
+    @contextlib.contextmanager
+    def _declaring(self, threads: set[threading.Thread]) -> Iterator[None]:
+        """Let a thread of the script declare; a failure outside of its own thread is remembered."""
+        with self._turns.declaration():
+            threads.add(threading.current_thread())
+            try:
+                yield
+            except SparkStreamError as error:
+                if not self._turns.has_this_thread and error not in self._refused:
+                    self._refused.append(error)
+                raise
+            except Exception as error:
+                if not self._turns.has_this_thread:
+                    self._refused.append(refusal_of(error, place=self.sites.of_error(error)))
+                raise
+
+    def _check_order(
+        self, name: str, first: str, threads: Collection[threading.Thread], *, way: str
+    ) -> None:
+        """Refuse a name with a number, which other attempts may give to another thread's.
+
+        Raises:
+            ConfigError: several threads declare, and the name is not the first of its kind.
+        """
+        if name != first and len(threads) > 1:
+            raise ConfigError(_BY_ORDER.format(name=name, way=way))
 
     def configure(self, settings: Mapping[str, str]) -> None:
         """Take what the script's builder configures, as far as a JVM that runs can have it."""
         from pyspark.errors import AnalysisException
 
+        self._turns.is_over()  # or the script was left
         session = self._context.spark
         has = dict(session.sparkContext.getConf().getAll())
         for key, value in settings.items():
@@ -182,18 +263,12 @@ class Declaring:
                 way = set_conf(key, fitting)
                 self.ignore(f"{key}={value}", f"Spark runs already; run the script with {way}")
 
-    def check_session(self) -> None:
-        """Refuse a stream that the script writes in a session of its own, past the runtime.
-
-        Raises:
-            ConfigError: the message begins with the place.
-        """
-        if self.turns is not None and self.turns.has_this_thread:
-            why = "this session is not the job's; take SparkSession.builder.getOrCreate()"
-            msg = f"{self.sites.here()}: {why}"
-            raise ConfigError(msg)
-
     # --- how far the run is -----------------------------------------------------------------------
+
+    @property
+    def is_over(self) -> bool:
+        """Tell whether the run has ended; a script that was left is not told again."""
+        return self._turns.is_left or self._turns.is_over()
 
     def wait(self, timeout_s: float | None) -> bool:
         """Wait for the end of the run, which begins when the script waits first.
@@ -201,32 +276,83 @@ class Declaring:
         Raises:
             ConfigError: it is one of several threads that each start a query and wait for it.
         """
-        if self.turns is None:
-            return False
-        if not self.turns.has_rested and threading.current_thread() in self._threads:
-            self.refuse(_A_THREAD_EACH)
-            self.turns.wait(0)  # the driver refuses the script, whatever becomes of the thread
-            raise ConfigError(_A_THREAD_EACH)
-        return self.turns.wait(timeout_s)
+        is_first = not self._turns.has_rested
+        if is_first and not self._turns.has_this_thread and self._is_writer():
+            refused = self.refuse(_A_THREAD_EACH)
+            self._turns.rest()  # the driver refuses the script, whatever becomes of the thread
+            raise refused
+        return self._turns.wait(timeout_s)
+
+    def wait_for_available(self, query: str) -> None:
+        """Wait until a query has read what is there now: until the end of a run that has one.
+
+        Raises:
+            ConfigError: the run has no end, or has ended before, and the query would read more.
+        """
+        if query not in self._ends:
+            raise self.refuse(_NO_END.format(name=query, way=set_until("available")))
+        if query in self._read and not self._ends[query]:
+            raise self.refuse(_READ_ONCE.format(name=query))
+        self.wait(None)
+        self._read.add(query)
 
     def looks_on(self, query: str) -> bool:
         """Tell whether the run is over, to a script that looks at a query.
 
         One that looks at it again at the same place goes round in a loop, which is a way to wait.
         """
-        if self.turns is None:
-            return False
         look = (self.sites.instruction(), query)
         if look in self._looked:
             return self.wait(0)
         self._looked.add(look)
-        return self.turns.is_over()
+        return self._turns.is_over()
+
+    def looks_at_tables(self) -> None:
+        """Count a look at tables as one at a query, while one of them will never have a row."""
+        if self._has_empty_table:
+            self.looks_on("")
+
+    def _is_writer(self) -> bool:
+        return threading.current_thread() in self._writers
 
     # --- what is left out -------------------------------------------------------------------------
 
-    def refuse(self, why: str) -> None:
-        """Remember what the runtime cannot do for the script, which learns of all at once."""
-        self.refused.append(f"{self.sites.here()}: {why}")
+    def refuse(self, why: str) -> ConfigError:
+        """Remember what the runtime cannot do for the script, which learns of all at once.
+
+        Returns:
+            What the caller raises if the script cannot go on behind it.
+        """
+        error = ConfigError(f"{self.sites.here()}: {why}")
+        self._refused.append(error)
+        return error
+
+    def refuse_end(self, error: ConfigError) -> None:
+        """Remember what has ended the script, unless it was told that itself."""
+        if not any(str(each) in str(error) for each in self._refused):
+            self._refused.append(error)
+
+    def refuse_session(self) -> ConfigError:
+        """Refuse a stream that the script writes in a session of its own, past the runtime."""
+        return self.refuse(_ITS_OWN)
+
+    def check(self) -> None:
+        """Look for queries that have started past the runtime, and at all that was refused.
+
+        Raises:
+            ConfigError: the script asks for what it cannot have.
+            OutageError: what one of its threads needs has not answered.
+        """
+        for query in self.starts.stop_others():
+            self.refuse(_PAST_US.format(name=query))
+        refused = list(self._refused)
+        outage = next((each for each in refused if not isinstance(each, ConfigError)), None)
+        if outage is not None:
+            raise outage
+        if len(refused) == 1:
+            raise refused[0]
+        if refused:
+            raise ConfigError("; ".join(dict.fromkeys(map(str, refused))))
 
     def ignore(self, what: str, why: str) -> None:
         """Say once that a call does nothing."""

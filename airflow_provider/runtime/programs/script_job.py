@@ -80,7 +80,7 @@ class ScriptJob:
             ConfigError: it has failed, or asks for what the runtime cannot do; with file and line.
         """
         from airflow_provider.runtime.programs import declaring as declarations
-        from airflow_provider.runtime.programs.process import at_work, declaring_writes
+        from airflow_provider.runtime.programs.process import at_work, guarding
         from airflow_provider.runtime.programs.stand_ins import ScriptSession
         from airflow_provider.runtime.programs.turns import Turns
 
@@ -88,38 +88,34 @@ class ScriptJob:
             msg = f"script {self._path}: it runs once, and cannot declare its queries again"
             raise ConfigError(msg)
         self._is_begun = True
-        sites = CallSites(self._path)
-        declaring = declarations.Declaring(context, sites, until=self._until, given=self._given)
-        session = ScriptSession(context.spark, declaring)
         module = ModuleType("__main__")
         module.__file__ = str(self._path)
         turns = Turns(lambda: self._execute(module), f"script {self._path.name}")
-        declaring.turns = turns
+        sites = CallSites(self._path)
+        declaring = declarations.Declaring(
+            context, sites, turns, until=self._until, given=self._given
+        )
+        session = ScriptSession(context.spark, declaring)
         argv = self._argv(context)
 
         def give_turn(act: Callable[[], None]) -> None:
-            with at_work(session, declaring, module, argv):
+            with at_work(declaring, module, argv):
                 act()
 
-        context.holding.enter_context(declaring_writes(session))
+        context.holding.enter_context(guarding(session))
         context.holding.callback(give_turn, turns.leave)
         self._declare(declaring, lambda: give_turn(turns.declare))
         context.on_published(functools.partial(give_turn, turns.finish))
+        context.on_poll(declaring.check)
 
     def _declare(self, declaring: Declaring, act: Callable[[], None]) -> None:
         """Let the script declare its queries, and refuse all that it cannot have at once."""
-        cause = None
         try:
             with _explaining(declaring.sites):
                 act()
         except ConfigError as error:
-            if not declaring.refused:
-                raise
-            if not any(str(error) in each for each in declaring.refused):
-                declaring.refused.append(str(error))
-            cause = error
-        if declaring.refused:
-            raise ConfigError("; ".join(dict.fromkeys(declaring.refused))) from cause
+            declaring.refuse_end(error)
+        declaring.check()
         if not declaring.queries:
             msg = f"script {self._path}: it has started no stream; it needs writeStream…start()"
             raise ConfigError(msg)

@@ -13,9 +13,11 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider.runtime.errors import ConfigError
+from airflow_provider.runtime.errors.ways_out import set_conf
 from airflow_provider.runtime.jobdir.datasets import KAFKA_FORMATS
 from airflow_provider.runtime.jobdir.read_range import FILE_FORMATS
 from airflow_provider.runtime.names import check_name
@@ -26,10 +28,17 @@ from airflow_provider.runtime.programs.mapping import (
     sink_of,
     unused,
 )
-from airflow_provider.runtime.programs.sql_statements import Statement, fill, split_statements
+from airflow_provider.runtime.programs.sql_statements import (
+    ParameterError,
+    Statement,
+    fill,
+    markers,
+    split_statements,
+    split_view,
+)
 from airflow_provider.runtime.redaction import redact
 from airflow_provider.runtime.sinks.files import FORMATS
-from airflow_provider.runtime.spark.versions import dataset_class, explain_syntax
+from airflow_provider.runtime.spark.versions import class_named, dataset_class, explain_syntax
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -38,9 +47,12 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from airflow_provider.runtime.queries.context import JobContext
+    from airflow_provider.runtime.queries.params import Params
 
 _PATHS: Final = frozenset({*FORMATS, "delta", "text"})
 _OF_SPARK: Final = "__required_write_privileges__"
+_SUBSTITUTION: Final = "spark.sql.variable.substitute"
+_UNBOUND: Final = re.compile(r"\[UNBOUND_SQL_PARAMETER\][^:]*: `?(\w+)`?")
 _RUN_AT_ONCE: Final = frozenset({"SetCommand", "SetCatalogAndNamespace", "SetNamespaceCommand"})
 
 
@@ -82,27 +94,49 @@ class SqlJob:
         text = self._path.read_text(encoding="utf-8")
         file = _File(context, self._until)
         for statement in split_statements(text):
-            with self._at(statement, context.spark.version):
+            with self._at(statement, context):
                 file.take(fill(statement.text, context.params))
         if not context.queries:
             msg = f"sql {self._path}: it writes nothing; it needs INSERT INTO parquet.`…` SELECT …"
             raise ConfigError(msg)
 
     @contextlib.contextmanager
-    def _at(self, statement: Statement, version: str) -> Iterator[None]:
+    def _at(self, statement: Statement, context: JobContext) -> Iterator[None]:
         from py4j.protocol import Py4JJavaError
         from pyspark.errors import PySparkException
 
         place = f"{self._path.name}:{statement.line}"
         try:
             yield
+        except ParameterError as error:
+            msg = f"{self._path.name}:{statement.line + error.line}: {error}"
+            raise ConfigError(msg) from error
         except ConfigError as error:
             msg = f"{place}: {error}"
             raise type(error)(msg) from error
         except (PySparkException, Py4JJavaError) as error:
             first = next((line for line in str(error).splitlines() if line.strip()), "")
-            msg = f"{place}: {redact(first)[:300]}{explain_syntax(statement.text, version)}"
+            more = explain_syntax(statement.text, context.spark.version)
+            more = more or _explain_markers(statement.text, first, context.params)
+            msg = f"{place}: {redact(first)[:300]}{more}"
             raise ConfigError(msg) from error
+
+
+def _explain_markers(text: str, said: str, params: Params) -> str:
+    """Return what to add to an error of a statement with markers; "" for nothing."""
+    unbound = _UNBOUND.search(said)
+    if unbound is not None:
+        try:
+            params[unbound[1]]
+        except ConfigError as error:  # which names those that are given
+            return f"; {error}"
+    names = [name for name in markers(text) if name in params]
+    if not names:
+        return ""
+    return (
+        f"; :{names[0]} stands for a value in a query, such as v = :{names[0]}; a path is "
+        f"'${{{names[0]}}}' in an option, an identifier `${{{names[0]}}}`"
+    )
 
 
 class _File:
@@ -115,7 +149,9 @@ class _File:
 
     def __init__(self, context: JobContext, until: str | None) -> None:
         self._context = context
+        self._jvm: Any = context.spark._jvm
         self._until = until
+        self._values: dict[str, Any] = {}  # of the statement's markers
         self._formats: dict[str, str | None] = {}  # of tables that were declared without a query
         self._takes: dict[str, Callable[[Any], None]] = {
             "CreateTempViewUsing": self._source,
@@ -131,15 +167,17 @@ class _File:
         Raises:
             ConfigError: it has no meaning here.
         """
-        session = self._context.spark
-        plan = session._jsparkSession.sessionState().sqlParser().parsePlan(text)
+        head, query = split_view(text)
+        plan = self._parse(head if query is None else f"{head} SELECT 1")
+        given = [name for name in markers(text) if name in self._context.params]
+        self._values = {name: self._literal(name) for name in given}
         kind = str(plan.getClass().getSimpleName()).rstrip("$")
         if kind in self._takes:
             self._takes[kind](plan)
         elif kind == "CreateViewCommand" and _is_temporary(plan):
-            self._view(plan)
+            self._view(plan, self._parse(query or ""))
         elif kind in _RUN_AT_ONCE:
-            session.sql(text)
+            self._run(text)
         else:
             msg = (
                 f"{kind}: only sources, temporary views, SET and what a stream writes (INSERT "
@@ -147,6 +185,34 @@ class _File:
                 "rest before"
             )
             raise ConfigError(msg)
+
+    def _parse(self, text: str) -> Any:
+        """Return Spark's plan of a text, in which Spark replaces nothing."""
+        session = self._context.spark
+        # Spark's parser asks the session that the thread has last used.
+        self._jvm.org.apache.spark.sql.SparkSession.setActiveSession(session._jsparkSession)
+        session.conf.set(_SUBSTITUTION, "false")
+        return session._jsparkSession.sessionState().sqlParser().parsePlan(text)
+
+    def _run(self, text: str) -> None:
+        for name in self._values:
+            msg = f":{name}: SET and USE take no parameter; use {set_conf('KEY', 'VALUE')}"
+            raise ConfigError(msg)
+        self._context.spark.sql(text)
+
+    def _literal(self, name: str) -> Any:
+        """Return a parameter as a literal of Spark's, of the type that it has."""
+        value = self._context.params[name]
+        if not isinstance(value, str | int | float | None):
+            msg = (
+                f":{name} is a text, a number, true, false or null, and the parameter is {value!r}"
+            )
+            raise ConfigError(msg)
+        return self._catalyst("expressions.Literal").apply(value)
+
+    def _catalyst(self, name: str) -> Any:
+        """Return what has the methods of a Scala class that belong to no object of it."""
+        return class_named(self._jvm, f"org.apache.spark.sql.catalyst.{name}$.MODULE$")
 
     def _source(self, plan: Any) -> None:
         options = {str(each._1()): str(each._2()) for each in _items(plan.options())}
@@ -165,10 +231,10 @@ class _File:
         )
         df.createOrReplaceTempView(name)
 
-    def _view(self, plan: Any) -> None:
+    def _view(self, plan: Any, query: Any) -> None:
         """Make a view of the query's plan; of one that it makes itself Spark streams nothing."""
         columns = [str(each._1()) for each in _items(plan.userSpecifiedColumns())]
-        df = self._frame(plan.plan())
+        df = self._frame(query)
         named = df.toDF(*columns) if columns else df
         named.createOrReplaceTempView(str(plan.name().table()))
 
@@ -223,7 +289,10 @@ class _File:
         from pyspark.sql import DataFrame
 
         session = self._context.spark
-        rows = dataset_class(session._jvm).ofRows(session._jsparkSession, plan)
+        if self._values:
+            values = self._jvm.PythonUtils.toScalaMap(self._values)
+            plan = self._catalyst("analysis.NameParameterizedQuery").apply(plan, values)
+        rows = dataset_class(self._jvm).ofRows(session._jsparkSession, plan)
         return DataFrame(rows, session)
 
 

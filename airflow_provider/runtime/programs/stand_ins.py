@@ -14,6 +14,7 @@ from airflow_provider.runtime.programs.mapping import WriterCalls
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
+    from pyspark.sql import DataFrameReader
     from pyspark.sql.streaming import StreamingQuery
     from pyspark.sql.types import StructType
 
@@ -35,6 +36,22 @@ class ScriptSession(SparkSession):
     def __init__(self, session: SparkSession, declaring: Declaring) -> None:
         super().__init__(session.sparkContext, session._jsparkSession)
         self.declaring = declaring
+
+    @property
+    def read(self) -> DataFrameReader:
+        """Return Spark's reader of tables and files."""
+        self.declaring.looks_at_tables()
+        return super().read
+
+    def table(self, tableName: str) -> DataFrame:
+        """Return a table or view."""
+        self.declaring.looks_at_tables()
+        return super().table(tableName)
+
+    def sql(self, sqlQuery: str, *args: Any, **kwargs: Any) -> DataFrame:
+        """Return the result of a statement."""
+        self.declaring.looks_at_tables()
+        return super().sql(sqlQuery, *args, **kwargs)
 
     @property
     def readStream(self) -> ScriptReader:
@@ -303,12 +320,12 @@ class ScriptQuery:
         return is_over if timeout is not None else None
 
     def processAllAvailable(self) -> None:
-        """Wait as ``awaitTermination`` does: the run reads what is available."""
-        self._declaring.wait(None)
+        """Wait until what is available is read and published: the end of a run that has one."""
+        self._declaring.wait_for_available(self.name)
 
     def stop(self) -> None:
         """Do nothing: a query ends with its run."""
-        if self.isActive:
+        if not self._declaring.is_over:
             self._declaring.ignore("stop() of a query", "it ends with the run: spark-stream stop")
 
     def exception(self) -> None:

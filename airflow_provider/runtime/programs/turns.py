@@ -2,24 +2,42 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import sys
 import threading
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 log = logging.getLogger(__name__)
 
 _LEAVE_S: Final = 10.0  # what a script does in its ``finally`` blocks
+_JOIN_S: Final = 0.2
+_POOL: Final = ("concurrent/futures/thread.py", "_worker")
 
 
 class ScriptLeftError(BaseException):
     """Ends a script whose run was stopped, or has failed: nothing behind its wait is run."""
 
 
+class _ByDefault(int):
+    """What the script's threads inherit as ``daemon``: true, so that no process waits for them.
+
+    Its type tells them from threads that the script has made daemons.
+    """
+
+
+class _ScriptThread(threading.Thread):
+    daemon = property(lambda _: _ByDefault(1), lambda *_: None)
+
+
 class Turns:
     """Lets a script run until it waits, and again when its run has published everything.
+
+    As for Python itself, a script has ended when its thread and all other threads that it has
+    started have ended, except daemons and idle workers of a pool.
 
     Args:
         body: the script; called in a thread of its own.
@@ -28,10 +46,14 @@ class Turns:
 
     def __init__(self, body: Callable[[], None], name: str) -> None:
         self._body = body
-        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread = _ScriptThread(target=self._run, name=name)
+        # Held while a thread declares, so that no declaration falls behind the first wait unseen.
+        self._lock = threading.RLock()
+        self._foreign: frozenset[threading.Thread] = frozenset()
         self._rests = threading.Event()
         self._is_over = threading.Event()
         self._by_itself = False
+        self._was_told = False  # that it is left
         self._error: BaseException | None = None
 
     @property
@@ -50,6 +72,7 @@ class Turns:
         Raises:
             BaseException: what it has raised.
         """
+        self._foreign = frozenset(threading.enumerate())
         self._thread.start()
         self._rests.wait()
         self._raise()
@@ -80,13 +103,29 @@ class Turns:
 
     # --- in the script's own threads --------------------------------------------------------------
 
+    @contextlib.contextmanager
+    def declaration(self) -> Iterator[None]:
+        """Hold the first wait of the script off while one of its threads declares something.
+
+        Raises:
+            ScriptLeftError: the run has ended, and not by itself.
+        """
+        with self._lock:
+            self.is_over()
+            yield
+
+    def rest(self) -> None:
+        """Begin the run, unless it has begun: all of the job's queries are declared."""
+        with self._lock:
+            self._rests.set()
+
     def wait(self, timeout_s: float | None = None) -> bool:
         """Wait for the end of the run; return whether it has come.
 
         Raises:
             ScriptLeftError: the run has ended, and not by itself.
         """
-        self._rests.set()
+        self.rest()
         if not self._is_over.wait(timeout_s):
             return False
         return self.is_over()
@@ -95,15 +134,28 @@ class Turns:
         """Tell whether the run has read and published everything.
 
         Raises:
-            ScriptLeftError: it has ended otherwise.
+            ScriptLeftError: it has ended otherwise; each call raises it again.
         """
-        if self._is_over.is_set() and not self._by_itself:
+        if self.is_left:
+            self._was_told = self._was_told or self.has_this_thread
             raise ScriptLeftError
         return self._is_over.is_set()
+
+    @property
+    def is_left(self) -> bool:
+        """Tell whether the run has ended, and not by itself."""
+        return self._is_over.is_set() and not self._by_itself
 
     def _run(self) -> None:
         try:
             self._body()
+            self._join_threads()
+            if self._was_told:
+                log.error(
+                    "%s: it has caught the end of its run, which was stopped or has failed, and "
+                    "has gone on; catch Exception there, not BaseException",
+                    self.name,
+                )
         except ScriptLeftError:
             log.debug("%s: left", self.name)
         except SystemExit as error:
@@ -115,8 +167,33 @@ class Turns:
             if self._rests.is_set() and not self._is_over.is_set():
                 log.warning("%s: it has failed while its queries run", self.name, exc_info=True)
         finally:
-            self._rests.set()
+            self.rest()
+
+    def _join_threads(self) -> None:
+        """Wait for the script's other threads: each of them may still start a query."""
+        told: set[threading.Thread] = set()
+        while not self.is_left and (threads := self._own_threads()):
+            if not told.issuperset(threads):
+                names = ", ".join(sorted(thread.name for thread in threads))
+                log.info(
+                    "%s: its last line is reached; it ends with its threads %s", self.name, names
+                )
+                told.update(threads)
+            threads[0].join(_JOIN_S)
+
+    def _own_threads(self) -> list[threading.Thread]:
+        found = set(threading.enumerate()) - self._foreign - {self._thread}
+        return [each for each in found if each.daemon is not True and not _is_idle(each)]
 
     def _raise(self) -> None:
         if self._error is not None:
             raise self._error
+
+
+def _is_idle(thread: threading.Thread) -> bool:
+    """Tell whether a thread is a worker of a pool that has nothing to do."""
+    frame = sys._current_frames().get(thread.ident or 0)
+    if frame is None:
+        return False
+    file, function = _POOL
+    return frame.f_code.co_name == function and frame.f_code.co_filename.endswith(file)

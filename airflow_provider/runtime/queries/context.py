@@ -87,6 +87,7 @@ class JobContext:
         self._queries: list[QueryDefinition] = []
         self._on_finish: list[Callback] = []
         self._on_published: list[Callback] = []
+        self._on_poll: list[Callback] = []
         self._on_close: list[Callback] = []
         self.holding = contextlib.ExitStack()
 
@@ -308,6 +309,13 @@ class JobContext:
         """
         self._on_published.append(callback)
 
+    def on_poll(self, callback: Callback) -> None:
+        """Call *callback* about once a second while the queries run; its error ends the attempt.
+
+        It is also called, the last time, when everything is published.
+        """
+        self._on_poll.append(callback)
+
     def on_close(self, callback: Callback) -> None:
         """Call *callback* at the end of every attempt, however it ends, unless it is killed."""
         self._on_close.append(callback)
@@ -320,6 +328,12 @@ class JobContext:
     def published(self, *, by_itself: bool) -> None:
         """Call the ``on_published`` callbacks in order, unless the run was stopped."""
         for callback in self._on_published if by_itself else ():
+            callback()
+        self.poll()
+
+    def poll(self) -> None:
+        """Call the ``on_poll`` callbacks in order; for the driver."""
+        for callback in self._on_poll:
             callback()
 
     def close(self) -> list[Exception]:
