@@ -267,7 +267,7 @@ class Declaring:
 
     @property
     def is_over(self) -> bool:
-        """Tell whether the run has ended; a script that was left is not told again."""
+        """Tell whether the run has ended; it raises nothing in a script that was left."""
         return self._turns.is_left or self._turns.is_over()
 
     def wait(self, timeout_s: float | None) -> bool:
@@ -328,7 +328,7 @@ class Declaring:
         return error
 
     def refuse_end(self, error: ConfigError) -> None:
-        """Remember what has ended the script, unless it was told that itself."""
+        """Remember what has ended the script, unless it is what was refused."""
         if not any(str(each) in str(error) for each in self._refused):
             self._refused.append(error)
 

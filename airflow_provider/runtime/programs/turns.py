@@ -53,7 +53,7 @@ class Turns:
         self._rests = threading.Event()
         self._is_over = threading.Event()
         self._by_itself = False
-        self._was_told = False  # that it is left
+        self._was_raised = False  # its end, in its own thread
         self._error: BaseException | None = None
 
     @property
@@ -137,7 +137,7 @@ class Turns:
             ScriptLeftError: it has ended otherwise; each call raises it again.
         """
         if self.is_left:
-            self._was_told = self._was_told or self.has_this_thread
+            self._was_raised = self._was_raised or self.has_this_thread
             raise ScriptLeftError
         return self._is_over.is_set()
 
@@ -150,7 +150,7 @@ class Turns:
         try:
             self._body()
             self._join_threads()
-            if self._was_told:
+            if self._was_raised:
                 log.error(
                     "%s: it has caught the end of its run, which was stopped or has failed, and "
                     "has gone on; catch Exception there, not BaseException",
@@ -171,14 +171,14 @@ class Turns:
 
     def _join_threads(self) -> None:
         """Wait for the script's other threads: each of them may still start a query."""
-        told: set[threading.Thread] = set()
+        logged: set[threading.Thread] = set()
         while not self.is_left and (threads := self._own_threads()):
-            if not told.issuperset(threads):
+            if not logged.issuperset(threads):
                 names = ", ".join(sorted(thread.name for thread in threads))
                 log.info(
                     "%s: its last line is reached; it ends with its threads %s", self.name, names
                 )
-                told.update(threads)
+                logged.update(threads)
             threads[0].join(_JOIN_S)
 
     def _own_threads(self) -> list[threading.Thread]:
