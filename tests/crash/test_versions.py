@@ -198,16 +198,20 @@ def run_sql(place: Place, drivers: Drivers, text: str) -> Driver:
         "--conf=spark.sql.shuffle.partitions=1",
         f"--param=input={place.input}",
         f"--param=output={place.output}",
+        "--param=low:=0",
+        "--param=text=it's ${env:HOME}",
     )
 
 
 def test_file_of_sql(place: Place, drivers: Drivers) -> None:
     """
-    A file of SQL in the words that every Spark has: a source, a view, and what is written.
+    A file of SQL in the words that every Spark has: a source, a view, parameters, and what is
+    written.
     """
     text = (
-        "CREATE TEMPORARY VIEW later AS SELECT unix_timestamp(time) AS t, k, v FROM events;"
-        "INSERT INTO parquet.`${output}` SELECT t, k FROM later WHERE v > 0"
+        "CREATE TEMPORARY VIEW later AS SELECT unix_timestamp(time) AS t, k, v FROM events"
+        " WHERE length(:text) = 16;"
+        "INSERT INTO parquet.`${output}` SELECT t, k FROM later WHERE v > :low"
     )
 
     succeed(run_sql(place, drivers, text))

@@ -14,6 +14,7 @@ from airflow_provider.runtime.jobdir.late_rows import (
     sum_of,
     total_of,
 )
+from airflow_provider.runtime.sinks.spark_sink import SparkSinkEpochs, spark_sink
 
 
 def told(late, rows=2000, *, minimum=False):
@@ -139,3 +140,27 @@ def test_a_sum_is_known_when_all_of_it_is():
     assert 0 == sum_of([])
     assert 7 == sum_of([3, 4])
     assert sum_of([3, None]) is None
+
+
+def test_reports_of_sparks_own_sinks_are_counted_as_minima():
+    """
+    Rows in, out and late of an attempt; a sink that reports no rows out makes these unknown.
+    """
+    epochs = SparkSinkEpochs(spark_sink("console"))
+    assert (0, 0, {}, True) == _counted(epochs)
+
+    for out in (2, 1):
+        operators = [{"numRowsDroppedByWatermark": out}, {"numRowsDroppedByWatermark": 0}]
+        epochs.batch_ran(
+            {"numInputRows": 5, "sink": {"numOutputRows": out}, "stateOperators": operators}
+        )
+    assert (10, 3, {"0": 3, "1": 0}, True) == _counted(epochs)
+
+    epochs.batch_ran({"numInputRows": 1, "sink": {"numOutputRows": -1}, "stateOperators": []})
+    epochs.batch_ran({"numInputRows": 1, "sink": {"numOutputRows": 4}, "stateOperators": []})
+    assert (12, None, {"0": 3, "1": 0}, True) == _counted(epochs)
+
+
+def _counted(epochs):
+    late = epochs.late_rows(), epochs.late_is_minimum()
+    return epochs.rows_read(), epochs.run_rows("spark:console"), *late

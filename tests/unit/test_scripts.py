@@ -199,6 +199,36 @@ def test_a_start_behind_a_wait_is_found_in_the_text():
     assert [] == late_starts("q.awaitTermination()\ndef f(df):\n    df.writeStream.start()\n")
 
 
+CATCHES = """
+try:
+    query.awaitTermination()
+except{kind}:
+    {then}
+report()
+"""
+
+
+@pytest.mark.parametrize(
+    ("kind", "then", "is_named"),
+    [
+        ("", "pass", True),
+        (" (ValueError, BaseException) as error", "print(error)", True),
+        (" Exception", "pass", False),
+        (" KeyboardInterrupt", "pass", False),
+        ("", "raise", False),
+    ],
+)
+def test_a_handler_that_catches_the_end_of_a_run_is_named(tmp_path, caplog, kind, then, is_named):
+    """
+    With its line, before Spark starts; one that raises it again is none.
+    """
+    (tmp_path / "s.py").write_text(CATCHES.format(kind=kind, then=then))
+
+    check_program(spec_of(tmp_path / "s.py"))
+
+    assert is_named is any("s.py:4: this also catches" in line for line in caplog.messages)
+
+
 def spec_of(path: Path, **asked):
     return RunSpec(job_dir="/job", entry=str(path), **asked)
 

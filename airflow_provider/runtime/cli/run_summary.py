@@ -23,9 +23,9 @@ def summary_lines(final: FinalCheckpoint, *, took_s: float) -> Iterator[str]:
     """
     sinks = [(name, sink) for name, query in final.queries.items() for sink in query["sinks"]]
     rows = [
-        f"{_number(final.rows_read)} rows in",
-        f"{_number(_sum_of([sink for _, sink in sinks]))} out",
-        f"{_number(final.late_rows)} late",
+        f"{_number(final.rows_read, final.rows_minimum)} rows in",
+        f"{_number(_sum_of([sink for _, sink in sinks]), final.rows_minimum)} out",
+        f"{_number(final.late_rows, final.late_minimum)} late",
     ]
     head = f"{final.outcome}: run {final.run_id}, attempt {final.attempts}"
     yield f"{head}, {took_s:,.1f} s: {', '.join(rows)}"
@@ -42,5 +42,6 @@ def _sum_of(sinks: list[Mapping[str, Any]]) -> int | None:
     return None if None in rows else sum(rows)
 
 
-def _number(value: int | None) -> str:
-    return "unknown" if value is None else f"{value:,}"
+def _number(value: int | None, is_minimum: bool = False) -> str:  # noqa: FBT001, FBT002 - of a number
+    at_least = "at least " if is_minimum else ""
+    return "unknown" if value is None else f"{at_least}{value:,}"

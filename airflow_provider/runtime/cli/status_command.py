@@ -238,11 +238,13 @@ def _print_status(document: dict[str, Any]) -> None:
     if document["upgrade"] is not None:
         print(f"  upgrade: {document['upgrade']['summary']}")
     for run in document["runs"]:
-        rows = (run["final"] or run["progress"] or {}).get("rows_read")
+        counted = run["final"] or run["progress"] or {}
+        rows = counted.get("rows_read")
+        at_least = "at least " if counted.get("rows_minimum") else ""
         since = f" since {utc_text(run['since'])}" if run["since"] is not None else ""
         print(
             f"  run {run['run_id']}: {run['state']}{since}, {run['attempts']} attempt(s)"
-            + (f", {rows:,} rows read" if rows is not None else "")
+            + (f", {at_least}{rows:,} rows read" if rows is not None else "")
         )
         for line in _run_lines(run):
             print(f"    {line}")

@@ -182,6 +182,7 @@ def final_of(
         },
         late_rows=total_of({name: query.epochs.late_rows() for name, query in queries.items()}),
         late_minimum=any(query.epochs.late_is_minimum() for query in queries.values()),
+        rows_minimum=any(query.definition.native is not None for query in queries.values()),
         lost_rows=sum_of([query.epochs.lost_rows() for query in queries.values()]),
     )
     for dropped in describe_dropped_rows(final.to_dict()):

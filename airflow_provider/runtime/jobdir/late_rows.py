@@ -108,7 +108,8 @@ def describe_dropped_rows(document: Mapping[str, Any]) -> list[str]:
 
 def _has_written_nothing(document: Mapping[str, Any]) -> bool:
     """Tell whether a final checkpoint is that of a run that ended with rows read, and none out."""
-    if document.get("outcome") != "FINISHED" or not document.get("rows_read"):
+    is_known = bool(document.get("rows_read")) and not document.get("rows_minimum")
+    if document.get("outcome") != "FINISHED" or not is_known:
         return False
     sinks = [sink for query in document["queries"].values() for sink in query.get("sinks", ())]
     return bool(sinks) and all(sink["rows"] == 0 for sink in sinks)

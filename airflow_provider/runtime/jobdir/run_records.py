@@ -291,6 +291,7 @@ class FinalCheckpoint(Document):
     queries: dict[Name, FinalQueryValues]
     late_rows: NonNegative | None = None
     late_minimum: bool = False
+    rows_minimum: bool = False
     lost_rows: NonNegative | None = 0
 
 

@@ -93,6 +93,27 @@ def late_starts(text: str) -> list[tuple[int, int]]:
     return sorted(set(found))
 
 
+def swallowed_ends(text: str) -> list[int]:
+    """Return the lines that catch whatever a wait raises, and so the end of a run that was stopped.
+
+    Args:
+        text: the script, which is Python.
+    """
+    return sorted(
+        handler.lineno
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.Try)
+        and any(_line_of(each, _WAITS, of_stream=False) is not None for each in node.body)
+        for handler in node.handlers
+        if _catches_all(handler)
+    )
+
+
+def _catches_all(handler: ast.ExceptHandler) -> bool:
+    named = handler.type is None or "BaseException" in ast.dump(handler.type)
+    return named and not any(isinstance(each, ast.Raise) for each in ast.walk(handler))
+
+
 def _blocks(tree: ast.AST) -> Iterator[Sequence[ast.stmt]]:
     for node in ast.walk(tree):
         for field in ("body", "orelse", "finalbody"):

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import logging
 import sys
 from types import ModuleType
 from typing import TYPE_CHECKING
@@ -24,7 +25,7 @@ from airflow_provider.runtime.errors import ConfigError, SparkStreamError
 from airflow_provider.runtime.failures.classify import classify, refusal_of
 from airflow_provider.runtime.jobdir.run_options import ARGUMENTS
 from airflow_provider.runtime.names import check_name
-from airflow_provider.runtime.programs.call_sites import CallSites, late_starts
+from airflow_provider.runtime.programs.call_sites import CallSites, late_starts, swallowed_ends
 from airflow_provider.runtime.programs.mapping import unused
 from airflow_provider.runtime.spark.versions import explain_missing
 
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
     from airflow_provider.runtime.programs.declaring import Declaring
     from airflow_provider.runtime.queries.context import JobContext
 
+log = logging.getLogger(__name__)
+
 
 def check_script(path: Path) -> None:
     """Refuse what the script's text shows, without running it.
@@ -42,13 +45,20 @@ def check_script(path: Path) -> None:
     Raises:
         ConfigError: it is not Python, or starts a query behind one that it waits for.
     """
-    text = path.read_bytes()
     try:
-        late = late_starts(text.decode())
+        text = path.read_bytes().decode()
+        late, swallowed = late_starts(text), swallowed_ends(text)
     except (SyntaxError, ValueError) as error:
         place = CallSites(path).of_error(error)
         msg = f"script {path}: {place}: this Python cannot read it: {error}"
         raise ConfigError(msg) from error
+    for line in swallowed:
+        log.warning(
+            "%s:%d: this also catches the end of a run that is stopped or fails, and what stands "
+            "behind it would run; catch Exception",
+            path.name,
+            line,
+        )
     if late:
         from airflow_provider.runtime.programs.declaring import LATE_START
 

@@ -80,16 +80,22 @@ class BatchReports:
         """Note how many rows came late in this batch."""
         self._late[batch] = late_rows
 
-    def look(self, query: StreamingQuery) -> None:
-        """Collect what has ended since the last look; never raises for what Spark cannot say."""
+    def look(self, query: StreamingQuery) -> list[dict[str, Any]]:
+        """Collect what has ended since the last look, and return Spark's reports of that.
+
+        It never raises for what Spark cannot say.
+        """
         from py4j.protocol import Py4JError
 
+        found: list[dict[str, Any]] = []
         try:
             for progress in self._unseen(query):
                 self._seen = progress["batchId"]
                 self._new.append(self._with_notes(BatchReport(progress)))
+                found.append(progress)
         except Py4JError as error:  # the JVM may be gone, which others notice
             log.debug("batches of %s cannot be read: %s", query, error)
+        return found
 
     def end(self, is_committed: Callable[[int], bool]) -> None:
         """Collect a last batch that was stopped between its commit and Spark's report of it.

@@ -318,7 +318,9 @@ class RunningQuery:
         if self._query is None:
             return
         has_ended = self.has_ended()  # asked first: what it then reports is all
-        self._reports.look(self._query)
+        for progress in self._reports.look(self._query):
+            if isinstance(self.epochs, SparkSinkEpochs):
+                self.epochs.batch_ran(progress)
         if has_ended:
             self._reports.end(self.logs.is_committed)
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider.runtime.errors import ConfigError, RevertError
 from airflow_provider.runtime.jobdir.datasets import Dataset, datasets_of
+from airflow_provider.runtime.jobdir.late_rows import LateCount, add_late, add_rows
 from airflow_provider.runtime.shown_address import shown_address
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ GUARANTEES: Final[Mapping[str, str]] = {
     "noop": "writes nothing",
 }
 _BUILT_IN: Final = frozenset({"foreach", "memory"})
+_DROPPED: Final = "numRowsDroppedByWatermark"
 _UNKNOWN: Final = "what its connector promises; a batch that runs again is given to it again"
 
 
@@ -41,8 +43,8 @@ def spark_sink(
     """Write a query with one of Spark's own sinks.
 
     Rows are visible when Spark writes them, which is before the batch has committed, before
-    ``on_finish`` is called, and without regard to the lease. They cannot be reverted, and are not
-    counted. Such a query has this one sink.
+    ``on_finish`` is called, and without regard to the lease. They cannot be reverted, and are
+    counted in the attempt that writes them only. Such a query has this one sink.
 
     Args:
         format: ``parquet``, ``kafka``, ``console`` or any other that Spark can stream to.
@@ -128,12 +130,32 @@ class SparkSink:
 class SparkSinkEpochs:
     """What :class:`~.epochs.EpochCommitter` is for the other sinks: here Spark publishes alone.
 
+    Its counts are those of Spark's reports in this attempt, so they are minima: nothing is recorded
+    of a batch, and Spark counts the groups that an aggregation drops.
+
     Args:
         sink: Spark's own.
     """
 
     def __init__(self, sink: SparkSink) -> None:
         self.sink = sink
+        self._read = 0
+        self._written: int | None = 0
+        self._late: dict[str, int] = {}
+
+    def batch_ran(self, progress: Mapping[str, Any]) -> None:
+        """Count a batch that has ended.
+
+        Args:
+            progress: Spark's report of it. Sinks of Spark's first interface count no rows: -1.
+        """
+        self._read += progress.get("numInputRows") or 0
+        written = (progress.get("sink") or {}).get("numOutputRows", -1)
+        self._written = None if written < 0 else add_rows(self._written, written)
+        dropped = (op.get(_DROPPED, 0) for op in progress.get("stateOperators", ()))
+        self._late = (
+            add_late(self._late, LateCount({str(n): r for n, r in enumerate(dropped)})) or {}
+        )
 
     def recover(self, through: int | None = None) -> None:
         """Do nothing: Spark runs an open batch again by itself."""
@@ -157,8 +179,10 @@ class SparkSinkEpochs:
     def last_record(self) -> None:
         """Return None: no epoch is recorded."""
 
-    def run_rows(self, sink_name: str) -> None:
-        """Return None: Spark's sinks do not count over a crash."""
+    def run_rows(self, sink_name: str) -> int | None:
+        """Return the rows that this attempt has written; None where Spark's sink counts none."""
+        del sink_name  # there is one
+        return self._written
 
     def give_up_open(self) -> None:
         """Do nothing: what Spark has written of a batch that was cut short, it has written."""
@@ -166,15 +190,17 @@ class SparkSinkEpochs:
     def begin_again(self) -> None:
         """Do nothing: a batch that runs again is given to Spark's sink again."""
 
-    def late_rows(self) -> None:
-        """Return None: Spark counts them only after its commit."""
+    def late_rows(self) -> dict[str, int]:
+        """Return what Spark says that this attempt has dropped as late, by operator."""
+        return self._late
 
     def late_is_minimum(self) -> bool:
-        """Return False: none is counted."""
-        return False
+        """Tell that there may be more."""
+        return True
 
     def lost_rows(self) -> None:
         """Return None: nothing is recorded of a batch."""
 
-    def rows_read(self) -> None:
-        """Return None: Spark counts a batch's input only after its commit."""
+    def rows_read(self) -> int:
+        """Return the rows that this attempt has read."""
+        return self._read
