@@ -57,7 +57,12 @@ class Starts:
         return [str(query.name() or run) for run, query in others.items()]
 
     def _runs(self) -> dict[str, Any]:
-        return {str(query.runId()): query for query in self._active.values()}
+        """Return what runs, by the id of its start; a query may end at any moment."""
+        found, queries = {}, self._active.elements()
+        while queries.hasMoreElements():
+            query = queries.nextElement()
+            found[str(query.runId())] = query
+        return found
 
     def last(self, name: str) -> StreamingQuery | None:
         """Return the newest start of a query; None before the first."""
