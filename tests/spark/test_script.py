@@ -304,7 +304,7 @@ def test_what_cannot_be_mapped_is_named_before_anything_runs(spark, tmp_path, te
 
 
 LATE = """
-import threading
+import contextlib, threading
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 begun = threading.Event()
@@ -315,7 +315,8 @@ def copy(name, spark, trigger):
 def late():
     while not first.recentProgress:
         begun.wait(0.05)
-    {late}
+    with contextlib.suppress(Exception):
+        {late}
 thread = threading.Thread(target=late)
 first = copy("a", SparkSession.builder.getOrCreate(), {trigger})
 thread.start()
