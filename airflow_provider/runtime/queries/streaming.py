@@ -142,6 +142,7 @@ class RunningQuery:
         """Start the query; returns when Spark has begun to run it, or when all is read."""
         self._started.clear()
         self._callback_error = None
+        self._batch_logs = BatchLogs(self.logs.checkpoint)  # a plan beyond the ends is replaced
         self.logs.remove_torn()
         self._halt = None
         if self._ends is not None:
@@ -379,10 +380,10 @@ class RunningQuery:
         began, since = self._clock.now(), self._clock.monotonic()
         self._rows = None
         try:
-            logged = self._batch_logs.read(batch)
             self._refuse_after_halt(batch)
             if self._ends is not None:
                 self._ends.check(batch, self._execution())
+            logged = self._batch_logs.read(batch)
             self._check_input(batch)
             lost = self._count_lost(batch)
             counts = (self._count_input, lambda: self._count_late(batch), lambda: lost)
